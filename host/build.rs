@@ -1,9 +1,10 @@
-//! Compiles the kernels to PTX, or takes prebuilt PTX from the folder `OXIWARP_PTX_DIR`. Compresses the PTX
-//! and lists it for `src/library/embedded.rs`.
+//! This build script compiles the GPU kernels to PTX, and embeds the compressed PTX in this library. If the
+//! environment variable `OXIWARP_PTX_DIR` names a folder, the script takes prebuilt PTX from this folder
+//! instead. `src/library/embedded.rs` includes the table of PTX texts that the script writes.
 //!
-//! The environment variable `OXIWARP_PTX` selects a part of the PTX for a development build. Its value is
-//! `none`, or a comma-separated list of architectures and ops. For example, `sm_90,sm_90a` compiles all ops
-//! for Hopper, and `softmax` compiles one op for all architectures.
+//! The environment variable `OXIWARP_PTX` limits a development build to some architectures or ops. Its value
+//! is `none`, or a comma-separated list of names. For example, `sm_90,sm_90a` compiles all ops for Hopper,
+//! and `softmax` compiles one op for all architectures.
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -15,20 +16,20 @@ use cuda_builder::{Arch, Built, CudaBuilder, Error};
 use lzma_rust2::{LzmaOptions, LzmaWriter};
 
 const ARCHS: [Arch; 4] = [Arch::Sm75, Arch::Sm80, Arch::Sm90, Arch::Sm90a];
-/// The suffix of ops whose kernels run only on Hopper.
+/// Suffix in the names of ops whose kernels run only on Hopper.
 const HOPPER: &str = "_hopper";
 const OPS: &str = "../kernels-gpu/src/ops";
 /// The folder with compiled PTX in a package of this crate.
 const PACKAGED: &str = "ptx";
 const SELECTION: &str = "OXIWARP_PTX";
-/// Environment variable that names a folder of prebuilt PTX. The folder has the same structure as
-/// `target/ptx`.
+/// Name of the environment variable for a folder of prebuilt PTX. The folder has the same structure as
+/// `target/ptx`, in which a normal build stores its PTX.
 const PREBUILT: &str = "OXIWARP_PTX_DIR";
-/// Environment variable. If its value is 1, the build accepts prebuilt PTX that was compiled from other
-/// sources.
+/// Name of an environment variable. If its value is 1, the build accepts prebuilt PTX even if this PTX was
+/// compiled from a different version of the source files.
 const STALE: &str = "OXIWARP_PTX_STALE";
-/// The compression levels of LZMA, from 0 to 9. Level 6 takes 15 times as long as level 0. Its output is 30 %
-/// smaller.
+/// LZMA compression levels of development builds and release builds. LZMA has the levels 0 to 9. Level 6
+/// takes 15 times as long as level 0, and its output is 30 % smaller.
 const DEVELOPMENT_LEVEL: u32 = 0;
 const RELEASE_LEVEL: u32 = 6;
 
@@ -40,8 +41,9 @@ fn main() {
 }
 
 fn build() -> Result<(), Box<dyn error::Error>> {
-    // A published package of this crate contains the files that this function writes to `OUT_DIR`. The
-    // package does not contain the sources of the kernels. `scripts/crates.sh` makes the package.
+    // A published package of this crate lacks the sources of the kernels. Instead, the package contains the
+    // files that a normal build writes to `OUT_DIR`. If the sources are missing, only copy these files.
+    // `scripts/crates.sh` makes the package.
     if !Path::new(OPS).exists() {
         return Ok(copy(Path::new(PACKAGED), Path::new(&env::var("OUT_DIR")?))?);
     }
@@ -49,7 +51,8 @@ fn build() -> Result<(), Box<dyn error::Error>> {
     let (hopper, common): (Vec<_>, Vec<_>) = ops.into_iter().partition(|op| op.ends_with(HOPPER));
     let (native, portable): (Vec<_>, Vec<_>) = archs.into_iter().partition(|&arch| arch == Arch::Sm90a);
     let out_dir = env::var("OUT_DIR")?;
-    // The PTX of an op is often equal for several architectures. Equal PTX is stored only once.
+    // For several architectures, the PTX of an op often differs only in its first lines. Store the remaining
+    // lines only once if they are equal.
     let (mut codes, mut table) = (Vec::new(), String::new());
     let mut parts = vec![(portable, common), (native, hopper)];
     parts.retain(|(archs, ops)| !archs.is_empty() && !ops.is_empty());
@@ -123,7 +126,7 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Compiles all parts at the same time. A part is a list of ops and a list of architectures.
+/// Compiles several lists of ops in parallel. Each list of ops has its own list of architectures.
 fn compile(parts: &[(Vec<Arch>, Vec<String>)]) -> Vec<Result<Built, Error>> {
     let build = |(archs, ops): &(Vec<Arch>, Vec<String>)| {
         let builder = CudaBuilder::new("../kernels-gpu").archs(archs.iter().copied()).units(ops).locked();
@@ -143,7 +146,7 @@ fn compile(parts: &[(Vec<Arch>, Vec<String>)]) -> Vec<Result<Built, Error>> {
 }
 
 /// Returns the architectures and the ops that the environment variable [`SELECTION`] names. If the variable
-/// names no architecture, returns all architectures. The same rule applies to ops.
+/// names no architecture, returns all architectures. If the variable names no op, returns all ops.
 fn selection(ops: Vec<String>) -> Result<(Vec<Arch>, Vec<String>), String> {
     println!("cargo:rerun-if-env-changed={SELECTION}");
     let selection = env::var(SELECTION).unwrap_or_default();
@@ -162,7 +165,7 @@ fn selection(ops: Vec<String>) -> Result<(Vec<Arch>, Vec<String>), String> {
     Ok((archs, ops.into_iter().filter(|op| selects(&named_ops, op)).collect()))
 }
 
-/// Returns the name of every op. Each op has one source file and is a compilation unit of its own.
+/// Returns the names of all ops. Each op has one source file, which is compiled to a separate PTX file.
 fn ops() -> std::io::Result<Vec<String>> {
     println!("cargo:rerun-if-changed={OPS}");
     let files = fs::read_dir(OPS)?.collect::<Result<Vec<_>, _>>()?;

@@ -1,14 +1,16 @@
 //! Makes the shared object use the unwinder of the system's `libgcc_s.so.1` if zig links it.
 //!
-//! zig links a static copy of its own unwinder in place of `libgcc_s`. An exception that libtorch throws, and
-//! that passes through Rust frames, then meets two unwinders, and the process crashes. A library with the
-//! name of `libgcc_s.so.1` and its symbols makes the linker refer to the system's library instead. The
-//! library is empty, so it need not exist for the target of a cross build.
+//! zig links a static copy of its own unwinder instead of `libgcc_s`. libtorch uses the unwinder of the
+//! system. If libtorch throws an exception that passes through Rust frames, two different unwinders process
+//! it, and the process crashes. To prevent this, the build script makes an empty library with the name and
+//! the symbols of `libgcc_s.so.1`. Linked with it, the shared object refers to the system's library. In a
+//! cross build, the system's library therefore need not exist on the build machine.
 use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs};
 
-/// The functions of the unwinder that Rust's standard library calls, and those that such a function needs.
+/// The functions of the unwinder that Rust's standard library calls, and the functions that a caller of them
+/// needs.
 const SYMBOLS: [&str; 17] = [
     "_Unwind_Backtrace",
     "_Unwind_DeleteException",

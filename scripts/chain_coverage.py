@@ -1,11 +1,13 @@
-"""Calls a model with and without `patch`, and tells what became of each chain that the model ran.
+"""Calls a model with and without `patch`, and reports how each chain that the model ran was computed.
 
-`loose_chains.py` finds the chains. A chain is one of these:
+A chain is a sequence of torch operations that one kernel could compute. `loose_chains.py` finds the chains in
+the source of the model. Each chain gets one of these states:
 
 - "kernel": a kernel computed the chain at least once.
-- "original": `patch` rewrote the chain, but no kernel supported a call. The reason is that of `report.ran()`.
-- "left": the rewriter finds the chain, but `patch` leaves the method, because no kernel supports its modules.
-- "missed": nothing of `patch` covers the chain.
+- "original": `patch` rewrote the chain, but no kernel supported a call. `report.ran()` gives the reason.
+- "left": `patch` recognises the chain, but does not replace the method, because no kernel supports its
+  modules.
+- "missed": `patch` does not recognise the chain.
 """
 
 import ast
@@ -42,11 +44,11 @@ MODULE_CALL = nn.modules.module.__file__
 NO_LAUNCH = ("empty", "empty_like", "empty_strided", "new_empty", "detach", "lift_fresh", "_local_scalar_dense", "item")
 
 Line = tuple[str, int]
-"""File and line."""
+"""A file and a line number."""
 
 
 class Trace:
-    """Records what a model runs: lines, functions with the lines that call them, and modules with these lines."""
+    """Records which lines a model runs, and for each function and module the lines that call it."""
 
     def __init__(self) -> None:
         self.lines: set[Line] = set()
@@ -63,7 +65,7 @@ class Trace:
         sys.settrace(self.before)
 
     def watched(self, file: str) -> bool:
-        """Whether a file belongs to one of the libraries."""
+        """Return whether a file belongs to one of `LIBRARIES`."""
         if file not in self.known:
             self.known[file] = any(f"/{name}/" in file for name in LIBRARIES) and not file.startswith("<")
         return self.known[file]
@@ -93,13 +95,16 @@ class Trace:
         return self.stepped
 
     def ran(self, path: str, chain: Loose) -> bool:
-        """Whether a line of the chain ran, and a line of its sum or product, which may be in another branch."""
+        """Return whether the model ran a line of the chain (a sequence of operations).
+
+        A line of the chain's sum or product must have run too, because it may be in another branch.
+        """
         parts = [(chain.line, chain.end)] + ([(chain.part[0], chain.part[2])] if chain.part else [])
         return all(any((path, line) in self.lines for line in range(first, last + 1)) for first, last in parts)
 
 
 class Operators(TorchDispatchMode):
-    """Counts the operators that torch dispatches. Leaves out views and allocations, which launch no kernel."""
+    """Counts the operators that torch dispatches, except views and allocations, which launch no kernel."""
 
     supports_higher_order_operators = True
 
@@ -113,7 +118,7 @@ class Operators(TorchDispatchMode):
 
 
 def launches(function: Any) -> bool:
-    """Whether an operator launches a kernel on a GPU."""
+    """Return whether an operator launches a kernel on a GPU."""
     schema = getattr(function, "_schema", None)
     if schema is None:  # a higher-order operator
         return True
@@ -124,25 +129,28 @@ def launches(function: Any) -> bool:
 
 @dataclass
 class Cover:
-    """A part of `patch` that computes a chain."""
+    """One way in which `patch` computes a chain (a sequence of operations): a rewritten method, a fusion or a
+    norm."""
 
     how: str
-    """"rewritten", "fusion" (a kernel replaces the method) or "norm" (a kernel computes the norm in the chain)."""
+    """"rewritten" (the method was rewritten), "fusion" (a kernel replaces the method) or "norm" (a kernel
+    computes the norm in the chain)."""
     site: Site | None
-    """Counts the calls. None: `patch` leaves the method."""
+    """The counter of the calls, or None if `patch` does not replace the method."""
     reason: str = ""
-    """Why `patch` leaves the method."""
+    """The reason why `patch` does not replace the method."""
 
 
 @dataclass
 class Region:
-    """The expressions of a method for which the rewriter found one chain."""
+    """The expressions of a method that the rewriter of `patch` recognised as one chain (one sequence of
+    operations)."""
 
     places: set[Place]
     lines: tuple[int, int]
     """First and last line of the expressions."""
     functions: set[Line]
-    """Functions whose source is part of the chain."""
+    """Functions whose source is part of the chain, by file and first line."""
     ops: tuple[str, ...]
     cover: Cover
 
@@ -152,11 +160,12 @@ class Covers:
     """Everything that `patch` computes in a model."""
 
     regions: dict[str, list[Region]] = field(default_factory=dict)
-    """Chains of rewritten methods, by file."""
+    """The chains of rewritten methods, by file."""
     functions: dict[Line, list[Cover]] = field(default_factory=dict)
-    """Covers of functions whose chains are all computed, by the place of the function."""
+    """For each function whose chains are all computed: how they are computed, by file and first line of the
+    function."""
     norms: dict[int, Cover] = field(default_factory=dict)
-    """Norms, by `id` of the module."""
+    """For each norm: how it is computed, by the `id` of its module."""
 
 
 def code_of(function: Any) -> Line:
@@ -166,14 +175,14 @@ def code_of(function: Any) -> Line:
 
 
 def covers_of(model: nn.Module) -> Covers:
-    """Return what `patch` computes in a patched model."""
+    """Return everything that `patch` computes in a patched model."""
     covers, rewritten = Covers(), set()
     for _, part in named_parts(model):
         base, recipe = base_of(part), recipe_of(part)
         sites = sites_of(type(part))
         if isinstance(recipe, NormRecipe):
             covers.norms[id(part)] = Cover("norm", sites[0])
-            # The kernel computes all formulas of the norm's own forward, such as `y * (1 + weight)`.
+            # The kernel computes all formulas in the forward of the norm, such as `y * (1 + weight)`.
             covers.functions.setdefault(code_of(base.forward), []).append(Cover("fusion", sites[0]))
         elif isinstance(recipe, FusedRecipe) and sites:
             add_fusion(covers, part, recipe, Cover("fusion", sites[0]))
@@ -196,7 +205,8 @@ def covers_of(model: nn.Module) -> Covers:
 
 
 def add_fusion(covers: Covers, part: Any, recipe: FusedRecipe, cover: Cover) -> None:
-    """Add a fused method, the functions that it contains, and the modules that it no longer calls."""
+    """Record in `covers` a fused method, the functions that it replaces, and the modules that it no longer
+    calls."""
     fusion, base = FUSIONS[recipe.fusion], base_of(part)
     known = (find(base) or (None, base))[1]
     functions = [getattr(base, fusion.method), *(resolve(name, base, known) for name in fusion.sources)]
@@ -210,7 +220,10 @@ def add_fusion(covers: Covers, part: Any, recipe: FusedRecipe, cover: Cover) -> 
 
 
 def add_rewritten(covers: Covers, own: FunctionType, found: list[Cover]) -> None:
-    """Add the chains of a rewritten method. `found` has one cover per chain."""
+    """Record in `covers` the rewritten expressions of a method. `found` has one `Cover` for each expression.
+
+    A `Cover` says how `patch` computes the expression.
+    """
     rewritten = rewritten_from(own)
     assert not isinstance(rewritten, str)
     inner = undecorated(own)
@@ -228,12 +241,13 @@ def add_rewritten(covers: Covers, own: FunctionType, found: list[Cover]) -> None
             places.setdefault(at, set()).update(places_of(node, indent))
             if node.func.id.endswith("head_norm"):
                 places[at].add(in_file(node, indent))
-            if node.func.id.endswith(AFTER):  # the kernel of the norm computes the sum too
+            if node.func.id.endswith(AFTER):  # The kernel of the norm computes the sum too.
                 x = next(word.value for word in node.keywords if word.arg == "x")
                 names = {part.id for part in ast.walk(x) if isinstance(part, ast.Name)}
                 for tree, columns in trees:
                     places[at].update(sums_in(tree, names, columns))
-            # A call may replace two rotations, of the queries and of the keys ("other").
+            # One call may replace two rotations, of the queries and of the keys. The argument `other` then
+            # contains the keys.
             lines.setdefault(at, []).extend(word.value.lineno for word in node.keywords if word.arg == "other")
         elif "norm" in node.func.id:
             norms.add(in_file(node, indent))
@@ -247,13 +261,13 @@ def add_rewritten(covers: Covers, own: FunctionType, found: list[Cover]) -> None
 
 
 def sums_in(tree: ast.AST, names: set[str], indent: int) -> Iterator[Place]:
-    """Yield the places of the sums that a later norm of one of the variables computes."""
+    """Yield the source positions of the sums that a later norm of one of the variables `names` computes."""
     assigned = [
         (node.targets[0].id, node.value)
         for node in ast.walk(tree)
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     ]
-    # The sum may have a second name.
+    # Another variable may have been assigned from the sum.
     names = names | {value.id for name, value in assigned if name in names and isinstance(value, ast.Name)}
     for name, value in assigned:
         called = value.func if isinstance(value, ast.Call) and name in names else None
@@ -263,20 +277,23 @@ def sums_in(tree: ast.AST, names: set[str], indent: int) -> Iterator[Place]:
 
 
 def index_of(call: ast.Call) -> int | None:
-    """Return the index of the chain that a call of a rewritten method computes, or None for a part of a chain."""
+    """Return the index of the rewritten expression that a call computes, or None if the call computes no such
+    expression."""
     at = call.args[0] if call.args else None
     at = at.elts[0] if isinstance(at, ast.Tuple) else at
     return at.value if isinstance(at, ast.Constant) else None
 
 
 def in_file(node: ast.expr, indent: int) -> Place:
-    """Return the place of a node in its file. The rewriter has removed `indent` columns."""
+    """Return the position of a node in its file. The rewriter removed `indent` columns of indentation from
+    the source."""
     line, column, end, last = loose_chains.place(node)
     return line, column + indent, end, last + indent
 
 
 def places_of(call: ast.Call, indent: int) -> Iterator[Place]:
-    """Yield the places of the expressions that a call of a rewritten method computes, without its operands."""
+    """Yield the source positions of the expressions that a call of a rewritten method computes, without its
+    operands."""
     if isinstance(call.func, ast.Name) and call.func.id.endswith("unfused"):
         yield from (in_file(node, indent) for node in ast.walk(call.args[1]) if isinstance(node, ast.BinOp))
     for own in call.args:
@@ -287,15 +304,19 @@ def places_of(call: ast.Call, indent: int) -> Iterator[Place]:
 
 
 def inside(place: Place | None, region: Region) -> bool:
-    """Whether the chain of a region computes the expression at a place."""
+    """Return whether the expression at `place` belongs to `region`. The result is True if `place` is None.
+
+    A `region` is the source of one expression that the rewriter of `patch` replaced.
+    """
     return place is None or place in region.places
 
 
 def found_for(chain: Loose, path: str, first: int, caller: Line | None, trace: Trace, covers: Covers) -> list[Cover]:
-    """Return what covers a chain of the function that starts in line `first` of the file at `path`.
+    """Return how `patch` computes a chain of the function that starts in line `first` of the file at `path`.
 
-    `caller` is the line that calls the function, if it is not a method. If it is part of a rewritten chain, the chain
-    covers it.
+    A chain is a sequence of operations that one kernel could compute. If the function is not a method,
+    `caller` is the line that calls the function. If this line belongs to a rewritten chain, this chain also
+    contains the given chain.
     """
     found = list(covers.functions.get((path, first), ()))
     for region in covers.regions.get(path, ()):
@@ -303,7 +324,8 @@ def found_for(chain: Loose, path: str, first: int, caller: Line | None, trace: T
         rope = chain.kind == loose_chains.ROTARY and any("rope" in op for op in region.ops)
         if whole or (rope and region.lines[0] <= chain.end and chain.line <= region.lines[1]):
             found.append(region.cover)
-    # A chain of a method is one of its callers if all of them are rewritten.
+    # If all callers of the function are rewritten, the rewritten expressions contain the operations of the
+    # function.
     callers = trace.functions.get((path, first), set()) if caller is None else {caller}
     parts = [calling(line, (path, first), covers) for line in callers]
     found += sum(parts, []) if all(parts) else []
@@ -314,16 +336,21 @@ def found_for(chain: Loose, path: str, first: int, caller: Line | None, trace: T
     if chain.kind in (loose_chains.SUM_NORM, loose_chains.QK_NORM):
         for line in range(chain.line, chain.end + 1):
             norms = [covers.norms[key] for key in trace.modules.get((path, line), {}) if key in covers.norms]
-            # The kernel of the norm of q or k computes the whole chain. A rotation after it is another chain.
+            # The kernel of a norm of queries or keys computes the whole norm. A rotation after the norm is
+            # counted separately.
             alone = chain.kind == loose_chains.QK_NORM
             found += [replace(norm, how="fusion") if alone else norm for norm in norms]
-        if not found:  # a norm without its sum
+        if not found:  # A kernel may have computed the norm without the sum.
             found += [item.cover for item in covers.regions.get(path, ()) if chain.whole in item.places]
     return found
 
 
 def calling(caller: Line, function: Line, covers: Covers) -> list[Cover]:
-    """Return what covers the chains around a line that contain the formula of the function called in this line."""
+    """Return how `patch` computes the rewritten expressions around the line `caller` that contain the source
+    of `function`.
+
+    The line calls this function.
+    """
     regions = covers.regions.get(caller[0], ())
     return [
         region.cover
@@ -333,7 +360,7 @@ def calling(caller: Line, function: Line, covers: Covers) -> list[Cover]:
 
 
 def is_norm_there(chain: Loose, path: str, trace: Trace) -> bool:
-    """Whether the norm of a chain is not `nn.Identity`."""
+    """Return whether the norm of a chain is a real norm, and not `nn.Identity`."""
     lines = range(chain.line, chain.end + 1)
     modules = [module for line in lines for module in trace.modules.get((path, line), {}).values()]
     return not modules or any(not isinstance(module, nn.Identity) for module in modules)
@@ -341,17 +368,21 @@ def is_norm_there(chain: Loose, path: str, trace: Trace) -> bool:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a chain in one call of a model."""
+    """How a chain (a sequence of operations) was computed in one call of a model."""
 
     state: str
     how: str = ""
-    """What covers the chain: "rewritten", "fusion" or "norm"."""
+    """How `patch` computes the chain: "rewritten", "fusion" or "norm"."""
     reason: str = ""
     """Why no kernel ran."""
 
 
 def outcome(covers: list[Cover], before: Mapping[int, Counter[str]]) -> Outcome:
-    """Return what became of a chain. `before` has the counts of each site before the call, by `id`."""
+    """Return how a chain (a sequence of operations) was computed.
+
+    `before` contains, for each counter, its counts before the call of the model. The key is the `id` of the
+    counter.
+    """
     results = []
     for cover in covers:
         if cover.site is None:
@@ -359,7 +390,7 @@ def outcome(covers: list[Cover], before: Mapping[int, Counter[str]]) -> Outcome:
             continue
         now = cover.site.outcomes - before.get(id(cover.site), Counter())
         kernels = now.pop(RAN, 0)
-        if kernels or not now:  # a kernel of the caller did the work of a method that did not run
+        if kernels or not now:  # If the method did not run, a kernel of its caller did its work.
             results.append(Outcome(KERNEL, cover.how))
         else:
             results.append(Outcome(ORIGINAL, cover.how, now.most_common(1)[0][0]))
@@ -370,7 +401,8 @@ def outcome(covers: list[Cover], before: Mapping[int, Counter[str]]) -> Outcome:
 def chains_of(trace: Trace) -> Iterator[tuple[Loose, str, int, Line | None]]:
     """Yield the chains that ran, with the path and the first line of their functions.
 
-    A chain of a function that is no method occurs once per line that calls the function.
+    A chain is a sequence of operations that one kernel could compute. If a function is not a method, its
+    chains are yielded once for each line that calls the function.
     """
     for (path, first), callers in sorted(trace.functions.items()):
         file = path.rpartition("site-packages/")[2]
@@ -395,7 +427,7 @@ class Result:
 
     chains: dict[Key, Outcome]
     operators: tuple[int, int]
-    """Operators of one call without and with `patch`."""
+    """Number of operators in one call without `patch`, and in one call with `patch`."""
     difference: float
     """Norm of the difference of the outputs with and without `patch`, divided by the norm of the output."""
     restored: bool
@@ -403,7 +435,10 @@ class Result:
 
 
 def key_of(chain: Loose, caller: Line | None) -> Key:
-    """Return the key of a chain. For a function that is no method, the key has the line that calls it."""
+    """Return the key of a chain (a sequence of operations).
+
+    If the function of the chain is not a method, the key contains the line that calls the function.
+    """
     if caller is None:
         return chain.file, chain.kind, chain.line, chain.owner, chain.source
     file = caller[0].rpartition("site-packages/")[2]
@@ -421,7 +456,10 @@ def tensors_of(output: Any) -> list[Tensor]:
 
 
 def difference(made: list[Tensor], expected: list[Tensor]) -> float:
-    """Return the norm of the difference of two outputs, divided by the norm of the second. 0.0 means: equal bits."""
+    """Return the norm of the difference of two outputs, divided by the norm of the second output.
+
+    The result is 0.0 only if the outputs have equal bits.
+    """
     if len(made) == len(expected) and all(map(same_bits, made, expected)):
         return 0.0
     pairs = [(a.double().nan_to_num(), b.double().nan_to_num()) for a, b in zip(made, expected, strict=True)]
@@ -430,7 +468,7 @@ def difference(made: list[Tensor], expected: list[Tensor]) -> float:
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors have the same dtype, shape and bits."""
+    """Return whether two tensors have the same dtype, shape and bits."""
     return a.dtype == b.dtype and a.shape == b.shape and bool(torch.equal(a.nan_to_num(), b.nan_to_num()))
 
 
@@ -442,7 +480,10 @@ def call(model: nn.Module, arguments: dict[str, Any]) -> list[Tensor]:
 
 
 def study(model: nn.Module, arguments: dict[str, Any]) -> tuple[Result, list[Tensor]]:
-    """Call a model without `patch`, with it and after `unpatch`. Return the results, and the output without `patch`."""
+    """Call a model without `patch`, with `patch`, and after `unpatch`.
+
+    Return the results, and the output of the call without `patch`.
+    """
     with Trace() as trace:
         stock = call(model, arguments)
     plain = counted(model, arguments)
@@ -463,11 +504,12 @@ def study(model: nn.Module, arguments: dict[str, Any]) -> tuple[Result, list[Ten
 
 
 def counted(model: nn.Module, arguments: dict[str, Any]) -> int:
-    """Return the number of operators of one call, or 0 if torch cannot count those of the model."""
+    """Return the number of operators in one call, or 0 if torch cannot count the operators of this model."""
     try:
         with Operators() as operators:
             call(model, arguments)
-    except RuntimeError as error:  # flex_attention compiles itself, which fails while a mode is active
+    # flex_attention compiles itself, which fails while a dispatch mode is active.
+    except RuntimeError as error:
         if "torch dispatch mode" not in str(error):
             raise
         return 0

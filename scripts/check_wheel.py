@@ -1,8 +1,12 @@
 """Checks wheels before a release: `python scripts/check_wheel.py dist/*.whl`.
 
-The checks are the size, the shared libraries that the extension module needs, the age of the glibc that it needs
-(auditwheel), Python's stable ABI (abi3audit), the metadata (twine) and the files (check-wheel-contents). The exit code
-is 1 if a check fails.
+The script checks the following, and exits with 1 if a check fails:
+
+- the size of the wheel
+- the shared libraries and the glibc version that the extension module needs (auditwheel)
+- Python's stable ABI (abi3audit)
+- the metadata (twine)
+- the files (check-wheel-contents)
 """
 
 import argparse
@@ -16,14 +20,15 @@ from pathlib import Path
 
 MAX_BYTES = 40 * 2**20
 GLIBC = 28
-"""The wheel runs with glibc 2.28 and newer, as the Hub of Hugging Face demands of kernels."""
+"""The wheel must run with glibc 2.28 and newer, because the Hugging Face Hub requires this of kernels."""
 CONSISTENT = re.compile(r'platform tag: "manylinux_2_(\d+)_')
 NEEDED = re.compile(r"(libc|libgcc_s|libpthread|libdl|libm|librt|ld-linux-\w+|ld-linux-x86-64)\.so\.\d")
-"""Libraries that every Linux of this age has. torch and CUDA are not among them: the module opens them at run time."""
+"""Libraries that every Linux system with this glibc has. torch and CUDA are not in the list: the extension
+module opens them at run time."""
 
 
 def problems(wheel: Path) -> Iterator[str]:
-    """Yield what is wrong with a wheel."""
+    """Yield one message for each fault of a wheel."""
     if wheel.stat().st_size > MAX_BYTES:
         yield f"{wheel.stat().st_size / 2**20:.1f} MiB, expected at most {MAX_BYTES / 2**20:.0f}"
     if f"-manylinux_2_{GLIBC}_" not in wheel.name:
@@ -41,7 +46,7 @@ def problems(wheel: Path) -> Iterator[str]:
 
 
 def problems_of_module(module: Path) -> Iterator[str]:
-    """Yield the shared libraries that a machine may lack."""
+    """Yield the shared libraries that the extension module needs and that a machine may lack."""
     from auditwheel.elfutils import elf_read_dt_needed  # type: ignore[import-untyped,unused-ignore]
 
     yield from (f"needs {name}" for name in elf_read_dt_needed(module) if not NEEDED.fullmatch(name))
@@ -50,7 +55,7 @@ def problems_of_module(module: Path) -> Iterator[str]:
 def problems_of_glibc(wheel: Path) -> Iterator[str]:
     """Yield the glibc version that the wheel needs, if this version is too new.
 
-    auditwheel reads it from the versions of symbols.
+    auditwheel reads this version from the versions of the symbols.
     """
     done = subprocess.run([sys.executable, "-m", "auditwheel", "show", str(wheel)], capture_output=True, text=True)
     found = CONSISTENT.search(" ".join(done.stdout.split()))

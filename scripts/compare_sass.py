@@ -1,13 +1,13 @@
 """Compare the machine code of two folders of PTX: `python scripts/compare_sass.py <before> <after>`.
 
-Each folder has the layout of `target/ptx/<crate>`: `<arch>/<op>.ptx`. ptxas assembles every file whose text differs.
-For each kernel entry, the script compares the SASS (instructions, encodings, registers) and the constant data. It
-ignores symbol names, because they contain the paths of Rust modules. An entry with the same code and a different name
-is "renamed".
+Each folder has the layout of `target/ptx/<crate>`: `<arch>/<op>.ptx`. ptxas assembles every file whose text
+differs. For each kernel entry, the script compares the SASS (instructions, encodings, registers) and the
+constant data. It ignores symbol names, because they contain the paths of Rust modules. An entry with the same
+code and a different name is "renamed".
 
-Prints a line for each entry that changed, was added, removed or renamed, then a summary for each architecture. The exit
-code is 1 if an entry's SASS changed, or if an entry exists in only one folder. Needs ptxas, cuobjdump and nvdisasm from
-py-bindings/requirements-ptx.txt.
+The script prints a line for each entry that changed, was added, removed or renamed. Then it prints a summary
+for each architecture. The exit code is 1 if the SASS of an entry changed, or if an entry exists in only one
+folder. The script needs ptxas, cuobjdump and nvdisasm from py-bindings/requirements-ptx.txt.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from ptx_checks import find_tool
 
 FUNCTION = re.compile(r"^\s*Function : (\S+)$", re.M)
 ADDRESS = re.compile(r"/\*[0-9a-f]{4,}\*/")
-# Mangled names of Rust symbols. They contain the path of the Rust module and a hash of the crate.
+# Mangled names of Rust symbols. Each name contains the path of the Rust module and a hash of the crate.
 SYMBOL = re.compile(r"\b_(?:ZN|R)[\w$.]+")
 # Constant and global data of a PTX file. The script reads it from the PTX, because cuobjdump does not print
 # it.

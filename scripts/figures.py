@@ -1,7 +1,7 @@
 """Writes the tables of measured figures into README.md and docs: `python scripts/figures.py`.
 
-Every figure comes from a file in benches/results/latest/<gpu>. `tests/python/tools/test_figures.py` fails if a
-table on a page differs from this file.
+Every figure comes from a file in benches/results/latest/<gpu>. `tests/python/tools/test_figures.py` fails if
+a table on a page differs from the table that this script generates.
 """
 
 import ast
@@ -35,7 +35,8 @@ NONE = "–"
 
 @cache
 def model(name: str, gpu: str = RUN.name) -> dict[str, Any]:
-    """Load the results file of `python -m oxiwarp bench --model <name>`. Add a dictionary of its variants by name."""
+    """Load the results file of `python -m oxiwarp bench --model <name>`. Add a dictionary of its variants by
+    name."""
     found: dict[str, Any] = json.loads((LATEST / gpu / f"{name}.json").read_text())
     found["variants"] = {current_name(result["variant"]["name"]): result for result in found["results"]}
     return found
@@ -56,13 +57,13 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def less(ours: float, theirs: float) -> str:
-    """Format by how many percent the time `ours` is shorter than the time `theirs` of a baseline."""
+    """Return by how many percent the time `ours` is shorter than the time `theirs` of a baseline, as text."""
     return f"{round(100 * (1 - ours / theirs), 1) + 0.0:+.1f} %".replace("-", "−").replace("+", "")
 
 
 def faster(ours: float, theirs: float) -> str:
-    """Format the speedup of oxiwarp over a baseline: the baseline's time `theirs`, divided by oxiwarp's time
-    `ours`."""
+    """Return the speedup of oxiwarp over a baseline as text: the baseline's time `theirs` divided by
+    oxiwarp's time `ours`."""
     return f"{theirs / ours:.2f}"
 
 
@@ -84,7 +85,9 @@ def step_times() -> Iterator[str]:
 
 
 def models() -> Iterator[str]:
-    """Yield one table per model. A row is a variant such as "patched": its times and its agreement with eager mode."""
+    """Yield one table per model. Each row shows a variant such as "patched": its times, and how it agrees
+    with eager mode.
+    """
     for name in MODELS:
         found = model(name)
         variants = found["variants"]
@@ -192,7 +195,11 @@ def pipeline_seconds() -> Iterator[str]:
 
 
 def pipelines() -> Iterator[str]:
-    """Yield one table per pipeline on an H100: seconds, steps per second, parts, first call, memory, agreement."""
+    """Yield one table per pipeline on an H100.
+
+    The columns are seconds, steps per second, seconds of each stage, first call, memory and agreement with
+    eager mode.
+    """
     for record in pipelines_h100():
         yield f"\n### {record['title']}\n"
         versions = ", ".join(f"{name} {record['versions'][name]}" for name in ("torch", "diffusers"))
@@ -225,7 +232,8 @@ def pipelines() -> Iterator[str]:
 
 
 def cold_start() -> Iterator[str]:
-    """Yield the table of the first step in a new process on an H100, with an empty and with a full cache of PTX."""
+    """Yield the table of the first step in a new process on an H100, with an empty and with a full cache of
+    PTX."""
     titles = {
         "stock": "unpatched",
         "empty": "patched, empty cache",
@@ -256,7 +264,7 @@ GUIDE_ROWS = {
 
 
 def guide_shapes() -> Iterator[str]:
-    """Yield the table of the small shapes that guides for kernel authors measure, on an H100."""
+    """Yield the table of small shapes on an H100. Guides for kernel authors measure these shapes too."""
     with (LATEST / "nvidia-h100" / "guides.csv").open(newline="") as file:
         found = list(csv.DictReader(file))
 
@@ -277,13 +285,14 @@ def guide_shapes() -> Iterator[str]:
 
 @cache
 def two_gpus(check: str) -> dict[str, dict[str, Any]]:
-    """Load the figures of a check of `multi_gpu.py` by case."""
+    """Load the measured values of one check of `multi_gpu.py`, by case."""
     found = json.loads((LATEST / "nvidia-h100-x2" / "multi_gpu.json").read_text())
     return {row["case"]: row["figures"] for row in found["checks"][check]}
 
 
 def collectives() -> Iterator[str]:
-    """Yield the table of the collectives of two GPUs: eager time, time in a CUDA graph, prediction and rate."""
+    """Yield the table of the collectives of two GPUs: eager time, time in a CUDA graph, predicted time and
+    bandwidth."""
     columns = ("eager, µs", "graph, µs", "predicted, µs", "graph, GB/s sent")
 
     def lines() -> Iterator[list[str]]:
@@ -296,7 +305,7 @@ def collectives() -> Iterator[str]:
 
 
 def flux_on_two_gpus() -> Iterator[str]:
-    """Yield the table of FLUX.1 on one and on two GPUs: milliseconds of a step, and the prediction."""
+    """Yield the table of FLUX.1 on one and on two GPUs: measured and predicted milliseconds of a step."""
     titles = {"one GPU": "one GPU", "tensor": "tensor parallelism", "ulysses": "Ulysses", "ring": "ring"}
     columns = {
         "unpatched, ms": "unpatched",
@@ -312,7 +321,8 @@ def flux_on_two_gpus() -> Iterator[str]:
 
 
 def language_on_two_gpus() -> Iterator[str]:
-    """Yield the table of decoders under tensor parallelism: times and errors of one and two GPUs."""
+    """Yield the table of decoders under tensor parallelism: times and numerical errors on one and on two
+    GPUs."""
     times = [f"{state}, {gpus}" for gpus in ("1 GPU", "2 GPUs") for state in ("unpatched", "patched")]
     errors = {"error, 1 GPU": "error of one GPU", "error, 2 GPUs": "error of two GPUs, patched"}
 
@@ -331,7 +341,7 @@ def attention(*rivals: str, gpu: str = "nvidia-h200") -> Iterator[str]:
     with (LATEST / gpu / "attention.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             cases.setdefault((row["case"], row["sizes"]), {})[row["provider"]] = row
-    compared = rivals[:-1]  # the last baseline is FlashAttention-2, which has no column for the ratio
+    compared = rivals[:-1]  # The last baseline is FlashAttention-2, which has no column for the ratio.
 
     def cells(found: dict[str, dict[str, str]]) -> Iterator[str]:
         rates = {name: float(row["tflops"]) for name, row in found.items()}
@@ -345,7 +355,8 @@ def attention(*rivals: str, gpu: str = "nvidia-h200") -> Iterator[str]:
 
 
 def kernels() -> Iterator[str]:
-    """Yield one table per operator. A row is a shape, with time, bandwidth relative to a copy, and baselines."""
+    """Yield one table per operator. Each row shows a shape: time, bandwidth relative to a copy kernel, and
+    baselines."""
     cases: dict[str, dict[tuple[str, str, str], dict[str, dict[str, str]]]] = {}
     for row in rows("results.csv"):
         key = row["chain"], row["model"], row["shape"]
@@ -368,7 +379,10 @@ def kernels() -> Iterator[str]:
 
 
 def card() -> Iterator[str]:
-    """Yield the benchmark table of the kernel repository's card: each function at the largest shape of the run."""
+    """Yield the benchmark table for the page of the kernel repository.
+
+    Each row shows a function at the largest shape of the benchmark run.
+    """
     exports = set(exported(ast.parse((REPOSITORY / "__init__.py").read_text())))
     cases: dict[str, dict[tuple[int, str], dict[str, dict[str, str]]]] = {}
     for row in rows("results.csv"):
@@ -390,7 +404,8 @@ def card() -> Iterator[str]:
 
 
 def goals() -> Iterator[str]:
-    """Yield the number of performance goals that the benchmark run checked, and a list of the goals that it missed."""
+    """Yield the number of performance goals that the benchmark run checked, and a list of the goals that it
+    missed."""
     found = rows("goals.csv")
     missed = [row for row in found if row["met"] != "pass"]
     yield f"The run checks {len(found)} goals. It misses {len(missed)}:\n"
@@ -401,7 +416,8 @@ DTYPES = ("bfloat16", "float16", "float32")
 
 
 def exactness() -> Iterator[str]:
-    """Yield the table of exactness: for each operator, model code and mode, the bits that equal eager PyTorch."""
+    """Yield the table of exactness: for each operator, model code and mode, how many bits equal eager
+    PyTorch."""
     cases: dict[tuple[str, str, str, str], dict[str, tuple[float, int]]] = {}
     for row in rows("exactness.csv"):
         key = row["op"], row["chain"], row["mode"] or NONE, row["guarantee"]

@@ -1,7 +1,8 @@
-"""Writes the tables of fusions and the reports of `patch` into README.md and docs: `python scripts/fused_chains.py`.
+"""Writes the tables of fusions and the reports of `patch` into README.md and docs: `python
+scripts/fused_chains.py`.
 
-A fusion replaces a sequence (chain) of torch calls with an oxiwarp operator. `tests/python/tools/test_docs.py` fails if
-a page is out of date.
+A fusion is a method of oxiwarp that replaces a sequence of torch calls by an oxiwarp operator.
+`tests/python/tools/test_docs.py` fails if a page is out of date.
 """
 
 import re
@@ -16,11 +17,13 @@ from oxiwarp.patching.fusions import FAMILIES, Fusion
 from oxiwarp.patching.fusions.core.ops import INDUCTOR
 from oxiwarp.patching.report import NO_KERNEL
 
-TITLE = re.compile(r" \(|[:;]|, (?=whose|with)")  # a family's name ends here in its module docstring
+# In a module docstring, the name of the model family ends before one of these strings.
+TITLE = re.compile(r" \(|[:;]|, (?=whose|with)")
 
 
 def chains() -> Iterator[str]:
-    """Yield one table per family of models. A row has classes, their fused torch calls, and exactness by mode."""
+    """Yield one table per family of models. A row has classes, their fused torch calls, and exactness by
+    mode."""
     for family in FAMILIES:
         about = " ".join(family.__doc__.split("\n\n")[0].split())
         yield f"\n## {TITLE.split(about)[0].rstrip('.')}\n\n{about}\n"
@@ -40,7 +43,7 @@ def cells(fusion: Fusion) -> list[str]:
 
 def inductor() -> Iterator[str]:
     """Yield the table of operators for which `patch` lets Inductor generate the kernel, with the ratio of the
-    times."""
+    two times."""
     yield from table(
         ["operator", "time of Inductor's kernel / time of oxiwarp's"],
         ([f"`{name}`", ratio] for name, ratio in INDUCTOR.items()),

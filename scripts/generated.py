@@ -1,4 +1,7 @@
-"""Updates generated parts of Markdown pages: from `<!-- <mark>, made by scripts/<script>.py -->` to `<!-- end -->`."""
+"""Updates generated sections of Markdown pages.
+
+A section starts with `<!-- <mark>, made by scripts/<script>.py -->` and ends with `<!-- end -->`.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence

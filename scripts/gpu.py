@@ -7,12 +7,13 @@ import ctypes
 import sys
 
 ARCHS = {"sm_75": 75, "sm_80": 80, "sm_90": 90}
-NATIVE = {90: ["sm_90a"]}  # PTX that runs on one compute capability only, in addition to the other PTX
-MAJOR, MINOR = 75, 76  # CUdevice_attribute: compute capability
+# For some compute capabilities, PTX that runs only on them. It is added to the general PTX.
+NATIVE = {90: ["sm_90a"]}
+MAJOR, MINOR = 75, 76  # Numbers of the CUdevice_attribute values for the major and minor compute capability.
 
 
 def capabilities() -> list[int]:
-    """Return the compute capability of each GPU, times ten. Raises RuntimeError if CUDA finds none."""
+    """Return the compute capability of each GPU, times ten. Raise RuntimeError if CUDA finds no GPU."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -31,7 +32,10 @@ def capabilities() -> list[int]:
 
 
 def selection(capabilities: list[int]) -> str:
-    """Return the PTX that these GPUs load: for each GPU the newest that it runs, and the PTX for it only.
+    """Return the names of the PTX that these GPUs load.
+
+    For each GPU, the result contains the newest general PTX that the GPU can run. If there is PTX that runs
+    only on the compute capability of the GPU, the result contains this PTX too.
 
     >>> selection([90, 89])
     'sm_80,sm_90,sm_90a'

@@ -1,7 +1,8 @@
-"""Finds expressions in the source of a model that look like a chain of operations for one kernel.
+"""Finds expressions in the source of a model that look like a chain: a sequence of operations for one kernel.
 
-`patch` has its own, exact search for chains (`oxiwarp.patching.rewrite`). This module must not use that search: it
-tells which part of the chains of a library `patch` finds. Therefore its rules are few and use names only.
+`patch` has its own, exact search for chains (`oxiwarp.patching.rewrite`). This module measures how many
+chains of a library that search finds. Therefore this module must not use it. The rules here are few, and they
+use names only.
 
 | kind | rule |
 | --- | --- |
@@ -13,8 +14,9 @@ tells which part of the chains of a library `patch` finds. Therefore its rules a
 | norm of q or k | the call of an attribute such as `norm_q` or `k_norm` |
 | rotary embedding | the call of a function with "rot" or "rope" in its name, except for functions that make tables |
 
-A variable stands for the value that the function assigned to it last, in the order of the lines. Values of another
-branch of an `if` do not count, and neither do values of a loop after the loop.
+In these rules, a variable is replaced by the value that the function assigned to it last, in the order of the
+lines. Assignments in another branch of an `if` are ignored. After a loop, assignments inside the loop are
+ignored.
 """
 
 import ast
@@ -44,18 +46,18 @@ ACTIVATIONS = {
 VIEWS = {"bfloat16", "contiguous", "expand", "flatten", "float", "half", "reshape", "squeeze", "to", "transpose"}
 VIEWS |= {"type_as", "unsqueeze", "view", "clip"}
 TABLES = {"build", "compute", "create", "freqs", "get", "init", "make", "precompute", "prepare", "set"}
-"""First words of the names of functions that make the tables of a rotary embedding."""
+"""First words in the names of functions that make the tables of a rotary embedding."""
 INTEGERS = re.compile(
     r"^[bcijkmnst]$|idx|index|num|len|size|offset|count|shape|dim$|step|epoch|layer_id", re.IGNORECASE
 )
-"""Names of integers."""
+"""Pattern for the names of integer variables."""
 QK = re.compile(
     r"(^|_)(qk?|k|query|key|queries|keys)_?(layer_?)?norm\d*$|norm_?(added_)?(q|k|query|key)(_|\d|$)", re.IGNORECASE
 )
 SHAPES = {"arange", "expand", "full", "ones", "range", "repeat", "reshape", "view", "zeros"}
-"""Functions whose arguments are integers."""
+"""Names of functions whose arguments are integers."""
 LEVELS = 4
-"""Number of variables that a variable may stand for."""
+"""Maximum number of variables that are replaced by their values, one after the other."""
 
 Place = tuple[int, int, int, int]
 """First line, first column, last line and last column of an expression in its file."""
@@ -63,61 +65,62 @@ Place = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Loose:
-    """An expression that looks like a chain."""
+    """An expression that looks like a chain (a sequence of operations for one kernel)."""
 
     kind: str
     owner: str
-    """Name of the class and of the function."""
+    """Name of the class and of the function that contain the expression."""
     file: str
     line: int
     end: int
     source: str
     whole: Place
-    """Place of the expression that a kernel must compute."""
+    """Position of the expression that a kernel must compute."""
     total: Place | None = None
-    """Place of the sum, for a norm of a sum that is an expression."""
+    """Position of the sum, if the chain is the norm of a sum."""
     part: Place | None = None
-    """Place of the product with the gate, or of the sum of a norm. It may be the value of a variable."""
+    """Position of the product with the gate, or of the sum before a norm. It may be in an earlier
+    assignment."""
 
     @property
     def in_method(self) -> bool:
-        """Whether a class defines the function."""
+        """Whether the expression is in a method of a class."""
         return "." in self.owner
 
 
 def place(node: ast.expr) -> Place:
-    """Return the place of an expression."""
+    """Return the position of an expression in its file."""
     return node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
 
 
 def words(name: str) -> list[str]:
-    """Split a name into words in lower case: `applyRotary_emb` gives apply, rotary, emb."""
+    """Split a name into words in lower case. For example, `applyRotary_emb` gives apply, rotary and emb."""
     return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+\d*|\d+", name)]
 
 
 def is_rotary(name: str) -> bool:
-    """Whether a name is that of a rotary embedding."""
+    """Return whether the name is the name of a rotary embedding."""
     return any(re.match(r"rot(?!ec)|m?rope\d?$|ropes?$", word) for word in words(name))
 
 
 def name_of(called: ast.expr) -> str:
-    """Return the last part of the name of a function."""
+    """Return the last component of the name of a function, such as `silu` for `F.silu`."""
     return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
 
 
 def is_sum(node: ast.AST | None) -> bool:
-    """Whether the node is a sum of two values that are not constants."""
+    """Return whether the node is a sum of two values that are not constants."""
     both = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
     return both and not any(isinstance(part, ast.Constant | ast.JoinedStr) for part in (node.left, node.right))
 
 
 def is_product(node: ast.AST | None) -> bool:
-    """Whether the node is a product."""
+    """Return whether the node is a product."""
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)
 
 
 def stripped(node: ast.expr) -> ast.expr:
-    """Return the tensor that casts and views are applied to."""
+    """Return the expression without the casts, views and subscripts around it."""
     while True:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in VIEWS:
             node = node.func.value
@@ -135,15 +138,17 @@ class Function:
         self.first = min([node.lineno, *(part.lineno for part in node.decorator_list)])
         self.last = node.end_lineno or node.lineno
         self.around: dict[int, dict[ast.stmt, str]] = {}
-        """The statements around each line, with the names of their fields that contain the line, such as "orelse"."""
+        """For each line: the statements that contain it, and the field of each statement, such as
+        "orelse"."""
         self.enter(node.body, {})
         self.values: dict[str, list[tuple[int, ast.expr | None]]] = {}
-        """The values of each variable, with the last lines of the assignments. None stands for an unknown value."""
+        """For each variable: the assigned values, with the last line of each assignment. None is an unknown
+        value."""
         for statement, part in self.parts():
             self.define(statement, part)
 
     def enter(self, body: list[ast.stmt], around: dict[ast.stmt, str]) -> None:
-        """Record the statements around each line of a list of statements."""
+        """Record which statements contain each line of a list of statements."""
         for statement in body:
             for line in range(statement.lineno, (statement.end_lineno or statement.lineno) + 1):
                 self.around[line] = around
@@ -151,16 +156,20 @@ class Function:
                 self.enter(getattr(statement, name, []), {**around, statement: name})
 
     def reaches(self, first: int, line: int) -> bool:
-        """Whether a value that line `first` assigns may be the one that `line` reads: they are not in two branches."""
+        """Return whether a value that line `first` assigns may be the value that `line` reads.
+
+        It cannot be if the two lines are in different branches of an `if`.
+        """
         own = self.around.get(line, {})
         return all(name == own.get(statement, name) for statement, name in self.around.get(first, {}).items())
 
     def leaves_loop(self, first: int, line: int) -> bool:
-        """Whether a loop contains line `first`, but not `line`."""
+        """Return whether line `first` is in a loop that does not contain `line`."""
         return any(isinstance(one, ast.For | ast.While) for one in self.around[first].keys() - self.around[line].keys())
 
     def parts(self) -> Iterator[tuple[ast.stmt, ast.AST]]:
-        """Yield the nodes of the function without inner functions and classes, each with its innermost statement."""
+        """Yield the nodes of the function, each with its innermost statement. Skip inner functions and
+        classes."""
         pending: list[tuple[ast.stmt, ast.AST]] = [(part, part) for part in reversed(self.node.body)]
         while pending:
             statement, node = pending.pop()
@@ -184,7 +193,7 @@ class Function:
         self.values.setdefault(node.id, []).append((end, value))
 
     def value(self, node: ast.expr, line: int, levels: int = LEVELS) -> ast.expr:
-        """Return the value of a variable before a line, without casts and views."""
+        """Return the value that a variable has before a line, without casts and views."""
         node = stripped(node)
         if isinstance(node, ast.Name) and levels:
             before = [item for item in self.values.get(node.id, []) if item[0] < line and self.reaches(item[0], line)]
@@ -194,7 +203,8 @@ class Function:
         return node
 
     def loose(self) -> Iterator[Loose]:
-        """Yield the expressions of the function that look like a chain."""
+        """Yield the expressions of the function that look like a chain (a sequence of operations for one
+        kernel)."""
         numbers: set[int] = set()
         for statement, node in self.parts():
             if isinstance(node, ast.Subscript):
@@ -222,20 +232,20 @@ class Function:
         total: Place | None = None,
         part: Place | None = None,
     ) -> Loose:
-        """Return a chain. Its source is cut after some characters."""
+        """Return a `Loose` object for an expression. Its source text is cut after 100 characters."""
         source = " ".join(ast.unparse(node).split())
         end = node.end_lineno or node.lineno
         return Loose(kind, self.owner, self.file, node.lineno, end, source[:100], whole, total, part or total)
 
     def gated(self, term: ast.expr, line: int) -> ast.expr | None:
-        """Return the product with a gate that a term of a sum is, or None."""
+        """Return the product of a gate and a tensor if `term` is such a product, or None."""
         product = self.value(term, line)
         names = [getattr(part, "id", getattr(part, "attr", "")).lower() for part in ast.walk(product)]
         known = any("gate" in name and not re.search("gate_?(up|proj)", name) for name in names)
         return product if is_product(product) and known else None
 
     def kinds_of_product(self, node: ast.BinOp) -> Iterator[str]:
-        """Yield the kinds of a product."""
+        """Yield the kinds of operations for one kernel, such as a modulation, that the product looks like."""
         if not isinstance(node.op, ast.Mult):
             return
         for factor, other in ((node.left, node.right), (node.right, node.left)):
@@ -246,18 +256,21 @@ class Function:
                 yield MODULATION
             if isinstance(value, ast.Call):
                 called = name_of(value.func)
-                if called == "tanh":  # `cap * tanh(x / cap)` limits logits
+                if called == "tanh":  # The product `cap * tanh(x / cap)` limits logits.
                     if "cap" not in ast.unparse(other):
                         yield TANH
                 elif ACTIVATIONS & set(words(called)):
-                    if not isinstance(other, ast.Attribute):  # a number of the configuration
+                    if not isinstance(other, ast.Attribute):  # An attribute is a number of the configuration.
                         yield ACTIVATION
                 else:
                     continue
                 return
 
     def calls(self, statement: ast.stmt, node: ast.Call) -> Iterator[Loose]:
-        """Yield the kinds of a call."""
+        """Yield a `Loose` object if the call looks like operations for one kernel.
+
+        Examples are the norm of a sum, and a rotary embedding.
+        """
         called = name_of(node.func)
         if isinstance(node.func, ast.Attribute) and QK.search(called):
             yield self.made(QK_NORM, node, place(node))
@@ -271,7 +284,10 @@ class Function:
             yield self.made(GATE, node, place(node))
 
     def is_rotation(self, statement: ast.stmt, called: str) -> bool:
-        """Whether a call rotates a tensor, and makes no tables. Rotations inside of a rotation are part of it."""
+        """Return whether a call rotates a tensor, and does not make tables.
+
+        If a rotary function calls another one, only the outer call counts.
+        """
         first, *rest = words(called)
         if first in TABLES or any(is_rotary(part) or "Embed" in part for part in self.owner.split(".")):
             return False
@@ -285,16 +301,17 @@ class Function:
 
 
 def factors_of(node: ast.expr) -> list[ast.expr]:
-    """Return the factors of a product, or nothing for another expression."""
+    """Return the factors of a product, or [] for another expression."""
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
         return []
     return [part for side in (node.left, node.right) for part in (factors_of(side) or [side])]
 
 
 def is_one_plus(node: ast.expr) -> bool:
-    """Whether the node is `1 + x` for a tensor `x`.
+    """Return whether the node is `1 + x` for a tensor `x`.
 
-    `1 + tanh(x)`, `1 + erf(x)` and the polynomial `1 + 0.044715 * x * x` are parts of activations.
+    `1 + tanh(x)`, `1 + erf(x)` and the polynomial `1 + 0.044715 * x * x` are not accepted. They are terms of
+    activations.
     """
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
         return False
@@ -327,6 +344,10 @@ def functions_of(path: str, file: str) -> dict[int, Function]:
 
 @functools.cache
 def loose_in(path: str, file: str, first: int) -> tuple[Loose, ...]:
-    """Return the expressions that look like chains in the function that starts in a line of a file."""
+    """Return the expressions that look like chains in one function. The function starts in line `first` of
+    the file.
+
+    A chain is a sequence of operations for one kernel.
+    """
     function = functions_of(path, file).get(first)
     return () if function is None else tuple(function.loose())

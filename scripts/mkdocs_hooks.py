@@ -37,6 +37,6 @@ def text_name(path: str) -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Point links that leave docs to the copies."""
+    """Change links that leave docs, so that they lead to the copies of the linked files."""
     up = "../" * page.file.src_uri.count("/")
     return LINK.sub(lambda match: f"]({up}{COPIED}/{text_name(match['path'])})", markdown)

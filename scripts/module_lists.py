@@ -1,9 +1,9 @@
 """Writes lists of modules into source files. Run `make lists` after you add, rename or remove a file.
 
-- `kernels-gpu/src/ops/mod.rs`: the modules of the kernels, and the table `KERNELS` of each.
+- `kernels-gpu/src/ops/mod.rs`: the modules of the kernels, and the table `KERNELS` of each module.
   `cuda_builder` compiles each module separately.
 - `host/src/ops/mod.rs`: the modules of the host crate, and the re-export of their public items.
-- `tests/kernels/<family>/mod.rs`: the modules of the tests, and the constant `TESTS` of each.
+- `tests/kernels/<family>/mod.rs`: the modules of the tests, and the constant `TESTS` of each module.
 - `py-bindings/python/oxiwarp/ops/__init__.py`: one import for each module that has public functions.
 
 No macro generates these lists, because rustfmt, rust-analyzer and mypy follow only plain declarations.
@@ -30,7 +30,8 @@ def modules(folder: Path, suffix: str = ".rs") -> list[Path]:
 
 
 def kernels(root: Path) -> str:
-    """Return the text of `kernels-gpu/src/ops/mod.rs`. A CPU build compiles all modules, a PTX build only one."""
+    """Return the text of `kernels-gpu/src/ops/mod.rs`. A CPU build compiles all modules, and a PTX build only
+    one."""
     ops = modules(root / KERNELS)
     declared = "".join(f'#[cfg(any(not(unit), unit = "{op.stem}"))]\npub mod {op.stem};\n' for op in ops)
     tables = "".join(f"    {op.stem}::KERNELS,\n" for op in ops)

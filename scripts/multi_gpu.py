@@ -5,17 +5,23 @@
 
 The checks, in this order:
 
-    tests        test_patch_distributed.py with NCCL
-    devices      both GPUs in one process: several streams, a thread per GPU, a CUDA graph per GPU
-    collectives  time and bandwidth of all-reduce, all-gather and all-to-all, eager and in a CUDA graph
-    language     transformers' tensor parallelism, patched and unpatched: tokens, numerical errors, gradients, times
-    fsdp         transformers' FSDP2, `fsdp_size=2`, where the last norm is a sharded module of its own: bits, gradients
-    context      a patched Llama under torch's context_parallel: numerical errors, and oxiwarp's attention raises
-    flux         FLUX.1 (4 double and 8 single blocks of the published width) under diffusers' tensor parallelism,
-                 Ulysses and ring attention: errors and times, unpatched, patched, compiled and in a CUDA graph
+    tests        runs test_patch_distributed.py with NCCL
+    devices      uses both GPUs in one process: several streams, a thread per GPU, a CUDA graph per GPU
+    collectives  measures time and bandwidth of all-reduce, all-gather and all-to-all, in eager mode and in a
+                 CUDA graph
+    language     compares a patched and an unpatched language model under transformers' tensor parallelism:
+                 tokens, numerical errors, gradients and times
+    fsdp         compares bits and gradients under transformers' FSDP2 (`fsdp_size=2`), which shards the last
+                 norm as a separate module
+    context      runs a patched Llama under torch's context_parallel. With torch's attention, the numerical
+                 errors are measured. With oxiwarp's attention, the model must raise an error.
+    flux         runs FLUX.1 under diffusers' tensor parallelism, Ulysses and ring attention: errors and
+                 times, unpatched, patched, compiled and in a CUDA graph. The model has 4 double and 8 single blocks
+                 of the published width.
 
-A check prints a table with a row for each of its cases. multi_gpu.json has the same rows. A case that fails has the
-reason in its row, and the exit code is then 1. NVLink multicast stays off: the script sets NCCL_NVLS_ENABLE=0.
+A check prints a table with a row for each of its cases. The file multi_gpu.json contains the same rows. If a
+case fails, its row contains the reason, and the exit code is 1. NVLink multicast stays off: the script sets
+NCCL_NVLS_ENABLE=0.
 """
 
 import argparse
@@ -55,21 +61,23 @@ import oxiwarp  # noqa: E402
 from oxiwarp import transformers_attention  # noqa: E402
 from oxiwarp.cli.bench.workloads import WORKLOADS  # noqa: E402
 
-ROUNDS = 15  # timed steps of a model
-# The model of the cost: each collective takes START µs, and sends its bytes at RATE bytes per µs.
+ROUNDS = 15  # Number of timed steps of a model.
+# The model for predicted times: each collective takes START µs, plus the time to send its bytes at RATE bytes
+# per µs.
 START, RATE = 20.0, 360e3
 
 
 @dataclass
 class Row:
-    """One case of a check: its figures by column, and the reason if it failed."""
+    """One case of a check: the measured values by column name, and the reason if the case failed."""
 
     case: str = ""
     figures: dict[str, float | str] = field(default_factory=dict)
     failure: str = ""
 
     def require(self, holds: bool, message: str) -> None:
-        """Keep the message as a reason of failure if a requirement does not hold. The figures stay."""
+        """Add the message to the failures of this row if a requirement does not hold. The measured values
+        stay in the row."""
         if not holds:
             self.failure += f"{message}\n"
 
@@ -121,7 +129,10 @@ def devices(ranks: Ranks) -> Iterator[Row]:
 
 
 def calls_on(device: torch.device) -> dict[str, tuple[Callable[[Tensor], Tensor], Tensor]]:
-    """Return a call of each operator with its operands on the device. Attention has the sizes of Hopper's kernel."""
+    """Return, by name, a call of each operator and the operand of the call on the device.
+
+    One more call runs attention on 2048 tokens, for which the kernel for Hopper GPUs is used.
+    """
     calls = {name: call_of(name, device) for name in FORMS}
     x = torch.randn(1, 8, 2048, 128, generator=torch.Generator().manual_seed(1)).to(device, torch.bfloat16)
     calls["attention of 2048 tokens"] = (lambda t: oxiwarp.attention(t, x, x), x)
@@ -136,7 +147,8 @@ def on_both() -> list[dict[str, tuple[Callable[[Tensor], Tensor], Tensor]]]:
 def streams() -> dict[str, float]:
     """Enqueue calls on three streams of each GPU in alternation.
 
-    The current device is the GPU of the call's tensors in some calls, and the other GPU in all other calls.
+    In some calls, the current device is the GPU of the call's tensors. In all other calls, it is the other
+    GPU.
     """
     both, count = on_both(), 0
     expected = {name: call(x).cpu() for name, (call, x) in both[0].items()}
@@ -148,8 +160,8 @@ def streams() -> dict[str, float]:
                 stream = used[at][turn % 3]
                 stream.wait_stream(torch.cuda.default_stream(at))
                 with torch.cuda.stream(stream), torch.cuda.device(at if turn < 3 else (at + 1) % WORLD):
-                    # The current device may be the other GPU. A kernel runs on the GPU of its tensors, on the
-                    # current stream of this GPU.
+                    # The current device may be the other GPU. Even then, a kernel must run on the GPU of its
+                    # tensors, on the current stream of this GPU.
                     call, x = calls[name]
                     y = call(x)
                     require(y.device == x.device, f"{name}: the result is on {y.device}")
@@ -264,7 +276,7 @@ def collective(place: Place, name: str, size: int) -> Row:
     require(torch.equal(y, expected), f"{name} of {size} bytes is wrong")
     if place.device.type == "cpu":
         return Row()
-    x.zero_()  # repeated sums stay finite
+    x.zero_()  # So repeated sums stay finite.
     calls = 50 if size < 2**25 else 10
     eager = clocked(lambda: [call() for _ in range(calls)]) / calls
     graph = torch.cuda.CUDAGraph()
@@ -277,7 +289,7 @@ def collective(place: Place, name: str, size: int) -> Row:
 
 
 def clocked(work: Callable[[], object]) -> float:
-    """Return the median microseconds of the work on the GPU. All ranks start together."""
+    """Return the median time of the work on the GPU, in microseconds. All ranks start together."""
     times = []
     for _ in range(7):
         dist.barrier()
@@ -295,7 +307,10 @@ def clocked(work: Callable[[], object]) -> float:
 
 
 def milliseconds(place: Place, step: Callable[[], object], together: bool = True) -> float:
-    """Return the median wall-clock milliseconds of a step, or 0 on the CPU. With `together`, all ranks take part."""
+    """Return the median wall-clock time of a step in milliseconds, or 0 on the CPU.
+
+    With `together`, a barrier makes all ranks start each step at the same time.
+    """
     if place.device.type == "cpu":
         return 0.0
     times = []
@@ -316,11 +331,12 @@ def off(y: Tensor, right: Tensor) -> float:
 
 
 def equal_share(x: Tensor, y: Tensor) -> float:
-    """Return the share of elements that have the same bits."""
+    """Return the fraction of elements that have the same bits."""
     return (x == y).count_nonzero().item() / x.numel()
 
 
-# Hidden size, intermediate size, heads, key-value heads, columns of a head, of the published models.
+# For each published model: configuration class, hidden size, intermediate size, query heads, key-value heads,
+# and head dimension.
 LANGUAGE_MODELS = {
     "Llama 3.1 8B": ("LlamaConfig", 4096, 14336, 32, 8, 128),
     "Qwen3 8B": ("Qwen3Config", 4096, 12288, 32, 8, 128),
@@ -346,7 +362,7 @@ def checkpoint(name: str, folder: Path, small: bool) -> str:
     with torch.device("cpu" if small else "cuda"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     for path, parameter in model.named_parameters():
-        if "norm" in path:  # else the weights are all 1, or all 0
+        if "norm" in path:  # Otherwise all weights of a norm would be 1, or all would be 0.
             parameter.data.add_(torch.randn_like(parameter), alpha=0.1)
     model.to(torch.float32 if small else torch.bfloat16).save_pretrained(folder / name)
     return str(folder / name)
@@ -382,7 +398,7 @@ def language(ranks: Ranks) -> Iterator[Row]:
             row = case(ranks, name, tensor_parallel, path)
             if alone := row.figures.get("patched, 1 GPU, ms"):
                 _, hidden, *_ = LANGUAGE_MODELS[name]
-                # A layer has two all-reduces of the hidden state.
+                # Each layer has two all-reduces of the hidden state.
                 reduce = START + 2 * PROMPT * hidden * 2.0 * (WORLD - 1) / WORLD / RATE
                 row.figures["predicted, ms"] = float(alone) / WORLD + LAYERS * 2 * reduce / 1e3
             yield row
@@ -391,8 +407,8 @@ def language(ranks: Ranks) -> Iterator[Row]:
 def tensor_parallel(place: Place, path: str) -> Row:
     """Compare a patched model with the unpatched model under the same tensor parallelism, and with one GPU.
 
-    oxiwarp's RMSNorm rounds at the same points as transformers' class, but sums in another order, so not all
-    bits are equal. On one GPU, the results of the patched and the unpatched model differ for the same reason.
+    oxiwarp's RMSNorm rounds at the same points as transformers' class, but sums in another order. So not all
+    bits are equal, and this is also true on one GPU.
     """
     alone, model = load(path, place), load(path, place, tp_size=WORLD)
     prompt = tokens(model, place, PROMPT if place.device.type == "cuda" else 12)
@@ -456,14 +472,15 @@ def fsdp(ranks: Ranks) -> Iterator[Row]:
 def sharded(place: Place, path: str) -> Row:
     """Compare a model under FSDP2 with the same model on one GPU, unpatched and patched.
 
-    The results have the same bits. Both ranks have the same inputs. The mean of the ranks' gradients
-    therefore equals the gradient on one GPU, except for the rounding of the sum.
+    The outputs must have the same bits. Both ranks have the same inputs. Therefore the mean of the gradients
+    of both ranks equals the gradient on one GPU, except for the rounding of the sum.
     """
     alone, model = load(path, place), load(path, place, fsdp_size=WORLD)
     ids = tokens(model, place, 512 if place.device.type == "cuda" else 10)
     arguments = dict(input_ids=ids, use_cache=False, return_dict=False)
     row = Row()
-    with sdpa_kernel(SDPBackend.MATH):  # the gradients of faster kernels differ between two runs
+    # The gradients of the faster attention kernels differ between two runs.
+    with sdpa_kernel(SDPBackend.MATH):
         for state in ("unpatched", "patched"):
             if state == "patched":
                 report, _ = oxiwarp.patch(model, cpu_kernels=True), oxiwarp.patch(alone, cpu_kernels=True)
@@ -473,7 +490,8 @@ def sharded(place: Place, path: str) -> Row:
             expected, found = gradients(alone, ids), gradients(model, ids)
             row.figures[f"{state}: equal values"] = equal_share(both, one)
             row.figures[f"{state}: gradients differ by"] = max(off(found[name], expected[name]) for name in expected)
-            # On the CPU, safetensors may load a weight at an address that the kernel cannot read as vectors.
+            # On the CPU, safetensors may load a weight at an address that is not aligned to the vector loads
+            # of the kernel.
             near = torch.equal(both, one) if place.device.type == "cuda" else torch.allclose(both, one, atol=1e-6)
             row.require(near, f"{state}: the bits are not those of one GPU")
     row.figures |= {"replaced modules": report.replaced, "kernels": sum(kernels.values())}
@@ -488,7 +506,7 @@ def context(ranks: Ranks) -> Iterator[Row]:
         path = checkpoint("Llama 3.1 8B", Path(folder), small=ranks.backend == "gloo")
         for rotation in ("allgather", "alltoall"):
             yield case(ranks, f"attention of oxiwarp, {rotation}", keys_of_one_rank, path, rotation)
-            if ranks.backend == "nccl":  # torch has no context parallelism of its CPU attention
+            if ranks.backend == "nccl":  # torch has no context parallelism for its CPU attention.
                 yield case(ranks, f"attention of torch, {rotation}", context_parallel_of_torch, path, rotation)
 
 
@@ -501,7 +519,8 @@ def in_context(place: Place, model: Any, rotation: str) -> Tensor:
     ids = tokens(model, place, CONTEXT if place.device.type == "cuda" else 16)
     embedded = model.get_input_embeddings()(ids).detach()
     positions = torch.arange(ids.shape[1], device=place.device)[None]
-    _attach_context_parallel_hooks(model)  # as accelerate does: a causal mask is not passed as a tensor
+    # accelerate also does this. A causal mask is then not passed as a tensor.
+    _attach_context_parallel_hooks(model)
     set_rotate_method(rotation)
     with torch.no_grad(), context_parallel(place.mesh(), buffers=[embedded, positions], buffer_seq_dims=[1, 1]):
         logits = model(inputs_embeds=embedded, position_ids=positions, use_cache=False).logits
@@ -509,8 +528,10 @@ def in_context(place: Place, model: Any, rotation: str) -> Tensor:
 
 
 def keys_of_one_rank(place: Place, path: str, rotation: str) -> Row:
-    """`attn_implementation="oxiwarp"` raises an error, because oxiwarp's attention would read the keys of one
-    rank only."""
+    """Check that a model with `attn_implementation="oxiwarp"` raises an error under context parallelism.
+
+    Without the error, oxiwarp's attention would read the keys of one rank only.
+    """
     transformers_attention.register()
     model = load(path, place, attention="oxiwarp")
     oxiwarp.patch(model, cpu_kernels=True)
@@ -525,7 +546,7 @@ def keys_of_one_rank(place: Place, path: str, rotation: str) -> Row:
 
 
 def context_parallel_of_torch(place: Place, path: str, rotation: str) -> Row:
-    """With torch's attention, the patched model is as accurate as the unpatched model."""
+    """Check that, with torch's attention, the patched model is as accurate as the unpatched model."""
     model, row = load(path, place), Row()
     stock = in_context(place, model, rotation)
     oxiwarp.patch(model)
@@ -545,17 +566,19 @@ def context_parallel_of_torch(place: Place, path: str, rotation: str) -> Row:
 # FLUX.1
 
 DOUBLE, SINGLE = 4, 8
-SENT = 4608 * 3072 * 2.0  # bytes of the activations of 4608 tokens
-COPIES, MERGE = 53.0, 73.0  # µs in a block of diffusers' Ulysses and ring, in addition to the collectives
+SENT = 4608 * 3072 * 2.0  # Bytes of the activations of 4608 tokens.
+# Additional time per block in µs, for the copies of diffusers' Ulysses and for the merge of its ring
+# attention.
+COPIES, MERGE = 53.0, 73.0
 
 
 def predicted(alone: float, how: str) -> float:
-    """Return the milliseconds of a step on two GPUs, from the milliseconds on one GPU.
+    """Return the predicted milliseconds of a step on two GPUs, from the milliseconds `alone` on one GPU.
 
-    A single block has one all-reduce (TP), four all-to-all calls (Ulysses), or one gather of keys and one of
-    values (ring). A double block has four all-reduces under TP, which together reduce twice as many bytes as
-    the one of a single block. Under Ulysses and ring attention, a double block has the collectives of a
-    single block.
+    A single block has one all-reduce (tensor parallelism), four all-to-all calls (Ulysses), or two gathers
+    (ring: one of the keys and one of the values). A double block has four all-reduces under tensor
+    parallelism, which together reduce twice as many bytes as the all-reduce of a single block. Under Ulysses
+    and ring attention, a double block has the same collectives as a single block.
     """
     share = (WORLD - 1) / WORLD
     single, double = {
@@ -570,7 +593,8 @@ def flux(ranks: Ranks) -> Iterator[Row]:
     row = case(ranks, "one GPU", flux_step, "")
     yield row
     for how in ("tensor", "ulysses", "ring"):
-        if ranks.backend == "gloo" and how == "ring":  # diffusers' ring needs an attention that torch has on GPUs only
+        # diffusers' ring attention needs an attention that torch has only on GPUs.
+        if ranks.backend == "gloo" and how == "ring":
             continue
         parallel = case(ranks, how, flux_step, how)
         alone = row.figures.get("patched, ms")
@@ -593,7 +617,8 @@ def flux_model(place: Place, dtype: torch.dtype) -> nn.Module:
 
 @torch.no_grad()
 def flux_step(place: Place, how: str) -> Row:
-    """Run and time FLUX.1 unpatched, patched and compiled. `how` is a kind of parallelism, or empty for one GPU."""
+    """Run and time FLUX.1 unpatched, patched and compiled. `how` names a parallelism, or is "" for one
+    GPU."""
     from diffusers import attention_backend
 
     small, row = place.device.type == "cpu", Row()
@@ -607,7 +632,7 @@ def flux_step(place: Place, how: str) -> Row:
     model = flux_model(place, place.dtype)
     own = arguments(place.dtype)
     with ExitStack() as stack:
-        # The backend "native" does not return the log-sum-exp, which ring attention needs.
+        # The backend "native" does not return the log-sum-exp of each row, which ring attention needs.
         stack.enter_context(attention_backend("_native_flash" if how == "ring" else "native"))
         alone = model(**own)[0]
         if how:
@@ -627,7 +652,7 @@ def flux_step(place: Place, how: str) -> Row:
                 compiled = model(**own)[0]
                 figures["compiled, ms"] = milliseconds(place, lambda: model(**own))
                 figures["error, compiled"] = off(compiled, right)
-            except Exception as error:  # a fault of torch or diffusers, not of oxiwarp
+            except Exception as error:  # Such an error is a fault of torch or diffusers, not of oxiwarp.
                 figures["compiled, ms"] = reason(error)
     figures["kernels"] = sum(kernels.values())
     figures["equal values"] = equal_share(ours, stock)
@@ -641,14 +666,15 @@ def flux_step(place: Place, how: str) -> Row:
 
 
 def in_a_graph(place: Place, step: Callable[[], object]) -> float | str:
-    """Return the milliseconds of the step in a CUDA graph, which needs no CPU time per kernel."""
+    """Return the milliseconds of the step in a CUDA graph. The replay of a graph needs no CPU time per
+    kernel."""
     if place.device.type == "cpu":
         return 0.0
     graph = torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             step()
-    except Exception as error:  # the model is not made for a graph
+    except Exception as error:  # The model does not support capture in a CUDA graph.
         return reason(error)
     return milliseconds(place, graph.replay)
 

@@ -2,12 +2,13 @@
 
     python scripts/occupancy.py target/ptx/oxiwarp-kernels-gpu
 
-The kernels are the bf16 kernels `..._warp<n>`, `..._block<n>` and `..._cluster<n>`. A thread loads `n` packs
-of 16 bytes, or `n` vec4s of 8 bytes. The script prints registers and spills as reported by ptxas, the maximum
-threads per block, and the resident blocks and threads of an SM. From the resident threads, the script
-computes the bytes in flight: the bytes that the resident threads load before the first load arrives.
-docs/internals/launch-configuration.md explains how many bytes the memory needs. The script needs ptxas, see
-py-bindings/requirements-ptx.txt.
+The bytes in flight are the bytes that the resident threads of an SM load before the first load arrives. The
+script computes them for the bf16 kernels `..._warp<n>`, `..._block<n>` and `..._cluster<n>`. In these
+kernels, a thread loads `n` vectors of 16 bytes or `n` vectors of 8 bytes.
+
+The script also prints registers and spills as reported by ptxas, the maximum threads per block, and the
+resident blocks and threads of an SM. docs/internals/launch-configuration.md explains how many bytes in flight
+the memory needs. The script needs ptxas, see py-bindings/requirements-ptx.txt.
 """
 
 import re
@@ -19,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "python" / "support"))
 from ptx_checks import PACKS, REGISTER_FILE, find_tool, parse, ptxas_version
 
-PACK_BYTES, VEC4_BYTES = 16, 8  # of a thread's load in bf16
+PACK_BYTES, VEC4_BYTES = 16, 8  # Bytes that one load of a thread reads in bf16.
 WARP = 32
 IN_REGISTERS = re.compile(r"(\w+_(?:warp|block|cluster)(\d+))_bf16")
 USAGE = re.compile(
@@ -30,8 +31,8 @@ USAGE = re.compile(
 
 @dataclass(frozen=True)
 class Multiprocessor:
-    """Limits of an SM, and the bytes in flight (requested, not yet loaded) that saturate the SM's part of the
-    memory bandwidth."""
+    """Limits of an SM, and the bytes in flight (requested, not yet loaded) that are necessary to use the SM's
+    share of the memory bandwidth."""
 
     gpu: str
     threads: int
@@ -42,12 +43,15 @@ class Multiprocessor:
     def of(gpu: str, threads: int, blocks: int, tb_per_s: float, count: int) -> "Multiprocessor":
         """Return the limits of an SM.
 
-        `needed` is bandwidth times a latency of 0.6 µs, divided by the number of SMs.
+        The field `needed` is the memory bandwidth times a latency of 0.6 µs, divided by the number of SMs.
         """
         return Multiprocessor(gpu, threads, blocks, round(tb_per_s * 0.6e6 / count))
 
     def resident(self, threads: int, registers: int) -> int:
-        """Return how many blocks of `threads` threads fit on an SM. A warp allocates registers in units of 256."""
+        """Return how many blocks of `threads` threads fit on an SM.
+
+        The hardware allocates the registers of a warp in units of 256.
+        """
         of_warp = -(-registers * WARP // 256) * 256
         return min(REGISTER_FILE // of_warp * WARP // threads, self.threads // threads, self.blocks)
 

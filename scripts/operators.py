@@ -1,8 +1,9 @@
-"""Generates docs/reference/operators.md from the signatures, docstrings and tensor roles of the public functions.
+"""Generates docs/reference/operators.md from the signatures, docstrings and tensor roles of the public
+functions.
 
-A tensor's role is its shape and dtype relative to the other arguments. Each operator has the same fields on the page,
-e.g. arguments and errors. Most fields are copied from the sections of the docstring, such as "Args:".
-`tests/python/tools/test_docs.py` fails if the page is out of date.
+The role of a tensor is its shape and dtype relative to the other arguments. Each operator has the same fields
+on the page, e.g. arguments and errors. Most fields are copied from the sections of the docstring, such as
+"Args:". `tests/python/tools/test_docs.py` fails if the page is out of date.
 """
 
 import inspect
@@ -23,7 +24,8 @@ sys.path.append(str(ROOT / "tests" / "python" / "support"))
 from op_info import INFOS, OpInfo  # noqa: E402
 
 SECTION = re.compile(r"^(\w+):$", re.MULTILINE)
-ENTRY = re.compile(r"(?m)^(\S[^:\n]*):\s+")  # "x (Tensor): shape `[..., N]`" at the margin of a section
+# Matches an entry such as "x (Tensor): shape `[..., N]`" at the left margin of a section.
+ENTRY = re.compile(r"(?m)^(\S[^:\n]*):\s+")
 
 INTRODUCTION = """# Operators
 
@@ -60,8 +62,8 @@ def signature(function: Callable[..., Any]) -> str:
 
 
 def positional(function: Callable[..., Any]) -> str:
-    """Return a short form of the function's signature: it has only the positional arguments, without their
-    default values."""
+    """Return a short form of the function's signature. It contains only the positional arguments, without
+    their default values."""
     parameters = inspect.signature(function).parameters.values()
     return f"{function.__name__}({', '.join(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)})"
 

@@ -22,7 +22,7 @@ MIN_WORDS = 12
 GENERATED = re.compile(r"<!-- [^\n]* -->.*?<!-- end -->|```.*?```", re.DOTALL)
 
 Passage = tuple[str, str]
-"""Where it is, and its text."""
+"""The location of a passage (path and line), and its text."""
 
 
 def rust(path: Path, text: str) -> Iterator[Passage]:

@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
 """Print the dependencies between the files and folders of each Rust crate, and the cycles among them.
 
-File `a` depends on file `b` if `a` names an item of `b`, in a `use` declaration or in a path. If `a` uses a re-exported
-name, it depends on the file that defines the item. These are not dependencies:
+File `a` depends on file `b` if `a` names an item of `b`, in a `use` declaration or in a path. If `a` uses a
+re-exported name, it depends on the file that defines the item. These are not dependencies:
 
-- `mod b;`: a parent may declare a child without using it;
-- names that the crate re-exports from another crate;
-- names in unit tests: `mod tests` in a file, and files declared with `#[cfg(test)]`;
-- calls of methods, and names from `use other::*`, because the script does not analyse types.
+- `mod b;`, because a parent may declare a child without using it.
+- Names that the crate re-exports from another crate.
+- Names in unit tests: `mod tests` in a file, and files declared with `#[cfg(test)]`.
+- Calls of methods, and names from `use other::*`, because the script does not analyse types.
 
-A folder `x` includes its module file: `x/mod.rs`, or the file `x.rs` next to the folder. `lib.rs` and `main.rs` are
-above all folders.
+A folder `x` includes its module file: `x/mod.rs`, or the file `x.rs` next to the folder. `lib.rs` and
+`main.rs` are above all folders.
 
-`cargo modules dependencies --acyclic` analyses types, but has disadvantages. It depends on rust-analyzer, which takes
-long to compile. It reads only one of cuda-std's two backends, has no folders, and does not support permitted cycles.
+The tool `cargo modules dependencies --acyclic` analyses types, but has disadvantages. It depends on
+rust-analyzer, which takes long to compile. It reads only one of the two backends of the crate cuda-std, does
+not report folders, and does not support permitted cycles.
 """
 
 import argparse
@@ -97,7 +98,7 @@ class File:
 
     def __post_init__(self):
         self.mask = masked(self.text)
-        self.inline = []  # start, end and name of each inline module `mod name { ... }`
+        self.inline = []  # Start, end and name of each inline module `mod name { ... }`.
         for match in INLINE.finditer(self.mask):
             depth, end = 1, match.end()
             while depth:
@@ -123,8 +124,9 @@ class Crate:
     def __init__(self, root: Path):
         self.folder = root.parent
         self.files: dict[str, File] = {}
-        self.modules: dict[Module, list[str]] = defaultdict(list)  # two files if there is one for each backend
-        self.foreign: set[Module] = set()  # re-exported names of other crates
+        # A module has two files if there is one for each backend.
+        self.modules: dict[Module, list[str]] = defaultdict(list)
+        self.foreign: set[Module] = set()  # Names that the crate re-exports from other crates.
         self.add(root.name, ())
         self.defined = dict(self.reexports())
 
@@ -209,7 +211,7 @@ class Crate:
                     continue
                 module = next(path[:end] for end in range(len(path), -1, -1) if path[:end] in self.modules)
                 if module == path and path == file.module[: len(path)]:
-                    continue  # an ancestor itself, as in `super::other`
+                    continue  # The path names an ancestor itself, as in `super::other`.
                 common = {target: common_length(file.path, target) for target in self.modules[module]}
                 # A module may have two files, one per backend (PTX or CPU). A file of one backend depends
                 # only on the file of the same backend.

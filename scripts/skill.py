@@ -1,7 +1,8 @@
 """Writes pages of the agent skill: `python scripts/skill.py`.
 
-Some references of the skill are copies of pages in docs, because a skill is installed as one folder. The page of the
-kernel templates contains their source code. `tests/python/tools/test_skill.py` fails if a page is stale.
+Some reference pages of the skill are copies of pages in docs, because a skill is installed as one folder. The
+page of the kernel templates contains the source code of the templates. `tests/python/tools/test_skill.py`
+fails if a page is out of date.
 """
 
 import posixpath
@@ -24,16 +25,15 @@ COPIES = {
     "docs/guide/profiling.md": "profiling.md",
     "docs/guide/troubleshooting.md": "troubleshooting.md",
 }
-"""The pages in docs that are references of the skill, and their names there."""
+"""The pages in docs that the skill copies, and the names of the copies."""
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(#[^)]*)?\)")
 
 
 def copied(page: str) -> str:
-    """Return a page of docs as a reference of the skill.
+    """Return a page of docs as a reference page of the skill.
 
-    Links to other pages lead to the copies of these pages, or to the repository.
-
-    A line at the top names the original.
+    Links to other pages are changed: they lead to the copies of these pages, or to the repository. A line at
+    the top names the original page.
     """
 
     def link(found: re.Match[str]) -> str:
@@ -66,7 +66,8 @@ def function(path: str, name: str) -> Iterator[str]:
 
 
 def template(name: str) -> dict[str, Part]:
-    """Return the parts of a template: its kernel, its host function, and the core of its test."""
+    """Return the source of a template in three parts: its kernel, its host function, and the main lines of
+    its test."""
     return {
         name: partial(source, f"{TEMPLATES}/kernels/src/{name}.rs"),
         f"{name}, host": partial(source, f"{TEMPLATES}/src/{name}.rs"),

@@ -1,12 +1,16 @@
 """Counts the chains of operations that `patch` computes in every model: `python scripts/supported_models.py`.
 
-The script calls a tiny model of every transformer and UNet class of diffusers, and of every causal decoder and common
-encoder of transformers, in bfloat16 and float32, on the CPU executor. It calls each model without `patch`, with it and
-after `unpatch`. It writes the results to docs/reference/supported-models.json, and from this file the page
-docs/reference/supported-models.md. `--page` writes only the page. With names of models as arguments, the script prints
-the chains of these models and writes nothing.
+A chain is a sequence of operations that one kernel could compute. The script calls a tiny model of each
+class, in bfloat16 and float32, on the CPU executor. The classes are all transformers and UNets of diffusers,
+and all causal decoders and common encoders of transformers. It calls each model without `patch`, with `patch`
+and after `unpatch`.
 
-`loose_chains.py` finds the chains, independently of `patch`. `chain_coverage.py` tells what became of each chain.
+The script writes the results to docs/reference/supported-models.json. From this file, it writes the page
+docs/reference/supported-models.md. With `--page`, it writes only the page. With names of models as arguments,
+the script prints the chains of these models and writes nothing.
+
+`loose_chains.py` finds the chains, independently of `patch`. `chain_coverage.py` finds out how each chain was
+computed.
 """
 
 import argparse
@@ -35,9 +39,9 @@ LIBRARIES = ("diffusers", "transformers")
 NORM_ONLY = "norm only"
 STATES = ("kernel", NORM_ONLY, "original", "left", "missed")
 MOST_FORMS = 40
-"""Number of missing forms on the page."""
+"""Maximum number of rows in the page's table of missing forms."""
 MOST_ROUNDING = 1e-4
-"""Largest difference of the outputs of a model in float32 with and without `patch`, relative to the output."""
+"""Maximum difference of the float32 outputs of a model with and without `patch`, relative to the output."""
 
 
 def cases() -> dict[str, Any]:
@@ -106,7 +110,8 @@ def study(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def study_all(names: list[str], jobs: int) -> dict[str, Any]:
-    """Return the results of the models, by name. Each process studies a model after the other."""
+    """Return the results of the models, by name. Several processes run, and each studies one model after the
+    other."""
     from tqdm import tqdm
 
     with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=60) as pool:
@@ -114,7 +119,11 @@ def study_all(names: list[str], jobs: int) -> dict[str, Any]:
 
 
 def packed(results: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of the data file: chains and outcomes are in tables, and models have indices of them."""
+    """Return the content of the data file.
+
+    Chains (sequences of operations) and their outcomes are stored in lists, and models store indices into
+    these lists.
+    """
     chains: dict[Any, int] = {}
     outcomes: dict[Any, int] = {}
     made = [result[dtype]["chains"] for result in results.values() for dtype in DTYPES]
@@ -142,12 +151,12 @@ def packed(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def short(number: float) -> float:
-    """Return a number with two digits."""
+    """Return a number rounded to two significant digits."""
     return float(f"{number:.1e}")
 
 
 def store(data: dict[str, Any]) -> None:
-    """Write the data file, with one line per chain and per model."""
+    """Write the data file, with one line per chain (sequence of operations) and one line per model."""
 
     def line(value: Any) -> str:
         return json.dumps(value, separators=(",", ":"))
@@ -166,19 +175,23 @@ def load() -> dict[str, Any]:
 
 
 def outcomes_of(data: dict[str, Any], name: str, dtype: str) -> dict[int, list[str]]:
-    """Return state, cover and reason of each chain of a model, by the index of the chain."""
+    """Return, for each chain (sequence of operations) of a model, its state, how `patch` computes it, and a
+    reason.
+
+    The key is the index of the chain.
+    """
     groups = data["models"][name][dtype]["chains"]
     found = {}
     for at, chains in groups.items():
         state, cover, reason = data["outcomes"][int(at)]
-        # A kernel computed the norm of the chain, but not the chain.
+        # A kernel computed the norm in the chain (the sequence of operations), but not the other operations.
         made = [NORM_ONLY if (state, cover) == ("kernel", "norm") else state, cover, reason]
         found.update(dict.fromkeys(chains, made))
     return found
 
 
 def merged(data: dict[str, Any], names: Iterable[str], dtype: str) -> dict[int, list[str]]:
-    """Return the best outcome of each chain in several models."""
+    """Return the best outcome that each chain (sequence of operations) has in any of several models."""
     found: dict[int, list[str]] = {}
     for name in names:
         for chain, made in outcomes_of(data, name, dtype).items():
@@ -188,7 +201,7 @@ def merged(data: dict[str, Any], names: Iterable[str], dtype: str) -> dict[int, 
 
 
 def agrees(model: dict[str, Any], dtype: str) -> bool:
-    """Whether the output with `patch` is as close to the original as the rounding of the dtype allows.
+    """Return whether the output with `patch` is as close to the original as the rounding of the dtype allows.
 
     In bfloat16, the limit is the difference between the original outputs in bfloat16 and in float32.
     """
@@ -201,7 +214,7 @@ def percent(part: int, whole: int) -> str:
 
 
 def shares(found: dict[int, list[str]]) -> tuple[int, Counter[str]]:
-    """Return the number of chains and the number in each state."""
+    """Return the number of chains (sequences of operations), and the number of chains in each state."""
     return len(found), Counter(made[0] for made in found.values())
 
 
@@ -211,7 +224,8 @@ def named(data: dict[str, Any], library: str) -> list[str]:
 
 
 def summary(data: dict[str, Any]) -> Iterator[str]:
-    """Yield the table with the shares of each library and dtype."""
+    """Yield the table with the percentage of chains (sequences of operations) in each state, by library and
+    dtype."""
     rows = []
     for library in LIBRARIES:
         for dtype in DTYPES:
@@ -245,7 +259,7 @@ def summary(data: dict[str, Any]) -> Iterator[str]:
 
 
 def kinds(data: dict[str, Any]) -> Iterator[str]:
-    """Yield the table with the shares of each kind of chain."""
+    """Yield the table with the number of chains (sequences of operations) in each state, by kind of chain."""
     rows = []
     found = merged(data, data["models"], "bfloat16")
     for kind in sorted({chain[1] for chain in data["chains"]}):
@@ -282,7 +296,8 @@ def families(data: dict[str, Any]) -> Iterator[str]:
 
 
 def forms(data: dict[str, Any]) -> Iterator[str]:
-    """Yield the table of the reasons why no kernel ran, with the number of chains."""
+    """Yield the table of the reasons why no kernel ran, with the number of chains (sequences of
+    operations)."""
     found = merged(data, data["models"], "bfloat16")
     groups = defaultdict(list)
     for at, (state, _, reason) in found.items():
@@ -301,7 +316,10 @@ def forms(data: dict[str, Any]) -> Iterator[str]:
 
 
 def place_of(chain: list[Any]) -> str:
-    """Return the reason why the rewriter does not see a chain, as far as its place shows."""
+    """Return the reason why `patch` does not recognise a chain (a sequence of operations).
+
+    Only the function that contains the chain is considered.
+    """
     if re.match(r"[\w/]+: ", chain[4]):
         return "in a function that is no method"
     method = chain[3].rpartition(".")[2]
@@ -309,7 +327,7 @@ def place_of(chain: list[Any]) -> str:
 
 
 def missed(data: dict[str, Any]) -> Iterator[str]:
-    """Yield one line per chain that nothing of `patch` covers."""
+    """Yield one line for each chain (sequence of operations) that `patch` does not recognise."""
     for at, (state, *_) in sorted(merged(data, data["models"], "bfloat16").items()):
         if state == "missed":
             file, kind, line, owner, source = data["chains"][at]
@@ -327,7 +345,7 @@ def parts() -> dict[str, Any]:
 
 
 def show(results: dict[str, Any], by_class: bool) -> None:
-    """Print the chains of models, or the numbers of chains of each class."""
+    """Print the chains (sequences of operations) of models, or the numbers of chains of each class."""
     for name, result in results.items():
         if "error" in result:
             print(f"{name}: {result['error']}\n{result['traceback']}")
@@ -350,7 +368,8 @@ def show(results: dict[str, Any], by_class: bool) -> None:
 
 
 def print_shares(data: dict[str, Any]) -> None:
-    """Print the share of chains that are rewritten, and the share that a kernel computed."""
+    """Print the percentage of chains (sequences of operations) that are rewritten, and that a kernel
+    computed."""
     print("\n".join(summary(data)))
     for dtype in DTYPES:
         count, states = shares(merged(data, data["models"], dtype))

@@ -1,14 +1,17 @@
-"""Prints what `patch` fuses in a version of a library: `python scripts/versions.py diffusers 0.36.0 0.40.0`.
+"""Prints what `patch` replaces in library versions: `python scripts/versions.py diffusers 0.36.0 0.40.0`.
 
-The script downloads the wheel of each version, unpacks it to a temporary folder, and imports its models in a process
-with this folder first on `sys.path`. It calls no model. For each class it prints:
+The script downloads the wheel of each version, unpacks it to a temporary folder, and imports its models in a
+process with this folder first on `sys.path`. It calls no model. For each class it prints:
 
-- the chains that `patch` rewrites, with their lines and operators, or the reason why it cannot rewrite the method;
-- the fusion of the class, or the first function that differs from those that the fusion knows. Read this function
-  before you add its fingerprint (a hash of its source) to the fusion.
+- The chains (sequences of operations for one kernel) that `patch` rewrites, with their lines and operators.
+  If `patch` cannot rewrite the method, the reason.
+- The fusion of the class: the method that oxiwarp has for it. If the fusion does not apply, the first
+  function whose source hash (fingerprint) is unknown. Read this function before you add its fingerprint to
+  the fusion.
 
-`loose_chains.py` finds chains independently of `patch`. The totals say how many of them a rewritten method or a fusion
-contains. Norms that `patch` replaces by themselves do not count, because their classes are known only in a model.
+`loose_chains.py` finds chains independently of `patch`. The totals show how many of them a rewritten method
+or a fusion computes. Norms that `patch` replaces as modules do not count, because their classes are known
+only in a model.
 """
 
 import argparse
@@ -32,11 +35,11 @@ from typing import Any
 from generated import table
 
 NO_MODELS = ("auto", "deprecated", "modular_", "flax", "onnx")
-"""Parts of the paths of files without models for torch."""
+"""Strings in the paths of files that contain no models for torch."""
 
 
 def pip(*arguments: str) -> None:
-    """Download wheels without their requirements."""
+    """Download wheels, without the packages that they require."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"]
     subprocess.run([*command, "--only-binary", ":all:", *arguments], check=True)
 
@@ -44,8 +47,8 @@ def pip(*arguments: str) -> None:
 def unpack(package: str, requirement: str, folder: Path) -> None:
     """Download a version of a library, and unpack it to a folder.
 
-    transformers also needs versions of other packages. Download those that are not installed. diffusers uses the
-    installed transformers, which needs the installed packages.
+    transformers requires specific versions of other packages. If the installed versions do not fit, download
+    these packages too. diffusers uses the installed version of transformers.
     """
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
@@ -72,7 +75,7 @@ def unpack(package: str, requirement: str, folder: Path) -> None:
 
 
 def is_installed(requirement: Any) -> bool:
-    """Whether the installed packages satisfy a requirement."""
+    """Return whether the installed packages satisfy a requirement."""
     try:
         return requirement.specifier.contains(importlib.metadata.version(requirement.name), prereleases=True)
     except importlib.metadata.PackageNotFoundError:
@@ -80,11 +83,14 @@ def is_installed(requirement: Any) -> bool:
 
 
 def modules(package: str) -> Iterator[types.ModuleType]:
-    """Import and yield the modules with the models of a library. Skip modules that need packages that are missing."""
-    checks: Any = types.ModuleType(f"{package}.dependency_versions_check")  # it raises for other versions of packages
+    """Import and yield the modules with the models of a library. Skip modules that need packages that are
+    missing."""
+    # The real module raises an error if other versions of packages are installed.
+    checks: Any = types.ModuleType(f"{package}.dependency_versions_check")
     checks.dep_version_check = lambda *arguments: None
     sys.modules[checks.__name__] = checks
-    sys.modules["kernels"] = None  # type: ignore[assignment]  # an option, which may not fit the version
+    # `kernels` is an optional package, which may not fit the version.
+    sys.modules["kernels"] = None  # type: ignore[assignment]
     root = Path(importlib.import_module(package).__file__ or "").parent
     for path in sorted((root / "models").rglob("*.py")):
         name = path.relative_to(root.parent).with_suffix("").as_posix()
@@ -97,7 +103,10 @@ def modules(package: str) -> Iterator[types.ModuleType]:
 
 
 def classes(module: types.ModuleType) -> Iterator[tuple[type, FunctionType]]:
-    """Yield the classes that a module defines, with the method that `patch` may replace, if the class defines it."""
+    """Yield the classes that a module defines, with the method that `patch` may replace.
+
+    Only classes that define this method themselves are yielded.
+    """
     for cls in vars(module).values():
         if isinstance(cls, type) and cls.__module__ == module.__name__:
             own = vars(cls).get("forward" if hasattr(cls, "forward") else "__call__")
@@ -106,7 +115,8 @@ def classes(module: types.ModuleType) -> Iterator[tuple[type, FunctionType]]:
 
 
 def describe(cls: type, own: FunctionType, covers: Any) -> list[str]:
-    """Return the lines of the report about a class, and add what `patch` computes in its method to `covers`."""
+    """Return the lines of the report about a class, and record in `covers` what `patch` computes in its
+    method."""
     from chain_coverage import Cover, add_rewritten, code_of
 
     from oxiwarp.patching.fusions import find
@@ -125,7 +135,7 @@ def describe(cls: type, own: FunctionType, covers: Any) -> list[str]:
                     covers.functions.setdefault(code_of(function), []).append(Cover("fusion", None))
     try:
         chains = found_in(own)
-    except Exception as error:  # a defect of the rewriter
+    except Exception as error:  # Such an error is a defect of the rewriter.
         chains = f"{type(error).__name__}: {error}"
     if isinstance(chains, str):
         return [*lines, f"not rewritten: {chains}"]
@@ -135,7 +145,7 @@ def describe(cls: type, own: FunctionType, covers: Any) -> list[str]:
 
 
 def scan(package: str, quiet: bool) -> dict[str, Any]:
-    """Print what `patch` fuses in the classes of a library, and return the totals."""
+    """Print what `patch` replaces in the classes of a library, and return the totals."""
     import loose_chains
     from chain_coverage import Covers, Trace, found_for
 
@@ -175,7 +185,11 @@ def scan(package: str, quiet: bool) -> dict[str, Any]:
 
 
 def callers_of(covers: Any) -> dict[Any, list[Any]]:
-    """Return the functions whose source is part of a rewritten chain, with the covers of these chains."""
+    """Return the functions whose source is part of a rewritten chain, with the `Cover` objects of these
+    chains.
+
+    A `Cover` says how `patch` computes a chain.
+    """
     callers: dict[Any, list[Any]] = {}
     for regions in covers.regions.values():
         for region in regions:
@@ -185,7 +199,7 @@ def callers_of(covers: Any) -> dict[Any, list[Any]]:
 
 
 def rows(results: list[dict[str, Any]]) -> Iterator[list[Any]]:
-    """Yield a row of the table of totals for each version."""
+    """Yield one row for each version in the table of totals."""
     for result in results:
         loose, covered = Counter(result["loose"]), Counter(result["covered"])
         whole = loose.total()
@@ -205,7 +219,8 @@ def main() -> None:
     parser.add_argument("package", choices=("diffusers", "transformers"))
     parser.add_argument("versions", nargs="*", help="default: the newest")
     parser.add_argument("--totals", action="store_true", help="print only the totals")
-    parser.add_argument("--scan", metavar="FILE", help=argparse.SUPPRESS)  # in the process that imports the library
+    # This option is only for the process that imports the library.
+    parser.add_argument("--scan", metavar="FILE", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.scan:
         Path(options.scan).write_text(json.dumps(scan(options.package, options.totals)))

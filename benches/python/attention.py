@@ -1,18 +1,21 @@
-"""Checks `oxiwarp.attention` and torch's attention against float64 on a GPU, then times them in turns, in TFLOP/s.
+"""Checks `oxiwarp.attention` and torch's attention against float64 on a GPU, then times both in alternation,
+in TFLOP/s.
 
     python benches/python/attention.py [--rounds N] [--out FOLDER] [--flash-attention-3 LIBRARY]
     OXIWARP_ARCH=sm_80 python benches/python/attention.py  # use the sm_80 kernels on a Hopper GPU
 
-Two baselines are backends of `F.scaled_dot_product_attention`: cuDNN and FlashAttention-2.
-If a case has a mask, the memory-efficient backend replaces FlashAttention-2. All tensors are `[B, H, S, D]`.
+Two baselines are backends of `F.scaled_dot_product_attention`: cuDNN and FlashAttention-2. If a case has a
+mask, the memory-efficient backend replaces FlashAttention-2. All tensors are `[B, H, S, D]`.
 
-FlashAttention-3 is a third baseline if the program gets its library, which has no package of its own. The wheel of vLLM
-contains the library: `vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so`. Take the version of vLLM that requires the torch
-of this machine (vLLM 0.24.0 for torch 2.11). FlashAttention-3 supports no mask.
+With the option `--flash-attention-3`, FlashAttention-3 is a third baseline. The option takes the path of a
+library. FlashAttention-3 has no package that contains only this library. The wheel of vLLM contains it:
+`vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so`. Use the version of vLLM that requires the installed torch, for
+example vLLM 0.24.0 for torch 2.11. FlashAttention-3 is not measured if a case has a mask.
 
-The program writes attention.csv and attention.json. It also writes attention_accuracy.csv: errors for the difficult
-inputs of attention_inputs.py, for which no times are measured. The exit code is 1 if a result of oxiwarp is wrong or
-missing. Another program, attention_table.py, measures for which sizes `patch` uses `oxiwarp.attention`.
+The program writes attention.csv and attention.json. It also writes attention_accuracy.csv, which has errors
+but no times. These errors belong to inputs from attention_inputs.py that lead to large rounding errors. The
+exit code is 1 if a result of oxiwarp is wrong or missing. Another program, attention_table.py, measures for
+which sizes `patch` uses `oxiwarp.attention`.
 """
 
 import argparse
@@ -40,13 +43,16 @@ BACKENDS = {
     "memory-efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
 CHECKED = 32  # Errors are computed for this many queries at the start and at the end of a sequence.
-MOST_SETS = 8  # At most this many sets of inputs are rotated. Large inputs exceed the L2 cache anyway.
-LIMIT = 1.02  # oxiwarp's error may be this factor times FlashAttention-2's error, or the least baseline error.
+# The benchmark rotates through at most this many sets of inputs. Large inputs exceed the L2 cache anyway.
+MOST_SETS = 8
+# Upper limit of oxiwarp's error divided by FlashAttention-2's error. If FlashAttention-2 did not run, the
+# divisor is the smallest error of a baseline.
+LIMIT = 1.02
 
 
 @dataclass(frozen=True)
 class Case:
-    """An attention call of a model."""
+    """One attention call, usually with the sizes of a model."""
 
     what: str
     sizes: Sizes
@@ -55,13 +61,14 @@ class Case:
 
     @property
     def operations(self) -> float:
-        """Floating-point operations of both matrix multiplications; half of them if causal."""
+        """Return the number of floating-point operations of both matrix multiplications. A causal call has
+        half as many."""
         b, h, sq, sk, d = self.sizes
         return 4.0 * b * h * sq * sk * d / (2 if self.causal else 1)
 
 
-# The sizes of the FlashAttention-3 paper (arXiv:2407.08608, section 4.1): 16384 tokens in all, and 2048
-# columns of all heads together.
+# The benchmark sizes of the FlashAttention-3 paper (arXiv:2407.08608, section 4.1). The batch has 16384
+# tokens in total, and the head dimension times the number of heads is 2048.
 PAPER = tuple(
     Case(f"paper, {d} columns{', causal' * causal}", (16384 // s, 2048 // d, s, s, d), causal)
     for d in (64, 128, 256)
@@ -92,7 +99,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class Row:
-    """Result of one provider in one case; times in microseconds."""
+    """Result of one attention implementation in one case. Times are in microseconds."""
 
     case: str
     sizes: str
@@ -107,7 +114,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Error of one provider on one kind of inputs from attention_inputs.py."""
+    """Error of one attention implementation on one kind of inputs from attention_inputs.py."""
 
     inputs: str
     sizes: str
@@ -131,7 +138,8 @@ def inputs_of(case: Case) -> Inputs:
 
 
 def providers_of(case: Case) -> dict[str, Callable[[Inputs], Callable[[], Result]]]:
-    """Return a dict of the functions to time, by name. Each function takes the inputs and returns the call to time."""
+    """Return a dict of the functions to time, by name. Each function takes a dict of inputs and returns
+    the call to time."""
     import oxiwarp
 
     def ours(x: Inputs) -> Callable[[], Result]:
@@ -149,7 +157,7 @@ def providers_of(case: Case) -> dict[str, Callable[[Inputs], Callable[[], Result
     def flash_3(x: Inputs) -> Callable[[], Result]:
         return flash_attention_3(x["q"], x["k"], x["v"], case.causal)
 
-    left_out = "FlashAttention-2" if case.padded else "memory-efficient"  # the first supports no mask
+    left_out = "FlashAttention-2" if case.padded else "memory-efficient"  # FlashAttention-2 supports no mask
     found = {OURS: ours} | {name: torchs(backend) for name, backend in BACKENDS.items() if name != left_out}
     return found | {FLASH_3: flash_3} if hasattr(torch.ops._vllm_fa3_C, "fwd") and not case.padded else found
 
@@ -157,8 +165,8 @@ def providers_of(case: Case) -> dict[str, Callable[[Inputs], Callable[[], Result
 def flash_attention_3(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Callable[[], Tensor]:
     """Return a call of FlashAttention-3 for tensors `[B, H, S, D]`. The call copies no tensor.
 
-    vLLM's library takes only sequences that follow each other in one tensor, `[B * S, H, D]`. The other options have
-    the defaults of `flash_attn_varlen_func` in https://github.com/Dao-AILab/flash-attention.
+    vLLM's library requires packed sequences, in a tensor `[B * S, H, D]`. The other options have the defaults
+    of `flash_attn_varlen_func` in https://github.com/Dao-AILab/flash-attention.
     """
     forward = torch.ops._vllm_fa3_C.fwd.default
     options = dict.fromkeys(argument.name for argument in forward._schema.arguments)
@@ -174,7 +182,8 @@ def flash_attention_3(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Callable
 
 
 def error_of(case: Case, x: Inputs, result: Tensor) -> float:
-    """Return the relative error of some queries against float64. If there are many queries, use only two heads."""
+    """Return the relative error of the first and last queries against float64. If there are many queries,
+    use only two heads."""
     queries = range(case.sizes[2])
     ends = sorted({*queries[:CHECKED], *queries[-CHECKED:]})
     heads = slice(None) if len(ends) < CHECKED else [0, -1]
@@ -203,14 +212,15 @@ def errors_of(case: Case, x: Inputs, error: Callable[[Tensor], float]) -> dict[s
 
 
 def is_wrong(rows: Sequence[Row | Accuracy]) -> bool:
-    """Whether oxiwarp's result is missing, NaN or less accurate than `LIMIT` allows."""
+    """Return True if oxiwarp's result is missing, is NaN, or has a larger error than `LIMIT` allows."""
     errors = {row.provider: row.relative_error for row in rows}
     least = min((error for name, error in errors.items() if name != OURS), default=0.0)
     return not errors.get(OURS, float("nan")) <= LIMIT * errors.get(FLASH, least)
 
 
 def accuracy(kind: str, sizes: Sizes, device: torch.device) -> list[Accuracy]:
-    """Return the relative error of every implementation for the inputs `INPUTS[kind]`, computed over all elements."""
+    """Return the relative error of each attention implementation, over all elements, for the inputs
+    `INPUTS[kind]`."""
     q, k, v = INPUTS[kind](sizes, DTYPE, device)
     errors = errors_of(Case(kind, sizes), {"q": q, "k": k, "v": v}, lambda y: relative_error(y, q, k, v))
     return [Accuracy(kind, said(sizes), name, error) for name, error in errors.items()]
@@ -221,7 +231,7 @@ def said(sizes: Sizes) -> str:
 
 
 def measure(case: Case, rounds: int) -> list[Row]:
-    """Measure every provider that runs on this GPU."""
+    """Measure every attention implementation that runs on this GPU."""
     first = inputs_of(case)
     errors, providers = errors_of(case, first, lambda y: error_of(case, first, y)), providers_of(case)
     device = first["q"].device

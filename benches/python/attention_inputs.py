@@ -1,7 +1,8 @@
-"""Attention inputs that lead to large rounding errors, each in a different way, and an emulation of FlashAttention-2.
+"""Attention inputs that lead to large rounding errors, each in a different way, and an emulation of
+FlashAttention-2.
 
-Queries, keys and values are `[B, H, S, D]`. attention.py measures the errors of kernels on these inputs. Tests check
-that the errors are below a limit.
+Queries, keys and values are `[B, H, S, D]`. attention.py measures the errors of attention kernels on these
+inputs. Tests check that the errors are below a limit.
 """
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 Heads = tuple[Tensor, Tensor, Tensor]
 Sizes = tuple[int, int, int, int, int]
-"""Batches, heads, queries, keys, head dimension."""
+"""Sizes of an attention call: batches, heads, queries, keys, head dimension."""
 
 
 def normal(sizes: Sizes, dtype: torch.dtype, device: torch.device, seed: int = 0, sharpness: float = 1.0) -> Heads:
@@ -28,7 +29,8 @@ def large(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
 def one_hot(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
     """Return inputs where each query has one dominant key.
 
-    The position of this key varies, and so does the lead of its score (at most 30).
+    The position of this key varies. Its score is larger than the other scores by a varying margin of at most
+    30.
     """
     q, k, v = normal(sizes, torch.float32, device)
     keys, columns = sizes[3:]
@@ -48,9 +50,9 @@ def along_first_column(scores: Tensor, sizes: Sizes, dtype: torch.dtype, device:
 
 
 def long_tail(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
-    """Return inputs where one key has score 6 and all others have 0.
+    """Return inputs where one key has score 6 and all others have score 0.
 
-    The other keys together have more probability than this key.
+    The sum of the probabilities of the other keys exceeds the probability of this key.
     """
     scores = torch.zeros(sizes[3])
     scores[sizes[3] * 3 // 4] = 6
@@ -70,8 +72,9 @@ INPUTS = {"normal": normal, "large logits": large, "one-hot": one_hot, "long tai
 def flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Compute attention with the roundings of FlashAttention-2.
 
-    Scores and probabilities are float32. The probabilities before the division by the row sum are rounded to 16 bits
-    for the PV matrix multiplication, but not for the row sum. The result is rounded once.
+    Scores and attention probabilities are computed in float32. The probabilities are not yet divided by their
+    row sum. They are rounded to 16 bits for the PV matrix multiplication, but not for the row sum. The result
+    is rounded once.
     """
     scores = q.float() @ k.float().mT / q.shape[-1] ** 0.5
     weights = (scores - scores.amax(-1, keepdim=True)).exp()
@@ -79,7 +82,7 @@ def flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def relative_error(y: Tensor, q: Tensor, k: Tensor, v: Tensor) -> float:
-    """Return the relative error over all elements against float64."""
+    """Return the relative error of the attention result `y` against float64, over all elements."""
     scores = q.double() @ k.double().mT / q.shape[-1] ** 0.5
     right = scores.softmax(-1) @ v.double()
     return float((y.double() - right).norm() / right.norm())

@@ -1,11 +1,12 @@
-"""Measures for which sizes `oxiwarp.attention` is faster than torch's attention, and writes the table for `patch`.
+"""Measures for which sizes `oxiwarp.attention` is faster than torch's attention, and writes the table for
+`patch`.
 
     python benches/python/attention_table.py [--rounds N] [--out FOLDER]  measures, writes attention_table.csv and .json
-    python benches/python/attention_table.py --from FOLDER                writes the package's table from these
+    python benches/python/attention_table.py --from FOLDER                writes the package's table from these files
 
-The baseline is `F.scaled_dot_product_attention` without a forced backend. All inputs are bf16 `[B, S, H, D]`, as in
-diffusers. If keys are padded, the mask is an additive mask with one copy per head, as for the text in LTX-Video. The
-exit code is 1 if a result of oxiwarp differs from torch's by more than `CLOSE`.
+The baseline is `F.scaled_dot_product_attention` without a forced backend. All inputs are bf16 `[B, S, H, D]`,
+as in diffusers. If keys are padded, the call has an additive mask with one copy per head, like LTX-Video's
+text mask. The exit code is 1 if a result of oxiwarp differs from torch's result by more than `CLOSE`.
 """
 
 import argparse
@@ -27,11 +28,12 @@ from forms import DTYPE, Inputs
 from timing import calls_for, capture, race, sets_for
 
 TABLE = ROOT / "py-bindings" / "python" / "oxiwarp" / "patching" / "fusions" / "core" / "attention_table.py"
-COLUMNS = (64, 128)  # head dimensions of the models with fused processors
+COLUMNS = (64, 128)  # head dimensions of the models whose attention `patch` can replace
 QUERIES = (512, 1024, 2048, 2688, 4608, 8064)
 KEYS = (77, 128, 256, 512, 1024, 2048, 4608, 8064)
-HEADS = ((1, 12), (1, 24), (2, 20), (2, 32))  # These are the batches and heads of Wan 1.3B, FLUX, SDXL and LTX-Video.
-MOST_SETS = 8  # At most this many sets of inputs are rotated.
+# The numbers of batches and heads of Wan 1.3B, FLUX, SDXL and LTX-Video.
+HEADS = ((1, 12), (1, 24), (2, 20), (2, 32))
+MOST_SETS = 8  # The benchmark rotates through at most this many sets of inputs.
 WIDTH = 118  # Lines of the written table have at most this many columns.
 CLOSE = 0.01  # Results of oxiwarp and torch may differ by this much. Two torch backends differ by up to 0.005.
 
@@ -52,7 +54,8 @@ class Row:
 
     @property
     def size(self) -> Size:
-        """Queries per head, and queries of all batches and heads. The second number decides how many SMs are busy."""
+        """Return queries per head, and queries of all batches and heads. The second number determines how
+        many SMs are busy."""
         return self.queries, self.queries * self.batches * self.heads
 
     @property
@@ -89,10 +92,12 @@ def torchs(x: Inputs) -> torch.Tensor:
 
 
 def measure(columns: int, padded: bool, queries: int, keys: int, batches: int, heads: int, rounds: int) -> Row:
-    """Compare and time both for one size, with rotated inputs."""
+    """Check oxiwarp's result against torch's result, and time both implementations for one size, with
+    rotated inputs."""
     size = (columns, padded, queries, keys, batches, heads)
     first = inputs_of(*size)
-    torch.full_like(first["q"], torch.nan)  # freed: the result gets this block full of NaN
+    # This tensor is freed at once. The result of the next call gets its memory, which is full of NaN.
+    torch.full_like(first["q"], torch.nan)
     mine, right = ours(first).float(), torchs(first).float()
     difference = float((mine - right).norm() / right.norm())
     device = first["q"].device
@@ -106,7 +111,8 @@ def measure(columns: int, padded: bool, queries: int, keys: int, batches: int, h
 
 
 def by_kind(rows: Iterable[Row]) -> Ratios:
-    """Return the ratios by head dimension and padding, keys and size."""
+    """Return the ratios of oxiwarp's time to torch's time, by head dimension and padding, number of keys,
+    and size."""
     found: Ratios = {}
     for row in rows:
         found.setdefault((row.columns, row.padded), {}).setdefault(row.keys, {})[row.size] = row.ratio
@@ -140,7 +146,8 @@ def row_of(line: dict[str, str]) -> Row:
 
 
 def write(measured: dict[str, dict[str, str]], tables: dict[str, Faster]) -> None:
-    """Write the data into the package's module, by compute capability."""
+    """Write the regions of sizes into the Python module of the package, by the compute capability of the
+    GPU."""
     facts, faster = (pprint.pformat(x, width=WIDTH, compact=True, sort_dicts=True) for x in (measured, tables))
     head = TABLE.read_text().partition("\nMEASURED")[0]
     TABLE.write_text(f"{head}\nMEASURED = {facts}\nFASTER: dict[str, dict[tuple[int, bool], Sizes]] = (\n{faster}\n)\n")
@@ -156,9 +163,9 @@ def adopt(folder: Path) -> None:
 
 
 def show(rows: list[Row]) -> None:
-    """Print oxiwarp's time / torch's time.
+    """Print a table of oxiwarp's time divided by torch's time.
 
-    A line is a number of queries and heads. A column is a number of keys.
+    Each line is for a number of queries and heads, and each column for a number of keys.
     """
     for kind, by_keys in by_kind(rows).items():
         print(f"{kind[0]} columns{', padded' * kind[1]}: time of oxiwarp / time of torch")

@@ -53,10 +53,8 @@ def right_providers(
 ) -> "tuple[dict[str, tuple[Chain, float]], int]":
     """Map the name of each correct implementation to its call and relative error.
 
-    Also return the bytes of the results.
-
-    The model's torch code runs first, because its error determines the error limit of all other
-    implementations.
+    Also return the number of bytes of the results. The model's torch code runs first, because its error
+    determines the error limit of all other implementations.
     """
     from check import EAGER_LIMIT, LEAST, error_of, run
     from forms import DTYPE, bytes_of
@@ -70,7 +68,7 @@ def right_providers(
             given = {name: x.clone() for name, x in inputs.items()} if name in overwriting else inputs
             outputs = run(form, provider, given, like)
             error = error_of(form, shape, inputs, outputs)
-        except Exception as failure:  # continue if a provider does not run on this GPU
+        except Exception as failure:  # continue if an implementation does not run on this GPU
             text = f"{what}: not measured ({type(failure).__name__}: {str(failure).strip()[:300]})"
             say(text)
             if name == EAGER:
@@ -99,11 +97,10 @@ def measure(
     device: "torch.device",
     alone: bool,
 ) -> "Measurement | None":
-    """Check all implementations on one shape.
+    """Check all implementations of an op on one shape, and time the correct implementations in alternation.
 
-    Then time the correct implementations alternately, together with a device copy. With `alone`, time only
-    oxiwarp. Return None if the model's torch code does not run, because the check needs the error of this
-    code.
+    A device-to-device copy is timed together with them. With `alone`, time only oxiwarp. Return None if the
+    model's torch code does not run, because the check needs the error of this code.
     """
     import torch
     from forms import Source, bytes_of, prepare
@@ -112,7 +109,8 @@ def measure(
     from timing import COPY, calls_for, capture, race, rotated, sets_for
 
     form, model, shape = case
-    torch._dynamo.reset()  # compile each shape separately, below the limit of recompilations
+    # compile each shape separately, so that the number of recompilations stays below torch's limit
+    torch._dynamo.reset()
     source = Source(device)
     first = form.inputs(source, shape)
     read = bytes_of(*first.values())
@@ -130,7 +128,7 @@ def measure(
     for name, provider in chains.items():
         try:
             turns[name] = capture(partial(prepare, form, provider), sets, calls)
-        except Exception as failure:  # continue if a provider cannot be captured
+        except Exception as failure:  # continue if an implementation cannot be captured in a CUDA graph
             text = f"{form.op} {model}, {name}: not timed ({type(failure).__name__}: {str(failure).strip()[:300]})"
             say(text)
             (results.wrong if is_ours(name) else results.dropped).append(text)
@@ -142,7 +140,7 @@ def measure(
 
 
 def measure_ops(options: argparse.Namespace, results: "Results", clock: Clock, write: "Callable[[], None]") -> None:
-    """Measure every op for every model until the time is over."""
+    """Measure every op for every model until the time limit is reached."""
     import torch
     from ops import timed_cases
     from providers import has_ours

@@ -1,7 +1,8 @@
-"""Checks the results of an implementation against float64. The error limit is twice the error of the model's torch
-code.
+"""Checks the results of an implementation against float64. The error limit is twice the error of the model's
+torch code.
 
-The memory for the results is filled with NaN before the call, so an element that is not written gives an error.
+Before the call, the memory for the results is filled with NaN. If an element is not written, it stays NaN,
+and the check fails.
 """
 
 from dataclasses import dataclass
@@ -10,33 +11,37 @@ import torch
 from forms import Chain, Form, Inputs, Result, Shape, parts, prepare, tuple_of, wide
 from torch import Tensor
 
-# Relative error that is always allowed. For bfloat16 and float16, this error is the error of a single
-# rounding.
+# A relative error of at most this value is always allowed. For bfloat16 and float16, the value is the error
+# of a single rounding.
 LEAST = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12, torch.float32: 2.0**-23}
-EAGER_LIMIT = 8  # The torch code's error may be this factor times LEAST. A larger error means a different formula.
+# The torch code's error may be this factor times LEAST. A larger error means that the torch code computes
+# another formula.
+EAGER_LIMIT = 8
 
 
 @dataclass(frozen=True)
 class Error:
-    """Two errors of a result `out` against `ref`.
+    """The two errors of a result `out` against the float64 reference `ref`.
 
-    They are norm(out - ref) / norm(ref), and the largest |out - ref| / (|ref| + rms(ref)) of an element.
+    `relative` is norm(out - ref) / norm(ref). `element` is the maximum of |out - ref| / (|ref| + rms(ref))
+    over all elements.
     """
 
     relative: float
     element: float
 
     def allowed_by(self, eager: "Error", dtype: torch.dtype) -> bool:
-        """Whether the error is at most twice the error of the model's torch code, or at most `LEAST`.
+        """Return True if the error is at most twice the error of the model's torch code, or at most `LEAST`.
 
-        False if the error is NaN.
+        Return False if the error is NaN.
         """
         least = LEAST[dtype]
         relative, element = max(2 * eager.relative, least), max(2 * eager.element, 4 * least)
         return self.relative <= relative and self.element <= element
 
     def within(self, limit: float) -> bool:
-        """Whether the error is so small that the torch code must compute the same formula as the float64 reference."""
+        """Return True if the error is so small that the torch code must compute the formula of the float64
+        reference."""
         return self.relative <= limit and self.element <= 16 * limit
 
 
@@ -49,7 +54,8 @@ def run(form: Form, provider: Chain, inputs: Inputs, like: tuple[Tensor, ...] = 
 
 
 def error_of(form: Form, shape: Shape, inputs: Inputs, results: tuple[Tensor, ...]) -> Error:
-    """Return the error of `results` against float64. The reference is computed for some tokens at a time."""
+    """Return the error of `results` against float64. Compute the reference for a few tokens at a time, to
+    limit the memory."""
     outputs = dict(enumerate(results))
     together = parts({**inputs, **outputs}, shape[1], form.chunked)
     zero = torch.zeros((), dtype=torch.float64, device=results[0].device)
@@ -75,5 +81,5 @@ def _nan_first(x: Tensor) -> float:
 
 
 def reference(form: Form, inputs: Inputs) -> Result:
-    """Return the form's results or gradients in float64."""
+    """Return the results or gradients of a benchmarked op in float64."""
     return prepare(form, form.reference, {name: wide(x) for name, x in inputs.items()})()

@@ -1,4 +1,5 @@
-"""Limits the time of a run. After the limit or SIGTERM, a program skips its remaining cases and writes its results."""
+"""Limits the time of a run. After the limit or a SIGTERM, a program skips its remaining cases and writes
+its results."""
 
 import argparse
 import signal
@@ -6,7 +7,8 @@ import time
 
 
 class Clock:
-    """Measures time from its creation. After a SIGTERM too, the program stops and writes its results."""
+    """Measures the time since its creation. At the time limit or after a SIGTERM, the program stops and
+    writes its results."""
 
     def __init__(self, seconds: float | None) -> None:
         self._start, self._seconds, self._told = time.perf_counter(), seconds, False
@@ -17,17 +19,17 @@ class Clock:
 
     @property
     def is_over(self) -> bool:
-        """Whether no further measurement may start."""
+        """Return True if the time limit is reached, so that no further measurement may start."""
         return self._told or self.left <= 0
 
     @property
     def left(self) -> float:
-        """Seconds until the limit; infinity without a limit."""
+        """Return the seconds until the time limit, or infinity if there is no limit."""
         return float("inf") if self._seconds is None else self._seconds - self.spent
 
     @property
     def spent(self) -> float:
-        """Seconds since the creation."""
+        """Return the seconds since the clock was created."""
         return time.perf_counter() - self._start
 
 

@@ -1,17 +1,19 @@
-"""Measures the first step of a model in a new process, with an empty cache of compiled PTX and with a full one.
+"""Measures the first step of a model in a new process, with an empty cache of compiled PTX and with a full
+one.
 
     python benches/python/cold_start.py [--model flux --model ltx] [--out <folder>] [--small]
 
-The driver compiles the PTX of a kernel at its first launch and caches the result on disk. Each case runs in a process
-of its own, with a cache folder of its own:
+The driver compiles the PTX of a kernel at its first launch and caches the result on disk. Each case runs in a
+separate process with a separate cache folder:
 
 - `stock`: the unpatched model.
 - `empty`: the patched model, with an empty cache.
 - `full`: the patched model, with the cache that the case `empty` has filled.
 - `warmup`: the patched model, after `python -m oxiwarp warmup` with an empty cache.
 
-`seconds` is the time from `import oxiwarp` to the end of the first step: import, `patch` and step. The import of torch,
-the creation of the CUDA context and the construction of the model are not included. For `stock`, it is the step alone.
+`seconds` is the time from `import oxiwarp` to the end of the first step: import, `patch` and step. The import
+of torch, the creation of the CUDA context and the construction of the model are not included. For `stock`,
+`seconds` is the time of the step only.
 """
 
 import argparse
@@ -67,7 +69,8 @@ def child(model: str, state: str, cache: Path, device: str, small: bool) -> dict
 
 
 def warmup(cache: Path) -> float | None:
-    """Run `python -m oxiwarp warmup` and return its seconds as it prints them, or None without a GPU."""
+    """Run `python -m oxiwarp warmup` and return the seconds that this command prints, or None without a
+    GPU."""
     environment = {**os.environ, "CUDA_CACHE_PATH": str(cache)}
     done = subprocess.run([sys.executable, "-m", "oxiwarp", "warmup"], env=environment, capture_output=True, text=True)
     if done.returncode:
@@ -76,8 +79,8 @@ def warmup(cache: Path) -> float | None:
 
 
 def measure(model: str, device: str, small: bool) -> list[dict[str, Any]]:
-    """Return the cases of a model, each with its times and the difference from the time of the unpatched
-    model."""
+    """Return the measured cases of a model, each with its times and the difference from the unpatched
+    model's time."""
     with tempfile.TemporaryDirectory() as folder:
         stock, one, all_kernels = (Path(folder) / name for name in ("stock", "one", "all"))
         cases = [{"case": "stock", **child(model, "stock", stock, device, small)}]

@@ -2,9 +2,10 @@
 
     python benches/python/compile_ahead.py <share> <of> [--quick] [--only OP,OP]
 
-The arguments `<share> <of>` select the cases of one process, e.g. `0 4` for the first of four processes. This program
-measures nothing. If Inductor has several configurations of a kernel, this program compiles them all, and bench.py times
-them on an idle GPU. If a process fails, bench.py compiles the cases of this process.
+The arguments `<share> <of>` select the cases of one process, e.g. `0 4` for the first of four processes. This
+program measures nothing. If Inductor has several configurations of a kernel, this program compiles all of
+them. bench.py later times them on an idle GPU. If a process fails, bench.py compiles the cases of this
+process.
 """
 
 import argparse
@@ -51,7 +52,7 @@ def only_compile(graph: object, inputs: object) -> object:
 
 
 def main() -> int:
-    """Compile one share of the cases."""
+    """Compile the benchmark cases that the command line assigns to this process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("share", type=int)
     parser.add_argument("of", type=int)
@@ -73,7 +74,7 @@ def main() -> int:
                 torch._dynamo.reset()
                 try:
                     torch.compile(chain, backend=only_compile, dynamic=False)(**inputs)
-                except Exception as error:  # the run itself reports the error
+                except Exception as error:  # bench.py will report this error
                     print(f"{form.op}: {error}", file=sys.stderr)
                     failures += 1
             del inputs

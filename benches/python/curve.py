@@ -2,15 +2,16 @@
 
     python benches/python/curve.py [--only ada_norm,rope] [--seconds N] [--out FOLDER]
 
-Each op has the width of one model. There are two baselines for the bytes of an op. The first baseline is the
+Each op has the width of one model. The program compares an op with two baselines. The first baseline is the
 time of an element-wise kernel that moves as many bytes as the op. The second baseline is the number of bytes,
 divided by the bandwidth of a large device copy. Small tensors stay in the L2 cache between graph replays, so
 the times of small calls are latencies.
 
-To detect overflows of 32-bit offsets, the program compares three tokens of each result (first, middle, last)
-with calls on one token. If tokens depend on each other, the program prints "not compared". The program
-updates curve.csv after each size, and draws curve.png: bandwidth relative to a copy against bytes, with a
-panel for each family of ops.
+To detect overflows of 32-bit offsets, the program checks three tokens of each result (first, middle, last).
+It compares each of these tokens with a call on this token only. If the result of a token depends on other
+tokens, the program prints "not compared". The program updates curve.csv after each size. It also draws
+curve.png, which shows bandwidth relative to a copy against bytes, with a panel for each family of ops (e.g.
+norms).
 """
 
 import argparse
@@ -33,14 +34,14 @@ from providers import has_ours
 from timing import calls_for, capture, copy_turn, race, sets_for
 
 POINTS = 12
-SETS = 64  # maximum sets of inputs
+SETS = 64  # maximum number of input sets
 ROUNDS = 5
 ROOM = 0.9  # The inputs and results of a call take at most this fraction of the GPU memory.
 
 
 @dataclass(frozen=True)
 class Point:
-    """One op at one number of tokens."""
+    """Measurement of one op at one number of tokens."""
 
     op: str
     tokens: int
@@ -50,18 +51,19 @@ class Point:
     kernel_us: float
     """Microseconds of an element-wise kernel that moves the same bytes."""
     alone: bool | None
-    """Whether three tokens, including the last one, equal calls on one token. None if they were not compared."""
+    """True if the results for three tokens equal calls on only one token. None if the tokens were not
+    compared."""
 
     @property
     def verdict(self) -> str:
-        """Result of the comparison of single tokens, as text."""
+        """Return the result of the comparison of single tokens, as text."""
         return {True: "same bits", False: "FAIL", None: "not compared"}[self.alone]
 
 
 def tokens_of(form: Form, shape: tuple[int, ...]) -> list[int]:
-    """Return numbers of tokens, each larger than the previous one by the same factor.
+    """Return numbers of tokens, each larger than the previous number by about the same factor.
 
-    With the last number, a tensor has more than `ELEMENTS` elements.
+    With the last number of tokens, the largest tensor has more than `ELEMENTS` elements.
     """
     single = form.inputs(Source(torch.device("cpu")), (1, 1, *shape[2:]))
     most = ELEMENTS // max(x.numel() for x in single.values()) + 1
@@ -103,7 +105,8 @@ def points_of(form: Form, device: torch.device) -> Iterator[Point]:
     source, ours = Source(device), form.call(form.modes[0])
     room, per_token = ROOM * torch.cuda.get_device_properties(device).total_memory, 0.0
     for tokens in tokens_of(form, shape):
-        if 2 * per_token * tokens > room:  # The results of one call and of the graph exist together.
+        # The results of one call and the results of the graph exist at the same time.
+        if 2 * per_token * tokens > room:
             return
         torch.cuda.empty_cache()
         make = partial(form.inputs, source, (1, tokens, *shape[2:]))
@@ -124,9 +127,9 @@ def points_of(form: Form, device: torch.device) -> Iterator[Point]:
 
 
 def kernel_us(moved: int, device: torch.device) -> float:
-    """Return the time of `torch.neg` on a tensor that is so large that the kernel moves `moved` bytes.
+    """Return the time of `torch.neg` on a tensor of such a size that the kernel moves `moved` bytes.
 
-    `copy_` would not be a kernel, because CUDA graphs capture it as a copy node.
+    `copy_` is not used, because CUDA graphs capture it as a copy node instead of a kernel.
     """
     size = max(1, moved // 2 // DTYPE.itemsize)
     count = max(1, min(SETS, math.ceil(2**28 / moved)))
@@ -154,7 +157,7 @@ def fields_of(p: Point, copy: float) -> tuple[object, ...]:
 def measured(only: list[str] | None, device: torch.device, clock: Clock) -> Iterator[Point | str]:
     """Yield every measurement.
 
-    Also yield a message for each op that fails or for which time or memory is too small.
+    Also yield a message for each op that fails or is skipped because time or memory is not sufficient.
     """
     for op in OPS:
         form = next(form for form in selected([op]) if form.timed)

@@ -14,14 +14,14 @@ from oxiwarp.cli.palette import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VE
 ELEMENTS = 2**32  # larger tensors need offsets of more than 32 bits
 COLOURS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY_BLUE, BLACK)
 MARKERS = "os^Dv"
-# An op's colour and marker follow from its number in the panel. The first 35 ops have different combinations.
+# An op's colour and marker depend on its index in the panel. The first 35 ops have different combinations.
 COLUMNS = 3
-BINS = 2  # per factor of ten in bytes, for the element-wise kernel
+BINS = 2  # number of bins per factor of ten in bytes, for the curve of the element-wise kernel
 FLOOR = "element-wise kernel that moves the same bytes"
 
 
 class Point(Protocol):
-    """One op at one number of tokens."""
+    """Measurement of one op at one number of tokens."""
 
     op: str
     elements: int
@@ -41,7 +41,8 @@ def plot(points: Sequence[Point], copy: float, path: Path, title: str) -> str:
 
 
 def draw(points: Sequence[Point], copy: float, title: str) -> Any:
-    """Draw a panel for each family of ops, with a line per op. `copy` is the GB/s of a large device copy."""
+    """Draw a panel for each family of ops, with a line per op. `copy` is the bandwidth of a large device
+    copy in GB/s."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
@@ -97,7 +98,8 @@ def _share(moved: float, us: float, copy: float) -> float:
 
 
 def _floor(points: Iterable[Point], copy: float) -> list[tuple[float, float]]:
-    """Return bytes and relative bandwidth of the element-wise kernel. Each pair is the median over similar sizes."""
+    """Return pairs (bytes, relative bandwidth) of the element-wise kernel. Each pair is the median over
+    similar sizes."""
     bins = defaultdict[int, list[Point]](list)
     for p in points:
         bins[round(BINS * math.log10(p.bytes))].append(p)

@@ -1,4 +1,4 @@
-"""Collects the facts about a measurement: GPU, driver, versions, commit, command."""
+"""Collects the facts about a measurement: GPU, driver, versions, commit, command line."""
 
 import datetime
 import os
@@ -73,7 +73,7 @@ def _version(package: str) -> str:
 
 
 def _commit() -> str:
-    """Return the commit in OXIWARP_COMMIT, or that of the checkout."""
+    """Return the commit in the environment variable OXIWARP_COMMIT, or the commit of the checkout."""
     if named := os.environ.get("OXIWARP_COMMIT"):
         return named
     git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]

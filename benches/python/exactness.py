@@ -1,11 +1,13 @@
-"""Compares the bits of each op with the eager code of the models, on this GPU and with this torch.
+"""Compares the bits of each op's results with the results of the models' eager code, on this GPU and with
+this torch.
 
     python benches/python/exactness.py [--only ada_norm,rope] [--seconds N] [--out FOLDER]
 
-For every op, mode, dtype and model, it runs oxiwarp and the model's eager code on the same random inputs, and counts
-equal elements. The eager code is a class of diffusers or transformers, or an equal sequence of torch calls if these
-packages are missing. The program writes exactness.csv and exactness.md. `scripts/figures.py` makes the table of
-docs/reference/exactness.md from the CSV file. The exit code is 1 if an operator is documented as bit-exact and differs.
+For every op, mode, dtype and model, the program runs oxiwarp and the model's eager code on the same random
+inputs, and counts equal elements. The eager code is a class of diffusers or transformers. If these packages
+are missing, it is an equivalent sequence of torch calls. The program writes exactness.csv and exactness.md.
+`scripts/figures.py` makes the table of docs/reference/exactness.md from the CSV file. The exit code is 1 if
+an operator is documented as bit-exact and its bits differ.
 """
 
 import argparse
@@ -55,23 +57,23 @@ class Row:
     dtype: str
     against: str
     equal: float
-    """Share of elements with equal bits."""
+    """Fraction of elements with equal bits."""
     ulps: int
-    """Largest distance in units in the last place."""
+    """Largest difference in units in the last place (ulp)."""
 
     @property
     def claim(self) -> str:
-        """Guarantee of the op in this mode, for example "bit-exact"."""
+        """Return the documented guarantee of the op in this mode, for example "bit-exact"."""
         return self.form.claims[self.mode]
 
     @property
     def failed(self) -> bool:
-        """Whether the op claims bit-exactness and differs from eager."""
+        """Return True if the op is documented as bit-exact and differs from eager mode."""
         return self.claim == BIT_EXACT and self.equal < 1
 
     @property
     def cell(self) -> str:
-        """Text of the result in the table."""
+        """Return the text of the result in the table."""
         return cell(self.equal, self.ulps, self.claim)
 
 
@@ -91,15 +93,18 @@ def distance(ours: Result, eager: Result) -> tuple[float, int]:
 
 
 def _ordered(bits: torch.Tensor) -> torch.Tensor:
-    """Map the bits of floating-point values to integers in the same order. Differences of integers are then ulp."""
+    """Map the bits of floating-point values to integers in the same order. The difference of two integers
+    is then in ulp."""
     lowest = torch.iinfo(bits.dtype).min
     wide = bits.long()
     return torch.where(wide < 0, lowest - wide, wide)
 
 
 def own_result(form: Form, inputs: dict[str, Any]) -> tuple[Result, str]:
-    """Return the eager result and its source: "classes" of diffusers or transformers, or equal torch calls
-    ("chain")."""
+    """Return the eager result and its source.
+
+    The source is "classes" for classes of diffusers or transformers, or "chain" for equivalent torch calls.
+    """
     if form.real is not None:
         try:
             return form.real(**inputs), "classes"
@@ -109,7 +114,8 @@ def own_result(form: Form, inputs: dict[str, Any]) -> tuple[Result, str]:
 
 
 def rows_of(form: Form, device: torch.device, dtype: torch.dtype, most: int | None = None) -> Iterator[Row]:
-    """Compare a form (a use of an op in models) in one dtype, for each model and mode, with up to `most` tokens."""
+    """Compare one use of an op in models with eager mode, in one dtype, for each model and mode, with at
+    most `most` tokens."""
     for model, shape in form.cases:
         if most is not None:
             shape = (shape[0], min(most, shape[1]), *shape[2:])
@@ -118,14 +124,16 @@ def rows_of(form: Form, device: torch.device, dtype: torch.dtype, most: int | No
         own, against = own_result(form, inputs)
         for mode in form.modes:
             ours = tuple_of(form.call(mode)(**inputs))
-            if form.claims[mode] == ONE_ROUNDING:  # the result may have another dtype than eager's
+            # the result may have a different dtype than the eager result
+            if form.claims[mode] == ONE_ROUNDING:
                 own = tuple(right.to(y.dtype) for y, right in zip(ours, tuple_of(own), strict=True))
             equal, ulps = distance(ours, own)
             yield Row(form, mode, model, shape, str(dtype).removeprefix("torch."), against, equal, ulps)
 
 
 def measured(only: list[str] | None, device: torch.device, clock: Clock) -> Iterator[Row | str]:
-    """Yield every comparison, and a message for each op that is not in this build, fails or is skipped for time."""
+    """Yield every comparison. Also yield a message for each op that is not in this build, fails, or is
+    skipped for time."""
     missing = set()
     for form in selected(only):
         if form.backward or form.op in missing:

@@ -1,16 +1,18 @@
 """Formats a comparison of bits as a table cell, for `exactness.py` and docs/reference/exactness.md."""
 
-# Documented guarantees of an op relative to the model's eager code. If "bit-exact" does not hold,
-# exactness.py fails. For "same roundings" and "one rounding", exactness.py only measures the difference.
+# Documented guarantees of an op relative to the model's eager code. exactness.py fails if an op is documented
+# as "bit-exact" and its bits differ. For "same roundings" and "one rounding", exactness.py only reports the
+# difference.
 BIT_EXACT, SAME_ROUNDINGS, ONE_ROUNDING = "bit-exact", "same roundings", "one rounding"
 
 
 def cell(equal: float, ulps: int, claim: str) -> str:
-    """Format the fraction of elements with equal bits, and the largest difference in units in the last place (ulp).
+    """Format the fraction of elements with equal bits, and the largest difference in units in the last place
+    (ulp).
 
-    The fraction is never rounded up to 100 %. If `claim` is "one rounding", the difference is omitted: where large
-    numbers cancel, the op is more accurate than eager mode. If a claim "bit-exact" does not hold, the cell contains
-    FAIL.
+    The fraction is never rounded up to 100 %. If `claim` is "one rounding", the cell contains no difference
+    in ulp. Such an op is more accurate than eager mode, and the difference is large if large numbers cancel.
+    If `claim` is "bit-exact" and the bits differ, the cell contains FAIL.
     """
     if equal == 1 and ulps == 0:
         return "100 %"

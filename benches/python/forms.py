@@ -1,8 +1,9 @@
 """Defines what the benchmarks measure: a `Form` is one use of an op in models.
 
-A form has the torch calls of the model (the chain), the oxiwarp call that replaces them, and a float64
-reference. It also lists other libraries with the op (peers), and the models with their shapes. The bytes of a
-call are the bytes of all inputs, each read once, and of all results, each written once.
+A form contains three functions. The first runs the torch calls of the model, which are called the chain. The
+second is the oxiwarp call that replaces the chain. The third is a float64 reference. A form also lists other
+libraries with the op (peers), and the models with their shapes. The bytes of a call are counted as if each
+input was read once and each result was written once.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +24,7 @@ Chain = Callable[..., Result]
 EXACT_AND_FAST = {"exact": BIT_EXACT, "fast": ONE_ROUNDING}
 NO_MODE = ""  # mode of an op without modes
 
-CHUNK = 2**27  # maximum elements of a tensor per call of the float64 reference
+CHUNK = 2**27  # maximum number of elements of a tensor per call of the float64 reference
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,12 @@ class Source:
     dtype: torch.dtype = DTYPE
 
     def normal(self, *shape: int, scale: float = 1.0, mean: float = 0.0, dtype: torch.dtype | None = None) -> Tensor:
-        """Return normal values. They are scaled in place, because a tensor can take half of the GPU memory."""
+        """Return normally distributed values. Scale them in place, because a tensor can take half of the
+        GPU memory."""
         return torch.randn(shape, device=self.device, dtype=dtype or self.dtype).mul_(scale).add_(mean)
 
     def weight(self, cols: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Return a norm's weight with values from 0.5 to 1.5."""
+        """Return the weight of a norm, with values from 0.5 to 1.5."""
         return torch.rand(cols, device=self.device, dtype=dtype or self.dtype).add_(0.5)
 
     def modulation(self, batch: int, cols: int, count: int, dtype: torch.dtype | None = None) -> list[Tensor]:
@@ -47,19 +49,22 @@ class Source:
         return [part[:, None] for part in projection.chunk(6, dim=1)[:count]]
 
     def indices(self, count: int, below: int) -> Tensor:
-        """Return class indices for a cross-entropy."""
+        """Return random class indices for a cross-entropy."""
         return torch.randint(below, (count,), device=self.device)
 
 
 @dataclass(frozen=True)
 class Peer:
-    """Another library that has the op: its module, and a function that takes this module and the inputs of
-    the form."""
+    """Another library that has the op.
+
+    `module` is the name of the library's module. `call` is a function that takes the imported module and the
+    op's inputs.
+    """
 
     module: str
     call: Chain
     overwrites: bool = False
-    """True: the call overwrites its inputs, so the check passes copies."""
+    """True if the call overwrites its inputs. The check then passes copies."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +73,8 @@ class Form:
 
     `inputs` creates inputs for a shape, whose first two sizes are batch and tokens. These functions take the
     inputs as keyword arguments: `eager` (the model's torch calls), `reference` (in float64), `ours` (the
-    oxiwarp call) and the functions of `peers` (other libraries). If the keys of the dict `claims` are modes,
-    `ours` also takes the argument `mode`.
+    oxiwarp call) and the functions of `peers` (other libraries). `claims` maps each mode to the documented
+    guarantee. If an op has modes, `ours` also takes the argument `mode`.
     """
 
     op: str
@@ -81,44 +86,50 @@ class Form:
     ours: Chain
     claims: Mapping[str, str] = field(default_factory=lambda: EXACT_AND_FAST)
     library: tuple[str, Chain] | None = None
-    """Name and call of the torch function that computes the chain, if the chain does not use it."""
+    """Name and call of a torch function with the same result as the model's torch calls, if the model does
+    not use it."""
     peers: Mapping[str, Peer] = field(default_factory=dict)
     real: Chain | None = None
-    """The chain by the classes of diffusers or transformers, which it imports when called."""
+    """A function with the same result as `eager` that calls the classes of diffusers or transformers. It
+    imports them when it is called."""
     floor: Chain | None = None
-    """A kernel that only moves the form's bytes."""
+    """A call of a kernel that only moves as many bytes as the op."""
     timed: bool = True
     chunked: bool = True
-    """Whether tokens are independent, so that the reference may compute some at a time."""
+    """True if the results of tokens are independent. The reference is then computed for a few tokens at a
+    time."""
     grains: tuple[int, ...] = ()
-    """The number of tokens is a multiple of the largest of these values that does not exceed it."""
+    """The number of tokens is rounded up to a multiple of a value from this list, the largest value that
+    is at most the number."""
     token: Chain | None = None
-    """oxiwarp's call for only the token `at` of `tokens`, if the result depends on the position of the token."""
+    """An oxiwarp call for the token with index `at` of `tokens` tokens. Needed if the result depends on
+    the position of the token."""
     backward: bool = False
-    """True: measure the gradients of the inputs for the input `grad` (and `grad2` for a second result)."""
+    """True if the gradients are measured. `grad` is then the incoming gradient, and `grad2` that of a
+    second result."""
     constants: tuple[str, ...] = ()
     """Names of the inputs without a gradient."""
     gradient: str = ""
-    """Name of the gradient's operator, if it differs from `op`."""
+    """Name of the operator that computes the gradient, if the name differs from `op`."""
     dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16, torch.float32)
 
     @property
     def function(self) -> str:
-        """Name of the measured public function."""
+        """Return the name of the measured public function."""
         return self.op.removesuffix("_backward")
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The modes of `ours`, the default first."""
+        """Return the modes of `ours`, the default mode first."""
         return tuple(self.claims)
 
     def call(self, mode: str) -> Chain:
-        """Return oxiwarp's call in one mode."""
+        """Return a function that calls oxiwarp in one mode."""
         return (lambda **inputs: self.ours(**inputs, mode=mode)) if mode != NO_MODE else self.ours
 
 
 def tuple_of(result: Result) -> tuple[Tensor, ...]:
-    """Return the result or results as a tuple."""
+    """Return one or several results as a tuple."""
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
 
@@ -140,16 +151,16 @@ def bytes_of(*tensors: Tensor) -> int:
 
 
 def wide(x: Tensor) -> Tensor:
-    """Convert to float64 or complex128. Return integers unchanged."""
+    """Convert a tensor to float64 or complex128. Return integer tensors unchanged."""
     if x.is_complex():
         return x.to(torch.complex128)
     return x.double() if x.is_floating_point() else x
 
 
 def parts(tensors: Mapping[Any, Tensor], tokens: int, chunked: bool) -> Iterator[dict[Any, Tensor]]:
-    """Split tensors along the token dimension and yield the parts, so that their float64 copies stay small.
+    """Split tensors along the token dimension and yield the slices, so that their float64 copies stay small.
 
-    A tensor without a token dimension is yielded completely each time.
+    If a tensor has no token dimension, the whole tensor is yielded with each slice.
     """
     largest = max(x.numel() for x in tensors.values())
     step = max(1, CHUNK * tokens // largest) if chunked else tokens

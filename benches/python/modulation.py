@@ -23,7 +23,8 @@ def inputs_wan(source: Source, shape: Shape) -> Inputs:
 
 
 def layer_norm_chain(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Compute LayerNorm and modulation as AdaLayerNormZero (Flux, SD3, HunyuanVideo, Qwen-Image): four roundings."""
+    """Compute LayerNorm and modulation as AdaLayerNormZero does (Flux, SD3, HunyuanVideo, Qwen-Image),
+    with four roundings."""
     return F.layer_norm(x, x.shape[-1:], eps=EPS) * (1 + scale) + shift
 
 
@@ -34,19 +35,20 @@ def rms_norm_chain(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def wan_chain(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Compute norm and modulation as in WanTransformerBlock: everything in float32, with one cast at the end."""
+    """Compute norm and modulation as in WanTransformerBlock: all steps in float32, with one cast at the
+    end."""
     return (F.layer_norm(x.float(), x.shape[-1:], eps=EPS) * (1 + scale) + shift).type_as(x)
 
 
 def real_rms_norm_chain(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Compute `rms_norm_chain` by diffusers' class."""
+    """Compute RMSNorm and modulation with diffusers' class for LTX-Video."""
     from diffusers.models.normalization import RMSNorm
 
     return RMSNorm(x.shape[-1], EPS, elementwise_affine=False)(x) * (1 + scale) + shift
 
 
 def real_wan_chain(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Compute `wan_chain` by diffusers' class."""
+    """Compute norm and modulation with diffusers' class for Wan."""
     from diffusers.models.normalization import FP32LayerNorm
 
     norm = FP32LayerNorm(x.shape[-1], EPS, elementwise_affine=False)

@@ -15,8 +15,8 @@ from statistics import median
 import torch
 import torch.nn.functional as F
 
-# Environment variables that disable caches. The new processes run without these variables, because users have
-# these caches.
+# Environment variables that disable caches. They are removed for the new processes, because users normally
+# have these caches.
 WITHOUT_CACHE = ("CUDA_CACHE_DISABLE", "PYTHONDONTWRITEBYTECODE")
 
 _IMPORT = """
@@ -69,7 +69,8 @@ def per_call(rounds: int) -> dict[tuple[str, str], float]:
 
 
 def _microseconds(call: Callable[[], object], count: int = 300) -> float:
-    """Return microseconds per call. `count` is so small that the launch queue does not fill up and block."""
+    """Return microseconds per call. `count` is small enough that the launch queue does not fill up and
+    block the CPU."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(count):

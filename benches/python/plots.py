@@ -15,7 +15,7 @@ from results import COMPILED, OURS, Measurement, Results
 from oxiwarp.cli.palette import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, YELLOW
 
 TORCH = "F.*"
-# Colour and hatch of each provider's bars.
+# Colour and hatch of the bars of each implementation.
 BARS = {
     OURS: (BLUE, ""),
     COMPILED: (ORANGE, "//"),
@@ -24,7 +24,7 @@ BARS = {
     "QuACK": (PURPLE, "xx"),
     EAGER: (YELLOW, ""),
 }
-WIDE = 8  # A row of panels has about this many measured cases.
+WIDE = 8  # A row of panels shows about this many measured cases.
 MISSING_AT = 0.02  # The mark of a missing baseline is drawn at this horizontal position.
 MISSING = {"color": BLACK, "linestyle": "", "marker": "x"}
 LEGEND: dict[str, Any] = {"loc": "outside lower center", "fontsize": 9, "handlelength": 2.5}
@@ -87,10 +87,10 @@ def _panel(axis: Any, op: str, results: Results) -> None:
 
 
 def _lines(results: Results, op: str) -> list[str]:
-    """Return the names of an op's bars, one per implementation.
+    """Return the labels of an op's bars, one bar per implementation.
 
-    A library has a bar if it was measured for this op. oxiwarp and torch.compile have a bar if they were measured for
-    any op, so that a missing measurement is visible.
+    A library has a bar if it was measured for this op. oxiwarp and torch.compile have a bar if they were
+    measured for any op. A missing measurement of these two implementations is then visible.
     """
     rows, everywhere = results.of(op), (OURS, COMPILED)
     return [
@@ -99,8 +99,7 @@ def _lines(results: Results, op: str) -> list[str]:
 
 
 def _family_legend(results: Results, ops: list[str]) -> list[Any]:
-    """Return legend entries for each implementation and for the device copy, and for the mark of a missing
-    baseline."""
+    """Return legend entries for each implementation, the device copy, and the mark of a missing baseline."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -118,7 +117,8 @@ def _family_legend(results: Results, ops: list[str]) -> list[Any]:
 
 
 def _provider(m: Measurement, line: str) -> str | None:
-    """Return the measured implementation that a bar shows. For torch.compile, it is the faster of two variants."""
+    """Return the implementation that a bar shows. For torch.compile, this is the faster of its two
+    measured variants."""
     if line == TORCH:
         return next((name for name in m.times if name.startswith("F.")), None)
     return m.best(line) if line in (EAGER, COMPILED, *PEERS) else line if line in m.times else None

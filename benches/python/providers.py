@@ -1,8 +1,8 @@
-"""Lists the providers of a form: the implementations that a benchmark compares for one use of an op.
+"""Lists the implementations that a benchmark compares for one use of an op. They are called providers.
 
-The providers are oxiwarp in each mode, the model's torch calls, and torch's function that computes the same
-result. Both torch variants are also measured with torch.compile. The last providers are other libraries, such
-as Liger.
+The providers are oxiwarp in each mode, the model's torch calls, and a single torch function that computes the
+same result. The last two are also measured with torch.compile. Other libraries, such as Liger, are providers
+too.
 """
 
 import importlib
@@ -21,22 +21,23 @@ FLOOR = "copy kernel"
 
 
 def name_of(mode: str, form: Form) -> str:
-    """Return the name for oxiwarp's results in `mode`. The name of the default mode is "oxiwarp", without a suffix."""
+    """Return the name of oxiwarp's results in `mode`. The name of the default mode is "oxiwarp", without a
+    suffix."""
     return OURS if mode == form.modes[0] else f"{OURS} {mode}"
 
 
 def is_ours(provider: str) -> bool:
-    """Whether the provider is oxiwarp in any mode."""
+    """Return True if the named implementation is oxiwarp, in any mode."""
     return provider.split()[0] == OURS
 
 
 def compiled(chain: Chain) -> Chain:
-    """Compile with Inductor, as one graph and for static shapes."""
+    """Compile a function with Inductor, as one graph and for static shapes."""
     return torch.compile(chain, fullgraph=True, dynamic=False)
 
 
 def to_compile(form: Form) -> dict[str, Chain]:
-    """Return the chains for torch.compile, by the name of the provider."""
+    """Return the functions to compile with torch.compile, by the name of the implementation."""
     chains = {CHAIN_COMPILED: form.eager}
     if form.library:
         name, library = form.library
@@ -45,7 +46,7 @@ def to_compile(form: Form) -> dict[str, Chain]:
 
 
 def providers_of(form: Form) -> dict[str, Chain]:
-    """Return all installed providers by name, the eager chain first."""
+    """Return all installed implementations by name. The first one is the model's eager code."""
     found: dict[str, Chain] = {EAGER: form.eager}
     found |= ours_of(form)
     if form.library:
@@ -58,7 +59,7 @@ def providers_of(form: Form) -> dict[str, Chain]:
 
 
 def ours_of(form: Form) -> dict[str, Chain]:
-    """Map the name of each mode's results to oxiwarp's call.
+    """Map the result name of each mode to a call of oxiwarp in this mode.
 
     The map is empty if this build of oxiwarp lacks the op.
     """
@@ -70,7 +71,8 @@ def _bound(call: Chain, module: Any) -> Callable[..., Any]:
 
 
 def has_ours(form: Form) -> bool:
-    """Whether this build of oxiwarp has the public function and, for the benchmark of a gradient, the gradient."""
+    """Return True if this build of oxiwarp has the function. To benchmark a gradient, the gradient must
+    exist too."""
     import oxiwarp
 
     gradient = form.gradient or form.op
@@ -91,9 +93,9 @@ def absent(forms: list[Form]) -> list[str]:
 
 @cache
 def installed(module: str) -> Any | None:
-    """Return a peer's module, or None if the import fails."""
+    """Return the module of another library, or None if the import fails."""
     try:
         return importlib.import_module(module)
-    except Exception as error:  # any error means that the peer is not available
+    except Exception as error:  # any error means that the library is not available
         print(f"{module}: not measured ({type(error).__name__}: {error})")
         return None

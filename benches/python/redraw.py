@@ -1,4 +1,5 @@
-"""Draws the plots of an earlier run again, from its results.csv, curve.csv and environment.json. Needs no GPU.
+"""Draws the plots of an earlier run again, from its results.csv, curve.csv and environment.json. It needs no
+GPU.
 
 python benches/python/redraw.py benches/results/latest/<gpu> [--out FOLDER]
 """
@@ -18,7 +19,7 @@ from results import Measurement, Results
 from timing import Time
 
 ALONE = {"same bits": True, "FAIL": False, "not compared": None}
-EXACT_SHARE = 0.1  # In the files, ratios have four decimals. Ratios above this are accurate to 0.1 %.
+EXACT_SHARE = 0.1  # The files store ratios with four decimals. Ratios above this value are accurate to 0.1 %.
 
 
 def lines_of(path: Path) -> list[dict[str, str]]:
@@ -28,14 +29,16 @@ def lines_of(path: Path) -> list[dict[str, str]]:
 
 
 def copy_of(lines: list[dict[str, str]]) -> float:
-    """Compute the device copy's bandwidth in GB/s. Each line has a bandwidth and its ratio to the copy's bandwidth."""
+    """Compute the device copy's bandwidth in GB/s. Each line has a bandwidth and the ratio of this
+    bandwidth to the copy's."""
     shares = [(float(line["gb_per_s"]), float(line["of_copy"])) for line in lines]
     exact = [(rate, share) for rate, share in shares if share >= EXACT_SHARE]
     return median(rate / share for rate, share in exact or shares if share > 0)
 
 
 def read_results(path: Path) -> Results:
-    """Read the results.csv of bench.py. It lacks the size of the largest tensor, which plots do not need."""
+    """Read the results.csv of bench.py. The file lacks the size of the largest tensor, which plots do not
+    need."""
     lines = lines_of(path)
     cases: dict[tuple[str, ...], Measurement] = {}
     for line in lines:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def layer_norm(x: Tensor, eps: float, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-    """Normalise to mean 0 and variance 1 along the last dimension."""
+    """Normalize to mean 0 and variance 1 along the last dimension."""
     centred = x - x.mean(-1, keepdim=True)
     y = centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt()
     y = y if weight is None else y * weight
@@ -18,7 +18,7 @@ def layer_norm(x: Tensor, eps: float, weight: Tensor | None = None, bias: Tensor
 
 
 def rms_norm(x: Tensor, eps: float, weight: Tensor | None = None) -> Tensor:
-    """Normalise to root mean square 1 along the last dimension."""
+    """Normalize to root mean square 1 along the last dimension."""
     y = x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
     return y if weight is None else y * weight
 
@@ -39,13 +39,15 @@ def gelu_tanh(x: Tensor) -> Tensor:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate interleaved pairs of the last dimension. The tables contain every angle twice, in adjacent elements."""
+    """Rotate adjacent pairs of elements in the last dimension. The cos and sin tables repeat each angle in
+    two adjacent elements."""
     even, odd, cos, sin = x[..., 0::2], x[..., 1::2], cos[..., 0::2], sin[..., 0::2]
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
 
 
 def rotate_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate half-split pairs: element `i` of the last dimension's first half with element `i` of its second half."""
+    """Rotate half-split pairs: element `i` of the first half of the last dimension with element `i` of the
+    second half."""
     (first, second), half = x.chunk(2, dim=-1), x.shape[-1] // 2
     cos, sin = cos[..., :half], sin[..., :half]
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

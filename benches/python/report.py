@@ -45,13 +45,14 @@ def _figure(ratio: float | None, inverse: bool = False) -> str:
 
 
 def _ratio(m: Measurement, peer: str) -> str:
-    """Format a baseline's ratio, e.g. `1.08`. If torch.compile was timed in two variants, name the faster variant."""
+    """Format the ratio of a baseline's time to oxiwarp's time, e.g. `1.08`. If torch.compile was timed in
+    two variants, name the faster variant."""
     several = peer == COMPILED and sum(name.startswith(COMPILED) for name in m.times) > 1
     return _figure(m.ratio(peer)) + (f" ({(m.best(peer) or '')[14:-1]})" if several and m.ratio(peer) else "")
 
 
 def show(results: Results, console: Console) -> None:
-    """Print all tables and the goals."""
+    """Print all tables and the performance goals."""
     for op in results.ops:
         console.print(table_of(op, results))
     if results.measurements:
@@ -83,7 +84,7 @@ RATES = ("gb_per_s", "of_copy", "relative_error")
 
 
 def write_csv(results: Results, path: Path) -> None:
-    """Write a line for each op, model and provider."""
+    """Write one line for each op, model and implementation."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow((*COLUMNS, *RATES))
@@ -96,7 +97,7 @@ def write_csv(results: Results, path: Path) -> None:
 
 
 def write_overheads(results: Results, path: Path) -> None:
-    """Write the overheads in µs: calls, import and first calls."""
+    """Write the overheads in µs: Python calls, import, and first calls of ops."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("what", "of", "us"))
@@ -110,7 +111,7 @@ def write_overheads(results: Results, path: Path) -> None:
 
 
 def write_goals(results: Results, path: Path) -> None:
-    """Write each goal, whether it is met, and the figure."""
+    """Write each performance goal, whether it is met, and the measured figure."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("goal", "met", "figure"))

@@ -8,15 +8,15 @@ from forms import Shape
 from providers import CHAIN_COMPILED, EAGER, FLOOR, OURS
 from timing import Time
 
-LARGE = 100e6  # bytes; for larger tensors there is a goal for the bandwidth
+LARGE = 100e6  # in bytes; a performance goal for the bandwidth applies only to larger tensors
 OF_COPY, OF_COPY_BACKWARD = 0.90, 0.80
 EXACT_OVER_FAST = 1.15
 FAST = f"{OURS} fast"
 COMPILED = "torch.compile"
 NOT_MEASURED = "not measured"
 
-# Bandwidth of QuACK's RMSNorm on an H200, divided by the copy bandwidth of the same run. The source is
-# benches/results/README.md.
+# Bandwidth of QuACK's RMSNorm on an H200, divided by the bandwidth of a device copy in the same run. The
+# source is benches/results/README.md.
 QUACK_OF_COPY = {(1, 32768, 3072): 3970 / 4275, (1, 4096, 32768): 4055 / 4275}
 LATENCY_SHAPE, LATENCY = (1, 1024, 2048), 3.9
 
@@ -42,28 +42,30 @@ class Measurement:
 
     @property
     def label(self) -> str:
-        """Text for the shape."""
+        """Return the shape as text."""
         return label_of(self.shape)
 
     @property
     def title(self) -> str:
-        """Model and shape."""
+        """Return the model and the shape as text."""
         return f"{self.model} {self.label}"
 
     def rate(self, provider: str = OURS) -> float:
-        """Return the provider's bandwidth in GB/s."""
+        """Return the bandwidth of the implementation in GB/s."""
         return self.bytes / self.times[provider].median / 1e3
 
     def best(self, peer: str) -> str | None:
-        """Return the fastest measured variant of a baseline (e.g. torch.compile has two), or None if there is
-        none."""
+        """Return the name of the fastest measured variant of a baseline, or None if no variant was measured.
+
+        For example, torch.compile has two variants.
+        """
         names = [name for name in self.times if name == peer or name.startswith(f"{peer}(")]
         return min(names, key=lambda name: self.times[name].median, default=None)
 
     def ratio(self, peer: str, of: str = OURS) -> float | None:
         """Return the time of implementation `peer`, divided by the time of implementation `of`.
 
-        Return None if one of both was not measured.
+        Return None if one of the two implementations was not measured.
         """
         name = self.best(peer)
         if name is None or of not in self.times:
@@ -76,12 +78,14 @@ class Results:
     """Everything that a run measured."""
 
     measurements: list[Measurement] = field(default_factory=list)
-    copies: list[float] = field(default_factory=list)  # GB/s per measurement
+    # bandwidths of the device copy in GB/s, one per measurement
+    copies: list[float] = field(default_factory=list)
     per_call: dict[tuple[str, str], float] = field(default_factory=dict)
     import_seconds: float | None = None
     first_call: dict[str, tuple[float, float]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
-    dropped: list[str] = field(default_factory=list)  # Baselines that fail or are wrong, each with the reason.
+    # Baselines that failed or were wrong, each with the reason.
+    dropped: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)  # Ops that this build of oxiwarp lacks.
     left_out: list[str] = field(default_factory=list)  # Cases that were skipped for time, memory or an error.
 
@@ -92,7 +96,7 @@ class Results:
 
     @property
     def ops(self) -> list[str]:
-        """Names of the measured ops, in their order."""
+        """Return the names of the measured ops, in the order of measurement."""
         return list(dict.fromkeys(m.op for m in self.measurements))
 
     def of(self, op: str) -> list[Measurement]:
@@ -114,7 +118,8 @@ class Goal:
 
 
 def goals(results: Results) -> Iterator[Goal]:
-    """Yield all goals. If a goal covers all cases of an op and a case was skipped, the goal counts as not measured."""
+    """Yield all performance goals. If a goal covers all cases of an op and a case was skipped, the goal
+    counts as not measured."""
     for op in dict.fromkeys([*results.ops, *(case.split()[0] for case in results.left_out)]):
         yield from _goals_of(op, results)
     yield from _goals_of_rms_norm(results)
@@ -125,7 +130,7 @@ def goals(results: Results) -> Iterator[Goal]:
 
 
 def _goals_of(op: str, results: Results) -> Iterator[Goal]:
-    """Yield the goals that apply to every op."""
+    """Yield the performance goals that apply to every op."""
     rows, least = results.of(op), OF_COPY_BACKWARD if op.endswith("_backward") else OF_COPY
     large, left = [m for m in rows if m.largest >= LARGE], results.left_of(op)
     if large or left:
@@ -188,7 +193,8 @@ def _worst(
     figure: str,
     left: int,
 ) -> Goal:
-    """Create a goal that all cases in `rows` must meet. Its text names the worst case. `left` cases were skipped."""
+    """Create a performance goal for all cases in `rows`. Its text names the worst case. `left` is the
+    number of skipped cases."""
     measured = [(found, m.title) for m in rows if (found := value(m)) is not None]
     if not measured:
         return Goal(text, None, NOT_MEASURED)

@@ -10,7 +10,8 @@ Tables = tuple[Tensor, Tensor]
 
 
 def tables(source: Source, *shape: int, dtype: torch.dtype = float32) -> Tables:
-    """Return cos and sin tables of random angles. As in diffusers, each angle occurs in two adjacent elements."""
+    """Return cos and sin tables of random angles. As in diffusers, each angle is stored in two adjacent
+    elements."""
     angles = torch.rand((*shape[:-1], shape[-1] // 2), device=source.device).mul_(2 * math.pi)
     return tuple(f(angles).repeat_interleave(2, dim=-1).to(dtype) for f in (torch.cos, torch.sin))  # type: ignore
 
@@ -18,7 +19,7 @@ def tables(source: Source, *shape: int, dtype: torch.dtype = float32) -> Tables:
 def half_tables(source: Source, *shape: int) -> Tables:
     """Return cos and sin tables in the model's dtype.
 
-    As in transformers, each angle occurs in both halves of a row.
+    As in transformers, the second half of a table row repeats the angles of the first half.
     """
     angles = torch.rand((*shape[:-1], shape[-1] // 2), device=source.device).mul_(2 * math.pi)
     angles = torch.cat((angles, angles), dim=-1)
@@ -26,7 +27,8 @@ def half_tables(source: Source, *shape: int) -> Tables:
 
 
 def flux(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate as diffusers' `embeddings.apply_rotary_emb` (Flux, HunyuanVideo): `x` [B, S, H, D], tables [S, D]."""
+    """Rotate as diffusers' `embeddings.apply_rotary_emb` does (Flux, HunyuanVideo). `x` is [B, S, H, D],
+    the tables are [S, D]."""
     cos, sin = cos[None, :, None, :], sin[None, :, None, :]
     real, imaginary = x.reshape(*x.shape[:-1], -1, 2).unbind(-1)
     rotated = torch.stack([-imaginary, real], dim=-1).flatten(3)
@@ -34,14 +36,16 @@ def flux(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def ltx(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate as `transformer_ltx.apply_rotary_emb`. `x` and the tables are [B, S, heads * D], not split into heads."""
+    """Rotate as `transformer_ltx.apply_rotary_emb` does. `x` and the tables are [B, S, heads * D], not
+    split into heads."""
     real, imaginary = x.unflatten(2, (-1, 2)).unbind(-1)
     rotated = torch.stack([-imaginary, real], dim=-1).flatten(2)
     return (x.float() * cos + rotated.float() * sin).to(x.dtype)
 
 
 def wan(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate as the `apply_rotary_emb` in WanAttnProcessor, with `x` [B, S, H, D] and tables [1, S, 1, D]."""
+    """Rotate as the `apply_rotary_emb` in WanAttnProcessor does, with `x` [B, S, H, D] and tables [1, S,
+    1, D]."""
     first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
     cos, sin = cos[..., 0::2], sin[..., 1::2]
     out = torch.empty_like(x)
@@ -51,20 +55,22 @@ def wan(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def qwen_image(x: Tensor, turn: Tensor) -> Tensor:
-    """Rotate as `apply_rotary_emb_qwen`, with `x` [B, S, H, D] and one complex64 table [S, D / 2]."""
+    """Rotate as `apply_rotary_emb_qwen` does, with `x` [B, S, H, D] and one complex64 table [S, D / 2]."""
     pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
     return torch.view_as_real(pairs * turn.unsqueeze(1)).flatten(3).type_as(x)
 
 
 def llama(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Run transformers' `apply_rotary_pos_emb` for `x` [B, H, S, D]: three roundings."""
+    """Compute transformers' `apply_rotary_pos_emb` for `x` [B, H, S, D]. The computation has three
+    roundings."""
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     first, second = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
     return (x * cos) + (torch.cat((-second, first), dim=-1) * sin)
 
 
 def mochi(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate as `apply_rotary_emb` of MochiAttnProcessor2_0: `x` [B, S, H, D], tables per head [S, H, D / 2]."""
+    """Rotate as the `apply_rotary_emb` in MochiAttnProcessor2_0 does. `x` is [B, S, H, D], the tables are
+    [S, H, D / 2]."""
     even, odd = x[..., 0::2].float(), x[..., 1::2].float()
     first, second = (even * cos - odd * sin).to(x.dtype), (even * sin + odd * cos).to(x.dtype)
     return torch.stack([first, second], dim=-1).flatten(-2)

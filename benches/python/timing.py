@@ -1,15 +1,18 @@
-"""Measures GPU times by replays of CUDA graphs over rotated buffers. The compared implementations run alternately.
+"""Measures GPU times by replays of CUDA graphs over rotated buffers. The compared implementations run
+alternately.
 
-A graph of many calls excludes Python time and launch gaps. Its calls rotate through many sets of inputs, and each call
-writes separate results, so no call finds its data in the L2 cache. All results stay alive during the capture. Otherwise
-the graph's private memory pool would give the block of a freed result to the next call. That block would stay in the L2
-cache, and small shapes would look too fast.
+A graph of many calls excludes Python time and launch gaps. Its calls rotate through many sets of inputs, and
+each call writes to separate result tensors. No call therefore finds its data in the L2 cache. All results
+stay alive during the capture. Otherwise the graph's private memory pool would give the block of a freed
+result to the next call. That block would stay in the L2 cache, and small shapes would look too fast.
 
 The implementations alternate, so that a change of the clock rate affects all of them. Each measurement of an
 implementation has two graph replays, and only the second replay is timed. The first replay evicts the data
-that the previous implementation left in the L2 cache. A large device-to-device copy is measured in
-alternation too, to get the memory bandwidth at that time. The copy is not in a graph, because graphs copy
-with a copy engine. On an H200, this engine moves 2767 GB/s instead of 4200.
+that the previous implementation left in the L2 cache.
+
+A large device-to-device copy is measured in alternation with the implementations. It gives the memory
+bandwidth at that time. The copy is not in a graph, because a graph runs a copy on a DMA copy engine. On an
+H200, the copy engine moves 2767 GB/s, but a copy outside of a graph moves 4200 GB/s.
 """
 
 import math
@@ -22,13 +25,14 @@ import torch
 from forms import DTYPE, Inputs, Result, bytes_of, tuple_of
 
 ROTATED = 800e6  # All input sets together have at least this many bytes, and at least three times the L2 cache.
-SMALL = 2**20  # Input sets share tensors with fewer bytes, because these are parameters.
-CALLS = 20  # A graph has at least this many calls, if there is memory for their results.
+SMALL = 2**20  # Tensors with fewer bytes are taken as parameters, so all input sets share them.
+CALLS = 20  # A graph has at least this many calls, if the memory is sufficient for their results.
 RESULTS = 1 / 24  # The results of a graph take at most this fraction of the GPU memory.
-SLOW = 200  # A call is slow if it takes more than this many µs, which is longer than its launch.
+SLOW = 200  # A call that takes more than this many µs is slow. Such a call takes longer than its launch.
 LONGEST = 4e3  # A graph of slow calls has so few calls that a replay takes about this many µs.
-COPIES = 4  # A turn of the device copy makes this many copies.
-COPY_BYTES = 2**29  # The copied tensor has at least this many bytes, and up to twice as many if memory allows.
+COPIES = 4  # One measurement of the device copy makes this many copies.
+# The copied tensor has at least this many bytes. It has up to twice as many if the memory is sufficient.
+COPY_BYTES = 2**29
 COPY = "copy"
 
 
@@ -42,26 +46,27 @@ class Time:
 
     @staticmethod
     def of(samples: list[float]) -> "Time":
-        """Create from times in microseconds. A single time is the median and both percentiles."""
+        """Create a `Time` from times in microseconds. A single time serves as the median and as both
+        percentiles."""
         deciles = quantiles(samples, n=10) if len(samples) > 1 else samples
         return Time(median(samples), deciles[0], deciles[-1])
 
 
 @dataclass(frozen=True)
 class Turn:
-    """The work that one implementation does when its measurement is due.
+    """The work of one implementation in one measurement.
 
-    `run` enqueues `calls` calls on the stream.
+    `run` enqueues `calls` calls of the implementation on the stream.
     """
 
     run: Callable[[], object]
     calls: int
     keep: object
-    """The graph's inputs and results, which must stay alive while `run` is in use."""
+    """The inputs and results of the CUDA graph. They must stay alive while `run` is in use."""
 
 
 def sets_for(input_bytes: int, device: torch.device) -> int:
-    """Return the number of input sets to rotate."""
+    """Return the number of input sets to rotate through."""
     return max(2, math.ceil(max(ROTATED, 3 * _l2(device)) / input_bytes))
 
 
@@ -73,13 +78,14 @@ def rotated(make: Callable[[], Inputs], count: int) -> list[Inputs]:
 
 
 def calls_for(output_bytes: int, sets: int, device: torch.device) -> int:
-    """Return the number of calls in a graph: one per input set, or more up to `CALLS` if memory allows."""
+    """Return the number of calls in a CUDA graph. It is at least the number of input sets, and up to
+    `CALLS` if memory allows."""
     room = int(torch.cuda.get_device_properties(device).total_memory * RESULTS)
     return max(sets, min(CALLS, room // output_bytes))
 
 
 def capture(prepare: Callable[[Inputs], Callable[[], Result]], sets: list[Inputs], calls: int) -> Turn:
-    """Capture a graph of at most `calls` calls over the input sets, and keep all results alive.
+    """Capture a CUDA graph of at most `calls` calls over the input sets, and keep all results alive.
 
     `prepare` returns the call for one set of inputs. For a gradient, `prepare` also runs the forward pass.
     The forward pass runs on the capturing stream, because autograd runs a backward pass on the stream of its
@@ -89,7 +95,7 @@ def capture(prepare: Callable[[Inputs], Callable[[], Result]], sets: list[Inputs
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         prepared = [prepare(inputs) for inputs in sets]
-        for call in prepared[:2]:  # compiles, loads, allocates
+        for call in prepared[:2]:  # the first calls compile, load and allocate
             call()
         begin, end = _events()
         begin.record()
@@ -109,7 +115,7 @@ def capture(prepare: Callable[[Inputs], Callable[[], Result]], sets: list[Inputs
 
 
 def copy_turn(device: torch.device) -> tuple[Turn, int]:
-    """Return a `Turn` (one measurement) that makes several large device copies.
+    """Return a `Turn` (the work of one measurement) that makes several large device copies.
 
     Also return the number of bytes that one copy reads and writes.
     """
@@ -126,7 +132,8 @@ def copy_turn(device: torch.device) -> tuple[Turn, int]:
 
 
 def race(turns: dict[str, Turn], rounds: int) -> dict[str, Time]:
-    """Map implementations to their time per call. Each of `rounds` rounds starts with a different implementation."""
+    """Map the name of each implementation to its time per call. Each of `rounds` rounds starts with a
+    different implementation."""
     for turn in turns.values():
         for _ in range(2):
             turn.run()
@@ -155,7 +162,8 @@ def _events() -> tuple[torch.cuda.Event, torch.cuda.Event]:
 
 @cache
 def _capturing(device: int) -> torch.cuda.Stream:
-    """Return the one stream for all captures, because the allocator reuses blocks only within a stream."""
+    """Return the only stream for all captures, because torch's caching allocator reuses blocks only within
+    a stream."""
     return torch.cuda.Stream(device)
 
 

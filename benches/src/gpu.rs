@@ -3,7 +3,8 @@ use std::time::Duration;
 
 use oxiwarp::{Device, Event, Graph, OwnedStream, Result, Stream};
 
-/// Bytes of traffic after which no earlier data is in L2: three times the L2 size of an H200, which is 60 MB.
+/// Bytes of memory traffic after which no earlier data is in the L2 cache: three times the L2 size of an H200
+/// (60 MB).
 pub const FLUSH_BYTES: usize = 180 << 20;
 /// Minimum launches per captured graph. With so many launches, the gap between two graph replays is
 /// negligible.
@@ -90,11 +91,12 @@ impl Gpu {
     }
 
     /// Returns the median GPU time of a device-to-device copy between buffers that are not in the L2 cache.
-    /// `bytes` counts the bytes read plus the bytes written.
+    /// `bytes` is the number of bytes read plus the number of bytes written.
     ///
-    /// Two ways of copying are timed, and the shorter time is returned. In the first way, copies are launched
-    /// one by one, so launch latency limits short copies. In the second way, the copies are nodes of a CUDA
-    /// graph. These nodes run on a copy engine, which is slower than a copy kernel for large copies.
+    /// The function times the copy in two ways and returns the shorter time. In the first way, copies are
+    /// launched one by one, so that launch latency limits short copies. In the second way, the copies are
+    /// nodes of a CUDA graph. These nodes run on a copy engine, which is slower than a copy kernel for large
+    /// copies.
     ///
     /// # Errors
     /// There is not enough memory, or the driver fails.

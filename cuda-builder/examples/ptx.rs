@@ -1,11 +1,11 @@
-//! Compiles only some units (PTX modules) of a device crate for one architecture, and copies their PTX into a
+//! Compiles only some units (parts of the device crate) for one architecture, and copies their PTX into a
 //! folder.
 //!
 //! A few units compile in seconds, while the whole crate takes minutes. You can read the PTX in the folder.
-//! You can also pass a copy of `target/ptx` as the folder. If `OXIWARP_PTX_DIR` names this copy, the next
-//! build of oxiwarp uses the new PTX.
+//! The folder may also be a copy of `target/ptx`, in which the new PTX replaces the old PTX. If the
+//! environment variable `OXIWARP_PTX_DIR` names this copy, the next build of oxiwarp uses the new PTX.
 //!
-//! `cargo run -p oxiwarp-cuda-builder --example ptx -- kernels-gpu sm_90 /tmp/ptx rope qk_norm_rope`
+//! Example: `cargo run -p oxiwarp-cuda-builder --example ptx -- kernels-gpu sm_90 /tmp/ptx rope qk_norm_rope`
 use std::path::Path;
 use std::{env, error, fs};
 

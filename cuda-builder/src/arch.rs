@@ -23,8 +23,8 @@ macro_rules! archs {
 
             /// Returns the PTX ISA version that the compiler writes for this architecture, times ten.
             ///
-            /// For each architecture, this function returns the lowest version with all instructions that the
-            /// kernels use, because an old driver rejects newer PTX:
+            /// An old driver rejects newer PTX. For each architecture, the function therefore returns the
+            /// lowest version that has all instructions of the kernels:
             /// - 7.4 up to `sm_87`, for `ld.global.nc.L1::no_allocate` (driver R470 and newer). The other
             ///   instructions need at most 7.2.
             /// - 7.8 for `sm_89`. This version introduced `sm_89`.

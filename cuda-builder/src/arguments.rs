@@ -1,5 +1,5 @@
-//! Replaces the placeholder `@argument_<n>` in PTX by the name of a kernel parameter, so that a kernel can
-//! take the address of the parameter.
+//! Replaces the placeholder `@argument_<n>` in PTX by the name of a kernel parameter. A kernel can then take
+//! the address of the parameter.
 //!
 //! TMA reads a tensor map directly from the kernel's parameters, so the kernel needs the address of the
 //! parameter. A Rust reference to the argument would point to a copy. Therefore inline assembly contains the
@@ -10,11 +10,11 @@
 
 use crate::scan::functions;
 
-/// The placeholder without the argument's number at its end.
+/// The start of a placeholder. The number of the kernel argument follows.
 const MARK: &str = "@argument_";
 
-/// Returns the PTX text with parameter names instead of the placeholders `@argument_<n>`. The parameters with
-/// a placeholder are tensor maps and are aligned to 64 bytes.
+/// Returns the PTX text with parameter names instead of the placeholders `@argument_<n>`. If a parameter has
+/// a placeholder, it is a tensor map, and the function aligns it to 64 bytes.
 pub(crate) fn name(ptx: &str) -> String {
     let mut text = String::with_capacity(ptx.len());
     let functions = functions(ptx);

@@ -1,5 +1,5 @@
-//! The builder of a device crate reads the settings, compiles all architectures in parallel and writes the
-//! PTX files.
+//! The builder of a device crate. It reads the settings, compiles all architectures in parallel and writes
+//! the PTX files.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -10,7 +10,7 @@ use crate::{Arch, Built, Error, PtxFile, files, prebuilt, stamp, toolchain};
 /// Name of the environment variable that enables line information.
 const LINE_INFO: &str = "OXIWARP_LINE_INFO";
 
-/// Builds a device crate to PTX; see the [crate's documentation](crate).
+/// Builds a device crate to PTX. The [crate's documentation](crate) describes the steps.
 #[derive(Clone, Debug)]
 #[must_use = "nothing happens before .build()"]
 pub struct CudaBuilder {
@@ -28,7 +28,7 @@ pub struct CudaBuilder {
     accept_stale: bool,
 }
 
-/// Destination of the PTX copies that users can read and reuse.
+/// Folder to which the builder copies the PTX, so that users can read and reuse it.
 #[derive(Clone, Debug)]
 enum Copy {
     TargetFolder,
@@ -37,8 +37,8 @@ enum Copy {
 }
 
 impl CudaBuilder {
-    /// Creates a builder for the device crate in `crate_dir`. A relative path is relative to the package of
-    /// the build script.
+    /// Creates a builder for the device crate in the folder `crate_dir`. A relative path is relative to the
+    /// package of the build script.
     pub fn new(crate_dir: impl Into<PathBuf>) -> CudaBuilder {
         CudaBuilder {
             crate_dir: crate_dir.into(),
@@ -71,13 +71,14 @@ impl CudaBuilder {
         self
     }
 
-    /// Compiles the crate once per unit, with `--cfg unit --cfg unit="<name>"`, into one PTX file per unit.
+    /// Compiles the crate once per unit (part of the crate), with `--cfg unit --cfg unit="<name>"`, into one
+    /// PTX file per unit.
     ///
     /// After an edit, the builder compiles only the units that use a changed source. Without units, the whole
     /// crate becomes one PTX file.
     ///
-    /// The crate marks a module of one unit with `#[cfg(any(not(unit), unit = "<name>"))]`. A build without
-    /// units, for example a build for the host, then contains all modules.
+    /// If a module belongs to one unit, the crate marks it with `#[cfg(any(not(unit), unit = "<name>"))]`. A
+    /// build without units, for example a build for the host, then contains all modules.
     pub fn units(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> CudaBuilder {
         self.units.extend(names.into_iter().map(Into::into));
         self
@@ -98,15 +99,16 @@ impl CudaBuilder {
 
     /// Keeps `.loc` lines in the PTX, so that profilers and sanitizers show Rust sources.
     ///
-    /// `OXIWARP_LINE_INFO=1` has the same effect. The instructions and the number of registers do not change.
-    /// However, the PTX becomes several times longer, and the driver must parse it at the first launch of a
-    /// kernel. Default: false.
+    /// The environment variable `OXIWARP_LINE_INFO=1` has the same effect. The instructions and the number of
+    /// registers do not change. However, the PTX becomes several times longer, and the driver must parse it
+    /// at the first launch of a kernel. Default: false.
     pub fn line_info(mut self, keep: bool) -> CudaBuilder {
         self.line_info = keep;
         self
     }
 
-    /// Runs the nested cargo with `--locked`. A missing or outdated lock file is then an error.
+    /// Runs the nested cargo (for device code) with `--locked`. A missing or outdated lock file is then an
+    /// error.
     ///
     /// The flags `--locked`, `--frozen` and `--offline` of the outer cargo have no effect on the nested
     /// cargo. To build device code offline, set the environment variable `CARGO_NET_OFFLINE=true`.
@@ -121,7 +123,8 @@ impl CudaBuilder {
         self
     }
 
-    /// Uses this target folder for the nested cargo instead of the target folder of the host build.
+    /// Uses this target folder for the nested cargo (for device code) instead of the target folder of the
+    /// host build.
     pub fn target_dir(mut self, folder: impl Into<PathBuf>) -> CudaBuilder {
         self.target_dir = Some(folder.into());
         self
@@ -129,8 +132,8 @@ impl CudaBuilder {
 
     /// Copies the PTX to `<folder>/<package>` instead of `<target>/ptx/<package>`.
     ///
-    /// If the builder has units, it removes the copies of units that no longer exist, for the package and the
-    /// architectures of this build.
+    /// If the builder has units (parts of the crate), it removes the copies of units that no longer exist. It
+    /// does so only for the package and the architectures of this build.
     pub fn copy_to(mut self, folder: impl Into<PathBuf>) -> CudaBuilder {
         self.copy_to = Copy::To(folder.into());
         self
@@ -149,16 +152,16 @@ impl CudaBuilder {
         self
     }
 
-    /// Accepts prebuilt PTX that was edited or whose sources changed. The host must not launch a kernel whose
-    /// arguments changed after the PTX was compiled. Default: false.
+    /// Accepts prebuilt PTX that was edited or whose sources have changed. The host must not launch a kernel
+    /// whose arguments have changed since the PTX was compiled. Default: false.
     pub fn accept_stale(mut self, accept: bool) -> CudaBuilder {
         self.accept_stale = accept;
         self
     }
 
-    /// Compiles the PTX or takes prebuilt PTX, and prints the `cargo:rerun-if` lines.
+    /// Compiles the PTX or takes prebuilt PTX, and prints the `cargo:rerun-if` lines for cargo.
     ///
-    /// The PTX file is `<arch>.ptx`, or `<arch>/<unit>.ptx` if there are units.
+    /// The PTX file is `<arch>.ptx`, or `<arch>/<unit>.ptx` if the crate is split into units.
     pub fn build(self) -> Result<Built, Error> {
         if self.archs.is_empty() {
             return Err(Error::NoArch);
@@ -211,7 +214,8 @@ impl CudaBuilder {
         Ok(Built { files, copies, inputs, warnings })
     }
 
-    /// Returns the units to compile for each architecture. `None` stands for the whole crate.
+    /// Returns the units (parts of the crate) to compile for each architecture. `None` stands for the whole
+    /// crate.
     fn parts(&self) -> Vec<Option<&str>> {
         match &self.units[..] {
             [] => vec![None],
@@ -232,11 +236,11 @@ impl CudaBuilder {
         files
     }
 
-    /// Compiles the PTX with the nested cargo.
+    /// Compiles the PTX with the nested cargo (for device code).
     fn compile(&self, crate_dir: &Path, package: &str) -> Result<Texts, Error> {
         let rustc = toolchain::check(crate_dir, self.toolchain.as_deref())?;
-        // The folder names contain a hash of a path. Crates with the same name, and different workspaces,
-        // therefore have separate folders.
+        // The folder names contain a hash of a path. Crates with the same name therefore have separate
+        // folders, and so do different workspaces.
         let hash = |folder: &Path| stamp::hash(folder.as_os_str().as_encoded_bytes());
         let target = self.target()?;
         let folder = target.join("cuda-builder");

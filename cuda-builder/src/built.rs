@@ -10,7 +10,7 @@ use crate::Arch;
 pub struct PtxFile {
     /// Architecture of the PTX.
     pub arch: Arch,
-    /// Unit in the file, or `None` for the whole crate.
+    /// The unit (part of the crate) in the file, or `None` if the file contains the whole crate.
     pub unit: Option<String>,
     /// Path of the file.
     pub path: PathBuf,
@@ -27,7 +27,7 @@ pub struct Built {
 
 impl Built {
     /// Returns the path of the PTX file of the whole crate for an architecture. Returns `None` if the builder
-    /// has units, or does not have this architecture.
+    /// does not have this architecture, or if the crate is split into units.
     pub fn ptx(&self, arch: Arch) -> Option<&Path> {
         self.find(arch, None)
     }
@@ -38,18 +38,17 @@ impl Built {
         self.find(arch, Some(unit))
     }
 
-    /// Returns all PTX files, ordered by architecture, then by unit. Architectures and units have the order
-    /// in which the build script passed them to the builder.
+    /// Returns all PTX files, ordered by architecture, then by unit (part of the crate). Architectures and
+    /// units have the order in which the build script passed them to the builder.
     pub fn files(&self) -> &[PtxFile] {
         &self.files
     }
 
-    /// Returns the paths of the copies that the builder made of the PTX files, in the order of
-    /// [`Built::files`]. A copy starts with comments that name the sources of the PTX. A later build can use
-    /// the copies as prebuilt PTX.
+    /// Returns the paths of the copies of the PTX files, in the order of [`Built::files`]. A copy starts with
+    /// comments that name the sources of the PTX. A later build can use the copies as prebuilt PTX.
     ///
-    /// The list is empty after [`no_copy`](crate::CudaBuilder::no_copy), or if the builder took prebuilt PTX
-    /// from the folder to which it would copy.
+    /// The list is empty after a call of [`no_copy`](crate::CudaBuilder::no_copy). It is also empty if the
+    /// builder took prebuilt PTX from the folder to which it would copy.
     pub fn copies(&self) -> &[PtxFile] {
         &self.copies
     }
@@ -62,8 +61,8 @@ impl Built {
         &self.inputs
     }
 
-    /// Returns the distinct warnings of the compiler. For prebuilt PTX, returns the warning that files are
-    /// stale, if there is one.
+    /// Returns the distinct warnings of the compiler. If prebuilt PTX is stale (older than its sources),
+    /// returns a warning that says so.
     ///
     /// The builder has already printed `cargo:warning` for each of these warnings.
     pub fn warnings(&self) -> &[String] {

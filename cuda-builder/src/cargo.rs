@@ -1,8 +1,8 @@
-//! The nested cargo. One run compiles a device crate, or one unit (part) of the crate, for one architecture
-//! to one PTX file.
+//! Runs the nested cargo, the second cargo that compiles device code. One run compiles a device crate, or one
+//! unit (part) of the crate, for one architecture to one PTX file.
 //!
-//! rustc writes the PTX itself, after its link-time optimization. Only a crate that calls functions of other
-//! objects, such as libdevice, needs the linker.
+//! rustc writes the PTX itself, after its link-time optimization. A linker is necessary only if the crate
+//! calls functions of other objects, such as libdevice.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,9 +13,9 @@ use std::{fs, thread};
 use crate::record::{Compiled, Record};
 use crate::{Arch, Error, arguments, comments, entry, files, scan, stamp, toolchain};
 
-/// Profile settings of the device crate. They are the same for all architectures.
+/// Profile settings of the device crate, which are the same for all architectures.
 ///
-/// Fat LTO and one codegen unit allow LLVM to inline all device code. Fast kernels depend on this inlining.
+/// Fat LTO and one codegen unit allow LLVM to inline all device code. Kernels are slow without this inlining.
 const PROFILE: [&str; 7] = [
     "opt-level=3",
     "lto=\"fat\"",
@@ -28,16 +28,16 @@ const PROFILE: [&str; 7] = [
 
 /// LLVM options for loop unrolling.
 ///
-/// A thread keeps an array of packs (16-byte vectors) in registers. The loops over this array must be
-/// unrolled completely, because an array that a loop variable indexes is stored in local memory. With LLVM's
-/// default threshold, only loops over a few packs are unrolled.
+/// A thread keeps an array of packs (16-byte vectors) in registers. LLVM must unroll the loops over this
+/// array completely, because an array that a loop variable indexes is stored in local memory. With its
+/// default threshold, LLVM unrolls only loops over a few packs.
 ///
 /// The higher threshold also affects the unrolling of loops with a runtime trip count, and loop unswitching.
 /// Each of these two optimizations produced kernels of a megabyte, so both optimizations are disabled.
 const UNROLL: &str = "-Cllvm-args=-unroll-threshold=20000 -unroll-runtime=false -unswitch-threshold=0";
 
-/// LLVM's pipeline of optimization level 2 runs once more after each optimization of rustc. Without it, six
-/// kernels spill registers.
+/// Runs LLVM's pipeline of optimization level 2 once more after each optimization run of rustc. Without this
+/// option, six kernels spill registers.
 const PASSES: &str = "-Cpasses=default<O2>";
 
 const TARGET: &str = "nvptx64-nvidia-cuda";
@@ -45,44 +45,44 @@ const TARGET: &str = "nvptx64-nvidia-cuda";
 /// Name of the PTX file that rustc writes.
 const ASSEMBLY: &str = "rustc.ptx";
 
-/// The only cargo argument that does not affect the PTX.
+/// The only cargo argument that does not affect the PTX. A change of this argument causes no compilation.
 const LOCKED: &str = "--locked";
 
-/// Functions of the CUDA driver, which a PTX file declares and does not define.
+/// Functions that the CUDA driver provides. A PTX file only declares these functions.
 const SYSTEM_CALLS: [&str; 5] = ["vprintf", "malloc", "free", "__assertfail", "cudaGetParameterBufferV2"];
 
-/// Whether `llvm-bitcode-linker` makes the PTX.
+/// Says whether rustc or the tool `llvm-bitcode-linker` writes the PTX.
 #[derive(Clone, Copy, PartialEq)]
 enum Linker {
-    /// rustc writes the PTX of the crate and its Rust dependencies.
+    /// rustc writes the PTX of the crate and of its Rust dependencies.
     Unused,
-    /// The linker adds `compiler_builtins` and the files of `-Clink-arg`. It also optimizes the whole program
-    /// once more.
+    /// The linker adds the crate `compiler_builtins` and the files that `-Clink-arg` names. It also optimizes
+    /// the whole program once more.
     Used,
 }
 
-/// Settings to compile a device crate for any architecture.
+/// Settings for the compilation of a device crate, which are the same for all architectures.
 pub(crate) struct Compilation<'a> {
     pub(crate) crate_dir: &'a Path,
     /// Name of the crate's package.
     pub(crate) package: &'a str,
-    /// Folder for the results of this crate, with one folder per architecture.
+    /// Folder for the results of this crate. It contains one folder per architecture.
     pub(crate) target_dir: &'a Path,
-    /// Folder for intermediate files, with one folder per architecture. The device crates of a workspace
-    /// share this folder, so that `core` is compiled once per architecture.
+    /// Folder for intermediate files. It contains one folder per architecture. All device crates of a
+    /// workspace use this folder, so that `core` is compiled once per architecture.
     pub(crate) build_dir: &'a Path,
     pub(crate) toolchain: Option<&'a str>,
     /// Version of the compiler.
     pub(crate) rustc: &'a str,
     pub(crate) rustc_args: &'a [String],
     pub(crate) line_info: bool,
-    /// Whether to pass `--locked` to the nested cargo, which then must not change the lock file.
+    /// Whether the nested cargo gets the flag `--locked`. With this flag, it must not change the lock file.
     pub(crate) locked: bool,
 }
 
 /// Result of one run of cargo.
 struct Output {
-    /// PTX as the compiler wrote it.
+    /// The PTX as the compiler wrote it.
     ptx: String,
     /// The list of the sources, in the format of Make.
     dep_info: String,
@@ -90,9 +90,9 @@ struct Output {
     said: String,
 }
 
-/// Result of a whole build.
+/// Result of a whole build, with all architectures and units.
 pub(crate) struct Texts {
-    /// PTX texts with stamps, ordered by architecture, then by unit.
+    /// PTX texts with stamps (comments with hashes at the start), ordered by architecture, then by unit.
     pub(crate) ptx: Vec<String>,
     /// Files on which the PTX depends.
     pub(crate) inputs: Vec<PathBuf>,
@@ -100,7 +100,7 @@ pub(crate) struct Texts {
 }
 
 impl Compilation<'_> {
-    /// Compiles every unit for every architecture.
+    /// Compiles every unit (part of the crate) for every architecture.
     ///
     /// The architectures are compiled in parallel, even if there are more architectures than processors. The
     /// units of one architecture are compiled one after another.
@@ -124,10 +124,11 @@ impl Compilation<'_> {
         Ok(Texts { ptx, inputs, warnings })
     }
 
-    /// Compiles a unit, or the whole crate, for one architecture. If no input has changed, returns the result
-    /// that the last build recorded.
+    /// Compiles a unit (part of the crate), or the whole crate, for one architecture. If no input has changed
+    /// since the last build, returns the result that this build recorded.
     fn run(&self, arch: Arch, unit: Option<&str>) -> Result<Compiled, Error> {
-        // Each unit has its own result folder, because cargo names the result after the crate for every unit.
+        // cargo names the result after the crate for every unit. Each unit therefore has its own result
+        // folder.
         let arch_dir = self.target_dir.join(arch.name());
         let target_dir = unit.map_or(arch_dir.clone(), |unit| arch_dir.join("units").join(unit));
         let cargo = self.cargo(&target_dir, arch, unit, Linker::Unused);
@@ -136,8 +137,8 @@ impl Compilation<'_> {
         let flags = self.rustflags(arch);
         let key =
             format!("{} {} {:?} {settings:?} {flags:?} {args:?}", self.rustc, finishing(), self.crate_dir);
-        // Another build, with different rustc flags, writes to the same paths. The lock delays the other
-        // build until this build has read and recorded its files.
+        // Another build, with different rustc flags, writes to the same paths. The lock makes the other build
+        // wait until this build has read and recorded its files.
         let _lock = files::lock(&arch_dir.join("lock"))?;
         let record = Record { file: &target_dir.join("record"), key };
         if let Some(kept) = record.load() {
@@ -151,8 +152,8 @@ impl Compilation<'_> {
         let Output { ptx, dep_info, said } = built;
         let text = self.finish(&ptx).map_err(|source| Error::Entry { arch, source })?;
         let sources = files::own_sources(files::dep_info(&dep_info));
-        // The stamp (hashes of the sources, at the start of the PTX) omits sources that a build script
-        // generated. Such sources do not exist in a build that uses prebuilt PTX.
+        // The stamp is a list of hashes of the sources, at the start of the PTX. It omits sources that a
+        // build script generated. Such sources do not exist in a build that uses prebuilt PTX.
         let written: Vec<_> =
             sources.iter().filter(|path| !path.starts_with(self.build_dir)).cloned().collect();
         let label = stamp::label(self.package, unit, arch, self.rustc_args);
@@ -197,13 +198,14 @@ impl Compilation<'_> {
 
     fn cargo(&self, target_dir: &Path, arch: Arch, unit: Option<&str>, linker: Linker) -> Command {
         let mut cargo = toolchain::tool("cargo", self.crate_dir, self.toolchain);
-        // Do not use the `build.build-dir` of the user's settings: if several workspaces share that folder,
-        // cargo's lock in the folder also blocks unrelated builds.
+        // Do not use the folder `build.build-dir` of the user's settings. If several workspaces share this
+        // folder, cargo's lock in it also blocks unrelated builds.
         cargo.env("CARGO_BUILD_BUILD_DIR", self.build_dir.join(arch.name()));
         cargo.env("CARGO_ENCODED_RUSTFLAGS", self.rustflags(arch).join("\u{1f}"));
         cargo.args(["rustc", "--release", "--lib", "--crate-type=cdylib", "--target", TARGET]);
         cargo.args(["-Zbuild-std=core", "--message-format=json-render-diagnostics", "--color=never"]);
-        // Features of host crates in the same workspace, such as `std`, must not reach the device crate.
+        // Features of host crates in the same workspace, such as `std`, must not be enabled in the device
+        // crate.
         cargo.args(["-Zfeature-unification", "--config", "resolver.feature-unification=\"selected\""]);
         cargo.arg("--target-dir").arg(target_dir).args(self.locked.then_some(LOCKED));
         // `line-tables-only` would write `.target …, debug`, which disables ptxas optimization.
@@ -236,7 +238,7 @@ impl Compilation<'_> {
         flags
     }
 
-    /// Post-processes the compiler's PTX: writes launch bounds and parameter names, and removes comments and
+    /// Post-processes the compiler's PTX. Writes launch bounds and parameter names, and removes comments and
     /// absolute paths.
     fn finish(&self, ptx: &str) -> Result<String, entry::EntryError> {
         let workspace = files::ancestor_with(self.crate_dir, "Cargo.lock");
@@ -245,8 +247,8 @@ impl Compilation<'_> {
     }
 }
 
-/// Returns a hash of the source code of the post-processing. The hash is part of the key of each build
-/// record, so a change of the post-processing invalidates all records.
+/// Returns a hash of the source code of the post-processing. This hash is part of the key of each build
+/// record. A change of the post-processing therefore invalidates all records.
 fn finishing() -> String {
     let sources = [
         include_str!("arguments.rs"),
@@ -266,7 +268,8 @@ fn library(messages: &str) -> Option<&str> {
     name.split('"').next()
 }
 
-/// Returns the first line of each warning of the device crate together with its source location.
+/// Returns the first line of each warning of the device crate, followed by the source location of the
+/// warning.
 fn warnings(said: &str) -> Vec<String> {
     let lines: Vec<&str> = said.lines().collect();
     let place = |at: usize| lines.get(at + 1).filter(|next| next.trim_start().starts_with("-->"));

@@ -1,13 +1,12 @@
-//! Moves launch bounds from a kernel's body to the head of its PTX entry.
+//! Moves launch bounds from the body of a kernel to the head of its PTX entry.
 //!
-//! Directives such as `.maxntid` belong between an entry's parameters and its body. Rust has no attribute for
-//! these directives, so a kernel declares its directives in an inline assembly comment:
-//!
+//! PTX directives such as `.maxntid` belong between an entry's parameters and its body. Rust has no attribute
+//! for these directives. A kernel therefore declares its directives in an inline assembly comment:
 //! ```text
 //! asm!("//@entry .maxntid 256, 1, 1 .minnctapersm 4", options(nomem, nostack, preserves_flags));
 //! ```
 //!
-//! [`write_directives`] rewrites the compiler's output as follows:
+//! The function [`write_directives`] rewrites the compiler's output as follows:
 //!
 //! ```text
 //! .visible .entry k(                       .visible .entry k(
@@ -20,10 +19,10 @@
 //!                                          }
 //! ```
 //!
-//! Without `.maxntid`, ptxas may use more registers per thread than the launch allows, and it ignores
-//! `setmaxnreg`. Inlining may move the `//@entry` comment to any line of the body or duplicate it.
-//! [`write_directives`] writes equal directives once. An `//@entry` comment in a function that is not an
-//! entry is an error, because its launch bounds would have no effect.
+//! Without `.maxntid`, ptxas may use more registers per thread than the launch allows, and ptxas ignores
+//! `setmaxnreg`. Inlining may move the `//@entry` comment to any line of the body or duplicate it. If a
+//! directive appears several times, [`write_directives`] writes it once. An `//@entry` comment in a function
+//! that is not an entry is an error, because its launch bounds would have no effect.
 
 use std::fmt;
 
@@ -41,7 +40,7 @@ const KNOWN: &[&str] = &[
     "explicitcluster",
 ];
 
-/// Reason why the directives of a kernel cannot be written.
+/// Reason why the directives (such as `.maxntid`) of a kernel cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntryError {
@@ -64,8 +63,8 @@ pub enum EntryError {
         /// The part of the comment that could not be parsed.
         text: String,
     },
-    /// The `//@entry` comment is in a function that is not an entry and that the compiler did not inline into
-    /// an entry.
+    /// The `//@entry` comment is in a function that is not an entry. The compiler has not inlined this
+    /// function into an entry.
     #[error("launch bounds in {function}, which is not an entry: make it and its callers #[inline(always)]")]
     NotAnEntry {
         /// The function's name.
@@ -105,10 +104,10 @@ impl fmt::Display for Directive {
     }
 }
 
-/// Finds every `//@entry` comment of a PTX text. Moves the directives of the comment, such as `.maxntid`,
+/// Finds every `//@entry` comment of a PTX text. Moves the directives in the comment, such as `.maxntid`,
 /// from the entry's body to the lines before the body.
 ///
-/// A text without such comments is returned unchanged.
+/// If a text has no such comments, the function returns it unchanged.
 pub fn write_directives(ptx: &str) -> Result<String, EntryError> {
     let mut text = String::with_capacity(ptx.len());
     let mut copied = 0;
@@ -137,8 +136,8 @@ fn directives(ptx: &str, function: &Function) -> Result<Vec<Directive>, EntryErr
     if function.kind == Kind::Func {
         return Err(EntryError::NotAnEntry { function: entry() });
     }
-    // The compiler may write other text before the body of an entry. Ignore everything in this text except
-    // the directives in `KNOWN`.
+    // The compiler may write other text between the parameters and the body of an entry. Ignore everything in
+    // this text except the directives in `KNOWN`.
     let mut all: Vec<Directive> = function.attributes.split('.').filter_map(Directive::parse).collect();
     let present = all.len();
     for mark in &function.marks {

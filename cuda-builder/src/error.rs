@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::Arch;
 
-/// Error of a device build.
+/// Error of a device build (a build of GPU kernels).
 ///
 /// `Debug` prints the same text as `Display`, so a build script can return the error from `main`.
 #[derive(thiserror::Error)]
@@ -17,8 +17,8 @@ pub enum Error {
     /// The path that was passed to `CudaBuilder::new` contains no crate.
     #[error("CudaBuilder: there is no device crate at {0}: it has no Cargo.toml")]
     NoCrate(PathBuf),
-    /// The environment lacks a variable that cargo sets for build scripts, because the builder runs outside
-    /// of a build script.
+    /// An environment variable that cargo sets for build scripts is missing. The builder does not run in a
+    /// build script.
     #[error("CudaBuilder: {0} is not set; outside a build script call .out_dir() and .target_dir()")]
     NotABuildScript(&'static str),
     /// The toolchain or one of its components is missing.
@@ -30,7 +30,7 @@ pub enum Error {
         what: String,
         /// The command that installs it.
         command: String,
-        /// Output of the failed tool. The text is empty if the tool printed nothing.
+        /// Output of the failed tool, or an empty text if the tool printed nothing.
         details: String,
     },
     /// The device crate does not compile.
@@ -39,9 +39,9 @@ pub enum Error {
         /// Name of the device crate's folder.
         device_crate: String,
         /// The architecture for which the compilation failed. If the compilation failed for several
-        /// architectures, this is the first of them in the builder's list.
+        /// architectures, this field names the first of them in the builder's list.
         arch: Arch,
-        /// Output of the nested cargo.
+        /// Output of the nested cargo, which compiles the device crate.
         output: String,
     },
     /// The launch bounds that a kernel declares cannot be written to its PTX entry.
@@ -52,7 +52,7 @@ pub enum Error {
         /// Reason why the launch bounds cannot be written.
         source: crate::entry::EntryError,
     },
-    /// The folder in `CudaBuilder::prebuilt` is not usable.
+    /// The folder that was passed to `CudaBuilder::prebuilt` is not usable.
     #[error("prebuilt PTX in {}: {reason}", .dir.display())]
     Prebuilt {
         /// The folder.

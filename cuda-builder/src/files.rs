@@ -8,7 +8,7 @@ use std::{fs, process};
 use crate::Error;
 
 /// Writes `text` to the file unless the file already has this content. An unchanged file keeps its
-/// modification time, so cargo rebuilds nothing.
+/// modification time, so cargo does not rebuild the crates that use it.
 pub(crate) fn write_if_changed(path: &Path, text: &str) -> Result<(), Error> {
     if fs::read(path).is_ok_and(|old| old == text.as_bytes()) {
         return Ok(());
@@ -35,8 +35,8 @@ pub(crate) fn lock(path: &Path) -> Result<File, Error> {
     }
     let file = File::create(path).map_err(Error::io("create", path))?;
     match file.lock() {
-        // Some network file systems do not support locks. On such a file system, build without a lock, as
-        // cargo does.
+        // Some network file systems do not support locks. As cargo does, build without a lock on such a file
+        // system.
         Err(error) if error.kind() != ErrorKind::Unsupported => Err(Error::io("lock", path)(error)),
         _ => Ok(file),
     }
@@ -44,7 +44,8 @@ pub(crate) fn lock(path: &Path) -> Result<File, Error> {
 
 /// Returns the name of the package in the folder `crate_dir`.
 ///
-/// If the manifest has no literal `name` (a workspace or generated manifest), returns the name of the folder.
+/// A manifest may have no literal `name`, for example if it is generated. In this case, the function returns
+/// the name of the folder.
 pub(crate) fn package(crate_dir: &Path) -> String {
     let manifest = fs::read_to_string(crate_dir.join("Cargo.toml")).unwrap_or_default();
     let section = manifest.lines().map(str::trim).skip_while(|line| !line.starts_with("[package]")).skip(1);
@@ -55,14 +56,15 @@ pub(crate) fn package(crate_dir: &Path) -> String {
     name.unwrap_or_else(|| crate_dir.file_name().unwrap_or_default().to_string_lossy().into())
 }
 
-/// Returns the nearest folder, from `start` upwards, that contains a file `name`.
+/// Returns the nearest folder that contains a file `name`. The search starts at the folder `start` and goes
+/// upwards.
 pub(crate) fn ancestor_with(start: &Path, name: &str) -> Option<PathBuf> {
     start.ancestors().find(|folder| folder.join(name).is_file()).map(Path::to_path_buf)
 }
 
-/// Returns the root folder of the crate's workspace, or the crate's folder if it is in no workspace. This
-/// function searches for a manifest with `[workspace]`, because the lock file does not exist before the first
-/// build.
+/// Returns the root folder of the crate's workspace, or the crate's folder if it is in no workspace. The
+/// function searches for a manifest with `[workspace]`. It does not search for the lock file, because the
+/// lock file does not exist before the first build.
 pub(crate) fn workspace(crate_dir: &Path) -> &Path {
     let has_workspace = |folder: &&Path| {
         let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap_or_default();
@@ -71,9 +73,10 @@ pub(crate) fn workspace(crate_dir: &Path) -> &Path {
     crate_dir.ancestors().find(has_workspace).unwrap_or(crate_dir)
 }
 
-/// Returns `<target>` for the `OUT_DIR` of a build script, `<target>[/<triple>]/<profile>/build/…`.
+/// Returns the folder `<target>` for the `OUT_DIR` of a build script. The format of `OUT_DIR` is
+/// `<target>[/<triple>]/<profile>/build/…`.
 ///
-/// This function finds the profile folder by cargo's lock file in it. The file `CACHEDIR.TAG` does not
+/// The function identifies the profile folder by cargo's lock file in it. The file `CACHEDIR.TAG` does not
 /// identify a target folder, because cargo writes this file only if cargo creates the folder.
 pub(crate) fn target_folder(out_dir: &Path, triple: &str) -> Option<PathBuf> {
     let locks = [".cargo-lock", ".cargo-build-lock"];
@@ -83,7 +86,7 @@ pub(crate) fn target_folder(out_dir: &Path, triple: &str) -> Option<PathBuf> {
     Some(folder.to_path_buf())
 }
 
-/// Returns the source paths in a dep-info file of cargo. The file has the form `target: source source …`.
+/// Returns the source paths in a dep-info file of cargo. The format of the file is `target: source source …`.
 pub(crate) fn dep_info(text: &str) -> Vec<PathBuf> {
     let Some((_, list)) = text.lines().next().and_then(|line| line.split_once(": ")) else {
         return Vec::new();
@@ -131,8 +134,8 @@ pub(crate) fn settings(crate_dir: &Path) -> Vec<PathBuf> {
 
 /// Returns the existing `.cargo` folders from the crate's folder up to the workspace root.
 ///
-/// cargo must watch these folders, because a settings file may appear in such a folder. A `.cargo` folder
-/// that is also cargo's home folder is omitted, because the packages in it change often.
+/// cargo must watch these folders, because a settings file may appear in such a folder. If a `.cargo` folder
+/// is also cargo's home folder, the function omits it, because the packages in it change often.
 pub(crate) fn settings_folders(crate_dir: &Path) -> Vec<PathBuf> {
     let root = ancestor_with(crate_dir, "Cargo.lock").unwrap_or_else(|| crate_dir.into());
     let folders = crate_dir.ancestors().take_while(|folder| folder.starts_with(&root));

@@ -1,5 +1,5 @@
-//! Compiles a Rust device crate (a crate of GPU kernels) to PTX from a build script, with [`CudaBuilder`].
-//! Each architecture has its own files.
+//! Compiles a Rust device crate (a crate of GPU kernels) to PTX. A build script calls [`CudaBuilder`]. Each
+//! GPU architecture gets its own PTX files.
 //!
 //! ```no_run
 //! // build.rs of the crate that embeds the PTX
@@ -13,8 +13,8 @@
 //! ```
 //!
 //! The device crate is an ordinary `no_std` library with `extern "ptx-kernel"` functions. The builder runs a
-//! nested cargo for `nvptx64-nvidia-cuda`. The nested cargo uses the toolchain of the device crate's
-//! `rust-toolchain.toml`, independent of the host's toolchain.
+//! second (nested) cargo for the target `nvptx64-nvidia-cuda`. The nested cargo uses the toolchain in the
+//! device crate's `rust-toolchain.toml`, independent of the host's toolchain.
 //! - **Architectures** are compiled in parallel. Each architecture has its own result folder,
 //!   `<target>/cuda-builder/<package>-<hash of the crate's folder>/<arch>`. Debug and release builds of the
 //!   host use the same PTX. The nested cargo does not wait for locks of the outer cargo.
@@ -24,9 +24,9 @@
 //!   recompiles only some kernels. The builder does not start cargo for a unit whose inputs have not changed.
 //! - **Environment**: the builder removes `RUSTFLAGS`, wrappers and most `CARGO_*` variables of the outer
 //!   cargo. The PTX then depends only on the sources, the settings files and the toolchain.
-//! - **Launch bounds** (PTX directives such as `.maxntid`) come from a comment in the kernel's body: see
-//!   [`entry`]. Rust has no attribute for launch bounds. `arguments.rs` provides the address of a kernel
-//!   argument, which TMA needs for tensor maps.
+//! - **Launch bounds** (PTX directives such as `.maxntid`) come from a comment in the kernel's body, because
+//!   Rust has no attribute for launch bounds. The module [`entry`] describes this comment. Another module,
+//!   `arguments.rs`, provides the address of a kernel argument, which TMA needs for tensor maps.
 //! - **Comments** are removed from the PTX, because they are more than a quarter of the compiler's output.
 //! - **Sources**: the build script runs again if a source of the device crate or of a path dependency
 //!   changes. The builder writes a file only if its content has changed.
@@ -45,19 +45,19 @@
 //!
 //! # Prebuilt PTX
 //! The builder copies all PTX to `<target>/ptx/<package>/<arch>.ptx`, or to `<arch>/<unit>.ptx` if there are
-//! units. With [`CudaBuilder::prebuilt`] the builder compiles nothing and takes the PTX from a copy of
-//! `<target>/ptx`. The build then needs no nightly toolchain. The folder contains one folder per device
-//! crate.
+//! units. With [`CudaBuilder::prebuilt`], the builder compiles nothing and takes the PTX from a copy of the
+//! folder `<target>/ptx`. The build then needs no nightly toolchain. The folder contains one folder per
+//! device crate.
 //!
 //! A copied PTX file starts with comments that name its package, unit, architecture and sources, with hashes.
 //! A build with prebuilt PTX fails in these cases:
-//! - the file is for another package, unit or architecture;
-//! - the file was edited after the builder wrote it;
-//! - a source has changed since the file was compiled, so the arguments of the kernels may differ from the
+//! - The file is for another package, unit or architecture.
+//! - The file was edited after the builder wrote it.
+//! - A source has changed since the file was compiled. The arguments of the kernels may then differ from the
 //!   arguments that the host passes.
 //!
-//! `OXIWARP_PTX_STALE=1` turns the last two errors into a warning. The builder does not check whether
-//! manifests, the lock file or the toolchain have changed.
+//! The environment variable `OXIWARP_PTX_STALE=1` turns the last two errors into a warning. The builder does
+//! not check whether manifests, the lock file or the toolchain have changed.
 
 mod arch;
 mod arguments;

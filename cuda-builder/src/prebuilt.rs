@@ -1,4 +1,4 @@
-//! Takes PTX from a folder that contains the copies of an earlier build.
+//! Takes PTX from a folder that contains the PTX copies of an earlier build.
 
 use std::fs;
 use std::path::Path;
@@ -7,12 +7,12 @@ use crate::cargo::Texts;
 use crate::stamp::{Checker, Flaw};
 use crate::{Arch, Error, PtxFile};
 
-/// Reads the PTX files `files` in `folder` and checks their stamps (comments that name the content and the
-/// sources).
+/// Reads the PTX files `files` in `folder` and checks their stamps. A stamp is the comments at the start of a
+/// file that name its content and its sources.
 ///
 /// The first line of each file must be its label, which the function `label` returns. A label names the
 /// package, unit and architecture. Each file must also be compiled from the current sources of the crate,
-/// unless `accept_stale` is set.
+/// unless `accept_stale` is true.
 pub(crate) fn take(
     folder: &Path,
     files: Vec<PtxFile>,

@@ -1,5 +1,5 @@
-//! A record of a compiled unit (PTX module) and its inputs. If the inputs have not changed, the builder reads
-//! the PTX from the record and does not start cargo.
+//! A record of a compiled unit (part of the device crate) and its inputs. If the inputs have not changed, the
+//! builder reads the PTX from the record and does not start cargo.
 //!
 //! cargo also detects unchanged inputs, but one cargo process per unit and architecture is slow. With many
 //! units, these processes would take longer than the compilation of the one unit that changed.
@@ -12,7 +12,7 @@ use crate::{Error, files};
 
 /// Result of a compilation.
 pub(crate) struct Compiled {
-    /// PTX text with its stamp.
+    /// The PTX text with its stamp (comments with hashes at the start).
     pub(crate) ptx: String,
     /// Files on which the PTX depends, without the toolchain's files.
     pub(crate) inputs: Vec<PathBuf>,
@@ -20,14 +20,14 @@ pub(crate) struct Compiled {
     pub(crate) warnings: Vec<String>,
 }
 
-/// A file that stores a [`Compiled`].
+/// A file that stores the result of a compilation.
 ///
 /// The first lines of the file are the key, the inputs with their modification times, and the warnings. An
 /// empty line and the PTX follow.
 pub(crate) struct Record<'a> {
     pub(crate) file: &'a Path,
-    /// One line with everything that affects the PTX except the inputs, for example the compiler version and
-    /// the arguments.
+    /// A line of text with everything that affects the PTX except the inputs, for example the compiler
+    /// version and the arguments.
     pub(crate) key: String,
 }
 
@@ -52,7 +52,7 @@ impl Record<'_> {
     /// Records the result of a compilation that started at `start`.
     ///
     /// If an input changed after `start`, the compiler may have read the old or the new version of this
-    /// input. In this case, the function records nothing, and the next build runs cargo again.
+    /// input. The function then records nothing, and the next build runs cargo again.
     pub(crate) fn save(&self, compiled: &Compiled, start: SystemTime) -> Result<(), Error> {
         let mut text = format!("{}\n", self.key);
         for input in &compiled.inputs {

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-/// Start of a comment with the launch bounds of a kernel: see [`entry`](crate::entry).
+/// Start of a comment with the launch bounds of a kernel. The module [`entry`](crate::entry) describes the
+/// comment.
 pub(crate) const MARK: &str = "//@entry";
 
 /// A token of a PTX text.
@@ -25,7 +26,7 @@ pub(crate) fn piece(ptx: &str, start: usize) -> (Piece, usize) {
     }
 }
 
-/// Kind of a function.
+/// Kind of a PTX function: kernel or device function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A kernel.
@@ -34,30 +35,30 @@ pub(crate) enum Kind {
     Func,
 }
 
-/// A function that has a body.
+/// A PTX function that has a body.
 pub(crate) struct Function<'a> {
     pub(crate) kind: Kind,
     pub(crate) name: &'a str,
-    /// Byte offset of the end of its `.entry` or `.func`.
+    /// Byte offset of the end of the function's directive, `.entry` or `.func`.
     pub(crate) start: usize,
     /// Text between the parameters and the body.
     pub(crate) attributes: &'a str,
-    /// Byte offset of the `{` of its body.
+    /// Byte offset of the `{` with which the function's body starts.
     pub(crate) open: usize,
     /// Byte ranges of the lines in the function's body that contain an `//@entry` comment.
     pub(crate) marks: Vec<Range<usize>>,
 }
 
-/// A function whose head the scanner has read, but whose body has not started yet.
+/// A function whose head the scanner has read and whose body has not started yet.
 struct Pending {
     kind: Kind,
-    /// Byte offset of the end of its `.entry` or `.func`.
+    /// Byte offset of the end of the function's directive, `.entry` or `.func`.
     start: usize,
-    /// Byte offset of the end of its parameters.
+    /// Byte offset of the end of the function's parameters.
     after: usize,
 }
 
-/// Returns all functions of the text that have a body, in order.
+/// Returns all functions of the PTX text that have a body, in the order of the text.
 pub(crate) fn functions(ptx: &str) -> Vec<Function<'_>> {
     let mut found = Vec::new();
     let mut pending: Option<Pending> = None;
@@ -97,15 +98,15 @@ pub(crate) fn functions(ptx: &str) -> Vec<Function<'_>> {
     found
 }
 
-/// Returns the functions that the text declares with `.extern` and does not define, without the functions in
-/// `known`.
+/// Returns the functions that the text declares with `.extern` and does not define. The functions in `known`
+/// are omitted.
 pub(crate) fn undefined<'a>(ptx: &'a str, known: &[&str]) -> Vec<&'a str> {
     let declarations = ptx.lines().filter_map(|line| line.trim_start().strip_prefix(".extern .func"));
     let names = declarations.map(name);
     names.filter(|name| !known.contains(name)).collect()
 }
 
-/// Returns the byte offset after the next occurrence of `end`.
+/// Returns the byte offset after the next occurrence of `end`. The search starts at byte `at`.
 fn after(ptx: &str, at: usize, end: &str) -> usize {
     ptx.as_bytes()[at..]
         .windows(end.len())
@@ -113,8 +114,8 @@ fn after(ptx: &str, at: usize, end: &str) -> usize {
         .map_or(ptx.len(), |found| at + found + end.len())
 }
 
-/// Returns the function whose `.entry` or `.func` starts at byte `dot`. Returns `None` if there is no such
-/// directive.
+/// Reads the directive `.entry` or `.func` at byte `dot` and returns the head of its function. Returns `None`
+/// if there is no such directive at `dot`.
 fn head(ptx: &str, dot: usize) -> Option<Pending> {
     let word = &ptx[dot + 1..];
     let (kind, length) = match word {
@@ -136,7 +137,7 @@ fn function(ptx: &str, head: Pending, open: usize) -> Function<'_> {
 fn name(declaration: &str) -> &str {
     let mut name = declaration.trim_start();
     if name.starts_with('(') {
-        // The return parameter of a `.func` precedes its name.
+        // In a `.func` declaration, the return parameter precedes the name.
         name = name.split_once(')').map_or("", |(_, rest)| rest.trim_start());
     }
     let end = name.find(|c: char| c.is_whitespace() || matches!(c, '(' | '{' | ';')).unwrap_or(name.len());

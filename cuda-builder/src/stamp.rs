@@ -1,4 +1,5 @@
-//! The stamp of a copied PTX text: comments at its start with hashes of the text and of its sources.
+//! The stamp of a copied PTX text. It is a list of comments at the start of the text, with hashes of the text
+//! and of its sources.
 //!
 //! ```text
 //! // PTX of oxiwarp-kernels-gpu (rope) for sm_90
@@ -9,8 +10,8 @@
 //!
 //! The host launches prebuilt PTX with the argument structs of the current sources. PTX of older sources may
 //! expect different arguments, so the builder compares hashes before it uses a prebuilt file. The hashes
-//! cover the sources of the crate and of its path dependencies. The hashes do not cover manifests, the lock
-//! file and the toolchain, because edits of the host crates also change these files.
+//! cover the sources of the crate and of its path dependencies. They do not cover manifests, the lock file
+//! and the toolchain, because edits of the host crates also change these files.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -23,8 +24,8 @@ use crate::{Arch, PtxFile, record};
 
 const COMMENT: &str = "// ";
 
-/// Returns the label of a PTX text. The label is the first line of the stamp (the comments at the start of
-/// the text).
+/// Returns the label of a PTX text. The label is the first comment line at the start of the text. It names
+/// the package, the unit and the architecture.
 pub(crate) fn label(package: &str, unit: Option<&str>, arch: Arch, rustc_args: &[String]) -> String {
     let unit = unit.map(|unit| format!(" ({unit})")).unwrap_or_default();
     let args = rustc_args.iter().map(|arg| format!(" {arg}")).collect::<String>();
@@ -32,19 +33,19 @@ pub(crate) fn label(package: &str, unit: Option<&str>, arch: Arch, rustc_args: &
     format!("{}{unit} for {arch}{with}{args}", start(package))
 }
 
-/// Returns the common start of the labels of a package.
+/// Returns the text with which all labels (first lines) of a package's PTX files start.
 fn start(package: &str) -> String {
     format!("PTX of {package}")
 }
 
-/// Returns whether the builder compiled the text from a package of this name.
+/// Returns whether the text `stamped` is PTX that the builder compiled from the package `package`.
 pub(crate) fn is_of(stamped: &str, package: &str) -> bool {
     let rest = stamped.strip_prefix(COMMENT).and_then(|label| label.strip_prefix(&start(package)));
     rest.is_some_and(|rest| rest.starts_with(' '))
 }
 
-/// Removes the package's outdated PTX copies from the folders of `copies`. These are copies of units that
-/// were renamed or deleted after an earlier build wrote the copies.
+/// Removes outdated PTX copies of the package from the folders of `copies`. A copy is outdated if its unit
+/// (part of the crate) was renamed or deleted since an earlier build.
 pub(crate) fn remove_old_copies(copies: &[PtxFile], package: &str) {
     let folders: BTreeSet<&Path> = copies.iter().filter_map(|file| file.path.parent()).collect();
     for entry in folders.into_iter().flat_map(fs::read_dir).flatten().flatten() {
@@ -58,8 +59,8 @@ pub(crate) fn remove_old_copies(copies: &[PtxFile], package: &str) {
 }
 
 /// Returns the PTX text with its stamp (comments with hashes) at the start. `start` is the time at which the
-/// compiler started. For a source that changed after `start`, the stamp contains the word `changed` instead
-/// of a hash.
+/// compiler started. If a source changed after `start`, the stamp contains the word `changed` instead of its
+/// hash.
 pub(crate) fn add(
     label: &str,
     text: &str,
@@ -76,7 +77,7 @@ pub(crate) fn add(
     stamped + text
 }
 
-/// Returns the lines of the stamp and the text after the stamp.
+/// Returns the lines of the stamp (comments with hashes), and the text after the stamp.
 fn split(stamped: &str) -> (Vec<&str>, &str) {
     let (mut lines, mut text) = (Vec::new(), stamped);
     while let Some((line, rest)) = text.strip_prefix(COMMENT).and_then(|line| line.split_once('\n')) {
@@ -86,7 +87,7 @@ fn split(stamped: &str) -> (Vec<&str>, &str) {
     (lines, text)
 }
 
-/// Returns the text without its stamp.
+/// Returns the PTX text without its stamp (the comments with hashes at the start).
 pub(crate) fn remove(stamped: &str) -> &str {
     split(stamped).1
 }
@@ -95,11 +96,12 @@ pub(crate) fn remove(stamped: &str) -> &str {
 pub(crate) enum Flaw {
     /// The file has the wrong label or architecture, or the builder did not write it.
     Wrong(String),
-    /// The file or a source has changed since the compilation. `OXIWARP_PTX_STALE=1` allows such files.
+    /// The file or a source has changed since the compilation. The environment variable `OXIWARP_PTX_STALE=1`
+    /// allows such files.
     Stale(String),
 }
 
-/// Compares stamped texts with the sources of a crate.
+/// Compares prebuilt PTX texts with the sources of a crate.
 pub(crate) struct Checker<'a> {
     crate_dir: &'a Path,
     /// Caches the hash of each source, because many texts share sources. The value `None` means that the
@@ -139,7 +141,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Returns the existing sources of all checked texts.
+    /// Returns the sources of all checked texts, without sources that do not exist.
     pub(crate) fn sources(self) -> BTreeSet<PathBuf> {
         self.hashes.into_iter().filter_map(|(path, hash)| hash.map(|_| path)).collect()
     }
@@ -149,8 +151,8 @@ fn hash_file(path: &Path) -> Option<String> {
     fs::read(path).ok().map(|bytes| hash(&bytes))
 }
 
-/// Returns the 64-bit FNV-1a hash of `bytes`. Unlike std's hashes, this hash is the same on every machine and
-/// with every toolchain.
+/// Returns the 64-bit FNV-1a hash of `bytes`. Unlike the hashes of Rust's standard library, this hash is the
+/// same on every machine and with every toolchain.
 pub(crate) fn hash(bytes: &[u8]) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for &byte in bytes {

@@ -1,4 +1,5 @@
-//! Tests the whole builder with a small device crate that has a path dependency and two units (PTX files).
+//! Tests the whole builder with a small device crate (a crate of GPU kernels). The crate has a path
+//! dependency and two units, each of which becomes one PTX file.
 //!
 //! This file has only one test, because the test sets environment variables, which parallel tests would read.
 //! The first run of the test compiles `core` for two architectures. The test does not delete its target
@@ -37,8 +38,8 @@ pub unsafe extern "ptx-kernel" fn shift(x: *mut f32) {
 }
 "#;
 
-/// Code that both units share. This code causes a compiler warning in each unit. The unit `shift` does not
-/// use the function `two`.
+/// Source code that both units of the device crate share. It causes a compiler warning in each unit. The unit
+/// `shift` does not use the function `two`.
 const SHARED: &str = r#"
 pub fn thread() -> usize {
     let unused = 1;
@@ -61,7 +62,7 @@ pub fn launch_bounds<const THREADS: u32, const BLOCKS: u32>() {
 "#;
 
 /// A workspace with the crates `kernels` and `base`, in the temporary folder that cargo provides for tests.
-/// The path contains spaces, to test that the builder supports such paths.
+/// The path contains spaces, because the builder must support such paths.
 struct Fixture(PathBuf);
 
 impl Fixture {
@@ -103,7 +104,7 @@ impl Fixture {
         builder.out_dir(self.path("out")).target_dir(self.path("target")).copy_to(self.path("copy"))
     }
 
-    /// Returns the build folder of `kernels`.
+    /// Returns the path of the folder in which the builder compiles the crate `kernels`.
     fn build_folder(&self) -> String {
         let folders = fs::read_dir(self.path("target/cuda-builder")).unwrap();
         let mut names = folders.map(|folder| folder.unwrap().file_name().into_string().unwrap());
@@ -127,7 +128,7 @@ fn text(built: &Built, arch: Arch) -> String {
     fs::read_to_string(built.ptx(arch).unwrap()).unwrap()
 }
 
-/// Sets a variable of this process.
+/// Sets an environment variable of this process.
 fn set_var(name: &str, value: impl AsRef<std::ffi::OsStr>) {
     // SAFETY: this binary has one test, so no other thread reads the environment at the same time.
     unsafe { std::env::set_var(name, value) }
@@ -137,15 +138,16 @@ fn set_var(name: &str, value: impl AsRef<std::ffi::OsStr>) {
 fn from_device_crate_to_ptx() {
     let fixture = Fixture::new();
     set_var("OXIWARP_LINE_INFO", "");
-    // `cargo clippy`, or a host build with its own flags, would set these variables. The builder must ignore
-    // these variables.
+    // `cargo clippy`, or a host build with different compiler flags, would set these variables. The builder
+    // must ignore them.
     set_var("RUSTFLAGS", "--no-such-flag");
     set_var("RUSTC_WORKSPACE_WRAPPER", "/no/such/wrapper");
     set_var("CARGO_PROFILE_RELEASE_LTO", "off");
 
     let built = fixture.builder().build().unwrap();
     check_texts(&fixture, &built);
-    // The first build wrote the lock file, which is an input. The second build therefore compiles again.
+    // The first build wrote the lock file, and the PTX depends on this file. The second build therefore
+    // compiles again.
     fixture.builder().build().unwrap();
     let cargos = fixture.build_folder() + "/sm_90/rustc.ptx";
     let files = ["out/sm_75.ptx", "out/sm_90.ptx", "copy/device-kernels/sm_75.ptx", &cargos];
@@ -174,8 +176,8 @@ fn from_device_crate_to_ptx() {
     take_prebuilt(&fixture);
 }
 
-/// Checks that the builder writes one PTX file per unit, and that an edit of one unit recompiles only this
-/// unit.
+/// Checks that the builder writes one PTX file per unit (part of the crate), and that an edit of one unit
+/// recompiles only this unit.
 fn units(fixture: &Fixture) {
     let builder = || fixture.builder().units(["scale", "shift"]);
     let read = |built: &Built, unit| fs::read_to_string(built.unit(Arch::Sm90, unit).unwrap()).unwrap();
@@ -236,8 +238,8 @@ fn check_texts(fixture: &Fixture, built: &Built) {
     }
 }
 
-/// Checks that the builder links a function outside the crate's Rust dependencies, here a function of
-/// `compiler_builtins`.
+/// Checks that the builder links a function that is not in the crate's Rust dependencies. The test uses a
+/// function of the crate `compiler_builtins`.
 fn link(fixture: &Fixture) {
     let function = "unsafe extern \"C\" { fn __powisf2(x: f32, n: i32) -> f32; }";
     let shift = SHIFT.replace("+= 1.0", "= __powisf2(*x, 7)");
@@ -249,12 +251,12 @@ fn link(fixture: &Fixture) {
 
 /// Checks that the builder uses prebuilt PTX.
 ///
-/// When this function runs, the device crate does not compile and its toolchain does not exist. A successful
-/// build therefore shows that the builder used only the prebuilt files.
+/// The device crate does not compile at this point of the test, and the named toolchain does not exist. A
+/// successful build therefore shows that the builder used only the prebuilt files.
 fn take_prebuilt(fixture: &Fixture) {
     let builder = fixture.builder().toolchain("nightly-1999-12-31").out_dir(fixture.path("taken")).no_copy();
     let builder = builder.prebuilt(fixture.path("copy"));
-    // All copies are older than the last edit of `shift.rs`, and `shift.rs` does not compile since that edit.
+    // All copies are older than the last edit of `shift.rs`. Since this edit, `shift.rs` does not compile.
     let error = builder.clone().build().unwrap_err().to_string();
     let stale = "2 of 2 files are stale: device-kernels/sm_75.ptx was compiled before ";
     assert!(error.contains(stale) && error.contains("accept_stale(true)"), "{error}");

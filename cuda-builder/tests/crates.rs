@@ -1,8 +1,9 @@
-//! Tests several device crates in one target folder, prebuilt PTX, and the arguments of the nested cargo.
+//! Tests several device crates (crates of GPU kernels) in one target folder, prebuilt PTX, and the arguments
+//! of the nested cargo.
 //!
 //! The tests compile nothing, because a script replaces cargo. The script writes PTX with one entry. The name
-//! of the entry is the text of the crate's `lib.rs`, plus the unit's name if there are units. With the rustc
-//! argument `--cfg=one` or `--cfg=two`, the name is `one` or `two`.
+//! of the entry is the text of the crate's `lib.rs`. If the crate is split into units, the unit's name
+//! follows. With the rustc argument `--cfg=one` or `--cfg=two`, the name is `one` or `two`.
 #![cfg(unix)]
 
 use std::fs;
@@ -13,9 +14,9 @@ use std::thread;
 
 use cuda_builder::{Arch, Built, CudaBuilder};
 
-/// Script that replaces cargo. With `--cfg=one`, the script writes its PTX immediately, but exits 1.5 seconds
-/// later. Without a lock, a simultaneous build with `--cfg=two` would overwrite this PTX before the build
-/// with `--cfg=one` reads it.
+/// A script that replaces cargo. With `--cfg=one`, the script writes its PTX immediately, but exits 1.5
+/// seconds later. Without a lock, a simultaneous build with `--cfg=two` would overwrite this PTX before the
+/// build with `--cfg=one` reads it.
 const CARGO: &str = r#"#!/bin/sh
 echo "$@" >>calls
 while [ $# -gt 0 ]; do
@@ -39,8 +40,8 @@ echo '{"target":{"kind":["cdylib"],"crate_types":["cdylib"],"name":"k"}}'
 
 const TOOLCHAIN: &str = include_str!("../../rust-toolchain.toml");
 
-/// Writes the script `CARGO` to a file named `cargo`, puts its folder first in `PATH`, and removes the
-/// builder's variables from the environment.
+/// Writes the script that replaces cargo to a file named `cargo`, and puts its folder first in `PATH`. Also
+/// removes the variable `OXIWARP_LINE_INFO` from the environment.
 static FAKE_CARGO: LazyLock<()> = LazyLock::new(|| {
     let bin = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fake cargo");
     fs::create_dir_all(&bin).unwrap();
@@ -55,7 +56,7 @@ static FAKE_CARGO: LazyLock<()> = LazyLock::new(|| {
     }
 });
 
-/// An initially empty folder in the temporary folder that cargo provides for tests.
+/// A folder in the temporary folder that cargo provides for tests. It is empty at first.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -65,8 +66,8 @@ impl Folder {
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         let folder = Folder(folder);
-        // Write a `rust-toolchain.toml`, because cargo's folder for tests may be outside of the repository,
-        // where the repository's `rust-toolchain.toml` does not apply.
+        // Write a `rust-toolchain.toml`, because cargo's folder for tests may be outside of the repository.
+        // The repository's `rust-toolchain.toml` does not apply there.
         folder.write("rust-toolchain.toml", TOOLCHAIN);
         folder
     }
@@ -84,16 +85,16 @@ impl Folder {
         fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// Adds a device crate. For this crate, the script that replaces cargo writes PTX with an entry named
-    /// `entry`.
+    /// Adds a device crate (a crate of GPU kernels). For this crate, the script that replaces cargo writes
+    /// PTX with an entry named `entry`.
     fn add_crate(&self, folder: &str, package: &str, entry: &str) {
         self.write(
             &format!("{folder}/Cargo.toml"),
             &format!("[package]\nname = \"{package}\"\n[workspace]\n"),
         );
         self.write(&format!("{folder}/src/lib.rs"), entry);
-        // Wait, because the builder records a compilation only if its start is later than the last change of
-        // the sources.
+        // Wait, because the builder records a compilation only if it starts later than the last change of the
+        // sources.
         thread::sleep(std::time::Duration::from_millis(20));
     }
 
@@ -103,7 +104,7 @@ impl Folder {
         builder.out_dir(self.path("out").join(folder)).target_dir(self.path("target"))
     }
 
-    /// Returns how often the script ran for the crate in `folder`.
+    /// Returns how often the script that replaces cargo ran for the crate in `folder`.
     fn calls(&self, folder: &str) -> usize {
         self.read(&format!("{folder}/calls")).lines().count()
     }
@@ -247,8 +248,8 @@ fn settings_that_appear_reach_the_ptx() {
     );
 }
 
-/// Source of a build script. It prints `cargo:rerun-if-changed` for each path in the file `inputs`, and
-/// appends one byte to the file `runs`.
+/// Source of a build script. The build script prints `cargo:rerun-if-changed` for each path in the file
+/// `inputs`. It also appends one byte to the file `runs`.
 const BUILD_SCRIPT: &str = r#"
 use std::io::Write;
 fn main() {
@@ -274,7 +275,7 @@ fn settings_that_appear_run_the_build_script() {
     let built = folder.builder("kernels").build().unwrap();
     let inputs: Vec<_> = built.inputs().iter().map(|input| input.display().to_string()).collect();
     folder.write("host/inputs", &inputs.join("\n"));
-    // Runs the real cargo. Returns how often cargo has run the build script so far.
+    // Runs the real cargo. Returns how often cargo has run the build script up to now.
     let runs = || {
         let mut cargo = std::process::Command::new(env!("CARGO"));
         cargo.args(["build", "--offline", "--quiet"]).current_dir(folder.path("host"));

@@ -1,8 +1,8 @@
-//! The macro `entry!` exports a function that is generic over the element type. The macro makes one kernel
-//! per element type.
+//! The macro `entry!`, which declares the kernels of a file. It takes a function that is generic over the
+//! element type, and exports one kernel per element type.
 
-/// Declares kernels. Each declaration makes one kernel per element type, named `<name>_<dtype>` (for example
-/// `scale_bf16`).
+/// Declares kernels. Each declaration makes one kernel per element type. The name of a kernel is
+/// `<name>_<dtype>`, for example `scale_bf16`.
 ///
 /// ```
 /// use cuda_std::cpu::Launch;
@@ -32,15 +32,16 @@
 /// # }
 /// ```
 ///
-/// For PTX, each kernel becomes an entry point. For other targets, the macro defines two items:
+/// For PTX targets, each kernel becomes an entry point. For other targets, the macro defines two items:
 ///
-/// - `pub mod launch` has one function per declaration, which launches the kernel. Its first argument is a
-///   [`Launcher`](crate::launch::Launcher), for example a launch shape for the CPU executor. The other
-///   arguments are the kernel's arguments, so a call with a missing or wrong argument does not compile.
+/// - `pub mod launch` has one function per declaration, which launches the kernel. The first argument of the
+///   function is a [`Launcher`](crate::launch::Launcher), for example a launch shape for the CPU executor.
+///   The other arguments are the kernel's arguments, so a call with a missing or wrong argument does not
+///   compile.
 /// - `pub static KERNELS` lists the [`Entry`](crate::launch::Entry) of each declaration. The host loads the
 ///   kernels from this list.
 ///
-/// A launch with an element type that the declaration does not list also fails to compile:
+/// The compiler also rejects a launch with an element type that the declaration does not list:
 ///
 /// ```compile_fail,E0080
 /// # use cuda_std::cpu::Launch;
@@ -54,8 +55,8 @@
 /// ```
 ///
 /// One `entry!` may contain several declarations, separated by `;`. A declaration may list several bodies,
-/// each for its own element types. In this example, `norm_in_8` has one body for f16 and bf16, and another
-/// body for f32:
+/// each for a different list of element types. In this example, `norm_in_8` has one body for f16 and bf16,
+/// and another body for f32:
 ///
 /// ```ignore
 /// entry! {
@@ -68,19 +69,18 @@
 ///
 /// - `@overlap(...)` names an [`Overlap`](crate::launch::Overlap). This value says whether a launch may
 ///   overlap with the previous and the next launch of its stream (programmatic dependent launch). The default
-///   is `Both`. On a GPU, the attribute has an effect only if `Kernels::of_library` of the crate
-///   `oxiwarp-runtime` loads the kernel. `Kernels::load` ignores the attribute.
+///   is `Both`. On a GPU, the attribute has an effect only if the function `Kernels::of_library` of the crate
+///   `oxiwarp-runtime` loads the kernel. The function `Kernels::load` ignores the attribute.
 /// - `@shared(|block| bytes)` computes the dynamic shared memory of a launch. `block` is the block size, of
 ///   type `[u32; 3]`. The expression `bytes` may also use the kernel's arguments by name. A launch then
-///   ignores the `shared_bytes` of its launch shape. Without the attribute, a launch uses these
-///   `shared_bytes`.
-/// - `@only(sm_90a)` is for a kernel that needs instructions of this architecture which the CPU executor does
-///   not emulate. The macro compiles the body only to PTX, so the body is not part of the host program. A
-///   launch on the CPU executor returns an error. Compile the file that contains such a kernel only for this
-///   architecture, because PTX of other architectures does not have the instructions.
+///   ignores the field `shared_bytes` of its launch shape. Without the attribute, a launch uses this field.
+/// - `@only(sm_90a)` is for a kernel with instructions that exist only on this architecture. The CPU executor
+///   does not emulate such instructions. The macro compiles the body only to PTX, so the body is not part of
+///   the host program. A launch on the CPU executor returns an error. Compile the file that contains such a
+///   kernel only for this architecture, because PTX of other architectures does not have the instructions.
 ///
-/// Every argument implements `Copy` and has the same memory layout on the host and on the GPU. Numbers,
-/// pointers, and `repr(C)` structs of numbers and pointers satisfy this condition.
+/// The type of every argument implements `Copy` and has the same memory layout on the host and on the GPU.
+/// Numbers, pointers, and `repr(C)` structs of numbers and pointers satisfy this condition.
 #[cfg(not(target_arch = "nvptx64"))]
 #[macro_export]
 macro_rules! entry {
@@ -94,8 +94,8 @@ macro_rules! entry {
         ),+];
         const NAMES: &[&str] = &[$(stringify!($op)),+];
 
-        /// Functions that launch the kernels of this file. Each function has the name of its kernel. After
-        /// the launcher, it takes the kernel's arguments.
+        /// Functions that launch the kernels of this file. Each function has the name of its kernel. The
+        /// first parameter is the launcher, and the kernel's arguments follow.
         #[allow(unused_imports, private_interfaces)]
         pub mod launch {
             use super::*;
@@ -184,8 +184,8 @@ macro_rules! entry {
     (@run [$arch:ident] $($rest:tt)*) => { None };
 }
 
-/// Exports kernels as entry points. The variant of this macro for targets other than PTX documents the
-/// syntax.
+/// Exports kernels as PTX entry points. The documentation of the syntax is at the variant of this macro for
+/// other targets.
 #[cfg(target_arch = "nvptx64")]
 #[macro_export]
 macro_rules! entry {

@@ -1,8 +1,9 @@
-//! Kernels as the host sees them: their names, their parameters, and the functions that launch them.
+//! Describes kernels to the host: their names, their parameters, and the functions that launch them.
 //!
-//! [`entry!`](crate::entry!) makes an [`Entry`] for each declaration, and a function that launches it on a
-//! [`Launcher`]. This crate has one launcher: [`cpu::Launch`](crate::cpu::Launch) runs the kernel on the CPU
-//! executor. The host crate has another launcher, which also runs kernels on a GPU.
+//! The macro [`entry!`](crate::entry!) declares a kernel. For each declaration, it defines an [`Entry`] and a
+//! launch function. The launch function takes a [`Launcher`], which says where the kernel runs. This crate
+//! has one launcher: [`cpu::Launch`](crate::cpu::Launch) runs the kernel on the CPU executor. The host crate
+//! has another launcher, which also runs kernels on a GPU.
 use core::ffi::c_void;
 use core::marker::PhantomData;
 use core::sync::atomic::AtomicPtr;
@@ -10,9 +11,9 @@ use std::fmt::Write;
 
 use half::{bf16, f16};
 
-/// Whether a launch may run at the same time as the previous and the next launch of the same stream. On GPUs
-/// from sm_90 on, this is programmatic dependent launch (PDL). The CPU executor and older GPUs ignore the
-/// value: launches of one stream run one after the other.
+/// Says whether a launch may run at the same time as the previous and the next launch of the same stream. On
+/// GPUs from sm_90 on, the overlap is programmatic dependent launch (PDL). The CPU executor and older GPUs
+/// ignore this value: they run the launches of a stream one after the other.
 ///
 /// The host inserts the PTX instructions of PDL when it loads the kernel. After `griddepcontrol.wait`, all
 /// earlier launches of the stream have finished, and their results are visible.
@@ -22,33 +23,34 @@ pub enum Overlap {
     /// The launch may start before the previous launch ends. The next launch starts only after this launch
     /// ends.
     ///
-    /// The kernel executes `griddepcontrol.wait`, but not `griddepcontrol.launch_dependents`. Choose this
-    /// variant for a kernel that a measurement shows to be slower with `Both`.
-    /// `griddepcontrol.launch_dependents` costs time, because the GPU then starts fewer blocks per
-    /// microsecond.
+    /// The kernel executes `griddepcontrol.wait`, but not `griddepcontrol.launch_dependents`. The second
+    /// instruction costs time, because the GPU then starts fewer blocks per microsecond. Choose this variant
+    /// if a measurement shows that the kernel is slower with `Both`.
     Before,
-    /// The launches overlap as described at `Before`. The kernel must contain no `ld.global.nc` (load through
-    /// the read-only cache).
+    /// The launch may start before the previous launch ends, as with `Before`. The kernel must not contain
+    /// the instruction `ld.global.nc` (load through the read-only cache).
     ///
     /// ptxas may move an `ld.global.nc` before `griddepcontrol.wait`. The load would then read data that the
-    /// previous launch has not written yet. To prevent this move, the other variants insert a block barrier
-    /// and a conditional `exit` after the wait. `Plain` omits the barrier and the `exit`. Use `Plain` for
-    /// kernels whose blocks are so short that the barrier costs measurable time.
+    /// previous launch has not written yet. To prevent this move, the variants `Before` and `Both` insert a
+    /// block barrier and a conditional `exit` after the wait. `Plain` omits the barrier and the `exit`. Use
+    /// `Plain` for kernels whose blocks are so short that the barrier costs measurable time.
     Plain,
     /// The launch may start before the previous launch ends, and the next launch may start before this launch
     /// ends. This variant is the default of [`entry!`](crate::entry!).
     Both,
 }
 
-/// A declaration of [`entry!`](crate::entry!): kernels that differ only in their element type.
+/// A declaration of the macro [`entry!`](crate::entry!): a list of kernels that differ only in their element
+/// type.
 #[derive(Debug)]
 pub struct Entry {
     /// The name without the element type, such as `rms_norm_block2`.
     pub name: &'static str,
-    /// The kernels of this declaration. Each inner slice has the kernels of one function body: one kernel per
-    /// element type.
+    /// The kernels of this declaration. A declaration has one or more function bodies. Each inner slice lists
+    /// the kernels of one body: one kernel per element type.
     kernels: &'static [&'static [Kernel]],
-    /// The kernels in the order of [`ElementType`], for a fast lookup at a launch.
+    /// The kernels in the order of [`ElementType`]. With this table, a launch finds its kernel without a
+    /// search.
     by_element: [Option<&'static Kernel>; ElementType::COUNT],
 }
 
@@ -82,7 +84,7 @@ impl Entry {
     }
 }
 
-/// An element type of kernels.
+/// The element type of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElementType {
     /// 32-bit IEEE.
@@ -97,11 +99,12 @@ impl ElementType {
     const COUNT: usize = 3;
 }
 
-/// A function that runs the body of one thread. The argument is a list of pointers to the values of the
-/// kernel arguments, in the format of `kernelParams` in `cuLaunchKernel`.
+/// A function that runs the kernel body for one thread. The argument is a list of pointers to the values of
+/// the kernel arguments, in the format of `kernelParams` in `cuLaunchKernel`.
 pub type Run = unsafe fn(&[*const c_void]);
-/// A function that returns the bytes of dynamic shared memory of a launch. The arguments are the block size,
-/// and a pointer to the value of each kernel argument.
+/// A function that returns the number of bytes of dynamic shared memory that a launch needs. The first
+/// argument is the block size. The second argument has one pointer per kernel argument, which points to the
+/// value.
 pub type SharedBytes = unsafe fn([u32; 3], &[*const c_void]) -> u32;
 
 /// A kernel for one element type.
@@ -115,19 +118,20 @@ pub struct Kernel {
     pub overlap: Overlap,
     /// The parameters of the kernel.
     pub parameters: &'static [Parameter],
-    /// The dynamic shared memory of a launch. `None` means that the code which launches the kernel chooses
-    /// the bytes.
+    /// Computes the bytes of dynamic shared memory of a launch. `None` means that the code which launches the
+    /// kernel chooses the number of bytes.
     pub shared: Option<SharedBytes>,
     /// Runs the kernel on the CPU executor. `None` means that the kernel has instructions that the executor
     /// does not emulate.
     pub run: Option<Run>,
-    /// A variable in which the crate that launches the kernel on a GPU can store a pointer.
+    /// A variable in which the crate that launches the kernel on a GPU can store a pointer, for faster
+    /// launches.
     pub cache: &'static Cache,
 }
 
 /// A variable that belongs to one kernel and is null at first. The crate that launches kernels on a GPU can
-/// store a pointer to the kernel's loaded driver function in this variable. The next launch then needs no
-/// search for the function by name.
+/// store a pointer to the loaded kernel in this variable. The next launch then does not search for the kernel
+/// by name.
 pub type Cache = AtomicPtr<c_void>;
 
 /// A parameter of a kernel.
@@ -148,8 +152,8 @@ impl Parameter {
     }
 }
 
-/// A launch argument with the name of its parameter. The macro `args!` of the host crate makes a list of such
-/// arguments.
+/// A launch argument: the address, size and type name of its value. The macro `args!` of the host crate makes
+/// a list of such arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Argument<'a> {
     value: *const c_void,
@@ -223,7 +227,7 @@ pub trait KernelElement {
 }
 
 /// Stands for an element type that is known only at run time, for example the dtype of a tensor. A type that
-/// implements `Launcher<AnyElement>` knows this dtype, and selects the kernel for the dtype.
+/// implements `Launcher<AnyElement>` stores this dtype, and selects the kernel for the dtype.
 #[derive(Clone, Copy, Debug)]
 pub enum AnyElement {}
 
@@ -242,16 +246,16 @@ impl KernelElement for AnyElement {
     const ELEMENT: Option<ElementType> = None;
 }
 
-/// Everything that a launch needs except the kernel and its arguments: a device, a stream, and the sizes of
-/// grid and block. A launcher launches kernels of element type `T`. `T` is f32, f16, bf16, or [`AnyElement`]
-/// for a type that is known only at run time.
+/// Specifies where and how a kernel is launched: the device, the stream, and the sizes of grid and block. The
+/// kernel and its arguments are not part of the launcher. The element type `T` of the kernel is f32, f16,
+/// bf16, or [`AnyElement`] for a type that is known only at run time.
 pub trait Launcher<T> {
     /// The error of a launch.
     type Error;
 
-    /// Launches one of the kernels of `entry`. If `T` is [`AnyElement`], the launcher selects the kernel.
-    /// Otherwise the function launches the kernel for `T`. The launch functions that
-    /// [`entry!`](crate::entry!) makes call this function.
+    /// Launches one of the kernels of `entry`. The function launches the kernel for the element type `T`. If
+    /// `T` is [`AnyElement`], the launcher selects the kernel. The launch functions that the macro
+    /// [`entry!`](crate::entry!) defines call this function.
     ///
     /// # Errors
     /// Returns the error of the device. Each type that implements the trait documents its errors.

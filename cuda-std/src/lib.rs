@@ -1,8 +1,8 @@
 //! Device standard library for GPU kernels in Rust, with a PTX backend and a CPU backend.
 //!
-//! For the target `nvptx64`, every function compiles to PTX. For any other target, it runs on the [CPU
-//! executor](cpu), which emulates grid, blocks, threads, barriers, warps and shared memory. `cargo test` can
-//! therefore test the source of a kernel without a GPU.
+//! For the target `nvptx64`, every function compiles to PTX. For any other target, every function runs on the
+//! [CPU executor](cpu), which emulates grid, blocks, threads, barriers, warps and shared memory. `cargo test`
+//! can therefore test the source code of a kernel without a GPU.
 //!
 //! | CUDA C++ | here |
 //! | --- | --- |
@@ -22,8 +22,8 @@
 //! | `__global__` | [`entry!`] |
 //!
 //! Two more types build on these functions. [`rows::team::Team`] is the group of threads that share one row
-//! of a tensor. [`rows::row::Row`] is a row that a team reads and writes. Each thread of the team reads one
-//! 16-byte vector of elements (a pack) at a time.
+//! of a tensor. [`rows::row::Row`] is a row that a team reads. Each thread of the team reads one 16-byte
+//! vector of elements (a pack) at a time.
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(
     target_arch = "nvptx64",
@@ -80,6 +80,7 @@ pub mod prelude {
 #[cfg(target_arch = "nvptx64")]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {
-    // SAFETY: `trap` ends the kernel with an error. The host's next call of the driver returns this error.
+    // SAFETY: the instruction `trap` ends the kernel with an error. The host's next call of the CUDA driver
+    // returns this error.
     unsafe { core::arch::nvptx::trap() }
 }

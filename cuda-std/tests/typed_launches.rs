@@ -1,4 +1,5 @@
-//! Launches with wrong arguments do not compile, and the compiler's message names the kernel.
+//! Tests that a launch with wrong arguments does not compile, and that the compiler's message names the
+//! kernel.
 
 #[test]
 fn wrong_arguments_do_not_compile() {

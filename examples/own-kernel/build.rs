@@ -1,4 +1,4 @@
-//! Compiles the device crate in `kernels` to PTX.
+//! Compiles the device crate (GPU kernels) in the folder `kernels` to PTX.
 use cuda_builder::{Arch, CudaBuilder, Error};
 
 fn main() -> Result<(), Error> {

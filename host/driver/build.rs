@@ -1,7 +1,9 @@
-//! Gives the linker the folder with this crate's `libcuda.so`, which is an empty linker script.
+//! Tells the linker to search for libraries in a folder of this crate. The folder contains a file
+//! `libcuda.so`, which is an empty linker script.
 //!
-//! The build script of `cust` tells the linker to link `libcuda`. A machine without the NVIDIA driver has no
-//! such library. This crate defines all symbols of the library, so an empty file is enough for the linker.
+//! The crate `cust` is a Rust interface to the CUDA driver. Its build script tells the linker to link
+//! `libcuda`. A machine without the NVIDIA driver has no such library. This crate defines all symbols of the
+//! library itself, so an empty file is enough for the linker.
 use std::env;
 use std::path::Path;
 

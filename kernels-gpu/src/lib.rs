@@ -1,13 +1,14 @@
-//! GPU kernels of oxiwarp: one file in [`ops`] per operator, and modules that several operators share.
+//! The GPU kernels of oxiwarp. The module [`ops`] has one file per operator, and the other modules contain
+//! code that several operators share.
 //!
-//! `cuda_builder` compiles this crate to PTX. A build for the host exports [`entries`], which lists the
-//! kernels with their parameters. In a build for the host, each module of [`ops`] also has functions that
-//! launch its kernels. Kernel arguments are numbers, pointers and `repr(C)` structs. The host crate fills in
-//! these structs.
+//! `cuda_builder` compiles this crate to PTX. The crate is also built for the host. That build exports the
+//! function [`entries`], which lists the kernels with their parameters, and functions that launch the
+//! kernels. Kernel arguments are numbers, pointers and `repr(C)` structs. The crate `host` fills in these
+//! structs.
 #![cfg_attr(test, allow(dead_code))]
-// cuda_builder compiles each operator as a separate unit. A unit without kernels does not use the feature
-// `abi_ptx`, and rustc would warn about the unused feature. For example, the attention units are empty on
-// sm_75.
+// The attribute `allow(unused_features)` is needed because `cuda_builder` compiles each operator as a
+// separate unit. A unit without kernels does not use the feature `abi_ptx`, so rustc would warn about an
+// unused feature. For example, the attention units have no kernels on sm_75.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx), allow(unused_features))]
 
 #[cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
@@ -23,7 +24,7 @@ pub mod ops;
 pub mod rms;
 pub mod softmax;
 
-/// Returns the entries of this crate, each with its kernels.
+/// Returns the entries of this crate. An entry is a list of kernels that differ only in their element type.
 #[cfg(not(any(target_arch = "nvptx64", test)))]
 pub fn entries() -> impl Iterator<Item = &'static cuda_std::launch::Entry> {
     ops::KERNELS.iter().copied().flatten()

@@ -1,10 +1,10 @@
-//! Checks which kernels may overlap with the previous and with the next launch (programmatic dependent
-//! launch).
+//! Checks which kernels may overlap with the previous launch and with the next launch. Such an overlap uses
+//! programmatic dependent launch.
 use cuda_std::launch::Overlap;
 
-/// The kernels in `PLAIN` and `BEFORE` do not let the next launch start before they end. All other kernels
-/// may overlap with both the previous launch and the next launch. The section "Overlapping launches" of
-/// `docs/internals/launch-configuration.md` describes the overlap.
+/// The kernels in `PLAIN` and `BEFORE` may start before the previous launch ends, but the next launch starts
+/// only after they end. All other kernels may also let the next launch start before they end. The section
+/// "Overlapping launches" of `docs/internals/launch-configuration.md` describes the overlap.
 #[test]
 fn kernels_that_do_not_overlap_with_both_launches() {
     const PLAIN: &[&str] = &[

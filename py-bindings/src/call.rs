@@ -57,7 +57,7 @@ impl Call {
         }
     }
 
-    /// Reads all arguments from torch's stack and takes ownership of them.
+    /// Reads all arguments from torch's argument stack and takes ownership of them.
     ///
     /// # Safety
     /// `stack` must be the argument stack of a call of this operator, and must be read only once.
@@ -213,8 +213,9 @@ impl Call {
     }
 }
 
-/// The arguments of a call that the operator's `oxiwarp` function takes, as queues. For each kind of argument
-/// (tensors, outputs, floats, integers and bools), this type stores the index of the next argument.
+/// The arguments of a call, in the order in which the operator's `oxiwarp` function takes them. For each kind
+/// of argument (tensors, outputs, floats, integers and bools), this type stores the index of the next
+/// argument.
 pub struct Arguments<'t> {
     call: &'t Call,
     tensors: usize,

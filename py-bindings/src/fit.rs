@@ -23,8 +23,8 @@ const SCALARS: [(ScalarKind, &str); 3] =
     [(ScalarKind::Float, "float"), (ScalarKind::Int, "int"), (ScalarKind::Bool, "bool")];
 
 /// Checks that an `oxiwarp` function takes all arguments of the schema and all `outputs`, and no others. The
-/// parameter `take` is a function that takes the arguments of the `oxiwarp` function from a [`Fit`], without
-/// calling the `oxiwarp` function.
+/// parameter `take` is a function that takes the same arguments from a [`Fit`], but does not call the
+/// `oxiwarp` function.
 pub fn expect_fit(
     op: &'static str,
     schema: &Schema,

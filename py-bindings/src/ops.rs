@@ -1,5 +1,6 @@
-//! The table of torch operators. A row has one or more operators, their host function, and the outputs that a
-//! call allocates. The host function is the function of the `oxiwarp` crate that implements the operators.
+//! The table of torch operators. Each line of the table contains one or more operators, their host function,
+//! and the outputs that a call allocates. The host function is the function of the `oxiwarp` crate that
+//! implements the operators.
 //!
 //! Python defines the arguments of an operator in a schema (`oxiwarp/ops/*.py`). The parameter types of the
 //! host function must match the schema. Otherwise [`register`] returns an error.
@@ -78,8 +79,9 @@ operators! {
     softmax_backward => oxiwarp::softmax_backward, [Like];
 }
 
-/// The workspace of attention with few queries. `plain` is true if the call has no mask and no packed
-/// sequences, so that `q`, `k` and `v` are its only tensors.
+/// The workspace that attention with few queries needs. The function that computes its size gets the flag
+/// `plain`. The flag is true if `q`, `k` and `v` are the only tensors of the call: it has no mask and no
+/// packed sequences.
 const DECODE: Output = Workspace(|call: &Call| -> Result<Option<i64>, Failure> {
     let [Some(q), Some(k)] = [call.tensor(0), call.tensor(1)] else { return Ok(None) };
     let (plain, params) = (call.tensors().count() == 3, Attention::take(&mut call.source())?);

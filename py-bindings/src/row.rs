@@ -47,8 +47,8 @@ struct Allocated {
 }
 
 impl Row {
-    /// Executes one call of the operator in this row of the operator table. torch calls this function through
-    /// the row's field `kernel`.
+    /// Executes one call of the operator that this row of the operator table describes. torch calls this
+    /// function through the field `kernel` of the row.
     ///
     /// # Safety
     /// `stack` must be the argument stack of a call of this operator, with room for the results.

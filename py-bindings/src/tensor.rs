@@ -139,7 +139,7 @@ impl Tensor {
     }
 
     /// Returns sizes and strides. For a tensor without elements, the function returns the strides of a
-    /// contiguous tensor. The reason is that autograd passes empty tensors with stride 0, and torch's
+    /// contiguous tensor. This is necessary because autograd passes empty tensors with stride 0, and torch's
     /// `contiguous()` does not change these strides.
     fn parts(&self) -> Result<(&[i64], Cow<'_, [i64]>), String> {
         if !shim().is_strided(self.handle)? {
@@ -180,8 +180,8 @@ impl Tensor {
         dtype.ok_or_else(|| self.wrong_dtype("bool, f32, f16 or bf16"))
     }
 
-    /// Returns the element of `dtypes` that has the tensor's dtype, or `None`. `numbers` has torch's codes of
-    /// `dtypes`.
+    /// Returns the element of `dtypes` that is the tensor's dtype, or `None` if there is none. `numbers`
+    /// contains torch's codes of `dtypes`, in the same order.
     #[inline]
     fn one_of<const N: usize>(&self, numbers: [i32; N], dtypes: [Dtype; N]) -> Result<Option<Dtype>, String> {
         let number = shim().dtype(self.handle)?;

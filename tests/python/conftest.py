@@ -1,4 +1,5 @@
-"""Fixtures of all tests. A test with the fixture `device` runs on the CPU executor and, if there is one, on a GPU."""
+"""Fixtures of all tests. A test with the fixture `device` runs on the CPU executor, and also on a GPU if
+one is present."""
 
 import gc
 import os
@@ -22,9 +23,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Select the tests without the marker `extra`, or with `--extra` only those. Run the PTX tests first.
+    """Select the tests without the marker `extra`, or, with `--extra`, only the tests with this marker. Run
+    PTX tests first.
 
-    The PTX tests take longest. If they started last, a single process would run at the end.
+    The PTX tests take longest. If they started last, only one test process would still run at the end.
     """
     extra = config.getoption("--extra")
     left_out = [item for item in items if (item.get_closest_marker("extra") is not None) != extra]
@@ -59,16 +61,18 @@ def cuda() -> torch.device:
 
 @pytest.fixture(autouse=True, scope="session")
 def without_tf32():
-    """Compute convolutions in float32. TF32, with 10 fraction bits, would enlarge differences in the last place."""
+    """Compute convolutions in float32. TF32 has only 10 fraction bits and would enlarge differences in the
+    last place."""
     torch.backends.cudnn.allow_tf32 = False
 
 
 @pytest.fixture(autouse=True, scope="module")
 def without_old_objects():
-    """Exclude the objects that exist before a file's tests, such as imported modules, from garbage collection.
+    """Exclude the objects that exist before a file's tests, such as imported modules, from garbage
+    collection.
 
-    Each full collection would visit them all. Collections are also made rarer, because tracing and compiling
-    make many objects that are not garbage.
+    Each full collection would visit all these objects. Collections are also made less frequent, because
+    tracing and compiling create many objects that are not garbage.
     """
     gc.collect()
     gc.freeze()

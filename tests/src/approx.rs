@@ -39,11 +39,11 @@ impl Approx {
 
 /// Error bound of a row's mean and variance in f32, in units of 2^-24.
 ///
-/// The steps of Welford's algorithm contribute 16 units: each step rounds, and later steps shrink the error.
-/// The merges contribute 32 units: a row has eight merges of two means. Each merge multiplies by a count and
-/// an approximate reciprocal, with an error of four units.
+/// The steps of Welford's algorithm contribute 16 units. Each step rounds its result, and later steps reduce
+/// the effect of this rounding. A row also has eight merges of two means, which contribute 32 units. Each
+/// merge multiplies by a count and an approximate reciprocal, with an error of four units.
 ///
-/// An error of the mean shifts `x - mean` by the same amount. This error changes the variance by at most the
+/// An error of the mean shifts `x - mean` by the same amount. This shift changes the variance by at most the
 /// same amount.
 const LAYER: f64 = 48.0;
 /// Returns the error bound of `x * inv_rms`, in units of 2^-24.

@@ -1,5 +1,5 @@
-//! The seed and the case (such as a shape) of the running test. The test program prints the seed and the case
-//! only if the test fails.
+//! Stores the seed and the test case (such as a shape) of the running test. The test program prints them only
+//! if the test fails.
 use std::cell::RefCell;
 
 use rand::rngs::StdRng;
@@ -22,8 +22,7 @@ pub fn set(case: String) {
     CASE.set(case);
 }
 
-/// Returns a new seed. All seeds of a test follow from the seed of the running test and the order of the
-/// calls.
+/// Returns a new seed. The seed of the running test and the number of earlier calls determine the result.
 pub fn seed() -> u64 {
     SEEDS.with_borrow_mut(|seeds| seeds.as_mut().expect("`case::run` runs the test").random())
 }

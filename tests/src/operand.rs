@@ -104,8 +104,8 @@ impl<T: Element> Operand<T> {
     }
 }
 
-/// Uploads rows whose starts are `pitch` elements apart, from element `start` on. All elements outside the
-/// rows are NaN, so that a kernel that reads such an element gives a wrong result.
+/// Uploads rows whose starts are `pitch` elements apart. The first row starts at element `start`. All
+/// elements outside the rows are NaN, so that a kernel that reads such an element gives a wrong result.
 fn upload<E: Element>(
     device: &Device,
     random: &mut StdRng,
@@ -131,8 +131,8 @@ pub struct Side<T> {
 }
 
 impl<T: Element> Side<T> {
-    /// Makes a modulation (scale, shift or gate) with random values. `table` says whether there is a table to
-    /// add, and whether the table has f32 elements.
+    /// Makes a modulation (scale, shift or gate) with random values. `table` is `None` if no table is added
+    /// to the modulation. Otherwise it says whether the table has f32 elements.
     pub fn new(
         device: &Device,
         random: &mut StdRng,

@@ -46,7 +46,8 @@ pub struct Matrix<T> {
 }
 
 impl<T: Element> Matrix<T> {
-    /// Uploads `values` with the given layout. The elements between rows get a NaN that no kernel writes.
+    /// Uploads `values` with the given layout. The elements between rows get a NaN bit pattern that no kernel
+    /// writes.
     pub fn upload(device: &Device, values: &[T], shape: [i64; 2], layout: Layout) -> Self {
         let [rows, cols] = shape;
         let len = layout.offset + (rows * layout.stride).max(cols) as usize;
@@ -58,7 +59,7 @@ impl<T: Element> Matrix<T> {
         Self { buffer: device.upload(&memory).expect("device memory"), layout, shape }
     }
 
-    /// Makes a matrix for results. All its elements are a NaN that no kernel writes.
+    /// Makes a matrix for results. All its elements get a NaN bit pattern that no kernel writes.
     pub fn poisoned(device: &Device, shape: [i64; 2], layout: Layout) -> Self {
         let values = vec![T::from_bits(u32::MAX); (shape[0] * shape[1]) as usize];
         Self::upload(device, &values, shape, layout)

@@ -1,6 +1,7 @@
 """Lists the measured ops by family, e.g. "norms". Each family has one plot.
 
-Every module of this folder has two constants: `FORMS`, its measured uses of ops, and `FAMILY`, the family of its ops.
+Every module of this folder has two constants. `FORMS` lists the measured uses of ops, and `FAMILY` is the
+family of the module's ops.
 """
 
 import importlib
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 
 from forms import Form, Shape
 
-# Order of the families. Other families follow.
+# Order of the families of ops in the output. Other families follow.
 FIRST = ("norms", "modulation", "rope", "activations", "losses", "backward")
 
 
@@ -35,12 +36,13 @@ def check_names(only: list[str] | None) -> None:
 
 
 def selected(only: list[str] | None) -> list[Form]:
-    """Return the forms of these ops, or all forms for None."""
+    """Return the forms (measured uses of ops) of the ops named in `only`, or all forms if `only` is None."""
     return [form for form in FORMS if only is None or form.op in only]
 
 
 def timed_cases(only: list[str] | None, quick: bool) -> Iterator[tuple[Form, str, Shape]]:
-    """Yield the form, model and shape of every case to time. With `quick`, yield only the first case of each op."""
+    """Yield the op's use, model and shape of every case to time. With `quick`, yield only the first case
+    of each op."""
     seen = set()
     for form in selected(only):
         for model, shape in form.cases if form.timed else ():

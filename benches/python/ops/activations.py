@@ -1,4 +1,4 @@
-"""Forms of the elementwise activations: `silu`, `relu2`, and five variants of `gelu`."""
+"""Benchmarks of the elementwise activations: `silu`, `relu2`, and five variants of `gelu`."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ def _inputs(source: Source, shape: Shape) -> Inputs:
 
 
 def _new(x: Tensor) -> Tensor:
-    """Compute transformers' `NewGELUActivation`, which has nine launches."""
+    """Compute transformers' `NewGELUActivation`, which launches nine kernels."""
     return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
 
 

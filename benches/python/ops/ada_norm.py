@@ -37,19 +37,20 @@ def _inputs_affine(source: Source, shape: Shape) -> Inputs:
 
 
 def _table_chain(x: Tensor, scale: Tensor, shift: Tensor, scale_table: Tensor, shift_table: Tensor) -> Tensor:
-    """Compute `ada_norm` as LTX and PixArt do: scale and shift are a time embedding plus a table of the block."""
+    """Compute `ada_norm` as LTX and PixArt do. Scale and shift are the sum of a time embedding and a table
+    of the block."""
     return rms_norm_chain(x, scale_table + scale, shift_table + shift)
 
 
 def _affine_chain(x: Tensor, scale: Tensor, shift: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Compute the chain of `CogVideoXLayerNormZero`."""
+    """Compute norm and modulation as `CogVideoXLayerNormZero` does."""
     return F.layer_norm(x, x.shape[-1:], weight, bias, EPS_AFFINE) * (1 + scale) + shift
 
 
 def _real(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     from diffusers.models.normalization import AdaLayerNormZero
 
-    with device("meta"):  # the projection is not used
+    with device("meta"):  # the benchmark does not use the module's projection, so it needs no memory
         module = AdaLayerNormZero(x.shape[-1])
     module.linear = module.silu = nn.Identity()
     return module(x, emb=cat([p[:, 0] for p in (shift, scale, scale, scale, scale, scale)], dim=1))[0]

@@ -1,4 +1,4 @@
-"""Forms of `ada_norm_pair`: two modulations of one norm."""
+"""Benchmarks of `ada_norm_pair`, which applies two modulations to one norm."""
 
 import references
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ def _inputs(source: Source, shape: Shape) -> Inputs:
 
 
 def _eager(x: Tensor, scale: Tensor, shift: Tensor, scale2: Tensor, shift2: Tensor) -> Result:
-    """Compute the chain of `SD35AdaLayerNormZeroX`."""
+    """Compute one norm with two modulations, as `SD35AdaLayerNormZeroX` does."""
     normed = F.layer_norm(x, x.shape[-1:], eps=EPS)
     return normed * (1 + scale) + shift, normed * (1 + scale2) + shift2
 
@@ -24,7 +24,7 @@ def _eager(x: Tensor, scale: Tensor, shift: Tensor, scale2: Tensor, shift2: Tens
 def _real(x: Tensor, scale: Tensor, shift: Tensor, scale2: Tensor, shift2: Tensor) -> Result:
     from diffusers.models.normalization import SD35AdaLayerNormZeroX
 
-    with device("meta"):  # the projection is not used
+    with device("meta"):  # the benchmark does not use the module's projection, so it needs no memory
         module = SD35AdaLayerNormZeroX(x.shape[-1])
     module.linear = module.silu = nn.Identity()
     parts = (shift, scale, scale, scale, scale, scale, shift2, scale2, scale2)

@@ -1,4 +1,4 @@
-"""Benchmarks of `add_rms_norm`, the residual addition in a decoder layer together with the norm after it."""
+"""Benchmarks of `add_rms_norm`: the residual addition in a decoder layer, and the norm that follows it."""
 
 import references
 from forms import NO_MODE, SAME_ROUNDINGS, Form, Inputs, Peer, Result, Shape, Source

@@ -1,6 +1,6 @@
-"""Benchmarks of gated activations: GEGLU, SwiGLU and `_and_mul` ops.
+"""Benchmarks of gated activations: GEGLU, SwiGLU, and the ops whose names end in `_and_mul`.
 
-Input and gate are in one tensor or in two tensors.
+Input and gate are either the halves of one tensor or two separate tensors.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,8 @@ LLAMA = ("Llama 8B", (1, 8192, 14336))
 
 
 def _packed(source: Source, shape: Shape) -> Inputs:
-    """Return a tensor `x` whose last dimension contains input and gate, each as wide as `shape` says."""
+    """Return a tensor `x` whose last dimension contains input and gate. Each of them has the width of
+    `shape`."""
     return {"x": source.normal(*shape[:-1], 2 * shape[-1], scale=1.5)}
 
 
@@ -27,7 +28,7 @@ def _two(source: Source, shape: Shape, second: str = "gate") -> Inputs:
 
 
 def _first(activation: Callable[[Tensor], Tensor]) -> Chain:
-    """Return the chain `activation(first half) * second half`."""
+    """Return a function that computes `activation(first half) * second half`."""
 
     def chain(x: Tensor) -> Tensor:
         first, second = x.chunk(2, dim=-1)
@@ -37,7 +38,7 @@ def _first(activation: Callable[[Tensor], Tensor]) -> Chain:
 
 
 def _second(activation: Callable[[Tensor], Tensor]) -> Chain:
-    """Return the chain `first half * activation(second half)`, diffusers' order."""
+    """Return a function that computes `first half * activation(second half)`, which is diffusers' order."""
 
     def chain(x: Tensor) -> Tensor:
         first, second = x.chunk(2, dim=-1)
@@ -55,7 +56,7 @@ def _fatrelu(x: Tensor) -> Tensor:
 
 
 def _real(name: str) -> Chain:
-    """Return a call of diffusers' module without its projection."""
+    """Return a function that calls diffusers' module without its projection."""
 
     def call(x: Tensor) -> Tensor:
         from diffusers.models import activations
@@ -68,7 +69,7 @@ def _real(name: str) -> Chain:
 
 
 def _form(op: str, chain: str, eager: Chain, reference: Chain, cases: tuple, **more: object) -> Form:
-    """Create a form for one packed tensor."""
+    """Create the benchmark of an op whose input and gate are in one tensor."""
     given = {"inputs": _packed, "ours": lambda x, mode: getattr(oxiwarp, op)(x, mode=mode), **more}
     return Form(op=op, chain=chain, cases=cases, eager=eager, reference=reference, **given)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Forms of `gated_residual`: `x + gate * y`."""
+"""Benchmarks of `gated_residual`, `x + gate * y`."""
 
 import torch
 from forms import BIT_EXACT, Form, Inputs, Shape, Source
@@ -15,7 +15,7 @@ def _inputs(source: Source, shape: Shape, dtype: torch.dtype | None = None, scal
 
 
 def _inputs_clip(source: Source, shape: Shape) -> Inputs:
-    """Return inputs with a float16 stream that overflows at some elements."""
+    """Return inputs with a float16 residual stream. The sum overflows at some elements."""
     return _inputs(source, shape, scale=65000.0 if source.dtype == torch.float16 else 1.0)
 
 
@@ -24,7 +24,7 @@ def _inputs_table(source: Source, shape: Shape) -> Inputs:
 
 
 def _row_gate(source: Source, shape: Shape, of_gate: Shape) -> Inputs:
-    """Return inputs with one column in the gate."""
+    """Return inputs whose gate has only one column."""
     return {"x": source.normal(*shape), "y": source.normal(*shape), "gate": source.normal(*of_gate, 1)}
 
 
@@ -37,12 +37,13 @@ def _eager(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
 
 
 def _wan(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
-    """Compute the chain of `WanTransformerBlock`, with a float32 gate."""
+    """Compute the gated residual as `WanTransformerBlock` does, with a float32 gate."""
     return (x.float() + y.float() * gate).type_as(x)
 
 
 def _clip(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
-    """Compute the chain of `FluxSingleTransformerBlock`, which clips float16."""
+    """Compute the gated residual as `FluxSingleTransformerBlock` does. It clips float16 sums to the finite
+    range."""
     total = x + gate * y
     return total.clip(-65504, 65504) if total.dtype == torch.float16 else total
 

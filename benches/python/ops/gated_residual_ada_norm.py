@@ -29,13 +29,14 @@ def _inputs_wan(source: Source, shape: Shape) -> Inputs:
 
 
 def _inputs_clip(source: Source, shape: Shape) -> Inputs:
-    """Return inputs with a float16 stream that overflows at some elements."""
+    """Return inputs with a float16 residual stream. The sum overflows at some elements."""
     inputs = _inputs(source, shape)
     return inputs | {"y": inputs["y"] * (65000.0 if source.dtype == torch.float16 else 1.0)}
 
 
 def _after_gate(norm: Callable[..., Tensor]) -> Chain:
-    """Return the chain of `FluxTransformerBlock` and similar blocks."""
+    """Return a function that computes the gated residual and `norm`, as `FluxTransformerBlock` and similar
+    blocks do."""
 
     def chain(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -> Result:
         total = x + gate * y
@@ -52,8 +53,11 @@ def _clipped(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -
 
 
 def _after_wan_gate(norm: Callable[..., Tensor]) -> Chain:
-    """Return a function that computes the gated sum after a `WanTransformerBlock`'s feed-forward and the next
-    norm1."""
+    """Return a function that computes two steps of Wan.
+
+    The first step is the gated sum after the feed-forward of a `WanTransformerBlock`. The second step is the
+    norm `norm1` of the next block.
+    """
 
     def chain(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -> Result:
         total = (x.float() + y.float() * gate).type_as(x)

@@ -1,7 +1,8 @@
-"""Benchmarks of the gradients of `ada_norm`, activations, softmax and cross-entropy, made from the forward benchmarks.
+"""Benchmarks of the gradients of `ada_norm`, activations, softmax and cross-entropy, made from the forward
+benchmarks.
 
-Gradients of RoPE and gated residuals are not measured. They do not read all inputs of the forward pass, but the
-benchmark would count the bytes of all inputs.
+Gradients of RoPE and gated residuals are not measured. They do not read all inputs of the forward pass, but
+the benchmark counts the bytes of all inputs. The reported bandwidth would be too high.
 """
 
 from dataclasses import replace
@@ -18,7 +19,7 @@ def _gradient_of(
     gradient: str = "",
     constants: tuple[str, ...] = (),
 ) -> Form:
-    """Create the benchmark of a gradient from the first forward benchmark of the op, in the op's default mode."""
+    """Create the benchmark of a gradient from the op's first forward benchmark, in the op's default mode."""
     form = next(form for form in forms if form.op == op)
 
     def inputs(source: Source, shape: Shape) -> Inputs:

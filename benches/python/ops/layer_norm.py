@@ -28,7 +28,7 @@ def _inputs_wan(source: Source, shape: Shape) -> Inputs:
 
 
 def _wan(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Compute norm2 of `WanTransformerBlock`: in float32, with one cast."""
+    """Compute norm2 of `WanTransformerBlock` in float32, with one cast at the end."""
     return F.layer_norm(x.float(), weight.shape, weight.float(), bias.float(), EPS_PLAIN).type_as(x)
 
 

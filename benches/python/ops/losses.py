@@ -1,4 +1,4 @@
-"""Forms of `softmax` and `cross_entropy` over vocabularies."""
+"""Benchmarks of `softmax` and `cross_entropy`. The last dimension is the vocabulary of a language model."""
 
 import torch
 import torch.nn.functional as F
@@ -69,7 +69,7 @@ FORMS = (
         ours=lambda logits, target: oxiwarp.cross_entropy(logits, target, reduction="none"),
         claims=CLAIMS,
         library=("F.cross_entropy", lambda logits, target: F.cross_entropy(logits, target, reduction="none")),
-        # No Liger: its forward pass also writes the gradient.
+        # Liger is not a baseline, because its forward pass also writes the gradient.
         peers={
             "QuACK": Peer("quack", lambda quack, logits, target: quack.cross_entropy(logits, target, reduction="none"))
         },

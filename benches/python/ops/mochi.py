@@ -1,4 +1,4 @@
-"""Forms of Mochi's ops: `modulated_rms_norm`, `residual_tanh_gated_rms_norm`, and both chained."""
+"""Benchmarks of Mochi's ops: `modulated_rms_norm`, `residual_tanh_gated_rms_norm`, and both in sequence."""
 
 import references
 import torch
@@ -29,17 +29,18 @@ def _inputs_both(source: Source, shape: Shape) -> Inputs:
 
 
 def _normed(x: Tensor) -> Tensor:
-    """Compute diffusers' RMSNorm without weight for a float32 tensor."""
+    """Compute diffusers' RMSNorm without a weight for a float32 tensor."""
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS)
 
 
 def _modulated(x: Tensor, scale: Tensor) -> Tensor:
-    """Compute norm3 of `MochiTransformerBlock`: in float32, with one cast."""
+    """Compute norm3 of `MochiTransformerBlock` in float32, with one cast at the end."""
     return (_normed(x.to(torch.float32)) * (1 + scale.to(torch.float32))).to(x.dtype)
 
 
 def _residual(x: Tensor, x_res: Tensor, gate: Tensor) -> Tensor:
-    """Add a branch's output `x_res`, normalized in float32 and gated, to `x`, as `MochiTransformerBlock` does."""
+    """Compute the gated residual of `MochiTransformerBlock`. The branch output `x_res` is normalized and
+    gated in float32."""
     return x + (_normed(x_res.to(torch.float32)) * torch.tanh(gate)).to(x_res.dtype)
 
 

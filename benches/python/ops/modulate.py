@@ -1,4 +1,4 @@
-"""Forms of `modulate`: `x * (1 + scale) + shift`."""
+"""Benchmarks of `modulate`, `x * (1 + scale) + shift`."""
 
 import torch
 from forms import Form, Inputs, Shape, Source
@@ -8,12 +8,13 @@ import oxiwarp
 
 
 def _eager(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Compute the modulation of CogView4, whose norm has other users."""
+    """Compute CogView4's modulation. It is separate from the norm, because other layers also use the
+    norm's result."""
     return x * (1 + scale) + shift
 
 
 def _wide(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Compute the modulation in float32, with one cast."""
+    """Compute the modulation in float32, with one cast at the end."""
     return (x.float() * (1 + scale) + shift).to(x.dtype)
 
 

@@ -15,7 +15,7 @@ import oxiwarp
 from .rms_norm import llama, t5
 
 EPS, EPS_LTX = 1e-6, 1e-5
-TEXT = 226  # text tokens of CogVideoX
+TEXT = 226  # number of text tokens in CogVideoX
 
 
 def _weights(source: Source, inputs: Inputs, cols: int) -> Inputs:
@@ -55,7 +55,8 @@ def _inputs_qwen3(source: Source, shape: Shape) -> Inputs:
 
 
 def _inputs_cogvideox(source: Source, shape: Shape) -> Inputs:
-    """Return inputs whose first tokens are text tokens, which RoPE leaves unchanged. The norms have biases."""
+    """Return inputs whose first tokens are text tokens. RoPE leaves text tokens unchanged. The norms have
+    biases."""
     text = min(TEXT, shape[1] // 2)
     cos, sin = rotary.tables(source, shape[1] - text, shape[-1])
     inputs = {"q": source.normal(*shape), "k": source.normal(*shape), "cos": cos, "sin": sin}
@@ -64,7 +65,7 @@ def _inputs_cogvideox(source: Source, shape: Shape) -> Inputs:
 
 
 def _of_both(normed: Callable[[Tensor, Tensor], Tensor], turned: Callable[..., Tensor]) -> Chain:
-    """Return the chain of norm and rotation for q and k."""
+    """Return a function that normalizes and rotates q and k."""
 
     def chain(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor, k_weight: Tensor) -> Result:
         return turned(normed(q, q_weight), cos, sin), turned(normed(k, k_weight), cos, sin)
@@ -111,7 +112,8 @@ def _reference_qwen3(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _cogvideox(normed: Callable[..., Tensor], turned: Callable[..., Tensor]) -> Chain:
-    """Return a function for norm and RoPE as in `CogVideoXAttnProcessor2_0`. RoPE skips the first (text) tokens."""
+    """Return a function that computes norm and RoPE as `CogVideoXAttnProcessor2_0` does. RoPE skips the
+    first (text) tokens."""
 
     def chain(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, **affine: Tensor) -> Result:
         q, k = (normed(x, affine[f"{name}_weight"], affine[f"{name}_bias"]) for name, x in (("q", q), ("k", k)))
@@ -131,7 +133,7 @@ def _reference_layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return references.layer_norm(x, EPS, weight, bias)
 
 
-# The calls of oxiwarp.
+# The following functions call oxiwarp.
 def _ours(eps: float = EPS, **how: object) -> Chain:
     def call(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, mode: str, **weights: Tensor) -> Result:
         return oxiwarp.qk_norm_rope(q, k, cos, sin, eps=eps, mode=mode, **weights, **how)

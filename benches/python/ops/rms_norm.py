@@ -1,4 +1,5 @@
-"""Benchmarks of `rms_norm`. Llama's norm is timed. For Gemma, T5, diffusers and torch, only exactness is measured."""
+"""Benchmarks of `rms_norm`. Llama's norm is timed. The norms of Gemma, T5, diffusers and torch are only
+checked for exactness."""
 
 import references
 import torch
@@ -11,7 +12,7 @@ import oxiwarp
 EPS = 1e-6
 SAME = {NO_MODE: SAME_ROUNDINGS}
 
-# Models and shapes of the baselines.
+# Models and shapes for which the baselines are measured.
 CASES = (
     ("Flux text", (1, 512, 3072)),
     ("LTX width", (1, 1024, 2048)),
@@ -35,8 +36,10 @@ def inputs(source: Source, shape: Shape) -> Inputs:
 
 
 def llama(x: Tensor, weight: Tensor) -> Tensor:
-    """Compute `LlamaRMSNorm` (also in Qwen and Mistral): it casts the normalised value to the dtype of `x`
-    and then applies the weight."""
+    """Compute `LlamaRMSNorm` (also in Qwen and Mistral).
+
+    The norm casts the normalized value to the dtype of `x` and then applies the weight.
+    """
     h = x.to(torch.float32)
     variance = h.pow(2).mean(-1, keepdim=True)
     h = h * torch.rsqrt(variance + EPS)
@@ -63,7 +66,7 @@ def library(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def with_weight(module: nn.Module, weight: Tensor) -> nn.Module:
-    """Set the weight of a model's norm and return the norm."""
+    """Set the weight of a norm module and return the module."""
     module.weight = nn.Parameter(weight, requires_grad=False)
     return module
 

@@ -18,7 +18,8 @@ def _inputs(source: Source, shape: Shape) -> Inputs:
 
 
 def _eager(x: Tensor, gate: Tensor, weight: Tensor) -> Tensor:
-    """Compute `Qwen3NextRMSNormGated`: Llama's norm, then `silu(gate)` in float32 and another cast."""
+    """Compute `Qwen3NextRMSNormGated`: Llama's norm, then a multiplication by `silu(gate)` in float32 and
+    a second cast."""
     h = llama(x, weight) * F.silu(gate.to(torch.float32))
     return h.to(x.dtype)
 
@@ -32,7 +33,8 @@ def _eager_sigmoid(x: Tensor, gate: Tensor, weight: Tensor) -> Tensor:
 
 
 def _eager_gate_first(x: Tensor, gate: Tensor, weight: Tensor) -> Tensor:
-    """Compute `MambaRMSNormGated`, `BambaRMSNormGated` and `Zamba2RMSNormGated` (one group): `silu(gate)` first."""
+    """Compute `MambaRMSNormGated`, `BambaRMSNormGated` and `Zamba2RMSNormGated` (one group). `silu(gate)`
+    precedes the norm."""
     h = x.to(torch.float32) * F.silu(gate.to(torch.float32))
     h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + EPS)
     return weight * h.to(x.dtype)

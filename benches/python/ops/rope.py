@@ -41,7 +41,7 @@ def _inputs_llama(source: Source, shape: Shape) -> Inputs:
 
 
 def _of_both(turned: Callable[..., Tensor]) -> Chain:
-    """Return the chain that applies `turned` to q and k."""
+    """Return a function that applies the rotation `turned` to q and k."""
     return lambda q, k, *args, **tables: (turned(q, *args, **tables), turned(k, *args, **tables))
 
 
@@ -58,8 +58,8 @@ def _reference_llama(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return references.rotate_halves(x, cos[:, None], sin[:, None])
 
 
-# These functions call oxiwarp. Llama's tables have a 16-bit dtype. Such tables lead to additional roundings,
-# which mode "fast" omits.
+# The following functions call oxiwarp. Llama's cos and sin tables have a 16-bit dtype. Such tables lead to
+# additional roundings, which mode "fast" omits.
 def _ours(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, mode: str) -> Result:
     return oxiwarp.rope(q, k, cos, sin, mode=mode)
 

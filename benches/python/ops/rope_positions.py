@@ -13,7 +13,8 @@ from oxiwarp.ops._rope_tables import grid_tables
 
 THETA = 10000.0
 HEIGHT, WIDTH = 30, 52  # A frame of Wan's 480p latents has this many rows and columns of patches.
-SMALL_GRID = (4, 10, 12)  # of the shape [2, 480, 8, 64] in guides for kernel authors
+# the grid (frames, rows, columns) for the shape [2, 480, 8, 64], which guides for kernel authors use
+SMALL_GRID = (4, 10, 12)
 
 
 def _inputs(source: Source, shape: Shape) -> Inputs:
@@ -26,12 +27,13 @@ def _angles(positions: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
 
 
 def _text(tokens: int, dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return angles `[tokens, dim / 2]`."""
+    """Return the rotation angles of text tokens, `[tokens, dim / 2]`."""
     return _angles(torch.arange(tokens, device=device), dim, dtype)
 
 
 def _video(tokens: int, dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return angles `[tokens, dim / 2]` of video tokens. A token's position is its frame, row and column."""
+    """Return angles `[tokens, dim / 2]` of video tokens. The position of a video token is its frame, row
+    and column."""
     token = torch.arange(tokens, device=device)
     _, height, width = _grid(tokens)
     index = (token // (height * width), token // width % height, token % width)
@@ -39,7 +41,8 @@ def _video(tokens: int, dim: int, device: torch.device, dtype: torch.dtype) -> T
 
 
 def _axes(dim: int) -> tuple[int, int, int]:
-    """Return the numbers of a head's columns that are rotated by frame, by row and by column, as in Wan."""
+    """Return how many columns of a head are rotated by the frame, by the row and by the column of a token,
+    as in Wan."""
     side = 2 * (dim // 6)
     return dim - 2 * side, side, side
 
@@ -56,7 +59,7 @@ def _chain(angles_of, dtype):
     return chain
 
 
-# The calls of oxiwarp.
+# The following functions call oxiwarp.
 def _ours_text(q: Tensor, k: Tensor) -> Result:
     return oxiwarp.rope_1d(q, k, theta=THETA)
 
@@ -66,9 +69,9 @@ def _ours_video(q: Tensor, k: Tensor, mode: str) -> Result:
 
 
 def _grid(tokens: int) -> tuple[int, int, int]:
-    """Return the grid `(frames, rows, columns)` of `tokens` tokens.
+    """Return the video grid `(frames, rows, columns)` for this number of tokens.
 
-    A small number of tokens gives one frame or one row.
+    If the number of tokens is small, the grid has only one frame or one row.
     """
     if tokens == math.prod(SMALL_GRID):
         return SMALL_GRID
@@ -82,7 +85,7 @@ def _token_of_text(q: Tensor, k: Tensor, at: int, tokens: int) -> Result:
 
 
 def _token_of_video(q: Tensor, k: Tensor, at: int, tokens: int) -> Result:
-    """Rotate one token by `oxiwarp.rope`, with the token's tables."""
+    """Rotate one token of a video by `oxiwarp.rope`, with the cos and sin tables for this token."""
     cos, sin = (table[at : at + 1] for table in grid_tables(_grid(tokens), _axes(q.shape[-1]), THETA, q.device))
     return oxiwarp.rope(q, k, cos, sin)
 

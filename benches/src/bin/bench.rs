@@ -1,10 +1,10 @@
-//! Measures every op on a GPU and compares it with a device copy: `cargo run --release -p oxiwarp-benches
-//! --bin bench`.
+//! Measures every op on a GPU and compares it with a device-to-device copy. Command:
+//! `cargo run --release -p oxiwarp-benches --bin bench`
 //!
 //! A case is an op with a tensor size. For each case, the program captures 20 or more calls in one CUDA
-//! graph. The calls rotate through several buffers. Before a buffer is used again, other calls touch three
-//! times the L2 cache of an H200. The buffer is therefore not in L2. The reported time is the median of
-//! several replays of the graph, measured by CUDA events.
+//! graph. The calls use several buffers in rotation. Between two uses of a buffer, other calls touch three
+//! times as many bytes as the L2 cache of an H200 can store. So the buffer is not in L2. The reported time is
+//! the median of several replays of the graph, measured by CUDA events.
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -17,10 +17,10 @@ use oxiwarp_benches::{Gpu, NO_GPU};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Exit code if every case (op with a tensor size) was measured, and no case is slower than in the run of
-/// `--compare`.
+/// Exit code if every case (op with a tensor size) was measured, and no case is slower than in the earlier
+/// run that `--compare` names.
 const DONE: u8 = 0;
-/// Exit code if a case (op with a tensor size) is slower than in the run of `--compare`.
+/// Exit code if a case (op with a tensor size) is slower than in the earlier run that `--compare` names.
 const SLOWER: u8 = 1;
 /// Exit code of every other error.
 const FAILED: u8 = 3;
@@ -117,7 +117,7 @@ fn main() -> ExitCode {
         Ok(options) => options,
         Err(error) => {
             let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            // Nothing can report a failed print: ignore the error.
+            // If printing fails, there is no way to report the failure. So the error is ignored.
             let _ = error.print();
             return if asked { ExitCode::SUCCESS } else { FAILED.into() };
         }
@@ -143,9 +143,9 @@ fn run(options: &Options) -> Result<u8> {
         }
         return Ok(DONE);
     }
-    // Read the file of `--compare` before the GPU is used, so that an unreadable file fails at once. The
-    // program must also read this file before `--csv` creates its file, because both options may name the
-    // same file.
+    // Read the file of `--compare` before the GPU is used, so that the program fails at once if the file
+    // cannot be read. The file must also be read before `--csv` creates its file, because both options may
+    // name the same file.
     let old = options.compare.as_deref().map(report::read).transpose()?;
     let gpu = match Gpu::open() {
         Ok(gpu) => gpu,

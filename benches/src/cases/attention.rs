@@ -1,5 +1,5 @@
-//! Calls of attention and its gradients, with the number of heads of FLUX.1. In the table of cases, the
-//! number of rows is the batch size, and the number of columns is the number of tokens.
+//! Benchmark calls of attention and its gradients, with as many heads as FLUX.1 has. In these benchmarks, the
+//! field `rows` is the batch size, and the field `cols` is the number of tokens.
 use oxiwarp::{
     Attention, AttentionGradients, AttentionInputs, AttentionResult, Device, Result, Stream,
     attention_decode_workspace,
@@ -19,7 +19,7 @@ const KV_HEADS: i64 = 8;
 pub(super) const TOKENS: Width = |tokens| tokens * (HEADS * HEAD) as usize;
 /// Bytes per batch of the log-sum-exp values.
 pub(super) const LOGARITHMS: Width = |tokens| tokens * HEADS as usize * size_of::<f32>();
-/// Elements of one decoded token's queries.
+/// Number of query elements of one decoded token.
 pub(super) const QUERY: Width = |_| (QUERY_HEADS * HEAD) as usize;
 /// Number of elements that one decoded token reads from the key tensor. The token reads the same number of
 /// elements from the value tensor.
@@ -51,8 +51,8 @@ pub(super) fn attention_backward(device: &Device, t: Operands, stream: Stream) -
     oxiwarp::attention_backward(device, inputs, result, gradients, Attention::default(), stream)
 }
 
-/// Runs attention of one decoded token per batch. `t.rows` is the batch size, and `t.cols` is the number of
-/// keys.
+/// Runs attention for one decoded token per sequence. `t.rows` is the number of sequences, and `t.cols` is
+/// the number of keys.
 pub(super) fn attention_decode(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (q, kv, [out, ..]) = ([t.rows, 1, QUERY_HEADS, HEAD], [t.rows, t.cols, KV_HEADS, HEAD], t.y);
     let inputs = AttentionInputs {

@@ -1,5 +1,5 @@
-//! A case: an op with a tensor size. Computes the bytes that a call moves, and the slots (offsets in the
-//! buffers) that consecutive calls use.
+//! Defines a benchmark case: an op with a tensor size. The module also computes how many bytes a call moves,
+//! and the buffer offsets (slots) that consecutive calls use.
 use oxiwarp::{Device, Result, Stream};
 
 use super::{Op, Pool, SETS, Singles};
@@ -25,7 +25,8 @@ impl Case<'_> {
         format!("{}/{}x{}", self.op.name, self.rows, self.cols)
     }
 
-    /// Returns the minimum bytes that a call moves: it reads each input once and writes each result once.
+    /// Returns the minimum number of bytes that a call moves. A call reads each input once and writes each
+    /// result once.
     pub fn bytes(&self) -> usize {
         let Op { reads, writes, vectors, others, .. } = self.op;
         let of_row: usize = reads.iter().chain(*writes).map(|width| width(self.cols)).sum();
@@ -37,9 +38,9 @@ impl Case<'_> {
         self.rows * (2 * of_row + others(self.cols)) + 2 * vectors + 4 * singles
     }
 
-    /// Returns the number of memory slots that calls use in rotation. Each slot is an offset in one of `sets`
-    /// sets of tensors. The slots together exceed the L2 cache, so a slot is no longer in L2 when it is used
-    /// again.
+    /// Returns the number of memory slots that calls use in rotation. A slot is an offset in the buffers of
+    /// one of `sets` sets of tensors. All slots together are larger than the L2 cache. So a slot is no longer
+    /// in L2 when a call uses it again.
     pub fn places(&self, sets: usize) -> usize {
         FLUSH_BYTES.div_ceil(self.bytes()).max(sets)
     }
@@ -56,8 +57,8 @@ impl Case<'_> {
         (self.rows * widths.max().unwrap_or(0)).next_multiple_of(ALIGN)
     }
 
-    /// Runs the op once, as call number `number` of a graph. Consecutive calls rotate through the memory
-    /// slots (buffer offsets) of the GPU's `pool`.
+    /// Runs the op once, as call number `number` of a graph. Consecutive calls use different memory slots
+    /// (buffer offsets) of the GPU memory in `pool`.
     ///
     /// # Errors
     /// The op refuses its operands, or the driver fails.
@@ -80,8 +81,8 @@ mod tests {
     use super::*;
     use crate::cases::{OPS, Values};
 
-    /// Between two uses of the same memory slot (buffer offset), calls touch more memory than a cache of 60
-    /// MB can store.
+    /// Checks that between two uses of the same memory slot (buffer offset), calls touch more memory than a
+    /// cache of 60 MB can store.
     #[test]
     fn no_place_is_in_a_cache_when_its_turn_comes() {
         let (sets, layer_norm) = (4, OPS.iter().find(|op| op.name == "layer_norm").expect("it is listed"));
@@ -95,8 +96,8 @@ mod tests {
         }
     }
 
-    /// Memory slots (buffer offsets) do not overlap. The pool has two sets of tensors, so slot 2 is the
-    /// second slot in the first set.
+    /// Checks that memory slots (buffer offsets) do not overlap. The pool has two sets of tensors, so slot 2
+    /// is the second slot of the first set.
     #[test]
     fn places_are_apart() {
         let case = Case {

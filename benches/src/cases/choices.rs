@@ -1,42 +1,45 @@
-//! Lists the launch configurations that each kind of op can use.
+//! Lists the launch configurations that an op can use, for each kind of op.
 use oxiwarp::{Arch, Device, LaunchOverride, Rung, rung};
 
 const TEAMS: &[u32] = &[1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1_024];
-/// Threads per block for blocks of several teams. A team is the group of threads that process one row.
+/// Threads per block, for blocks that contain several teams. A team is the group of threads that process one
+/// row.
 const BLOCKS: &[u32] = &[64, 128];
 /// Threads per block in a cluster.
 const CLUSTERS: &[u32] = &[64, 96, 128, 192, 256, 288, 320, 352, 384, 416, 512, 768, 1_024];
 
-/// The kinds of launch configurations that ops have.
+/// The kinds of launch configurations that an op can have.
 #[derive(Clone, Copy, Debug)]
 pub enum Choices {
-    /// A rung: a launch configuration that gives threads per row and 16-byte packs per thread. The threads of
-    /// a row are a team. Each pair in the fields describes a kernel: packs per thread in registers, and
-    /// maximum threads per team.
+    /// The configuration is a `Rung`. It gives the threads per row and the number of 16-byte vectors (packs)
+    /// per thread. The threads that process one row are a team. Each pair in the fields below describes a
+    /// kernel: packs per thread in registers, and maximum threads per team.
     Rungs {
         /// Kernels in which a team is at most one block.
         in_registers: &'static [(u32, u32)],
-        /// Kernels in which a cluster processes one row, and each block of the cluster processes a part of
-        /// the row.
+        /// Kernels in which a thread block cluster processes one row. Each block of the cluster processes a
+        /// part of the row.
         clusters: &'static [(u32, u32)],
     },
-    /// A launch configuration of a kernel that keeps no row in registers. In each step, a thread reads four
-    /// packs (16-byte vectors).
+    /// The configuration of a kernel that does not keep rows in registers. In each loop iteration, a thread
+    /// reads four packs (16-byte vectors).
     Passes,
-    /// For norms whose threads load four elements at a time. The configurations differ in the kernel, the
+    /// Configurations of norms whose threads load four elements at a time. They differ in the kernel, the
     /// threads per block and the shared memory carveout.
     Vec4s,
-    /// For RoPE and norms of heads. The configurations differ in the kernel, the threads per block, and the
-    /// target number of warps per launch.
+    /// Configurations of RoPE and of norms of heads. They differ in the kernel, the threads per block, and
+    /// the target number of warps per launch.
     Heads,
-    /// Threads per block of an element-wise op, up to this number.
+    /// Configurations of an element-wise op. They differ in the threads per block, which are at most this
+    /// number.
     Threads(u32),
-    /// For the gradient of a norm. The configurations differ in the kernel, the threads per block, and the
+    /// Configurations of the gradient of a norm. They differ in the kernel, the threads per block, and the
     /// blocks per SM.
     Gradient,
-    /// Whether the keys are split among blocks (split-KV).
+    /// Configurations of decoding attention. They differ in whether the keys are split among blocks
+    /// (split-KV).
     Decode,
-    /// No choice: `tune` skips the op.
+    /// The op has only one configuration, so the program `tune` skips the op.
     Nothing,
 }
 
@@ -102,14 +105,14 @@ impl Choices {
     }
 }
 
-/// Returns whether registers for `in_registers` packs (16-byte vectors) can store a row of `packs` packs, and
-/// the row uses more than half of these registers.
+/// Returns whether `in_registers` packs (16-byte vectors) of register space can store a row of `packs` packs.
+/// The row must also use more than half of this space.
 fn fills(packs: u32, in_registers: u32) -> bool {
     (packs..packs * 2).contains(&in_registers)
 }
 
-/// Returns the rungs (launch configurations) for a row of `packs` 16-byte packs. If a kernel keeps the row in
-/// registers, the row must use more than half of the registers that the kernel has for it.
+/// Returns the `Rung` launch configurations for a row of `packs` 16-byte vectors. If a kernel keeps the row
+/// in registers, the row must use more than half of the registers that the kernel provides for the row.
 fn of_rows(device: &Device, packs: u32, kernels: &[(u32, u32)], clusters: &[(u32, u32)]) -> Vec<Rung> {
     let mut rungs = vec![];
     for &(in_registers, max) in kernels {

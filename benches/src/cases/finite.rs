@@ -1,5 +1,6 @@
 //! Checks that the results of a benchmark call are finite. All inputs are finite, so a result that is not
-//! finite is an error. This check is cheap. It does not compare the values, but `tune` and the tests do.
+//! finite is an error. The check takes little time because it does not compare values with expected values.
+//! The program `tune` and the tests compare them.
 use oxiwarp::{Device, Result, Stream};
 
 use super::{Case, Pool, Singles};
@@ -8,8 +9,8 @@ use super::{Case, Pool, Singles};
 const READ: usize = 64 << 10;
 
 impl Case<'_> {
-    /// Fills the results with NaN and runs the op. Then it reads parts of the results, and describes the
-    /// first element that is not finite.
+    /// Fills the results with NaN and runs the op. Then it reads three ranges of each result, and returns a
+    /// description of the first element that is not finite.
     ///
     /// # Errors
     /// Returns the errors of [`Case::call`], or an error if a kernel failed.
@@ -36,7 +37,7 @@ impl Case<'_> {
     }
 }
 
-/// Returns the first element read that is not finite.
+/// Returns the first element that is not finite, among the elements that the check reads.
 fn first(
     len: usize,
     read: impl Fn(std::ops::Range<usize>) -> Result<Vec<f32>>,
@@ -56,7 +57,7 @@ mod tests {
     use super::*;
     use crate::cases::{Choices, OPS, Values};
 
-    /// Every op in the table of benchmarked ops runs on the CPU executor with a few rows, and writes all
+    /// Checks that every benchmarked op runs on the CPU executor with a few rows, and writes all of its
     /// results.
     #[test]
     fn every_op_runs_and_its_results_are_finite() {

@@ -1,4 +1,4 @@
-//! The cases of all Rust benchmarks. A case is an op of `oxiwarp` with a tensor size and operands.
+//! The cases of all Rust benchmarks. A case is an op of the crate `oxiwarp` with a tensor size and operands.
 //!
 //! The program `bench` and the criterion benchmarks measure all cases. The program `tune` measures only ops
 //! that have several launch configurations.

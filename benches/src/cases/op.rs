@@ -7,8 +7,8 @@ use super::{Case, Choices, ELEMENTS, Operands};
 /// Number of elements of a tensor per row, as a function of the number of columns, e.g. `|cols| 2 * cols`.
 pub type Width = fn(usize) -> usize;
 
-/// A small number of rows: the text and image tokens of FLUX.1. Norms that load four elements at a time have
-/// a different launch configuration for few rows.
+/// A small number of rows: the number of text and image tokens of FLUX.1. Norms that load four elements at a
+/// time have a different launch configuration for few rows.
 const FEW_ROWS: usize = 4_608;
 
 /// Number and shape of an op's f32 results.
@@ -73,7 +73,7 @@ impl Op {
         [self.name, self.function()].contains(&name)
     }
 
-    /// Returns the measured cases.
+    /// Returns the cases (tensor sizes) of this op that are measured.
     pub fn cases(&'static self) -> Vec<Case<'static>> {
         let rows = |&cols: &usize| {
             let rows = self.rows_of(cols).into_iter();
@@ -82,8 +82,8 @@ impl Op {
         self.columns.iter().flat_map(rows).collect()
     }
 
-    /// Returns the numbers of rows to measure. `max_rows` and the size of the buffers limit the largest
-    /// number. Ops with `Choices::Vec4s` or `Choices::Heads` are also measured with `FEW_ROWS` rows.
+    /// Returns the numbers of rows to measure. The largest number is limited by `max_rows` and by the size of
+    /// the buffers. Ops with `Choices::Vec4s` or `Choices::Heads` are also measured with `FEW_ROWS` rows.
     fn rows_of(&self, cols: usize) -> Vec<usize> {
         let widest = self.reads.iter().chain(self.writes).map(|width| width(cols)).max().unwrap_or(1);
         let max = (ELEMENTS / widest).clamp(1, self.max_rows);

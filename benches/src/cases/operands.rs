@@ -16,19 +16,20 @@ pub const ELEMENTS: usize = 96 << 20;
 pub const SETS: usize = 4;
 /// Maximum number of columns.
 pub const COLUMNS: usize = 262_144;
-/// Value of every log-sum-exp in the input of backward passes, and of every incoming loss gradient. The value
-/// 8 is about the log-sum-exp of 3000 zeros.
+/// Value of every log-sum-exp in the input of backward passes, and of every incoming loss gradient. The
+/// log-sum-exp of 3000 zeros is about 8.
 const LOGARITHM: f32 = 8.0;
 /// All inputs are slices of one random vector. This constant is the distance, in elements, between the starts
 /// of the slices of two consecutive inputs.
 const SKEW: usize = 4_099;
 /// Number of classes: every target is below it.
 const CLASSES: usize = 512;
-/// Maximum number of vectors of partial column sums. A launch has up to eight blocks per SM of an H200. Each
-/// block writes one vector per gradient (weight and bias).
+/// Maximum number of vectors of partial column sums in the workspace. A launch has up to eight blocks per SM,
+/// and an H200 has 132 SMs. Each block writes one vector for the weight gradient and one for the bias
+/// gradient.
 const BLOCKS: usize = 2 * 8 * 132;
 
-/// The values of all inputs.
+/// The pseudo-random values of all inputs.
 pub struct Values(Vec<bf16>);
 
 impl Values {
@@ -61,7 +62,7 @@ pub struct Pool {
     dloss: Buffer<f32>,
     workspace: Buffer<f32>,
     /// Number of elements of all row tensors that calls have used. A test compares this number with the
-    /// number that the op's description gives.
+    /// number that the table entry of the op gives.
     pub(super) viewed: Cell<usize>,
 }
 
@@ -115,8 +116,8 @@ impl Pool {
         Self::of(device, values, sizes, input)
     }
 
-    /// Makes a pool of CPU tensors for one call of `op`. The inputs in the pool are the rows `rows` of the
-    /// inputs that a GPU call reads, with `cols` columns per row.
+    /// Makes a pool of CPU tensors for one call of `op`. A GPU call reads inputs with many rows of `cols`
+    /// columns. The inputs in this pool contain only the rows `rows` of them.
     ///
     /// # Errors
     /// There is not enough memory.
@@ -179,8 +180,8 @@ impl Pool {
         }
     }
 
-    /// Fills the results in the first memory slot (buffer offset) with NaN. A test then finds elements that a
-    /// kernel does not write.
+    /// Fills the results in the first memory slot (buffer offset) with NaN. A check can then find elements
+    /// that a kernel does not write.
     ///
     /// # Errors
     /// The driver fails.

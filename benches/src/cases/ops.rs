@@ -1,4 +1,5 @@
-//! The table of all ops, with the columns of their cases.
+//! The table of all benchmarked ops. Each entry contains the numbers of columns with which the op is
+//! measured.
 use super::attention::{self, KEYS, LOGARITHMS, QUERY, TOKENS};
 use super::{Choices, Op, Singles, Width, norms, rows};
 
@@ -6,8 +7,8 @@ const ROW: Width = |cols| cols;
 const TWO_ROWS: Width = |cols| 2 * cols;
 const ONE: Width = |_| 1;
 const OF_HEAD: Width = |_| attention::HEAD as usize;
-/// Bytes per row of the target class. `TARGET_AND_LOSS` adds the bytes of the log-sum-exp and the loss
-/// gradient.
+/// Bytes per row of the target class. `TARGET_AND_LOSS` also contains the bytes of the log-sum-exp and of the
+/// loss gradient.
 const TARGET: Width = |_| size_of::<i64>();
 const TARGET_AND_LOSS: Width = |_| size_of::<i64>() + 2 * size_of::<f32>();
 

@@ -1,4 +1,4 @@
-//! Tries the launch configurations of an op: runs each configuration and compares its results with expected
+//! Checks the launch configurations of an op: runs each configuration and compares its results with expected
 //! values.
 mod results;
 mod trial;

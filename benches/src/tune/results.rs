@@ -20,7 +20,7 @@ pub(super) struct Results {
 }
 
 impl Results {
-    /// Reads results of the last call from the pool: the rows in `bands`, and all sums over rows.
+    /// Reads results of the last call from the pool: the rows in the ranges `bands`, and all sums over rows.
     pub fn of(op: &Op, cols: usize, pool: &Pool, bands: &[Range<usize>]) -> Result<Self> {
         let of_bands =
             bands.iter().map(|interval| of_rows(op, cols, pool, interval)).collect::<Result<Vec<_>>>()?;

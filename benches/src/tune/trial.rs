@@ -9,8 +9,8 @@ use oxiwarp::{Device, Error, LaunchOverride, Overridable as _, Result, Stream};
 use super::results::{Results, bands};
 use crate::cases::{Case, Pool, Singles, Values};
 
-/// Number of rows in the check of column sums by the CPU executor. With this number of rows, a kernel
-/// launches several blocks, and the last block is not full.
+/// Number of rows in the check of column sums against the CPU executor. With this number of rows, a kernel
+/// launches several blocks, and the last block has fewer rows than the others.
 const SUMMED: usize = 37;
 
 /// A launch configuration whose results are correct.
@@ -39,8 +39,8 @@ pub enum Verdict {
 pub struct Checks<'c> {
     case: Case<'c>,
     bands: Vec<Range<usize>>,
-    /// The expected results: values of the compared rows, and sums over all rows. Values that the CPU
-    /// executor does not compute come from the first configuration.
+    /// The expected results: values of the compared rows, and sums over all rows. If the CPU executor does
+    /// not compute a value, the expected value comes from the first configuration.
     expected: Option<Results>,
     /// For an op that sums over all rows: a second case with few rows, and its expected results from the CPU
     /// executor.

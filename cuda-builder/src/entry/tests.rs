@@ -1,6 +1,6 @@
 use super::*;
 
-/// Returns the PTX of an entry whose body is `body`, in the format that LLVM writes.
+/// Returns the PTX text of an entry whose body is `body`, in the format that LLVM writes.
 fn kernel(name: &str, body: &str) -> String {
     format!(
         ".visible .entry {name}(\n\t.param .u64 .ptr .align 1 {name}_param_0\n)                                       // @{name}\n{{\n\t.reg .b32 \t%r<4>;\n\t// begin inline asm\n{body}\n\t// end inline asm\n\tret;\n}}\n"

@@ -6,16 +6,17 @@ pub const LINE: u32 = 128;
 /// Cache hint of a load.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Load {
-    /// `ld.global`: coherent. Required for memory that the kernel also writes.
+    /// `ld.global`: a coherent load. Required for memory that the kernel also writes.
     Default,
     /// `ld.global.nc`: for memory that is read-only during the whole kernel, such as weights and tables. The
-    /// data stays in L1.
+    /// load allocates the data in L1.
     ReadOnly,
-    /// `ld.global.nc.L1::no_allocate`: for read-only data that is read once. The data does not occupy L1.
+    /// `ld.global.nc.L1::no_allocate`: for read-only data that is read once. The load does not allocate the
+    /// data in L1.
     Once,
     /// `ld.global.nc.L2::cache_hint`: for read-only data, with an L2 eviction policy
-    /// ([`L2Policy`](crate::l2::L2Policy)). Before sm_90, this hint has the effect of `ReadOnly` (plain
-    /// `ld.global.nc`).
+    /// ([`L2Policy`](crate::l2::L2Policy)). On GPUs before sm_90, this hint has the same effect as `ReadOnly`
+    /// (plain `ld.global.nc`).
     By(Policy),
 }
 
@@ -29,10 +30,11 @@ pub enum Store {
     Streaming,
 }
 
-/// L2 eviction policy in the encoding that the PTX instruction `createpolicy.fractional` produces on sm_90.
+/// An L2 eviction policy, in the encoding that the PTX instruction `createpolicy.fractional` produces on
+/// sm_90.
 ///
-/// The host passes the policy as a kernel argument, because `createpolicy` in the kernel would delay the
-/// first load.
+/// The host passes the policy as a kernel argument. A `createpolicy` instruction in the kernel would delay
+/// the first load.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy(pub u64);

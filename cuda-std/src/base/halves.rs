@@ -3,8 +3,8 @@
 
 /// Returns the elementwise maximum of two words, each of two f16 or two bf16 values.
 ///
-/// The function first flips all bits of each negative value except the sign bit. The bits, read as signed
-/// integers, then have the order of the floats. The integer maximum is therefore the float maximum.
+/// If a value is negative, the function first flips all its bits except the sign bit. The bits, read as
+/// signed integers, then have the order of the floats. The integer maximum is therefore the float maximum.
 #[inline(always)]
 pub(crate) fn max_halves(a: u32, b: u32) -> u32 {
     let flip = |word: u32| word ^ ((word >> 15 & 0x0001_0001) * 0x7fff);

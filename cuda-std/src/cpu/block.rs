@@ -2,9 +2,9 @@
 //! shared memory.
 //!
 //! One host thread runs a block from start to end, so the fields of [`Block`] are cells without locks. The
-//! functions of [`arch`](crate::arch) find the running block through the thread-local [`CURRENT`]. The
-//! scheduler sets `running`, the index of the running GPU thread, before it resumes the coroutine of this GPU
-//! thread.
+//! functions of [`arch`](crate::arch) find the running block through the thread-local variable [`CURRENT`].
+//! The scheduler resumes one coroutine per GPU thread. Before it does so, it stores the index of the GPU
+//! thread in the field `running`.
 use core::cell::{Cell, RefCell};
 use core::ffi::c_void;
 use core::ptr;
@@ -21,7 +21,7 @@ thread_local! {
     static CURRENT: Cell<*const Block> = const { Cell::new(ptr::null()) };
 }
 
-/// Whether a kernel is running on this host thread.
+/// Returns whether a kernel is running on this host thread.
 pub(super) fn inside_kernel() -> bool {
     !CURRENT.get().is_null()
 }
@@ -35,7 +35,7 @@ pub(crate) fn with<R>(f: impl FnOnce(&Block) -> R) -> R {
     f(unsafe { &*block })
 }
 
-/// Scheduling state of a thread.
+/// Scheduling state of a GPU thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Ready,
@@ -44,7 +44,7 @@ pub(super) enum State {
     Returned,
 }
 
-/// One thread of the block.
+/// One GPU thread of the block.
 pub(super) struct Slot {
     pub index: [u32; 3],
     pub state: Cell<State>,
@@ -52,14 +52,14 @@ pub(super) struct Slot {
     pub yielder: Cell<*const Yielder<(), ()>>,
 }
 
-/// Unit of shared-memory allocation. The alignment of this type makes the shared memory start at a multiple
-/// of 128 bytes.
+/// The unit in which shared memory is allocated. The alignment of this type makes the shared memory start at
+/// a multiple of 128 bytes.
 #[derive(Clone, Copy)]
 #[repr(C, align(128))]
 struct AlignedUnit([u8; 128]);
 
-/// The state of one GPU block. Each worker (host thread) creates one `Block` and reuses this `Block` for
-/// every GPU block that the worker runs.
+/// The state of one GPU block. Each worker (host thread) creates one `Block`, and reuses it for every GPU
+/// block that the worker runs.
 pub(crate) struct Block {
     kernel: &'static str,
     run: Run,
@@ -80,7 +80,7 @@ pub(crate) struct Block {
 
 impl Block {
     /// # Safety
-    /// As for [`launch`](super::launch), for the lifetime of the block.
+    /// The requirements of [`launch`](super::launch) apply, for the lifetime of the returned value.
     pub(super) unsafe fn new(kernel: &'static str, run: Run, shape: &Launch, args: &[*const c_void]) -> Self {
         let [dim_x, dim_y, dim_z] = shape.block;
         let threads = (dim_x * dim_y * dim_z) as usize;
@@ -121,7 +121,7 @@ impl Block {
         self.races.barrier();
         self.copies.clear();
         let lines = self.shared.borrow().len();
-        // SAFETY: `shared_base` points to `lines` allocated units, which no thread uses yet.
+        // SAFETY: `shared_base` points to `lines` allocated units. No GPU thread accesses them yet.
         unsafe { self.shared_base.write_bytes(0xFF, lines * size_of::<AlignedUnit>()) };
 
         struct Restore(*const Block);
@@ -165,8 +165,8 @@ impl Block {
         self.shared_base
     }
 
-    /// The block barrier: waits until every thread of the block has arrived. The last thread to arrive
-    /// continues at once.
+    /// Executes the block barrier: waits until every thread of the block has arrived. The last thread to
+    /// arrive continues at once.
     #[inline(always)]
     pub(crate) fn barrier(&self) {
         if !self.arrive() {
@@ -174,8 +174,8 @@ impl Block {
         }
     }
 
-    /// Counts the running thread as arrived at the block barrier. Returns false if the thread must be
-    /// suspended.
+    /// Counts the running thread as arrived at the block barrier. Returns false if the caller must suspend
+    /// the thread.
     fn arrive(&self) -> bool {
         let arrived = self.at_barrier.get() + 1;
         if arrived < self.slots.len() {
@@ -188,8 +188,8 @@ impl Block {
         true
     }
 
-    /// Marks the running thread as waiting. Returns false if the thread must not wait, because the thread is
-    /// unwinding.
+    /// Marks the running thread as waiting. Returns false, and marks nothing, if the thread is unwinding
+    /// after a panic.
     ///
     /// If a destructor waited during unwinding, the suspended thread could be unwound a second time. A second
     /// unwinding would abort the process.
@@ -217,7 +217,7 @@ impl Block {
         Fault { kernel: self.kernel, block: self.index.get(), thread, kind }
     }
 
-    /// Ends the running thread, and so the launch, with a fault.
+    /// Ends the running thread with a fault. The launch then fails with this fault.
     #[cold]
     pub(crate) fn raise(&self, kind: FaultKind) -> ! {
         std::panic::resume_unwind(Box::new(self.fault_of(self.running.get(), kind)))
@@ -243,7 +243,7 @@ impl Block {
         self.fault_of(waiting, kind)
     }
 
-    /// Returns why a thread does not take part in a call.
+    /// Returns the reason why a thread does not take part in a barrier or a warp call.
     pub(super) fn absence(&self, thread: usize) -> Absence {
         let slot = &self.slots[thread];
         match slot.state.get() {

@@ -4,14 +4,14 @@ use core::cell::{Cell, RefCell};
 
 use super::{Block, note, with};
 
-/// Bytes of one copy.
+/// Number of bytes of one copy.
 const BYTES: usize = 16;
 
 /// A pending copy: its offset in shared memory and its data.
 type Pending = (usize, [u8; BYTES]);
 
-/// The pending copies of a block. Each thread has a list of its own copies, in the order in which these
-/// copies started.
+/// The pending copies of a block. For each thread, there is a list of the copies that it started, in the
+/// order in which they started.
 pub(super) struct Copies {
     of_thread: Vec<RefCell<Vec<Pending>>>,
     pending: Cell<usize>,
@@ -22,7 +22,7 @@ impl Copies {
         Self { of_thread: vec![RefCell::default(); threads], pending: Cell::new(0) }
     }
 
-    /// Drops the pending copies of the previous block.
+    /// Discards the pending copies of the previous block.
     pub fn clear(&self) {
         if self.pending.replace(0) > 0 {
             self.of_thread.iter().for_each(|copies| copies.borrow_mut().clear());
@@ -30,8 +30,8 @@ impl Copies {
     }
 }
 
-/// Starts a copy of the running thread to `offset`, which lies inside the launch's shared memory. The
-/// destination has undefined contents (0xFF bytes) until the thread waits for the copy.
+/// Starts a copy for the running thread. The destination is `offset`, which lies inside the launch's shared
+/// memory. The destination has undefined contents (0xFF bytes) until the thread waits for the copy.
 pub(crate) fn begin(offset: usize, bytes: [u8; BYTES]) {
     with(|block| {
         block.write(offset, [0xFF; BYTES]);
@@ -54,7 +54,7 @@ pub(crate) fn wait() {
 impl Block {
     fn write(&self, offset: usize, bytes: [u8; BYTES]) {
         // SAFETY: the caller of `begin` checked that the copy lies inside the launch's shared memory. Only
-        // one thread runs at a time.
+        // one thread of the block runs at a time.
         unsafe { self.shared_base().add(offset).cast::<[u8; BYTES]>().write(bytes) };
     }
 }

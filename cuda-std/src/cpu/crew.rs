@@ -10,7 +10,7 @@ use super::{Fault, FaultKind};
 
 type Thread = Coroutine<(), (), Result<(), Box<Fault>>, Stack>;
 
-/// Runs blocks one after the other on the calling host thread.
+/// Runs the blocks of a launch one after the other on the calling host thread.
 pub(super) struct Crew {
     threads: Vec<Option<Thread>>,
     draw: Draw,
@@ -24,7 +24,8 @@ impl Crew {
         Self { threads: (0..threads).map(|_| None).collect(), draw, order, stacks: stack::take() }
     }
 
-    /// Runs `block` with linear index `at` of its grid.
+    /// Runs the block with linear index `at` of the grid. `block` is the state that this worker uses for
+    /// every block.
     pub fn run(&mut self, block: &Block, at: u64) -> Result<(), Fault> {
         self.order.draw(self.draw, at);
         block.enter(at, || {
@@ -40,8 +41,8 @@ impl Crew {
     /// function goes through the warps repeatedly, until all threads have returned or no thread can continue.
     ///
     /// On a GPU, one warp may run to the next barrier before another warp starts. The CPU executor always
-    /// lets a warp run to the next barrier. If a warp can overwrite data before another warp reads the data,
-    /// the overwrite may therefore happen first.
+    /// lets a warp run to the next barrier. If two warps race, one warp may overwrite data before the other
+    /// warp reads the data. The executor can therefore show this error.
     fn schedule(&mut self, block: &Block) -> Result<(), Fault> {
         let mut live = self.threads.len();
         while live > 0 {
@@ -58,8 +59,8 @@ impl Crew {
         Ok(())
     }
 
-    /// Runs each ready lane of a warp once. Returns false if no lane was ready. Decreases `live`, the number
-    /// of threads that have not returned, by one for each thread that returns.
+    /// Runs each ready lane of a warp once. Returns false if no lane was ready. `live` is the number of
+    /// threads that have not returned. For each thread that returns, the function decreases `live` by one.
     #[inline(always)]
     fn step(&mut self, block: &Block, warp: usize, live: &mut usize) -> Result<bool, Fault> {
         let mut went = false;
@@ -74,7 +75,7 @@ impl Crew {
         Ok(went)
     }
 
-    /// Runs thread `at` until it waits or returns. Returns true if the thread has returned.
+    /// Runs thread `at` until it waits or returns. The result is true if the thread has returned.
     fn resume(&mut self, block: &Block, at: usize) -> Result<bool, Fault> {
         let thread = match &mut self.threads[at] {
             Some(thread) => thread,
@@ -93,7 +94,7 @@ impl Crew {
         result.map(|()| true).map_err(|fault| *fault)
     }
 
-    /// Unwinds, after a fault in the block, all threads that have not returned. Unwinding drops the values
+    /// Unwinds all threads that have not returned, after a fault in the block. Unwinding drops the values
     /// that these threads own.
     fn dismiss(&mut self, block: &Block) {
         for (at, thread) in self.threads.iter_mut().enumerate() {
@@ -112,7 +113,7 @@ impl Drop for Crew {
     }
 }
 
-/// The root function of every coroutine. The function converts a panic of the kernel to a [`Fault`].
+/// The root function of every coroutine. The function converts a panic of the kernel into a [`Fault`].
 fn thread_main(yielder: &Yielder<(), ()>) -> Result<(), Box<Fault>> {
     with(|block| {
         block.thread().yielder.set(yielder);

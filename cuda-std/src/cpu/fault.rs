@@ -1,8 +1,8 @@
 //! The faults of a launch on the CPU executor, and their messages. If a barrier never completes, the message
-//! names a waiting thread, a missing thread, and the reason why the second thread is missing.
+//! names a waiting thread and a missing thread. It also says why the second thread is missing.
 use core::fmt;
 
-/// A failed launch: kernel, block, thread and kind of the fault.
+/// A failed launch: the kernel, the block, the thread, and the kind of the fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Name of the kernel.
@@ -19,7 +19,7 @@ pub struct Fault {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultKind {
-    /// The thread waits at a block barrier that another thread never reaches, because the other thread has
+    /// The thread waits at a block barrier that another thread never reaches, because this other thread has
     /// returned.
     Barrier {
         /// Number of threads that wait at the barrier.
@@ -37,10 +37,10 @@ pub enum FaultKind {
         mask: u32,
         /// Mask of the missing lanes.
         missing: u32,
-        /// What the first missing lane does instead.
+        /// Why the first missing lane is not at this call.
         first: Absence,
     },
-    /// An access past the launch-sized shared memory.
+    /// An access past the end of the dynamic shared memory.
     SharedOutOfBounds {
         /// Offset of the access in bytes.
         offset: usize,
@@ -49,7 +49,7 @@ pub enum FaultKind {
         /// Bytes of shared memory that the launch requested.
         size: u32,
     },
-    /// A data race: the thread accesses shared memory that another thread accessed before, and no barrier
+    /// A data race: the thread accesses shared memory that another thread accessed earlier, and no barrier
     /// separates the two accesses. At least one of the two accesses is a write.
     Race {
         /// Offset of the access in bytes.
@@ -86,7 +86,7 @@ pub enum FaultKind {
     BadLaunch(String),
 }
 
-/// Why a lane of a mask is not at the call.
+/// Why a lane of a mask does not take part in a warp call, such as a shuffle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Absence {
@@ -101,12 +101,12 @@ pub enum Absence {
         /// Mask of the other call.
         mask: u32,
     },
-    /// The block has no such thread.
+    /// The block has no thread for this lane.
     NotInBlock {
         /// Number of threads in the block.
         threads: u32,
     },
-    /// The missing lane is the calling lane itself: it passed a mask that does not include this lane.
+    /// The missing lane is the calling lane itself: it passed a mask without its own bit.
     NotInMask,
 }
 
@@ -184,7 +184,7 @@ impl fmt::Display for Index {
     }
 }
 
-/// Prints the lanes of a mask as ranges: `lane 5`, `lanes 0, 3-7`.
+/// Prints the lanes of a mask as ranges, for example `lane 5` or `lanes 0, 3-7`.
 struct LaneRanges(u32);
 
 impl fmt::Display for LaneRanges {

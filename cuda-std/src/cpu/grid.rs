@@ -1,8 +1,8 @@
 //! Distributes the blocks of a grid over the host's cores.
 //!
-//! Workers (host threads) take block numbers in ascending order from one counter. After a fault, blocks with
-//! higher numbers than the faulting block need not run. Blocks with lower numbers have already started, and
-//! they run to their end. The launch therefore always reports the lowest block that faults.
+//! Workers (host threads) take block numbers in ascending order from one counter. After a fault, the workers
+//! start no blocks with higher numbers. Blocks with lower numbers have already started, and they run to their
+//! end. The launch therefore always reports the faulting block with the lowest number.
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, Once, PoisonError};
@@ -15,7 +15,7 @@ use super::stack::Permit;
 use super::{Fault, Launch};
 use crate::launch::Run;
 
-/// One launch, shared by its workers.
+/// The data of one launch, which all its workers (host threads) share.
 struct Work<'a> {
     kernel: &'static str,
     body: Run,
@@ -33,7 +33,7 @@ struct Work<'a> {
 unsafe impl Sync for Work<'_> {}
 
 /// # Safety
-/// As for [`launch`](super::launch). The caller has checked the shape.
+/// The requirements of [`launch`](super::launch) apply. The caller has checked the launch shape.
 pub(super) unsafe fn run(
     kernel: &'static str,
     body: Run,
@@ -64,8 +64,8 @@ pub(super) unsafe fn run(
     }
 }
 
-/// Returns the number of host threads that run blocks. In the child of a fork, only the calling thread runs
-/// blocks, because rayon's threads exist only in the parent.
+/// Returns the number of host threads that run blocks. In the child process of a fork, only the calling
+/// thread runs blocks, because rayon's threads exist only in the parent process.
 fn rayon_workers() -> usize {
     if forked() { 1 } else { rayon::current_num_threads() }
 }
@@ -79,7 +79,8 @@ impl Work<'_> {
         }
     }
 
-    /// Runs blocks if enough coroutine stacks are available for one block. Otherwise returns false.
+    /// Runs blocks if enough coroutine stacks are available for one block. Returns false, and runs nothing,
+    /// if not.
     fn help(&self) -> bool {
         let permit = Permit::new(self.shape.threads() as u32);
         if permit.is_some() {
@@ -88,9 +89,9 @@ impl Work<'_> {
         permit.is_some()
     }
 
-    /// Runs blocks until none is left.
+    /// Runs blocks until no block is left or an earlier block has faulted.
     fn run(&self) {
-        // SAFETY: the caller of the function `run` passed arguments that are valid while `self` lives.
+        // SAFETY: the caller of the free function `run` passed arguments that are valid while `self` lives.
         let block = unsafe { Block::new(self.kernel, self.body, self.shape, self.args) };
         let mut crew = Crew::new(block.threads(), self.draw);
         loop {
@@ -111,8 +112,8 @@ impl Work<'_> {
 
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a fork created this process after the first launch. Rayon's worker threads exist only in the
-/// parent, so a rayon scope in the child would never end.
+/// Returns whether a fork created this process after the first launch. Rayon's worker threads exist only in
+/// the parent process, so a rayon scope in the child process would never end.
 fn forked() -> bool {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {
@@ -120,8 +121,8 @@ fn forked() -> bool {
             FORKED.store(true, Relaxed);
             Permit::revoke_all();
         }
-        // SAFETY: the handler `child` only stores to atomics. Registration fails only for lack of memory.
-        // Forks are then not detected, which is not unsafe.
+        // SAFETY: the handler `child` only stores to atomics. The registration fails only if memory is
+        // exhausted. Forks are then not detected, which is not unsafe.
         #[cfg(unix)]
         unsafe {
             libc::pthread_atfork(None, None, Some(child));

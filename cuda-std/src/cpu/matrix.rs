@@ -1,8 +1,8 @@
-//! Emulates `mma.sync` on the fragments (the matrix elements of one lane) that the lanes of a warp pass. The
-//! module [`mma`](crate::matrix::mma) documents the layout of fragments.
+//! Emulates `mma.sync`. Each lane of a warp passes its fragments, which are the matrix elements of one lane.
+//! The module [`mma`](crate::matrix::mma) documents the layout of fragments.
 use super::warp::exchange_fragments;
 
-/// A lane's fragments of `c + a b`.
+/// The fragments (matrix elements) of one lane for the operation `c + a b`.
 pub(crate) struct Fragments {
     pub a: [u32; 4],
     pub b: [u32; 2],
@@ -11,7 +11,8 @@ pub(crate) struct Fragments {
     pub widen: fn(u16) -> f32,
 }
 
-/// Returns the calling lane's fragment of `c + a b`. Every lane of the warp must call the function.
+/// Returns the calling lane's fragment (matrix elements) of `c + a b`. Every lane of the warp must call the
+/// function.
 #[inline(always)]
 pub(crate) fn multiply(mut fragments: Fragments) -> [f32; 4] {
     exchange_fragments(&mut fragments);
@@ -21,7 +22,7 @@ pub(crate) fn multiply(mut fragments: Fragments) -> [f32; 4] {
 /// Computes `c + a b` for all lanes of a warp. Each element is summed in f64 and rounded once.
 ///
 /// # Safety
-/// The pointers are valid and distinct.
+/// The pointers are valid and distinct. No other code uses the fragments during the call.
 pub(super) unsafe fn multiply_all(lanes: [*mut Fragments; 32]) {
     let (mut a, mut b) = ([[0.0_f64; 16]; 16], [[0.0_f64; 8]; 16]);
     for (lane, fragments) in lanes.iter().enumerate() {

@@ -1,13 +1,13 @@
-//! The CPU executor: runs a kernel on the host with the semantics of a GPU. The executor reports errors that
-//! would hang a GPU or corrupt the results of a GPU.
+//! The CPU executor, which runs a kernel on the host with the semantics of a GPU. The executor reports errors
+//! that would cause a GPU to hang or to return wrong results.
 //!
-//! Every GPU thread is a stackful coroutine. The blocks of a grid run in parallel on a rayon pool. The
-//! threads of one block run alternately on one core, and each warp runs until it must wait.
+//! Every GPU thread is a stackful coroutine. The blocks of a grid run in parallel on a rayon thread pool. The
+//! threads of one block run alternately on one core. A warp runs until all its threads wait or have returned.
 //!
-//! Each block has its own thread order, which is the same in every run. Results therefore never depend on the
-//! machine or its load. The orders of different blocks differ, so a missing barrier leads to a wrong result
-//! in at least one block. `OXIWARP_THREAD_ORDER=<number>` selects different orders, and
-//! `OXIWARP_THREAD_ORDER=index` runs all threads in the order of their index.
+//! Each block has a different order of threads, which is the same in every run. Results therefore never
+//! depend on the machine or its load. Because the orders differ, a missing barrier leads to a wrong result in
+//! at least one of several blocks. The environment variable `OXIWARP_THREAD_ORDER=<number>` selects different
+//! orders. With `OXIWARP_THREAD_ORDER=index`, all threads run in the order of their index.
 //!
 //! - **Barriers and warp exchanges.** A barrier waits for every thread of the block. A warp exchange, such as
 //!   a shuffle, waits for every lane of its mask. If a wait can never end, the launch returns a [`Fault`]
@@ -18,10 +18,10 @@
 //!   misaligned vector accesses and panics.
 //! - **If several threads fault**, the launch reports the fault of the lowest block index. Within this block,
 //!   it reports the fault that occurs first in the block's thread order.
-//! - **Undefined values** are visible: shared memory starts as 0xFF bytes (NaN), and a shuffle from a lane
-//!   outside its mask returns 0xFF bytes.
-//! - **Spinning is not supported.** The executor switches threads only at a barrier or an exchange. A kernel
-//!   that spins until another thread writes memory never ends.
+//! - **Undefined values** are visible in the results. Shared memory starts as 0xFF bytes (NaN), and a shuffle
+//!   from a lane outside its mask returns 0xFF bytes.
+//! - **Spinning is not supported.** The executor switches threads only at a barrier or a warp exchange. A
+//!   kernel that spins until another thread writes memory never ends.
 //!
 //! When a thread returns, the next thread that starts on this core uses the same stack. A kernel without
 //! barriers therefore needs only one stack per core. The table shows times on one core of an AMD EPYC
@@ -33,12 +33,14 @@
 //! | block of 256 threads, reduction in shared memory with 9 barriers | 28 µs |
 //! | block of 256 threads that never wait | 3 µs |
 //!
-//! `cargo test --release -p oxiwarp-cuda-std --test executor -- --ignored --nocapture` measures these times.
+//! The command `cargo test --release -p oxiwarp-cuda-std --test executor -- --ignored --nocapture` measures
+//! these times.
 //!
 //! The files `block`, `copies`, `matrix`, `race` and `warp` form the scheduler and depend on each other.
 //! These dependencies are the only cycle between files that the test `test_rust_modules.py` allows. The type
-//! `Block` stores, for each thread, the call at which it waits, its accesses to shared memory and its pending
-//! copies. The files `copies`, `matrix`, `race` and `warp` call `block::with` to find the running thread.
+//! `Block` stores three things for each thread: the call at which it waits, its accesses to shared memory,
+//! and its pending copies. The files `copies`, `matrix`, `race` and `warp` call `block::with` to find the
+//! running thread.
 mod block;
 pub(crate) mod copies;
 mod crew;
@@ -64,24 +66,24 @@ pub(crate) use race::note;
 pub(crate) use warp::{Operation, exchange};
 
 /// Size in bytes of the L2 cache that the CPU executor reports. The size is small, so that the tensors of
-/// tests exceed L2.
+/// tests are larger than L2.
 pub const L2_BYTES: u64 = 4 << 10;
 
 /// Runs `kernel` for the whole grid and returns when every block is done. If blocks fault, the function
-/// returns the fault of the lowest block index. Blocks with a higher index may not have run.
+/// returns the fault of the block with the lowest index. Blocks with a higher index may not have run.
 ///
-/// Several host threads may call the function at once. A call inside a rayon pool uses the worker threads of
-/// this pool. In the child process of a fork, the blocks run on the calling thread, because rayon's workers
-/// exist only in the parent.
+/// Several host threads may call the function at once. If the caller is in a rayon thread pool, the function
+/// uses the workers of this pool. In the child process of a fork, the blocks run on the calling thread,
+/// because rayon's workers exist only in the parent.
 ///
 /// # Errors
 /// Returns [`FaultKind::BadLaunch`] for a launch shape that a CUDA driver would reject, and for a kernel that
 /// the executor cannot run. Otherwise returns the fault that the kernel caused.
 ///
 /// # Safety
-/// `args` has one pointer per kernel parameter, to a value of the parameter's type. If this value is itself a
-/// pointer, the memory at the pointer is valid for the kernel's accesses. Several host threads may access
-/// this memory at once.
+/// `args` has one pointer per kernel parameter, which points to a value of the parameter's type. If this
+/// value is itself a pointer, it points to memory that is valid for the kernel's accesses. Several host
+/// threads may access this memory at once.
 pub unsafe fn launch(kernel: &Kernel, shape: &Launch, args: &[*const c_void]) -> Result<(), Fault> {
     let bad =
         |why| Fault { kernel: kernel.name, block: [0; 3], thread: [0; 3], kind: FaultKind::BadLaunch(why) };
@@ -97,7 +99,7 @@ pub unsafe fn launch(kernel: &Kernel, shape: &Launch, args: &[*const c_void]) ->
     unsafe { grid::run(kernel.name, run, shape, args, draw) }
 }
 
-/// Runs kernels on the CPU executor with this shape.
+/// A launch shape for the CPU executor, used as a launcher: it runs kernels with this grid and block size.
 impl<T: KernelElement> Launcher<T> for Launch {
     type Error = Fault;
 

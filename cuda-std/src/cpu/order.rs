@@ -1,21 +1,21 @@
 //! The order in which the CPU executor runs the threads of a block.
 //!
 //! Some orders hide a missing barrier. For example, if threads run in the order of their index, a thread
-//! always reads what threads with a lower index wrote. Therefore each block has its own order, derived from
-//! its number. In at least one of several blocks, the thread that reads then runs before the thread that
-//! writes. The reading thread then gets old data, or the NaN that fills new shared memory. The order depends
-//! only on the block number and the seed, so every run of a launch gives the same results.
+//! always reads the data that threads with a lower index wrote. Therefore each block has a different order,
+//! derived from its number. In at least one of several blocks, the thread that reads then runs before the
+//! thread that writes. The reading thread gets old data, or the NaN that fills new shared memory. The order
+//! depends only on the block number and the seed, so every run of a launch gives the same results.
 use std::sync::OnceLock;
 
 /// Environment variable that selects the thread orders. Its value is a number (the seed) or `index`.
 const VARIABLE: &str = "OXIWARP_THREAD_ORDER";
 
-/// How orders are chosen.
+/// The way in which the thread order of a block is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Draw {
     /// Threads run in the order of their index.
     Index,
-    /// Each block has its own order, derived from the number of the block and this seed.
+    /// Each block has a different order, derived from the number of the block and this seed.
     Seeded(u64),
 }
 
@@ -39,11 +39,11 @@ impl Draw {
     }
 }
 
-/// The thread order of one block. It consists of an order of the block's warps, and of one order of the 32
-/// lanes, which is the same in all these warps.
+/// The thread order of one block. It consists of an order of the block's warps and an order of the 32 lanes.
+/// The order of the lanes is the same in all warps of the block.
 pub(super) struct Order {
     warps: Vec<u32>,
-    /// Step `t` of a warp runs lane `(factor * t + first) % 32`. The factor is odd, so the 32 steps run each
+    /// In step `t`, a warp runs lane `(factor * t + first) % 32`. The factor is odd, so the 32 steps run each
     /// lane once.
     factor: u32,
     first: u32,
@@ -54,14 +54,14 @@ impl Order {
         Self { warps: (0..threads.div_ceil(32)).collect(), factor: 1, first: 0 }
     }
 
-    /// Makes this the order of block `at`.
+    /// Sets this value to the thread order of block number `at`.
     pub fn draw(&mut self, draw: Draw, at: u64) {
         let Draw::Seeded(seed) = draw else { return };
         let mut bits = Bits(seed.wrapping_mul(0xD6E8_FEB8_6659_FD93) ^ at);
         let drawn = bits.next();
         (self.factor, self.first) = (drawn >> 8 | 1, drawn >> 16);
-        // Reset the warps to ascending order before they are shuffled. Otherwise the new order would depend
-        // on the blocks that this worker ran before.
+        // Reset the warps to ascending order before the shuffle. Otherwise the new order would depend on the
+        // blocks that this worker ran before.
         self.warps.iter_mut().zip(0..).for_each(|(warp, number)| *warp = number);
         for left in (1..self.warps.len()).rev() {
             self.warps.swap(left, bits.next() as usize % (left + 1));
@@ -72,8 +72,9 @@ impl Order {
         self.warps.len()
     }
 
-    /// `warp` is a position in the order of the warps. Returns the index of the thread that this warp runs in
-    /// step `step`. If the block's last warp is partial, the index may be past the end of the block.
+    /// Returns the index of the thread that runs in step `step` of a warp. `warp` is the position of this
+    /// warp in the order of the warps. If the block's last warp is partial, the index may be past the end of
+    /// the block.
     #[inline(always)]
     pub fn thread(&self, warp: usize, step: u32) -> usize {
         let lane = self.factor.wrapping_mul(step).wrapping_add(self.first) % 32;

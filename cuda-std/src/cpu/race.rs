@@ -3,29 +3,30 @@
 //! Two accesses to the same bytes by different threads need a block barrier between them if at least one
 //! access is a write. For two threads of one warp, a warp barrier is enough. Without such a barrier, the
 //! accesses are a race. As on a GPU, shuffles, votes and matrix multiplications do not order memory. The
-//! detection does not depend on the order in which the threads run, or on the values.
+//! result of the detection does not depend on the order in which the threads run, or on the values.
 use core::cell::{Cell, RefCell};
 
 use super::{Block, FaultKind, with};
 
-/// Bytes of one tracked unit of shared memory. The unit has 2 bytes, because two threads may access the two
-/// 16-bit halves of a 32-bit word.
+/// Size in bytes of one tracked unit of shared memory. The unit has 2 bytes, because two threads may access
+/// the two 16-bit halves of a 32-bit word.
 const UNIT: usize = 2;
 
-/// Summary of all reads, or all writes, of a unit (2 bytes) between two consecutive barriers of the block.
+/// Summary of all reads, or of all writes, of one tracked unit (2 bytes of shared memory) between two
+/// consecutive block barriers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Mark {
-    /// Value of the counter of block barriers at the time of the accesses. The counter is at least 1 while a
-    /// block runs, so the value 0 means that there was no access. The counter wraps after 2^32 barriers,
-    /// which take hours.
+    /// Number of block barriers that had completed at the time of the accesses. The number is at least 1
+    /// while a block runs, so the value 0 means that there was no access. The counter wraps after 2^32
+    /// barriers, which take hours.
     barriers: u32,
     /// Number of warp barriers that the warp of `thread` executed before the last access.
     rendezvous: u32,
-    /// `thread` made the last access. `other` is another thread that made an access.
+    /// The thread `thread` made the last access. `other` is another thread that made an access.
     thread: u16,
     other: u16,
-    /// `lanes`: whether other lanes of the thread's warp made an access since the warp's last barrier.
-    /// `warps`: whether other warps made an access.
+    /// `lanes` is true if other lanes of the thread's warp made an access since the warp's last barrier.
+    /// `warps` is true if other warps made an access.
     lanes: bool,
     warps: bool,
 }
@@ -45,7 +46,7 @@ impl Mark {
         (!ordered).then_some(if self.thread == now.thread { self.other } else { self.thread })
     }
 
-    /// Returns the summary with `now` added.
+    /// Returns this summary with the access `now` added.
     fn with(&self, now: Self) -> Self {
         if self.barriers != now.barriers || *self == now {
             return now;
@@ -57,7 +58,7 @@ impl Mark {
     }
 }
 
-/// Access history of a block's shared memory.
+/// The history of the accesses to a block's shared memory, for the detection of data races.
 pub(super) struct Races {
     /// For each unit (2 bytes), the summary of its reads and the summary of its writes.
     marks: RefCell<Vec<[Mark; 2]>>,
@@ -81,15 +82,15 @@ impl Races {
         self.barriers.set(self.barriers.get().wrapping_add(1));
     }
 
-    /// Counts a barrier of a warp. A barrier whose mask contains only some lanes also counts for the whole
-    /// warp. A race with a lane outside the mask may then go undetected.
+    /// Counts a warp barrier. A barrier whose mask contains only some lanes also counts for the whole warp. A
+    /// race with a lane outside the mask may therefore remain undetected.
     pub fn rendezvous(&self, warp: usize) {
         self.rendezvous[warp].set(self.rendezvous[warp].get().wrapping_add(1));
     }
 }
 
-/// Records an access of the running thread inside the launch's shared memory. Raises a fault if this access
-/// and an earlier access are a race.
+/// Records an access of the running thread to the launch's shared memory. Raises a fault if this access and
+/// an earlier access are a data race.
 #[inline]
 pub(crate) fn note(offset: usize, bytes: usize, writes: bool) {
     with(|block| block.note(offset, bytes, writes));

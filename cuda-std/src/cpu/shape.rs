@@ -1,22 +1,22 @@
-//! The shape of a launch.
+//! The shape of a launch: grid size, block size and bytes of dynamic shared memory.
 
-/// Maximum shared memory of a block in bytes, as on compute capability 9.0.
+/// Maximum shared memory of a block in bytes, as on GPUs of compute capability 9.0.
 pub const MAX_SHARED_BYTES: u32 = 227 * 1024;
 
-/// The shape of a launch.
+/// The shape of a launch on the CPU executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
     /// Number of blocks, `[x, y, z]`.
     pub grid: [u32; 3],
     /// Number of threads per block, `[x, y, z]`.
     pub block: [u32; 3],
-    /// Launch-sized shared memory per block, in bytes.
+    /// Dynamic shared memory per block, in bytes.
     pub shared_bytes: u32,
 }
 
 impl Launch {
-    /// Number of threads per block. The type is `u128`, because the product of three `u32` values has up to
-    /// 96 bits.
+    /// Returns the number of threads per block. The type is `u128`, because the product of three `u32` values
+    /// has up to 96 bits.
     pub(super) fn threads(&self) -> u128 {
         self.block.iter().map(|&n| u128::from(n)).product()
     }

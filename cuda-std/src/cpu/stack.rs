@@ -1,18 +1,18 @@
-//! The stacks of coroutines, which each host thread keeps from launch to launch.
+//! The stacks of coroutines. Each host thread keeps its stacks from launch to launch.
 //!
-//! Creating a stack takes two system calls and page faults, which is more time than a small block takes.
-//! Every stack has a guard page, so a stack uses two of the 65,530 memory mappings that Linux allows per
-//! process. Therefore the constant [`STACKS`] limits the number of stacks that idle threads keep. The same
-//! constant limits the number of stacks in use: a block needs a [`Permit`] for its stacks before it runs.
-//! With blocks of 1024 threads, at most twelve blocks run at once.
+//! The creation of a stack takes two system calls and page faults. This is more time than a small block
+//! takes. Every stack has a guard page, so a stack uses two of the 65,530 memory mappings that Linux allows
+//! per process. Therefore the constant [`STACKS`] limits the number of stacks that idle threads keep. The
+//! same constant limits the number of stacks in use: a block needs a [`Permit`] for its stacks before it
+//! runs. With blocks of 1024 threads, at most twelve blocks run at once.
 use core::cell::RefCell;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use corosensei::stack::{self, DefaultStack, StackPointer};
 
-/// Bytes of a stack. The stack is large enough for the frames of a kernel in a debug build and for the panic
-/// hook of the process. The hook runs on the stack of the thread that panicked and may capture a backtrace
-/// there. Pages that are never touched use no memory.
+/// Size of a stack in bytes. The stack has space for the frames of a kernel in a debug build and for the
+/// panic hook of the process. The hook runs on the stack of the thread that panicked and may capture a
+/// backtrace there. Pages that are never touched use no memory.
 const STACK_BYTES: usize = 256 * 1024;
 
 /// Maximum number of stacks that all idle host threads together keep. The same limit applies to the stacks
@@ -22,14 +22,14 @@ const STACKS: usize = 12 * 1024;
 /// Number of stacks that idle host threads keep.
 static KEPT: AtomicUsize = AtomicUsize::new(0);
 
-/// Number of stacks that running blocks may use.
+/// Number of stacks for which permits exist, so that running blocks may use them.
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 
-/// A permit to use a number of stacks.
+/// A permit to use this number of stacks.
 pub(super) struct Permit(usize);
 
 impl Permit {
-    /// Returns a permit for `stacks` stacks, or `None` if running blocks already use too many stacks.
+    /// Returns a permit for `stacks` stacks, or `None` if the limit would be exceeded.
     pub fn new(stacks: u32) -> Option<Self> {
         let permit = Self(stacks as usize);
         (IN_USE.fetch_add(permit.0, Relaxed) + permit.0 <= STACKS).then_some(permit)
@@ -51,8 +51,8 @@ impl Drop for Permit {
 /// A coroutine stack that starts a few cache lines (the offset) below the highest address of its memory. The
 /// 32 threads of a warp have different offsets.
 ///
-/// Without the offset, the frames of all waiting threads would have the same page offset and compete for the
-/// same few cache sets.
+/// Without the offset, the stack frames of all waiting threads would have the same position within a page.
+/// They would then compete for the same few cache sets.
 pub(super) struct Stack {
     memory: DefaultStack,
     base: StackPointer,
@@ -69,8 +69,8 @@ impl Stack {
 }
 
 // SAFETY: the stack is a part of a `DefaultStack`, which has a guard page below its memory. The offset of the
-// start is at most 4 KiB of 256 KiB, so more than the required minimum size remains. The offset is a multiple
-// of 128, so the start stays aligned.
+// start is less than 4 KiB of 256 KiB, so more than the required minimum size remains. The offset is a
+// multiple of 128, so the start stays aligned.
 unsafe impl stack::Stack for Stack {
     #[inline]
     fn base(&self) -> StackPointer {
@@ -120,13 +120,13 @@ thread_local! {
     static POOL: RefCell<Kept> = const { RefCell::new(Kept(Vec::new())) };
 }
 
-/// Takes all stacks that this host thread keeps.
+/// Takes all stacks that this host thread keeps for later launches.
 pub(super) fn take() -> Vec<Stack> {
     POOL.with_borrow_mut(Kept::take)
 }
 
-/// Keeps `stacks` for the next launch. If the calling host thread is about to end, its pool of stacks no
-/// longer exists. The function then frees `stacks`.
+/// Keeps `stacks` for the next launch on this host thread. If the host thread is about to end, its pool of
+/// stacks no longer exists. The function then frees `stacks`.
 pub(super) fn keep(stacks: Vec<Stack>) {
     let _ = POOL.try_with(|pool| pool.borrow_mut().put(stacks));
 }

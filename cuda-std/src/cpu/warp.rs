@@ -1,14 +1,14 @@
 //! Shuffles, votes, warp barriers and matrix multiplications on the CPU executor. Each operation exchanges
 //! values between the lanes of a mask.
 //!
-//! Two lanes exchange values if both make the same kind of call with the same mask, as on a GPU. The last
+//! As on a GPU, two lanes exchange values if both make the same kind of call with the same mask. The last
 //! lane to arrive computes the results of all lanes and continues. The lanes that arrive earlier are
 //! suspended until then.
 use super::block::State;
 use super::matrix::{self, Fragments};
 use super::{Absence, Block, FaultKind, with};
 
-/// The kind of an exchange.
+/// The kind of an exchange between the lanes of a warp.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     ShuffleXor,
@@ -17,7 +17,7 @@ pub(crate) enum Operation {
     ShuffleIdx,
     Ballot,
     Sync,
-    /// A matrix multiplication, to which each lane passes its fragments.
+    /// A matrix multiplication. Each lane passes its fragments (the matrix elements of one lane).
     Multiply,
 }
 
@@ -51,8 +51,8 @@ impl Operation {
     }
 }
 
-/// A call at which a thread waits, for example a shuffle. When the call completes, `value` becomes its
-/// result.
+/// A call at which a thread waits, for example a shuffle. When the call completes, the field `value` contains
+/// its result.
 #[derive(Clone, Copy)]
 pub(crate) struct Call {
     operation: Operation,
@@ -76,15 +76,15 @@ impl Call {
     }
 }
 
-/// Returns the lanes of a mask.
+/// Returns the lanes whose bits are set in `mask`.
 fn lanes(mask: u32) -> impl Iterator<Item = u32> {
     (0..32).filter(move |lane| mask >> lane & 1 == 1)
 }
 
 /// Exchanges values between the lanes of `mask`, and returns the result of the calling lane.
 ///
-/// If a source lane is outside the mask, the result is undefined on a GPU. On the CPU executor the result has
-/// all bits set, which is a NaN.
+/// If the source lane of a shuffle is outside the mask, the result is undefined on a GPU. On the CPU
+/// executor, the result has all bits set. As a float, it is a NaN.
 #[inline(always)]
 pub(crate) fn exchange(operation: Operation, mask: u32, value: u32, argument: u32) -> u32 {
     with(|block| {
@@ -95,7 +95,8 @@ pub(crate) fn exchange(operation: Operation, mask: u32, value: u32, argument: u3
     })
 }
 
-/// Takes part, as one lane, in a matrix multiplication of the whole warp: `fragments.c` becomes `c + a b`.
+/// Lets the calling lane take part in a matrix multiplication of the whole warp. `fragments.c` becomes `c + a
+/// b`.
 #[inline(always)]
 pub(crate) fn exchange_fragments(fragments: &mut Fragments) {
     with(|block| {
@@ -106,7 +107,8 @@ pub(crate) fn exchange_fragments(fragments: &mut Fragments) {
 }
 
 impl Block {
-    /// Registers the warp call of the running thread. Returns false if the thread must wait for other lanes.
+    /// Registers a call of the running thread, for example a shuffle. Returns false if the thread must wait
+    /// for other lanes.
     fn call(&self, call: Call) -> bool {
         let lane = self.linear_index() % 32;
         self.check_mask(&call, lane);
@@ -124,7 +126,7 @@ impl Block {
         true
     }
 
-    /// Index of the first thread of the running thread's warp.
+    /// Returns the index of the first thread of the running thread's warp.
     fn warp_start(&self) -> usize {
         self.linear_index() & !31
     }
@@ -170,8 +172,8 @@ impl Block {
         }
     }
 
-    /// Returns a fault with the lanes of the mask that have not reached the call at which thread `thread`
-    /// waits.
+    /// Returns a fault for thread `thread`, which waits at a call such as a shuffle. The fault lists the
+    /// lanes of the mask that have not reached this call.
     pub(super) fn missing_lanes(&self, thread: usize) -> FaultKind {
         let (start, call) = (thread & !31, self.slots[thread].call.get());
         let there =

@@ -1,7 +1,7 @@
 //! Matrix multiplication by a warp on tensor cores: `mma.sync` and `ldmatrix`, from sm_80 on.
 //!
-//! A matrix is distributed over the lanes of a warp as *fragments*. With `g = lane / 4` and `t = lane % 4`, a
-//! lane has these elements of `C += A B`:
+//! A matrix is distributed over the lanes of a warp as *fragments*. Let `g = lane / 4` and `t = lane % 4`.
+//! For `C += A B`, a lane has these elements:
 //!
 //! | matrix | elements of a lane | type and order of words |
 //! | --- | --- | --- |
@@ -9,14 +9,17 @@
 //! | B, 16 x 8 | rows `2t, 2t + 1` and `2t + 8, 2t + 9` of column `g` | [`B`] |
 //! | C, 16 x 8, f32 | columns `2t, 2t + 1` of rows `g` and `g + 8` | [`C`] |
 //!
-//! The 32-bit words of A are, in this order: `(g, 2t..)`, `(g + 8, 2t..)`, `(g, 2t + 8..)`,
-//! `(g + 8, 2t + 8..)`. A word of A or B contains two elements, the first in its low half. Two C fragments of
-//! neighbouring columns, rounded to 16 bits and packed in pairs, are one A fragment. The result of one
-//! multiplication can therefore be operand A of the next multiplication without leaving the registers.
+//! The fragment of A consists of four 32-bit words in this order: `(g, 2t..)`, `(g + 8, 2t..)`, `(g, 2t +
+//! 8..)`, `(g + 8, 2t + 8..)`. Each pair is the row and the first column of the word. A word of A or B
+//! contains two elements, the first in its low half.
+//!
+//! Two C fragments of neighbouring columns, rounded to 16 bits and packed in pairs, are one A fragment. The
+//! result of one multiplication can therefore be operand A of the next multiplication. The values stay in
+//! registers.
 //!
 //! All lanes of the warp must call a function of this module. The CPU executor multiplies exactly, adds in
-//! f64 and rounds once. Tensor cores use a different order and precision for the sums, so the last bits may
-//! differ.
+//! f64 and rounds once. Tensor cores add in a different order and with a different precision, so the last
+//! bits may differ.
 use half::{bf16, f16};
 
 use crate::arch;
@@ -30,8 +33,8 @@ pub type B = [u32; 2];
 /// A lane's fragment of the accumulator, a 16 x 8 matrix.
 pub type C = [f32; 4];
 
-/// A chunk: 16 bytes, which are eight elements of a matrix row. Each lane passes the index of one chunk to
-/// [`load`].
+/// A chunk: 16 bytes, which are eight elements of a matrix row. In a call of [`load`], each lane passes the
+/// index of one chunk.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk(pub [u32; 4]);
@@ -40,7 +43,8 @@ pub struct Chunk(pub [u32; 4]);
 pub trait MatrixElem: Elem {
     /// Computes `c + a b`.
     fn mma(a: A, b: B, c: C) -> C;
-    /// Packs two values into a 32-bit word, with `low` in the low half. Each value is rounded once.
+    /// Packs two values into a 32-bit word, with `low` in the low half. Each value is rounded once to 16
+    /// bits.
     fn pair(low: f32, high: f32) -> u32;
 }
 impl MatrixElem for f16 {
@@ -66,8 +70,9 @@ impl MatrixElem for bf16 {
 
 /// Loads four 8 x 8 matrices of 16-bit elements (`ldmatrix.x4`).
 ///
-/// Lane `8 i + r` passes `at`, the index of the chunk (16 bytes) that is row `r` of matrix `i`. Let `g = lane
-/// / 4` and `t = lane % 4`. Word `i` of the result has elements `2t` and `2t + 1` of row `g` of matrix `i`.
+/// Lane `8 i + r` passes `at`, the index of the chunk (16 bytes) that contains row `r` of matrix `i`. Let `g
+/// = lane / 4` and `t = lane % 4`. Word `i` of the result has the elements `2t` and `2t + 1` of row `g` of
+/// matrix `i`.
 ///
 /// # Safety
 /// `at` lies inside `rows` and the launch's shared memory. A barrier separates this read from the writes of
@@ -79,7 +84,8 @@ pub unsafe fn load(rows: &Shared<Chunk>, at: u32) -> [u32; 4] {
 }
 
 /// Loads four 8 x 8 matrices of 16-bit elements, as [`load`] does, and transposes each matrix. Let `g = lane
-/// / 4` and `t = lane % 4`. Word `i` of the result has rows `2t` and `2t + 1` of column `g` of matrix `i`.
+/// / 4` and `t = lane % 4`. Word `i` of the result has the elements `2t` and `2t + 1` of column `g` of matrix
+/// `i`.
 ///
 /// # Safety
 /// `at` lies inside `rows` and the launch's shared memory. A barrier separates this read from the writes of

@@ -1,4 +1,4 @@
-//! The element types of tensors (`Elem`), and vectors of f32 values (`F32Vec`) on which kernels compute.
+//! The element types of tensors (the trait `Elem`), and vectors of f32 values (the trait `F32Vec`).
 //!
 //! A kernel is generic over [`Elem`] and computes in f32. `Elem` converts a pack (one 16-byte vector of
 //! elements) to f32 values and back.
@@ -6,7 +6,8 @@ use half::{bf16, f16};
 
 use crate::arch;
 
-/// The elements of one pack (a 16-byte vector) as f32: `[f32; 4]` for f32, `[f32; 8]` for f16 and bf16.
+/// The elements of one pack (a 16-byte vector) as f32 values: `[f32; 4]` for f32, `[f32; 8]` for f16 and
+/// bf16.
 pub trait F32Vec: Copy {
     /// Number of lanes.
     const LEN: u32;
@@ -58,21 +59,21 @@ impl<const N: usize> F32Vec for [f32; N] {
 
 /// An element type of tensors: f32, f16 or bf16. Conversions from f32 round to nearest even.
 pub trait Elem: Copy + Send + Sync + 'static {
-    /// The f32 lanes of one pack.
+    /// The elements of one pack (a 16-byte vector) as f32 values.
     type F32Vec: F32Vec;
     /// Negative infinity, the neutral element of a maximum.
     const NEG_INFINITY: Self;
 
     /// Converts from f32 with one rounding.
     fn from_f32(value: f32) -> Self;
-    /// Converts a compile-time constant from f32. The compiler can evaluate this function. The compiler
-    /// cannot evaluate [`Elem::from_f32`], which uses inline assembly.
+    /// Converts a compile-time constant from f32. The compiler can evaluate this function. It cannot evaluate
+    /// the function [`Elem::from_f32`], which uses inline assembly.
     fn constant(value: f32) -> Self;
     /// Converts to f32 exactly.
     fn to_f32(self) -> f32;
-    /// Converts 16 bytes to f32 lanes in memory order.
+    /// Converts the elements of a 16-byte vector to f32, in memory order.
     fn unpack(words: [u32; 4]) -> Self::F32Vec;
-    /// Converts f32 lanes to 16 bytes and rounds each lane once.
+    /// Rounds each of the f32 values once and packs the results into a 16-byte vector.
     fn pack(lanes: Self::F32Vec) -> [u32; 4];
     /// Returns the elementwise maximum of two 32-bit words. A word contains one f32 or two 16-bit elements.
     /// If an element of `a` or `b` is NaN, the result may be either element.
@@ -89,7 +90,7 @@ pub trait Elem: Copy + Send + Sync + 'static {
     /// product is rounded once.
     fn mul_words(a: u32, b: u32) -> u32;
 
-    /// Returns a pack with the compile-time constant `value` in every element.
+    /// Returns a pack (16-byte vector) with the compile-time constant `value` in every element.
     #[inline(always)]
     fn splat(value: f32) -> [u32; 4] {
         let bits = Self::constant(value).to_bits();

@@ -2,28 +2,28 @@
 //!
 //! The functions use the algorithms, constants and instructions of libdevice's `__nv_expf`, `__nv_erff` and
 //! `__nv_tanhf` without fast math. A kernel that calls these functions can therefore give the same bits as a
-//! chain of torch operators. Only their instructions `ex2.approx` and `rcp.approx` are not IEEE operations.
-//! The CPU executor rounds the results of both instructions correctly, so the last bits may differ between
-//! the CPU and the GPU.
+//! sequence of torch operators. Of the instructions in these functions, only `ex2.approx` and `rcp.approx`
+//! are not IEEE operations. The CPU executor rounds the results of both instructions correctly, so the last
+//! bits may differ between the CPU and the GPU.
 //!
-//! Source: libdevice.10.bc of CUDA 13.0, and of CUDA 13.2 for [`Erf::CUDA_13_2`]. The error bounds come from
-//! the CUDA C++ Programming Guide, section "Mathematical Functions". The tests in this file check these
+//! The source is libdevice.10.bc of CUDA 13.0, and of CUDA 13.2 for [`Erf::CUDA_13_2`]. The error bounds come
+//! from the CUDA C++ Programming Guide, section "Mathematical Functions". The tests in this file check these
 //! bounds.
 use crate::arch::{ex2_ftz, fma, fma_rm, fma_sat, rcp_ftz};
 
 /// Returns `e^x + addend`. `e^x` is accurate to 2 ulp.
 ///
-/// The code computes `e^x = 2^i * 2^f` with `i = floor(x * log2(e) + 0.5)`. The product of the two powers and
-/// the addition are one FMA, because nvcc contracts a product and a following addition. A saturating
-/// multiplication keeps `i` between -126 and 126. For larger `|x|`, the remainder `f` is large, so `2^f`
-/// overflows or underflows.
+/// The code computes `e^x = 2^i * 2^f` with `i = floor(x * log2(e) + 0.5)`. One FMA multiplies the two powers
+/// and adds `addend`, because nvcc contracts a product and a following addition. A saturating multiplication
+/// keeps `i` between -126 and 126. For larger `|x|`, the remainder `f` is large, so `2^f` overflows or
+/// underflows.
 #[inline(always)]
 pub fn exp_add(x: f32, addend: f32) -> f32 {
     const LOG2_E: f32 = f32::from_bits(0x3FB8_AA3B);
     const LOG2_E_LOW: f32 = f32::from_bits(0x32A5_7060);
     const RANGE: f32 = 252.0;
     // Adding `SHIFT` (1.5 * 2^23) moves an integer into the low bits of a float. The additional 1 is the
-    // biased exponent of 2^-126, the smallest power.
+    // biased exponent of 2^-126, the smallest power of two that is a normal number.
     const SHIFT: f32 = 12_582_912.0;
     let shifted = fma_rm(fma_sat(x, LOG2_E / RANGE, 0.5), RANGE, SHIFT + 1.0);
     let exponent = shifted - (SHIFT + 127.0);
@@ -40,13 +40,14 @@ pub fn exp(x: f32) -> f32 {
 
 /// Returns `tanh(x)` with the algorithm of CUDA's `tanhf`, accurate to 2 ulp.
 ///
-/// For `|x| < 0.6` the result is an odd polynomial, otherwise `1 - 2 / (e^(2|x|) + 1)` with the sign of `x`.
+/// For `|x| < 0.6`, the result is an odd polynomial. Otherwise it is `1 - 2 / (e^(2|x|) + 1)` with the sign
+/// of `x`.
 #[inline(always)]
 pub fn tanh(x: f32) -> f32 {
     const TWO_LOG2_E: f32 = 2.885_39;
     let size = x.abs();
-    // For `|x|` from 9.01 on, libdevice returns 1 in a separate branch. For these arguments, this expression
-    // rounds to 1 and needs no branch.
+    // For `|x|` from 9.01 on, libdevice returns 1 in a separate branch. For such `x`, the following
+    // expression rounds to 1, so no branch is needed.
     let far = fma(rcp_ftz(ex2_ftz(size * TWO_LOG2_E) + 1.0), -2.0, 1.0).copysign(x);
 
     let square = x * x;
@@ -58,11 +59,11 @@ pub fn tanh(x: f32) -> f32 {
     if size >= 0.6 { far } else { near }
 }
 
-/// Coefficients of CUDA's `erff`. torch is built with different versions of CUDA. Among these versions, the
-/// coefficients changed once.
+/// Coefficients of CUDA's `erff`. The coefficients changed once between the CUDA versions with which torch is
+/// built.
 #[derive(Clone, Copy)]
 pub struct Erf {
-    /// Smallest `|x|` that uses the polynomial `far`.
+    /// The smallest `|x|` for which the polynomial with the coefficients `far` is used.
     far_from: f32,
     /// Polynomial in `|x|` for `-log2(1 - erf(|x|)) / |x| - 1`, highest power first.
     far: [f32; 7],
@@ -81,8 +82,7 @@ const fn floats(bits: [u32; 7]) -> [f32; 7] {
 }
 
 impl Erf {
-    /// Coefficients of CUDA up to 13.1. These coefficients apply to the default build of torch 2.11, which
-    /// uses CUDA 13.0.
+    /// Coefficients of CUDA up to 13.1. They apply to the default build of torch 2.11, which uses CUDA 13.0.
     pub const CUDA_12: Self = Self {
         far_from: 1.002_96,
         far: floats([
@@ -130,8 +130,8 @@ impl Erf {
     /// Returns `erf(x)` with the algorithm of CUDA's `erff`, accurate to 2 ulp.
     ///
     /// For `|x| < far_from` the result is `x + x * near(x^2)`. For larger `|x|` it is `1 - 2^-(|x| + |x| *
-    /// far(|x|))` with the sign of `x`. The code evaluates only one polynomial, after it selected the
-    /// coefficients `near` or `far`.
+    /// far(|x|))` with the sign of `x`. The code first selects the coefficients `near` or `far`, and then
+    /// evaluates only one polynomial.
     #[inline(always)]
     pub fn erf(self, x: f32) -> f32 {
         let is_far = x.abs() >= self.far_from;
@@ -154,13 +154,14 @@ impl Erf {
 mod tests {
     use super::*;
 
-    /// Returns every 1009th bit pattern of an f32. These floats cover both signs, all exponents, subnormal
-    /// numbers and NaN.
+    /// Returns every 1009th bit pattern of an f32. The returned floats cover both signs, all exponents,
+    /// subnormal numbers and NaN.
     fn floats() -> impl Iterator<Item = f32> {
         (0..=u32::MAX).step_by(1009).map(f32::from_bits)
     }
 
-    /// Panics unless `f` is within `bound` ulp of `reference`. If `reference` is NaN, `f` must be NaN.
+    /// Panics unless `f` is within `bound` ulp of `reference` for all tested arguments. If `reference`
+    /// returns NaN, `f` must also return NaN.
     #[track_caller]
     fn within(bound: f64, f: impl Fn(f32) -> f32, reference: impl Fn(f64) -> f64) {
         for x in floats() {

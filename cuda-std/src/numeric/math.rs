@@ -3,7 +3,8 @@
 //! The operators `+ - * /` are IEEE operations and give the same bits on the GPU and on the CPU executor.
 //! LLVM does not contract `a * b + c`, so a kernel calls [`fma`] for a fused multiply-add. Each approximate
 //! function is one PTX instruction, and its error bound comes from the PTX ISA manual. The CPU executor
-//! rounds the results of approximate functions correctly, so the last bits may differ from the GPU.
+//! rounds the results of approximate functions correctly, so the last bits may differ from the results of the
+//! GPU.
 use crate::arch;
 
 macro_rules! functions {
@@ -29,21 +30,22 @@ functions! {
 
 /// Returns `x / d` for finite `x` and for `d` from 1 to 2^125.
 ///
-/// The function refines the result of [`rcp_ftz`] with one Newton step. The quotient differs from IEEE
-/// division by at most 1 ulp. After rounding to f16 or bf16, it has the same bits as with IEEE division.
+/// The function refines the result of [`rcp_ftz`], an approximate reciprocal, with one Newton step. The
+/// quotient differs from the result of IEEE division by at most 1 ulp. After rounding to f16 or bf16, it has
+/// the same bits as with IEEE division.
 #[inline(always)]
 pub fn quotient(x: f32, d: f32) -> f32 {
     let inverse = rcp_ftz(d);
     let guess = x * inverse;
-    // The minus signs of `-x` and `-inverse` cancel. The signs are necessary for `x` = -0, because the result
-    // must then be -0.
+    // The minus signs of `-x` and `-inverse` cancel. They are necessary for `x` = -0, because the result must
+    // then be -0.
     fma(fma(d, guess, -x), -inverse, guess)
 }
 
 /// Returns `1 / x` rounded to nearest. The reciprocal of `x` must be a normal number.
 ///
-/// The function refines the result of [`rcp_ftz`] with one Newton step. The GPU and the CPU executor return
-/// the same bits.
+/// The function refines the result of [`rcp_ftz`], an approximate reciprocal, with one Newton step. The GPU
+/// and the CPU executor return the same bits.
 #[inline(always)]
 pub fn reciprocal(x: f32) -> f32 {
     let guess = rcp_ftz(x);

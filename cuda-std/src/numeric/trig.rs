@@ -3,10 +3,10 @@
 //! The GPU and the CPU executor return the same bits. For `|x|` up to 105,615, torch's CUDA kernels also
 //! return these bits.
 //!
-//! The Cody-Waite reduction subtracts the nearest multiple of pi/2 in three fused multiply-adds. The
-//! remainder is at most about pi/4 in size. Polynomials then give the sine and cosine of the remainder. For
-//! `|x|` from 105,615 on, CUDA uses the Payne-Hanek reduction with integers. This module uses the Cody-Waite
-//! reduction for all arguments, so its error grows slowly with `|x|`.
+//! The Cody-Waite reduction subtracts the nearest multiple of pi/2 in three fused multiply-adds. The absolute
+//! value of the remainder is at most about pi/4. Polynomials then give the sine and cosine of the remainder.
+//! For `|x|` from 105,615 on, CUDA uses the Payne-Hanek reduction with integers. This module uses the
+//! Cody-Waite reduction for all arguments, so its error grows slowly with `|x|`.
 use core::f32::consts::FRAC_2_PI;
 
 use super::math::fma;
@@ -14,7 +14,7 @@ use super::math::fma;
 /// pi/2 as a sum of three floats, largest first.
 const HALF_PI: [f32; 3] =
     [f32::from_bits(0x3fc9_0fda), f32::from_bits(0x33a2_2168), f32::from_bits(0x27c2_34c4)];
-/// 1.5 * 2^23: adding and then subtracting this value rounds a float to the nearest integer.
+/// 1.5 * 2^23. Adding and then subtracting this value rounds a float to the nearest integer.
 const TO_INTEGER: f32 = 12_582_912.0;
 
 /// Returns `(sin x, cos x)`. The absolute error is at most 2^-23 for `|x|` up to 10^6.
@@ -53,8 +53,8 @@ fn cos_of_remainder(x: f32) -> f32 {
 mod tests {
     use super::*;
 
-    /// Returns the largest error of `sin_cos` against f64 over 4,000,001 arguments from 0 to `max`, and the
-    /// argument with this error.
+    /// Returns the largest error of `sin_cos` compared with f64, and the argument with this error. The
+    /// function tests 4,000,001 arguments from 0 to `max`.
     fn worst(max: f32) -> (f64, f32) {
         let steps = 4_000_000_u32;
         let off = |step: u32| {

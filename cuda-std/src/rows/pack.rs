@@ -1,13 +1,14 @@
-//! A pack: one 16-byte vector of elements, the widest access of a thread. A pack of 16-bit elements takes
-//! half as many registers as the same elements in f32.
+//! A pack: one 16-byte vector of elements, which is the widest access of a thread. A pack of 16-bit elements
+//! takes half as many registers as the same elements in f32.
 use core::marker::PhantomData;
 
 use crate::numeric::elem::{Elem, F32Vec};
 
 /// 16 bytes of elements of type `T`, kept in registers without conversion.
 ///
-/// If a kernel uses elements before and after a reduction, keep the pack and unpack it (convert it to f32)
-/// twice. Unpacking twice costs less than keeping f32 values in registers or reading memory a second time.
+/// If a kernel uses elements before and after a reduction, keep the pack and convert it to f32 (unpack it)
+/// twice. Unpacking twice costs less than keeping the f32 values in registers or reading memory a second
+/// time.
 #[derive(Clone, Copy)]
 pub struct Pack<T> {
     words: [u32; 4],
@@ -40,15 +41,16 @@ impl<T: Elem> Pack<T> {
     pub fn from_lanes(lanes: T::F32Vec) -> Self {
         Self::from_words(T::pack(lanes))
     }
-    /// Returns the larger element of each pair of elements of `self` and `other`, without conversion to f32.
-    /// If one of the two elements is NaN, the result is either of them.
+    /// Returns a pack (16-byte vector) with the larger element of each pair of elements of `self` and
+    /// `other`. The elements are not converted to f32. If one element of a pair is NaN, the result is either
+    /// element.
     #[inline(always)]
     pub fn max(self, other: Self) -> Self {
         Self::from_words(core::array::from_fn(|i| T::max_words(self.words[i], other.words[i])))
     }
-    /// Returns the same pack, through an optimization barrier. Each later use then converts the elements to
-    /// f32 again. Without the barrier, the compiler keeps the f32 values, which take twice the registers for
-    /// 16-bit types.
+    /// Returns the same pack (16-byte vector), through an optimization barrier. Each later use then converts
+    /// the elements to f32 again. Without the barrier, the compiler would keep the f32 values. For 16-bit
+    /// types, f32 values take twice the registers.
     #[inline(always)]
     pub fn opaque_lanes(self) -> Self {
         Self::from_words(crate::arch::opaque(self.words))

@@ -1,12 +1,13 @@
-//! A team: the threads that share one row.
+//! A team: the threads that share one row of a tensor.
 //!
 //! A block is two-dimensional. `threadIdx.x` is the index of a thread in its team, and `threadIdx.y` is the
-//! index of the team. A team of up to 32 threads (a power of two) lies inside one warp and reduces by
-//! shuffles only. A larger team consists of whole warps, which exchange partial results in shared memory.
+//! index of the team. A team of up to 32 threads (a power of two) lies inside one warp, and its reductions
+//! need only shuffles. A larger team consists of whole warps, which exchange partial results in shared
+//! memory.
 //!
-//! A block always has a multiple of 32 threads, so some teams may have no row. The threads of such a team
-//! execute the same code with neutral values, for example zero in a sum. The reason is that shuffles and
-//! barriers need all threads.
+//! A block always has a multiple of 32 threads, so some teams may have no row. Shuffles and barriers need all
+//! threads. The threads of a team without a row therefore execute the same code with neutral values, for
+//! example zero in a sum.
 use crate::simt::shared::SharedMemory;
 use crate::simt::{block, cluster, thread, warp};
 
@@ -19,14 +20,15 @@ pub struct Team {
     pub size: u32,
     /// Row that the team processes.
     pub row: u64,
-    /// Whether the team is a whole cluster of [`Team::CLUSTER`] blocks. If not, the team lies inside one
-    /// block.
+    /// Whether the team consists of all threads of a cluster of [`Team::CLUSTER`] blocks. If not, the team
+    /// lies inside one block.
     pub cluster: bool,
 }
 
 impl Team {
-    /// Returns the team of the calling thread, for kernels whose teams lie inside a block. Teams are numbered
-    /// over the whole grid, and the number of a team is the index of its row.
+    /// Returns the team (the threads that share a row) of the calling thread, for kernels whose teams lie
+    /// inside a block. Teams are numbered over the whole grid, and the number of a team is the index of its
+    /// row.
     #[inline(always)]
     pub fn of_block() -> Self {
         let ([rank, team, _], [size, teams, _]) = (thread::index(), thread::block_dim());
@@ -34,17 +36,18 @@ impl Team {
         Self { rank, size, row, cluster: false }
     }
 
-    /// Blocks of a team that is a cluster.
+    /// Number of blocks in a cluster, for kernels in which the threads of a whole cluster share one row.
     pub const CLUSTER: u32 = 8;
 
-    /// Returns the team of the calling thread, for kernels in which each cluster processes one row. The call
-    /// also declares the kernel's cluster size. Each block of the cluster must have one team.
+    /// Returns the team (the threads that share a row) of the calling thread, for kernels in which each
+    /// cluster processes one row. The call also declares the kernel's cluster size. `blockDim.y` must be 1,
+    /// so that all threads of a block belong to the same team.
     #[inline(always)]
     pub fn of_cluster() -> Self {
         cluster::bounds::<{ Self::CLUSTER }>();
-        // Derive all fields, even the row, from the team of the block. With a simpler formula, ptxas would
-        // detect that all threads have the same row. ptxas would then keep the addresses of all tiles in
-        // registers, and these registers would spill.
+        // Derive all fields, even the row, from the values of the block. With a simpler formula, ptxas would
+        // detect that all threads have the same row. It would then keep the addresses of all tiles in
+        // registers, which would spill to local memory.
         let (block, blocks) = (Self::of_block(), cluster::size::<{ Self::CLUSTER }>());
         Self {
             rank: cluster::rank() * block.size + block.rank,
@@ -54,33 +57,34 @@ impl Team {
         }
     }
 
-    /// Returns the same team (the threads that share a row). [`thread::opaque`], an optimization barrier,
-    /// hides the values of `rank` and `size` from the compiler. In a loop over many rows, the compiler then
-    /// keeps fewer derived values in registers.
+    /// Returns the same team (the threads that share a row). The function [`thread::opaque`], an optimization
+    /// barrier, hides the values of `rank` and `size` from the compiler. In a loop over many rows, the
+    /// compiler then keeps fewer derived values in registers.
     #[inline(always)]
     pub fn opaque(self) -> Self {
         let [rank, size] = thread::opaque([self.rank, self.size]);
         Self { rank, size, ..self }
     }
 
-    /// Returns the bytes of shared memory that one or more reductions of 8-byte values need in a block of
-    /// this size. Each team (the threads that share a row) lies inside one block.
+    /// Returns the bytes of shared memory that a reduction of 8-byte values over a team needs. A team is the
+    /// threads that share a row, and each team lies inside one block. The argument is the block size. Several
+    /// reductions can use the same bytes.
     pub const fn shared_bytes([size, teams, _]: [u32; 3]) -> u32 {
         if size > warp::SIZE { (size * teams / warp::SIZE + 1) * 8 } else { 0 }
     }
 
-    /// Returns the bytes of shared memory that a reduction of 8-byte values needs in a block of this size.
-    /// Each team (the threads that share a row) is a whole cluster.
+    /// Returns the bytes of shared memory that a reduction of 8-byte values over a team needs. A team is the
+    /// threads that share a row, and each team is a whole cluster. The argument is the block size.
     pub const fn cluster_shared_bytes([size, teams, _]: [u32; 3]) -> u32 {
         (size * teams / warp::SIZE + Self::CLUSTER + 1) * 8
     }
 
-    /// Reduces `value` over the team. All threads of the team get the same bits. Every thread of the block
-    /// must call this function.
+    /// Reduces `value` over the team (the threads that share a row). All threads of the team get the same
+    /// bits. Every thread of the block must call this function.
     ///
-    /// A team larger than a warp takes `size_of::<T>()` bytes of `memory` for each warp of the block. If the
-    /// team is a whole cluster, the function also takes 8 bytes for each block of the cluster and 8 bytes for
-    /// an mbarrier. A team that is a whole cluster may reduce only once per launch.
+    /// If the team is larger than a warp, the function takes `size_of::<T>()` bytes of `memory` for each warp
+    /// of the block. If the team is a whole cluster, the function also takes 8 bytes for each block of the
+    /// cluster and 8 bytes for an mbarrier. A team that is a whole cluster may reduce only once per launch.
     #[inline(always)]
     pub fn reduce<T: warp::Exchange>(
         &self,
@@ -101,13 +105,15 @@ impl Team {
         block::reduce_warps(value, neutral, number, first, warps, memory, combine)
     }
 
-    /// Returns the sum over the team. See [`Team::reduce`].
+    /// Returns the sum of `value` over the team (the threads that share a row). [`Team::reduce`] lists the
+    /// conditions.
     #[inline(always)]
     pub fn sum(&self, value: f32, memory: &mut SharedMemory) -> f32 {
         self.reduce(value, 0.0, memory, |a, b| a + b)
     }
 
-    /// Returns the maximum over the team. See [`Team::reduce`].
+    /// Returns the maximum of `value` over the team (the threads that share a row). [`Team::reduce`] lists
+    /// the conditions.
     #[inline(always)]
     pub fn max(&self, value: f32, memory: &mut SharedMemory) -> f32 {
         self.reduce(value, f32::NEG_INFINITY, memory, f32::max)

@@ -1,4 +1,4 @@
-//! Operations of all threads of a block: barrier and reductions.
+//! Operations in which all threads of a block take part: the block barrier and reductions.
 use super::shared::SharedMemory;
 pub use super::thread::linear_index;
 use super::{cluster, thread, warp};
@@ -14,8 +14,8 @@ pub fn sync() {
 /// Reduces `value` over the block and returns the same bits in every thread.
 ///
 /// The block has a multiple of 32 threads, and every thread must call the function. The function takes
-/// `size_of::<T>()` bytes per warp from `memory`. Call [`sync`] before a second reduction that uses the same
-/// bytes of shared memory.
+/// `size_of::<T>()` bytes per warp from `memory`, the dynamic shared memory. Call [`sync`] before a second
+/// reduction that uses the same bytes of shared memory.
 #[inline(always)]
 pub fn reduce<T: warp::Exchange>(
     value: T,
@@ -29,10 +29,10 @@ pub fn reduce<T: warp::Exchange>(
 }
 
 /// Reduces `value` over a group of `warps` consecutive warps of the block. `first` is the index of the first
-/// warp of the calling thread's group. `number` is the index of the calling thread's own warp. Both indices
-/// count the warps of the block from 0.
+/// warp of the calling thread's group. `number` is the index of the warp that contains the calling thread.
+/// Both indices count the warps of the block from 0.
 ///
-/// The groups of a block reduce at the same time, so every thread of the block must call the function.
+/// All groups of the block reduce at the same time, so every thread of the block must call the function.
 #[inline(always)]
 pub(crate) fn reduce_warps<T: warp::Exchange>(
     value: T,
@@ -52,15 +52,15 @@ pub(crate) fn reduce_warps<T: warp::Exchange>(
         unsafe { partial.set(number, reduced) };
     }
     sync();
-    // SAFETY: `first + slot` is the index of a warp of the block. The warp with this index wrote its slot
-    // before the barrier.
+    // SAFETY: `first + slot` is the index of a warp of the block. This warp wrote its slot before the
+    // barrier.
     reduce_lanes(|slot| unsafe { partial.get(first + slot) }, warps, neutral, combine)
 }
 
 /// Reduces `count` elements, at most 32, within a warp. Returns the result in every lane.
 ///
-/// Let `width` be `count` rounded up to a power of two. Each group of `width` neighbouring lanes reduces the
-/// same elements, so the reduction takes only `log2(width)` shuffles.
+/// Let `width` be `count` rounded up to a power of two. The warp consists of groups of `width` neighbouring
+/// lanes. Each group reduces the same elements, so the reduction takes only `log2(width)` shuffles.
 #[inline(always)]
 fn reduce_lanes<T: warp::Exchange>(
     element: impl Fn(u32) -> T,
@@ -77,8 +77,8 @@ fn reduce_lanes<T: warp::Exchange>(
 /// Reduces `value` over all threads of a cluster and returns the same bits in every thread.
 ///
 /// The kernel declares clusters of `BLOCKS` blocks and calls this function once. Every thread of the cluster
-/// must call the function. From `memory`, the function takes `size_of::<T>()` bytes per warp of the block, 8
-/// bytes per block of the cluster, and 8 bytes for an mbarrier.
+/// must call the function. From `memory`, the dynamic shared memory, the function takes `size_of::<T>()`
+/// bytes per warp of the block. It also takes 8 bytes per block of the cluster, and 8 bytes for an mbarrier.
 #[inline(always)]
 pub(crate) fn reduce_cluster<T: warp::Exchange, const BLOCKS: u32>(
     value: T,
@@ -89,7 +89,7 @@ pub(crate) fn reduce_cluster<T: warp::Exchange, const BLOCKS: u32>(
     let exchange = cluster::ClusterExchange::open::<BLOCKS>(memory);
     let reduced = reduce(value, neutral, memory, combine);
     let words = exchange.all(reduced.to_bits());
-    // SAFETY: `block` is below the cluster size. `all` returns only after the words of all blocks have
+    // SAFETY: `block` is less than the cluster size. `all` returns only after the words of all blocks have
     // arrived.
     reduce_lanes(
         |block| T::from_bits(unsafe { words.get(block) }),

@@ -1,24 +1,24 @@
 //! Thread-block clusters: blocks that run at the same time and can write to each other's shared memory.
 //!
-//! Clusters exist from sm_90 on. On older GPUs and on the CPU executor a cluster has one block, even if the
-//! kernel declares more. The host must therefore check the architecture before it launches a kernel in
-//! clusters.
+//! Clusters exist from sm_90 on. On older GPUs and on the CPU executor, a cluster has one block, even if the
+//! kernel declares more blocks. The host must therefore check the architecture before it launches a kernel
+//! with clusters.
 use super::shared::{Shared, SharedMemory};
 use super::thread;
 use crate::arch;
 
 /// Declares that the kernel is launched in clusters of `BLOCKS` blocks.
 ///
-/// `BLOCKS` is a power of two up to 8, and the x dimension of the grid is a multiple of `BLOCKS`. The kernel
-/// must also declare its [`launch_bounds`](super::thread::launch_bounds).
+/// `BLOCKS` is a power of two up to 8. The x dimension of the grid is a multiple of `BLOCKS`. The kernel must
+/// also declare its [`launch_bounds`](super::thread::launch_bounds).
 #[inline(always)]
 pub fn bounds<const BLOCKS: u32>() {
     const { assert!(BLOCKS.is_power_of_two() && BLOCKS <= 8) };
     arch::cluster_bounds::<BLOCKS>();
 }
 
-/// Returns the number of blocks per cluster for a kernel that declares `BLOCKS`. On GPUs before sm_90 and on
-/// the CPU executor, this number is 1, because clusters do not exist there.
+/// Returns the number of blocks per cluster, for a kernel that declares clusters of `BLOCKS` blocks. On GPUs
+/// before sm_90 and on the CPU executor, this number is 1, because they have no clusters.
 #[inline(always)]
 pub fn size<const BLOCKS: u32>() -> u32 {
     arch::cluster_size::<BLOCKS>()
@@ -32,8 +32,8 @@ pub fn rank() -> u32 {
 
 /// An exchange between the blocks of a cluster: each block sends one 64-bit word to all blocks.
 ///
-/// An mbarrier in shared memory counts the bytes that have arrived. A cluster barrier would also be correct,
-/// but it is slower, because it orders all earlier memory accesses of all threads.
+/// An mbarrier in shared memory counts the bytes that have arrived. A cluster barrier would also be correct.
+/// It is slower, because it orders all earlier memory accesses of all threads.
 #[derive(Clone, Copy)]
 pub struct ClusterExchange {
     words: Shared<u64>,
@@ -42,8 +42,8 @@ pub struct ClusterExchange {
 }
 
 impl ClusterExchange {
-    /// Prepares the exchange, for a kernel that declares clusters of `BLOCKS` blocks. Every thread of the
-    /// cluster must call this function once.
+    /// Prepares an exchange of 64-bit words between the blocks of a cluster. The kernel declares clusters of
+    /// `BLOCKS` blocks. Every thread of the cluster must call this function once.
     ///
     /// From `memory`, the function takes one 64-bit word per block, and one 64-bit word for the mbarrier.
     #[inline(always)]
@@ -70,10 +70,10 @@ impl ClusterExchange {
         let to = thread::linear_index();
         if to < self.blocks {
             // SAFETY: every block has the same shared memory layout, with one word for each rank. No block
-            // leaves `cluster_receive` before all words have arrived in its shared memory.
+            // returns from `cluster_receive` before all words have arrived in its shared memory.
             unsafe { arch::cluster_send(self.words.address(rank()), self.barrier.address(0), to, word) };
         }
-        // SAFETY: thread 0 called `cluster_expect` in `open`. After that, the caller passed a block barrier.
+        // SAFETY: thread 0 called `cluster_expect` in `open`. The caller then passed a block barrier.
         unsafe { arch::cluster_receive(self.barrier.address(0)) };
         self.words
     }

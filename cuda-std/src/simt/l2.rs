@@ -4,18 +4,18 @@ use crate::arch;
 use crate::base::cache::Load;
 pub use crate::base::cache::{LINE, Policy};
 
-/// L2 cache policy for rows that a kernel reads once. The host passes the policy as a kernel argument.
+/// The L2 cache policy of a kernel that reads each row once. The host passes the policy as a kernel argument.
 ///
-/// On an H200, kernels take 1 to 4 % less time if they load such rows with `evict_last` instead of the
+/// On an H200, such kernels take 1 to 4 % less time if they load rows with `evict_last` instead of the
 /// default policy (`docs/internals/launch-configuration.md`). However, `evict_last` lines stay in L2 after
 /// the kernel and reduce the L2 capacity of later kernels. Therefore the last blocks of the grid demote the
-/// lines that they loaded to `evict_normal` (`applypriority`). The lines of earlier blocks need no demotion,
-/// because the lines of the last blocks have replaced these earlier lines in L2.
+/// lines that they loaded to `evict_normal` (instruction `applypriority`). The lines of earlier blocks need
+/// no demotion, because the lines of the last blocks have replaced them in L2.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct L2Policy {
     policy: Policy,
-    /// Index in x of the first block that demotes its lines.
+    /// Index (in x) of the first block that demotes the cache lines that it loaded.
     demote_from: u32,
 }
 
@@ -23,9 +23,9 @@ impl L2Policy {
     /// The default policy of the GPU, without demotion.
     pub const PLAIN: Self = Self { policy: Policy::NORMAL, demote_from: u32::MAX };
 
-    /// Returns a policy under which kernels load rows with `evict_last`. Each block whose index is at least
-    /// `first` also demotes the lines that it loaded to `evict_normal`. Each row must start and end at a
-    /// boundary of a cache line.
+    /// Returns a policy for kernels that load rows with `evict_last`. Each block whose index is at least
+    /// `first` also demotes the cache lines that it loaded to `evict_normal`. Each row must start and end at
+    /// a boundary of a cache line.
     pub const fn kept_until(first: u32) -> Self {
         Self { policy: Policy::LAST, demote_from: first }
     }
@@ -36,7 +36,7 @@ impl L2Policy {
         Load::By(self.policy)
     }
 
-    /// Returns whether the calling block demotes its lines.
+    /// Returns whether the calling block must demote the cache lines that it loaded to `evict_normal`.
     #[inline(always)]
     pub fn demotes(self) -> bool {
         thread::block_index()[0] >= self.demote_from

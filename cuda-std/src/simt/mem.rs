@@ -1,8 +1,8 @@
 //! Loads and stores of global memory with cache hints.
 //!
-//! Row kernels use [`Row`](crate::rows::row::Row). The functions of this module are for access patterns that
-//! `Row` does not support. The address of a vector access must be a multiple of the size of the vector.
-//! Otherwise the GPU and the CPU executor report a fault.
+//! Kernels that process whole rows use the type [`Row`](crate::rows::row::Row). The functions of this module
+//! are for access patterns that `Row` does not support. The address of a vector access must be a multiple of
+//! the size of the vector. Otherwise the GPU and the CPU executor report a fault.
 use crate::arch;
 pub use crate::base::cache::{Load, Store};
 
@@ -38,10 +38,10 @@ accesses! {
     load_u16, store_u16: u16, "2 bytes";
 }
 
-/// Prefetches `bytes` bytes at `from` into the L2 cache and does not wait until the bytes arrive. Does
-/// nothing on GPUs before sm_90.
+/// Starts a prefetch of `bytes` bytes at `from` into the L2 cache. The function returns before the bytes
+/// arrive. On GPUs before sm_90, it does nothing.
 ///
-/// One thread can prefetch the data of a whole block.
+/// One thread can prefetch the data for all threads of a block.
 ///
 /// # Safety
 /// The whole range is readable global memory. `from` and `bytes` are multiples of 16.

@@ -1,17 +1,17 @@
-//! Dynamic shared memory of a launch, which a kernel splits into typed parts.
+//! Dynamic shared memory of a launch. A kernel divides this memory into typed parts (arrays):
 //!
 //! ```ignore
 //! let mut memory = SharedMemory::of_launch();
 //! let sums: Shared<f32> = memory.take(32);
 //! let row: Shared<u32> = memory.take(cols);
 //! ```
-//! The host chooses the number of bytes of shared memory at the launch. The CPU executor reports a fault if a
-//! kernel accesses more bytes.
+//! The code that launches the kernel chooses the number of bytes of shared memory. The CPU executor reports a
+//! fault if a kernel accesses bytes past this number.
 use core::marker::PhantomData;
 
 use crate::arch;
 
-/// The block's shared memory after the parts that were already taken.
+/// The unused rest of the block's dynamic shared memory. Each call of `take` allocates its next bytes.
 pub struct SharedMemory {
     offset: usize,
 }
@@ -23,14 +23,14 @@ impl SharedMemory {
         Self { offset: 0 }
     }
 
-    /// Returns the number of bytes that the launch requested.
+    /// Returns the number of bytes of dynamic shared memory that the launch requested.
     #[inline(always)]
     pub fn bytes() -> u32 {
         arch::shared_bytes()
     }
 
-    /// Takes the next `len` elements of `T` from the shared memory, aligned for `T`. All threads of the block
-    /// must take the same parts in the same order.
+    /// Allocates the next `len` elements of `T` in shared memory, aligned for `T`. All threads of the block
+    /// must allocate the same parts in the same order.
     #[inline(always)]
     pub fn take<T: Copy>(&mut self, len: u32) -> Shared<T> {
         let offset = self.offset.next_multiple_of(align_of::<T>());
@@ -39,8 +39,8 @@ impl SharedMemory {
     }
 }
 
-/// A part of the block's shared memory: `len` elements of `T`. The contents are unspecified until a thread
-/// writes them.
+/// A part of the block's shared memory: an array of `len` elements of `T`. The contents are unspecified until
+/// a thread writes them.
 #[derive(Clone, Copy)]
 pub struct Shared<T> {
     offset: usize,
@@ -55,7 +55,7 @@ impl<T: Copy> Shared<T> {
         self.len
     }
 
-    /// Returns whether the part has no elements.
+    /// Returns whether this part of shared memory has no elements.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -70,17 +70,18 @@ impl<T: Copy> Shared<T> {
         Shared { offset: self.offset, len: len as u32, element: PhantomData }
     }
 
-    /// Returns `len` elements, starting at element `first`.
+    /// Returns the sub-array of `len` elements that starts at element `first`.
     #[inline(always)]
     pub fn part(&self, first: u32, len: u32) -> Self {
         debug_assert!(first + len <= self.len, "elements {first} to {} of {}", first + len, self.len);
         Shared { offset: self.offset + first as usize * size_of::<T>(), len, element: PhantomData }
     }
 
-    /// Starts a copy of 16 bytes from global memory to element `at`. The copy bypasses the registers and L1.
+    /// Starts an asynchronous copy of 16 bytes from global memory to element `at`. The copy bypasses the
+    /// registers and L1.
     ///
-    /// The calling thread may read the element after [`copy::wait`](super::copy::wait). Other threads may
-    /// read it after a block barrier that follows this wait.
+    /// The calling thread may read the element after the function [`copy::wait`](super::copy::wait). Other
+    /// threads may read the element after a block barrier that follows this call.
     ///
     /// # Safety
     /// The requirements of [`Shared::set`] apply. `from` points to 16 readable bytes and is aligned to 16
@@ -89,22 +90,24 @@ impl<T: Copy> Shared<T> {
     pub unsafe fn copy_from(&self, at: u32, from: *const u8) {
         const { assert!(size_of::<T>() == 16 && align_of::<T>() == 16) };
         self.note(at, true);
-        // SAFETY: `checked` keeps `at` in bounds. The caller passes 16 readable, aligned bytes at `from`.
+        // SAFETY: `checked` ensures that `at` is in bounds. The caller passes 16 readable, aligned bytes at
+        // `from`.
         unsafe { arch::copy_async(self.checked(at), from) }
     }
 
-    /// If `wanted`, starts a copy of 16 bytes from global memory to element `at`, as [`Shared::copy_from`]
-    /// does. Otherwise sets the element to zero and does not read `from`. Requires sm_80 or newer.
+    /// If `wanted` is true, starts a copy of 16 bytes from global memory to element `at`, as
+    /// [`Shared::copy_from`] does. Otherwise sets the element to zero and does not read `from`. Requires
+    /// sm_80 or newer.
     ///
     /// # Safety
-    /// If `wanted`, the requirements of [`Shared::copy_from`] apply. Otherwise the requirements of
+    /// If `wanted` is true, the requirements of [`Shared::copy_from`] apply. Otherwise the requirements of
     /// [`Shared::set`] apply.
     #[inline(always)]
     pub unsafe fn copy_or_zero(&self, at: u32, from: *const u8, wanted: bool) {
         const { assert!(size_of::<T>() == 16 && align_of::<T>() == 16) };
         self.note(at, true);
-        // SAFETY: `window` keeps `at` in bounds. If `wanted`, the caller passes 16 readable, aligned bytes at
-        // `from`.
+        // SAFETY: `window` ensures that `at` is in bounds. If `wanted` is true, the caller passes 16
+        // readable, aligned bytes at `from`.
         unsafe { arch::copy_async_or_zero(self.window(at), from, wanted) }
     }
 
@@ -113,8 +116,8 @@ impl<T: Copy> Shared<T> {
     #[inline(always)]
     pub(crate) fn window(&self, at: u32) -> u32 {
         self.checked(at);
-        // Compute the address in 32 bits. 64-bit arithmetic would take registers that some kernels do not
-        // have.
+        // Compute the address in 32 bits. 64-bit arithmetic would take more registers than some kernels have
+        // free.
         arch::shared_window(self.offset as u32 + at * size_of::<T>() as u32)
     }
 
@@ -144,12 +147,13 @@ impl<T: Copy> Shared<T> {
     /// Reads element `at`.
     ///
     /// # Safety
-    /// `at` is inside this part and inside the launch's shared memory. A barrier separates this access from
-    /// the writes of other threads.
+    /// `at` is inside this part and inside the launch's shared memory. A barrier separates this read from the
+    /// writes of other threads.
     #[inline(always)]
     pub unsafe fn get(&self, at: u32) -> T {
         self.note(at, false);
-        // SAFETY: the caller keeps `at` in bounds and synchronizes the access. `take` aligned the part.
+        // SAFETY: the caller keeps `at` in bounds and synchronizes the access. `take` aligned this part of
+        // shared memory.
         unsafe { self.address(at).read() }
     }
 
@@ -161,7 +165,8 @@ impl<T: Copy> Shared<T> {
     #[inline(always)]
     pub unsafe fn set(&self, at: u32, value: T) {
         self.note(at, true);
-        // SAFETY: the caller keeps `at` in bounds and synchronizes the access. `take` aligned the part.
+        // SAFETY: the caller keeps `at` in bounds and synchronizes the access. `take` aligned this part of
+        // shared memory.
         unsafe { self.address(at).write(value) }
     }
 }

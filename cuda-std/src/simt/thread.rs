@@ -1,4 +1,4 @@
-//! Indices of a thread in its block and grid, and the launch bounds of a kernel.
+//! Indices of a thread in its block and in the grid, and the launch bounds of a kernel.
 use crate::arch;
 
 /// Returns the thread's index in its block, `[x, y, z]`.
@@ -40,28 +40,31 @@ pub fn global_index() -> u64 {
 
 /// Returns its two arguments unchanged and hides their origin from the compiler (an optimization barrier).
 ///
-/// In a loop, the compiler then recomputes values that depend on these numbers in each iteration. Without the
-/// optimization barrier, the compiler could keep these values in registers during the whole loop.
+/// If a value in a loop depends on these two numbers, the compiler then recomputes the value in each
+/// iteration. Without the optimization barrier, the compiler could keep the value in a register during the
+/// whole loop.
 #[inline(always)]
 pub fn opaque([a, b]: [u32; 2]) -> [u32; 2] {
     arch::opaque([a, b])
 }
 
-/// Returns `address` unchanged and hides its origin from the compiler, as [`opaque`] does for numbers.
+/// Returns `address` unchanged and hides its origin from the compiler (an optimization barrier), as
+/// [`opaque`] does for numbers.
 #[inline(always)]
 pub fn opaque_address<T>(address: *const T) -> *const T {
     arch::opaque_address(address as u64) as *const T
 }
 
-/// Waits until earlier launches have finished and their writes are visible (`griddepcontrol.wait`).
+/// Waits until earlier launches of the stream have finished and their writes are visible
+/// (`griddepcontrol.wait`).
 ///
 /// With programmatic dependent launch, a kernel can start while earlier launches still run. `first` is the
-/// address of the thread's first access. The thread computes `first` before the wait, so that this
-/// computation overlaps with the earlier launches.
+/// address of the thread's first access to global memory. The thread computes `first` before the wait, so
+/// that this computation overlaps with the earlier launches.
 ///
-/// Each thread must call the function once before it accesses global memory, unless the thread returns first.
-/// The function does nothing on GPUs before sm_90. A kernel that does not contain this call starts only after
-/// the earlier launches.
+/// Each thread must call the function once before it accesses global memory. A thread that returns without
+/// such accesses need not call it. The function does nothing on GPUs before sm_90. A kernel that does not
+/// contain this call starts only after the earlier launches.
 #[inline(always)]
 pub fn wait_for_earlier_launches<T>(first: *const T) {
     arch::wait_for_earlier_launches(first as u64);
@@ -71,8 +74,8 @@ pub fn wait_for_earlier_launches<T>(first: *const T) {
 ///
 /// A kernel calls this function in its first line. ptxas then limits the registers per thread, so that
 /// `MIN_BLOCKS` blocks of `MAX_THREADS` threads fit on an SM. Rust has no attribute for launch bounds. On
-/// PTX, the function therefore leaves a comment, which `cuda_builder` converts into the directives `.maxntid`
-/// and `.minnctapersm`. The CPU executor rejects blocks with more threads, as the CUDA driver does.
+/// PTX, the function therefore emits a comment, which the crate `cuda_builder` converts into the directives
+/// `.maxntid` and `.minnctapersm`. Like the CUDA driver, the CPU executor rejects blocks with more threads.
 #[inline(always)]
 pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
     arch::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
@@ -80,9 +83,9 @@ pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
 
 /// Declares [`launch_bounds`] with a different minimum number of blocks per SM for each GPU generation.
 ///
-/// `TURING` applies before sm_80, `AMPERE` from sm_80 to sm_89 and `HOPPER` from sm_90 on. The values differ
-/// because the number of threads that fit on an SM differs. For example, an SM of Turing holds half as many
-/// threads as an SM of sm_80.
+/// `TURING` applies to GPUs before sm_80, `AMPERE` from sm_80 to sm_89, and `HOPPER` from sm_90 on. The
+/// values differ because the maximum number of threads per SM differs. For example, an SM of Turing can have
+/// half as many resident threads as an SM of sm_80.
 #[inline(always)]
 pub fn launch_bounds_by_generation<
     const MAX_THREADS: u32,

@@ -1,7 +1,7 @@
 //! Warp operations: shuffles, votes and reductions of the 32 threads of a warp.
 //!
-//! If a function takes a `mask`, all lanes in `mask` must call the function. The CPU executor reports a lane
-//! that does not call it.
+//! If a function takes a `mask`, all lanes in `mask` must call the function. The CPU executor reports a fault
+//! if a lane in `mask` does not call it.
 use crate::arch;
 
 /// Threads in a warp.
@@ -15,7 +15,7 @@ pub fn lane() -> u32 {
     arch::lane()
 }
 
-/// Waits for all lanes in `mask` and orders their memory accesses.
+/// Waits for all lanes in `mask` and orders the memory accesses of these lanes (`__syncwarp`).
 #[inline(always)]
 pub fn sync(mask: u32) {
     arch::sync_warp(mask);
@@ -46,9 +46,9 @@ word! {
 pub trait Exchange: Copy {
     /// Returns the value of lane `lane() ^ lane_mask`. Every lane of the warp must call the function.
     fn shuffle_xor(self, lane_mask: u32) -> Self;
-    /// Returns the value as 64 bits. Blocks of a cluster exchange values in this form.
+    /// Returns the value as 64 bits. The blocks of a cluster exchange values in this format.
     fn to_bits(self) -> u64;
-    /// Returns the value that [`Exchange::to_bits`] converted to `bits`.
+    /// Converts `bits` back to a value. This function is the inverse of [`Exchange::to_bits`].
     fn from_bits(bits: u64) -> Self;
 }
 impl<T: Word> Exchange for T {
@@ -104,7 +104,7 @@ pub fn shuffle<T: Word>(mask: u32, value: T, lane: u32) -> T {
     T::from_word(arch::shfl_idx(mask, value.to_word(), lane))
 }
 
-/// Returns a word with one bit per lane in `mask`. The bit is the `predicate` that the lane passed.
+/// Returns a word with one bit per lane in `mask`. Each bit is the `predicate` that the lane passed.
 #[inline(always)]
 pub fn ballot(mask: u32, predicate: bool) -> u32 {
     arch::ballot(mask, predicate)
@@ -124,8 +124,8 @@ pub fn all(mask: u32, predicate: bool) -> bool {
 
 /// Reduces `value` over groups of `width` neighbouring lanes. `width` is a power of two up to 32.
 ///
-/// `combine` must be commutative. In each step, two lanes exchange values and both compute `combine`. All
-/// lanes of a group therefore return the same bits.
+/// `combine` must be commutative. In each step, two lanes exchange their values, and both lanes compute
+/// `combine`. All lanes of a group therefore return the same bits.
 #[inline(always)]
 pub fn reduce<T: Exchange>(value: T, width: u32, combine: impl Fn(T, T) -> T) -> T {
     let mut reduced = value;

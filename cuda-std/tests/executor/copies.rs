@@ -5,7 +5,7 @@ use cuda_std::cpu::FaultKind;
 
 use super::*;
 
-/// The source of the copies: 64 elements of 16 bytes. Element `i` contains the number `i` four times.
+/// The source of the copies: 64 elements of 16 bytes. Element `i` contains the number `i` four times, as f32.
 #[repr(align(16))]
 struct Words([[f32; 4]; 64]);
 
@@ -14,10 +14,10 @@ impl Words {
         Self(core::array::from_fn(|at| [at as f32; 4]))
     }
 
-    /// Starts to copy element `at` to element `at` of shared memory.
+    /// Starts to copy element number `at` from the source to shared memory, where it has the same index.
     fn begin(&self, at: u32) {
         // SAFETY: `at` is in bounds of both arrays. Some tests omit `copy::wait` on purpose and check that
-        // the executor detects this.
+        // the executor detects this error.
         unsafe { elements().copy_from(at, self.0[at as usize].as_ptr().cast()) };
     }
 }
@@ -33,12 +33,12 @@ fn get(at: u32) -> f32 {
     last
 }
 
-/// Copies one element with each of 64 threads, then lets thread 5 read an element. Returns what thread 5
-/// read.
+/// Copies one element with each of 64 threads, then lets each thread read an element. Returns the value that
+/// thread 5 read.
 ///
-/// If `neighbour`, thread 5 reads the element that thread 38 copied. Otherwise thread 5 reads the element
-/// that it copied itself. `waits` says whether each thread calls `copy::wait` before the read. `meets` says
-/// whether each thread calls `block::sync` before the read.
+/// If `neighbour` is true, thread 5 reads the element that thread 38 copied. Otherwise thread 5 reads the
+/// element that it copied itself. `waits` says whether each thread calls `copy::wait` before the read.
+/// `meets` says whether each thread calls `block::sync` before the read.
 fn seen(waits: bool, meets: bool, neighbour: bool) -> Result<f32, Fault> {
     let (words, result) = (Words::new(), AtomicU32::new(0));
     run([1; 3], [64, 1, 1], 16 * 64, &|| {

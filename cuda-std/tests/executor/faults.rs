@@ -1,5 +1,5 @@
-//! Tests of all faults that the CPU executor reports, except barrier and warp faults. Also tests launches
-//! that follow a fault.
+//! Tests of the faults that the CPU executor reports, except faults of barriers and warp operations. Also
+//! tests launches that follow a fault.
 use std::time::{Duration, Instant};
 
 use cuda_std::cpu::{FaultKind, MAX_SHARED_BYTES};
@@ -32,7 +32,7 @@ fn a_misaligned_access() {
     let address = base.addr();
     let fault = fault(32, 0, &|| {
         let offset = aligned + if me() == 9 { 24 } else { 16 };
-        // SAFETY: the access lies inside `words`. The test checks that the executor reports its misalignment.
+        // SAFETY: the access lies inside `words`. The test checks that the executor reports the misalignment.
         unsafe { mem::load_u32x4((&raw const words).cast::<u8>().add(offset), Load::Once) };
     });
     assert_eq!(fault.thread, [9, 0, 0]);
@@ -49,7 +49,7 @@ fn a_misaligned_prefetch() {
     for (begin, bytes, wrong) in [(8, 16, 8), (16, 40, 56)] {
         let fault = fault(32, 0, &|| {
             if me() == 3 {
-                // SAFETY: the access lies inside `words`. The test checks that the executor reports its
+                // SAFETY: the access lies inside `words`. The test checks that the executor reports the
                 // misalignment.
                 unsafe { mem::prefetch((&raw const words).cast::<u8>().add(aligned + begin), bytes) };
             }

@@ -1,5 +1,5 @@
-//! Tests of the CPU executor. The tests compare the executor's results with simple models of a GPU, and cause
-//! every kind of fault.
+//! Tests of the CPU executor. The tests compare the executor's results with simple models of a GPU. They also
+//! cause every kind of fault.
 mod barrier;
 mod copies;
 mod faults;
@@ -36,17 +36,17 @@ fn kernel(name: &'static str) -> Kernel {
 /// Launches `body` as a kernel named `probe`.
 fn run(grid: [u32; 3], block: [u32; 3], shared_bytes: u32, body: Body) -> Result<(), Fault> {
     let shape = Launch { grid, block, shared_bytes };
-    // SAFETY: `kernel` reads exactly one argument, a `Body`. A `Body` is `Sync`, so several threads may call
-    // it.
+    // SAFETY: the kernel reads exactly one argument, a `Body`. A `Body` is `Sync`, so several threads may
+    // call it.
     unsafe { cpu::launch(&kernel("probe"), &shape, &[(&raw const body).cast::<c_void>()]) }
 }
 
-/// Launches one block of `threads` threads and returns its fault. Panics if the launch does not fault.
+/// Launches one block of `threads` threads and returns the fault of the launch. Panics if there is no fault.
 fn fault(threads: u32, shared_bytes: u32, body: Body) -> Fault {
     run([1; 3], [threads, 1, 1], shared_bytes, body).expect_err("the launch must fault")
 }
 
-/// Index of the thread in its block.
+/// Returns the index of the thread in its block.
 fn me() -> u32 {
     block::linear_index()
 }
@@ -60,9 +60,7 @@ fn values(cells: &[AtomicU32]) -> Vec<u32> {
 }
 
 /// Returns the sum of `value` over the block. The function is a tree reduction in shared memory with one
-/// barrier per step.
-///
-/// The function supports any number of threads and takes 4 bytes per thread.
+/// barrier per step. It supports any number of threads and takes 4 bytes of shared memory per thread.
 fn tree_sum(value: f32, threads: u32) -> f32 {
     let sums = SharedMemory::of_launch().take::<f32>(threads);
     let mut width = threads.next_power_of_two();
@@ -73,8 +71,8 @@ fn tree_sum(value: f32, threads: u32) -> f32 {
         block::sync();
         width /= 2;
         if me() < width && me() + width < threads {
-            // SAFETY: each thread writes only its own element, in the lower half of `sums`. In this step, the
-            // elements that other threads read are in the upper half.
+            // SAFETY: each thread writes only its own element, in the lower half of `sums`. The elements that
+            // threads read in this step from other threads are in the upper half.
             unsafe { sums.set(me(), sums.get(me()) + sums.get(me() + width)) };
         }
     }

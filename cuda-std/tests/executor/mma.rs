@@ -1,4 +1,4 @@
-//! Tests of matrix fragments and matrix multiplications against simple loops.
+//! Tests of matrix fragments and matrix multiplications. The expected results come from simple loops.
 use cuda_std::cpu::FaultKind;
 use cuda_std::mma::{self, Chunk, MatrixElem};
 use half::{bf16, f16};
@@ -17,14 +17,14 @@ fn small<T: Elem>(seed: u32, row: usize, col: usize) -> T {
 fn fill<T: Elem>(rows: &Shared<Chunk>, seed: u32) {
     let (row, half) = (warp::lane() as usize / 2, warp::lane() as usize % 2);
     let bits = |col: usize| small::<T>(seed, row, 8 * half + col).to_bits();
-    // SAFETY: each lane writes its own chunk, inside the shared memory. A barrier separates the writes from
-    // later reads.
+    // SAFETY: each lane writes a different chunk, inside the shared memory. A barrier separates the writes
+    // from later reads.
     unsafe { rows.set(warp::lane(), Chunk([0, 2, 4, 6].map(|col| bits(col) | bits(col + 1) << 16))) };
     block::sync();
 }
 
-/// Computes `C + A B` on the executor and compares it with a plain loop. `A` is stored by rows. `B` is stored
-/// by columns if `in_columns`, otherwise by rows.
+/// Computes `C + A B` on the executor and compares the result with a plain loop. `A` is stored by rows. `B`
+/// is stored by columns if `in_columns` is true, otherwise by rows.
 fn product<T: MatrixElem>(seed: u32, in_columns: bool) {
     let out: Vec<_> = (0..2).map(|_| zeros(128)).collect();
     run([1; 3], [32, 1, 1], 2 * 16 * 32, &|| {
@@ -76,7 +76,7 @@ fn a_copy_brings_a_chunk_or_zeros() {
     let from = (&raw const from).addr();
     run([1; 3], [2, 1, 1], 32, &|| {
         let to = SharedMemory::of_launch().take::<Chunk>(2);
-        // SAFETY: each thread copies its own chunk. The source lives as long as the launch.
+        // SAFETY: each thread copies a different chunk. The source lives as long as the launch.
         let chunk = unsafe {
             to.copy_or_zero(me(), from as *const u8, me() == 0);
             cuda_std::copy::wait();

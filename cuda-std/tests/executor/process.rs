@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::*;
 
 /// Launches a kernel with barriers and shuffles. Returns one number per thread. The number combines the
-/// thread's result with the thread's position in the order in which the threads of the block ran.
+/// thread's result with the position of the thread in the execution order of its block.
 fn trace() -> Vec<u32> {
     let (blocks, threads) = (200, 96);
     let (steps, out) = (zeros(blocks), zeros(blocks * threads));
@@ -75,12 +75,13 @@ fn a_kernel_may_launch() {
 /// seconds.
 #[cfg(unix)]
 fn in_child(child: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child only runs `child` and exits with `_exit`. glibc's allocator works after a fork.
+    // SAFETY: the child process only runs `child` and exits with `_exit`. glibc's allocator works after a
+    // fork.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
     if pid == 0 {
         let right = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(false);
-        // SAFETY: `_exit` ends the child without the exit handlers that it inherited from its parent.
+        // SAFETY: `_exit` ends the child process without the exit handlers that it inherited from its parent.
         unsafe { libc::_exit(if right { 0 } else { 1 }) };
     }
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -115,7 +116,8 @@ fn a_forked_child_can_launch() {
     assert_eq!(trace(), expected, "the parent afterwards");
 }
 
-/// Environment variable that is set in the process that [`a_panic_hook_has_room_for_a_backtrace`] starts.
+/// Environment variable that is set in the child process of the test
+/// [`a_panic_hook_has_room_for_a_backtrace`].
 const HOOK_CHILD: &str = "OXIWARP_TEST_PANIC_HOOK";
 
 /// Runs a kernel that panics while a panic hook is set, and prints the fault. The hook captures a backtrace
@@ -132,7 +134,7 @@ fn panic_under_a_hook() {
     println!("fault: {:?}", fault.kind);
 }
 
-/// Checks that a panic hook has enough stack, because it runs on the coroutine stack of the thread that
+/// Checks that a panic hook has enough stack. The hook runs on the coroutine stack of the thread that
 /// panicked.
 ///
 /// The test starts another process for two reasons. A stack overflow would end the process, and a panic hook
@@ -150,10 +152,10 @@ fn a_panic_hook_has_room_for_a_backtrace() {
     assert!(output.status.success() && said.contains(expected), "{}: {said}", output.status);
 }
 
-/// Checks that launches complete although all their blocks together need more stacks than Linux allows.
+/// Checks that all launches complete if their blocks together need more stacks than Linux allows.
 ///
-/// Linux allows 65,530 mappings per process, and each stack takes two. 64 workers with 1024 threads each
-/// would need 131,072 mappings at the same time.
+/// Linux allows 65,530 memory mappings per process, and each stack takes two mappings. 64 workers with 1024
+/// threads each would need 131,072 mappings at the same time.
 #[test]
 fn more_workers_than_stacks() {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(64).build().unwrap();

@@ -1,11 +1,12 @@
-//! Tests of race detection. Each kernel runs once with a barrier that it needs, and once without this
-//! barrier.
+//! Tests of the detection of data races. Each kernel needs a barrier. It runs once with this barrier and once
+//! without it.
 use cuda_std::cpu::FaultKind;
 
 use super::*;
 
-/// Launches 16 blocks of `threads` threads. If `right` (the kernel has the barrier), `result()` must equal
-/// `expected(thread)` in each thread. Otherwise the launch must report a race.
+/// Launches 16 blocks of `threads` threads. `right` says whether the kernel contains the necessary barrier.
+/// If it does, `result()` must equal `expected(thread)` in each thread. Otherwise the launch must report a
+/// race.
 #[track_caller]
 fn check(threads: u32, right: bool, result: impl Fn() -> f32 + Sync, expected: impl Fn(u32) -> f32 + Sync) {
     let done = run([16, 1, 1], [threads, 1, 1], 8 * threads, &|| {
@@ -18,7 +19,7 @@ fn check(threads: u32, right: bool, result: impl Fn() -> f32 + Sync, expected: i
     }
 }
 
-/// Returns one f32 of shared memory per thread.
+/// Returns an array in shared memory with one f32 per thread.
 fn words() -> Shared<f32> {
     SharedMemory::of_launch().take(thread::block_dim()[0])
 }
@@ -30,7 +31,8 @@ fn set(at: u32, value: f32) {
 }
 
 fn get(at: u32) -> f32 {
-    // SAFETY: as in `set`.
+    // SAFETY: the index lies inside the launch's shared memory. The executor reports a race if a barrier is
+    // missing.
     unsafe { words().get(at) }
 }
 
@@ -67,7 +69,7 @@ fn a_read_of_what_another_lane_writes() {
 #[test]
 fn a_write_over_what_another_warp_has_yet_to_read() {
     for synced in [true, false] {
-        // The second sum reuses the shared memory of the first.
+        // The second sum uses the same shared memory as the first sum.
         let result = || {
             let first = block::sum(1.0, &mut SharedMemory::of_launch());
             if synced {
@@ -100,8 +102,8 @@ fn a_write_over_what_another_lane_has_yet_to_read() {
 fn one_buffer_where_two_should_take_turns() {
     for buffers in [2, 1] {
         // Each step of the loop has only one barrier. One warp may therefore write its value of the next step
-        // while another warp still reads. The kernel is correct only if consecutive steps use different
-        // buffers.
+        // while another warp still reads values of this step. The kernel is correct only if consecutive steps
+        // use different buffers.
         let result = || {
             let mut sum = 0.0;
             for step in 0..8 {

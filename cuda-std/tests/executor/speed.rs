@@ -1,10 +1,11 @@
-//! Measures the times of a thread switch and of a block, which the documentation of `cuda_std::cpu` lists.
+//! Measures the time of a thread switch and the time of a block. The documentation of `cuda_std::cpu` lists
+//! both times.
 use std::hint::black_box;
 use std::time::Instant;
 
 use super::*;
 
-/// Launches `blocks` blocks 20 times. Returns the time of the shortest launch, in microseconds per block.
+/// Launches `blocks` blocks 20 times. Returns the time of the fastest launch, in microseconds per block.
 fn time(what: &str, blocks: u32, threads: u32, body: Body) -> f64 {
     let best = (0..20).map(|_| {
         let start = Instant::now();

@@ -1,12 +1,12 @@
-//! Tests of shuffles and votes against a simple model. Also tests calls whose mask contains a lane that does
-//! not make the call.
+//! Tests of shuffles and votes, which compare the results with a simple model. Also tests calls whose mask
+//! contains a lane that does not make the call.
 use cuda_std::cpu::{Absence, FaultKind};
 use proptest::prelude::*;
 
 use super::*;
 
-/// Returns the lane from which a shuffle reads, according to the PTX manual. Returns `None` if this lane is
-/// not in the mask, because the result of the shuffle is then undefined.
+/// Returns the lane from which a shuffle reads, according to the PTX manual. If this lane is not in the mask,
+/// the result of the shuffle is undefined. The function then returns `None`.
 fn source(kind: u32, mask: u32, lane: i64, argument: u32) -> Option<u32> {
     let argument = i64::from(argument & 31);
     let target = [lane ^ argument, lane + argument, lane - argument, argument][kind as usize];
@@ -75,8 +75,8 @@ fn folds_give_every_lane_the_same() {
     .unwrap();
 }
 
-/// Runs `body` in a block of `threads` threads and expects the fault `MissingLanes` of `thread`. Returns the
-/// fields of this fault and its message.
+/// Runs `body` in a block of `threads` threads and expects the fault `MissingLanes` (a lane of a mask does
+/// not make the call) in thread `thread`. Returns the fields of this fault and its message.
 fn missing(threads: u32, thread: u32, body: Body) -> (&'static str, u32, u32, Absence, String) {
     let fault = fault(threads, 0, body);
     assert_eq!((fault.kernel, fault.block, fault.thread), ("probe", [0; 3], [thread, 0, 0]), "{fault}");

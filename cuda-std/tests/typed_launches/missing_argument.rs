@@ -1,4 +1,4 @@
-//! An argument is missing.
+//! This launch must not compile, because an argument is missing.
 use cuda_std::cpu::Launch;
 use cuda_std::prelude::*;
 

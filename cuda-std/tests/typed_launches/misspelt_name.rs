@@ -1,4 +1,4 @@
-//! The name of the kernel is misspelt.
+//! This launch must not compile, because the name of the kernel is misspelt.
 use cuda_std::cpu::Launch;
 use cuda_std::prelude::*;
 

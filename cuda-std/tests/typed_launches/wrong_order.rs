@@ -1,4 +1,4 @@
-//! Two arguments are exchanged.
+//! This launch must not compile, because two arguments are exchanged.
 use cuda_std::cpu::Launch;
 use cuda_std::prelude::*;
 

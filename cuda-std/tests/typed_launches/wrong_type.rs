@@ -1,4 +1,4 @@
-//! A `u32` is passed for a `u64`.
+//! This launch must not compile, because an argument is a `u32` instead of a `u64`.
 use cuda_std::cpu::Launch;
 use cuda_std::prelude::*;
 

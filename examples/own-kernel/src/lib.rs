@@ -7,7 +7,7 @@ use oxiwarp_runtime::{Arch, Device, Error, Kernels, Launch, Result, Stream, View
 const OP: &str = "l2_normalize";
 /// Rows per block. Each warp processes one row.
 const ROWS: u32 = 4;
-/// The PTX that the build script generates for each architecture.
+/// The PTX that the build script compiles, one text per architecture.
 const PTX: &[(Arch, &str)] = &[
     (Arch::Sm75, include_str!(concat!(env!("OUT_DIR"), "/sm_75.ptx"))),
     (Arch::Sm80, include_str!(concat!(env!("OUT_DIR"), "/sm_80.ptx"))),
@@ -44,13 +44,13 @@ impl L2Normalize {
         let shape = Launch::of([rows.div_ceil(ROWS), 1, 1], [32, ROWS, 1]);
         let site = self.0.on_dtype(dtype, stream, shape);
         let kernel = if vector { launch::l2_normalize_vector } else { launch::l2_normalize };
-        // SAFETY: the checks in this function and in `rows` established the kernel's requirements on `x` and
-        // `y`. A `ViewMut` guarantees exclusive access to `y`.
+        // SAFETY: this function and the function `rows` checked the kernel's requirements on `x` and `y`. A
+        // `ViewMut` guarantees exclusive access to `y`.
         unsafe { kernel(site, x_rows, y_rows, u64::from(rows), cols, eps) }
     }
 
-    /// Checks an argument of the kernel. Returns the argument's number of rows, number of columns and row
-    /// layout.
+    /// Checks an argument of the kernel. Returns the number of its rows and columns, and the address and
+    /// strides of its rows.
     fn rows(&self, arg: &'static str, view: &View) -> Result<([u32; 2], Rows)> {
         view.expect_on(OP, arg, self.0.device())?;
         let shape = |expected: &str| {

@@ -1,4 +1,4 @@
-//! Runs the kernel on the first GPU, or on the CPU executor if there is no GPU.
+//! Runs the kernel on the first GPU. If there is no GPU, runs the kernel on the CPU executor.
 use own_kernel::L2Normalize;
 use oxiwarp_runtime::{Device, Result, Stream};
 

@@ -1,11 +1,11 @@
-//! Result codes of the driver. This module knows which codes the Rust enum of `cust` can represent, and
-//! stores the last error of each thread.
+//! Result codes of the CUDA driver functions. The Rust enum of the crate `cust` lacks some of these codes.
+//! This module replaces such codes by `CUDA_ERROR_UNKNOWN`, and stores the last error code of each thread.
 use std::cell::Cell;
 use std::ffi::c_uint;
 
 use cust_raw::cudaError_enum;
 
-/// `CUresult` as an integer, because the driver may return a code that the Rust enum of `cust` lacks.
+/// A `CUresult` as an integer. The driver may return a code that the Rust enum of the crate `cust` lacks.
 pub(crate) type CuResult = c_uint;
 pub(crate) const SUCCESS: CuResult = 0;
 pub(crate) const INVALID_VALUE: CuResult = 1;
@@ -20,13 +20,15 @@ thread_local! {
 
 /// Returns the code of the last error that a driver function returned in this thread, or 0 if there was none.
 ///
-/// If `cust` reports `CudaError::UnknownError`, this function returns the driver's own code.
+/// The crate `cust` reports `CudaError::UnknownError` for a code that its enum lacks. In this case,
+/// `last_error` returns the driver's own code.
 pub fn last_error() -> u32 {
     LAST_ERROR.get()
 }
 
-/// Stores an error code for [`last_error`]. Returns the code if the enum of `cust` has it. Otherwise returns
-/// `CUDA_ERROR_UNKNOWN`. Every driver function of this crate passes its errors through this function.
+/// Stores an error code for [`last_error`]. Returns the same code if the Rust enum of the crate `cust` has
+/// this code. Otherwise returns `CUDA_ERROR_UNKNOWN`. Every driver function of this crate passes its errors
+/// through this function.
 pub(crate) extern "C" fn known_code(code: CuResult) -> CuResult {
     LAST_ERROR.set(code);
     if KNOWN.contains(&code) { code } else { UNKNOWN }
@@ -34,11 +36,12 @@ pub(crate) extern "C" fn known_code(code: CuResult) -> CuResult {
 
 macro_rules! codes {
     ($($name:ident)*) => {
-        /// The codes of `cudaError_enum`, the type of every driver function's result in `cust_raw`.
+        /// All codes of `cudaError_enum`, the enum that the crate `cust_raw` declares as the result of every
+        /// driver function.
         const KNOWN: &[CuResult] = &[$(cudaError_enum::$name as CuResult),*];
 
-        /// This code does not compile if the list lacks a variant of the enum, for example after an update of
-        /// `cust_raw`.
+        /// Compile-time check. This `match` does not compile if the list of codes lacks a variant of
+        /// `cudaError_enum`, for example after an update of the crate `cust_raw`.
         const _: fn(cudaError_enum) = |code| match code {
             $(cudaError_enum::$name => {})*
         };

@@ -1,26 +1,26 @@
-//! Definitions of the CUDA driver functions. Each function has a slot: a static variable with the address of
-//! the driver's own function. It calls the function at this address. If the result is an error, it passes the
-//! code through [`known_code`].
+//! Defines functions with the names of the CUDA driver functions. Each defined function has a slot, which is
+//! a static variable with the address of the driver's own function. The defined function calls the address in
+//! its slot. If the result is an error, the defined function passes the error code through [`known_code`].
 //!
 //! The list at the end of the file has every symbol that the crate `cust` 0.3.2 references, plus the symbols
-//! that `host/runtime/src/cuda/raw.rs` declares. The assembler code of a function leaves the argument
-//! registers unchanged and copies only the arguments on the stack. One macro can therefore define functions
-//! of every signature.
+//! that `host/runtime/src/cuda/raw.rs` declares. The defined functions are written in assembler. They leave
+//! the argument registers unchanged, and copy only the arguments on the stack. One macro can therefore define
+//! functions of every signature.
 
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::AtomicPtr;
 
 use crate::codes::{CuResult, NOT_INITIALIZED, NOT_SUPPORTED, known_code};
 
-/// A function's name, and its slot.
+/// Name of a driver function, and its slot (a static variable with the address to call).
 pub(crate) type Slot = (&'static CStr, &'static AtomicPtr<c_void>);
 
-/// Target of every slot before the library is open.
+/// The function that every slot points to until the driver library is open.
 extern "C" fn unloaded() -> CuResult {
     NOT_INITIALIZED
 }
 
-/// Target of a slot if the opened library lacks the function.
+/// The function that a slot points to if the opened driver library lacks the requested function.
 pub(crate) extern "C" fn unsupported() -> CuResult {
     NOT_SUPPORTED
 }
@@ -77,8 +77,8 @@ macro_rules! call {
 
 /// Assembler template of a function with up to 12 arguments. The caller passes the first arguments in
 /// registers and the others on the stack. The template copies the arguments on the stack to the addresses at
-/// which the driver's function expects them. At most 6 arguments are on the stack on x86-64, and at most 4 on
-/// aarch64.
+/// which the driver's function expects these arguments. At most 6 arguments are on the stack on x86-64, and
+/// at most 4 on aarch64.
 #[cfg(target_arch = "x86_64")]
 macro_rules! call_with_stack {
     ($name:ident) => {
@@ -146,7 +146,7 @@ macro_rules! entry_points {
             $(pub(super) static $long: AtomicPtr<c_void> = AtomicPtr::new(unloaded as *mut c_void);)*
         }
 
-        /// The slots of all functions below.
+        /// The slots (variables with the address to call) of all functions that this file defines.
         pub(crate) static SLOTS: &[Slot] = &[
             $((as_c(concat!(stringify!($name), "\0")), &slot::$name),)*
             $((as_c(concat!(stringify!($long), "\0")), &slot::$long),)*

@@ -1,25 +1,27 @@
-//! Run-time binding to the NVIDIA driver library.
+//! Binds the NVIDIA driver library at run time.
 //!
-//! The crate `cust` declares the driver API as external symbols. Without this crate, a program that links
-//! `cust` does not start if `libcuda.so.1` is missing. This crate defines the symbols itself and hides them
-//! from the other libraries of the process.
+//! The crate `cust` declares the functions of the CUDA driver as external symbols. A program that links only
+//! `cust` does not start if `libcuda.so.1` is missing. The present crate therefore defines these symbols
+//! itself, and hides them from the other libraries of the process.
 //!
 //! Each defined function has a slot (`entry_points.rs`): a static variable with the address that the function
-//! calls. [`load`] or the first `cuInit` opens `libcuda.so.1` and writes the driver's addresses to the slots.
-//! Until then, or if there is no driver, all functions except `cuInit` and `cuGetErrorString` return
-//! `CUDA_ERROR_NOT_INITIALIZED`. Without a driver, `cuInit` returns `CUDA_ERROR_NO_DEVICE`.
+//! calls. The function [`load`] or the first call of `cuInit` opens `libcuda.so.1`, and writes the addresses
+//! of the driver's functions to the slots. Without an open driver library, all functions except `cuInit` and
+//! `cuGetErrorString` return `CUDA_ERROR_NOT_INITIALIZED`. If there is no driver, `cuInit` returns
+//! `CUDA_ERROR_NO_DEVICE`.
 //!
-//! `cust` declares a Rust enum as the result of every driver function. If a newer driver returned a code that
-//! this enum lacks, the value would be undefined behaviour. The functions of this crate therefore return
-//! `CUDA_ERROR_UNKNOWN` instead of such a code, and [`last_error`] returns the driver's own code.
+//! `cust` declares a Rust enum as the result of every driver function. A newer driver may return a code that
+//! this enum lacks. To store such a code in the enum would be undefined behaviour. The functions of this
+//! crate therefore return `CUDA_ERROR_UNKNOWN` instead of such a code, and [`last_error`] returns the
+//! driver's own code.
 //!
-//! The build script of `cust` requires a folder that contains a folder `lib64`. The environment variable
-//! `CUDA_LIBRARY_PATH` names this folder, for example `/usr`. `cust` also makes the linker search for
-//! `libcuda.so`. The build script of this crate therefore gives the linker the folder `link/lib64`. Its
-//! `libcuda.so` is a linker script that contains only a comment.
+//! The environment variable `CUDA_LIBRARY_PATH` must name a folder that contains a folder `lib64`, for
+//! example `/usr`. The build script of `cust` requires such a folder. `cust` also makes the linker search for
+//! a file `libcuda.so`. The build script of this crate therefore adds the folder `link/lib64` to the linker's
+//! search path. The `libcuda.so` in this folder is a linker script that contains only a comment.
 //!
-//! A crate that uses `cust` must write `use driver as _;` or call [`load`]. Otherwise rustc does not link
-//! this crate, and the driver symbols are undefined.
+//! A crate that uses `cust` must write `use driver as _;` or call [`load`]. Otherwise rustc does not link the
+//! crate `driver`, and the driver symbols are undefined.
 
 mod codes;
 mod entry_points;
@@ -57,14 +59,14 @@ type ErrorString = unsafe extern "C" fn(CuResult, *mut *const c_char) -> CuResul
 struct Driver {
     init: Init,
     error_string: ErrorString,
-    /// Never closed, because the slots point into the library.
+    /// The library is never closed, because the slots contain addresses in the library.
     _library: Library,
 }
 
 /// Opens the driver library. If an earlier call in this process opened the library, this function does
-/// nothing. If the library cannot be opened, the error text says why.
+/// nothing. If the library cannot be opened, returns a text that gives the reason.
 ///
-/// This function does not initialize the driver. `cust::init` and `cuInit` initialize it.
+/// This function does not initialize the driver. `cust::init` and `cuInit` initialize the driver.
 pub fn load() -> Result<(), &'static str> {
     driver().map(|_| ())
 }
@@ -91,7 +93,8 @@ fn open() -> Result<Driver, String> {
     let library = unsafe { Library::new(name) }
         .map_err(|e| format!("the NVIDIA driver is not available: {}", e.source().unwrap_or(&e)))?;
     let function = |name: &CStr| {
-        // SAFETY: this code only reads the address of the symbol. It does not call or dereference it.
+        // SAFETY: this code only reads the address of the symbol. It neither calls nor dereferences the
+        // address.
         unsafe { library.get::<*mut c_void>(name) }
             .ok()
             .map(|symbol| *symbol)
@@ -125,8 +128,8 @@ unsafe extern "C" fn cuGetErrorString(error: CuResult, text: *mut *const c_char)
     naked_asm!(hidden!(cuGetErrorString), jump!(), sym error_string)
 }
 
-/// Opens the driver library and initializes the driver. A program must call this function before all other
-/// driver functions.
+/// Opens the driver library and initializes the driver. A program must call this function before it calls any
+/// other driver function.
 extern "C" fn init(flags: c_uint) -> CuResult {
     match driver() {
         // SAFETY: `driver.init` is the address of `cuInit` in the open library. `cuInit` has no precondition.
@@ -138,8 +141,8 @@ extern "C" fn init(flags: c_uint) -> CuResult {
     }
 }
 
-/// Returns the message of a CUDA error code. This function also succeeds without a driver. `cust` calls it to
-/// format errors, and would panic if the call failed.
+/// Returns the message of a CUDA error code. This function also succeeds without a driver. The crate `cust`
+/// calls this function to format errors, and would panic if the call failed.
 ///
 /// # Safety
 /// `text` must be null or valid for a write.
@@ -171,8 +174,8 @@ mod tests {
 
     use super::*;
 
-    /// Replaces the driver's function `name` in this process. Each test replaces functions that no other test
-    /// calls.
+    /// Makes this process call the function `with` instead of the driver function `name`. Each test replaces
+    /// functions that no other test calls.
     fn replace(name: &CStr, with: *mut c_void) {
         let (_, slot) = SLOTS.iter().find(|(known, _)| *known == name).expect("the crate defines it");
         slot.store(with, Ordering::Release);

@@ -1,16 +1,17 @@
-//! The architectures of PTX.
+//! The GPU architectures for which PTX can be compiled.
 
 /// An architecture for which PTX can be compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Arch {
-    /// Turing (T4): no bf16 arithmetic or conversion, 1024 threads per SM.
+    /// Turing, for example the T4. Turing has no instructions for bf16 arithmetic and conversion. An SM runs
+    /// at most 1024 threads.
     Sm75,
     /// Ampere (A100) and Ada.
     Sm80,
     /// Hopper (H100, H200) and, by forward compatibility, newer GPUs.
     Sm90,
-    /// PTX that runs only on Hopper, because it uses `wgmma` and `setmaxnreg`. Only some ops have such PTX.
-    /// For all other ops, a Hopper GPU loads the PTX for `Sm90`.
+    /// PTX that runs only on Hopper, because it uses the instructions `wgmma` and `setmaxnreg`. Only some ops
+    /// have such PTX. For all other ops, a Hopper GPU loads the PTX for `Sm90`.
     Sm90a,
 }
 
@@ -50,8 +51,9 @@ impl Arch {
         matches!(self, Self::Sm90a)
     }
 
-    /// Returns the portable architecture of the same compute capability, for example `sm_90` for `sm_90a`. A
-    /// device whose newest loadable architecture is the portable one can also load `self`.
+    /// Returns the portable architecture of the same compute capability, for example `sm_90` for `sm_90a`.
+    /// Portable PTX also runs on newer GPUs. If the newest portable PTX that a GPU loads is for the returned
+    /// architecture, the GPU can also load PTX for `self`.
     pub(crate) fn limit(self) -> Self {
         if let Self::Sm90a = self { Self::Sm90 } else { self }
     }

@@ -79,8 +79,8 @@ pub trait Scalar:
 {
     /// The dtype of the type.
     const DTYPE: Dtype;
-    /// The value whose bytes are all 0xFF. This value is NaN for floats, -1 for integers, and invalid for
-    /// bools.
+    /// The value whose bytes are all 0xFF. For floats, this value is NaN. For integers, it is -1. For bools,
+    /// it is invalid.
     const POISON: Self;
 }
 /// A [`Scalar`] that kernels compute with: f32, f16 and bf16.

@@ -2,16 +2,16 @@
 //! expected value.
 use crate::Dtype;
 
-/// The result of every fallible function here.
+/// The result type of the functions of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The reason why an op failed.
 ///
 /// An op that fails has not written its outputs, with two exceptions. After [`Error::Driver`] or
-/// [`Error::Fault`], a kernel may have run in part. After [`Error::Load`] or [`Error::NoKernel`], an op of
-/// several kernels may have launched its first kernel. The reason is that each kernel of
-/// [`Kernels::of_library`] is loaded at its first launch. The ops of several kernels are `attention_decode`
-/// and the gradients of norms and attention.
+/// [`Error::Fault`], a kernel may have run in part. After [`Error::Load`] or [`Error::NoKernel`], an op that
+/// launches several kernels may have launched its first kernel. The reason is that [`Kernels::of_library`]
+/// loads each kernel only at the first launch of this kernel. These ops launch several kernels:
+/// `attention_decode`, and the gradients of norms and attention.
 ///
 /// [`Kernels::of_library`]: crate::Kernels::of_library
 #[derive(Debug, thiserror::Error)]
@@ -20,49 +20,49 @@ pub enum Error {
     /// An argument has a shape that the op does not support.
     #[error("{op}: {arg} has shape {got:?}, expected {expected}")]
     Shape {
-        /// The op.
+        /// Name of the op.
         op: &'static str,
-        /// The argument.
+        /// Name of the argument.
         arg: &'static str,
-        /// Its shape.
+        /// Shape of the argument.
         got: Vec<i64>,
-        /// What the op wants.
+        /// The values that the op supports.
         expected: String,
     },
     /// An argument has an element type that the op does not support.
     #[error("{op}: {arg} is {got}, expected {expected}")]
     Dtype {
-        /// The op.
+        /// Name of the op.
         op: &'static str,
-        /// The argument.
+        /// Name of the argument.
         arg: &'static str,
-        /// Its element type.
+        /// Element type of the argument.
         got: Dtype,
-        /// What the op wants.
+        /// The element types that the op supports.
         expected: String,
     },
     /// The memory of an argument is on a different device than the device of the call.
     #[error("{op}: {arg} is on another device than {expected}")]
     Device {
-        /// The op.
+        /// Name of the op.
         op: &'static str,
-        /// The argument.
+        /// Name of the argument.
         arg: &'static str,
-        /// The device that the op runs on.
+        /// Description of the device on which the op runs.
         expected: String,
     },
-    /// Strides that the op cannot read.
+    /// An argument has strides that the op does not support.
     #[error("{op}: {arg} of shape {shape:?} has strides {strides:?}: {problem}")]
     Strides {
-        /// The op.
+        /// Name of the op.
         op: &'static str,
-        /// The argument.
+        /// Name of the argument.
         arg: &'static str,
-        /// Its shape.
+        /// Shape of the argument.
         shape: Vec<i64>,
-        /// Its strides, in elements.
+        /// Strides of the argument, in elements.
         strides: Vec<i64>,
-        /// What the op cannot do with them.
+        /// The reason why the op does not support these strides.
         problem: &'static str,
     },
     /// Two arguments have strides that the op supports separately, but not together in one launch.
@@ -71,93 +71,94 @@ pub enum Error {
          two strides must reach the rows of both in the same groups: make one of them contiguous in this shape"
     )]
     StridesOfTwo {
-        /// The op.
+        /// Name of the op.
         op: &'static str,
-        /// One of the arguments.
+        /// Name of the first argument.
         arg: &'static str,
-        /// The other one.
+        /// Name of the second argument.
         other: &'static str,
-        /// The shape of both.
+        /// Shape of both arguments.
         shape: Vec<i64>,
-        /// The strides of `arg`, in elements.
+        /// Strides of the first argument, in elements.
         strides: Vec<i64>,
-        /// Those of `other`.
+        /// Strides of the second argument, in elements.
         other_strides: Vec<i64>,
     },
-    /// An output that shares memory with another argument.
+    /// An output shares memory with another argument.
     #[error("{op}: {arg} overlaps {other}")]
     Overlap {
-        /// The op.
+        /// Name of the op.
         op: &'static str,
-        /// The output.
+        /// Name of the output.
         arg: &'static str,
-        /// What it overlaps.
+        /// Name of the argument that shares memory with the output.
         other: &'static str,
     },
-    /// A number outside its range.
+    /// A numeric argument is outside of its valid range.
     #[error("{op}: {arg} is {got}, expected {expected}")]
     Value {
-        /// The op.
+        /// Name of the op.
         op: &'static str,
-        /// The argument.
+        /// Name of the argument.
         arg: &'static str,
-        /// Its value.
+        /// Value of the argument.
         got: f64,
-        /// Its range.
+        /// Valid range of the argument.
         expected: &'static str,
     },
-    /// An element of an argument has a value outside its range. Ops check elements only on the CPU executor,
-    /// because reading them from a GPU would block.
+    /// An element of an argument has a value outside of its valid range. Ops check the values of elements
+    /// only on the CPU executor (which runs kernels on the host), because reading elements from a GPU would
+    /// block.
     #[error("{op}: {arg}[{index}] is {got}, expected {expected}")]
     Element {
-        /// The op.
+        /// Name of the op.
         op: &'static str,
-        /// The argument.
+        /// Name of the argument.
         arg: &'static str,
-        /// The element's index.
+        /// Index of the element.
         index: usize,
-        /// Its value.
+        /// Value of the element.
         got: i64,
-        /// Its range.
+        /// Valid range of the element.
         expected: String,
     },
     /// An operation that this device or this build does not support.
     #[error("{op}: {why}")]
     Unsupported {
-        /// The op, or the function.
+        /// Name of the op or of the function.
         op: &'static str,
-        /// Why not.
+        /// The reason why the operation is not supported.
         why: String,
     },
-    /// The NVIDIA driver cannot be used; the text says why.
+    /// The NVIDIA driver cannot be used. The text gives the reason.
     #[error("no CUDA: {0}")]
     NoDriver(String),
-    /// No such GPU.
+    /// There is no GPU with the requested index.
     #[error("no CUDA device {index}: there are {count}")]
     NoDevice {
-        /// The index asked for.
+        /// The requested index.
         index: usize,
-        /// How many there are.
+        /// Number of GPUs.
         count: usize,
     },
-    /// A GPU for which this build has no PTX.
+    /// This build has no PTX that runs on the GPU.
     #[error("{device} has compute capability {}.{}, the PTX is for {available}", capability.0, capability.1)]
     Capability {
-        /// The GPU's name.
+        /// Name of the GPU.
         device: String,
-        /// Its compute capability.
+        /// Compute capability of the GPU, as `(major, minor)`.
         capability: (u32, u32),
-        /// The architectures there is PTX for.
+        /// The architectures for which this build has PTX.
         available: String,
     },
-    /// A driver call that failed.
+    /// A call of a CUDA driver function failed.
     #[error("{call} failed: {text} (CUDA error {code})")]
     Driver {
-        /// The driver function.
+        /// Name of the driver function that failed.
         call: &'static str,
-        /// Its result.
+        /// The error code that the call returned.
         code: u32,
-        /// The driver's own words for it.
+        /// The driver's description of the error code.
         text: String,
     },
     /// The driver rejects the PTX. [`Kernels::load`](crate::Kernels::load) returns this error itself. For
@@ -165,40 +166,40 @@ pub enum Error {
     /// this error.
     #[error("{device} does not load {kernel} ({arch}): {text}\n{log}")]
     Load {
-        /// The GPU's name.
+        /// Name of the GPU.
         device: String,
         /// The kernel, or "PTX" if [`Kernels::load`](crate::Kernels::load) loads all kernels at once.
         kernel: String,
         /// The architecture of the PTX.
         arch: &'static str,
-        /// The driver's error.
+        /// The driver's description of the error.
         text: String,
-        /// What its compiler printed.
+        /// The log of the driver's PTX compiler.
         log: String,
     },
-    /// Not enough memory on the device.
+    /// The device does not have enough free memory.
     #[error("{device} is out of memory: {bytes} bytes asked for")]
     OutOfMemory {
-        /// The device's name.
+        /// Name of the device.
         device: String,
-        /// The bytes asked for.
+        /// The requested number of bytes.
         bytes: usize,
     },
-    /// No kernel has this name, or the PTX for the device lacks the kernel. A launch returns this error.
-    /// [`Kernels::load`](crate::Kernels::load) also returns this error if the PTX lacks a kernel without the
-    /// mark `@only`. The mark `@only` limits a kernel to some architectures.
+    /// There is no kernel with this name, or the PTX for the device lacks the kernel. A launch of the kernel
+    /// returns this error. [`Kernels::load`](crate::Kernels::load) also returns this error if the PTX lacks a
+    /// kernel without the mark `@only`. The mark `@only` limits a kernel to one architecture.
     #[error("there is no kernel {kernel}{}", similar.as_ref().map_or(String::new(), |name| format!(". Did you mean {name}?")))]
     NoKernel {
-        /// The name.
+        /// The requested name.
         kernel: String,
         /// The most similar name of a kernel, if there is one.
         similar: Option<String>,
     },
-    /// A launch by name passed arguments that do not fit the kernel.
+    /// A launch by name passed arguments that do not match the kernel's declaration.
     #[error("{0}")]
     Arguments(String),
-    /// The CPU executor found an error in a kernel. Examples are a data race and an access outside of shared
-    /// memory.
+    /// The CPU executor detected an error in a kernel. Examples are a data race and an access outside of
+    /// shared memory.
     #[error(transparent)]
     Fault(#[from] cuda_std::cpu::Fault),
 }

@@ -1,12 +1,12 @@
-//! Values of other crates that belong to a device.
+//! Stores values of other crates together with a device, for example the loaded kernels of a library.
 use std::any::{Any, TypeId};
 use std::sync::OnceLock;
 
-/// A container with at most one value per Rust type. A value is made on first use and is never dropped.
+/// A container with at most one value per Rust type. A value is created on first use, and is never dropped.
 #[derive(Default)]
 pub(crate) struct Extensions(OnceLock<&'static Node>);
 
-/// A node of a list that only grows, so that a lookup needs no lock.
+/// A node of a linked list. Nodes are added but never removed, so a lookup needs no lock.
 struct Node {
     type_id: TypeId,
     value: &'static (dyn Any + Send + Sync),
@@ -18,8 +18,9 @@ impl Extensions {
         Self(OnceLock::new())
     }
 
-    /// Returns the value of type `T`. The first call for a type calls `make` and stores its result. If
-    /// several threads call `make` at the same time, one result is stored, and all threads return it.
+    /// Returns the value of type `T`. The first call for a type calls the function `make` and stores its
+    /// result. If several threads call `make` at the same time, only one result is stored. All threads return
+    /// the stored result.
     #[inline]
     pub fn get_or_make<T: Any + Send + Sync, E>(
         &self,

@@ -27,8 +27,8 @@ impl Launch {
     }
 }
 
-/// Makes the arguments for [`Kernels::launch`](crate::Kernels::launch), a launch by name. Each argument is a
-/// variable of the type that the kernel declares.
+/// Makes the arguments for [`Kernels::launch`](crate::Kernels::launch), which launches a kernel by name. Each
+/// argument is a variable of the type that the kernel declares.
 #[macro_export]
 macro_rules! args {
     ($($arg:expr),* $(,)?) => { [$($crate::Argument::of(&$arg)),*] };

@@ -5,7 +5,8 @@
 //!
 //! - [`Device`] is a GPU or the CPU executor. [`Buffer`] is memory on a device, and [`View`] is a tensor in
 //!   memory of this crate, of `cust`, or of another library.
-//! - [`Kernels`] are the kernels of a crate, loaded on a device. [`Kernels::on`] shows a launch.
+//! - [`Kernels`] are the kernels of a crate, loaded on a device. The documentation of [`Kernels::on`] shows a
+//!   launch.
 //! - [`Stream`], [`OwnedStream`], [`Event`] and [`Graph`] are CUDA streams, events and graphs.
 //!
 //! The crate uses the crate `cust` for contexts, modules, memory, events and streams.

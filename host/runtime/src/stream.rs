@@ -4,8 +4,8 @@ use std::marker::PhantomData;
 
 /// A CUDA stream, borrowed from its owner, for example an [`OwnedStream`](crate::OwnedStream).
 ///
-/// The CPU executor ignores the stream of a launch: it finishes each launch before the call returns. Pass
-/// [`Stream::default`] to launches on the CPU executor.
+/// The CPU executor (which runs kernels on the host) ignores the stream of a launch, because it completes
+/// each launch before the launch function returns. Pass [`Stream::default`] to launches on the CPU executor.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream<'a>(*mut c_void, PhantomData<&'a ()>);
 
@@ -26,8 +26,8 @@ impl Stream<'_> {
     /// Wraps a `CUstream` (or `cudaStream_t`) that other code owns.
     ///
     /// # Safety
-    /// The stream must belong to the device that it is used with. It must stay valid as long as the returned
-    /// value, and until all submitted work is done.
+    /// The stream must belong to the device that it is used with. The stream must stay valid during the
+    /// lifetime of the returned value, and until all work on the stream is done.
     pub unsafe fn from_raw(stream: *mut c_void) -> Self {
         Self(stream, PhantomData)
     }

@@ -1,17 +1,17 @@
 //! Converts the arguments of a call from another language to the arguments of this crate's public functions.
 //!
-//! For each call, a language binding such as the Python extension provides a [`Source`]. The source has five
-//! queues: tensors, outputs, floats, integers and bools. An [`Argument`] type takes its values from the front
-//! of these queues. Only the order within each queue matters.
+//! For each call, a language binding such as the Python extension provides a value of the trait [`Source`].
+//! The source has five queues: tensors, outputs, floats, integers and bools. A type that implements the trait
+//! [`Argument`] takes its values from the front of these queues. Only the order within each queue matters.
 //!
-//! [`Argument`] is implemented for all parameter types of the ops except `Device` and `Stream`. A binding
-//! therefore needs no separate code for each op. `rope` and `qk_norm_rope` take structs such as `Rope`, which
-//! take several values each.
+//! All parameter types of the ops except `Device` and `Stream` implement [`Argument`]. A binding therefore
+//! needs no separate code for each op. Some ops, such as `rope`, have structs as parameters. Such a struct
+//! takes several values from the queues.
 use crate::{Error, View, ViewMut};
 
-/// The role of a tensor in an op. A role says which shape and dtype the tensor has relative to the other
-/// tensors. Python gives each tensor of an operator a role in `oxiwarp/ops/_roles.py`. This enum has the
-/// roles that occur in operators with Rust kernels.
+/// The role of a tensor in an op. A role determines the shape and dtype of the tensor relative to the other
+/// tensors. The Python file `oxiwarp/ops/_roles.py` gives each tensor of an operator a role. This enum has
+/// the roles that occur in operators with Rust kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Rows of one shape and dtype.
@@ -56,7 +56,7 @@ pub enum ScalarKind {
 /// The arguments of one call, as queues of tensors, outputs, floats, integers and bools. Each method takes
 /// the next value of one queue.
 pub trait Source<'t> {
-    /// The error if an argument cannot be taken.
+    /// The error type for an argument that cannot be taken.
     type Error: From<Error>;
 
     /// Returns the name of the op for error messages.
@@ -96,21 +96,21 @@ pub trait Source<'t> {
     /// # Errors
     /// Returns an error if the call has no further bool.
     fn bool(&mut self) -> Result<bool, Self::Error>;
-    /// Returns whether another argument of this kind is left.
+    /// Returns whether the call has another argument of the kind `scalar`.
     fn has(&self, scalar: ScalarKind) -> bool;
     /// Returns the role of the next tensor.
     fn role(&self) -> Option<Role>;
     /// Returns the index of the next tensor in the call. The methods that create errors for missing tensors
     /// take such indices.
     fn position(&self) -> usize;
-    /// Returns the error for a call that passes tensor number `given` but lacks tensor number `lacking`. The
-    /// op accepts tensor `given` only together with tensor `lacking`.
+    /// Returns the error for a call that has tensor number `given` but lacks tensor number `lacking`. The op
+    /// accepts the first of these tensors only together with the second.
     fn given_without(&self, given: usize, lacking: usize) -> Self::Error;
     /// Returns the error for a call that lacks its required tensor number `at`.
     fn missing(&self, at: usize) -> Self::Error;
 }
 
-/// One or several arguments of a public function.
+/// One argument or several arguments of a public function.
 pub trait Argument<'t>: Sized {
     /// Takes the argument from a source.
     ///
@@ -203,8 +203,8 @@ scalars! {
     bool: bool, Bool;
 }
 
-/// Implements [`Argument`] for enums of two variants. A call passes a bool: `true` selects the first variant
-/// in the macro call, and `false` the second.
+/// Implements the trait [`Argument`] for enums with two variants. The call passes a bool. The value `true`
+/// selects the variant that the macro call names first, and `false` selects the other variant.
 macro_rules! choices {
     ($($t:ident: $yes:ident, $no:ident;)*) => { $(
         impl<'t> $crate::arguments::Argument<'t> for $t {
@@ -220,9 +220,9 @@ macro_rules! choices {
 }
 pub(crate) use choices;
 
-/// Defines a struct and implements [`Argument`] for it. The implementation takes the values of the fields
-/// from the call, in the order of the fields. If the call has no value left for a field with a default, the
-/// field gets the default.
+/// Defines a struct and implements the trait [`Argument`] for it. The implementation takes the values of the
+/// fields from the call, in the order of the fields. If the call has no value left for a field with a
+/// default, the field gets the default.
 macro_rules! arguments {
     (
         $(#[$doc:meta])*

@@ -1,24 +1,25 @@
-//! Overrides of launch configurations. The tool `tune` times an op with different configurations. Tests
-//! compare the results of an op under different configurations.
+//! Overrides of launch configurations. With an override, the caller replaces the launch configuration that an
+//! op would choose. The tool `tune` times an op with different configurations. Tests compare the results of
+//! an op under different configurations.
 use std::fmt::Write;
 use std::sync::{Mutex, PoisonError};
 
 use super::rung::Rung;
 use crate::{Device, Launch};
 
-/// A launch configuration that replaces the configuration that an op chooses. If the kernels of an op lack a
-/// parameter, the field for this parameter has no effect on the op.
+/// A launch configuration that replaces the configuration that an op would choose. Each field sets one
+/// parameter. A field has no effect on an op whose kernels do not have this parameter.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LaunchOverride {
-    /// The rung, for an op with a ladder.
+    /// The rung (launch configuration) of a row op, for an op that selects its rung from a table.
     pub rung: Option<Rung>,
     /// Number of kernels to skip. An op has a list of kernels, ordered by preference. Normally, the op
     /// launches the first kernel that supports the operands.
     pub skip: usize,
     /// Threads per block, for kernels whose result does not depend on the number of threads.
     pub threads: Option<u32>,
-    /// For kernels of queries and keys, the minimum number of warps per launch. For backward kernels of
-    /// norms, the number of blocks per SM.
+    /// For `rope` and `qk_norm_rope`, the minimum number of warps per launch. For backward kernels of norms,
+    /// the number of blocks per SM.
     pub parallelism: Option<u32>,
     /// Shared memory carveout in percent of the maximum of an SM. A smaller value leaves more memory for L1.
     pub carveout: Option<u32>,
@@ -36,7 +37,7 @@ impl LaunchRecorder {
         Self { over, launches: Mutex::default() }
     }
 
-    /// Appends a launch of `kernel` to the list.
+    /// Appends a launch of `kernel` to the list of launches.
     pub fn note(&self, kernel: &str, shape: &Launch) {
         let Launch { grid, block, shared_bytes, carveout, .. } = shape;
         let size = |[x, y, z]: [u32; 3]| match (y, z) {
@@ -54,13 +55,14 @@ impl LaunchRecorder {
         self.launches.lock().unwrap_or_else(PoisonError::into_inner).push(launch);
     }
 
-    /// Empties the list, and returns it.
+    /// Empties the list of launches, and returns its contents.
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.launches.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// Devices with a launch override, for `tune` and tests.
+/// Methods of [`Device`] for launch overrides (launch configurations set by the caller). The tool `tune` and
+/// tests use these methods.
 pub trait Overridable {
     /// Returns the same device with the launch override `over`. On the returned device, ops use the launch
     /// configuration `over` instead of the configuration that they would choose.

@@ -5,7 +5,7 @@ use cuda_std::team::Team;
 /// One launch configuration of a row op.
 #[derive(Clone, Copy, Debug)]
 pub struct Rung {
-    /// Maximum row length in packs of 16 bytes.
+    /// Maximum row length in packs (16-byte vectors).
     pub max_packs: u32,
     /// Number of packs (16-byte vectors) that each thread keeps in registers. The number is 0 for a kernel
     /// that supports any layout, because such a kernel keeps no row in registers.
@@ -13,10 +13,10 @@ pub struct Rung {
     /// Number of threads in a block that share a row. The number is a power of two up to 32, or a multiple of
     /// 32.
     pub threads_per_row: u32,
-    /// Rows per block. Each row has its own team of threads.
+    /// Number of rows that a block processes at the same time. Each row has its own threads.
     pub rows_per_block: u32,
-    /// Number of blocks that share a row, for kernels with thread block clusters: 8 on sm_90, and 1 on
-    /// devices without clusters. The number is 0 for all other kernels.
+    /// Number of blocks that share a row, for kernels that use thread block clusters. The number is 8 on
+    /// sm_90, and 1 on devices without clusters. For kernels that do not use clusters, the number is 0.
     pub cluster: u32,
 }
 
@@ -27,9 +27,10 @@ impl Rung {
         kernels.find(self).expect("an op has the kernels that its ladder names")
     }
 
-    /// Returns whether the launch configuration describes a valid block. [`rung`] asserts these conditions
-    /// for the configurations that it builds. A caller that overrides the launch configuration sets the
-    /// fields directly, and can violate the conditions.
+    /// Returns whether a block with this launch configuration is valid. For example, a block needs 32 to 1024
+    /// threads. The function [`rung`] asserts similar conditions for the configurations that it builds. But a
+    /// caller that overrides the launch configuration sets the fields directly, and can choose invalid
+    /// values.
     pub(crate) fn is_block(&self) -> bool {
         let team = self.threads_per_row;
         let is_team = team.is_multiple_of(32) || team.is_power_of_two() && team < 32;
@@ -38,8 +39,8 @@ impl Rung {
     }
 }
 
-/// The kernels of a row op such as `softmax`. A launch configuration selects one of them for each call. `K`
-/// is the type of the function that launches a kernel.
+/// The kernels of a row op such as `softmax`. For each call, a launch configuration selects one of these
+/// kernels. `K` is the type of the function that launches a kernel.
 pub(crate) struct RowKernels<K: 'static> {
     /// The kernel for any layout and length.
     pub any: K,

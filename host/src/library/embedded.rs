@@ -1,11 +1,11 @@
-//! The PTX that this library contains: one compressed text per op and architecture.
+//! The PTX that is embedded in this library. There is one compressed PTX text per op and architecture.
 use std::sync::LazyLock;
 
 use crate::{Arch, Ptx, Unit};
 
-/// The table that `build.rs` generates. The first field lists the ops of each architecture. For each op, it
-/// has the name, the first lines of the PTX, and an index into the second field. The second field has the
-/// compressed remainders of the PTX texts.
+/// The type of the table that `build.rs` generates. The first field of the table lists the ops of each
+/// architecture. An op has a name, the first lines of its PTX, and an index into the second field. The second
+/// field contains the remaining lines of the PTX texts, compressed.
 type Table = (&'static [(Arch, &'static [(&'static str, &'static str, usize)])], &'static [&'static [u8]]);
 
 /// The PTX of each architecture, oldest first. A GPU uses the newest PTX that it can run. A Hopper GPU also

@@ -11,16 +11,16 @@ pub struct KernelInfo {
     pub dtype: Dtype,
     /// The architecture of its PTX, for example `sm_90`.
     pub arch: &'static str,
-    /// The PTX entries, one for each kind of launch.
+    /// The names of the PTX entries (kernels) for this op, dtype and architecture.
     pub entries: Vec<&'static str>,
 }
 
-/// Suffixes that follow the name of an op in the name of a PTX file. For example, the file `attention_hopper`
-/// has kernels of the op `attention`.
+/// Suffixes in the names of PTX files that do not belong to the name of the op. For example, the file
+/// `attention_hopper` contains kernels of the op `attention`.
 const PARTS: [&str; 2] = ["_hopper", "_decode"];
 
-/// Returns the PTX entries in this build, for each op, dtype and architecture. The function reads them from
-/// the embedded PTX.
+/// Returns the PTX entries (kernels) in this build, for each op, dtype and architecture. The function reads
+/// the names of the entries from the embedded PTX.
 pub fn kernel_info() -> Vec<KernelInfo> {
     let mut found = Vec::<KernelInfo>::new();
     for ptx in EMBEDDED.iter() {

@@ -1,4 +1,4 @@
-//! The place of a launch of this library's kernels.
+//! The context of a launch of this library's kernels, such as device and stream.
 use std::ffi::c_void;
 
 use cuda_std::launch::{AnyElement, Entry, Launcher};
@@ -9,9 +9,10 @@ use crate::{Device, Dtype, Error, Kernels, Launch, Result, Stream};
 
 /// The context of a launch: a device, a stream, a launch shape, and the element type of the kernel.
 ///
-/// Tables of kernels are constants, and a kernel in a table is a function pointer with this type as its first
-/// argument. The type therefore has no lifetime. A `LaunchSite` is used only while the device and the stream
-/// that it was made from are borrowed.
+/// Ops list their kernels in constant tables of function pointers. Such a function launches a kernel, and its
+/// first argument is a `LaunchSite`. To keep the types of these tables simple, `LaunchSite` has no lifetime
+/// parameter, and stores raw pointers. A `LaunchSite` is used only while the device and the stream that it
+/// was made from are borrowed.
 #[derive(Clone, Copy)]
 pub(crate) struct LaunchSite {
     kernels: &'static Kernels,
@@ -22,7 +23,7 @@ pub(crate) struct LaunchSite {
 }
 
 impl LaunchSite {
-    /// Returns the site for the kernels of element type `dtype`.
+    /// Returns the launch context for kernels of element type `dtype`.
     #[inline]
     pub fn new(device: &Device, dtype: Dtype, shape: Launch, stream: Stream) -> Result<Self> {
         let recorder = device.tag::<LaunchRecorder>();
@@ -49,7 +50,7 @@ impl Launcher<AnyElement> for LaunchSite {
             let recorder = unsafe { &*recorder };
             recorder.note(entry.name, &Launch { shared_bytes: shared_bytes.unwrap_or(0), ..self.shape });
         }
-        // SAFETY: the stream is borrowed while the site is used.
+        // SAFETY: the stream is borrowed while this `LaunchSite` is used.
         let stream = unsafe { Stream::from_raw(self.stream) };
         // SAFETY: the caller passes arguments of the kernel's types, and satisfies its safety conditions.
         unsafe { self.kernels.on_dtype(self.dtype, stream, self.shape).launch(entry, args) }

@@ -4,11 +4,11 @@ use kernels_gpu::entries;
 use super::embedded::EMBEDDED;
 use crate::{Arch, Device, Kernels, Ptx, Result};
 
-/// The type of the value that belongs to a device.
+/// The kernels of this library on one device. A device stores at most one value of this type.
 struct Library(Kernels);
 
-/// Returns the kernels of this library on a device. The first call for a device prepares the kernels. A GPU
-/// loads each kernel at the kernel's first launch.
+/// Returns the kernels of this library on a device. The first call for a device creates the list of kernels.
+/// A GPU loads each kernel only at the first launch of this kernel.
 #[inline]
 pub(crate) fn library(device: &Device) -> Result<&'static Kernels> {
     device
@@ -19,26 +19,26 @@ pub(crate) fn library(device: &Device) -> Result<&'static Kernels> {
 /// Returns the names of this library's kernels that a device can launch.
 ///
 /// # Errors
-/// The build has no PTX for this GPU.
+/// Returns an error if the build has no PTX for this GPU.
 pub fn kernel_names(device: &Device) -> Result<Vec<&'static str>> {
     library(device).map(Kernels::names)
 }
 
-/// Loads a kernel of this library without launching it. The driver compiles its PTX and stores the result in
-/// the driver's cache on disk. Several threads can load different kernels at the same time.
+/// Loads a kernel of this library without launching it. The driver compiles the kernel's PTX and stores the
+/// result in the driver's cache on disk. Several threads can load different kernels at the same time.
 ///
 /// # Errors
-/// There is no such kernel, or the driver rejects its PTX. See [`Kernels::prepare`].
+/// Returns an error if there is no such kernel, or if the driver rejects its PTX. See [`Kernels::prepare`].
 pub fn prepare_kernel(device: &Device, name: &str) -> Result<()> {
     library(device)?.prepare(name)
 }
 
-/// Opens GPU number `index` with PTX text from the caller. The text is written for the architecture `arch`.
-/// Use this function to try PTX that you edited by hand.
+/// Opens GPU number `index`, and replaces the PTX of this library by a PTX text from the caller. The text
+/// must be written for the architecture `arch`. Use this function to try PTX that you edited by hand.
 ///
 /// # Safety
-/// Ops launch the entries of `text`. An entry with the name of an oxiwarp kernel must take the same arguments
-/// and access the same memory as this kernel.
+/// Ops launch the entries (kernels) of `text`. An entry with the name of an oxiwarp kernel must take the same
+/// arguments and access the same memory as this kernel.
 ///
 /// # Errors
 /// Returns an error if there is no driver or no such GPU. If the driver rejects the PTX, the first launch

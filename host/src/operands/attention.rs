@@ -10,7 +10,7 @@ use crate::{Dtype, HeadsOrder, View};
 pub struct Attention {
     /// Order of the dimensions in query, key, value and output tensors: `[B, S, H, D]` or `[B, H, S, D]`.
     pub order: HeadsOrder,
-    /// Factor of the scores `q kᵀ`. `None` means `1 / sqrt(D)`.
+    /// Factor by which the scores `q kᵀ` are multiplied. `None` means `1 / sqrt(D)`.
     pub scale: Option<f32>,
     /// Whether attention is causal: a query sees no key after its own position. The last query and the last
     /// key have the same position.
@@ -18,7 +18,8 @@ pub struct Attention {
     /// Sliding window: the maximum number of keys that a query sees before and after its own position. `None`
     /// means no limit.
     pub window: [Option<u32>; 2],
-    /// Scores become `softcap * tanh(score / softcap)`; at most 1000.
+    /// Limit for the scores. Each score becomes `softcap * tanh(score / softcap)`. The softcap is at most
+    /// 1000. `None` means no softcap.
     pub softcap: Option<f32>,
 }
 
@@ -29,12 +30,13 @@ arguments! {
         /// Queries in f16 or bf16. [`Attention::order`] says whether the shape is `[B, Sq, H, D]` or `[B, H,
         /// Sq, D]`. The last dimension is contiguous.
         pub q: View<'a>,
-        /// Keys `[B, Sk, Hkv, D]`. H is a multiple of Hkv.
+        /// Keys `[B, Sk, Hkv, D]`. H, the number of query heads, is a multiple of Hkv, the number of key
+        /// heads.
         pub k: View<'a>,
         /// Values, with the shape of `k`.
         pub v: View<'a>,
-        /// Mask that broadcasts to `[B, H, Sq, Sk]`. A `Bool` mask is true where a query sees a key. A mask
-        /// in f32 or in the dtype of `q` is added to the scores.
+        /// Optional mask that broadcasts to `[B, H, Sq, Sk]`. In a `Bool` mask, true means that the query
+        /// sees the key. A mask in f32 or in the dtype of `q` is added to the scores.
         pub mask: Option<View<'a>>,
         /// For packed sequences, two i32 tensors of shape `[sequences + 1]`: the first for `q`, the second
         /// for `k` and `v`. Each tensor has the start offset of every sequence, and then the end of the last
@@ -62,11 +64,11 @@ impl<'t> Argument<'t> for Attention {
 /// the quotient is infinite for scales below about 1.6e-38. The general kernel supports every scale.
 pub(crate) const MIN_SCALE: f32 = 1e-37;
 
-/// The mask as a kernel reads it.
+/// The attention mask in the layout in which kernels read it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MaskLayout {
     pub base: *const c_void,
-    /// `Bool`, `F32` or the element type of the heads.
+    /// The dtype is `Bool`, `F32` or the dtype of the queries.
     pub dtype: Dtype,
     /// Strides in elements between batches, heads, queries and keys. A dimension in which the mask broadcasts
     /// has stride 0.

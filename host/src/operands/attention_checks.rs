@@ -9,8 +9,9 @@ use crate::{Device, Dtype, Error, HeadsOrder, Result, View};
 /// Maximum columns per head.
 const MAX_DIM: i64 = 256;
 
-/// Checks the sizes of keys and values against the sizes of the queries. Each array parameter has four sizes:
-/// batches, tokens, heads and columns. The first array is for queries, the second for keys.
+/// Checks the sizes of keys and values against the sizes of the queries. Two array parameters have four sizes
+/// each: batches, tokens, heads and columns. The first array has the sizes of the queries, the second array
+/// the sizes of the keys.
 pub(crate) fn sizes(
     op: &'static str,
     inputs: &AttentionInputs,
@@ -29,8 +30,8 @@ pub(crate) fn sizes(
         let expected = "heads of 1 to 256 columns".into();
         return Err(Error::Shape { op, arg: "q", got: q.shape().to_vec(), expected });
     }
-    // A call without query heads passes the test `heads % kv_heads == 0` for any `kv_heads`. Reject such a
-    // call if there are key heads, because no kernel would write the gradients of the keys.
+    // Without query heads, the test `heads % kv_heads == 0` succeeds for any number of key heads. Reject
+    // calls that have key heads but no query heads, because no kernel would write the gradients of the keys.
     if (heads == 0) != (kv_heads == 0) || heads > 0 && heads % kv_heads != 0 {
         let expected = format!("heads that divide the {heads} of q");
         return Err(Error::Shape { op, arg: "k", got: k.shape().to_vec(), expected });
@@ -39,7 +40,8 @@ pub(crate) fn sizes(
 }
 
 /// Checks `cu_seqlens`, the start offsets of packed sequences. Returns the number of sequences, or `None` if
-/// the sequences are not packed. `tokens` has the number of queries and the number of keys.
+/// the sequences are not packed. The array `tokens` has two elements: the number of queries and the number of
+/// keys.
 pub(crate) fn sequences(
     op: &'static str,
     device: &Device,
@@ -79,8 +81,8 @@ fn ascending(op: &'static str, (arg, view): Operand, tokens: i64) -> Result<()> 
     Ok(())
 }
 
-/// Checks a query, key, value or output tensor. Returns its sizes (batches, tokens, heads, columns), and its
-/// address and strides as a kernel argument.
+/// Checks a query, key, value or output tensor. Returns two values: the sizes of the tensor (batches, tokens,
+/// heads, columns), and the kernel argument with its address and strides.
 pub(crate) fn heads(
     op: &'static str,
     device: &Device,
@@ -115,7 +117,8 @@ pub(crate) fn heads(
 }
 
 /// Checks a mask against `shape`, the shape of the scores. For packed sequences, `shape` is `None`, because
-/// the sequences have different lengths. A mask is then an error.
+/// the sequences have different lengths. The function then returns an error, because packed sequences do not
+/// support a mask.
 pub(crate) fn mask(
     op: &'static str,
     device: &Device,
@@ -137,7 +140,7 @@ pub(crate) fn mask(
     Ok(MaskLayout { base: mask.ptr(), dtype: mask.dtype(), strides })
 }
 
-/// Checks that a tensor is contiguous and that its dtype and shape are the expected ones.
+/// Checks that a tensor is contiguous, and that it has the given dtype and shape.
 pub(crate) fn contiguous(
     op: &'static str,
     device: &Device,

@@ -1,4 +1,4 @@
-//! The checked arguments of attention, shared by all of its kernels.
+//! The checked arguments of an attention call. All attention kernels use this type.
 use kernels_gpu::layout::heads::Heads;
 
 use super::attention::{Attention, AttentionInputs, MaskLayout};
@@ -35,14 +35,14 @@ pub(crate) struct AttentionLayout {
     /// Softcap, or 0 for none.
     pub softcap: f32,
     pub mask: Option<MaskLayout>,
-    /// Start offsets of packed sequences in queries and keys.
+    /// Start offsets of packed sequences: the first pointer for queries, the second for keys.
     pub cu_seqlens: Option<[*const i32; 2]>,
-    /// Whether all heads support 16-byte vector access.
+    /// Whether kernels can access the query, key, value and output tensors in 16-byte vectors.
     pub vector: bool,
 }
 
 impl AttentionLayout {
-    /// Checks all arguments of `op`, except for overlaps.
+    /// Checks all arguments of `op`, but not whether outputs overlap other arguments.
     pub fn of(
         op: &'static str,
         device: &Device,
@@ -68,7 +68,7 @@ impl AttentionLayout {
             checks::contiguous(op, device, ("lse", lse), Dtype::F32, &sizes[usize::from(packed)..])?;
         }
         let sequences = checks::sequences(op, device, cu_seqlens.as_ref(), [queries, keys])?;
-        // The kernels search for the packed sequence that contains a token. This search needs at least one
+        // The kernels search for the packed sequence that contains a token. This search requires at least one
         // sequence.
         if sequences == Some(0) && queries + keys > 0 {
             let expected = "one sequence at least: two numbers".into();

@@ -1,5 +1,5 @@
-//! Queries and keys as arguments of the ops `rope` and `qk_norm_rope`. This file checks them and converts
-//! them to kernel arguments.
+//! Queries and keys as arguments of the ops `rope` and `qk_norm_rope`. This file checks the tensors and
+//! converts them to kernel arguments.
 use cuda_std::row::Rows;
 use kernels_gpu::heads::params::HeadsOperand;
 use kernels_gpu::layout::heads::Heads as HeadsArg;
@@ -34,8 +34,9 @@ pub struct Heads<'a> {
     pub y: ViewMut<'a>,
 }
 
-/// Queries and keys, with the parameters of their norms. A call passes `q`, `k`, then the weights of both
-/// norms, then the biases of both norms. Keys, weights and biases are optional.
+/// Takes queries and keys, with the parameters of their norms, from the arguments of a call. A call passes
+/// `q`, then `k`, then the weights of both norms, then the biases of both norms. Keys, weights and biases are
+/// optional.
 impl<'t> Argument<'t> for [Option<Heads<'t>>; 2] {
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
@@ -51,7 +52,7 @@ impl<'t> Argument<'t> for [Option<Heads<'t>>; 2] {
     }
 }
 
-/// Takes up to two tensors of this role.
+/// Takes the next tensors of the call that have the role `role`, up to two tensors.
 fn pair<'t, S: Source<'t>>(source: &mut S, role: Role) -> Result<[Option<View<'t>>; 2], S::Error> {
     let mut taken = [None, None];
     for view in &mut taken {
@@ -62,9 +63,9 @@ fn pair<'t, S: Source<'t>>(source: &mut S, role: Role) -> Result<[Option<View<'t
     Ok(taken)
 }
 
-/// The sizes and dtype that queries and keys share. `heads` is the number of heads if queries and keys have
-/// the same number. If the numbers differ, `heads` is 1, and rotation tables cannot have different angles per
-/// head.
+/// The sizes and the dtype that queries and keys have in common. If queries and keys have the same number of
+/// heads, `heads` is this number. If the numbers differ, `heads` is 1. In this case, all heads of a token
+/// must have the same rotation angles.
 pub(crate) struct Extent {
     pub batches: i64,
     pub tokens: i64,
@@ -74,14 +75,14 @@ pub(crate) struct Extent {
     pub order: HeadsOrder,
 }
 
-/// The sizes of a query or key tensor (batches, tokens, heads, columns), and the kernel argument for this
-/// tensor.
+/// The properties of a query or key tensor: its sizes (batches, tokens, heads, columns), and its kernel
+/// argument.
 struct Split {
     sizes: [i64; 4],
     arg: HeadsArg,
 }
 
-/// The interpretation of the head dimensions.
+/// How an op interprets the dimensions of query and key tensors.
 pub(crate) struct Shape {
     pub order: HeadsOrder,
     /// Columns per head, if queries and keys have the shape `[B, S, heads * D]`. `None` means that all
@@ -91,7 +92,7 @@ pub(crate) struct Shape {
     pub across: bool,
 }
 
-/// The names of the query arguments or of the key arguments.
+/// Argument names for error messages, either for the queries or for the keys.
 pub(crate) struct HeadsNames {
     pub x: &'static str,
     y: &'static str,
@@ -104,7 +105,7 @@ pub(crate) const NAMES: [HeadsNames; 2] = [
     HeadsNames { x: "k", y: "k_out", weight: "k_weight", bias: "k_bias" },
 ];
 
-/// The kernel argument for absent queries or keys.
+/// The kernel argument for queries or keys that the call does not have.
 pub(crate) const ABSENT: HeadsOperand = HeadsOperand {
     x: HeadsArg::ABSENT,
     y: HeadsArg::ABSENT,
@@ -114,8 +115,9 @@ pub(crate) const ABSENT: HeadsOperand = HeadsOperand {
     inv_cols: 1.0,
 };
 
-/// Checks queries or keys. Returns their sizes and the kernel argument for them. Sets `vec4s` to false if a
-/// kernel cannot read the tensor four elements at a time.
+/// Checks the query tensor or the key tensor, with its output, weight and bias. Returns the sizes of the
+/// tensor, and the kernel argument for it. Sets `vec4s` to false if a kernel cannot access these tensors four
+/// elements at a time.
 pub(crate) fn operand(
     op: &'static str,
     device: &Device,
@@ -158,7 +160,7 @@ pub(crate) fn operand(
     Ok((x_split.sizes, operand))
 }
 
-/// Splits a tensor into batches, tokens, heads and columns.
+/// Checks a query or key tensor, and returns its sizes and strides as batches, tokens, heads and columns.
 fn split(op: &'static str, device: &Device, arg: &'static str, view: &View, shape: &Shape) -> Result<Split> {
     view.expect_on(op, arg, device)?;
     let bad =
@@ -189,7 +191,8 @@ fn split(op: &'static str, device: &Device, arg: &'static str, view: &View, shap
     Ok(Split { sizes, arg })
 }
 
-/// Checks the weight or bias of a norm, which may be absent. Returns the kernel argument for it.
+/// Checks the weight or bias of a norm, and returns the kernel argument for it. The weight or bias may be
+/// absent.
 fn parameter(
     op: &'static str,
     device: &Device,

@@ -11,9 +11,9 @@ use crate::arguments::{Argument, Source, arguments};
 use crate::{Device, Dtype, Error, Result, View};
 
 arguments! {
-    /// A scale, shift or gate, in the dtype of `x` or in f32. It broadcasts to `x: [B, S, D]`, for example
-    /// from `[B, 1, D]` or `[D]`. An optional table `[D]`, such as diffusers' `scale_shift_table`, is added
-    /// to the operand.
+    /// A scale, shift or gate, in the dtype of `x` or in f32. It broadcasts to the shape `[B, S, D]` of `x`,
+    /// for example from `[B, 1, D]` or `[D]`. An optional table `[D]`, such as diffusers'
+    /// `scale_shift_table`, is added to the scale, shift or gate.
     #[derive(Clone, Copy, Debug)]
     pub struct Modulation<'a> {
         /// The value, which broadcasts to `x`.
@@ -63,8 +63,8 @@ arguments! {
     }
 }
 
-/// The name of an op, its device, and the tensor `x`. Scales, shifts, gates, weights and biases broadcast to
-/// the shape of `x`.
+/// The name of an op, its device, and the tensor `x`. All scales, shifts, gates, weights and biases of the op
+/// broadcast to the shape of `x`.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'v, 'a> {
     pub op: &'static str,
@@ -73,7 +73,8 @@ pub(crate) struct Target<'v, 'a> {
 }
 
 impl<'a> Target<'_, 'a> {
-    /// Returns how a kernel reads an operand of this dtype.
+    /// Returns whether a kernel reads the operand in the dtype of `x` or in f32. Fails if the operand has
+    /// another dtype.
     fn kind(&self, arg: &'static str, view: &View) -> Result<OperandKind> {
         match view.dtype() {
             dtype if dtype == self.x.dtype() => Ok(OperandKind::SAME),
@@ -100,7 +101,7 @@ impl<'a> Target<'_, 'a> {
         Ok(OperandArg { rows, kind })
     }
 
-    /// Checks the parameters of a norm and returns their kernel arguments.
+    /// Checks the weight and the bias of a norm, and returns their kernel arguments.
     pub fn affine(&self, affine: &Affine, vec4s: &mut bool) -> Result<AffineArg> {
         Ok(AffineArg {
             weight: self.vector("weight", affine.weight.as_ref(), vec4s)?,
@@ -108,8 +109,8 @@ impl<'a> Target<'_, 'a> {
         })
     }
 
-    /// Checks a scale, shift or gate, and returns the kernel argument for it. `rows` is the address of the
-    /// scale, shift or gate, with its strides after the broadcast to the shape of `x`.
+    /// Checks a scale, shift or gate, and returns the kernel argument for it. `rows` has the address of this
+    /// tensor, and its strides after the broadcast to the shape of `x`.
     pub fn modulation(
         &self,
         [arg, table]: ModulationNames,
@@ -121,12 +122,13 @@ impl<'a> Target<'_, 'a> {
         Ok(ModulationArg { value, table: self.vector(table, modulation.table.as_ref(), vec4s)? })
     }
 
-    /// Returns whether the table is absent or aligned to 16 bytes.
+    /// A scale, shift or gate may have a table (an additional vector that is added to it). Returns true if
+    /// this table is aligned to 16 bytes, or if there is no table.
     pub fn table_is_vector(&self, modulation: &Modulation) -> bool {
         modulation.table.is_none_or(|table| (table.ptr() as usize).is_multiple_of(16))
     }
 
-    /// Same as [`Target::modulation`] for an optional modulation.
+    /// Does the same as [`Target::modulation`], for a scale, shift or gate that may be absent.
     pub fn optional(
         &self,
         names: ModulationNames,
@@ -138,7 +140,7 @@ impl<'a> Target<'_, 'a> {
         modulation.map_or(absent, |modulation| self.modulation(names, modulation, rows, vec4s))
     }
 
-    /// Checks scale and shift and returns their kernel arguments, see [`Target::modulation`].
+    /// Checks scale and shift, and returns their kernel arguments: see [`Target::modulation`].
     pub fn scale_shift(
         &self,
         [scale, shift]: [ModulationNames; 2],
@@ -161,11 +163,11 @@ impl<'a> Target<'_, 'a> {
         Ok((self.over_rows(scale[0], Some(&by.scale))?, self.over_rows(shift[0], by.shift.as_ref())?))
     }
 
-    /// Returns a view of a scale, shift or gate that is broadcast to the shape of `x`. If it is absent,
-    /// returns the view of `x` as a placeholder, which kernels do not read.
+    /// Returns a view of a scale, shift or gate, broadcast to the shape of `x`. If the call has no such
+    /// tensor, returns the view of `x` as a placeholder. Kernels do not read the placeholder.
     pub fn over_rows(&self, arg: &'static str, modulation: Option<&Modulation<'a>>) -> Result<View<'a>> {
         let Some(Modulation { value, .. }) = modulation else { return Ok(*self.x) };
-        // Check `x` first, so that an error in `x` names `x`.
+        // Check `x` first. If `x` is invalid, the error message then names `x`.
         let cols = columns(self.op, "x", self.x)?;
         if value.shape().last() != Some(&i64::from(cols)) {
             value.broadcast_to(self.op, arg, self.x.shape())?;
@@ -175,8 +177,9 @@ impl<'a> Target<'_, 'a> {
         self.broadcast(arg, value)
     }
 
-    /// Returns a view of the gate that is broadcast to the shape of `x`, and whether the gate has only one
-    /// column. Such a gate has one value per row, and no table.
+    /// Returns a view of the gate that is broadcast to the shape of `x`. Also returns whether the gate has
+    /// only one column. A gate with one column has one value per row. Such a gate must not have a table (an
+    /// additional vector that is added to the gate).
     pub fn gate_over_rows(&self, gate: &Modulation<'a>) -> Result<(View<'a>, bool)> {
         let (cols, shape) = (columns(self.op, "x", self.x)?, gate.value.shape());
         if cols == 1 || shape.last() != Some(&1) {
@@ -192,8 +195,8 @@ impl<'a> Target<'_, 'a> {
     /// Returns a view of an operand that is broadcast to the shape of `x`.
     fn broadcast(&self, arg: &'static str, value: &View<'a>) -> Result<View<'a>> {
         let wide = value.broadcast_to(self.op, arg, self.x.shape())?;
-        // Report the operand's own shape in the error. The strides after the broadcast contain zeros, which
-        // would not explain the problem to the user.
+        // Report the shape that the operand has in the call. The shape and strides after the broadcast would
+        // not explain the problem to the user, because broadcast dimensions have the stride 0.
         if wide.strides() != value.strides() && !has_two_levels(&wide) {
             let shape = self.x.shape();
             let sizes = shape.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
@@ -207,14 +210,14 @@ impl<'a> Target<'_, 'a> {
     }
 }
 
-/// The names of a modulation's value and table in error messages.
+/// The names of a scale, shift or gate and of its table, for error messages.
 pub(crate) type ModulationNames = [&'static str; 2];
 
 pub(crate) const SCALE: ModulationNames = ["scale", "scale_table"];
 pub(crate) const SHIFT: ModulationNames = ["shift", "shift_table"];
 pub(crate) const GATE: ModulationNames = ["gate", "gate_table"];
 
-/// Returns whether an operand is f32. With an f32 operand, torch's separate operators compute all later steps
+/// Returns whether any operand is f32. After a step with an f32 operand, torch's separate operators compute
 /// in f32, even if `x` has 16 bits. To give the same result, the kernel must then round only at the end.
 pub(crate) fn any_f32(affine: &AffineArg, by: &[&ScaleShiftArg]) -> bool {
     let modulations = by.iter().flat_map(|by| [&by.scale, &by.shift]);
@@ -222,8 +225,9 @@ pub(crate) fn any_f32(affine: &AffineArg, by: &[&ScaleShiftArg]) -> bool {
     operands.chain([&affine.weight, &affine.bias]).any(|operand| operand.kind == OperandKind::F32)
 }
 
-/// Returns the [`OperandForm`], by which the host chooses a kernel. The form says whether all present
-/// operands have the dtype of the rows, or whether all present operands are f32.
+/// Returns the [`OperandForm`] of the operands, which the host uses to choose a kernel. There are three
+/// results: all operands have the dtype of the rows; all operands are f32; any other combination. Absent
+/// operands do not count.
 pub(crate) fn form<'o>(operands: impl Iterator<Item = &'o OperandArg> + Clone) -> OperandForm {
     let all = |kind| operands.clone().all(|operand| [OperandKind::ABSENT, kind].contains(&operand.kind));
     match () {
@@ -233,9 +237,10 @@ pub(crate) fn form<'o>(operands: impl Iterator<Item = &'o OperandArg> + Clone) -
     }
 }
 
-/// Returns the [`OperandForm`] of a norm's operands, by which the host chooses a kernel. The form says
-/// whether there are tables, and whether there is a weight or a bias. If the operands have different dtypes,
-/// the form is [`OperandForm::ANY`].
+/// Returns the [`OperandForm`] of a norm's operands, which the host uses to choose a kernel. The form
+/// describes the dtypes of the operands. It also says whether there is a weight, a bias, or a table (an
+/// additional vector that is added to a scale, shift or gate). If the operands have different dtypes, the
+/// form is [`OperandForm::ANY`].
 pub(crate) fn modulated_form(affine: &AffineArg, modulations: &[&ModulationArg]) -> OperandForm {
     let assume_present = || modulations.iter().filter(|m| m.value.kind != OperandKind::ABSENT);
     let parameters = [&affine.weight, &affine.bias];

@@ -1,4 +1,5 @@
-//! The rotary embedding as an argument of an op. This file checks it and converts it to a kernel argument.
+//! The rotary position embedding (RoPE) as an argument of an op. This file checks the argument and converts
+//! it to a kernel argument.
 use kernels_gpu::heads::params::Rotary;
 use kernels_gpu::layout::heads::Heads as HeadsArg;
 
@@ -7,32 +8,33 @@ use super::rows::Operand;
 use crate::arguments::{Argument, Source};
 use crate::{Device, Dtype, Error, Result, View};
 
-/// The rotation angles. Tables have the shape `[S, R]`, `[B, S, R]` or `[B, S, heads, R]`. If `q` and `k`
-/// have the shape `[B, heads, S, D]`, tables with a head dimension have the shape `[B, heads, S, R]`. In
-/// tables, the sizes B and heads may be 1.
+/// The rotation angles of RoPE. Tables of angles have the shape `[S, R]`, `[B, S, R]` or `[B, S, heads, R]`.
+/// R is the number of table values per token and head. If `q` and `k` have the shape `[B, heads, S, D]`, the
+/// shape with a head dimension is `[B, heads, S, R]`. In tables, the sizes B and heads may be 1.
 #[derive(Clone, Copy, Debug)]
 pub enum Angles<'a> {
-    /// Cosines and sines in f32 or in the dtype of `q` and `k`. The last dimension R is the number of rotated
-    /// columns, or half of this number.
+    /// Tables of cosines and sines, in f32 or in the dtype of `q` and `k`. The size of the last dimension is
+    /// the number of rotated columns, or half of this number.
     Tables {
         /// Cosines.
         cos: View<'a>,
         /// Sines.
         sin: View<'a>,
     },
-    /// Complex numbers as f32, so that cosines and sines alternate. The last dimension R is the number of
-    /// rotated columns.
+    /// A table of complex numbers, passed as f32 values in which cosines and sines alternate. The size of the
+    /// last dimension is the number of rotated columns.
     Complex(View<'a>),
-    /// The kernel computes the angle of a pair of columns as the pair's frequency times the token's position.
+    /// The kernel computes the rotation angle of a pair of columns: the frequency of the pair times the
+    /// position of the token.
     Frequencies {
-        /// One frequency per pair in f32: `[columns / 2]`.
+        /// One frequency per pair of columns, in f32, with the shape `[columns / 2]`.
         frequencies: View<'a>,
         /// Position of each token in f32, `[S]` or `[B, S]`. By default, the positions are 0, 1, 2 and so on.
         positions: Option<View<'a>>,
     },
 }
 
-/// The rotation of heads.
+/// The parameters of a rotary position embedding (RoPE).
 #[derive(Clone, Copy, Debug)]
 pub struct Rope<'a> {
     /// The source of the angles.
@@ -43,19 +45,19 @@ pub struct Rope<'a> {
     /// Whether the two columns of a rotated pair are adjacent. If false, their distance is half of the
     /// rotated columns, as in transformers' `rotate_half`.
     pub interleaved: bool,
-    /// Index of the first token to rotate. With an index, the tables have one entry per rotated token. With
-    /// `None`, the tables have one entry for every token.
+    /// Index of the first token to rotate. With an index, the tables have one entry for each rotated token.
+    /// With `None`, all tokens are rotated, and the tables have one entry for each token.
     pub offset: Option<i64>,
-    /// Whether to round after each step, as the eager PyTorch modules of models do. Products are rounded only
-    /// if the tables have a 16-bit dtype.
+    /// Whether to round after each step, as the eager PyTorch modules of the models do. If the tables are
+    /// f32, products are not rounded.
     pub exact: bool,
-    /// Rotate by the negative angle, as the backward pass does.
+    /// Whether to rotate by the negative angle, as the backward pass does.
     pub conjugate: bool,
 }
 
 impl<'t> Rope<'t> {
-    /// Takes the rotation and the flag `exact` from the arguments of a call. The rotation is `None` if the
-    /// call has no table of angles.
+    /// Takes the rotation and the flag `exact` from the arguments of a call. If the call has no table of
+    /// angles, the returned rotation is `None`.
     #[inline]
     pub(crate) fn take_optional<S: Source<'t>>(source: &mut S) -> Result<(Option<Self>, bool), S::Error> {
         let at = source.position();
@@ -74,7 +76,7 @@ impl<'t> Rope<'t> {
     }
 }
 
-/// A required rotation.
+/// Takes a required rotation from the arguments of a call.
 impl<'t> Argument<'t> for Rope<'t> {
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
@@ -84,8 +86,8 @@ impl<'t> Argument<'t> for Rope<'t> {
     }
 }
 
-/// Takes the number of columns per head from the arguments of a call. A number that is not positive means
-/// `None`.
+/// Takes the number of columns per head from the arguments of a call. If the number in the call is 0 or
+/// negative, the result is `None`.
 impl<'t> Argument<'t> for Option<i64> {
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
@@ -94,8 +96,8 @@ impl<'t> Argument<'t> for Option<i64> {
 }
 
 impl<'a> Rope<'a> {
-    /// Makes a rotation that applies to all columns of all tokens. It rounds after the same steps as the
-    /// eager PyTorch modules of models.
+    /// Returns a `Rope` that rotates all columns of all tokens. The kernel then rounds after the same steps
+    /// as the eager PyTorch modules of the models.
     pub fn new(angles: Angles<'a>, interleaved: bool) -> Self {
         Self { angles, columns: None, interleaved, offset: None, exact: true, conjugate: false }
     }
@@ -112,7 +114,7 @@ impl<'a> Rope<'a> {
     }
 
     /// Checks the rotation and returns the kernel argument for it. Sets `vec4s` to false if a kernel cannot
-    /// read tables and rotated columns four elements at a time.
+    /// read the tables, or cannot access the rotated columns, four elements at a time.
     pub(crate) fn check(
         &self,
         op: &'static str,
@@ -157,11 +159,15 @@ impl<'a> Rope<'a> {
     }
 }
 
-/// Checked rotation angles, as a tuple of four elements: the number by which the kernel selects the kind of
-/// angles; two tensors, such as cosines and sines; the number of tokens; whether the angles are f32.
+/// Checked rotation angles, as a tuple. It has four elements:
+///
+/// - a number that tells the kernel the kind of angles;
+/// - two tensors, such as cosines and sines;
+/// - the number of tokens;
+/// - whether the angles are f32.
 type CheckedAngles = (u32, [HeadsArg; 2], i64, bool);
 
-/// The call against which tables are checked.
+/// The properties of a call that its tables of angles must match.
 struct Tables<'v> {
     op: &'static str,
     device: &'v Device,
@@ -183,7 +189,8 @@ impl Tables<'_> {
         let (sin_arg, _) = self.table("sin", sin, &widths, vec4s)?;
         let wide = cos.shape().last() == Some(&self.columns);
         let angles = if wide { Rotary::WIDE } else { Rotary::NARROW };
-        // If the tensors are f32 too, this flag makes no difference.
+        // The last value says whether the tables are f32. If `q` and `k` are f32 too, the value has no
+        // effect.
         Ok((angles, [cos_arg, sin_arg], tokens, cos.dtype() == Dtype::F32))
     }
 
@@ -257,8 +264,9 @@ impl Tables<'_> {
         Ok((heads_arg, tokens))
     }
 
-    /// Returns the kernel argument for a table of angles. The table's number of batches must be 1 or the
-    /// number of batches of `q` and `k`. The same rule applies to heads.
+    /// Returns the kernel argument for a table of angles. The table's number of batches must be 1, or equal
+    /// to the number of batches of `q` and `k`. Its number of heads must be 1, or equal to the number of
+    /// heads of `q` and `k`.
     fn broadcast(
         &self,
         arg: &'static str,
@@ -281,9 +289,9 @@ impl Tables<'_> {
         })
     }
 
-    /// Returns `tokens`, the number of tokens to rotate. Without an offset, fails if `q` and `k` have a
-    /// different number of tokens than the table. With an offset, fails if `q` and `k` have fewer than
-    /// `offset + tokens` tokens.
+    /// Returns `tokens`, the number of tokens to rotate. Without an offset, `q` and `k` must have exactly as
+    /// many tokens as the table. With an offset, `q` and `k` must have at least `offset + tokens` tokens.
+    /// Otherwise the function fails.
     fn tokens(&self, arg: &'static str, table: &View, tokens: i64) -> Result<i64> {
         let (all, op) = (self.extent.tokens, self.op);
         match self.offset {

@@ -1,5 +1,6 @@
-//! Tensors as rows of columns. Row kernels read tensors in this layout. The last dimension of a tensor is its
-//! columns. All other dimensions are merged into at most two, as in `x.view(n, m, columns)`.
+//! Checks tensors and describes them as rows of columns, the layout in which row kernels read tensors. The
+//! last dimension of a tensor is its columns. All other dimensions are merged into at most two dimensions, as
+//! in `x.view(n, m, columns)`.
 use cuda_std::row::Rows;
 
 use crate::View;
@@ -12,8 +13,8 @@ pub(crate) type Operand<'v, 'a> = (&'static str, &'v View<'a>);
 pub(crate) struct RowLayout<const N: usize> {
     /// Number of rows of each operand.
     pub rows: u64,
-    /// Number of rows `m` if the operands are viewed as `[n, m, columns]`. The number is 0 if, in each
-    /// operand, consecutive rows all have the same distance, so that one stride is enough.
+    /// The size `m` if the operands are viewed as `[n, m, columns]`. The value is 0 if one stride per operand
+    /// is enough. In this case, the distance between consecutive rows of an operand is constant.
     pub inner: u32,
     /// Columns per row.
     pub cols: u32,
@@ -48,8 +49,8 @@ impl<const N: usize> RowLayout<N> {
         Self::of_columns(op, device, operands, [true; N])
     }
 
-    /// Like [`RowLayout::of_mixed`]. `has_columns` says which operands have a value for each column. The
-    /// others have one value per row, so their last stride is 0 and their alignment does not matter.
+    /// Like [`RowLayout::of_mixed`]. `has_columns` says which operands have a value for each column. All
+    /// other operands have one value per row. Their last stride is 0, and their alignment does not matter.
     pub fn of_columns(
         op: &'static str,
         device: &Device,
@@ -106,15 +107,17 @@ pub(crate) fn columns(op: &'static str, arg: &'static str, x: &View) -> Result<u
     Ok(cols as u32)
 }
 
-/// One of the two dimensions `n` and `m` into which rows are merged: its size, and one stride per operand.
+/// One of the two dimensions `n` and `m` into which the row dimensions are merged. It has one size, and one
+/// stride per operand.
 #[derive(Clone, Copy)]
 struct Level<const N: usize> {
     count: i64,
     strides: [i64; N],
 }
 
-/// Merges the row dimensions of all operands into at most two, starting with the last dimension. Two
-/// dimensions can be merged if, in every operand, torch's `view` could merge them without a copy.
+/// Merges the row dimensions of all operands into at most two dimensions, starting with the last row
+/// dimension. Two dimensions can be merged if, in every operand, torch's `view` could merge them without a
+/// copy.
 fn collapse<const N: usize>(
     op: &'static str,
     operands: &[Operand; N],
@@ -123,8 +126,8 @@ fn collapse<const N: usize>(
     merge(operands.map(|(_, view)| view), sizes).ok_or_else(|| apart(op, operands, sizes))
 }
 
-/// Merges the row dimensions of `views` into at most two. Returns `None` if the dimensions cannot be merged
-/// into two.
+/// Merges the row dimensions of `views` into at most two dimensions. Returns `None` if more than two
+/// dimensions are left after merging.
 fn merge<const N: usize>(views: [&View; N], sizes: &[i64]) -> Option<[Level<N>; 2]> {
     let mut levels = [Level { count: 1, strides: [0; N] }; 2];
     if sizes.contains(&0) {
@@ -150,17 +153,18 @@ fn merge<const N: usize>(views: [&View; N], sizes: &[i64]) -> Option<[Level<N>; 
     Some(levels)
 }
 
-/// Returns the error for operands whose row dimensions [`merge`] cannot merge. The error names one operand
-/// whose own dimensions cannot be merged. If there is no such operand, the error names two operands that can
-/// be merged separately but not together.
+/// Returns the error for operands whose row dimensions the function [`merge`] cannot merge. If `merge` fails
+/// for a single operand, the error names this operand. Otherwise the error names two operands for which
+/// `merge` succeeds separately but not together.
 fn apart<const N: usize>(op: &'static str, operands: &[Operand; N], sizes: &[i64]) -> Error {
     if let Some((arg, view)) = operands.iter().find(|(_, view)| merge([view], sizes).is_none()) {
         return view.bad_strides(op, arg, LEVELS);
     }
     let differ = |a: usize, b: usize| merge([operands[a].1, operands[b].1], sizes).is_none();
-    // For a single operand, `merge` divides the row dimensions into at most two groups. There is at most one
-    // position between two groups. `merge` fails for all operands together only if their positions differ. At
-    // least two operands then have different positions, so `merge` also fails for this pair.
+    // Here, `merge` succeeds for each operand separately. It divides the row dimensions of an operand into
+    // one or two groups of adjacent dimensions. Two groups have one boundary between them. `merge` fails for
+    // all operands together only if two operands have different boundaries. Then `merge` also fails for these
+    // two operands.
     let (a, b) =
         (0..N).flat_map(|b| (0..b).map(move |a| (a, b))).find(|&(a, b)| differ(a, b)).unwrap_or((0, N - 1));
     let ((arg, view), (other, theirs)) = (operands[b], operands[a]);
@@ -168,7 +172,7 @@ fn apart<const N: usize>(op: &'static str, operands: &[Operand; N], sizes: &[i64
     Error::StridesOfTwo { op, arg, other, shape: view.shape().to_vec(), strides, other_strides }
 }
 
-/// Returns whether two strides reach all rows of `view`.
+/// Returns whether the rows of `view` can be addressed with two strides, as in `x.view(n, m, columns)`.
 pub(crate) fn has_two_levels(view: &View) -> bool {
     merge([view], &view.shape()[..view.shape().len() - 1]).is_some()
 }
@@ -193,8 +197,9 @@ pub(crate) fn expect_disjoint(
     Ok(())
 }
 
-/// Returns whether two elements of a tensor may have the same address. No two elements have the same address
-/// if each stride is larger than the distance that all dimensions with smaller strides span together.
+/// Returns whether two elements of a tensor may have the same address. To decide this, the function sorts the
+/// dimensions by stride. All addresses differ if each stride is larger than the distance that the dimensions
+/// with smaller strides span together.
 fn repeats(view: &View) -> bool {
     if view.shape().contains(&0) {
         return false;
@@ -217,7 +222,7 @@ fn interleaved(a: &View, b: &View) -> bool {
         return false;
     }
     let (cols, pitch) = (a.shape()[rank - 1], a.strides()[rank - 2]);
-    // A dimension of size 1 may have any stride.
+    // A dimension of size 1 may have any stride, even 0.
     let Some(pitch_bytes) = pitch.max(1).checked_mul(size) else { return false };
     let nested = (0..rank - 2).all(|dim| pitch > 0 && a.strides()[dim] % pitch == 0);
     let apart = (b.ptr() as i64 - a.ptr() as i64).rem_euclid(pitch_bytes);

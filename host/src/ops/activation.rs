@@ -19,30 +19,33 @@ use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 pub enum Activation {
     /// `x * (1 + erf(x / sqrt(2))) / 2`: torch's GELU.
     Gelu,
-    /// The formula of `Gelu` with the `erff` function of CUDA 13.2 and newer. The newer `erff` differs from
-    /// the older `erff` in the last bits.
+    /// The formula of `Gelu`, with the function `erff` of CUDA 13.2 and newer. Its results differ from the
+    /// results of the older `erff` in the last bits.
     GeluCuda13_2,
     /// `x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) / 2`: torch's GELU with approximate="tanh".
     GeluTanh,
-    /// [`Activation::GeluTanh`] in the operators of transformers' `NewGELUActivation`.
+    /// The formula of [`Activation::GeluTanh`], with the sequence of torch operators in transformers'
+    /// `NewGELUActivation`.
     GeluNew,
-    /// [`Activation::GeluTanh`] in the operators of transformers' `FastGELUActivation`.
+    /// The formula of [`Activation::GeluTanh`], with the sequence of torch operators in transformers'
+    /// `FastGELUActivation`.
     GeluFast,
-    /// `x * sigmoid(1.702 * x)` in the operators of transformers' `QuickGELUActivation`.
+    /// `x * sigmoid(1.702 * x)`, with the sequence of torch operators in transformers' `QuickGELUActivation`.
     GeluQuick,
     /// `x * sigmoid(x)`.
     Silu,
-    /// `x` if `x` is greater than the threshold (the variant's value), and 0 otherwise. The threshold must
-    /// not be NaN.
+    /// `x` if `x` is greater than the threshold, and 0 otherwise. The threshold is the value of this enum
+    /// variant. It must not be NaN.
     Fatrelu(f32),
-    /// `1 / (1 + e^-x)`: the gate of GLU.
+    /// `1 / (1 + e^-x)`, the function of the gate in GLU.
     Sigmoid,
     /// The square of `x` if `x` is positive, and 0 otherwise: transformers' `ReLUSquaredActivation`.
     Relu2,
 }
 
-/// The kernels of an op. Two functions have kernels of their own. For each function, there are two kernels:
-/// one for any layout, and one for rows that can be read in 16-byte vectors.
+/// The kernels of an op that applies an activation function. Sigmoid and squared ReLU have separate kernels.
+/// The kernels in `selected` compute all other functions, and select the function at run time. Each array has
+/// two kernels: one for any layout, and one for rows that can be read in 16-byte vectors.
 pub(super) struct Kernels<K> {
     pub selected: [K; 2],
     pub sigmoid: [K; 2],
@@ -60,7 +63,7 @@ impl<K: Copy> Kernels<K> {
     }
 }
 
-/// The steps after which results are rounded to the element type.
+/// The steps of a kernel after which intermediate results are rounded to the element type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Roundings {
     /// Round after each of torch's separate operators. The result then has the same bits as the result of
@@ -75,8 +78,9 @@ pub enum Roundings {
 choices! { Roundings: Exact, Once; }
 
 impl<'t> Argument<'t> for Activation {
-    /// Takes two arguments of a call: the number that `oxiwarp/ops/activation.py` assigns to the function,
-    /// and the threshold if the call has one.
+    /// Takes two values from the arguments of a call. The first value is the number that
+    /// `oxiwarp/ops/activation.py` assigns to the activation function. The second value is the threshold, if
+    /// the call has one.
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
         let (op, kind) = (source.op(), source.int()?);
@@ -146,8 +150,8 @@ const KERNELS: Kernels<ActivationKernel> = Kernels {
 /// `x` and `y` are f32, f16 or bf16 and have the same shape and dtype. Both tensors are contiguous, or can be
 /// viewed as `[n, m, columns]` without a copy. `bias` has the shape `[columns]` and the dtype of `x`.
 ///
-/// If there are no elements, the call does nothing. The bits of an element of `y` depend only on the element
-/// of `x` and its bias.
+/// If there are no elements, the call does nothing. Each element of `y` depends, in every bit, only on its
+/// element of `x` and its bias.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if `y` overlaps an

@@ -21,11 +21,11 @@ const KERNELS: Kernels<ActivationBackwardKernel> = Kernels {
     relu2: [launch::activation_backward_relu2_any, launch::activation_backward_relu2_block1],
 };
 
-/// Computes `dx = dy * f'(x + bias)` in f32 and rounds `dx` once. If the forward pass rounded `x + bias`,
-/// this function also rounds `x + bias`. Pass the `roundings` of the forward pass.
+/// Computes `dx = dy * f'(x + bias)` in f32 and rounds `dx` once. Pass the same `roundings` as in the forward
+/// pass. If the forward pass rounded `x + bias`, this function also rounds `x + bias`.
 ///
 /// `dy`, `x` and `dx` have the shape and dtype of the `x` in the forward pass. This function does not compute
-/// the gradient of the bias. To get it, the caller sums `dx` over the rows.
+/// the gradient of the bias. The caller gets the gradient of the bias as the sum of `dx` over the rows.
 ///
 /// # Errors
 /// Returns the errors of [`activation`](super::activation::activation).

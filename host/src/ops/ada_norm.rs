@@ -1,5 +1,5 @@
 //! The modulated norm of diffusion transformers: `y = norm(x) * (1 + scale) + shift`. A call has one or two
-//! pairs of scale and shift, and one result `y` per pair.
+//! pairs of scale and shift, and returns one result `y` per pair.
 use cuda_std::row::Rows;
 use kernels_gpu::norm::affine::Affine as AffineArg;
 use kernels_gpu::norm::affine::Modulated;
@@ -20,8 +20,8 @@ arguments! {
     pub struct AdaNorm {
         /// The norm.
         pub norm: Norm,
-        /// Epsilon, which is added to the variance (LayerNorm) or to the mean of squares (RMSNorm). It is 0
-        /// or more.
+        /// Epsilon, which is added to the variance (LayerNorm) or to the mean of squares (RMSNorm). Epsilon
+        /// must be 0 or more.
         pub eps: f32,
         /// If true, round to the dtype of `x` after every step, as torch's separate operators do. If false,
         /// round only at the end. If `x` has 16 bits and a scale, shift, weight or bias is f32, the kernel
@@ -75,7 +75,7 @@ const LAYER: NormKernels<AdaNormKernel> = NormKernels {
     ..NormKernels::of(launch::ada_norm_layer_any, launch::ada_norm_layer_smem1)
 };
 /// Kernels for f32 rows. Two of the kernels keep a row in registers. These two kernels require that scale and
-/// shift are also f32. They support neither a weight nor a bias.
+/// shift are also f32. These two kernels support neither a weight nor a bias.
 const LAYER_F32: NormKernels<AdaNormKernel> =
     NormKernels { special: &[LAYER_SAME_WARP12, LAYER_SAME_BLOCK6], ..LAYER };
 const RMS: NormKernels<AdaNormKernel> = NormKernels {
@@ -103,10 +103,11 @@ const SHIFT2: ModulationNames = ["shift2", "shift2_table"];
 ///
 /// The LayerNorm is bitwise equal to torch's if the number of columns is divisible by 4. The RMSNorm is
 /// bitwise equal to `x * rsqrt(x.float().pow(2).mean(-1) + eps)` if the number of columns is divisible by 4
-/// and below 8192. The bits of a row do not depend on the other rows.
+/// and below 8192. The bits of a result row do not depend on the other rows.
 ///
 /// # Errors
-/// Returns the errors of [`layer_norm`](crate::layer_norm), for every operand.
+/// Returns the errors of [`layer_norm`](crate::layer_norm). The conditions of `layer_norm` apply to every
+/// operand.
 pub fn ada_norm(
     device: &Device,
     x: View,
@@ -186,8 +187,8 @@ pub fn ada_norm_pair(
     expect_disjoint(PAIR, ("out", y), &[Some(("out2", y2))])?;
     let round_each = params.exact && !any_f32(&parameters, &[&by_arg, &by2_arg]);
     let modulations = [&by_arg.scale, &by_arg.shift, &by2_arg.scale, &by2_arg.shift];
-    // The specialized kernel requires operands in the dtype of `x`. It supports no tables, no weight and no
-    // bias.
+    // The specialized kernel requires operands in the dtype of `x`. This kernel supports no weight, no bias
+    // and no tables (additional vectors that are added to scale and shift).
     let form = match modulated_form(&parameters, &modulations) {
         OperandForm::SAME => OperandForm::SAME,
         _ => OperandForm::ANY,
@@ -197,8 +198,9 @@ pub fn ada_norm_pair(
         Norm::Layer => NormKernels::of(launch::ada_norm_pair_layer_any, launch::ada_norm_pair_layer_smem1),
         Norm::Rms => NormKernels::of(launch::ada_norm_pair_rms_any, launch::ada_norm_pair_rms_smem1),
     };
-    // Let the driver choose the shared memory carveout. The driver's carveout is faster than an explicit one
-    // at 2432 columns, and equally fast at 1536 columns.
+    // Do not set a shared memory carveout, so that the driver chooses the carveout. At 2432 columns, the
+    // kernel is faster with the driver's carveout than with an explicit carveout. At 1536 columns, the two
+    // carveouts are equally fast.
     let kernels = NormKernels { carveout: None, ..kernels };
     let launch = Vec4Launch::of(PAIR, device, &layout, norm, kernels)?;
     let (p, outs) =

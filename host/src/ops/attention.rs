@@ -1,4 +1,4 @@
-//! `softmax(scale q kT + mask) v`, the general attention op.
+//! The general attention op. It computes `softmax(scale q kT + mask) v`.
 use kernels_gpu::attention::mma::params::AttentionParams;
 use kernels_gpu::attention::mma::tiling::Tiling;
 use kernels_gpu::ops::attention::{launch, tiles};
@@ -19,14 +19,14 @@ type AttentionLaunch = unsafe fn(LaunchSite, AttentionParams) -> Result<()>;
 /// A kernel and its tile sizes.
 type AttentionKernel = (AttentionLaunch, Tiling);
 
-/// The kernels for head dimensions up to `dim`.
+/// The kernels for head dimensions (columns per head) up to `dim`.
 struct AttentionKernels {
     /// Largest head dimension.
     dim: u32,
     /// Kernels that do not support a mask or a softcap. A call uses the first of these kernels whose tiles
     /// fit in the shared memory of the GPU.
     plain: &'static [AttentionKernel],
-    /// AttentionKernel with mask, softcap, any scale and any alignment.
+    /// The kernel that supports masks, softcaps, every scale and every alignment.
     general: AttentionKernel,
 }
 
@@ -74,13 +74,17 @@ const KERNELS_BY_DIM: [AttentionKernels; 5] = [
 ///
 /// If a query sees no key, its `out` is 0 and its `lse` is minus infinity. The result of a query does not
 /// depend on the values of other queries or on the batch size. On Hopper, calls with fewer than 64 queries
-/// may use other kernels than calls with more queries. The results of the two kinds of kernels can differ in
+/// may use other kernels than calls with more queries. The results of these different kernels can differ in
 /// the last bits.
 ///
 /// # Errors
-/// Returns an error in these cases: an argument does not have the shape, dtype or device that
-/// [`AttentionInputs`] specifies; a head has more than 256 columns; a last dimension is not contiguous; an
-/// output overlaps another argument; the GPU is older than sm_80.
+/// Returns an error in these cases:
+///
+/// - An argument does not have the shape, dtype or device that [`AttentionInputs`] specifies.
+/// - A head has more than 256 columns.
+/// - A last dimension is not contiguous.
+/// - An output overlaps another argument.
+/// - The GPU is older than sm_80.
 pub fn attention(
     device: &Device,
     inputs: AttentionInputs,
@@ -104,8 +108,8 @@ pub fn attention(
     launch_portable(device, &layout, skip, stream)
 }
 
-/// Returns an error for GPUs older than sm_80. Their tensor cores lack the instructions of the attention
-/// kernels.
+/// Returns an error for GPUs older than sm_80. The tensor cores of these GPUs lack the instructions that the
+/// attention kernels use.
 pub(crate) fn expect_tensor_cores(op: &'static str, device: &Device) -> Result<()> {
     if library(device)?.arch() != Some(Arch::Sm75) {
         return Ok(());
@@ -117,9 +121,9 @@ pub(crate) fn expect_tensor_cores(op: &'static str, device: &Device) -> Result<(
     Err(Error::Unsupported { op, why })
 }
 
-/// Launches an attention kernel that is not specific to Hopper. The function lists the kernels for this head
-/// dimension that support the call, skips the first `skip` of them, and launches the next kernel. If no
-/// kernel is left, the function launches the general kernel.
+/// Launches an attention kernel that also runs on GPUs other than Hopper. The function lists the kernels for
+/// this head dimension that support the call. It skips the first `skip` of these kernels, and launches the
+/// next kernel. If no kernel is left, the function launches the general kernel.
 pub(crate) fn launch_portable(
     device: &Device,
     a: &AttentionLayout,

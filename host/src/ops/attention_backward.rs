@@ -1,5 +1,5 @@
 //! Gradients of attention with respect to `q`, `k` and `v`. The kernels recompute the attention probabilities
-//! from `lse`, the log-sum-exp of the forward pass.
+//! from `lse`, the log-sum-exp of the scores in the forward pass.
 use kernels_gpu::attention::backward::params::{BackwardParams, DELTA_ROWS, DELTA_THREADS, shared_bytes};
 use kernels_gpu::attention::mma::tiling::Tiling;
 use kernels_gpu::ops::attention_backward::{launch, tiles};
@@ -21,15 +21,15 @@ type BackwardLaunch = unsafe fn(LaunchSite, BackwardParams) -> Result<()>;
 /// A kernel and its tile sizes.
 type BackwardKernel = (BackwardLaunch, Tiling);
 
-/// The kernels for head dimensions up to `dim`. Each array has two entries: the specialized kernels, and the
-/// general kernels, which support a mask and a softcap.
+/// The kernels for head dimensions (columns per head) up to `dim`. The first entry of each array is for
+/// specialized kernels. The second entry is for general kernels, which also support a mask and a softcap.
 struct BackwardKernels {
     /// Largest head dimension.
     dim: u32,
     /// Kernels for `dq`.
     query: [BackwardKernel; 2],
-    /// The kernels for `dk` and `dv`: either one kernel that computes both gradients, or one kernel for each
-    /// gradient.
+    /// The kernels for `dk` and `dv`. Each list has either one kernel that computes both gradients, or one
+    /// kernel for each gradient.
     key: [&'static [BackwardKernel]; 2],
 }
 
@@ -77,14 +77,15 @@ const KERNELS_BY_DIM: [BackwardKernels; 3] = [
 ];
 
 arguments! {
-    /// The results of attention and the incoming gradient.
+    /// The results of the attention forward pass, and the incoming gradient.
     #[derive(Clone, Copy, Debug)]
     pub struct AttentionResult<'a> {
-        /// Shape and dtype of `q`.
+        /// Output of the forward pass, with the shape and dtype of `q`.
         pub out: View<'a>,
-        /// f32, `[B, H, Sq]`, or `[H, Sq]` for packed sequences.
+        /// Log-sum-exp of the forward pass, in f32. The shape is `[B, H, Sq]`, or `[H, Sq]` for packed
+        /// sequences.
         pub lse: View<'a>,
-        /// Shape and dtype of `q`.
+        /// Incoming gradient of the output, with the shape and dtype of `q`.
         pub dout: View<'a>,
     }
 }
@@ -93,11 +94,11 @@ arguments! {
     /// Outputs and scratch memory of [`attention_backward`].
     #[derive(Debug)]
     pub struct AttentionGradients<'a> {
-        /// Shape and dtype of `q`.
+        /// Gradient of `q`, with the shape and dtype of `q`.
         pub dq: ViewMut<'a>,
-        /// Shape and dtype of `k`.
+        /// Gradient of `k`, with the shape and dtype of `k`.
         pub dk: ViewMut<'a>,
-        /// Shape and dtype of `v`.
+        /// Gradient of `v`, with the shape and dtype of `v`.
         pub dv: ViewMut<'a>,
         /// Scratch memory for the kernels, contiguous in f32, with the shape of `lse`.
         pub workspace: ViewMut<'a>,

@@ -1,5 +1,5 @@
-//! Attention `softmax(scale q kT) v` for few queries and many keys (flash decoding). Several blocks divide
-//! the keys of a head among them and store partial results in a workspace. A second kernel combines the
+//! Attention `softmax(scale q kT) v` for few queries and many keys (flash decoding). The keys of a head are
+//! divided among several blocks, which store partial results in a workspace. A second kernel combines the
 //! partial results.
 use kernels_gpu::attention::decode::combine::COMBINERS;
 use kernels_gpu::attention::decode::params::{DecodeParams, ROWS, SPLIT, shared_bytes};
@@ -21,8 +21,9 @@ const OP: &str = "attention_decode";
 /// A function that launches a kernel.
 type DecodeKernel = unsafe fn(LaunchSite, DecodeParams) -> Result<()>;
 
-/// The kernels. Each entry has the kernel's largest head dimension, the function that launches the kernel,
-/// and its bytes of shared memory per block.
+/// The kernels of split-KV decoding. Each entry has three values. The first is the largest head dimension
+/// that the kernel supports. The second is the function that launches the kernel. The third is the number of
+/// bytes of shared memory per block.
 const KERNELS_BY_DIM: [(u32, DecodeKernel, u32); 3] = [
     (64, launch::attention_decode_d64_smem, shared_bytes(4)),
     (128, launch::attention_decode_d128_smem, shared_bytes(8)),
@@ -32,23 +33,22 @@ const KERNELS_BY_DIM: [(u32, DecodeKernel, u32); 3] = [
 /// Maximum number of query rows per key head. The number of rows is the number of queries times the query
 /// heads per key head. With more rows, the kernels of [`attention`] have enough blocks to fill a GPU.
 const MAX_ROWS: u32 = 32;
-/// Minimum number of keys for which the keys of a head are divided among blocks. With fewer keys, the kernel
-/// that combines partial results costs more time than the division saves.
+/// Minimum number of keys for split-KV decoding, which divides the keys of a head among blocks. With fewer
+/// keys, the second kernel, which combines the partial results, costs more time than the division saves.
 const MIN_KEYS: u32 = 1024;
 
-/// The division of a call's keys among blocks.
+/// How the keys of a call are divided among blocks.
 struct SplitPlan {
     /// Tiles of query rows per key head.
     tiles: u32,
     splits: u32,
-    /// Number of partial results of all blocks.
+    /// Total number of partial results that the blocks store.
     parts: i64,
 }
 
 impl SplitPlan {
     /// Plans a call with the given numbers of batches, queries, keys, heads and key heads. Returns `None` if
-    /// the decode kernels do not support the call. Also returns `None` if they would not be faster than
-    /// [`attention`].
+    /// the decode kernels do not support the call, or if the kernels of [`attention`] would be faster.
     fn of([batches, queries, keys, heads, kv_heads]: [i64; 5]) -> Option<Self> {
         let rows = u32::try_from(queries * heads / kv_heads.max(1)).ok()?;
         let keys = u32::try_from(keys).ok()?;
@@ -86,13 +86,13 @@ pub fn attention_decode_workspace_of([q, k]: [&[i64]; 2], plain: bool, params: &
     plan.parts.checked_mul(i64::from(ROWS) * (dim + 1))
 }
 
-/// Computes [`attention`] for few queries and many keys, for example for one new token with a KV cache.
-/// Several blocks divide the keys of a head among them, and a second launch combines their results.
+/// Computes [`attention`] for few queries and many keys, for example for one new token with a KV cache. The
+/// keys of a head are divided among several blocks, and a second launch combines the results of these blocks.
 ///
-/// The division of the keys does not depend on the batch size. Therefore, the bits of a query's result do not
-/// depend on the batch size either. This function runs the kernels of [`attention`] in these cases: there is
-/// no workspace; [`attention_decode_workspace`] returns `None`; a head or the workspace is not aligned to 16
-/// bytes.
+/// The division of the keys does not depend on the batch size. The result of a query is therefore bitwise
+/// equal for all batch sizes. Instead of the decode kernels, this function runs the kernels of [`attention`]
+/// in these cases: there is no workspace; [`attention_decode_workspace`] returns `None`; a head or the
+/// workspace is not aligned to 16 bytes.
 ///
 /// # Errors
 /// Returns the errors of [`attention`]. Also fails if `workspace` does not have the size from

@@ -19,24 +19,24 @@ use crate::{Arch, Device, HeadsMap, Result, Stream};
 type HopperKernel =
     unsafe fn(LaunchSite, TensorMap, TensorMap, TensorMap, TensorMap, HopperParams) -> Result<()>;
 
-/// The kernels of one tile size.
+/// The Hopper attention kernels with the same tile sizes.
 struct HopperKernels {
     tiles: Tiles,
-    /// Relative time per key. The fastest Hopper kernel for a head dimension has the value 1000. The value of
-    /// every other kernel for this head dimension is 1000 times the ratio of its time to the fastest time.
+    /// Relative time per key. The fastest Hopper kernel for a head dimension has the value 1000. For example,
+    /// the value 1030 means that the kernel takes 3 % more time per key than the fastest kernel.
     key: u64,
     full: HopperKernel,
     causal: HopperKernel,
-    /// The kernel with a mask over keys. This kernel does not exist for head dimension 256, because no
+    /// The kernel with a mask over keys. For head dimension 256, this kernel does not exist, because no
     /// registers are left for the mask.
     padded: Option<HopperKernel>,
 }
 
 /// The Hopper kernels, in the order of their maximum head dimension.
 ///
-/// For 128 columns there are two kernels, with tiles of 144 keys and of 128 keys. Tiles of 144 keys take less
-/// time per key. But a kernel also spends time on the empty rows of a partly filled last tile. With 512 or
-/// 1024 keys, all tiles of 128 keys are full, so they are faster
+/// For head dimension 128, there are two kernels, with tiles of 144 keys and of 128 keys. Tiles of 144 keys
+/// take less time per key. But a kernel also spends time on the empty rows of a partly filled last tile. With
+/// 512 or 1024 keys, all tiles of 128 keys are full, so the kernel with these tiles is faster
 /// (benches/results/decisions/attention_hopper.txt).
 const KERNELS: [HopperKernels; 5] = [
     HopperKernels {
@@ -77,7 +77,8 @@ const KERNELS: [HopperKernels; 5] = [
 ];
 
 impl HopperKernels {
-    /// Returns the kernel for the call and its tile sizes.
+    /// Returns the kernel for the call, and the tile sizes of this kernel. Returns `None` if no kernel
+    /// supports the call.
     fn of(a: &AttentionLayout) -> Option<(HopperKernel, Tiles)> {
         let dim = KERNELS.iter().map(|kernels| kernels.tiles.dim).find(|&dim| a.dim <= dim)?;
         let time =
@@ -98,14 +99,14 @@ impl HopperKernels {
 /// Minimum number of queries for the Hopper kernels. With fewer queries, most rows of a tile would be empty.
 const MIN_QUERIES: u32 = 64;
 
-/// Maximum bytes of keys and values that all blocks process at the same time. L2 (60 MB on an H200) can store
-/// these keys and values together with the next ones. All blocks process several heads at the same time,
-/// because one head often has fewer tiles than the GPU has SMs.
+/// Maximum bytes of keys and values that all blocks process at the same time. The L2 of an H200 has 60 MB. It
+/// can store these keys and values together with the keys and values that the blocks process next. All blocks
+/// process several heads at the same time, because one head often has fewer tiles than the GPU has SMs.
 const SECTION_BYTES: u64 = 24 << 20;
 
 /// Launches a Hopper kernel and returns `true`. If no Hopper kernel supports the call, returns `false`
 /// without a launch. If a Hopper kernel supports the call and `skip` is not 0, the function skips this
-/// kernel: it decreases `skip` by 1 and returns `false` without a launch.
+/// kernel. It then decreases `skip` by 1 and returns `false` without a launch.
 ///
 /// The Hopper kernels support full attention, with or without a mask over keys. They also support causal
 /// attention without a mask. They do not support windows, softcaps or packed sequences. All strides must be
@@ -129,8 +130,8 @@ pub(crate) fn attention_hopper(
     let q = map(&a.q, tiles.rows(), a.queries, a.heads)?;
     let (k, v) = (map(&a.k, tiles.keys, a.keys, a.kv_heads)?, map(&a.v, tiles.keys, a.keys, a.kv_heads)?);
     let site = LaunchSite::new(device, a.dtype, block_shape(blocks(device, a, &p), tiles.threads()), stream)?;
-    // If a kernel does not stage its output in shared memory, it does not read the tensor map of the output.
-    // For such a kernel, pass any valid tensor map as the output's tensor map.
+    // A kernel that does not stage its output in shared memory does not read the tensor map of the output.
+    // For such a kernel, pass the tensor map of the queries as a placeholder.
     let out = if tiles.staged { map(&a.out, WARP_ROWS, a.queries, a.heads)? } else { q };
     // SAFETY: `AttentionLayout::of` checked the tensors. The tensor maps and `p` describe these tensors.
     unsafe { kernel(site, q, k, v, out, p) }?;
@@ -158,7 +159,8 @@ fn is_plain(a: &AttentionLayout) -> bool {
         && walkable(&a.out, q)
 }
 
-/// Returns the kernel argument, or `None` if the number of tiles is too large for the kernel argument.
+/// Returns the parameters for the kernel, or `None` if the call has more tiles than the kernel parameters can
+/// represent.
 fn params(a: &AttentionLayout, tiles: &Tiles) -> Option<HopperParams> {
     let query_tiles = a.queries.div_ceil(tiles.rows());
     let heads = a.batches.checked_mul(a.heads)?;
@@ -186,7 +188,9 @@ fn params(a: &AttentionLayout, tiles: &Tiles) -> Option<HopperParams> {
 }
 
 /// Returns the number of heads that all blocks process at the same time. The keys and values of these heads
-/// fit in `SECTION_BYTES` of L2, unless it is a single head. The result is a divisor of `heads`.
+/// together have at most `SECTION_BYTES` bytes, so that they fit in L2. If the keys and values of a single
+/// key head are larger, the result is at most the number of query heads per key head. The result is a divisor
+/// of `heads`.
 fn section(a: &AttentionLayout, heads: u32) -> u32 {
     let bytes = 4 * u64::from(a.keys) * u64::from(a.dim);
     let max = (SECTION_BYTES / bytes).max(1) * u64::from(a.heads / a.kv_heads);

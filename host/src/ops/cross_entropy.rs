@@ -15,12 +15,13 @@ arguments! {
     /// The parameters of a cross-entropy, and of its gradient.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct CrossEntropy {
-        /// Target of rows to ignore: their loss and gradient are 0.
+        /// Rows with this target are ignored. Their loss and gradient are 0.
         pub ignore_index: i64,
-        /// Label smoothing, with the definition of torch: the part of the target probability, from 0 to 1,
-        /// that is spread evenly over all classes.
+        /// Amount of label smoothing, from 0 to 1, as torch defines it. The target class loses this part of
+        /// its probability, and this part is spread evenly over all classes.
         pub label_smoothing: f32,
-        /// The weight of `lse^2` in the loss: finite, 0 or more.
+        /// Weight of the term `lse^2` in the loss (`lse` is the log-sum-exp of the logits). The weight must
+        /// be finite and at least 0.
         pub z_loss: f32,
     }
 }
@@ -37,11 +38,11 @@ const OP: &str = "cross_entropy";
 /// Launch configurations by row length in packs (16-byte vectors). A thread loads four packs at a time. For
 /// rows of up to 1024 packs, each thread reads at most 16 packs.
 ///
-/// With more packs per thread, the reduction across threads takes a smaller part of the total time. Short
-/// rows share a block, so some threads load a row while others reduce another row. Rows of more than 16 packs
-/// have at least 8 threads, which read whole cache lines. The longest rows use 512 threads. If there are few
-/// rows, this number of threads puts more bytes in flight than a smaller number
-/// (benches/results/decisions/cross_entropy_threads.csv).
+/// The more packs a thread reads, the smaller is the part of the total time for the reduction across threads.
+/// Short rows share a block, so some threads load a row while others reduce another row. Rows of more than 16
+/// packs have at least 8 threads. Together, 8 threads read whole cache lines of 128 bytes. The longest rows
+/// have 512 threads. If there are few rows, 512 threads have more bytes in flight than a smaller number of
+/// threads (benches/results/decisions/cross_entropy_threads.csv).
 const LADDER: &[Rung] = &[
     rung(4, 0, 1, 128),
     rung(8, 0, 2, 128),
@@ -56,9 +57,9 @@ const LADDER: &[Rung] = &[
     rung(u32::MAX, 0, 512, 512),
 ];
 
-/// Returns the launch configuration for the rows of `layout`. If the device has a launch override (a
-/// configuration set by the caller) that is valid for this kernel, returns the override. Otherwise returns
-/// the first entry of `LADDER` that is long enough.
+/// Returns the launch configuration for the rows of `layout`. The device may have a launch override (a
+/// configuration set by the caller). If the override is valid for this kernel, returns the override.
+/// Otherwise returns the first entry of `LADDER` whose maximum row length is large enough.
 pub(super) fn pick<const N: usize>(device: &Device, layout: &RowLayout<N>) -> Rung {
     if let Some(rung) =
         launch_override(device).rung.filter(|rung| rung.packs_per_thread == 0 && rung.is_block())
@@ -80,7 +81,7 @@ pub(super) fn pick<const N: usize>(device: &Device, layout: &RowLayout<N>) -> Ru
 /// i32. `loss` and `lse` are f32.
 ///
 /// If a target is neither a class nor `ignore_index`, its loss is NaN. The call returns no error, because the
-/// host does not read the targets. The bits of a row do not depend on the other rows.
+/// host does not read the targets. The bits of a result row do not depend on the other rows.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, in these cases: a shape, dtype or stride is not supported; a
@@ -113,8 +114,8 @@ pub fn cross_entropy(
     })
 }
 
-/// Checks the targets and the parameters of a cross-entropy with the logits `x`. Returns both as kernel
-/// arguments.
+/// Checks the targets and the parameters of a cross-entropy with the logits `x`. Returns the targets and the
+/// parameters as kernel arguments.
 pub(super) fn check<const N: usize>(
     op: &'static str,
     device: &Device,

@@ -13,12 +13,12 @@ use crate::operands::rows::expect_disjoint;
 use crate::plan::elementwise::Elementwise;
 use crate::{Device, Error, Result, Stream, View, ViewMut};
 
-/// The half of the input that is the gate.
+/// Selects the half of the input that is the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// The first columns, as for `silu_and_mul`.
+    /// The gate is the first half of the columns, as in `silu_and_mul`.
     First,
-    /// The last columns, as for diffusers' GEGLU and SwiGLU.
+    /// The gate is the second half of the columns, as in diffusers' GEGLU and SwiGLU.
     Second,
 }
 
@@ -46,14 +46,14 @@ const KERNELS: Kernels<GatedActivationKernel> = Kernels {
     relu2: [launch::gated_activation_relu2_any, launch::gated_activation_relu2_block1],
 };
 
-/// The two halves of the input. The op multiplies `x` by `f(gate)`.
+/// The two halves of the input, by role. The op multiplies `x` by `f(gate)`.
 pub(super) struct Halves<T> {
     pub x: T,
     pub gate: T,
 }
 
 impl Gate {
-    /// Assigns `first` and `second` to the roles `x` and `gate`.
+    /// Returns the two halves of the input by role: `x` and `gate`. `self` says which half is the gate.
     pub(super) fn name<T>(self, first: T, second: T) -> Halves<T> {
         match self {
             Self::First => Halves { x: second, gate: first },
@@ -81,8 +81,8 @@ pub(super) fn split<'a>(op: &'static str, arg: &'static str, packed: &View<'a>) 
     let shape: Vec<i64> = outer.iter().copied().chain([last / 2]).collect();
     let half = |skipped: i64| {
         let start = packed.ptr().cast::<u8>().wrapping_add(skipped as usize * packed.dtype().size());
-        // SAFETY: each half consists of columns of `packed`. The view of a half borrows for the same lifetime
-        // as `packed`.
+        // SAFETY: each half consists of columns of `packed`. The view of a half borrows the memory for the
+        // same lifetime as `packed`.
         unsafe { View::from_raw(start.cast(), packed.dtype(), &shape, packed.strides()) }
     };
     Ok([half(0)?, half(last / 2)?])
@@ -108,11 +108,12 @@ pub(super) fn bias_halves(
 /// Computes `y = first * f(second)`, or `y = f(first) * second` if `params.gate` is [`Gate::First`].
 ///
 /// `x` has the shape `[..., 2 * columns]` and contains both halves of the input. If `second` is given, `x` is
-/// only the first half, and `x` and `second` have the shape `[..., columns]`. `y` has the shape `[...,
-/// columns]`. `bias` has the shape `[2 * columns]`. It is added to the two halves before `f` is applied. All
-/// tensors have the same dtype, and can be viewed as `[n, m, columns]` without a copy.
+/// only the first half, and `x` and `second` have the shape `[..., columns]`. `y` has the shape
+/// `[..., columns]`. `bias` has the shape `[2 * columns]`. The bias is added to the two halves before `f` is
+/// applied. All tensors have the same dtype, and can be viewed as `[n, m, columns]` without a copy.
 ///
-/// If there are no rows, the call does nothing. The bits of an element depend only on its inputs.
+/// If there are no rows, the call does nothing. The bits of a result element depend only on the inputs of
+/// this element.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if `y` overlaps an

@@ -31,7 +31,7 @@ const KERNELS: Kernels<GatedActivationBackwardKernel> = Kernels {
 /// `x`, `second` and `bias` are the arguments of the forward pass. `dy` has the shape `[..., columns]`, and
 /// `dx` has the shape `[..., 2 * columns]`. `dx` receives both gradients in the order of the halves, even if
 /// the forward pass had two input tensors. This function does not compute the gradient of the bias. The
-/// caller gets it as the sum of `dx` over the rows.
+/// caller gets this gradient as the sum of `dx` over the rows.
 ///
 /// # Errors
 /// Returns the errors of [`gated_activation`](super::gated_activation::gated_activation).

@@ -26,7 +26,8 @@ arguments! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct GatedResidual {
         /// Whether to round `gate * y` to the dtype of `x` before the addition, as torch's separate operators
-        /// do. This field has no effect if the gate or its table is f32.
+        /// do. This field has no effect if the gate is f32, or if its table (an additional vector that is
+        /// added to the gate) is f32.
         pub exact: bool,
         /// Whether to clamp the sum to ±65504, the range of f16. diffusers clamps this sum in Flux and
         /// Qwen-Image if these models run in f16.
@@ -57,8 +58,9 @@ impl GatedResidual {
 /// Computes `sum = x + gate * y` in f32 and rounds the sum to the dtype of `x`.
 ///
 /// `x`, `y` and `sum` have the same shape and dtype. The gate broadcasts to this shape, in this dtype or in
-/// f32. Its last dimension may be 1: one number per row (`[B, S, 1]`) or per head (`[H, 1]`), or one number
-/// (`[1]`). Such a gate has no table. After the broadcast, `x`, `y`, `sum` and the gate must be viewable as
+/// f32. The last dimension of the gate may be 1. Such a gate has one number per row (`[B, S, 1]`), one number
+/// per head (`[H, 1]`), or a single number (`[1]`). It must not have a table (an additional vector that is
+/// added to the gate). After the broadcast, `x`, `y`, `sum` and the gate must be viewable as
 /// `[n, m, columns]` without a copy, with the same `n` and `m`. If there are no rows, the call does nothing.
 ///
 /// # Errors

@@ -66,7 +66,8 @@ const RMS: NormKernels<GatedResidualAdaNormKernel> = NormKernels {
     ..NormKernels::of(launch::gated_residual_ada_norm_rms_any, launch::gated_residual_ada_norm_rms_smem1)
 };
 
-/// The parameters of both steps. Both use the same `exact`.
+/// Takes the parameters of both steps, the gated residual and the norm, from the arguments of a call. Both
+/// steps get the same flag `exact`.
 impl<'t> Argument<'t> for (AdaNorm, GatedResidual) {
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
@@ -122,8 +123,9 @@ pub fn gated_residual_ada_norm(
     expect_disjoint(OP, ("out", normed), &[Some(("sum", sum))])?;
     let round_each = params.exact && !any_f32(&parameters, &[&by_arg]);
     let gated = residual.arg([x_rows, y_rows, sum_rows], gate_arg);
-    // Use the general kernel in two cases: the sum is clipped, or the residual and the norm differ in whether
-    // they round after each step. No model makes such calls, so there is no specialized kernel for them.
+    // Use the general kernel in two cases. In the first case, the sum is clipped. In the second case, only
+    // one of the two steps (gated residual and norm) rounds after each operation. No model makes such calls,
+    // so there are no specialized kernels for them.
     let usual = !residual.clip && (gate.is_none() || (gated.round_each != 0) == round_each);
     let form = match modulated_form(&parameters, &[&by_arg.scale, &by_arg.shift, &gate_arg]) {
         form if usual => form,

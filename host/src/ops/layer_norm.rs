@@ -32,7 +32,7 @@ const KERNELS: NormKernels<LayerNormKernel> = NormKernels {
 /// `[columns]`, and the dtype of `x` or f32. If there are no rows, the call does nothing.
 ///
 /// If the number of columns is divisible by 4, the result is bitwise equal to the result of torch's CUDA
-/// kernel. The bits of a row depend only on the row and the parameters.
+/// kernel. The bits of a result row depend only on the row and the parameters.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, in these cases: a shape, dtype or stride is not supported; `eps` is

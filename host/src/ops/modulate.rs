@@ -23,7 +23,7 @@ const KERNELS: [ModulateKernel; 2] = [launch::modulate_any, launch::modulate_blo
 /// `n` and `m`. If there are no rows, the call does nothing.
 ///
 /// If `exact` is true, the kernel also rounds `1 + scale` and the product, as torch's separate operators do.
-/// If `x` has 16 bits and scale or shift is f32, it rounds only the result.
+/// If `x` has 16 bits and scale or shift is f32, the kernel always rounds only the result.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if `y` overlaps

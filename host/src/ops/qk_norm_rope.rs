@@ -18,13 +18,14 @@ pub enum QkNorm {
     None,
     /// `torch.nn.LayerNorm`.
     Layer,
-    /// `torch.nn.RMSNorm`: a fused kernel that rounds once.
+    /// `torch.nn.RMSNorm`, which is a fused kernel that rounds once.
     #[default]
     Rms,
     /// The RMSNorm of Llama, Qwen and diffusers. It rounds the normalized value, and rounds again after the
     /// multiplication by the weight.
     LlamaRms,
-    /// The RMSNorm of Mochi: the operators of Llama's norm, rounded once.
+    /// The RMSNorm of the model Mochi. It uses the same torch operators as the RMSNorm of Llama, but rounds
+    /// only once.
     MochiRms,
 }
 
@@ -33,10 +34,10 @@ pub enum QkNorm {
 pub struct QkNormRope {
     /// The norm.
     pub norm: QkNorm,
-    /// Normalize all heads of a token together instead of each head.
+    /// Whether to normalize all heads of a token together, instead of each head separately.
     pub across_heads: bool,
-    /// Epsilon, which is added to the variance (LayerNorm) or to the mean of squares (RMSNorm). It is 0 or
-    /// more.
+    /// Epsilon, which is added to the variance (LayerNorm) or to the mean of squares (RMSNorm). Epsilon must
+    /// be 0 or more.
     pub eps: f32,
     /// Whether to round the intermediate results that the model's norm module rounds. If false, only the
     /// final result is rounded.
@@ -61,8 +62,8 @@ impl<'t> Argument<'t> for QkNorm {
     }
 }
 
-/// The norm and the rotation of a call. The call has one flag `exact`, which applies to both the norm and the
-/// rotation.
+/// Takes the norm and the rotation from the arguments of a call. The call has one flag `exact`, which applies
+/// to the norm and to the rotation.
 impl<'t> Argument<'t> for (QkNormRope, Option<Rope<'t>>) {
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
@@ -85,9 +86,9 @@ const OP: &str = "qk_norm_rope";
 /// Normalizes `q` and `k`, then applies [`rope`](crate::rope) if `rope` is given. `q` or `k` may be absent.
 ///
 /// If all heads of a token are normalized together (`across_heads`), the heads must be adjacent in memory.
-/// With `exact`, the result is bitwise equal to the result of the model's eager PyTorch modules on CUDA. This
-/// requires that the number of columns per head is divisible by 4. The bits of a head depend only on the
-/// head, its angles and the parameters.
+/// With `exact`, the result is bitwise equal to the result of the model's eager PyTorch modules on CUDA. For
+/// this bitwise equality, the number of columns per head must be divisible by 4. The result of a head
+/// depends, in every bit, only on the head, its angles and the parameters.
 ///
 /// # Errors
 /// Returns the errors of [`rope`](crate::rope). Also fails if `eps` is negative or not finite, or if an
@@ -165,8 +166,9 @@ fn kernels(norm: QkNorm, team: u32) -> HeadKernels {
         BlockKernel { kernel: launch::qk_norm_rope_rms_block4, tiles: 4 },
         BlockKernel { kernel: launch::qk_norm_rope_rms_block10, tiles: 10 },
     ];
-    // The kernels in `halves` add squares in the order of torch's fused RMSNorm. A norm of separate torch
-    // operators adds the squares in a different order. For 128 columns, the two orders are equal.
+    // The kernels in `halves` add squares in the same order as torch's fused RMSNorm. If a norm consists of
+    // separate torch operators, torch adds the squares in a different order. For 128 columns, the two orders
+    // are equal.
     let fused = norm == QkNorm::Rms;
     let d64: HeadKernel = launch::qk_norm_rope_rms_d64_warp1;
     let halves: [Option<HeadKernel>; 2] = [fused.then_some(d64), Some(launch::qk_norm_rope_rms_d128_warp1)];

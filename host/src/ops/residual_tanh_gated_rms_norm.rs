@@ -43,7 +43,8 @@ const CHAINED_KERNELS: NormKernels<ChainedKernel> = NormKernels {
 /// this shape, in this dtype or in f32.
 ///
 /// # Errors
-/// Returns the errors of [`layer_norm`](crate::layer_norm), for every operand.
+/// Returns the errors of [`layer_norm`](crate::layer_norm). The conditions of `layer_norm` apply to every
+/// operand.
 pub fn residual_tanh_gated_rms_norm(
     device: &Device,
     [x, branch]: [View; 2],
@@ -124,8 +125,9 @@ pub fn residual_tanh_gated_rms_norm_modulated(
     })
 }
 
-/// Returns the launch parameters. `of_rows_type` is true if gate and scale have the dtype of the rows and
-/// there is no table. Specialized kernels exist only for such operands.
+/// Returns the launch parameters. `of_rows_type` is true if two conditions hold. First, gate and scale have
+/// the dtype of the rows. Second, neither has a table (an additional vector that is added to it). Specialized
+/// kernels exist only for such operands.
 fn kernels(eps: f32, of_rows_type: bool) -> NormLaunch {
     let form = if of_rows_type { OperandForm::SAME } else { OperandForm::F32 };
     NormLaunch { eps, form, round_each: true, staged_vec4: 1 }

@@ -18,7 +18,7 @@ use kernels_gpu::ops::rms_norm::launch;
 /// The steps after which an RMSNorm rounds to the element type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rounding {
-    /// Once, at the end: `torch.nn.RMSNorm`, Gemma, OLMo 2.
+    /// Round once, at the end. `torch.nn.RMSNorm`, Gemma and OLMo 2 round in this way.
     #[default]
     Once,
     /// Round twice: before the multiplication by the weight, and at the end. The RMSNorm modules of Llama,
@@ -32,12 +32,12 @@ arguments! {
     /// The parameters of an RMSNorm.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct RmsNorm {
-        /// Added to the mean of squares; finite, 0 or more.
+        /// Epsilon, which is added to the mean of squares. It must be finite and at least 0.
         pub eps: f32,
-        /// Added to the weight: 1 for Gemma, 0 otherwise. Finite.
+        /// A number that is added to the weight: 1 for Gemma, and 0 for all other models. It must be finite.
         pub weight_offset: f32 = 0.0,
-        /// The steps after which the norm rounds. This field has no effect without a weight, because there is
-        /// then only one rounding.
+        /// The steps after which the norm rounds. Without a weight, this field has no effect, because there
+        /// is only one rounding.
         pub rounding: Rounding = Rounding::Once,
     }
 }
@@ -71,8 +71,8 @@ const KERNELS: RowKernels<RmsNormKernel> = RowKernels {
 /// m, columns]` without a copy, with the same `n` and `m`. `weight` has the shape `[columns]`, and the dtype
 /// of `x` or f32. If there are no rows, the call does nothing.
 ///
-/// The bits of a row depend on its length, and on whether all operands and their strides are aligned to 16
-/// bytes. The bits do not depend on the other rows.
+/// The bits of a result row depend on the row length, and on whether all operands and their strides are
+/// aligned to 16 bytes. The bits of a result row do not depend on the other rows.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, in these cases: a shape, dtype or stride is not supported; `eps` is
@@ -100,8 +100,8 @@ pub fn rms_norm(
     })
 }
 
-/// Checks `weight` and `params`, and returns the weight as a kernel argument. Sets `layout.vector` to false
-/// if the weight is not aligned to 16 bytes.
+/// Checks `weight` and `params`, and returns the weight as a kernel argument. If the weight is not aligned to
+/// 16 bytes, sets `layout.vector` to false. The kernel then does not use 16-byte vector access.
 pub(super) fn check<const N: usize>(
     op: &'static str,
     device: &Device,

@@ -19,10 +19,10 @@ use kernels_gpu::ops::rms_norm_gated::launch;
 /// The function that is applied to the gate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GateFunction {
-    /// `g / (1 + e^-g)`: Qwen3-Next and Qwen3.5, OLMo hybrid, Mamba2.
+    /// SiLU, `g / (1 + e^-g)`. These models use it: Qwen3-Next and Qwen3.5, OLMo hybrid, Mamba2.
     #[default]
     Silu,
-    /// `1 / (1 + e^-g)`: Kimi Linear, Bailing hybrid, GLM-5 Next.
+    /// Sigmoid, `1 / (1 + e^-g)`. These models use it: Kimi Linear, Bailing hybrid, GLM-5 Next.
     Sigmoid,
 }
 
@@ -56,8 +56,8 @@ arguments! {
 
 const OP: &str = "rms_norm_gated";
 
-/// Launch configurations by row length. A block has at most 768 threads. In a larger block, the threads would
-/// not have enough registers to compute the gate function `f`.
+/// Launch configurations by row length. A block has at most 768 threads. With more threads per block, a
+/// thread would not have enough registers to compute the gate function `f`.
 const LADDER: Ladder = Ladder {
     short: SHORT_ROWS,
     in_registers: RegisterRungs { sm75: &[], sm80: &[rung(3_072, 4, 768, 768)], sm90: &[] },
@@ -82,8 +82,8 @@ const KERNELS: RowKernels<RmsNormGatedKernel> = RowKernels {
 /// values are rounded: the normalized value, its product with the weight, and the result.
 ///
 /// `x`, `gate` and `y` have the same shape and dtype. `weight` has the shape `[columns]`, in this dtype or in
-/// f32. The bits of a row depend on its length, and on whether all operands and their strides are aligned to
-/// 16 bytes. The bits do not depend on the other rows.
+/// f32. The bits of a result row depend on the row length, and on whether all operands and their strides are
+/// aligned to 16 bytes. The bits of a result row do not depend on the other rows.
 ///
 /// # Errors
 /// Returns the errors of [`rms_norm`](crate::rms_norm).

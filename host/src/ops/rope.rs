@@ -16,9 +16,9 @@ pub(super) const NO_NORM: HeadNormArg = HeadNormArg { eps: 0.0, fused: 0, before
 /// Rotates pairs of columns of `q` and `k` by the angles of their tokens (rotary position embedding). `q` or
 /// `k` may be absent.
 ///
-/// `q` and `k` have the same batches, tokens, columns and dtype. Their numbers of heads may differ if the
-/// tables do not have one angle per head. The weights and biases in [`Heads`] are ignored. `head_dim` is the
-/// number of columns per head for tensors of shape `[B, S, heads * D]`.
+/// `q` and `k` have the same batches, tokens, columns and dtype. The numbers of heads of `q` and `k` may
+/// differ if all heads of a token have the same angles. The weights and biases in [`Heads`] are ignored.
+/// `head_dim` is the number of columns per head for tensors of shape `[B, S, heads * D]`.
 ///
 /// Products and sums are computed in f32. [`Rope::exact`] says after which steps they are rounded. If there
 /// are no tokens, the call does nothing.

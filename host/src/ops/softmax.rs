@@ -13,8 +13,8 @@ use kernels_gpu::ops::softmax::launch;
 const OP: &str = "softmax";
 
 /// Launch configurations for rows of 129 to 2048 packs (16-byte vectors). Softmax needs many instructions per
-/// element, so idle threads would cost time. Each row therefore gets the smallest number of whole warps whose
-/// registers can store the row.
+/// element, so threads without packs would waste time. The threads of each row are therefore the smallest
+/// number of whole warps whose registers can store the row.
 const SHORT: &[Rung] = &[
     rung(192, 8, 32, 64),
     rung(256, 4, 64, 64),
@@ -32,10 +32,12 @@ const SHORT: &[Rung] = &[
 /// (16-byte vectors) per thread in registers instead of 8. A thread then uses 56 registers instead of 64, and
 /// each SM runs one more block.
 ///
-/// Measured bandwidth on an H200, relative to a copy kernel (benches/results/decisions/softmax.txt): At
-/// 151,936 columns, 7 packs per thread reach 94 % and 8 packs per thread 82 %. At 65,536 columns, a cluster
-/// reaches 97 % and a single block of 1024 threads 78 %. The single block is slower because it loads nothing
-/// during its reduction.
+/// Bandwidth on an H200, relative to a copy kernel (benches/results/decisions/softmax.txt):
+///
+/// - 151,936 columns: 94 % with 7 packs per thread, and 82 % with 8 packs per thread.
+/// - 65,536 columns: 97 % with a cluster, and 78 % with a single block of 1024 threads.
+///
+/// The single block is slower because it loads nothing during its reduction.
 const IN_REGISTERS: RegisterRungs = RegisterRungs {
     sm90: &[
         cluster_of(5_376, 7, 96),
@@ -82,9 +84,9 @@ const KERNELS: RowKernels<SoftmaxKernel> = RowKernels {
 /// `x` and `y` are f32, f16 or bf16 and have the same shape and dtype. `x` and `y` must be viewable as `[n,
 /// m, columns]` without a copy, with the same `n` and `m`. If there are no rows, the call does nothing.
 ///
-/// A row that contains NaN or +inf, or only -inf, gives NaN. Results below 2^-126 become 0. The bits of a row
-/// depend on its length, and on whether both operands and their strides are aligned to 16 bytes. The bits do
-/// not depend on the other rows.
+/// A row that contains NaN or +inf, or only -inf, gives NaN. Results below 2^-126 become 0. The bits of a
+/// result row depend on the row length, and on whether both operands and their strides are aligned to 16
+/// bytes. The bits of a result row do not depend on the other rows.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if `y` overlaps `x`.

@@ -14,7 +14,8 @@ const OP: &str = "softmax_backward";
 
 /// Launch configurations by row length. Rows that do not fit in the registers of a block are read twice, by
 /// blocks of 512 threads. The forward pass uses 1024 threads. In the backward pass, a thread reads two
-/// operands, `y` and `dy`. It therefore needs twice the registers and has twice the loads in flight.
+/// operands, `y` and `dy`. A thread of the backward pass therefore needs twice the registers and has twice
+/// the loads in flight.
 const LADDER: Ladder =
     Ladder { short: SHORT_ROWS, in_registers: TWO_OPERANDS, blocks_up_to: u32::MAX, reread: 512 };
 /// A function that launches a kernel of this op.
@@ -34,7 +35,7 @@ const KERNELS: RowKernels<SoftmaxBackwardKernel> = RowKernels {
 /// is computed in f32 and rounded once.
 ///
 /// `y`, `dy` and `dx` have the same shape and dtype. These tensors must be viewable as `[n, m, columns]`
-/// without a copy, with the same `n` and `m`. The bits of a row do not depend on the other rows.
+/// without a copy, with the same `n` and `m`. The bits of a result row do not depend on the other rows.
 ///
 /// # Errors
 /// Returns the errors of [`softmax`](crate::softmax).

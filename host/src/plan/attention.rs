@@ -11,7 +11,7 @@ pub(crate) fn block_shape(blocks: u32, threads: u32) -> Launch {
     Launch::of([blocks, 1, 1], [threads, 1, 1])
 }
 
-/// The tensor whose rows are divided into tiles: queries or keys. One block processes each tile.
+/// The tensor whose rows are divided into tiles: queries or keys. Each tile is processed by one block.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum TiledRows {
     Queries,
@@ -19,8 +19,9 @@ pub(crate) enum TiledRows {
 }
 
 impl AttentionLayout {
-    /// Returns whether the call can use the specialized attention kernels. These kernels support no mask, no
-    /// softcap and no very small scale. The kernels also require rows that can be read in 16-byte vectors.
+    /// Returns whether the specialized attention kernels support the call. These kernels support no mask and
+    /// no softcap. The scale must not be smaller than `MIN_SCALE`, and kernels must be able to read the rows
+    /// in 16-byte vectors.
     pub(crate) fn is_plain(&self) -> bool {
         self.mask.is_none() && self.softcap == 0.0 && self.vector && self.scale >= MIN_SCALE
     }
@@ -32,9 +33,9 @@ impl AttentionLayout {
             TiledRows::Queries => (self.queries, self.heads),
             TiledRows::Keys => (self.keys, self.kv_heads),
         };
-        // The last tile of each packed sequence may be partly filled. So may the last tile of the padding
-        // after the last sequence. Count one additional tile per sequence, and one additional tile for the
-        // padding.
+        // The last tile of each packed sequence may be partly filled. Tokens after the last sequence
+        // (padding) may also end with a partly filled tile. Count one additional tile per sequence, and one
+        // additional tile for the padding.
         let (tiles, batches) = match self.cu_seqlens {
             Some(_) => (there / rows + self.batches + 1, 1),
             None => (there.div_ceil(rows), self.batches),

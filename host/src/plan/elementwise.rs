@@ -1,5 +1,5 @@
-//! Launch plans for element-wise ops. A plan treats the operands as rows. It divides a row into parts, which
-//! are packs (16-byte vectors) or single elements, and assigns parts to threads.
+//! Launch plans for element-wise ops. A plan treats the operands as rows, and divides each row into parts. A
+//! part is a pack (16-byte vector) or a single element. The plan assigns the parts to threads.
 use crate::launch::launch_override;
 use crate::library::LaunchSite;
 use cuda_std::row::Rows;
@@ -10,17 +10,19 @@ use crate::operands::rows::{Operand, RowLayout};
 use crate::{Device, Error, Result, Stream};
 use kernels_gpu::elementwise::partition::{Divisor, Extent};
 
-/// Number of columns per row if all operands are contiguous. The plan then ignores the shape and divides the
-/// elements into rows of this length.
+/// Number of columns per row if all operands are contiguous. In this case, a plan ignores the shape of the
+/// operands, and divides the elements into rows of this length.
 const RUN: u64 = 1 << 20;
-/// Maximum number of parts (16-byte packs or elements) per launch and per row. A kernel adds the number of
-/// its threads to the index of a part. With this limit, the sum stays below 2^31.
+/// Maximum number of parts (16-byte packs or elements) per launch and per row. To get the index of its next
+/// part, a thread adds the number of threads per block to the index of its part. With this maximum, the sum
+/// stays below 2^31.
 const MAX_SPLITS: u64 = 1 << 30;
 
 /// An element-wise launch.
 pub(crate) struct Elementwise<const N: usize> {
     pub layout: RowLayout<N>,
-    /// Extent of the first launch. [`Self::launch`] sets the parts.
+    /// The range of elements for a launch. The function [`Self::launch`] sets the number of parts and the
+    /// first part.
     extent: Extent,
     /// Total number of parts. A part is a 16-byte vector, or an element if the rows cannot be read in such
     /// vectors.
@@ -32,8 +34,7 @@ impl<const N: usize> Elementwise<N> {
     /// operands are contiguous, the plan ignores their rows and treats the elements as one sequence. If
     /// `keep_rows` is true, the plan always keeps the rows, for example because a bias is added to each row.
     ///
-    /// `aligned` says whether tensors that are not among the operands, such as a bias, support 16-byte vector
-    /// access.
+    /// `aligned` says whether kernels can read other tensors, such as a bias, in 16-byte vectors.
     pub fn of(
         op: &'static str,
         device: &Device,
@@ -100,13 +101,15 @@ impl<const N: usize> Elementwise<N> {
         Self { parts: elements / u64::from(len), layout, extent }
     }
 
-    /// Calls `launch` with three arguments: the kernel; a `LaunchSite` (device, stream, launch shape and
-    /// element type) with `threads` threads per block; and the extent of the launch. The kernel is
-    /// `vector_pack`, or `any_layout` if the rows cannot be read in 16-byte vectors. If there are no
-    /// elements, nothing is launched.
+    /// Calls the function `launch` with three arguments:
     ///
-    /// More than 2^30 parts (16-byte packs or elements) need several launches. The extent tells a kernel
-    /// which parts it processes.
+    /// - the kernel, which is `vector_pack`, or `any_layout` if the rows cannot be read in 16-byte vectors;
+    /// - a `LaunchSite` (device, stream, launch shape and element type) with `threads` threads per block;
+    /// - the extent (the range of elements that the kernel processes).
+    ///
+    /// More than 2^30 parts (16-byte packs or elements) need several launches. In this case, the function
+    /// calls `launch` several times with different extents. If there are no elements, it does not call
+    /// `launch`.
     pub fn launch<K: Copy>(
         &self,
         device: &Device,

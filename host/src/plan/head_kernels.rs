@@ -10,11 +10,12 @@ use crate::library::LaunchSite;
 pub(crate) type HeadKernel =
     unsafe fn(LaunchSite, HeadsOperand, HeadsOperand, Rotary, HeadParams) -> Result<()>;
 
-/// The kernels of one op on queries and keys. A launch tries the kernels in the order of the fields.
+/// The kernels of one op on queries and keys. A call uses the first kernel, in the order of the fields, that
+/// supports its tensors.
 pub(crate) struct HeadKernels {
-    /// Kernels for heads of 64 or 128 columns. A thread has four columns in the first half of a head, and the
-    /// corresponding four columns in the second half. The thread therefore has both columns of every pair
-    /// that `rotate_half` combines.
+    /// Kernels for heads of 64 or 128 columns. A thread processes four columns in the first half of a head,
+    /// and the corresponding four columns in the second half. The function `rotate_half` combines such pairs
+    /// of columns, so each thread has both columns of its pairs.
     pub halves: Option<HalfSplitKernels>,
     /// Kernel for heads of 128 columns if each head has its own rotation angles. A thread loads the angles
     /// once, and uses these angles for a query head and a key head.
@@ -36,10 +37,11 @@ pub(crate) struct HeadKernels {
     pub stages: bool,
 }
 
-/// Kernels in which a thread has four columns in each half of a head.
+/// Kernels for heads of 64 or 128 columns, in which a thread processes four columns in each half of a head.
 pub(crate) struct HalfSplitKernels {
-    /// The kernels for 64 and for 128 columns. An entry is `None` if its kernel would add squares in a
-    /// different order than the norm module whose results the op reproduces.
+    /// Two kernels: the first for 64 columns, the second for 128 columns. An op reproduces the results of a
+    /// norm module, so it must add the squares in the same order as this module. An entry is `None` if its
+    /// kernel would use a different order.
     pub kernels: [Option<HeadKernel>; 2],
     /// Number of heads whose columns a lane processes in one step.
     pub together: u32,
@@ -47,10 +49,10 @@ pub(crate) struct HalfSplitKernels {
     pub min_columns: u32,
 }
 
-/// A kernel that keeps rows in registers.
+/// A kernel that keeps rows in the registers of a block.
 pub(crate) struct BlockKernel {
     pub kernel: HeadKernel,
-    /// Tiles of the longest row that the kernel supports.
+    /// Maximum row length that the kernel supports, in tiles.
     pub tiles: u32,
 }
 

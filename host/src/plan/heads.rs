@@ -1,7 +1,7 @@
 //! Launch plans for `rope` and `qk_norm_rope`, the ops on the heads of queries and keys.
 //!
-//! An op has several kernels, ordered from the fastest to the most general. A launch checks its operands and
-//! uses the first kernel that supports these operands. The block sizes were chosen on an H200
+//! An op has several kernels, ordered from the fastest to the most general. A call checks its operands and
+//! launches the first kernel that supports these operands. The block sizes were chosen on an H200
 //! (`benches/results`).
 use crate::launch::launch_override;
 use kernels_gpu::heads::block_registers::{TEAM, TILE};
@@ -22,7 +22,7 @@ const WARPS: u32 = 16 << 10;
 const BLOCKS: u32 = 1 << 10;
 /// Number of warps per block for the kernels `halves` and `qk`, which process heads of 64 or 128 columns.
 const BLOCK_WARPS: u32 = 8;
-/// The checked operands of a launch.
+/// The checked operands of a call of `rope` or `qk_norm_rope`.
 pub(crate) struct CheckedHeads {
     pub operands: [HeadsOperand; 2],
     pub rotary: Rotary,
@@ -30,8 +30,8 @@ pub(crate) struct CheckedHeads {
     pub dtype: Dtype,
     /// Number of batches, tokens per batch, and columns per head.
     pub extent: [i64; 3],
-    /// The device's launch override (launch parameters set by the caller). Its fields replace the default
-    /// launch parameters, which are constants in this file.
+    /// The launch override of the device (launch parameters set by the caller). A field of the override
+    /// replaces a default launch parameter, which is a constant in this file.
     pub over: LaunchOverride,
 }
 
@@ -46,7 +46,7 @@ struct HeadLaunch {
 }
 
 impl HeadLaunch {
-    /// Returns the launch configuration with `blocks` blocks in x.
+    /// Returns the launch configuration with `blocks` blocks in the x dimension of the grid.
     fn shape(&self, blocks: u32) -> Launch {
         let [y, z] = self.grid_yz;
         Launch::of([blocks, y, z], self.block)
@@ -97,7 +97,7 @@ impl CheckedHeads {
         })
     }
 
-    /// Launches the first of the op's kernels that takes these heads.
+    /// Launches the first kernel of the op that supports these queries and keys.
     pub fn launch(
         &self,
         op: &'static str,
@@ -138,17 +138,17 @@ impl CheckedHeads {
         unsafe { (plan.kernel)(site, q, k, rotary, plan.p) }
     }
 
-    /// Returns the plan of the first kernel that supports these operands. A launch override (launch
-    /// parameters set by the caller) can skip the first kernels. Tests and the tool `tune` use this to run a
-    /// later kernel.
+    /// Returns the launch plan of the first kernel that supports these operands. A launch override (launch
+    /// parameters set by the caller) can skip kernels at the start of the list. With such an override, tests
+    /// and the tool `tune` run the later kernels.
     fn plan(&self, kernels: &HeadKernels, p: HeadParams) -> HeadLaunch {
         let plans = [Self::halves, Self::qk, Self::block, Self::rotated, Self::warp];
         let mut able = plans.iter().filter_map(|plan| plan(self, kernels, p));
         able.nth(self.over.skip).unwrap_or_else(|| self.rows(kernels, p))
     }
 
-    /// Minimum number of warps among which a launch divides the heads of all tokens. If there are few heads,
-    /// a launch may have fewer warps.
+    /// Minimum number of warps among which a launch divides the heads of all tokens. If there are too few
+    /// heads, a launch has fewer warps.
     fn warps(&self) -> u32 {
         self.over.parallelism.unwrap_or(WARPS)
     }
@@ -170,9 +170,9 @@ impl CheckedHeads {
         self.present().all(|operand| i64::from(operand.cols) == self.extent[2])
     }
 
-    /// Returns whether the kernels that rotate all columns of a head can run. The call must either rotate all
-    /// columns with angles from tables, or rotate no columns. The tensors must support access to four
-    /// elements at a time. The number of batches must be at most [`MAX_GRID_YZ`], because it is a grid
+    /// Returns whether the call can use the kernels that rotate all columns of a head. The call must either
+    /// rotate all columns with angles from tables, or rotate no columns. The tensors must support access to
+    /// four elements at a time. The number of batches must be at most [`MAX_GRID_YZ`], because it is a grid
     /// dimension.
     fn plain(&self) -> bool {
         let Rotary { dim, angles, .. } = self.rotary;
@@ -192,7 +192,7 @@ impl CheckedHeads {
             && self.present().all(|operand| operand.x.is_vec8s(size) && operand.y.is_vec8s(size))
     }
 
-    /// Returns a plan with the grid `[tokens, blocks, batches]`.
+    /// Returns a launch plan for a grid of size `[tokens, blocks, batches]`.
     fn of_tokens(&self, kernel: HeadKernel, p: HeadParams, blocks: u32, block: [u32; 3]) -> HeadLaunch {
         let grid_yz = [blocks, self.extent[0] as u32];
         HeadLaunch { kernel, p, blocks: self.extent[1] as u64, grid_yz, block }
@@ -205,7 +205,7 @@ impl CheckedHeads {
             128 => kernels[1]?,
             _ => return None,
         };
-        // The kernel keeps the stride of four heads in 32 bits.
+        // The kernel stores four times the head stride as a signed 32-bit integer.
         let near = |operand: &HeadsOperand| {
             [operand.x, operand.y].iter().all(|heads| heads.head_stride.abs() < 1 << 29)
         };
@@ -243,8 +243,8 @@ impl CheckedHeads {
         let BlockKernel { kernel, .. } = kernels.block.iter().find(|kernel| cols <= kernel.tiles * TILE)?;
         let one_row =
             self.present().all(|operand| operand.cols == operand.heads * p.dim && operand.cols % 8 == 0);
-        // This kernel can rotate a row only in two cases. In the first case, columns whose distance is one
-        // tile (`TILE` columns) use the same angles. In the second case, the row is a single head.
+        // This kernel can rotate a row only in two cases. In the first case, columns that are one tile
+        // (`TILE` columns) apart use the same angles. In the second case, the row is a single head.
         let repeats = TILE.is_multiple_of(p.dim) && !self.rotary.by_head();
         let one_head = p.dim > TILE && self.apart();
         if !self.interleaved_partners()

@@ -1,5 +1,5 @@
-//! The L2 policy of a launch. It says which inputs a kernel loads with `evict_last`, and which blocks reset
-//! their cache lines to normal eviction priority (demote them).
+//! The L2 policy of a launch. The policy says whether a kernel loads its inputs with `evict_last`. It also
+//! says which blocks reset their cache lines to normal eviction priority (demote them).
 use cuda_std::l2::L2Policy;
 
 use crate::Device;
@@ -9,10 +9,10 @@ use crate::operands::rows::RowLayout;
 impl<const N: usize> RowLayout<N> {
     /// Returns the L2 policy for a launch that reads the rows of the operands `inputs` once.
     ///
-    /// If these rows are larger than L2, the kernel loads them with `evict_last`. The last blocks of the
-    /// launch reset their cache lines to normal eviction priority after they have written their results.
-    /// Together, these last blocks read half as many bytes as L2 has. A quarter of L2, or all of L2, gives
-    /// the same times as half (docs/internals/launch-configuration.md).
+    /// If these rows are together larger than L2, the kernel loads them with `evict_last`. The last blocks of
+    /// the launch reset their cache lines to normal eviction priority after they have written their results.
+    /// Together, these last blocks read half as many bytes as L2 can store. In measurements, a quarter of L2
+    /// and all of L2 gave the same times as half of L2 (docs/internals/launch-configuration.md).
     ///
     /// Launches with thread block clusters use the default L2 policy, because `evict_last` does not make
     /// these launches faster.
@@ -90,7 +90,7 @@ mod tests {
 ";
     cuda_std::entry!(@only(sm_90) policies<T: [f32]>(out: *mut i64) => ());
 
-    /// The test passes without a check if there is no GPU with L2 policies.
+    /// Without a GPU that supports L2 policies, this test passes without a check.
     #[test]
     fn a_policy_is_what_the_gpu_makes() {
         let recent = |device: &Device| device.capability() >= Some((9, 0));

@@ -14,7 +14,7 @@ use crate::{Device, Error, Result};
 
 /// Launch configurations for rows of up to 128 packs (16-byte vectors), for all ops that keep a row in
 /// registers. Latency dominates the time of such short rows. Therefore many threads share a row, and most
-/// threads keep only 2 packs.
+/// threads keep only 2 packs in registers.
 ///
 /// For rows of 64 packs, a block has 128 threads instead of 64. With 64 threads, a block would have only two
 /// rows, and the time would depend on how fast the GPU starts blocks.
@@ -29,16 +29,16 @@ const FEW_PACKS: &[Rung] = &[
 ];
 
 /// Launch configurations for rows of 129 to 2048 packs (16-byte vectors), for ops that reduce a row once or
-/// twice. For longer rows, each op has its own table.
+/// twice. For longer rows, each op has a separate table.
 ///
-/// Most threads keep 4 packs, which puts enough loads in flight. The thread counts fit the row lengths of
-/// common models, so that no thread has unused packs. The thread counts were chosen on sm_90 with the tools
-/// `tune` and `bench.py` (benches/results/latest/nvidia-h200). docs/internals/launch-configuration.md
-/// explains why sm_75 and sm_80 use the same table.
+/// Most threads keep 4 packs, so that enough loads are in flight. The thread counts fit the row lengths of
+/// common models, so that every thread has the same number of packs. The thread counts were chosen on sm_90
+/// with the tools `tune` and `bench.py` (benches/results/latest/nvidia-h200).
+/// docs/internals/launch-configuration.md explains why sm_75 and sm_80 use the same table.
 ///
-/// The number of threads determines the order of the sums. Ops that use this table therefore give bitwise
-/// equal results for equal rows. For example, `add_rms_norm` gives the same bits as an addition followed by
-/// `rms_norm`.
+/// The number of threads determines the order in which the elements of a row are added. Ops that use this
+/// table therefore give bitwise equal results for equal rows. For example, `add_rms_norm` gives the same bits
+/// as an addition followed by `rms_norm`.
 pub(crate) const SHORT_ROWS: &[Rung] = &[
     rung(192, 4, 64, 64),
     rung(256, 2, 128, 128),
@@ -65,7 +65,7 @@ pub(crate) struct RegisterRungs {
     /// threads, so two blocks of 512 threads run at the same time. While the first block reduces its row, the
     /// second block can load a row.
     pub sm75: &'static [Rung],
-    /// Rungs for sm_80 and newer, and for the CPU executor.
+    /// Launch configurations for sm_80 and newer, and for the CPU executor.
     pub sm80: &'static [Rung],
     /// Additional launch configurations for sm_90 and newer, in which the blocks of a thread block cluster
     /// share a row.
@@ -95,23 +95,23 @@ pub(crate) const ONE_OPERAND: RegisterRungs = RegisterRungs {
 };
 
 /// Launch configurations for ops that read two operands, for rows of more than 2048 packs (16-byte vectors).
-/// A thread keeps 4 packs of each operand, which are as many bytes as 8 packs of one operand. On sm_75 there
-/// are no such configurations. A block on sm_75 has 512 threads, whose registers are too small for two rows
-/// of more than 2048 packs.
+/// A thread keeps 4 packs of each operand, which are as many bytes as 8 packs of one operand. On sm_75, there
+/// are no such configurations. There, a block has at most 512 threads, which do not have enough registers for
+/// two rows of more than 2048 packs.
 pub(crate) const TWO_OPERANDS: RegisterRungs =
     RegisterRungs { sm75: &[], sm80: &[rung(3_072, 4, 768, 768), rung(4_096, 4, 1_024, 1_024)], sm90: &[] };
 
 /// The launch configurations of an op whose blocks or thread block clusters keep rows in registers.
 pub(crate) struct Ladder {
-    /// Rungs for rows of 129 to 2048 packs.
+    /// Launch configurations for rows of 129 to 2048 packs (16-byte vectors).
     pub short: &'static [Rung],
-    /// Rungs for longer rows that fit in registers.
+    /// Launch configurations for longer rows that fit in registers.
     pub in_registers: RegisterRungs,
     /// Maximum row length, in packs (16-byte vectors), that a single block processes on architectures with
     /// thread block clusters. A cluster processes longer rows.
     pub blocks_up_to: u32,
-    /// Threads per block for rows that are too long for all launch configurations. The kernel reads such a
-    /// row twice.
+    /// Threads per block for rows that are too long for all launch configurations. The kernel for these rows
+    /// reads each row twice.
     pub reread: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Launch plans: which kernel runs, and in which launch configuration.
+//! Launch plans. A plan says which kernel runs, and in which launch configuration.
 pub(crate) mod attention;
 pub(crate) mod elementwise;
 pub(crate) mod head_kernels;

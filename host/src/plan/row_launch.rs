@@ -1,12 +1,12 @@
-//! Launches of row ops. One team of threads processes each row.
+//! Launches of row ops such as `softmax`. A team (threads that share a row) processes each row.
 use crate::launch::Rung;
 use crate::library::LaunchSite;
 use crate::operands::rows::RowLayout;
 use crate::{Device, Error, Launch, Result, Stream};
 
-/// Calls `launch` with a `LaunchSite` (device, stream, launch shape and element type). In the launch, a team
-/// (threads that share a row) processes each row of `layout`. If there are no rows, `launch` is not called.
-/// `carveout` is the shared memory carveout in percent.
+/// Calls the function `launch` with a `LaunchSite` (device, stream, launch shape and element type). In this
+/// launch, a team (threads that share a row) processes each row of `layout`. If there are no rows, `launch`
+/// is not called. `carveout` is the shared memory carveout in percent.
 pub(crate) fn launch_rows<const N: usize>(
     op: &'static str,
     device: &Device,

@@ -1,8 +1,8 @@
-//! Launch plans for the norm kernels that read four elements (a vec4) at a time: kernel, threads, shared
-//! memory and parameters.
+//! Launch plans for the norm kernels that read four elements (a vec4) at a time. A plan has the kernel, the
+//! numbers of threads, the shared memory and the kernel parameters.
 //!
-//! A tile is the part of a row that one warp reads per step: [`TILE`] columns. A norm reads each row in more
-//! than one pass. Between the passes, the row stays in registers or in shared memory.
+//! A tile is the part of a row that one warp reads per step: [`TILE`] (128) columns. A norm reads each row in
+//! more than one pass. Between the passes, the row stays in registers or in shared memory.
 use crate::launch::launch_override;
 use cuda_std::row::Rows;
 use cuda_std::vec4::TILE;
@@ -32,23 +32,24 @@ choices! { Norm: Rms, Layer; }
 /// Threads per row. With one warp per row, the oxiwarp kernels add the columns in the same order as torch's
 /// norm kernel.
 const TEAM_THREADS: u32 = 32;
-/// Rows per block if they fit in shared memory. The rows of a block do not depend on each other, so more rows
-/// per block have no advantage. More rows per block have a disadvantage: with larger blocks, fewer SMs are
-/// busy in the last wave.
+/// Rows per block if that many rows fit in shared memory. The rows of a block do not depend on each other, so
+/// a block with more rows has no advantage. Such a block has a disadvantage: with larger blocks, fewer SMs
+/// are busy in the last wave.
 const TEAMS: u32 = 4;
 /// Rows per block if rows stay in registers.
 const ROWS_PER_BLOCK_IN_REGISTERS: u32 = 2;
 /// Shared memory carveout in percent for kernels that stage rows in shared memory. The rest of the SM's
-/// memory is L1, which caches scales and shifts. With a carveout of 100 %, L1 was too small at 5120 columns:
-/// every row loaded its scales and shifts from L2.
+/// memory is L1, which caches scales and shifts. With a carveout of 100 %, L1 was too small for rows of 5120
+/// columns. Every row then loaded its scales and shifts from L2.
 const CARVEOUT: u32 = 57;
-/// Shared memory carveout in percent if the warps of a block share one row. Fewer rows are then in shared
-/// memory at once than with one row per warp. This value was the fastest at 2048, 3072 and 5120 columns.
+/// Shared memory carveout in percent for kernels in which the warps of a block share one row. Compared with
+/// kernels that have one row per warp, fewer rows are in shared memory at the same time. This value was the
+/// fastest at 2048, 3072 and 5120 columns.
 const CARVEOUT_OF_BLOCKS: u32 = 44;
 /// Shared memory carveout in percent for two kinds of kernels. The first kind keeps a row in the registers of
-/// a warp. The second kind keeps a row in the registers of a block and also in shared memory.
+/// a warp. The second kind keeps a row in the registers of a block, and also in shared memory.
 ///
-/// Kernels that use shared memory only for the reduction across warps do not set a carveout.
+/// Other kernels use shared memory only for the reduction across warps. These kernels do not set a carveout.
 const CARVEOUT_IN_REGISTERS: u32 = 30;
 /// Bytes of shared memory that the warps of one row use for a reduction.
 const SCRATCH_BYTES: u32 = 4 * NormParams::SHARING;
@@ -66,24 +67,25 @@ pub(crate) struct NormLaunch {
     pub staged_vec4: u32,
 }
 
-/// How a kernel reads its rows, and where it keeps a row between two passes. Each kernel is compiled for one
-/// type that implements the trait [`Access`](cuda_std::vec4::Access). This enum has one variant per type.
+/// How a kernel reads its rows, and where the kernel keeps a row between two passes. Each kernel is compiled
+/// for one type that implements the trait [`Access`](cuda_std::vec4::Access). This enum has one variant for
+/// each of these types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// One element at a time.
+    /// The kernel reads one element at a time.
     Scalar,
-    /// Four elements at a time.
+    /// The kernel reads four elements at a time.
     Vectorized,
-    /// The row consists of whole tiles of 128 columns. Each warp has its own row, and keeps it in shared
-    /// memory between two passes.
+    /// The row consists of whole tiles of 128 columns. Each warp has its own row, and keeps this row in
+    /// shared memory between two passes.
     WholeTiles,
-    /// The row consists of whole tiles of 128 columns. Each block has one row, and keeps it in shared memory
-    /// between two passes.
+    /// The row consists of whole tiles of 128 columns. Each block has one row, and keeps this row in shared
+    /// memory between two passes.
     BlockTiles,
-    /// The row consists of this number of tiles (of 128 columns). One warp keeps the row in registers.
+    /// The number of tiles (of 128 columns) in a row. One warp keeps the row in registers.
     WarpRegisters(u32),
-    /// The row consists of four times this number of tiles (of 128 columns). The four warps of a block keep
-    /// the row in registers.
+    /// A quarter of the number of tiles (of 128 columns) in a row. The four warps of a block keep the row in
+    /// registers.
     BlockRegisters(u32),
     /// Like [`Self::BlockRegisters`], and the row is also staged in shared memory.
     BlockRegistersStaged(u32),
@@ -95,8 +97,8 @@ impl Access {
         matches!(self, Self::BlockTiles | Self::BlockRegisters(_) | Self::BlockRegistersStaged(_))
     }
 
-    /// Returns whether a kernel with this access supports the length of the rows. The caller has checked that
-    /// rows consist of whole tiles.
+    /// Returns whether a kernel that reads rows in this way supports the length of the rows. The caller has
+    /// checked that the rows consist of whole tiles (of 128 columns).
     fn can<const N: usize>(self, layout: &RowLayout<N>) -> bool {
         let tiles = layout.cols / TILE;
         match self {
@@ -108,8 +110,8 @@ impl Access {
         }
     }
 
-    /// Returns whether a kernel with this access is faster than `WholeTiles`, which supports all rows of
-    /// whole tiles. Measured on an H200:
+    /// Returns whether a kernel with this access is faster than a kernel with `WholeTiles`. A `WholeTiles`
+    /// kernel has one row per warp and keeps the rows in shared memory. Measured on an H200:
     ///
     /// - Kernels that keep rows in the registers of a warp or a block are always faster.
     /// - A block that keeps its row in shared memory is faster for rows of 4096 columns or more. Such a block
@@ -124,7 +126,7 @@ impl Access {
         }
     }
 
-    /// Returns the access argument for a kernel that supports several accesses.
+    /// Returns the value of the kernel parameter `access`, for kernels that support several kinds of access.
     fn argument(self) -> RowAccess {
         match self {
             Self::Scalar => RowAccess::SCALAR,
@@ -134,14 +136,14 @@ impl Access {
     }
 }
 
-/// A kernel for a subset of the rows of whole tiles.
+/// A kernel for some of the rows that consist of whole tiles (of 128 columns).
 #[derive(Clone, Copy)]
 pub(crate) struct TileKernel<K> {
     pub kernel: K,
-    /// The kernel's access, which determines the rows that it supports.
+    /// How the kernel reads and keeps rows. The access determines which row lengths the kernel supports.
     pub access: Access,
-    /// The operands that the kernel supports: which operands are present, and their dtypes. `None` means that
-    /// the kernel supports all combinations.
+    /// The form of the operands that the kernel supports. The form says which operands are present, and which
+    /// dtypes they have. `None` means that the kernel supports all forms.
     pub form: Option<OperandForm>,
 }
 
@@ -185,7 +187,7 @@ pub(crate) struct Vec4Launch<K> {
 
 impl<K: Copy> Vec4Launch<K> {
     /// Plans the launch for the rows of `layout`. If a row fits in registers or shared memory, the kernel
-    /// keeps it there between two passes. Fails if `eps` is negative or not finite.
+    /// keeps the row there between two passes. Fails if `eps` is negative or not finite.
     pub fn of<const N: usize>(
         op: &'static str,
         device: &Device,
@@ -210,9 +212,10 @@ impl<K: Copy> Vec4Launch<K> {
         let any = (if layout.vec4s { Access::Vectorized } else { Access::Scalar }, kernels.any);
         let able =
             |access: Access| is_whole && access.can(layout) && (may_synchronize || !access.is_block_shared());
-        // The general kernel branches at run time on the dtype and layout of its operands. If the op has no
-        // separate kernel for rows of whole tiles, specialized kernels compete only with this general kernel.
-        // They are at least as fast, so `is_faster` need not decide.
+        // The general kernel branches at run time on the dtype and layout of its operands. Specialized
+        // kernels are therefore at least as fast as the general kernel. If the op has no separate kernel for
+        // rows of whole tiles, specialized kernels compete only with the general kernel. In this case,
+        // `is_faster` need not decide.
         let looks_up = kernels.whole.is_none();
         let special = |first| {
             let takes = move |kernel: &&TileKernel<K>| {
@@ -258,8 +261,8 @@ impl<K: Copy> Vec4Launch<K> {
         Ok(Self { params, kernel, rung, carveout })
     }
 
-    /// Calls `launch` with the planned kernel and a `LaunchSite` (device, stream, launch shape and element
-    /// type). If there are no rows, `launch` is not called.
+    /// Calls the function `launch` with the planned kernel and a `LaunchSite` (device, stream, launch shape
+    /// and element type). If there are no rows, `launch` is not called.
     pub fn launch<const N: usize>(
         &self,
         op: &'static str,

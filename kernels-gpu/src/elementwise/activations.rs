@@ -1,12 +1,12 @@
-//! Activation functions: values, or values and derivatives, for the elements of a pack (a 16-byte vector).
+//! Computes activation functions and their derivatives for the elements of a pack (a 16-byte vector).
 //!
-//! A kernel receives the function as an argument, so that one kernel serves all functions. All threads of a
-//! launch have the same function and take the same branch, so warps do not diverge.
+//! A kernel receives the function as an argument, so that one kernel serves all functions of this module. All
+//! threads of a launch compute the same function and take the same branch, so warps do not diverge.
 //!
 //! Rounding follows torch. torch computes some functions, such as GELU, in one kernel. This module computes
 //! these functions in f32 with the functions of CUDA's [`libdevice`](cuda_std::libdevice), and rounds once.
-//! Models write other functions, such as `x * sigmoid(1.702 * x)`, as a chain of torch operators. This module
-//! rounds the result of each operator to the element type.
+//! Models write other functions, such as `x * sigmoid(1.702 * x)`, as a sequence of torch operators. For
+//! these functions, this module rounds the result of each operator to the element type.
 use core::f32::consts::{FRAC_1_SQRT_2, LN_2, LOG2_E};
 
 use cuda_std::libdevice::{Erf, tanh};
@@ -23,8 +23,8 @@ use super::rounded_chain::{RoundedVec, gelu_fast, gelu_new, gelu_quick, over_one
 pub struct Function {
     /// The function: [`Function::GELU`] or another constant of this type.
     pub kind: u32,
-    /// Linear coefficient of [`Function::SIGMOID`]. It is 0 for functions that [`Function::once`] returns
-    /// unchanged.
+    /// Linear coefficient of the formula [`Function::SIGMOID`]. The coefficient is 0 for functions that the
+    /// method [`Function::once`] returns unchanged.
     pub linear: f32,
     /// Cubic coefficient of [`Function::SIGMOID`].
     pub cubic: f32,
@@ -59,7 +59,8 @@ impl Function {
     pub const SIGMOID: u32 = 7;
     /// `x` if it is above the threshold, else 0.
     pub const FATRELU: u32 = 8;
-    /// The function that the kernel is compiled for. Such a kernel does not read this struct.
+    /// A placeholder for kernels that are compiled for a single function. Such a kernel does not read this
+    /// struct.
     pub const COMPILED: u32 = 9;
 
     const fn of(kind: u32) -> Self {

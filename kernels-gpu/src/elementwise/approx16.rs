@@ -1,14 +1,14 @@
-//! Activation functions for 16-bit types. They take half as many instructions as CUDA's library functions.
-//! Their accuracy is lower but sufficient: a bf16 result has only 8 significant bits and an f16 result 11,
-//! while f32 has 24.
+//! Activation functions for 16-bit types. These functions take half as many instructions as CUDA's library
+//! functions. Their accuracy is lower but sufficient. A bf16 result has only 8 significant bits, and an f16
+//! result has 11. An f32 result of CUDA's library has 24.
 //!
 //! The bf16 functions return the same bits as CUDA's library for all 65,536 inputs. The test
-//! `every_value_has_the_bits_of_the_library` checks this on the CPU, and
+//! `every_value_has_the_bits_of_the_library` checks this equality on the CPU, and
 //! `tests/python/ops/test_activation.py` on a GPU.
 //!
 //! An f16 result has three more significant bits than a bf16 result. Of the functions of this module, only
 //! [`tanh`] is accurate enough for f16. Its callers add 1 to its result before they round, so a small
-//! absolute error is sufficient.
+//! absolute error is harmless, even if the relative error is large.
 use cuda_std::math::{ex2_ftz, rcp_ftz};
 use cuda_std::prelude::*;
 

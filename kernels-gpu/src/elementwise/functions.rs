@@ -1,7 +1,7 @@
-//! The activation functions that a kernel is compiled for.
+//! Selects at compile time which activation functions a kernel can compute.
 //!
-//! One kernel serves all functions of [`Function`]. A function that the models use less often has a kernel of
-//! its own, so that it adds no branch and no register to this kernel.
+//! One common kernel serves all functions of the type [`Function`]. A function that models use less often has
+//! a separate kernel. Such a function therefore adds no branches and no registers to the common kernel.
 use core::f32::consts::LOG2_E;
 
 use cuda_std::math::{ex2_ftz, rcp_ftz};
@@ -11,9 +11,11 @@ use super::activations::Function;
 use super::approx16::{self, is_bf16};
 use super::rounded_chain::{RoundedVec, over_one_plus_exp};
 
-/// The functions of a kernel. The kernel argument [`Function`] selects one of them, if there are several.
+/// The activation functions that a kernel can compute. If there are several, the kernel argument of type
+/// [`Function`] selects one of them.
 pub(crate) trait Functions {
-    /// Computes the function for a pack of type `T`, with the same intermediate roundings as torch.
+    /// Computes the function for a pack (16-byte vector) of type `T`, with the same intermediate roundings as
+    /// torch.
     fn exact<T: Elem>(function: Function, x: RoundedVec<T>) -> RoundedVec<T>;
     /// Computes the function in f32. The caller rounds the values.
     fn fast<T: Elem>(function: Function, x: T::F32Vec) -> T::F32Vec;

@@ -1,5 +1,6 @@
-//! Partition of element-wise operands among threads. Each thread processes one pack (16 bytes) of each
-//! operand. Packs are numbered across row boundaries, so a block may process parts of several rows.
+//! Partition of element-wise operands among threads. Each thread processes one pack (a 16-byte vector) of
+//! each operand. The packs of all rows are numbered in sequence, so a block may process packs of several
+//! rows.
 //!
 //! On an H200, blocks of 128 threads with one pack per thread reach 90 to 104 % of the bandwidth of a copy.
 //! Two or four packs per thread, or blocks that process whole rows, take up to 5 % more time
@@ -14,19 +15,20 @@ use super::rounded_chain::RoundedVec;
 /// Threads per block.
 pub const THREADS: u32 = 128;
 
-/// Cache hint of all loads of this module. It selects coherent loads (`ld.global`). ptxas never moves a
-/// coherent load before `griddepcontrol.wait`, the instruction that waits for earlier launches. The
-/// element-wise kernels therefore need no compiler barrier after this instruction (`Overlap::Plain`).
+/// The cache hint of all loads of this module. The hint selects coherent loads (`ld.global`). ptxas never
+/// moves a coherent load before `griddepcontrol.wait`, the instruction that waits for earlier launches.
+/// Kernels with very short blocks can therefore use the launch mode `Overlap::Plain`, which omits the block
+/// barrier after this instruction.
 const LOAD: Load = Load::Default;
 
-/// Returns the minimum number of blocks per SM for `launch_bounds`. On Turing, this number of blocks has 1024
-/// threads, the maximum per SM. On newer GPUs, the function returns `wanted`.
+/// Returns the minimum number of blocks per SM, for use with `launch_bounds`. On newer GPUs, the result is
+/// `wanted`. On Turing, the result is `1024 / threads`, because a Turing SM runs at most 1024 threads.
 pub(crate) const fn blocks(threads: u32, wanted: u32) -> u32 {
     if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_80"))) { 1024 / threads } else { wanted }
 }
 
-/// A divisor for dividends below 2^31. The host computes a factor and a shift for it. A kernel then divides
-/// with a multiplication, an addition and a shift instead of an integer division.
+/// A divisor for dividends below 2^31. The host computes a factor and a shift for this divisor. A kernel then
+/// divides with a multiplication, an addition and a shift instead of an integer division.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Divisor {
@@ -65,7 +67,7 @@ pub struct Extent {
     pub first_part: u32,
     /// Parts per row.
     pub row: Divisor,
-    /// Rows per group of the outer stride.
+    /// Number of rows per group. Groups are `Rows::outer_stride` elements apart.
     pub group: Divisor,
 }
 
@@ -87,8 +89,8 @@ impl ElementLocation {
     }
 }
 
-/// The elements that one thread processes in each operand. If `VECTOR` is true, they are one pack (16 bytes).
-/// Otherwise they are `Pack::LEN` single elements, at a distance of `blockDim.x` elements.
+/// The elements that one thread processes in each operand. If `VECTOR` is true, these elements are one pack
+/// (16 bytes). Otherwise, the thread has `Pack::LEN` single elements, which are `blockDim.x` elements apart.
 #[derive(Clone, Copy)]
 pub(crate) struct ThreadElements<T, const VECTOR: bool> {
     extent: Extent,
@@ -99,8 +101,8 @@ pub(crate) struct ThreadElements<T, const VECTOR: bool> {
 impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
     const LEN: u32 = Pack::<T>::LEN;
 
-    /// Returns the elements of the calling thread, or `None` if all of them are past the end of the launch's
-    /// range.
+    /// Returns the elements of the calling thread, or `None` if all these elements are past the end of the
+    /// launch's range.
     #[inline(always)]
     pub fn of_thread(extent: Extent) -> Option<Self> {
         let [[thread, ..], [block, ..]] = [thread::index(), thread::block_index()];
@@ -125,7 +127,7 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
         (number < self.extent.parts).then(|| self.location(number))
     }
 
-    /// Loads the thread's elements of an operand. Elements past the end are 0.
+    /// Loads the thread's elements of an operand. Elements past the end of the launch's range are 0.
     ///
     /// # Safety
     /// `rows` contains every row that the launch covers, and no thread writes these rows. If `VECTOR` is
@@ -138,7 +140,7 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
             // inside the range of the launch.
             return Pack::from_words(unsafe { mem::load_u32x4(at.cast(), LOAD) });
         }
-        // SAFETY: the caller passes the rows of the extent.
+        // SAFETY: the caller passes all rows that the launch covers.
         Pack::from_lanes(unsafe { self.lanes::<T>(rows) })
     }
     /// Loads the thread's elements as f32, from an operand whose element type `E` may differ from `T`.
@@ -167,11 +169,11 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
         })
     }
 
-    /// Loads the single value of the row of each of the thread's elements, as f32. `rows` is an operand with
-    /// one column.
+    /// Loads values from `rows`, an operand with one column, as f32. Each of the thread's elements gets the
+    /// value of its row.
     ///
     /// # Safety
-    /// `rows` has the first element of every row that the launch covers, and no thread writes it.
+    /// `rows` has the first element of every row that the launch covers, and no thread writes these elements.
     #[inline(always)]
     pub unsafe fn row_values<E: Elem>(&self, rows: &Rows) -> T::F32Vec {
         // SAFETY: the caller passes the first element of all rows that the launch covers.
@@ -184,7 +186,7 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
         T::F32Vec::from_fn(|i| self.element(i).map_or(0.0, value))
     }
 
-    /// Loads the thread's elements of a bias, which is one row or null.
+    /// Loads the thread's elements of a bias. A bias has one row. If there is no bias, `base` is null.
     ///
     /// # Safety
     /// `base` is null, or the requirements of [`ThreadElements::load`] apply to the row at `base`.
@@ -194,7 +196,8 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
         Bias((!base.is_null()).then(|| unsafe { self.load(&Rows::single(base)) }))
     }
 
-    /// Stores the thread's elements of an operand. Elements past the end are not stored.
+    /// Stores the thread's elements of an operand. Elements past the end of the launch's range are not
+    /// stored.
     ///
     /// # Safety
     /// `rows` contains every row that the launch covers and overlaps no other operand. If `VECTOR` is true,

@@ -1,5 +1,5 @@
-//! Activation functions that models write as a chain of torch operators. Each operator rounds its result to
-//! the element type.
+//! Activation functions that models write as a sequence of several torch operators. Each operator rounds its
+//! result to the element type.
 use core::marker::PhantomData;
 
 use cuda_std::libdevice::{self, exp_add};
@@ -10,8 +10,8 @@ use super::approx16;
 use super::constants::{BETA, KAPPA, QUICK};
 
 /// Returns `x / (1 + e^-y)` in f32. The caller rounds the result to `T`. An IEEE division takes as many
-/// instructions as all other operations of this function. 16-bit types therefore use [`quotient`], which
-/// returns the same 16-bit result.
+/// instructions as all other operations of this function together. For 16-bit types, this function therefore
+/// uses the faster division [`quotient`]. After rounding to 16 bits, both divisions give the same result.
 #[inline(always)]
 pub(crate) fn over_one_plus_exp<T: Elem>(x: T::F32Vec, y: T::F32Vec) -> T::F32Vec {
     let divisors = y.map(|y| exp_add(-y, 1.0));
@@ -66,8 +66,8 @@ impl<T: Elem> RoundedVec<T> {
     }
 }
 
-/// Computes `0.5 * x * (1.0 + tanh(sqrt(2 / pi) * (x + 0.044715 * pow(x, 3.0))))`. aten computes `pow(x, 3)`
-/// as `x * x * x` in `T`.
+/// Computes `0.5 * x * (1.0 + tanh(sqrt(2 / pi) * (x + 0.044715 * pow(x, 3.0))))`. The cube is computed as
+/// `x * x * x` with each product rounded to `T`, because aten computes `pow(x, 3)` in this way.
 #[inline(always)]
 pub(crate) fn gelu_new<T: Elem>(x: RoundedVec<T>) -> RoundedVec<T> {
     let cube = x.times(x).times(x);

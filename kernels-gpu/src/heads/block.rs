@@ -1,12 +1,13 @@
 //! Normalises and rotates (RoPE) rows of queries and keys. The threads that share a row are a team.
 //!
-//! If all heads of a token are normalised together, they are one row. Otherwise, a row is one head that the
-//! kernels in `warp` do not support, because the head has more than 256 columns or is not aligned. The rows
-//! of a token have consecutive numbers. After the first row of a token, the RoPE angles of the token are
-//! therefore in L1.
+//! If all heads of a token are normalised together, they are one row. Otherwise, a row is one head. The
+//! kernels of the module `warp` do not support such a head, because it has more than 256 columns or is not
+//! aligned. The rows of a token have consecutive indices. The first of these rows loads the RoPE angles of
+//! the token, and the other rows then usually find the angles in L1.
 //!
-//! RoPE rotates pairs of columns. For half-split pairs (`rotate_half`), a thread loads the second column of
-//! each pair again. These columns are in L1, because another thread of the team has loaded them before.
+//! RoPE rotates pairs of columns. For half-split pairs (columns `dim / 2` apart), the two columns of a pair
+//! are in different vectors of the row. A thread therefore loads the other column of each pair again. This
+//! load hits L1, because the team has already loaded the whole row.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, LEN, Scalar, is_scalar, is_vector};
 
@@ -18,7 +19,7 @@ use crate::norm::reduce::stats::Stats;
 use crate::norm::reduce::team::TeamCols;
 use crate::norm::reduce::team_row::TeamRow;
 
-/// The row of the calling thread's team.
+/// The row that the calling thread's team (the threads that share a row) processes.
 #[derive(Clone, Copy)]
 pub(crate) struct HeadRow<T> {
     pub x: *const T,
@@ -46,8 +47,8 @@ impl<T: Elem> HeadRow<T> {
     /// the end of the row are read as zero.
     ///
     /// # Safety
-    /// `at` is a column of the row. The row is readable, with the alignment that the access type `A`
-    /// requires.
+    /// `at` is a column of the row. The row is readable. It has the alignment that the access type `A` (how
+    /// many elements one load reads) requires.
     #[inline(always)]
     unsafe fn normed<N: HeadNorm, A: Access>(&self, stats: Stats, at: u32, p: &HeadParams) -> [f32; 4] {
         let columns = Vec4Columns::of_one(at, self.operand.cols);
@@ -104,9 +105,9 @@ impl<T: Elem> HeadRow<T> {
 /// Normalises, rotates and writes the row of the calling thread's team (the threads that share this row).
 ///
 /// # Safety
-/// The safety conditions of [`head_lanes`](super::warp::head_lanes) apply, with two exceptions: any head
-/// dimension is permitted, and the access type `A` determines the required alignment. Heads that are
-/// normalised together are contiguous in memory.
+/// The safety conditions of [`head_lanes`](super::warp::head_lanes) apply, with two exceptions. Any head
+/// dimension is permitted. The access type `A` (how many elements one load reads) determines the required
+/// alignment. Heads that are normalised together are contiguous in memory.
 #[inline(always)]
 pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(
     q: HeadsOperand,
@@ -119,8 +120,8 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(
     let row = HeadRow::<T>::of(q, k, &p, number as u32);
     let HeadsOperand { cols, inv_cols: inv, .. } = row.operand;
     let exists = number < u64::from(p.rows) * u64::from(p.warp_tasks[0] + p.warp_tasks[1]);
-    // SAFETY: the caller passes operands that the host checked. If the team (threads that share a row) has no
-    // row, `x` gets 0 columns.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. If the team (threads that
+    // share a row) has no row, the row `x` is created with 0 columns.
     let x = unsafe { TeamRow::<T, A>::of(row.x, if exists { cols } else { 0 }, p.staged, &mut memory) };
     let by_fours = is_vector::<A>() || cols.is_multiple_of(LEN);
     let stats = N::of_row(&x, &mut memory, TeamCols { count: cols as f32, inv, by_fours }, p.norm);
@@ -128,13 +129,14 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(
         let (at, columns) = (x.first(tile), x.columns(tile));
         if is_scalar::<A>() {
             for at in at..at + columns.count(0) {
-                // SAFETY: `count` keeps `at` inside the row, and no other thread writes this column.
+                // SAFETY: the loop ends before the first column that is not in the row. No other thread
+                // writes the column `at`.
                 unsafe { row.write::<N>(stats, at, &rotary, &p) };
             }
             continue;
         }
-        // SAFETY: the caller passes operands that the host checked. Only the calling team (the threads that
-        // share this row) writes this row.
+        // SAFETY: the host checked the shapes, dtypes and alignment of the operands. Only the calling team
+        // (the threads that share this row) writes this row.
         let (affine, y) = unsafe {
             (
                 AffineRow::<T, A>::of(&row.operand.affine, columns),

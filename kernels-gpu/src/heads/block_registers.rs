@@ -1,5 +1,6 @@
-//! RMSNorm and RoPE of rows that stay in registers. RoPE rotates either all columns or no column. The rotated
-//! pairs are interleaved: each pair has two adjacent columns.
+//! RMSNorm and RoPE of rows. A row stays in registers from its load until the result is written. RoPE rotates
+//! either all columns or no column. The rotated pairs are interleaved: each pair consists of two adjacent
+//! columns.
 //!
 //! If all heads of a token are normalised together, they are one row. Otherwise, a row is one long head. A
 //! block processes the query row and the key row of a token, so that both rows use the same angles from L1.
@@ -21,9 +22,9 @@ use crate::layout::vec8::{LEN, Vec8};
 use crate::norm::reduce::stats::Stats;
 use crate::norm::reduce::team::TeamCols;
 
-/// Threads per row. torch uses 128.
+/// Threads per row. torch's fused RMSNorm kernel uses 128.
 pub const TEAM: u32 = 64;
-/// Columns per tile: one vec8 for each thread of the team.
+/// Columns per tile. A tile has one vec8 (eight columns) for each thread that shares the row.
 pub const TILE: u32 = LEN * TEAM;
 
 /// Normalises, rotates and writes the row of the calling thread's team (the threads that share this row).
@@ -48,8 +49,8 @@ pub(crate) unsafe fn register_rows<T: Elem, const IN_REGISTERS: usize>(
     let ([rank, team, _], [number, _, batch]) = (thread::index(), thread::block_index());
     let operand = if team < p.warp_tasks[0] { &q } else { &k };
     let token = Token { batch, number };
-    // SAFETY: the caller passes operands that the host checked. Only the calling team (the threads that share
-    // this row) writes this row.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. Only the calling team (the
+    // threads that share this row) writes this row.
     unsafe {
         let row = RegisterRow::<T, IN_REGISTERS>::read(operand, token, rank);
         let is_rotated = rotary.rotates(token, 0);
@@ -80,7 +81,7 @@ pub(crate) unsafe fn register_rows<T: Elem, const IN_REGISTERS: usize>(
     }
 }
 
-/// The columns of the team's row that the calling thread has.
+/// The calling thread's columns of a row. The thread shares this row with the other threads of its team.
 struct RegisterRow<T, const IN_REGISTERS: usize> {
     x: [Vec8<T>; IN_REGISTERS],
     y: *mut T,
@@ -139,7 +140,8 @@ impl<T: Elem, const IN_REGISTERS: usize> RegisterRow<T, IN_REGISTERS> {
             unsafe { partial.set(4 * team + rank / 16, even + odd) };
         }
         block::sync();
-        // SAFETY: the team's four slots were written before the barrier.
+        // SAFETY: the four elements of the team (the threads that share this row) were written before the
+        // barrier.
         let of = |warp: u32| unsafe { partial.get(4 * team + warp) };
         let all = (of(0) + of(2)) + (of(1) + of(3));
         Stats { mean: 0.0, inv: rsqrt(all / cols.count + how.eps) }

@@ -1,7 +1,7 @@
-//! Kernel bodies that normalise the heads of queries and keys and apply RoPE, for the ops `qk_norm_rope` and
-//! `rope`.
+//! Bodies of the kernels that normalise the heads of queries and keys, and rotate them by RoPE. The operators
+//! `qk_norm_rope` and `rope` use these kernels.
 //!
-//! The modules differ in the threads that process a head:
+//! Each module assigns threads to heads in a different way:
 //!
 //! - `warp`, `warp_halves`, `warp_own_angles`: the lanes of a warp, or of a part of a warp, share a head.
 //! - `block`, `block_registers`: a team (the threads that share a row) processes a row. A row is a long head,

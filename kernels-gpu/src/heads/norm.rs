@@ -53,7 +53,7 @@ pub(crate) trait HeadNorm: Copy {
         cols: TeamCols,
         how: HeadNormArg,
     ) -> Stats;
-    /// Returns weight and bias for the thread's vec4.
+    /// Returns weight and bias for the thread's vec4 (four columns).
     fn parameters<T: Elem, A: Access>(affine: &AffineRow<T, A>) -> Affine4;
     /// Normalises vectors of four columns, multiplies them by the weight, adds the bias, and rounds after the
     /// steps that `how` selects.

@@ -1,8 +1,8 @@
 //! Norms of heads of 64 or 128 columns. Each lane has four columns in each half of a head.
 //!
-//! The sums are computed in the order of torch's kernels. torch's warp reduction first adds the sums of two
-//! lanes whose columns are half a head apart. In the kernels of this module, one lane has the columns of both
-//! torch lanes, so this addition needs no shuffle.
+//! The sums are computed in the order of torch's kernels. The warp reduction of torch first adds the sums of
+//! two lanes whose columns are half a head apart. In the kernels of this module, one lane has the columns of
+//! both torch lanes, so this addition needs no shuffle.
 use cuda_std::prelude::*;
 
 use super::norm::{Affine4, AsItIs, HeadNorm};
@@ -14,7 +14,8 @@ use crate::norm::affine::Affine;
 use crate::norm::operand::Operand;
 use crate::norm::reduce::stats::Stats;
 
-/// A [`HeadNorm`] in which each lane has a vector of four columns in each half of a head.
+/// A norm of heads ([`HeadNorm`]) for kernels in which each lane has two vectors of four columns, one in each
+/// half of a head.
 pub(crate) trait HalvesNorm: HeadNorm {
     /// Returns the statistics (mean and reciprocal standard deviation) of `HEADS` heads of dimension `DIM`,
     /// 64 or 128. `DIM / 8` lanes share a head. Each lane has two vectors of four columns, `DIM / 2` columns
@@ -47,8 +48,9 @@ impl HalvesNorm for AsItIs {
     }
 }
 
-/// RMSNorm with one of two summation orders: torch's fused kernel, or `x.float().pow(2).mean(-1)`. Use the
-/// second order only for heads of 128 columns, because torch sums shorter rows in a different order.
+/// RMSNorm with one of two summation orders: the order of torch's fused kernel, or the order of
+/// `x.float().pow(2).mean(-1)`. Use the second order only for heads of 128 columns, because torch sums
+/// shorter rows in a different order.
 impl HalvesNorm for Rms {
     #[inline(always)]
     fn of_halves<T: Elem, const DIM: u32, const HEADS: usize>(
@@ -58,7 +60,7 @@ impl HalvesNorm for Rms {
         let mut sums = [0.0; HEADS];
         for head in 0..HEADS {
             // Branch once per head. With one branch for all heads, the compiler would convert the elements of
-            // all heads to f32 before it computes the sums.
+            // all heads to f32 before it computes the sums. The converted elements would occupy registers.
             sums[head] = if how.fused != 0 {
                 pair(x[head], |[a, b, c, d]| fma(d, d, fma(c, c, fma(b, b, a * a))))
             } else {
@@ -76,8 +78,8 @@ impl HalvesNorm for Rms {
 
     #[inline(always)]
     unsafe fn parameters_at<T: Elem>(affine: &Affine, columns: [u32; 2]) -> [Affine4; 2] {
-        // SAFETY: the caller passes a weight that is readable at these columns. `kind` gives its element
-        // type.
+        // SAFETY: the caller passes a weight that is readable at these columns. The field `kind` states its
+        // element type.
         unsafe {
             match affine.weight.kind {
                 OperandKind::ABSENT => [Affine4::NONE; 2],
@@ -100,8 +102,8 @@ unsafe fn weights<E: Elem>(weight: &Operand, columns: [u32; 2]) -> [Affine4; 2] 
     vec4s.map(|vec4| Affine4 { weight: vec4.lanes(), ..Affine4::NONE })
 }
 
-/// Returns the sum of `of(vector)` over a lane's two vectors, which are half a head apart. This addition is
-/// the first step of torch's warp reduction.
+/// Applies the function `of` to each of a lane's two vectors, which are half a head apart, and returns the
+/// sum of the two results. This addition is the first step of torch's warp reduction.
 #[inline(always)]
 fn pair<T: Elem>([near, far]: [Vec4<T>; 2], of: impl Fn([f32; 4]) -> f32) -> f32 {
     of(near.lanes()) + of(far.lanes())

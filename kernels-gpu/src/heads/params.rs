@@ -1,4 +1,4 @@
-//! Arguments of the kernels that normalise and rotate heads: queries and keys, norm, and RoPE.
+//! Arguments of the kernels that normalise the heads of queries and keys, and rotate them by RoPE.
 use cuda_std::warp;
 
 use crate::layout::heads::Heads;
@@ -24,26 +24,28 @@ pub struct HeadNormArg {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Rotary {
-    /// Table of cosines. For [`Rotary::COMPLEX`], cosines and sines alternate in this table. For
-    /// [`Rotary::COUNTED`] and [`Rotary::POSITIONED`], the table contains f32 frequencies.
+    /// Table of cosines. The field `angles` can select different contents. With [`Rotary::COMPLEX`], cosines
+    /// and sines alternate in this table. With [`Rotary::COUNTED`] and [`Rotary::POSITIONED`], the table
+    /// contains f32 frequencies, from which the kernel computes the angles.
     pub cos: Heads,
-    /// Sines. For [`Rotary::POSITIONED`]: f32 positions. Not used for [`Rotary::COMPLEX`] and
-    /// [`Rotary::COUNTED`].
+    /// Table of sines. The field `angles` can select different contents. With [`Rotary::POSITIONED`], the
+    /// table contains the f32 positions of the tokens. With [`Rotary::COMPLEX`] and [`Rotary::COUNTED`], the
+    /// kernel does not read this table.
     pub sin: Heads,
     /// The first rotated token.
     pub first: u32,
-    /// Number of rotated tokens, from token `first` on. RoPE does not change the tokens before or after these
-    /// tokens.
+    /// Number of rotated tokens, from token `first` on. RoPE does not change any other token.
     pub tokens: u32,
-    /// Number of rotated columns per head, which is even. RoPE does not change the columns from `dim` on.
+    /// Number of rotated columns per head, an even number. RoPE rotates the columns 0 to `dim - 1` of a head,
+    /// and does not change its other columns.
     pub dim: u32,
-    /// One of [`Rotary::WIDE`], [`Rotary::NARROW`], [`Rotary::COMPLEX`], [`Rotary::COUNTED`],
-    /// [`Rotary::POSITIONED`].
+    /// Source of the angles: one of [`Rotary::WIDE`], [`Rotary::NARROW`], [`Rotary::COMPLEX`],
+    /// [`Rotary::COUNTED`], [`Rotary::POSITIONED`].
     pub angles: u32,
     /// 1: RoPE rotates half-split pairs, whose columns are `dim / 2` apart (`rotate_half`). 0: it rotates
     /// interleaved pairs, which are adjacent columns.
     pub halves: u32,
-    /// 1: the tables are f32. 0: they have the element type.
+    /// 1: the tables are f32. 0: the tables have the element type of queries and keys.
     pub single: u32,
     /// 1: RoPE rounds its two products and their sum to the element type. 0: it rounds only the sum.
     pub round_each: u32,
@@ -52,16 +54,18 @@ pub struct Rotary {
 }
 
 impl Rotary {
-    /// Two tables with one entry per rotated column.
+    /// Cosines and sines are in two tables, with one entry per rotated column.
     pub const WIDE: u32 = 0;
-    /// Two tables with one entry per pair.
+    /// Cosines and sines are in two tables, with one entry per rotated pair of columns.
     pub const NARROW: u32 = 1;
-    /// One table with a complex number per pair. Pairs are interleaved.
+    /// One table contains a complex number (cosine and sine) per rotated pair of columns. The pairs are
+    /// interleaved: the columns of a pair are adjacent.
     pub const COMPLEX: u32 = 2;
-    /// The kernel computes each angle as the index of the token times the frequency of the pair of columns.
+    /// The kernel computes each angle as a product: the index of the token among the rotated tokens, times
+    /// the frequency of the pair of columns.
     pub const COUNTED: u32 = 3;
-    /// The kernel computes each angle as the position of the token times the frequency of the pair of
-    /// columns. The positions are in a table.
+    /// The kernel computes each angle as a product: the position of the token, times the frequency of the
+    /// pair of columns. Positions and frequencies are in tables.
     pub const POSITIONED: u32 = 4;
 
     /// A launch without RoPE.
@@ -78,14 +82,13 @@ impl Rotary {
         conjugate: 0,
     };
 
-    /// Returns whether each head has its own angles.
+    /// Returns whether the angles differ between the heads of a token.
     pub fn by_head(&self) -> bool {
         self.cos.head_stride != 0
     }
 }
 
-/// The query tensor or the key tensor, with its output and the parameters of its norm. It is a kernel
-/// argument.
+/// Kernel argument: the query tensor or the key tensor, with its output and the parameters of its norm.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct HeadsOperand {
@@ -115,25 +118,27 @@ pub struct HeadParams {
     pub dim: u32,
     /// The norm.
     pub norm: HeadNormArg,
-    /// Number of heads per warp. Only `warp` and `warp_halves` use it.
+    /// Number of heads per warp. Only the kernels in the modules `warp` and `warp_halves` use this field.
     pub heads_per_warp: u32,
-    /// Number of warps for the query heads of a token, and number of warps for its key heads. For the
-    /// kernels in `block` and `block_registers`, these are numbers of rows instead.
+    /// Two numbers: how many warps process the query heads of a token, and how many warps process its key
+    /// heads. For the kernels in the modules `block` and `block_registers`, the numbers count rows instead of
+    /// warps.
     pub warp_tasks: [u32; 2],
-    /// Number of blocks per token. Only `warp` uses it.
+    /// Number of blocks per token. Only the kernels in the module `warp` use this field.
     pub blocks: u32,
     /// Number of tiles of a row that are staged in shared memory. A tile has four columns per thread. Only
     /// the kernels in the module `block` use this field.
     pub staged: u32,
 }
 
-/// Maximum bytes of shared memory that a block needs for its reductions. A reduction has three f32 for each
-/// of four warps, and there are two buffers.
+/// Maximum number of bytes of shared memory that a block needs for its reductions. A block that uses this
+/// memory has at most two teams (a team is the set of threads that share a row). A team stores at most three
+/// f32 for each of four warps.
 pub const REDUCE_BYTES: u32 = 2 * 3 * 4 * 4;
 
 impl HeadParams {
-    /// Returns the bytes of shared memory in which a block stages its rows of element type `T`. The block has
-    /// `teams` teams of `team` threads, and the threads of a team share one row.
+    /// Returns the number of bytes of shared memory that a block needs to stage its rows of element type `T`.
+    /// The block has `teams` teams of `team` threads each. A team is the set of threads that share one row.
     pub const fn staged_bytes<T>(&self, [team, teams, _]: [u32; 3]) -> u32 {
         self.staged * teams * team * 4 * size_of::<T>() as u32
     }

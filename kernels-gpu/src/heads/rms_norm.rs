@@ -1,5 +1,5 @@
-//! RMSNorm of queries and keys, with one of two summation orders: torch's fused kernel (`torch.nn.RMSNorm`),
-//! or `x.float().pow(2).mean(-1)`.
+//! RMSNorm of queries and keys, with one of two summation orders: the order of torch's fused kernel
+//! (`torch.nn.RMSNorm`), or the order of `x.float().pow(2).mean(-1)`.
 use cuda_std::prelude::*;
 use cuda_std::vec4::Access;
 

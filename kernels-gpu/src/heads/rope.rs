@@ -30,12 +30,12 @@ impl Rotary {
         y
     }
 
-    /// Returns `x cos + rotated sin`. For each column of `x`, `rotated` has the other column of its pair.
-    /// This value is negated if the column of `x` is the first one of its pair.
+    /// Returns `x cos + rotated sin`. For each column of `x`, `rotated` contains the other column of the same
+    /// pair. The caller has negated this value if the column of `x` is the first column of its pair.
     ///
     /// This method rounds as the torch modules do in eager mode. Each operation rounds to f32. With
-    /// `round_each`, it also rounds to the element type. With [`Rotary::COMPLEX`], each sum is a fused
-    /// multiply-add, as in torch's complex product.
+    /// `round_each`, each of the two products is also rounded to the element type. The caller rounds the sum.
+    /// With [`Rotary::COMPLEX`], each sum is a fused multiply-add, as in torch's complex product.
     #[inline(always)]
     pub(crate) fn rotate<T: Elem, const VEC4S: usize>(
         &self,
@@ -93,8 +93,8 @@ impl Rotary {
     }
 }
 
-/// Takes two interleaved pairs `(a, b)` and `(c, d)`. Returns the other column of its pair for each column.
-/// This value is negated for `a` and `c`, the first columns of the pairs.
+/// Takes the two interleaved pairs `(a, b)` and `(c, d)`. Returns `(-b, a, -d, c)`: for each column, the
+/// other column of the same pair. The value is negated if the column is the first column of its pair.
 #[inline(always)]
 pub(crate) fn interleaved_partners([a, b, c, d]: [f32; 4]) -> [f32; 4] {
     [-b, a, -d, c]

@@ -1,5 +1,5 @@
-//! Cosines and sines of the RoPE angles. They are loaded from tables in one of several layouts, or computed
-//! from `position * frequency`.
+//! Cosines and sines of the RoPE angles. A kernel loads them from tables in one of several layouts, or
+//! computes them from the angle `position * frequency`.
 use cuda_std::prelude::*;
 use cuda_std::trig::sin_cos;
 
@@ -39,17 +39,18 @@ impl Angles {
 }
 
 impl Rotary {
-    /// Returns the angles of the four columns from `column` on. RoPE rotates these columns. `made` says
-    /// whether this kernel can compute angles from frequencies.
+    /// Returns the cosines and sines of the four columns from `column` on, which must be columns that RoPE
+    /// rotates. `made` says whether the calling kernel contains the code that computes angles from
+    /// frequencies.
     ///
     /// # Safety
     /// The tables have the layout that the fields of [`Rotary`] describe, and are readable as aligned vectors
-    /// of four elements. `dim` is a multiple of 8, or a multiple of 4 for interleaved pairs with
-    /// [`Rotary::WIDE`] tables. RoPE rotates `token`.
+    /// of four elements. `dim` (the number of rotated columns) is a multiple of 8, or a multiple of 4 for
+    /// interleaved pairs with [`Rotary::WIDE`] tables. RoPE rotates `token`.
     #[inline(always)]
     pub(crate) unsafe fn vec4<T: Elem>(&self, token: Token, head: u32, column: u32, made: bool) -> Angles {
-        // SAFETY: the caller passes tables with the layout of the fields, and a token and a column that RoPE
-        // rotates.
+        // SAFETY: the caller passes tables with the layout that the fields of `Rotary` describe. The caller
+        // passes a token and a column that RoPE rotates.
         unsafe {
             let [mut angles] = self.vec4s::<T, 1>(token, head, [column]);
             if made && self.angles >= Self::COUNTED {
@@ -63,12 +64,12 @@ impl Rotary {
         }
     }
 
-    /// Returns the angles of several vectors of four columns, which start at `columns`. RoPE rotates these
-    /// columns. If the kernel computes the angles itself, the field `cos` of the result contains frequencies
-    /// instead of cosines.
+    /// Returns the cosines and sines of several vectors of four columns. The vectors start at `columns`, and
+    /// RoPE must rotate all these columns. If the tables contain frequencies, the field `cos` of the result
+    /// contains these frequencies instead of cosines.
     ///
-    /// The function branches on the layout of the tables once for all vectors, so that all loads are in
-    /// flight together.
+    /// The function branches on the layout of the tables only once, not once per vector. No branch separates
+    /// the loads, so all loads are in flight together.
     ///
     /// # Safety
     /// The safety conditions of [`Rotary::vec4`] apply.
@@ -81,16 +82,18 @@ impl Rotary {
     ) -> [Angles; VEC4S] {
         let token = Token { number: token.number - self.first, ..token };
         if self.angles == Self::WIDE && self.conjugate == 0 {
-            // `WIDE` tables are the most frequent layout. Without `conjugate`, their entries need no
-            // conversion. The kernel therefore does not wait for the loads here.
-            // SAFETY: the caller passes tables with the layout of the fields, and columns that RoPE rotates.
+            // `WIDE` tables (one entry per column) are the most frequent layout. Unless the angles are
+            // negated (`conjugate`), their entries need no conversion. Nothing in this branch uses the loaded
+            // values, so the kernel does not wait for the loads here.
+            // SAFETY: the caller passes tables with the layout that the fields of `Rotary` describe, and
+            // columns that RoPE rotates.
             return unsafe { self.entries::<T, VEC4S>(token, head, columns, true) };
         }
         let by_pair = self.angles != Self::WIDE && self.angles != Self::COMPLEX;
         let at = columns.map(|column| if by_pair { self.pair(column) } else { column });
         let both = self.angles <= Self::NARROW;
-        // SAFETY: the caller passes tables with the layout of the fields, and a token and columns that RoPE
-        // rotates.
+        // SAFETY: the caller passes tables with the layout that the fields of `Rotary` describe. The caller
+        // passes a token and columns that RoPE rotates.
         let mut angles = unsafe { self.entries::<T, VEC4S>(token, head, at.map(|at| at / 4 * 4), both) };
         if by_pair && self.halves == 0 {
             for i in 0..VEC4S {
@@ -112,7 +115,7 @@ impl Rotary {
     }
 
     /// Loads vectors of four table entries, which start at the entries `at`. Each start is a multiple of 4.
-    /// If `both` is false, it loads only `cos`, and the sines are zero.
+    /// If `both` is false, the method loads only the table `cos`, and the sines in the result are zero.
     ///
     /// # Safety
     /// The safety conditions of [`Rotary::vec4`] apply.
@@ -124,7 +127,8 @@ impl Rotary {
         at: [u32; VEC4S],
         both: bool,
     ) -> [Angles; VEC4S] {
-        // SAFETY: the caller passes tables with these entries. `single` says whether the tables are f32.
+        // SAFETY: the caller passes tables with these entries. The field `single` says whether the tables are
+        // f32.
         unsafe {
             if self.single != 0 {
                 self.entries_of::<f32, VEC4S>(token, head, at, both)
@@ -152,8 +156,8 @@ impl Rotary {
         entries.map(|(cos, sin)| Angles { cos: cos.lanes(), sin: sin.lanes() })
     }
 
-    /// Returns cosine and sine for `column`, which RoPE rotates. `made` says whether this kernel can compute
-    /// angles from frequencies.
+    /// Returns cosine and sine for `column`, which must be a column that RoPE rotates. `made` says whether
+    /// the calling kernel contains the code that computes angles from frequencies.
     ///
     /// # Safety
     /// The tables have the layout that the fields of [`Rotary`] describe. RoPE rotates `token`.
@@ -167,8 +171,8 @@ impl Rotary {
     ) -> (f32, f32) {
         let token = Token { number: token.number - self.first, ..token };
         let pair = self.pair(column);
-        // SAFETY: the caller passes tables with the layout of the fields, and a token and a column that RoPE
-        // rotates.
+        // SAFETY: the caller passes tables with the layout that the fields of `Rotary` describe. The caller
+        // passes a token and a column that RoPE rotates.
         let (cos, sin) = unsafe {
             match self.angles {
                 Self::WIDE | Self::NARROW => {
@@ -196,7 +200,8 @@ impl Rotary {
     /// The safety conditions of [`Rotary::element`] apply.
     #[inline(always)]
     unsafe fn entry<T: Elem>(&self, table: &Heads, token: Token, head: u32, at: u32) -> f32 {
-        // SAFETY: the caller passes a table with this entry. `single` says whether the table is f32.
+        // SAFETY: the caller passes a table with this entry. The field `single` says whether the table is
+        // f32.
         unsafe {
             if self.single != 0 {
                 element_at::<f32>(table.at(token, head), at)
@@ -206,8 +211,9 @@ impl Rotary {
         }
     }
 
-    /// Returns the position of `token`. With [`Rotary::COUNTED`], it is the index of the token among the
-    /// rotated tokens. With [`Rotary::POSITIONED`], it is the token's entry in the table `sin`.
+    /// Returns the position of `token`. With [`Rotary::COUNTED`], the position is the index of the token
+    /// among the rotated tokens. With [`Rotary::POSITIONED`], the position is the token's entry in the table
+    /// `sin`.
     ///
     /// # Safety
     /// The safety conditions of [`Rotary::element`] apply.

@@ -1,8 +1,8 @@
-//! RoPE without a norm, for heads whose columns are all rotated in interleaved pairs (adjacent columns).
+//! RoPE without a norm. All columns of a head are rotated, in interleaved pairs (pairs of adjacent columns).
 //!
-//! A thread rotates the same four columns of a query head and of the key head with the same index. It loads
-//! the angles once for both heads. This kernel is fast for long heads. It is also fast if each head has its
-//! own angles, because the tables of angles are then most of the memory traffic.
+//! A thread rotates the same four columns of a query head and of the key head with the same index. The thread
+//! loads the angles once for both heads. This kernel is fast for long heads. It is also fast if each head has
+//! its own angles, because loading the angles then causes most of the memory traffic.
 use cuda_std::prelude::*;
 
 use super::params::{HeadParams, HeadsOperand, Rotary};
@@ -16,8 +16,8 @@ use crate::layout::heads::{Heads, Token, divide, put_vec4_at, vec4_at};
 /// The safety conditions of [`head_lanes`](super::warp::head_lanes) apply, except that any head dimension is
 /// permitted. `rotary` rotates all columns in interleaved pairs, with angles from tables.
 ///
-/// The grid is `[groups of tokens, blocks per token, batches]`. A block processes one group of tokens, and
-/// the y index of a thread selects the token in this group.
+/// The grid is `[groups of tokens, blocks per group, batches]`. A block processes some columns of all tokens
+/// of one group. `threadIdx.y` is the index of the token in the group.
 #[inline(always)]
 pub(crate) unsafe fn rotated_rows<T: Elem>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams) {
     let ([rank, nth, _], [threads, tokens, _], [group, block, batch]) =
@@ -31,8 +31,8 @@ pub(crate) unsafe fn rotated_rows<T: Elem>(q: HeadsOperand, k: HeadsOperand, rot
     let exists = token.number < p.tokens;
     let (is_query, is_key) = (exists && head < q.heads, exists && head < k.heads);
     let head_address = |tensor: &Heads| tensor.at::<T>(token, head);
-    // SAFETY: the caller passes operands that the host checked. `is_query` and `is_key` exclude heads that do
-    // not exist, and no other thread writes these columns.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. `is_query` and `is_key`
+    // exclude heads that do not exist, and no other thread writes these columns.
     unsafe {
         let (query, key) = (
             vec4_at::<T>(head_address(&q.x), column, is_query),

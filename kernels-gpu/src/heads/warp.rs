@@ -1,8 +1,9 @@
-//! Normalises and rotates (RoPE) heads of up to 256 columns. A warp or half a warp shares each head.
+//! Normalises and rotates (RoPE) heads of up to 256 columns. The lanes of a warp, or of half a warp, share
+//! each head.
 //!
-//! A warp processes several heads of one token. Several loads are therefore in flight, and the angles of the
-//! token are loaded once for all these heads. The first warps of a token process its query heads, and the
-//! remaining warps process its key heads.
+//! A warp processes several heads of one token. The loads of several heads are therefore in flight together,
+//! and the warp loads the angles of the token only once. The first warps of a token process its query heads,
+//! and the remaining warps process its key heads.
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
@@ -23,7 +24,8 @@ use crate::norm::reduce::team::TeamCols;
 /// # Safety
 /// The host checked that:
 ///
-/// - `x` and `y` of each operand have `p.rows` tokens with `heads` heads of `p.dim` columns;
+/// - `x` and `y` of each operand (queries and keys) have `p.rows` tokens with `heads` heads of `p.dim`
+///   columns;
 /// - `p.dim` is at most `128 * TILES`;
 /// - the parameters of the norm and the tables of angles have the sizes and types that their fields describe;
 /// - all these tensors are accessible as aligned vectors of four elements;
@@ -39,12 +41,14 @@ pub(crate) unsafe fn head_lanes<T: Elem, N: HeadNorm, const TILES: usize, const 
 ) {
     let Some(task) = WarpTask::of_warp(&p) else { return };
     let operand = if task.keys { &k } else { &q };
-    // SAFETY: the caller passes operands that the host checked. No other warp writes the heads of this task.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. No other warp writes the
+    // heads of this task.
     unsafe {
         let mut lanes = WarpHeads::<T, N, TILES>::of(operand, task, rotary, p);
         if rotary.by_head() {
-            // Each head has its own angles, and the tables of angles are most of the memory traffic. The warp
-            // therefore processes one head at a time.
+            // The angles differ between heads here, so loading the angles causes most of the memory traffic.
+            // Each group of lanes therefore loads the angles of one head, processes this head, and continues
+            // with its next head.
             while lanes.left > 0 {
                 let angles = lanes.angles();
                 lanes.write::<1>(angles);
@@ -71,7 +75,7 @@ struct WarpHeads<T, N, const TILES: usize> {
     head: u32,
     /// Number of heads that the warp has not processed yet.
     left: u32,
-    /// Distance in elements to the group's next head.
+    /// Distance in elements from the group's current head to its next head.
     x_step: i64,
     y_step: i64,
     parameters: [Affine4; TILES],
@@ -136,8 +140,8 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
     }
 
     /// Returns whether this lane has columns in tile `tile` of head `nth`. The current head of the group (the
-    /// lanes that share a head) has number 0, its next head has number 1, and so on. The result is false if
-    /// the warp does not have this head.
+    /// lanes that share a head) has number 0, the next head of the group has number 1, and so on. The result
+    /// is false if the warp does not have this head.
     #[inline(always)]
     fn has(&self, nth: usize, tile: usize) -> bool {
         let before = nth as u32 * side_by_side(self.p.dim) + self.group.base / self.group.width;
@@ -196,8 +200,8 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
     }
 
     /// Returns this lane's four columns of `tile`, rotated if RoPE rotates these columns. For half-split
-    /// pairs (columns `dim / 2` apart), a different lane has the second columns of the pairs. The lanes
-    /// exchange these columns by shuffle.
+    /// pairs (columns `dim / 2` apart), the other column of a pair can be in a different lane. The lanes
+    /// therefore exchange columns by shuffle.
     #[inline(always)]
     fn rotate(&self, lanes: &[[f32; 4]; TILES], tile: usize, angles: Angles) -> [f32; 4] {
         let mut partners = lanes[tile];

@@ -1,7 +1,8 @@
 //! Normalises and rotates (RoPE) heads of 64 or 128 columns. RoPE rotates either all columns or none.
 //!
-//! A lane has four columns in each half of a head. It therefore has both columns of each of its pairs, for
-//! interleaved and for half-split pairs.
+//! A lane has four columns in each half of a head. The lane therefore has both columns of each of its RoPE
+//! pairs. This is true for interleaved pairs (adjacent columns) and for half-split pairs (columns half a head
+//! apart).
 //!
 //! A warp processes several heads of one token. The loads of these heads are in flight together, and the
 //! angles of the token stay in registers.
@@ -36,7 +37,8 @@ pub(crate) unsafe fn head_halves<T: Elem, N: HalvesNorm, const DIM: u32, const T
     let columns = [lanes.column, lanes.column + DIM / 2];
     let is_rotated = rotary.rotates(task.token, 0);
     let mut angles = [Angles::NONE; 2];
-    // SAFETY: the caller passes operands that the host checked. No other warp writes the heads of this task.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. No other warp writes the
+    // heads of this task.
     unsafe {
         let mut x = lanes.read::<TOGETHER>();
         if is_rotated {
@@ -61,7 +63,7 @@ pub(crate) unsafe fn head_halves<T: Elem, N: HalvesNorm, const DIM: u32, const T
     }
 }
 
-/// Rotates a lane's two vec4s, which are half a head apart.
+/// Applies RoPE to a lane's two vec4s (four columns each), which are half a head apart.
 #[inline(always)]
 pub(crate) fn rotated<T: Elem>(rotary: &Rotary, x: [[f32; 4]; 2], angles: &[Angles; 2]) -> [[f32; 4]; 2] {
     let [near, far] = x;
@@ -90,7 +92,7 @@ struct HalfLane<T, const DIM: u32> {
 impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
     /// Lanes that share a head.
     const WIDTH: u32 = DIM / 8;
-    /// Heads that the lanes of a warp process at once.
+    /// Number of heads that the lanes of a warp process at once.
     const HEADS_AT_ONCE: u32 = warp::SIZE / Self::WIDTH;
 
     /// Creates the state of the calling lane for the first head of `task`.
@@ -107,8 +109,8 @@ impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
         }
     }
 
-    /// Returns whether this lane still has `nth` more heads after its current head. If `nth` is 0, returns
-    /// whether the current head exists.
+    /// Returns whether head `nth` of this lane exists. The lane's current head has number 0, its next head
+    /// has number 1, and so on.
     #[inline(always)]
     fn has(&self, nth: u32) -> bool {
         ((nth * Self::HEADS_AT_ONCE) as i32) < self.left
@@ -151,14 +153,15 @@ impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
     #[inline(always)]
     fn go_on(&mut self, heads: u32) -> bool {
         self.left -= (heads * Self::HEADS_AT_ONCE) as i32;
-        // The sum has the same value in all lanes. This value is the `left` of lane 0, the largest `left` in
-        // the warp.
+        // The warp processes several heads at once, and `lane / WIDTH` is the index of this lane's head among
+        // them. The sum of `left` and this index is equal in all lanes. The value of the sum is the `left` of
+        // lane 0, the largest in the warp. All lanes therefore return the same result.
         self.left + (warp::lane() / Self::WIDTH) as i32 > 0
     }
 }
 
-/// Hides the value of `step` from the compiler. Otherwise, the compiler keeps one pointer per head in
-/// registers.
+/// Hides the value of `step` from the compiler. Otherwise, the compiler computes the pointers of several
+/// heads in advance, and keeps all of them in registers.
 #[inline(always)]
 fn opaque_step(step: i32) -> isize {
     let [step, _] = thread::opaque([step as u32, 0]);

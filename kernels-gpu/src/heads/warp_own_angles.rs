@@ -1,8 +1,8 @@
 //! Normalises and rotates (RoPE) heads of 128 columns if each head has its own angles.
 //!
-//! A lane processes the same columns of a query head and of the key head with the same index: four columns in
-//! each half of the head. The tables of angles are about as large as queries and keys together. The kernel
-//! therefore loads the angles once for both heads. All loads of a lane are in flight together.
+//! A lane processes the same columns of a query head and of the key head with the same index. The lane has
+//! four columns in each half of a head. The tables of angles are about as large as queries and keys together.
+//! The kernel therefore loads the angles once for both heads. All loads of a lane are in flight together.
 //!
 //! For Mochi (11,130 tokens, 24 heads, bf16) on an H200, this kernel takes 102 µs. The kernel `head_lanes`,
 //! which loads the angles for queries and again for keys, takes 241 µs. A copy of the same number of bytes
@@ -22,7 +22,7 @@ const WIDTH: u32 = DIM / 8;
 /// Heads that the lanes of a warp process at once.
 pub const HEADS_AT_ONCE: u32 = warp::SIZE / WIDTH;
 
-/// Each group of lanes normalises and rotates one query head and the key head with the same index.
+/// Normalises and rotates one query head and the key head with the same index in each group of 16 lanes.
 ///
 /// # Safety
 /// The safety conditions of [`head_lanes`](super::warp::head_lanes) apply. In addition, the head dimension is
@@ -45,8 +45,8 @@ pub(crate) unsafe fn paired_heads<T: Elem, N: HalvesNorm>(
     let has = operands.map(|operand| head < operand.heads);
     let mut x = [[Vec4::<T>::ZERO; 2]; 2];
     let mut angles = [Angles::NONE; 2];
-    // SAFETY: the caller passes operands that the host checked. `has` is false if an operand has no head
-    // `head`, and only one lane writes each column of a head.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. `has` is false if an operand
+    // has no head `head`, and only one lane writes each column of a head.
     unsafe {
         for i in 0..2 {
             let start = operands[i].x.at::<T>(token, head);

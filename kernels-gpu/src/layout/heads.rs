@@ -19,18 +19,18 @@ pub struct Heads {
 }
 
 impl Heads {
-    /// An absent tensor.
+    /// The value for a tensor that is absent: the address is null.
     pub const ABSENT: Self =
         Self { base: core::ptr::null_mut(), batch_stride: 0, token_stride: 0, head_stride: 0 };
 
-    /// Returns whether all heads are aligned for accesses of four elements. `element` is the size of one
+    /// Returns true if all heads are aligned for accesses of four elements. `element` is the size of one
     /// element in bytes.
     pub fn is_vec4s(&self, element: usize) -> bool {
         (self.base as usize).is_multiple_of(4 * element)
             && [self.batch_stride, self.token_stride, self.head_stride].iter().all(|stride| stride % 4 == 0)
     }
 
-    /// Returns whether all heads are aligned for 16-byte accesses. `element` is the size of one element in
+    /// Returns true if all heads are aligned for 16-byte accesses. `element` is the size of one element in
     /// bytes.
     pub fn is_vec8s(&self, element: usize) -> bool {
         let aligned = |stride: &i64| (stride * element as i64) % 16 == 0;
@@ -38,7 +38,7 @@ impl Heads {
             && [self.batch_stride, self.token_stride, self.head_stride].iter().all(aligned)
     }
 
-    /// Address of the first column of head `head` of `token`.
+    /// Returns the address of the first column of head number `head` of `token`.
     #[inline(always)]
     pub(crate) fn at<T>(&self, token: Token, head: u32) -> *mut T {
         let offset = i64::from(token.batch) * self.batch_stride
@@ -56,7 +56,8 @@ pub(crate) struct Token {
 }
 
 impl Token {
-    /// Returns token `index` of all batches, which have `tokens` tokens each.
+    /// Returns the token with number `index`. The tokens of all batches are numbered consecutively, and each
+    /// batch has `tokens` tokens.
     #[inline(always)]
     pub fn of(index: u32, tokens: u32) -> Self {
         let (batch, number) = divide(index, tokens);
@@ -64,16 +65,17 @@ impl Token {
     }
 }
 
-/// Returns quotient and remainder of `a / b`. The caller guarantees that `b` is not 0. Without `max(1)`, the
-/// compiler would test for 0 and add a call to panic, which would take registers in every kernel.
+/// Returns the quotient and the remainder of `a / b`. The caller guarantees that `b` is not 0. The code
+/// nevertheless divides by `b.max(1)`. Otherwise, the compiler would add a test for 0 and a call to panic,
+/// which would take registers in every kernel.
 #[inline(always)]
 pub(crate) fn divide(a: u32, b: u32) -> (u32, u32) {
     let b = b.max(1);
     (a / b, a % b)
 }
 
-/// Loads the vec4 (four elements) at `column` of the head that starts at `start`. `column` is a multiple of
-/// 4. Returns zeros if `wanted` is false.
+/// Loads a vec4 (four elements) from the head that starts at `start`, from column `column` on. `column` is a
+/// multiple of 4. Returns zeros if `wanted` is false.
 ///
 /// # Safety
 /// If `wanted` is true, the vec4 is readable while the kernel runs, and aligned to its size.
@@ -92,8 +94,8 @@ pub(crate) unsafe fn vec4_at<T: Elem>(start: *const T, column: u32, wanted: bool
     .get(0)
 }
 
-/// Stores `vec4` (four elements) at `column` of the head that starts at `start`. `column` is a multiple of 4.
-/// Does nothing if `wanted` is false.
+/// Stores `vec4` (four elements) to the head that starts at `start`, from column `column` on. `column` is a
+/// multiple of 4. Does nothing if `wanted` is false.
 ///
 /// # Safety
 /// If `wanted` is true, the vec4 is writable and aligned to its size, and no other thread writes it.

@@ -2,13 +2,13 @@
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
-/// Columns of a [`Vec8`].
+/// Number of columns of a [`Vec8`].
 pub(crate) const LEN: u32 = 8;
 
-/// Eight elements, in the packed form in which they were loaded.
+/// Eight elements in their element type, as the load returned them.
 #[derive(Clone, Copy)]
 pub(crate) struct Vec8<T> {
-    /// Only f32 uses the second pack.
+    /// A pack is a 16-byte vector. Only f32 elements need the second pack.
     packs: [Pack<T>; 2],
 }
 
@@ -17,14 +17,14 @@ impl<T: Elem> Vec8<T> {
     /// Eight zeros.
     pub const ZERO: Self = Self { packs: [Pack::ZERO; 2] };
 
-    /// Loads the eight columns from `at` on. Returns zeros if `wanted` is false.
+    /// Loads eight columns, from the address `at` on. Returns zeros if `wanted` is false.
     ///
     /// # Safety
     /// If `wanted` is true, the columns are readable while the kernel runs, and aligned to 16 bytes.
     #[inline(always)]
     pub unsafe fn load(at: *const T, wanted: bool) -> Self {
-        // The two 16-byte loads of an f32 vector are in one 32-byte sector. The cache hint `ReadOnly` keeps
-        // this sector in L1 for the second load.
+        // The two 16-byte loads of an f32 vector are usually in one 32-byte sector. The cache hint `ReadOnly`
+        // keeps this sector in L1 for the second load.
         let hint = if Self::PACKS == 1 { Load::Once } else { Load::ReadOnly };
         let mut vec8 = Self::ZERO;
         if wanted {
@@ -37,8 +37,8 @@ impl<T: Elem> Vec8<T> {
         vec8
     }
 
-    /// Rounds two vectors of four values to the element type, and stores them to the eight columns from `at`
-    /// on.
+    /// Rounds eight values, passed as two vectors of four, to the element type. Stores them to the eight
+    /// columns from the address `at` on.
     ///
     /// # Safety
     /// The columns are writable and aligned to 16 bytes, and no other thread writes them.
@@ -60,9 +60,9 @@ impl<T: Elem> Vec8<T> {
         [vec4(a, 0), vec4(b, if Self::PACKS == 1 { 4 } else { 0 })]
     }
 
-    /// Passes this vector through an optimization barrier and returns it. The compiler then converts the
-    /// elements to f32 again, instead of keeping the f32 values of an earlier conversion in registers. See
-    /// [`Pack::opaque_lanes`].
+    /// Returns this vector, passed through an optimization barrier. Each later use then converts the elements
+    /// to f32 again. Without the barrier, the compiler would keep the f32 values of an earlier conversion in
+    /// registers. See [`Pack::opaque_lanes`].
     #[inline(always)]
     pub fn opaque_lanes(self) -> Self {
         let [a, b] = self.packs;

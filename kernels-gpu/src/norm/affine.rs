@@ -24,13 +24,13 @@ pub struct Affine {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ScaleShift {
-    /// The scale. The factor of the norm is `1 + scale`.
+    /// The scale. The result of the norm is multiplied by `1 + scale`.
     pub scale: Modulation,
     /// Value added after the multiplication.
     pub shift: Modulation,
 }
 
-/// One output of a modulated norm, with its scale and shift: a kernel argument.
+/// Kernel argument: one output `y = norm(x) * (1 + scale) + shift`, with its scale and shift.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Modulated {
@@ -40,13 +40,13 @@ pub struct Modulated {
     pub y: Rows,
 }
 
-/// A norm: LayerNorm or RMSNorm. It applies weight and bias with the same order of operations as the torch
-/// module that it replaces.
+/// A norm: LayerNorm or RMSNorm. A norm applies weight and bias with the same order of operations as the
+/// torch module that the norm replaces.
 pub(crate) trait Norm: Moments {
     /// Normalises `x`, multiplies by `weight` and adds `bias`, in f32.
     fn apply(stats: Stats, x: [f32; 4], weight: Option<[f32; 4]>, bias: Option<[f32; 4]>) -> [f32; 4];
     /// Normalises `x`, multiplies by `weight` and adds `bias`. Rounds to `T` after the same steps as the
-    /// torch module.
+    /// torch module that this norm replaces.
     fn rounded<T: Elem>(
         stats: Stats,
         x: [f32; 4],
@@ -71,7 +71,7 @@ impl Norm for LayerNorm {
             (None, None) => n,
         }
     }
-    /// torch computes LayerNorm in one kernel, which rounds once.
+    /// This method rounds once, because torch computes LayerNorm in one kernel, which rounds once.
     #[inline(always)]
     fn rounded<T: Elem>(
         stats: Stats,
@@ -128,12 +128,14 @@ pub(crate) trait Parameters: Copy {
     /// Returns a loader for the thread's `columns` of weight and bias.
     ///
     /// # Safety
-    /// The requirements of [`OperandRow::of`] apply. Weight and bias have one row each, with the dtypes and
-    /// presence that `Self` assumes.
+    /// The requirements of [`OperandRow::of`] apply. Weight and bias have one row each. `Self` assumes
+    /// certain dtypes, and may assume that weight and bias are present. The caller ensures that these
+    /// assumptions are true.
     unsafe fn of(affine: &Affine, columns: Vec4Columns) -> Self;
     /// Loads weight and bias for the thread's columns of `tile`.
     fn fetch(&self, tile: u32) -> Self::Fetched;
-    /// Converts the loaded weight and bias to f32. It returns `None` for an absent operand.
+    /// Converts the loaded weight and bias to f32. If weight or bias is absent, its value in the result is
+    /// `None`.
     fn values(&self, fetched: Self::Fetched) -> (Option<[f32; 4]>, Option<[f32; 4]>);
     /// Loads weight and bias for the thread's columns of `tile`, and converts them to f32.
     #[inline(always)]
@@ -156,7 +158,8 @@ impl Parameters for () {
     }
 }
 
-/// Weight and bias, for the columns of the calling thread. Their dtypes are tested at run time.
+/// Weight and bias, for the columns of the calling thread. Methods of this type test at run time which dtypes
+/// weight and bias have.
 #[derive(Clone, Copy)]
 pub(crate) struct AffineRow<T, A> {
     weight: OperandRow<T, A>,

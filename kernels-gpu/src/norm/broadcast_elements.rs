@@ -12,16 +12,19 @@ use crate::layout::operand_kind::OperandKind;
 pub(crate) enum BroadcastElements<T: Elem> {
     /// The operand has the element type of the rows.
     Same(Pack<T>),
-    /// The operand as f32 values. The tensor is f32, or the kernel added a table to it in f32.
+    /// The values of the operand in f32. Either the tensor is f32, or the kernel added a table to the tensor
+    /// in f32.
     F32(T::F32Vec),
 }
 
 impl<T: Elem> BroadcastElements<T> {
     /// # Safety
-    /// The requirements of [`ThreadElements::load`] apply, for the element type in `operand.kind`.
+    /// The requirements of [`ThreadElements::load`] apply. `operand.kind` states the element type of the
+    /// operand.
     #[inline(always)]
     pub unsafe fn of<const VECTOR: bool>(operand: &Operand, elements: &ThreadElements<T, VECTOR>) -> Self {
-        // SAFETY: the caller passes an operand with all rows of the launch, of the type in `operand.kind`.
+        // SAFETY: the caller passes an operand that has all rows of the launch. `operand.kind` states its
+        // element type.
         unsafe {
             match operand.kind {
                 OperandKind::F32 => Self::F32(elements.lanes::<f32>(&operand.rows)),
@@ -30,16 +33,19 @@ impl<T: Elem> BroadcastElements<T> {
         }
     }
 
-    /// Returns the value of the thread's rows, of an operand with one column.
+    /// Returns the values of an operand with one column. Each of the thread's elements gets the value of its
+    /// row.
     ///
     /// # Safety
-    /// The requirements of [`ThreadElements::row_values`] apply, for the element type in `operand.kind`.
+    /// The requirements of [`ThreadElements::row_values`] apply. `operand.kind` states the element type of
+    /// the operand.
     #[inline(always)]
     pub unsafe fn of_rows<const VECTOR: bool>(
         operand: &Operand,
         elements: &ThreadElements<T, VECTOR>,
     ) -> Self {
-        // SAFETY: the caller passes an operand with one element per row, of the type in `operand.kind`.
+        // SAFETY: the caller passes an operand with one element per row. `operand.kind` states its element
+        // type.
         unsafe {
             match operand.kind {
                 OperandKind::F32 => Self::F32(elements.row_values::<f32>(&operand.rows)),
@@ -56,12 +62,12 @@ impl<T: Elem> BroadcastElements<T> {
         }
     }
 
-    /// Adds the gate's table, such as `scale_shift_table`, if there is one. If table and gate have type `T`,
-    /// the sum is rounded to `T`.
+    /// Adds the table of the gate, such as `scale_shift_table`, if the gate has a table. If table and gate
+    /// both have type `T`, the sum is rounded to `T`.
     ///
     /// # Safety
-    /// The requirements of [`ThreadElements::load`] apply to the table, for the element type in
-    /// `gate.table.kind`.
+    /// The requirements of [`ThreadElements::load`] apply to the table. `gate.table.kind` states the element
+    /// type of the table.
     #[inline(always)]
     pub unsafe fn plus_table<const VECTOR: bool>(
         self,
@@ -71,7 +77,7 @@ impl<T: Elem> BroadcastElements<T> {
         if let OperandKind::ABSENT = gate.table.kind {
             return self;
         }
-        // SAFETY: the caller passes a table of the type in `gate.table.kind`.
+        // SAFETY: the caller passes a readable table. `gate.table.kind` states its element type.
         match (self, unsafe { Self::of(&gate.table, elements) }) {
             (Self::Same(value), Self::Same(table)) => {
                 Self::Same(RoundedVec::of(table).plus(RoundedVec::of(value)).pack())

@@ -19,7 +19,7 @@ pub struct GatedResidualArg {
     pub x: Rows,
     /// The output of the residual branch.
     pub y: Rows,
-    /// The factor of the branch, which may be absent.
+    /// The factor that multiplies `y`. The gate may be absent.
     pub gate: Modulation,
     /// The output.
     pub sum: Rows,
@@ -52,8 +52,8 @@ pub(crate) struct GatedRow<T, F, A> {
     y: Vec4Row<T, A>,
     gate: F,
     sum: Vec4RowMut<T, A>,
-    /// The copy of the row of `y` in shared memory. `RowContext::staged` first contains the row of `x`, then
-    /// the sum.
+    /// The copy of the row of `y` in shared memory. A different row in shared memory, `RowContext::staged`,
+    /// contains the row of `x` at first, and later the sum.
     branch: SharedRow<T>,
     round_each: bool,
     clip: bool,
@@ -68,12 +68,12 @@ impl<T: Elem, F: ModulationSource<T>, A: Access> GatedRow<T, F, A> {
     ///
     /// # Safety
     /// The requirements of [`Vec4Row::of`] apply to each operand. If `row.p.packs` is 1, `x` and `y` allow
-    /// 16-byte accesses (`Rows::is_vector`). The dtype of the gate agrees with the loader `F`.
+    /// 16-byte accesses (`Rows::is_vector`). The gate has the dtype that the loader `F` expects.
     #[inline(always)]
     pub unsafe fn of(gated: &GatedResidualArg, row: &RowContext<T, A>, rounds: impl RoundEach) -> Self {
         let (at, columns) = (row.at, row.columns);
-        // SAFETY: the caller passes operands whose rows have the columns of this thread. The dtype of the
-        // gate agrees with the loader `F`.
+        // SAFETY: the caller passes operands whose rows have the columns of this thread. The gate has the
+        // dtype that the loader `F` expects.
         unsafe {
             Self {
                 x: Vec4Row::of(&gated.x, at, columns),
@@ -87,7 +87,8 @@ impl<T: Elem, F: ModulationSource<T>, A: Access> GatedRow<T, F, A> {
         }
     }
 
-    /// Computes and writes the thread's sum of `tile`, and returns it.
+    /// Computes the sum for the thread's four columns of `tile`, writes the sum to global memory, and returns
+    /// it.
     #[inline(always)]
     fn add(&self, tile: u32, [x, y]: [Vec4<T>; 2], gate: F::Fetched) -> Vec4<T> {
         let mut total = if self.round_each {

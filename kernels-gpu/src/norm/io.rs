@@ -6,7 +6,7 @@ use cuda_std::vec4::Access;
 use super::reduce::stats::Stats;
 use super::row_context::RowContext;
 
-/// The row to normalise. It is computed from one or more operands, for example `x + gate * y`.
+/// The input of a norm: a row that is computed from one or more operands, for example `x + gate * y`.
 ///
 /// A tile is 128 columns of a row: one vec4 (four columns) for each thread of a warp.
 pub(crate) trait Source<T: Elem, A: Access>: Copy {
@@ -16,13 +16,13 @@ pub(crate) trait Source<T: Elem, A: Access>: Copy {
     const NOTHING: Self::Parts;
     /// Copies the row's operands to shared memory, and waits for the copies.
     fn stage(&self, row: &RowContext<T, A>);
-    /// Loads the operands of the thread's vec4 of `tile`.
+    /// Loads the operands from which the thread's vec4 (four columns) of `tile` is computed.
     fn parts(&self, row: &RowContext<T, A>, tile: u32) -> Self::Parts;
     /// Computes the thread's vec4 (four columns) of `tile` from the loaded operands `parts`. If the kernel
     /// stages rows in shared memory, shared memory contains the vec4 after this call.
     fn make(&self, row: &RowContext<T, A>, tile: u32, parts: Self::Parts) -> Vec4<T>;
-    /// Returns the vec4 (four columns) of `tile` for the second pass. The pass calls this method only if the
-    /// row is not in shared memory.
+    /// Returns the thread's vec4 (four columns) of `tile` for the second pass. The second pass calls this
+    /// method only if the row is not in shared memory.
     fn again(&self, tile: u32) -> Vec4<T>;
 }
 
@@ -51,13 +51,14 @@ impl<T: Elem, A: Access> Source<T, A> for Vec4Row<T, A> {
 
 /// The second pass of a norm: computes the results from the statistics of the row, and writes them.
 pub(crate) trait Sink<T: Elem> {
-    /// `true` if registers suffice to load operands such as scale and shift for a group of vec4s (four
-    /// columns each) at a time.
+    /// `true` if a thread has enough registers to load operands such as scale and shift for several vec4s
+    /// (four columns each) together.
     const GROUPED: bool;
-    /// `true` if registers suffice to load operands such as scale and shift for a whole row. If the row also
-    /// stays in registers, these operands are loaded before the block reduction.
+    /// `true` if a thread has enough registers to load operands such as scale and shift for a whole row. If
+    /// the row also stays in registers, these operands are loaded before the block reduction.
     const EARLY: bool = false;
-    /// For rows in registers: number of vec4s (four columns each) whose scale and shift are loaded together.
+    /// The number of vec4s (four columns each) whose scale and shift are loaded together. Only kernels that
+    /// keep rows in registers use this number.
     const PREFETCH: usize = 4;
     /// The loaded operands of one vec4: scale and shift, for example.
     type Fetched: Copy;
@@ -65,8 +66,8 @@ pub(crate) trait Sink<T: Elem> {
     const EMPTY: Self::Fetched;
     /// Loads the operands for the thread's columns of `tile`.
     fn fetch(&self, tile: u32) -> Self::Fetched;
-    /// Computes the results for the thread's four columns of `tile`, and writes them. `vec4` has the input
-    /// values of these columns, `stats` the statistics of the row, and `fetched` the loaded operands, such as
-    /// scale and shift.
+    /// Computes the results for the thread's four columns of `tile`, and writes them. `vec4` contains the
+    /// input values of these columns. `stats` contains the statistics of the row, and `fetched` contains the
+    /// loaded operands, such as scale and shift.
     fn put(&self, stats: Stats, tile: u32, vec4: Vec4<T>, fetched: Self::Fetched);
 }

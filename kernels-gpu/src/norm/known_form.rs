@@ -8,14 +8,14 @@ use super::operand::ModulationRow;
 use super::operand_forms::{Dense, ModulationSource, WithTable};
 use super::params::{NormParams, OperandForm};
 
-/// Type that says whether a norm rounds to the element type after each step. The type [`Rounds`] fixes the
-/// answer at compile time. The type `bool` gives it at run time.
+/// Specifies whether a norm rounds to the element type after each step. The implementation [`Rounds`]
+/// specifies this at compile time, and the implementation `bool` at run time.
 pub(crate) trait RoundEach: Copy {
     /// Returns `true` to round after each step, `false` to round once at the end.
     fn get(self) -> bool;
 }
 
-/// The choice as a compile-time constant.
+/// Specifies at compile time whether a norm rounds after each step.
 #[derive(Clone, Copy)]
 pub(crate) struct Rounds<const EACH: bool>;
 
@@ -39,7 +39,7 @@ pub(crate) trait Formed<T: Elem, A: Access> {
     /// Runs the body with the loader `F` for scale, shift and gate, and the loader `P` for weight and bias.
     ///
     /// # Safety
-    /// The dtypes of the operands agree with these loaders.
+    /// The operands have the dtypes that these loaders expect.
     unsafe fn run<F: ModulationSource<T>, P: Parameters, R: RoundEach>(self, rounds: R);
 }
 
@@ -51,17 +51,16 @@ pub(crate) trait Formed<T: Elem, A: Access> {
 /// [`OperandForm::SAME`].
 ///
 /// # Safety
-/// `p.form` is the form of the operands.
+/// `p.form` is the form of the operands: it states their dtypes correctly.
 #[inline(always)]
 pub(crate) unsafe fn in_form<T: Elem, const OUTPUTS: usize, A: Access>(
     part: impl Formed<T, A>,
     p: NormParams,
 ) {
-    // f32 results are the same with and without rounding after each step. Therefore f32 kernels use only the
-    // instantiation that rounds after each step.
+    // For f32 rows, rounding after each step does not change the results. All f32 kernels therefore use the
+    // instantiation that rounds after each step, and the compiler removes the other instantiation.
     let each = p.round_each != 0 || size_of::<T>() == 4;
-    // SAFETY: the caller passes the form (the dtypes of the operands) as `p.form`, and each branch uses
-    // loaders for this form.
+    // SAFETY: `p.form` states the dtypes of the operands, and each branch uses loaders for these dtypes.
     unsafe {
         if known!(is_any_length::<A>()) {
             part.run::<ModulationRow<T, A>, AffineRow<T, A>, _>(each)

@@ -1,12 +1,13 @@
 //! Building blocks of LayerNorm and RMSNorm: reductions in torch's summation order, and operands such as
 //! weight, scale and gate.
 //!
-//! The ops `layer_norm`, `ada_norm`, `gated_residual_ada_norm` and `residual_tanh_gated_rms_norm` use these
-//! building blocks.
+//! The operators `layer_norm`, `ada_norm`, `gated_residual_ada_norm` and `residual_tanh_gated_rms_norm` use
+//! these building blocks.
 
-/// Evaluates a condition on type parameters, such as the access type. A build for the host evaluates it
-/// before code generation, and compiles only the branch that can run. A build for the GPU leaves the branch
-/// to LLVM, because the early evaluation changes the instructions and register counts of kernels.
+/// Evaluates a condition on type parameters, such as the access type. A build for the host evaluates the
+/// condition before code generation, and compiles only the branch that can run. A build for the GPU leaves
+/// the evaluation to LLVM. If rustc evaluated the condition before LLVM, kernels would have different
+/// instructions and register counts.
 #[cfg(not(target_arch = "nvptx64"))]
 macro_rules! known {
     ($condition:expr) => {

@@ -28,7 +28,7 @@ pub(crate) struct Modulate<T, N, F, P, R, const OUTPUTS: usize, A> {
 impl<T: Elem, N: Norm, F: ModulationSource<T>, P: Parameters, R: RoundEach, const OUTPUTS: usize, A: Access>
     Modulate<T, N, F, P, R, OUTPUTS, A>
 {
-    /// Returns the operands for the thread's columns of a row.
+    /// Returns the operands for the thread's `columns` of row `at`.
     ///
     /// # Safety
     /// The requirements of [`ModulationSource::of`] apply to scales and shifts. The requirements of
@@ -40,10 +40,11 @@ impl<T: Elem, N: Norm, F: ModulationSource<T>, P: Parameters, R: RoundEach, cons
         (at, columns): (RowIndex, Vec4Columns),
         round_each: R,
     ) -> Self {
-        // SAFETY: the caller passes a weight and a bias whose dtypes agree with the loader `P`.
+        // SAFETY: the caller passes a weight and a bias whose dtypes are the dtypes that the loader `P`
+        // expects.
         let affine = unsafe { P::of(affine, columns) };
-        // SAFETY: the caller passes scales and shifts whose dtypes agree with the loader `F`. Each output has
-        // a row for this thread.
+        // SAFETY: the caller passes scales and shifts whose dtypes are the dtypes that the loader `F`
+        // expects. Each output has a row for this thread.
         let outputs = outputs.map(|Modulated { by, y }| unsafe {
             (
                 F::of(&by.scale, at, columns).assume_present(),
@@ -61,8 +62,8 @@ impl<T: Elem, N: Norm, F: ModulationSource<T>, P: Parameters, R: RoundEach, cons
     const GROUPED: bool = F::GROUPED && P::GROUPED && OUTPUTS == 1;
     const EARLY: bool = F::EARLY && size_of::<P::Fetched>() == 0 && OUTPUTS == 1;
     // With weight and bias, each vec4 (four columns) has four operands: weight, bias, scale and shift.
-    // Loading them for four vec4s at a time would need so many registers that an SM has room for one block
-    // fewer.
+    // Loading these operands for four vec4s at a time would take more registers per thread, and an SM would
+    // run one block fewer.
     const PREFETCH: usize = if size_of::<P::Fetched>() == 0 { 4 } else { 1 };
     type Fetched = (P::Fetched, [(F::Fetched, F::Fetched); OUTPUTS]);
     const EMPTY: Self::Fetched = (P::EMPTY, [(F::EMPTY, F::EMPTY); OUTPUTS]);
@@ -100,7 +101,8 @@ impl<T: Elem, N: Norm, F: ModulationSource<T>, P: Parameters, R: RoundEach, cons
     }
 }
 
-/// The modulated norm of the rows of `source`.
+/// The computation `y = norm(x) * (1 + scale) + shift`, with one or more outputs `y`. The field `source`
+/// provides the rows `x`.
 pub(crate) struct ModulatedNorm<N, S, const OUTPUTS: usize> {
     pub source: S,
     pub affine: Affine,
@@ -122,8 +124,8 @@ impl<N: Norm, S, const OUTPUTS: usize> ModulatedNorm<N, S, OUTPUTS> {
         S: Source<T, A>,
     {
         let at = (row.at, row.columns);
-        // SAFETY: the caller passes operands whose dtypes agree with the loaders `F` and `P`. Each output has
-        // a row for this thread.
+        // SAFETY: the caller passes operands whose dtypes are the dtypes that the loaders `F` and `P` expect.
+        // Each output has a row for this thread.
         let sink =
             unsafe { Modulate::<T, N, F, P, R, OUTPUTS, A>::of(&self.affine, self.outputs, at, rounds) };
         row.run::<N, _, _>(self.source, sink);

@@ -1,8 +1,8 @@
 //! Operands that broadcast against the rows of a norm: weight, bias, scale, shift and gate.
 //!
-//! An operand is absent, has the element type of the rows, or is f32. It has a single row, or one row for
-//! each row of the norm. The types of this module test these properties at run time. The tests cost little:
-//! all threads of a launch take the same branch, and the kernels are bound by memory.
+//! An operand is absent, has the element type of the rows, or is f32. An operand that is present has a single
+//! row, or one row for each row of the norm. The types of this module test these properties at run time. The
+//! tests cost little: all threads of a launch take the same branch, and the kernels are bound by memory.
 use crate::layout::operand_kind::OperandKind;
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, round};
@@ -11,7 +11,8 @@ use cuda_std::vec4::{Access, round};
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Operand {
-    /// Base and strides. If the operand broadcasts over a dimension, the stride of this dimension is 0.
+    /// Address and strides of the operand. If the operand broadcasts over a dimension, the stride of this
+    /// dimension is 0.
     pub rows: Rows,
     /// Absent, or the element type.
     pub kind: OperandKind,
@@ -25,13 +26,13 @@ impl Operand {
     };
 }
 
-/// Kernel argument: a scale, shift or gate. It is `value`, or `table + value` if `table` is present.
+/// Kernel argument: a scale, shift or gate. The operand is `value`, or `table + value` if `table` is present.
 ///
 /// PixArt, LTX-Video and Wan compute such a sum: `scale_shift_table + temb`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Modulation {
-    /// The modulation of a batch or of a token (`temb`).
+    /// The modulation of a batch or of a token, such as `temb` in diffusers models.
     pub value: Operand,
     /// The learned `scale_shift_table` of a model, or absent. `table + value` is computed in f32. If table
     /// and value both have the element type of the rows, the sum is rounded to this type.
@@ -51,14 +52,14 @@ pub(crate) struct OperandRow<T, A> {
 }
 
 impl<T: Elem, A: Access> OperandRow<T, A> {
-    /// Returns the thread's `columns` of row `at`.
+    /// Returns the thread's `columns` of row `at` of the operand.
     ///
     /// # Safety
-    /// The requirements of [`MixedRow::of`] apply, for the element type in `operand.kind`.
+    /// The requirements of [`MixedRow::of`] apply. `operand.kind` states the element type of the operand.
     #[inline(always)]
     pub unsafe fn of(operand: &Operand, at: RowIndex, columns: Vec4Columns) -> Self {
-        // SAFETY: the caller passes an operand with readable rows of the type in `operand.kind`. An absent
-        // operand is never read.
+        // SAFETY: the caller passes an operand with readable rows, whose element type `operand.kind` states.
+        // An absent operand is never read.
         let row = unsafe { MixedRow::of(&operand.rows, at, columns, operand.kind.is(OperandKind::F32)) };
         Self { row, kind: operand.kind }
     }

@@ -8,14 +8,14 @@ use cuda_std::vec4::Access;
 use super::operand::{Modulation, ModulationRow, Operand, OperandRow};
 use crate::layout::operand_kind::OperandKind;
 
-/// A loader for an operand such as a scale. It tests at run time which dtype the operand has, and whether the
-/// operand and its table are present. If the Rust type of the loader fixes one of these properties, the
-/// loader does not test it.
+/// A loader for an operand such as a scale. The Rust type of the loader can fix the dtype of the operand at
+/// compile time. It can also fix whether the operand and its table are present. The loader tests only the
+/// remaining properties at run time.
 pub(crate) trait OperandSource<T: Elem>: Copy {
-    /// `true` if dtype and table are compile-time constants. Then no branch separates the loads of several
-    /// vec4s (four columns each), so that these loads are in flight together.
+    /// `true` if the dtype, and the presence of a table, are compile-time constants. Then no branch separates
+    /// the loads of several vec4s (four columns each), so that these loads are in flight together.
     const GROUPED: bool;
-    /// `true` if a vec4 is a single load of 8 bytes.
+    /// `true` if the data of a vec4 (four columns) takes a single load of 8 bytes.
     const EARLY: bool = false;
     /// The loaded data of one vec4.
     type Fetched: Copy;
@@ -32,7 +32,7 @@ pub(crate) trait OperandSource<T: Elem>: Copy {
     fn vec4(fetched: Self::Fetched) -> Vec4<T>;
 }
 
-/// An operand with elements of type `E` and without a table.
+/// A loader for an operand with elements of type `E` and without a table.
 #[derive(Clone, Copy)]
 pub(crate) struct Dense<E, A> {
     row: Vec4Row<E, A>,
@@ -40,7 +40,7 @@ pub(crate) struct Dense<E, A> {
 }
 
 impl<E: Elem, A: Access> Dense<E, A> {
-    /// Returns the thread's `columns` of row `at`.
+    /// Returns a loader for the thread's `columns` of row `at` of the operand.
     ///
     /// # Safety
     /// If the operand is present, the requirements of [`Vec4Row::of`] apply.
@@ -51,8 +51,8 @@ impl<E: Elem, A: Access> Dense<E, A> {
         Self { row, exists: operand.kind.is_not(OperandKind::ABSENT) }
     }
 
-    /// If `is` is true, marks the operand as present. If `is` is a compile-time constant, the compiler then
-    /// removes later tests for presence.
+    /// Marks the operand as present if `is` is true. If `is` is a constant, the compiler then removes later
+    /// tests of whether the operand is present.
     #[inline(always)]
     pub fn assume_present_if(self, is: bool) -> Self {
         Self { exists: is || self.exists, ..self }
@@ -88,8 +88,8 @@ impl<T: Elem, E: Elem, A: Access> OperandSource<T> for Dense<E, A> {
     }
 }
 
-/// An operand `table + value`, rounded to `T`. Both `table` and `value` have the element type `T` of the
-/// rows.
+/// A loader for an operand `table + value`, which is rounded to `T`. Both `table` and `value` have the
+/// element type `T` of the rows.
 #[derive(Clone, Copy)]
 pub(crate) struct WithTable<T, A> {
     value: Dense<T, A>,
@@ -158,12 +158,14 @@ impl<T: Elem, A: Access> OperandSource<T> for ModulationRow<T, A> {
     }
 }
 
-/// An [`OperandSource`] that is built from a [`Modulation`].
+/// A loader ([`OperandSource`]) for a scale, shift or gate. A kernel creates the loader from its argument of
+/// type [`Modulation`].
 pub(crate) trait ModulationSource<T: Elem>: OperandSource<T> + Sized {
-    /// Returns the thread's `columns` of row `at`.
+    /// Returns a loader for the thread's `columns` of row `at` of the operand.
     ///
     /// # Safety
-    /// The requirements of [`OperandRow::of`] apply to value and table. Their dtypes agree with this loader.
+    /// The requirements of [`OperandRow::of`] apply to value and table. Value and table have the dtypes that
+    /// this loader expects.
     unsafe fn of(modulation: &Modulation, at: RowIndex, columns: Vec4Columns) -> Self;
     /// Marks the operand as present, so that the compiler removes the test for presence. By default, this
     /// method changes nothing.
@@ -175,8 +177,8 @@ pub(crate) trait ModulationSource<T: Elem>: OperandSource<T> + Sized {
 impl<T: Elem, E: Elem, A: Access> ModulationSource<T> for Dense<E, A> {
     #[inline(always)]
     unsafe fn of(modulation: &Modulation, at: RowIndex, columns: Vec4Columns) -> Self {
-        // SAFETY: the caller passes a modulation without table, with readable rows of type `E` if it is
-        // present.
+        // SAFETY: the caller passes a modulation without a table. If the modulation is present, it has
+        // readable rows of type `E`.
         unsafe { Self::of_operand(&modulation.value, at, columns) }
     }
     #[inline(always)]

@@ -1,10 +1,11 @@
-//! Kernel arguments of the norms: sizes, `eps`, how rows are loaded, and the dtypes of the operands.
+//! Kernel arguments of the norms: sizes, `eps`, the number of elements per load, and the dtypes of the
+//! operands.
 use cuda_std::vec4::TILE;
 
 use super::reduce::block::THREADS;
 
-/// The [`Access`](cuda_std::vec4::Access) of a launch: how many elements one load reads. Only kernels that
-/// are compiled for several access types test this value.
+/// The access type ([`Access`](cuda_std::vec4::Access)) of a launch, which states how many elements one load
+/// reads. Only kernels that are compiled for several access types test this value.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowAccess(u32);
@@ -28,38 +29,40 @@ impl RowAccess {
 pub struct OperandForm(u32);
 
 impl OperandForm {
-    /// All operands that are present have the dtype of the rows, and none has a table. A norm with scale and
-    /// shift has no weight and no bias.
+    /// All operands that are present have the dtype of the rows, and none has a table (a tensor that is added
+    /// to the operand). A norm with scale and shift has no weight and no bias.
     pub const SAME: Self = Self(0);
-    /// All operands that are present are f32, and none has a table. The rows have a 16-bit dtype. A norm with
-    /// scale and shift has no weight and no bias.
+    /// All operands that are present are f32, and none has a table (a tensor that is added to the operand).
+    /// The rows have a 16-bit dtype. A norm with scale and shift has no weight and no bias.
     pub const F32: Self = Self(1);
-    /// Any other combination of dtypes and tables, which the kernel tests for each vec4 (four columns). The
-    /// launch does not use [`RowAccess::WHOLE_TILES`].
+    /// Any other combination of dtypes and tables (tensors that are added to an operand). The kernel tests
+    /// dtypes and tables for each vec4 (four columns). A launch with this form does not use
+    /// [`RowAccess::WHOLE_TILES`].
     pub const ANY: Self = Self(2);
     /// All operands that are present have the dtype of the rows, and each is a sum `table + value`. There is
     /// no weight and no bias.
     pub const TABLED: Self = Self(3);
-    /// All operands that are present have the dtype of the rows, and none has a table. Weight and bias are
-    /// present.
+    /// All operands that are present have the dtype of the rows, and none has a table (a tensor that is added
+    /// to the operand). Weight and bias are present.
     pub const AFFINE: Self = Self(4);
-    /// All operands that are present have the dtype of the rows, and none has a table. Either the weight or
-    /// the bias is present, but not both.
+    /// All operands that are present have the dtype of the rows, and none has a table (a tensor that is added
+    /// to the operand). Either the weight or the bias is present, but not both.
     pub const PARTLY_AFFINE: Self = Self(5);
-    /// All operands that are present are f32, and none has a table. The rows have a 16-bit dtype. Weight and
-    /// bias are present.
+    /// All operands that are present are f32, and none has a table (a tensor that is added to the operand).
+    /// The rows have a 16-bit dtype. Weight and bias are present.
     pub const F32_AFFINE: Self = Self(6);
 
-    /// Returns `self == other`. Kernels use this method instead of the operator `==`.
-    /// [`OperandKind::is`](crate::layout::operand_kind::OperandKind::is) states the reason.
+    /// Returns `self == other`. Kernels use this method instead of the operator `==`, which takes references
+    /// and thereby changes the code that LLVM generates. See
+    /// [`OperandKind::is`](crate::layout::operand_kind::OperandKind::is).
     #[inline(always)]
     pub(crate) const fn is(self, other: Self) -> bool {
         self.0 == other.0
     }
 }
 
-/// An [`OperandForm`] (dtypes of a norm's operands) as a type, for kernels that are compiled for a single
-/// form.
+/// A type that represents one [`OperandForm`] (the dtypes of a norm's operands). A kernel that is compiled
+/// for a single form takes this type as a parameter.
 pub(crate) trait KnownForm {
     /// The form as a value.
     const FORM: OperandForm;
@@ -90,7 +93,7 @@ impl KnownForm for WithAffine {
     const FORM: OperandForm = OperandForm::AFFINE;
 }
 
-/// Kernel argument: the parameters of a norm kernel, without its operands.
+/// Kernel argument: the parameters of a norm kernel, without the tensors.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct NormParams {
@@ -108,23 +111,23 @@ pub struct NormParams {
     /// Number of tiles (128 columns each) of a row in shared memory, or 0 if a row does not fit there. The
     /// type parameter `A: Access` of a kernel decides whether the kernel copies its rows to shared memory.
     pub staged: u32,
-    /// The form of weight, bias, scale, shift and gate.
+    /// The form (dtypes and tables) of weight, bias, scale, shift and gate.
     pub form: OperandForm,
-    /// 1: round to the element type after each step, as a chain of separate operators does. 0: round once, at
-    /// the end.
+    /// 1: round to the element type after each step, as a sequence of separate torch operators does. 0: round
+    /// once, at the end.
     pub round_each: u32,
-    /// How many elements one load reads. All operands allow this access. Only kernels that are compiled for
-    /// several access types test this value.
+    /// How many elements one load reads. The layouts of all operands allow loads of this size. Only kernels
+    /// that are compiled for several access types test this value.
     pub access: RowAccess,
     /// 1 if the rows allow 16-byte copies to shared memory (`Rows::is_vector`), else 0.
     pub packs: u32,
 }
 
 impl NormParams {
-    /// Bytes of shared memory that the warps of one row use for a reduction.
+    /// Number of bytes of shared memory that a block needs for a reduction, if its warps share one row.
     pub const SCRATCH_BYTES: u32 = 4 * Self::SHARING;
 
-    /// Returns the bytes of shared memory in which `rows` rows of element type `T` are staged.
+    /// Returns the number of bytes of shared memory that are needed to stage `rows` rows of element type `T`.
     pub const fn staged_bytes<T>(&self, rows: u32) -> u32 {
         self.staged * TILE * size_of::<T>() as u32 * rows
     }

@@ -1,8 +1,8 @@
 //! The two passes of a norm over a row: the first pass reduces the row, and the second pass writes the
 //! results.
 //!
-//! Each warp processes one row, so the passes need no block barrier. In kernels with the access type
-//! `BlockTiles` or `BlockRegisters`, the four warps of a block share one row instead.
+//! Each warp processes one row, so the passes need no block barrier. In kernels whose access type is
+//! `BlockTiles`, `BlockRegisters` or `BlockRegistersStaged`, the four warps of a block share one row instead.
 //!
 //! A tile is 128 columns: one vec4 (four columns) for each lane of a warp. The access type ([`Access`]) of a
 //! kernel decides where the row is stored between the passes:
@@ -25,8 +25,9 @@ use super::reduce::warp::{GROUP, Moments};
 use super::row_context::RowContext;
 
 /// Number of vec4s (four columns each) that a thread loads before it uses the first one, in kernels whose
-/// blocks have four warps per row. This number is lower than [`GROUP`], because these kernels run more
-/// threads per SM, with fewer registers per thread.
+/// blocks have four warps per row. The number is lower than [`GROUP`], the number for kernels with one warp
+/// per row. The reason is that kernels with four warps per row run more threads per SM, with fewer registers
+/// per thread.
 pub(crate) const GROUP_OF_PART: usize = 2;
 
 impl<T: Elem, A: Access> RowContext<T, A> {
@@ -39,7 +40,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
     /// Computes the row from its operands and writes it to shared memory. For each vec4 (four columns) of the
     /// thread, `fetch` loads the operands and `make` computes the vec4.
     ///
-    /// While `make` computes one group of vec4s, the loads of the next group are in flight.
+    /// The loop is software-pipelined: while `make` computes one group of vec4s, the loads of the next group
+    /// are in flight.
     #[inline(always)]
     pub fn fill<P: Copy>(&self, fetch: impl Fn(u32) -> P, make: impl Fn(u32, P) -> Vec4<T>) {
         let tiles = self.tiles();
@@ -68,16 +70,17 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         }
     }
 
-    /// Returns the index of the warp's `nth` tile, relative to the warp's first tile. If a block shares the
-    /// row, a warp has every fourth tile. The fields `columns` and `staged` then start at the first tile of
-    /// the warp.
+    /// Returns the index of the warp's `nth` tile (128 columns), counted from the first tile of the warp. If
+    /// the four warps of a block share the row, a warp has every fourth tile, so the result is `4 * nth`. The
+    /// fields `columns` and `staged` then start at the first tile of the warp.
     #[inline(always)]
     pub fn tile(&self, nth: u32) -> u32 {
         if is_block_shared::<A>() { nth * WARPS } else { nth }
     }
 
-    /// Returns the number of tiles (128 columns each) that the warp processes. If a block shares the row, the
-    /// warp processes every fourth tile. Otherwise, the warp processes all tiles of the row.
+    /// Returns the number of tiles (128 columns each) that the warp processes. If the four warps of a block
+    /// share the row, each warp processes every fourth tile. Otherwise, the warp processes all tiles of the
+    /// row.
     #[inline(always)]
     pub fn warp_tiles(&self) -> u32 {
         if is_block_shared::<A>() { (self.tiles() + WARPS - 1 - self.warp) / WARPS } else { self.tiles() }
@@ -90,8 +93,9 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         if is_whole::<A>() { self.warp_tiles() / in_registers as u32 * in_registers as u32 } else { 0 }
     }
 
-    /// Loads and computes `IN_REGISTERS` tiles (128 columns each) of the warp, from `first` on. A tile whose
-    /// entry in `counts` is 0 is not loaded, and its elements are zero.
+    /// Loads the operands of `IN_REGISTERS` tiles (128 columns each) of the warp, from tile `first` on, and
+    /// computes the thread's elements of these tiles. A tile whose entry in `counts` is 0 is not loaded, and
+    /// its elements are zero.
     #[inline(always)]
     pub fn group<S: Source<T, A>, const IN_REGISTERS: usize>(
         &self,
@@ -135,8 +139,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         }
     }
 
-    /// Runs the first pass: reduces the row. If the access type `A` stages rows, this method first copies the
-    /// row to shared memory.
+    /// Runs the first pass, which reduces the row. The access type `A` decides whether rows are staged in
+    /// shared memory. If so, this method first copies the row there.
     #[inline(always)]
     pub fn reduce<M: Moments, S: Source<T, A>>(&self, source: S) -> Stats {
         if self.has_room() {
@@ -197,8 +201,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
             first += 1;
         }
     }
-    /// Reduces a row that a block shares. Each warp reduces its tiles (128 columns each). Then the block
-    /// reduces the results of its warps.
+    /// Reduces a row that the four warps of a block share. Each warp reduces its tiles (128 columns each).
+    /// Then the block combines the results of its warps.
     #[inline(always)]
     pub fn reduce_part<M: PartMoments, S: Source<T, A>>(&self, source: S) -> Stats {
         let (mut moments, mut first) = (M::EMPTY, 0);
@@ -217,7 +221,7 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         self.finish_part(moments)
     }
 
-    /// Reduces the threads' `moments` over the block that shares the row.
+    /// Reduces `moments`, the accumulators of the threads, over the block that shares the row.
     #[inline(always)]
     pub fn finish_part<M: PartMoments>(&self, moments: M) -> Stats {
         let row = BlockRow { staged: self.staged, tiles: self.tiles(), warp: self.warp };
@@ -226,7 +230,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
     }
 }
 
-/// Both passes over a row that stays in the registers of a warp, or of the four warps of a block.
+/// These methods run both passes over a row that stays in the registers of a warp, or of the four warps of a
+/// block.
 ///
 /// All loads of a row are in flight together. Shared memory is used only for the reduction.
 impl<T: Elem, A: Access> RowContext<T, A> {
@@ -250,8 +255,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
                 row[nth] = source.make(self, tile, parts[nth]);
             }
         }
-        // A block reduction has a barrier, at which warps wait. If registers suffice, load operands such as
-        // scale and shift before the barrier, so that the loads overlap the wait.
+        // A block reduction has a barrier, at which warps wait. If there are enough registers, load operands
+        // such as scale and shift before the barrier. The latency of these loads then overlaps with the wait.
         let (early, mut prefetched) = (is_block_shared::<A>() && K::EARLY, [K::EMPTY; MAX_IN_REGISTERS]);
         for nth in 0..MAX_IN_REGISTERS {
             if let Some(tile) = self.warp_tile(nth).filter(|_| early) {
@@ -273,7 +278,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         }
     }
 
-    /// Returns the thread's vec4s (four columns each) of all tiles of the warp. `read` loads one vec4.
+    /// Returns the thread's vec4s (four columns each) of all tiles of the warp. The function `read` loads the
+    /// vec4 of one tile.
     #[inline(always)]
     pub fn register_row(&self, read: impl Fn(u32) -> Vec4<T>) -> [Vec4<T>; MAX_IN_REGISTERS] {
         core::array::from_fn(|nth| self.warp_tile(nth).map_or(Vec4::ZERO, &read))

@@ -1,5 +1,5 @@
-//! The row that a thread processes: its index, the thread's columns, the copy of the row in shared memory,
-//! and the launch parameters.
+//! The row that a thread processes: the index of the row, the thread's columns, the copy of the row in shared
+//! memory, and the launch parameters.
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
@@ -14,8 +14,8 @@ use super::params::NormParams;
 pub(crate) struct RowContext<T, A> {
     pub at: RowIndex,
     pub columns: Vec4Columns,
-    /// The copy of the row in shared memory. Kernels whose access type `A` stages no rows must not access
-    /// this copy.
+    /// The copy of the row in shared memory. Kernels with some access types `A` do not stage rows in shared
+    /// memory. These kernels must not access this copy.
     pub staged: SharedRow<T>,
     /// The parameters of the launch.
     pub p: NormParams,
@@ -26,17 +26,19 @@ pub(crate) struct RowContext<T, A> {
 }
 
 impl<T: Elem, A: Access> RowContext<T, A> {
-    /// Returns the row that the calling warp processes, or `None` if its index is past the last row.
+    /// Returns the row that the calling warp processes, or `None` if the index of this row is past the last
+    /// row.
     #[inline(always)]
     pub fn of_warp(p: NormParams) -> Option<Self> {
         let mut team = Team::of_block();
         if is_block_shared::<A>() {
-            // The block has one row, so this assignment does not change `team.row`. From `blockIdx.x`, the
-            // compiler derives that the index is equal in all threads of the block.
+            // Compute the row index again, from `blockIdx.x`. Its value does not change, because the block
+            // has one row. However, the compiler can now see that the index is equal in all threads of the
+            // block.
             team.row = u64::from(thread::block_index()[0]);
         }
-        // 32 bits suffice for the index of a row of whole tiles (128 columns each): the host checked that the
-        // launch has fewer than 2^30 rows.
+        // If rows consist of whole tiles (128 columns each), 32 bits suffice for the index of a row. The host
+        // checked that such a launch has fewer than 2^30 rows.
         let at = if is_whole::<A>() {
             RowIndex::narrow(team, p.rows as u32, p.inner)
         } else {
@@ -55,8 +57,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         Some(Self { at, columns, staged, p, warp, access: PhantomData })
     }
 
-    /// Returns the shared memory for staged rows, and the shared memory for the block reduction. The memory
-    /// for the block reduction comes first.
+    /// Returns two parts of shared memory: the part for staged rows, and the part for the block reduction.
+    /// The part for the block reduction has the lower addresses.
     #[inline(always)]
     pub fn memory() -> (SharedMemory, Shared<f32>) {
         let mut memory = SharedMemory::of_launch();
@@ -73,8 +75,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         }
     }
 
-    /// Returns a second row in shared memory, for a second operand. Kernels whose access type `A` stages no
-    /// rows must not access this row.
+    /// Returns a second row in shared memory, for a second operand. Kernels with some access types `A` do not
+    /// stage rows in shared memory. These kernels must not access this row.
     #[inline(always)]
     pub fn another_row(&self) -> SharedRow<T> {
         let (mut memory, _) = Self::memory();

@@ -1,32 +1,33 @@
-//! A block reduction of several sums at once, and the statistics of a row that are computed from these sums.
-//! [`norm_backward`](super) defines the names `d`, `r` and `g`.
+//! A block reduction that computes several sums at once, and the statistics of a row that follow from these
+//! sums. [`norm_backward`](super) defines the names `d`, `r` and `g`.
 use cuda_std::prelude::*;
 
-/// Number of sums per row: see [`BlockMoments::of`].
+/// Number of sums per row. The documentation of [`BlockMoments::of`] lists these sums.
 pub(super) const OF_ROW: usize = 4;
 
-/// The maximum number of values per reduction: [`OF_ROW`] for each of two rows.
+/// The maximum number of values that a reduction adds: [`OF_ROW`] values for each of two rows.
 pub(super) const MAX_ROWS: usize = 8;
 
-/// A sequence of reductions over a block of full warps.
+/// A sequence of reductions over all threads of a block. All warps of the block have 32 threads.
 ///
-/// Consecutive reductions use two different regions of shared memory, so that no warp overwrites a value that
-/// another warp still reads.
+/// Consecutive reductions alternate between two regions of shared memory, so that no warp overwrites a value
+/// that another warp still reads.
 pub(super) struct BlockReduction {
     second: bool,
 }
 
 impl BlockReduction {
-    /// The first reduction of the block.
+    /// The state before the first reduction of the block.
     pub const FIRST: Self = Self { second: false };
 
-    /// Returns the number of f32 in each of the two regions.
+    /// Returns the number of f32 values in each of the two regions of shared memory.
     #[inline(always)]
     fn split() -> u32 {
         thread::block_dim()[0] / warp::SIZE * MAX_ROWS as u32
     }
 
-    /// Returns the sum of each of the first `count` values over the block. `count` is a power of two.
+    /// Returns the sums of the first `count` values over all threads of the block: one sum for each value.
+    /// `count` is a power of two.
     #[inline(always)]
     pub fn sums(&mut self, values: [f32; MAX_ROWS], count: u32) -> [f32; MAX_ROWS] {
         let mut memory = SharedMemory::of_launch();
@@ -35,8 +36,8 @@ impl BlockReduction {
         let partial = memory.take::<f32>(Self::split());
         let (lane, own) = (warp::lane(), sums_of_lanes(values, count));
         if lane < count {
-            // SAFETY: each warp has one slot per value. Lane `i` of the warp writes the slot of value `i`,
-            // before the barrier.
+            // SAFETY: each warp has one slot for each value. Lane `i` of the warp writes the slot of value
+            // `i` before the barrier.
             unsafe { partial.set(thread::index()[0] / warp::SIZE * count + lane, own) };
         }
         block::sync();
@@ -44,7 +45,8 @@ impl BlockReduction {
         // Do not unroll this loop. If the loop is unrolled, ptxas keeps the f32 elements of all packs
         // (16-byte vectors) in registers, and spills registers.
         while slot < thread::block_dim()[0] / warp::SIZE * count {
-            // SAFETY: `slot` is one of the slots that the warps of the block wrote before the barrier.
+            // SAFETY: the warps of the block wrote all slots with a smaller index than the loop bound, before
+            // the barrier.
             sum += unsafe { partial.get(slot) };
             slot += warp::SIZE;
         }
@@ -61,11 +63,11 @@ impl BlockReduction {
     }
 }
 
-/// Returns the sum of the value number `lane % count` over all lanes of the warp. `lane` is the index of the
-/// calling lane.
+/// Returns the sum of one of the `count` values over all lanes of the warp. The lane with index `lane` gets
+/// the sum of value number `lane % count`.
 ///
-/// In each step, a lane keeps half of its values and sends the other half to another lane. So the reduction
-/// of `count` values takes only a few more shuffles than the reduction of one value.
+/// In each step, a lane keeps half of its values and sends the other half to another lane. The reduction of
+/// `count` values therefore takes only a few more shuffles than the reduction of one value.
 #[inline(always)]
 fn sums_of_lanes(mut values: [f32; MAX_ROWS], count: u32) -> f32 {
     let mut left = count;
@@ -89,20 +91,20 @@ fn sums_of_lanes(mut values: [f32; MAX_ROWS], count: u32) -> f32 {
 /// The statistics of a row that its gradients depend on.
 #[derive(Clone, Copy)]
 pub(super) struct BlockMoments {
-    /// `r = 1 / sqrt(mean(d^2) + eps)`.
+    /// `r = 1 / sqrt(mean(d^2) + eps)`, with `d = x - mean(x)`.
     inv_rms: f32,
     /// `-mean(x) * r`. With `d = x - mean(x)`, the product `d * r` equals `x * r + base`.
     base: f32,
-    /// `-r * mean(g)`.
+    /// `-r * mean(g)`, with `g = dy * (offset + w)`.
     offset: f32,
-    /// `r * mean(g * d * r)`.
+    /// `r * mean(g * d * r)`, with `g = dy * (offset + w)` and `d = x - mean(x)`.
     slope: f32,
 }
 
 impl BlockMoments {
-    /// Computes the statistics of a row. The array contains the row's means of `x - shift`, `g`,
+    /// Computes the statistics of a row. The array contains four means over the row: of `x - shift`, `g`,
     /// `(x - shift)^2` and `g * (x - shift)`. `shift` is an estimate of the row's mean, and
-    /// [`norm_backward`](super) defines `g`. If the row does not exist, all statistics are zero.
+    /// [`norm_backward`](super) defines `g`. If `exists` is false, all statistics are zero.
     #[inline(always)]
     pub fn of([mean, offset, squares, products]: [f32; OF_ROW], shift: f32, exists: bool, eps: f32) -> Self {
         let inv_rms = if exists { rsqrt(fma(-mean, mean, squares) + eps) } else { 0.0 };
@@ -114,13 +116,13 @@ impl BlockMoments {
         }
     }
 
-    /// Returns `d * r`.
+    /// Returns the normalized elements `d * r`, with `d = x - mean(x)`.
     #[inline(always)]
     pub fn xhat<L: F32Vec>(&self, x: L) -> L {
         x.map(|x| fma(x, self.inv_rms, self.base))
     }
 
-    /// Returns `dx` in f32, without `dsum`.
+    /// Returns `dx` in f32. The caller adds the second gradient `dsum`, if there is one.
     #[inline(always)]
     pub fn dx<L: F32Vec>(&self, g: L, xhat: L) -> L {
         let g = g.map(|g| fma(g, self.inv_rms, self.offset));

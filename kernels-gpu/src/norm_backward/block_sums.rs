@@ -1,4 +1,5 @@
-//! The rows that a block processes, and the row of the workspace to which the block writes its partial sums.
+//! Determines the rows that a block processes, and the row of the workspace to which the block writes its
+//! partial sums.
 //!
 //! A second launch, [`column_sums`](super::column_sums), adds the rows of the workspace. The kernels use no
 //! atomic additions. The order of each sum therefore depends only on the launch configuration.
@@ -6,21 +7,22 @@ use cuda_std::prelude::*;
 
 /// The rows that the calling block processes.
 ///
-/// A team is the set of threads that share a row. A batch has one row for each team of the block. A group is
-/// the set of rows that share a weight. A block processes every `splits`-th batch of its group.
+/// A team is the set of threads that share a row. A group is the set of rows that share a weight. The rows of
+/// a group are divided into batches, with one row for each team of a block. `splits` blocks process a group,
+/// so each block processes every `splits`-th batch.
 pub(crate) struct BlockRows {
-    /// The team of the calling thread: the threads that share a row. `team.row` is the index of the team in
+    /// The team (the threads that share a row) of the calling thread. `team.row` is the index of the team in
     /// the block.
     pub team: Team,
     /// The index of the block in the grid, which is also the index of its row in the workspace.
     pub block: u32,
-    /// The index of the group.
+    /// The index of the block's group, the set of rows that share a weight.
     pub group: u32,
-    /// The index after the last row of the group.
+    /// The index of the last row of the group, plus one.
     pub end: u64,
-    /// The first row of the block's first batch.
+    /// The first row of the block's first batch. A batch has one row for each team of the block.
     pub first: u64,
-    /// Distance in rows between consecutive batches of the block.
+    /// The number of rows from the start of one batch of the block to the start of its next batch.
     pub step: u64,
 }
 
@@ -42,8 +44,8 @@ impl BlockRows {
         }
     }
 
-    /// Returns the index of the row that the team (the threads that share a row) processes in a batch. The
-    /// first row of this batch is `first`.
+    /// Returns the index of the row that the team (the threads that share a row) processes in the batch that
+    /// starts at row `first`.
     #[inline(always)]
     pub fn at(&self, first: u64, inner: u32) -> RowIndex {
         RowIndex::of(Team { row: first + self.team.row, ..self.team }, self.end, inner)
@@ -68,11 +70,11 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
         let rows = Rows { base, inner_stride: i64::from(cols), outer_stride: 0 };
         let team = block_rows.team.opaque();
         let at = RowIndex::of(Team { row: u64::from(block_rows.block), ..team }, u64::MAX, 0);
-        // `opaque` (an optimization barrier) prevents the compiler from moving the test for null before the
-        // loop over rows. There, the result of the test would occupy a register during the loop.
+        // Without the optimization barrier `opaque`, the compiler would move the test for null before the
+        // loop over rows. The result of the test would then occupy a register during the loop.
         let [low, high] = thread::opaque([base.addr() as u32, (base.addr() as u64 >> 32) as u32]);
-        // SAFETY: the caller passes a workspace with a row for each block. If `base` is null, no access
-        // happens.
+        // SAFETY: the caller passes a workspace with a row for each block. If `base` is null, the workspace
+        // is not accessed.
         unsafe {
             Self {
                 read: Row::of(&rows, team, at, cols),
@@ -82,7 +84,8 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
         }
     }
 
-    /// Adds `lanes` to the thread's sums of `tile`. If `first` is true, `lanes` overwrite the sums.
+    /// Adds `lanes` to the thread's sums for tile number `tile` in the workspace. If `first` is true, `lanes`
+    /// overwrite these sums.
     #[inline(always)]
     pub fn add<L: F32Vec>(&self, tile: u32, lanes: L, first: bool) {
         if self.wanted {
@@ -91,8 +94,8 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
         }
     }
 
-    /// Writes the thread's sums of `tile`. All threads of the block must share one row, and all warps of the
-    /// block must be full.
+    /// Writes `lanes`, the thread's sums for tile number `tile`, to the workspace. All threads of the block
+    /// must share one row, and all warps of the block must have 32 threads.
     #[inline(always)]
     pub fn put<L: F32Vec>(&self, tile: u32, lanes: L) {
         if self.wanted {
@@ -100,8 +103,8 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
         }
     }
 
-    /// Adds the sums of all teams of the block, and writes the total. A team is the set of threads that share
-    /// a row. [`over_teams`] uses `memory` for the reduction.
+    /// Adds the sums of all teams of the block, and writes the total to the workspace. A team is the set of
+    /// threads that share a row. The function [`over_teams`] uses `memory` for the reduction.
     #[inline(always)]
     pub fn write_over_teams<L: F32Vec>(&self, tile: u32, lanes: L, team: Team, memory: Shared<f32>) {
         if !self.wanted {
@@ -119,8 +122,8 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
 /// Returns the sum of `lanes` over all teams of the block. A team is the set of threads that share a row.
 /// Only the first team gets the sum, but every thread of the block must call this function.
 ///
-/// Teams in the same warp are added by shuffles. Additions across warps use `memory`. If the block needs such
-/// additions, `memory` must have `L::LEN` f32 for each thread.
+/// The function adds the values of teams in the same warp with shuffles. It adds the values of different
+/// warps in the shared memory `memory`, which must then have `L::LEN` f32 for each thread.
 #[inline(always)]
 fn over_teams<L: F32Vec>(lanes: L, team: Team, memory: Shared<f32>) -> L {
     let mut sum = lanes;
@@ -134,7 +137,7 @@ fn over_teams<L: F32Vec>(lanes: L, team: Team, memory: Shared<f32>) -> L {
     if threads == width {
         return sum;
     }
-    // Wait until all threads have read the previous contents of `memory`.
+    // Wait until all threads have read the previous contents of `memory`, which the next loop overwrites.
     block::sync();
     for i in 0..L::LEN {
         // SAFETY: each thread writes only its own slots, between two barriers.
@@ -144,8 +147,8 @@ fn over_teams<L: F32Vec>(lanes: L, team: Team, memory: Shared<f32>) -> L {
     if thread < width {
         let mut other = thread + width;
         while other < threads {
-            // SAFETY: `other` is the index of a thread of the block, and this thread wrote its slots before
-            // the barrier.
+            // SAFETY: `other` is the index of another thread of the block. This other thread wrote its slots
+            // before the barrier.
             sum = L::from_fn(|i| sum.get(i) + unsafe { memory.get(i as u32 * threads + other) });
             other += width;
         }
@@ -153,7 +156,7 @@ fn over_teams<L: F32Vec>(lanes: L, team: Team, memory: Shared<f32>) -> L {
     sum
 }
 
-/// Four f32: one 16-byte access to shared memory.
+/// Four f32 values, which a thread reads or writes with one 16-byte access to shared memory.
 #[repr(C, align(16))]
 #[derive(Clone, Copy)]
 struct Four([f32; 4]);
@@ -163,13 +166,13 @@ struct Four([f32; 4]);
 #[derive(Clone, Copy)]
 pub(crate) struct SharedSums {
     slots: Shared<Four>,
-    /// The index of the thread in the block, and the number of threads of the block.
+    /// Two numbers: the index of the thread in the block, and the number of threads of the block.
     threads: [u32; 2],
 }
 
 impl SharedSums {
-    /// Takes shared memory for the sums of `tiles` tiles, each with `len` elements per thread, and sets the
-    /// sums to zero. Consecutive threads have adjacent slots.
+    /// Allocates shared memory for the sums of `tiles` tiles, each with `len` elements per thread, and sets
+    /// the sums to zero. Slots have 16 bytes, and consecutive threads have adjacent slots.
     #[inline(always)]
     pub fn take(memory: &mut SharedMemory, tiles: u32, len: u32) -> Self {
         let [x, y, _] = thread::block_dim();
@@ -177,26 +180,27 @@ impl SharedSums {
         let sums = Self { slots: memory.take(slots * x * y), threads: [block::linear_index(), x * y] };
         let zeros = sums.opaque();
         for slot in 0..slots {
-            // SAFETY: `at` maps each thread to its own slots. All of them are inside the memory that
+            // SAFETY: `at` maps each thread to its own slots. All slots are inside the memory that
             // `memory.take` returned.
             unsafe { zeros.slots.set(zeros.at(slot), Four([0.0; 4])) };
         }
         sums
     }
 
-    /// Makes the compiler recompute the addresses of the slots: see [`thread::opaque`].
+    /// Returns the same sums, but makes the compiler compute the addresses of the slots again. Otherwise, the
+    /// addresses would occupy registers. See [`thread::opaque`].
     #[inline(always)]
     pub fn opaque(self) -> Self {
         Self { threads: thread::opaque(self.threads), ..self }
     }
 
-    /// Returns the index of the thread's slot number `slot`.
+    /// Returns the index in shared memory of the thread's slot number `slot`.
     #[inline(always)]
     fn at(&self, slot: u32) -> u32 {
         slot * self.threads[1] + self.threads[0]
     }
 
-    /// Adds `lanes` to the thread's sums of `tile`.
+    /// Adds `lanes` to the thread's sums for tile number `tile`.
     #[inline(always)]
     pub fn add<L: F32Vec>(&self, tile: u32, lanes: L) {
         for i in 0..L::LEN / 4 {
@@ -210,7 +214,7 @@ impl SharedSums {
         }
     }
 
-    /// Returns the thread's sums of `tile`.
+    /// Returns the thread's sums for tile number `tile`.
     #[inline(always)]
     pub fn get<L: F32Vec>(&self, tile: u32) -> L {
         // SAFETY: `at` maps each thread to its own slots, and `take` allocated slots for this tile.

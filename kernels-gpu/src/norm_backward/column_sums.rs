@@ -1,21 +1,24 @@
-//! Adds the rows of a workspace, to which the blocks of an earlier launch wrote partial sums. A gradient with
-//! one value per column, such as the gradient of a weight, needs this second launch.
+//! Adds the rows of a workspace. In an earlier launch, each block wrote one row of partial sums to the
+//! workspace. A gradient with one value per column, such as the gradient of a weight, needs this second
+//! launch.
 use cuda_std::mem::{load_u32, store_u16, store_u32};
 use cuda_std::prelude::*;
 
-/// A workspace of partial sums, and the output: a kernel argument.
+/// Kernel argument: a workspace of partial sums, and the output.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ColumnSums {
-    /// The workspace: f32, shape `[groups, splits, cols]`.
+    /// The workspace, in f32, with the shape `[groups, splits, cols]`. A group is the set of rows that share
+    /// a weight, and `splits` is the number of partial sums per group.
     pub from: *const u8,
-    /// The output: element type or f32, shape `[groups, cols]`. If `to` is null, the kernel does nothing.
+    /// The output, in the element type of the kernel or in f32, with the shape `[groups, cols]`. If `to` is
+    /// null, the kernel does nothing.
     pub to: *mut u8,
     /// 1 if `to` is f32, 0 if `to` has the element type of the kernel.
     pub single: u32,
 }
 
-/// The shape of the workspaces of a launch.
+/// Kernel argument: the shape of the workspaces of a launch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ColumnSumsParams {
@@ -27,18 +30,19 @@ pub struct ColumnSumsParams {
 
 /// Columns per block.
 pub const COLUMNS: u32 = 32;
-/// Threads per column. Each of them adds every `STRIPES`-th row.
+/// Threads per column. Each of these threads adds every `STRIPES`-th row of the workspace.
 pub const STRIPES: u32 = 16;
-/// Bytes of shared memory of a block: one f32 per thread.
+/// Bytes of shared memory per block. Each thread has one f32.
 pub const SHARED_BYTES: u32 = COLUMNS * STRIPES * 4;
-/// Number of rows that a thread loads together.
+/// Number of rows from which a thread loads in one step, before it adds the loaded values.
 ///
-/// The threads of a column load `STRIPES * STEP` = 272 rows at a time. On an H100 with 132 SMs, two blocks
-/// per SM write 264 rows, so that one step suffices.
+/// Together, the threads of a column load `STRIPES * STEP` (272) rows per step. On an H100 with 132 SMs, the
+/// earlier launch has two blocks per SM. Its 264 blocks write 264 rows, so one step suffices.
 const STEP: usize = 17;
 
-/// Block `[x, y, z]` adds the rows of group `y` in the workspace `sums[z]`, for the columns `32 * x` to
-/// `32 * x + 31`. A group is the set of rows that share a weight.
+/// Adds the rows of two workspaces, separately for each group (set of rows that share a weight). The block
+/// with the index `[x, y, z]` adds the rows of group `y` in the workspace `sums[z]`. It adds the columns
+/// `32 * x` to `32 * x + 31`.
 ///
 /// # Safety
 /// The host checked that `from` and `to` have the shapes of [`ColumnSums`]. A block has `[COLUMNS, STRIPES]`
@@ -52,7 +56,7 @@ pub(crate) unsafe fn column_sums<T: Elem>(sums: [ColumnSums; 2], p: ColumnSumsPa
         return;
     }
     let (group, column) = (u64::from(group), slab * COLUMNS + lane);
-    // A thread past the last column computes the sum of the last column, but does not write this sum.
+    // A thread whose column does not exist computes the sum of the last column, but does not write this sum.
     let first = group * u64::from(p.splits) * u64::from(p.cols) + u64::from(column.min(p.cols - 1));
     let load = |split: u32| {
         let at = first + u64::from(split.min(p.splits - 1)) * u64::from(p.cols);
@@ -82,7 +86,8 @@ pub(crate) unsafe fn column_sums<T: Elem>(sums: [ColumnSums; 2], p: ColumnSumsPa
         total += unsafe { stripes.get(stripe * COLUMNS + lane) };
     }
     let at = (group * u64::from(p.cols) + u64::from(column)) as usize;
-    // SAFETY: `column` is below `cols`, so this is an element of `to`. No other thread writes this element.
+    // SAFETY: `column` is below `cols`, so the index `at` is inside `to`. No other thread writes this
+    // element.
     unsafe {
         if sums.single != 0 || size_of::<T>() == 4 {
             store_u32(sums.to.cast::<f32>().wrapping_add(at).cast(), total.to_bits(), Store::Default)

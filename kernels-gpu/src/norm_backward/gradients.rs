@@ -1,5 +1,5 @@
-//! The bodies of the backward kernels of LayerNorm and RMSNorm. A kernel keeps a row in the registers of its
-//! team (the threads that share the row), or loads the row again for each pass.
+//! The bodies of the backward kernels of LayerNorm and RMSNorm. Some kernels keep a row in the registers of
+//! its team (the threads that share the row). The other kernels load the row again for each pass over it.
 use cuda_std::prelude::*;
 
 use super::block_sums::{BlockRows, SharedSums, SumsRow};
@@ -12,8 +12,9 @@ use crate::rms::weight::Weight;
 /// Computes `dx` for the rows of the block, and partial sums of `dw` and `db`, the gradients of weight and
 /// bias.
 ///
-/// A row stays in `IN_REGISTERS` packs (16 bytes each) of each thread. If `IN_REGISTERS` is 0, the row is
-/// loaded again for each pass. `LAYER` is true for LayerNorm and false for RMSNorm.
+/// If `IN_REGISTERS` is not 0, a row stays in registers, with `IN_REGISTERS` packs (16 bytes each) per
+/// thread. If `IN_REGISTERS` is 0, the kernel loads the row again for each pass over it. `LAYER` is true for
+/// LayerNorm and false for RMSNorm.
 ///
 /// # Safety
 /// The host checked that:
@@ -47,7 +48,7 @@ pub(crate) unsafe fn norm_backward<
             }
             _ if IN_REGISTERS == 0 => streamed::<T, 1, VECTOR, LAYER>(&block_rows, operands, weight, sums, p),
             // Kernels without 16-byte accesses test the type of the weight at run time. This test does not
-            // limit the speed of these kernels.
+            // limit their speed.
             _ if !VECTOR => {
                 in_registers::<T, IN_REGISTERS, VECTOR, LAYER>(&block_rows, operands, weight, sums, p)
             }
@@ -65,7 +66,8 @@ pub(crate) unsafe fn norm_backward<
                 sums,
                 p,
             ),
-            // If `T` is f32, the host passes `SAME` instead of `F32`, so this arm is never executed.
+            // If `T` is f32, the host passes `OperandKind::SAME` for an f32 weight, so this arm is never
+            // executed.
             _ if size_of::<T>() == 4 => {}
             _ => in_registers::<T, IN_REGISTERS, VECTOR, LAYER>(
                 &block_rows,
@@ -79,8 +81,8 @@ pub(crate) unsafe fn norm_backward<
 }
 
 /// Processes the rows of the block. Each row stays in the registers of its team (the threads that share the
-/// row). Registers also contain the partial sums of `dw` (gradient of the weight). Shared memory contains the
-/// partial sums of `db` (gradient of the bias).
+/// row). The partial sums of `dw` (gradient of the weight) are in registers, too. The partial sums of `db`
+/// (gradient of the bias) are in shared memory.
 ///
 /// # Safety
 /// The requirements of [`norm_backward`] apply.
@@ -95,8 +97,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, c
     let mut reduction = TeamReduction::of(block_rows.team);
     let mut memory = TeamReduction::after_rows();
     let mut dweight = [T::F32Vec::splat(0.0); IN_REGISTERS];
-    // The sums of `db`, the gradient of the bias, are in shared memory. Registers do not suffice for two sums
-    // per column.
+    // Keep the sums of `db`, the gradient of the bias, in shared memory. The registers do not suffice for the
+    // sums of `dw` and `db`.
     let dbias = SharedSums::take(&mut memory, if LAYER { IN_REGISTERS as u32 } else { 0 }, T::F32Vec::LEN);
     let mut first = block_rows.first;
     while first < block_rows.end {
@@ -124,7 +126,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, c
             unsafe { prefetch::prefetch::<T>(&operands, next, &p) };
         }
         let stats = RowMoments::of(mean, offset, reduction.means(sum, p.inv_cols), p.eps, at);
-        // Recompute the addresses. Otherwise the addresses would occupy registers during the reductions.
+        // Compute the addresses of the row again. The addresses from the first computation would occupy
+        // registers during the reductions.
         // SAFETY: the caller passes operands that the host checked. No other team (threads that share a row)
         // processes this row.
         let (buffer, dx) =
@@ -164,8 +167,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, c
     }
 }
 
-/// Processes the rows of the block. Each pass loads the row again, `STEP` tiles (16 bytes per thread each) at
-/// a time. The partial sums are accumulated in the workspace in global memory.
+/// Processes the rows of the block. Each pass over a row loads the row again, `STEP` tiles at a time. A tile
+/// has 16 bytes per thread. The block accumulates its partial sums in the workspace in global memory.
 ///
 /// # Safety
 /// The requirements of [`norm_backward`] apply. All threads of a block share one row.
@@ -212,8 +215,8 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
             }
         }
         let stats = RowMoments::of(mean, offset, reduction.means(sum, p.inv_cols), p.eps, at);
-        // Process the tiles (16 bytes per thread each) in reverse order, because the tiles that were loaded
-        // last are still in cache.
+        // Process the tiles (16 bytes per thread each) in reverse order, because the tiles that the previous
+        // pass loaded last are still in cache.
         for step in (0..steps).rev() {
             let pairs = buffer.load::<STEP>(step * STEP as u32);
             for i in 0..STEP {
@@ -230,11 +233,11 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
     }
 }
 
-/// Computes the gradients of LayerNorm, `ROWS` rows at a time. A row must exactly fill `IN_REGISTERS` packs
-/// (16 bytes each) of each thread.
+/// Computes the gradients of LayerNorm, `ROWS` rows at a time. Each thread has `IN_REGISTERS` packs (16 bytes
+/// each) of a row, and the row must fill all packs.
 ///
-/// If a gradient `dsum` must be added to `dx`, registers suffice for only one row at a time, even if `ROWS`
-/// is 2.
+/// If a second gradient `dsum` must be added to `dx`, this function processes one row at a time, even if
+/// `ROWS` is 2. With `dsum`, the registers do not suffice for two rows.
 ///
 /// # Safety
 /// The requirements of [`multi_row`](multi_row::multi_row) apply.
@@ -245,7 +248,8 @@ pub(crate) unsafe fn norm_backward_multi_row<T: Elem, const IN_REGISTERS: usize,
     sums: PartialSums,
     p: NormBackwardParams,
 ) {
-    // SAFETY: the caller passes operands as `multi_row` requires. `DSUM` says whether `dsum` is present.
+    // SAFETY: the caller passes operands as `multi_row` requires. The last const parameter is true if `dsum`
+    // is present.
     unsafe {
         if operands.dsum.base.is_null() {
             multi_row::multi_row::<T, IN_REGISTERS, ROWS, false>(operands, weight, sums, p)

@@ -1,18 +1,25 @@
 //! The gradients of RMSNorm and LayerNorm.
 //!
-//! A constant `offset` is added to the weight `w`. With `d = x - mean` (RMSNorm: `d = x`),
-//! `r = 1 / sqrt(mean(d^2) + eps)` and `g = dy * (offset + w)`:
+//! The norm multiplies a row by `offset + w`, where `w` is the weight and `offset` is a constant. The
+//! formulas use three abbreviations:
 //!
-//! - `dx = r * (g - mean(g) - d * r^2 * mean(g * d))`, for RMSNorm without `mean(g)`;
-//! - `dw = sum of dy * d * r` over the rows that share the weight, and `db = sum of dy`.
+//! - `d = x - mean(x)` for LayerNorm, and `d = x` for RMSNorm;
+//! - `r = 1 / sqrt(mean(d^2) + eps)`;
+//! - `g = dy * (offset + w)`.
 //!
-//! A group is the set of rows that share a weight. Each group has `splits` blocks, and a block processes
-//! every `splits`-th batch of rows. The block accumulates its partial sums of `dw` and `db` while it computes
-//! `dx`, and writes them to a workspace as one row of f32. A second kernel, [`column_sums`], adds the rows of
-//! the workspace.
+//! The gradients are:
+//!
+//! - `dx = r * (g - mean(g) - d * r^2 * mean(g * d))`; for RMSNorm, the term `mean(g)` is omitted;
+//! - `dw`, the sum of `dy * d * r` over the rows that share the weight, and `db`, the sum of `dy` over these
+//!   rows.
+//!
+//! A group is the set of rows that share a weight. `splits` blocks process each group. The rows of the group
+//! are divided into batches, and a block processes every `splits`-th batch. While a block computes `dx`, it
+//! accumulates partial sums of `dw` and `db`. The block then writes these sums to a workspace, as one row of
+//! f32. A second kernel, [`column_sums`], adds the rows of the workspace.
 //!
 //! The kernels use no atomic additions, so the order of each sum depends only on the launch configuration.
-//! The forward pass saves no statistics, so these kernels compute mean and `r` again.
+//! The forward pass does not save mean and `r`, so these kernels compute both again.
 mod block_reduce;
 mod block_sums;
 pub mod column_sums;

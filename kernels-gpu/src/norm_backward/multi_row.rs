@@ -1,16 +1,16 @@
-//! Gradients of LayerNorm, one or two rows at a time, for rows that exactly fill the packs (16 bytes each) of
-//! the threads.
+//! Computes the gradients of LayerNorm, one or two rows at a time. Each thread has the same number of packs
+//! (16-byte vectors) of a row, and the row must fill all packs.
 //!
-//! The weight (in f32) and the sums over rows stay in registers. One pass for all sums saves instructions.
-//! With a separate pass for each sum, the number of instructions per element would limit the speed of
-//! LayerNorm.
+//! The weight (in f32) and the sums for the gradients of weight and bias stay in registers.
 //!
-//! One pass and one block reduction compute all sums of a row. The sums use `x - shift`, where `shift` is the
-//! mean of the first [`SAMPLES`] elements of the row. The shift keeps cancellation small:
+//! One pass and one block reduction compute all sums of a row. With more than one pass, the number of
+//! instructions per element would limit the speed. A single pass computes the variance as a difference of two
+//! means, which can lose bits by cancellation. To reduce the cancellation, the sums use `x - shift`, where
+//! `shift` is the mean of the first [`SAMPLES`] elements of the row:
 //!
 //! - `shift` differs from the mean of `n` elements by at most `sqrt(n / SAMPLES)` standard deviations of the
 //!   row.
-//! - For 4096 columns, the variance loses at most 8 of its 24 bits.
+//! - For 4096 columns, the variance loses at most 8 of its 24 significant bits.
 //! - For rows with random elements, the variance loses no bits.
 //!
 //! [`norm_backward`](super) defines the names `d`, `r` and `g`.
@@ -23,10 +23,11 @@ use super::prefetch;
 use crate::layout::operand_kind::OperandKind;
 use crate::rms::weight::Weight;
 
-/// Number of elements whose mean is the shift of a row. The lanes of half a warp load one element each.
+/// Number of elements at the start of a row whose mean is the row's shift. The lanes of half a warp load one
+/// element each.
 const SAMPLES: u32 = 16;
 
-/// The packs (16 bytes each) of `x` and `dy` that a thread has in one row.
+/// The packs (16-byte vectors) of `x` and `dy` that a thread has of one row.
 type Pairs<T, const IN_REGISTERS: usize> = [[Pack<T>; 2]; IN_REGISTERS];
 
 /// The addresses of the thread's columns in one row.
@@ -63,7 +64,7 @@ impl<T: Elem> RowPointers<T> {
             Rows { base, inner_stride: 0, outer_stride: 0 }
         };
         let (at, cols) = (RowIndex::FIRST, u32::MAX);
-        // Because `cols` is `u32::MAX`, accesses through these rows perform no bounds checks.
+        // `cols` is `u32::MAX`, so accesses through these rows perform no bounds checks.
         // SAFETY: the caller passes rows in which all `IN_REGISTERS` packs (16 bytes each) of each thread
         // exist.
         unsafe {
@@ -86,22 +87,23 @@ impl<T: Elem> RowPointers<T> {
     }
 }
 
-/// The addresses of `ROWS` consecutive rows. The first row exists.
+/// The addresses of `ROWS` consecutive rows. The first of these rows always exists. Later rows may lie after
+/// the end of the group.
 #[derive(Clone, Copy)]
 struct Places<T, const ROWS: usize>([RowPointers<T>; ROWS]);
 
 impl<T: Elem, const ROWS: usize> Places<T, ROWS> {
-    /// Returns the addresses of the rows from `first` on.
+    /// Returns the addresses of the `ROWS` rows from row `first` on.
     ///
     /// # Safety
     /// The requirements of [`multi_row`] apply.
     #[inline(always)]
     unsafe fn of(operands: &Operands, first: u32, end: u32, inner: u32) -> Self {
-        // SAFETY: the caller passes operands with the rows below `end`.
+        // SAFETY: the caller passes operands in which all rows below `end` exist.
         Self(core::array::from_fn(|nth| unsafe { RowPointers::of(operands, first + nth as u32, end, inner) }))
     }
 
-    /// Loads the thread's packs of all rows.
+    /// Loads the thread's packs (16 bytes each) of all `ROWS` rows.
     #[inline(always)]
     fn load<const IN_REGISTERS: usize>(&self) -> [Pairs<T, IN_REGISTERS>; ROWS] {
         self.0.map(|pointers| core::array::from_fn(|tile| pointers.load(tile as u32)))
@@ -122,8 +124,7 @@ impl<T: Elem, const ROWS: usize> Places<T, ROWS> {
 
 /// Returns a thread's sums of `x - shift`, `g`, `(x - shift)^2` and `g * (x - shift)`, with `g = dy * scale`.
 ///
-/// Even and odd elements have separate accumulators. The chains of dependent additions are therefore half as
-/// long.
+/// Even and odd elements have separate accumulators. The separation halves the number of dependent additions.
 #[inline(always)]
 fn sums<T: Elem, const IN_REGISTERS: usize>(
     pairs: Pairs<T, IN_REGISTERS>,
@@ -162,12 +163,12 @@ pub(super) unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: u
     let start = block_rows.group * p.rows as u32;
     let (end, step) = (start + p.rows as u32, thread::grid_dim()[0] * ROWS as u32);
     let (mut first, mut reduction) = (start + thread::block_index()[0] * ROWS as u32, BlockReduction::FIRST);
-    // SAFETY: the caller passes a weight with one row per group.
+    // SAFETY: the caller passes a weight with one row per group (rows that share a weight).
     let scale = unsafe { scale::<T, IN_REGISTERS>(&block_rows, weight, &p) };
     let [mut dweight, mut dbias] = [[T::F32Vec::splat(0.0); IN_REGISTERS]; 2];
     while first < end {
-        // SAFETY: the caller passes operands with the rows below `end`, and the loop bound keeps `first`
-        // below `end`.
+        // SAFETY: the caller passes operands in which all rows below `end` exist, and the loop bound keeps
+        // `first` below `end`.
         let places = unsafe { Places::<T, ROWS>::of(&operands, first, end, p.inner) };
         let pairs = places.load::<IN_REGISTERS>();
         let shifts = places.shifts();
@@ -221,8 +222,9 @@ unsafe fn scale<T: Elem, const IN_REGISTERS: usize>(
 ) -> [T::F32Vec; IN_REGISTERS] {
     let rows = Rows { base: weight.base.cast_mut(), inner_stride: i64::from(p.cols), outer_stride: 0 };
     let group = RowIndex::of(Team { row: u64::from(block_rows.group), ..block_rows.team }, u64::MAX, 0);
-    // SAFETY: the caller passes a weight with one row per group (rows that share a weight). The kernel reads
-    // only the one of `same` and `single` that has the type in `weight.kind`.
+    // SAFETY: the caller passes a weight with one row per group (rows that share a weight). `same` reads the
+    // weight as type `T`, and `single` reads it as f32. The kernel uses only the one that matches
+    // `weight.kind`.
     let (same, single) = unsafe {
         (
             Row::<T, true>::of(&rows, block_rows.team, group, p.cols),

@@ -1,19 +1,19 @@
-//! Prefetches the next rows of a block into L2. The kernels are bound by memory latency, and have no free
-//! registers to load these rows early.
+//! Prefetches the next rows of a block into L2. The backward kernels of the norms are bound by memory
+//! latency, and have no free registers to load these rows early.
 //!
-//! A kernel issues the prefetch after it has summed the loaded data, before the barrier of the block
-//! reduction. Issuing the prefetch occupies one warp. If the prefetch came before the loads, this warp would
-//! delay the whole block (`docs/internals/decisions.md`).
+//! A block issues the prefetch after each thread has added up its elements of the current row, and before the
+//! barrier of the block reduction. Issuing the prefetch occupies one warp. If the prefetch came before the
+//! loads of the current row, this warp would delay the whole block (`docs/internals/decisions.md`).
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
 use super::params::{NormBackwardParams, Operands};
 
-/// Prefetches the rows `first` to `first + count - 1` of `x` and `dy`. Rows from `end` on are skipped.
+/// Prefetches the rows `first` to `first + count - 1` of `x` and `dy`. The function skips rows from `end` on.
 ///
-/// Each thread prefetches one row of one operand. If the block has fewer than `2 * count` threads, the last
-/// rows are skipped. Row indices wrap at 2^32, so larger indices prefetch wrong rows. A wrong prefetch costs
-/// time, but does not change results.
+/// Each thread prefetches one row of one operand. If the block has fewer than `2 * count` threads, the
+/// function skips the last rows. Row indices have 32 bits. If a launch has more than 2^32 rows, an index
+/// wraps, and the thread prefetches a wrong row. The wrong prefetch costs time, but does not change results.
 ///
 /// # Safety
 /// The requirements of [`norm_backward`](super::gradients::norm_backward) apply. All operands allow 16-byte
@@ -24,8 +24,8 @@ pub(super) unsafe fn prefetch<T: Elem>(
     [first, count, end]: [u32; 3],
     p: &NormBackwardParams,
 ) {
-    // `opaque` makes the compiler recompute the addresses for each prefetch, instead of keeping them in
-    // registers.
+    // The optimization barrier `opaque` makes the compiler compute the addresses again for each prefetch.
+    // Otherwise, the addresses would occupy registers during the loop over rows.
     let [first, thread] = thread::opaque([first, block::linear_index()]);
     let (row, is_dy) = (first + thread / 2, thread % 2 == 1);
     if thread / 2 >= count || row >= end {
@@ -38,7 +38,7 @@ pub(super) unsafe fn prefetch<T: Elem>(
     let outer_stride = if is_dy { dy.outer_stride } else { x.outer_stride };
     let elements = i64::from(within) * inner_stride + i64::from(group) * outer_stride;
     let start = base.cast::<T>().wrapping_offset(elements as isize);
-    // SAFETY: `row` is below `end`, or has wrapped to an existing row. The caller passes rows aligned to 16
-    // bytes.
+    // SAFETY: `row` is below `end`, or its 32-bit index has wrapped to an existing row. The caller passes
+    // rows aligned to 16 bytes.
     unsafe { mem::prefetch(start.cast(), p.cols * size_of::<T>() as u32) };
 }

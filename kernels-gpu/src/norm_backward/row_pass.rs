@@ -1,7 +1,9 @@
-//! The gradient of a norm for one row: loads `x` and `dy`, adds each tile to the sums, and computes `dx`.
+//! Computes the gradient of RMSNorm or LayerNorm for one row. The code loads `x` and `dy`, adds their
+//! elements to several sums, and computes `dx` from the sums.
 //!
-//! [`norm_backward`](super) defines the names `d`, `r` and `g`. A tile is one pack (16 bytes) of each thread
-//! of the team, the threads that share the row. `LAYER` is true for LayerNorm and false for RMSNorm.
+//! [`norm_backward`](super) defines the names `d`, `r` and `g`. A team is the set of threads that share a
+//! row. A tile has one pack (16-byte vector) for each thread of the team. `LAYER` is true for LayerNorm and
+//! false for RMSNorm.
 use cuda_std::prelude::*;
 
 use super::block_sums::BlockRows;
@@ -16,7 +18,8 @@ pub(super) struct RowPair<T> {
 }
 
 impl<T: Elem> RowPair<T> {
-    /// Makes the compiler unpack the lanes again: see [`Pack::opaque_lanes`].
+    /// Passes both packs through an optimization barrier. Each later use then converts the elements to f32
+    /// again, so that their f32 values do not occupy registers. See [`Pack::opaque_lanes`].
     #[inline(always)]
     fn opaque_lanes(self) -> Self {
         Self { x: self.x.opaque_lanes(), dy: self.dy.opaque_lanes() }
@@ -26,19 +29,19 @@ impl<T: Elem> RowPair<T> {
 /// The statistics of a row that its gradients depend on.
 #[derive(Clone, Copy)]
 pub(super) struct RowMoments {
-    /// The mean of `x`. 0 for RMSNorm.
+    /// The mean of `x`, or 0 for RMSNorm.
     mean: f32,
-    /// `r`.
+    /// `r = 1 / sqrt(mean(d^2) + eps)`, where `d` is `x - mean` for LayerNorm and `x` for RMSNorm.
     pub inv_rms: f32,
-    /// `mean(g)`.
+    /// `mean(g)`, with `g = dy * (offset + w)`, or 0 for RMSNorm.
     offset: f32,
-    /// `r^2 * mean(g * d)`.
+    /// `r^2 * mean(g * d)`, with `g = dy * (offset + w)`.
     slope: f32,
 }
 
 impl RowMoments {
-    /// Computes the statistics from the means over a row. If the row does not exist, all statistics are zero,
-    /// so that the row adds nothing to the sums.
+    /// Computes the statistics of a row from the means of `x`, `g`, `d^2` and `g * d` over the row. If the
+    /// row does not exist, `inv_rms` is zero, so that the row adds nothing to the sums.
     #[inline(always)]
     pub fn of(mean: f32, offset: f32, [squares, products]: [f32; 2], eps: f32, at: RowIndex) -> Self {
         let inv_rms = if at.exists() { rsqrt(squares + eps) } else { 0.0 };
@@ -46,7 +49,7 @@ impl RowMoments {
     }
 }
 
-/// The operands of one row.
+/// Access to one row of each operand.
 #[derive(Clone, Copy)]
 pub(super) struct RowBuffer<T, const VECTOR: bool, const LAYER: bool> {
     x: Row<T, VECTOR>,
@@ -57,8 +60,8 @@ pub(super) struct RowBuffer<T, const VECTOR: bool, const LAYER: bool> {
 }
 
 impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER> {
-    /// Returns the operands of row `at`, and the row of the output `dx`. A team (threads that share a row)
-    /// processes this row.
+    /// Returns access to row `at` of the operands and of the output `dx`. The calling thread belongs to the
+    /// team (threads that share a row) that processes this row.
     ///
     /// # Safety
     /// The requirements of [`norm_backward`](super::gradients::norm_backward) apply.
@@ -73,13 +76,13 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
         let team = block_rows.team.opaque();
         let rows = Rows { base: weight.base.cast_mut(), inner_stride: i64::from(p.cols), outer_stride: 0 };
         let group = RowIndex::of(Team { row: u64::from(block_rows.group), ..team }, u64::MAX, 0);
-        // SAFETY: the host checked that each operand has every row of the launch, and that the weight has one
-        // row per group (rows that share a weight).
+        // SAFETY: the host checked that each operand has all rows of the launch. The weight has one row per
+        // group (rows that share a weight).
         unsafe {
             let (x, dy) = (Row::of(&operands.x, team, at, p.cols), Row::of(&operands.dy, team, at, p.cols));
             let dsum = Row::of(&operands.dsum, team, at, p.cols);
-            // `same` and `single` have the same address. The kernel reads only the operand that matches
-            // `weight.kind`.
+            // `same` reads the weight as elements of type `T`, and `single` reads it as f32. Both have the
+            // same address. The kernel reads only the one that matches `weight.kind`.
             let (same, single) = (Row::of(&rows, team, group, p.cols), Row::of(&rows, team, group, p.cols));
             let weight = AnyKind { kind: weight.kind, same, single };
             let dsum = if operands.dsum.base.is_null() { None } else { Some(dsum) };
@@ -90,8 +93,8 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
         }
     }
 
-    /// Loads the thread's packs (16 bytes each) of the `N` tiles from `first` on. Past the end of the row,
-    /// packs are zero, so that they add nothing to the sums that contain `g`.
+    /// Loads the thread's packs (16 bytes each) of the `N` tiles from `first` on. Packs after the end of the
+    /// row are zero. They therefore add nothing to the sums of terms with the factor `g = dy * (offset + w)`.
     #[inline(always)]
     pub fn load<const N: usize>(&self, first: u32) -> [RowPair<T>; N] {
         let mut pairs = [RowPair { x: Pack::ZERO, dy: Pack::ZERO }; N];
@@ -103,14 +106,15 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
         pairs
     }
 
-    /// Returns `g = dy * (offset + w)`.
+    /// Returns `g = dy * (offset + w)` for the thread's elements of `tile`. `w` is the weight, and `offset`
+    /// is a constant.
     #[inline(always)]
     fn weighted(&self, tile: u32, dy: T::F32Vec) -> T::F32Vec {
         self.weight.apply(tile, (), dy, Applied { offset: self.weight_offset, round_before: 0 })
     }
 
-    /// Returns `d`: `x - mean` for LayerNorm, `x` for RMSNorm. Elements of `d` past the end of the row have
-    /// arbitrary values.
+    /// Returns `d`, which is `x - mean` for LayerNorm and `x` for RMSNorm. Elements of `d` after the end of
+    /// the row have arbitrary values.
     #[inline(always)]
     fn centered(&self, x: Pack<T>, mean: f32) -> T::F32Vec {
         if LAYER { x.lanes().map(|x| x - mean) } else { x.lanes() }
@@ -122,8 +126,8 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
         sum.with(pair.x.lanes(), self.weighted(tile, pair.dy.lanes()), |x, g, [a, b]| [a + x, b + g])
     }
 
-    /// Adds the elements of a tile (16 bytes per thread) to the sums of `d^2` and `g * d`, with
-    /// `d = x - mean` and `g = dy * (offset + w)`.
+    /// Adds the elements of a tile (16 bytes per thread) to the sums of `d^2` and `g * d`. Here, `d` is
+    /// `x - mean` for LayerNorm and `x` for RMSNorm, and `g` is `dy * (offset + w)`.
     #[inline(always)]
     pub fn products(&self, tile: u32, pair: RowPair<T>, mean: f32, sum: LaneSums) -> LaneSums {
         let pair = if LAYER { pair.opaque_lanes() } else { pair };
@@ -132,15 +136,15 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
         sum.with(d, self.weighted(tile, pair.dy.lanes()), |d, g, [a, b]| [fma(d, d, a), fma(g, d, b)])
     }
 
-    /// Returns `dy` and `d` (`x - mean` for LayerNorm, `x` for RMSNorm). Past the end of the row, `dy` is 0.
+    /// Returns `dy` and `d` (`x - mean` for LayerNorm, `x` for RMSNorm). After the end of the row, `dy` is 0.
     #[inline(always)]
     pub fn lanes(&self, pair: RowPair<T>, stats: RowMoments) -> [T::F32Vec; 2] {
         let pair = pair.opaque_lanes();
         [pair.dy.lanes(), self.centered(pair.x, stats.mean)]
     }
 
-    /// Returns `dx` of a tile (16 bytes per thread), rounded to `T`. If a second gradient `dsum` is present,
-    /// it is added before the rounding.
+    /// Returns `dx` for the thread's elements of a tile, rounded to `T`. If there is a second gradient
+    /// `dsum`, the function adds `dsum` before the rounding.
     #[inline(always)]
     pub fn dx(&self, tile: u32, [dy, d]: [T::F32Vec; 2], stats: RowMoments) -> Pack<T> {
         let dsum = self.dsum.map_or(Pack::ZERO, |dsum| dsum.load(tile, Load::ReadOnly));
@@ -149,11 +153,11 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
     }
 }
 
-/// A sequence of reductions. A team is the set of threads that share a row, and each reduction adds the
-/// values of the threads of a team.
+/// A sequence of reductions over a team, the set of threads that share a row. Each reduction adds the values
+/// of the threads of the team.
 ///
-/// Consecutive reductions use two different regions of shared memory, so that no warp overwrites a value that
-/// another warp still reads.
+/// Consecutive reductions alternate between two regions of shared memory, so that no warp overwrites a value
+/// that another warp still reads.
 pub(super) struct TeamReduction {
     team: Team,
     second: bool,
@@ -167,13 +171,13 @@ impl TeamReduction {
         x * y / warp::SIZE
     }
 
-    /// Returns the first reduction of `team`.
+    /// Starts a sequence of reductions over `team`.
     #[inline(always)]
     pub fn of(team: Team) -> Self {
         Self { team, second: false }
     }
 
-    /// Returns the shared memory after the two regions of the reductions.
+    /// Returns the shared memory that follows the two regions of the reductions.
     #[inline(always)]
     pub fn after_rows() -> SharedMemory {
         let mut memory = SharedMemory::of_launch();
@@ -181,9 +185,9 @@ impl TeamReduction {
         memory
     }
 
-    /// Returns the means of two values over a row. The argument contains the sums of both values over the
-    /// columns of this thread. The method adds the sums of all threads that share the row. Every thread of
-    /// the block must call this method.
+    /// Returns the means of two values over a row. The argument contains, for both values, the sum over the
+    /// columns of this thread. This method adds these sums over all threads that share the row, and
+    /// multiplies the totals by `inv_cols`. Every thread of the block must call this method.
     #[inline(always)]
     pub fn means(&mut self, LaneSums([even, odd]): LaneSums, inv_cols: f32) -> [f32; 2] {
         let mut memory = SharedMemory::of_launch();
@@ -197,17 +201,17 @@ impl TeamReduction {
     }
 }
 
-/// Two sums over the elements of a thread. Even and odd elements have separate accumulators. The chains of
-/// dependent additions are therefore half as long, and the sums need few registers.
+/// Two sums over the elements of a thread. Even and odd elements have separate accumulators. The separation
+/// halves the number of dependent additions, and each sum needs only two registers.
 #[derive(Clone, Copy)]
 pub(super) struct LaneSums([[f32; 2]; 2]);
 
 impl LaneSums {
-    /// The sums before the first lane.
+    /// The initial value: all sums are zero.
     pub const ZERO: Self = Self([[0.0; 2]; 2]);
 
-    /// Adds the elements of `a` and `b`. `add` adds one element of `a` and one element of `b` to a pair of
-    /// accumulators.
+    /// Adds the elements of `a` and `b` to the sums. The function `add` adds one element of `a` and one
+    /// element of `b` to a pair of accumulators.
     #[inline(always)]
     fn with<L: F32Vec>(self, a: L, b: L, add: impl Fn(f32, f32, [f32; 2]) -> [f32; 2]) -> Self {
         let mut sums = self.0;

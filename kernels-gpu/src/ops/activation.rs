@@ -4,7 +4,7 @@
 //! `activation_any_<dtype>` takes any layout. `activation_block1_<dtype>` needs rows that allow 16-byte
 //! accesses ([`Rows::is_vector`]).
 //!
-//! The kernels with `sigmoid` and `relu2` in their names compute only this function.
+//! A kernel with `sigmoid` or `relu2` in its name computes only the function in its name.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::ActivationParams;
@@ -12,9 +12,9 @@ use crate::elementwise::functions::{Functions, Relu2, Selected, Sigmoid};
 use crate::elementwise::partition::{Extent, THREADS, ThreadElements, blocks};
 
 /// # Safety
-/// The host checked that `x` and `y` have the rows that `extent` describes, and that `bias` is null or one
-/// row. If `VECTOR` is true, all these operands allow 16-byte accesses (`Rows::is_vector`). `y` overlaps no
-/// other operand.
+/// The host checked that `x` and `y` have the rows that the kernel argument `extent` describes, and that
+/// `bias` is null or one row. If `VECTOR` is true, all these operands allow 16-byte accesses
+/// (`Rows::is_vector`). `y` overlaps no other operand.
 #[inline(always)]
 unsafe fn activation<T: Elem, F: Functions, const VECTOR: bool, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -25,7 +25,7 @@ unsafe fn activation<T: Elem, F: Functions, const VECTOR: bool, const MIN_BLOCKS
 ) {
     thread::launch_bounds::<THREADS, MIN_BLOCKS>();
     let Some(elements) = ThreadElements::<T, VECTOR>::of_thread(extent) else { return };
-    // SAFETY: the host checked the rows of `x`, `bias` and `y`, and `extent` describes them.
+    // SAFETY: the host checked `x`, `bias` and `y`, and the kernel argument `extent` describes their rows.
     unsafe {
         let (x, bias) = (elements.load(&x), elements.bias(bias));
         let value = if p.exact != 0 {

@@ -1,8 +1,8 @@
-//! `dx = dy * f'(x + bias)`, element by element, rounded once: the gradient of
-//! [`activation`](super::activation). The gradient of the bias is the sum of `dx` over the rows. The caller
-//! computes this sum with a separate operator.
+//! `dx = dy * f'(x + bias)`, element by element. The result is the gradient of
+//! [`activation`](super::activation), and is rounded once. The gradient of the bias is the sum of `dx` over
+//! the rows. The caller computes this sum with a separate operator.
 //!
-//! The kernels with `sigmoid` and `relu2` in their names compute only this function.
+//! A kernel with `sigmoid` or `relu2` in its name computes only the function in its name.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::ActivationParams;
@@ -10,9 +10,9 @@ use crate::elementwise::functions::{Functions, Relu2, Selected, Sigmoid};
 use crate::elementwise::partition::{Extent, THREADS, ThreadElements, blocks};
 
 /// # Safety
-/// The host checked that `dy`, `x` and `dx` have the rows that `extent` describes, and that `bias` is null or
-/// one row. If `VECTOR` is true, all these operands allow 16-byte accesses (`Rows::is_vector`). `dx` overlaps
-/// no other operand.
+/// The host checked that `dy`, `x` and `dx` have the rows that the kernel argument `extent` describes, and
+/// that `bias` is null or one row. If `VECTOR` is true, all these operands allow 16-byte accesses
+/// (`Rows::is_vector`). `dx` overlaps no other operand.
 #[inline(always)]
 unsafe fn activation_backward<T: Elem, F: Functions, const VECTOR: bool, const MIN_BLOCKS: u32>(
     dy: Rows,
@@ -24,7 +24,8 @@ unsafe fn activation_backward<T: Elem, F: Functions, const VECTOR: bool, const M
 ) {
     thread::launch_bounds::<THREADS, MIN_BLOCKS>();
     let Some(elements) = ThreadElements::<T, VECTOR>::of_thread(extent) else { return };
-    // SAFETY: the host checked the rows of `dy`, `x`, `bias` and `dx`, and `extent` describes them.
+    // SAFETY: the host checked `dy`, `x`, `bias` and `dx`, and the kernel argument `extent` describes their
+    // rows.
     unsafe {
         let (x, dy, bias) = (elements.load(&x), elements.load(&dy), elements.bias(bias));
         let (_, slope) = F::values_and_slopes::<T>(p.function, bias.added(x, p.exact != 0));

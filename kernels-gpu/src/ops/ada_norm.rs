@@ -1,14 +1,15 @@
-//! `y = norm(x) * (1 + scale) + shift`: LayerNorm or RMSNorm with the modulation of a diffusion transformer,
-//! in one pass. The `pair` kernels also write a second output. They apply a second scale and shift to the
-//! same normalized row.
+//! `y = norm(x) * (1 + scale) + shift`: LayerNorm or RMSNorm with the modulation (scale and shift) of a
+//! diffusion transformer, in one kernel. Kernels with `pair` in their names have a second output, for which
+//! they apply a second scale and shift to the same normalized row.
 //!
 //! `scale` and `shift` each have one row for the whole tensor, one row per batch, or one row per token. Each
-//! may be a sum `table + value`, such as `scale_shift_table + temb`.
+//! of them may be a sum `table + value`, such as `scale_shift_table + temb` in diffusers models.
 //!
 //! The suffixes of kernel names have these meanings:
 //!
 //! - `_any` takes any layout.
-//! - `_smem1` needs rows of whole tiles of 128 columns. It stages one row per warp in shared memory.
+//! - `_smem1` needs rows of whole tiles of 128 columns. It stages one row per warp in shared memory between
+//!   the passes over the row.
 //! - `_warp<n>` keeps a row of `n` tiles in the registers of one warp.
 //! - `_block<n>` keeps a row of `4 n` tiles in the registers of the four warps of a block.
 //! - `_same`, `_f32`, `_tabled` and `_affine` are compiled for one combination of operand dtypes: see
@@ -28,8 +29,8 @@ use crate::norm::params::{F32, KnownForm, NormParams, RowAccess, Same, Tabled, W
 use crate::norm::reduce::warp::{LayerNorm, MeanSquare};
 use crate::norm::row_context::RowContext;
 
-/// Reduces a row and writes the modulated result. This code is compiled once for each form (combination of
-/// operand dtypes).
+/// Reduces a row and writes `norm(x) * (1 + scale) + shift`. This code is compiled once for each form
+/// (combination of operand dtypes).
 struct AdaNormPasses<T, N, const OUTPUTS: usize, A> {
     row: RowContext<T, A>,
     normed: ModulatedNorm<N, Vec4Row<T, A>, OUTPUTS>,
@@ -38,7 +39,7 @@ struct AdaNormPasses<T, N, const OUTPUTS: usize, A> {
 impl<T: Elem, N: Norm, const OUTPUTS: usize, A: Access> Formed<T, A> for AdaNormPasses<T, N, OUTPUTS, A> {
     #[inline(always)]
     unsafe fn run<F: ModulationSource<T>, P: Parameters, R: RoundEach>(self, rounds: R) {
-        // SAFETY: the caller passes operands whose dtypes agree with the loaders `F` and `P`.
+        // SAFETY: the caller passes operands whose dtypes are the dtypes that the loaders `F` and `P` expect.
         unsafe { self.normed.run::<T, F, P, R, A>(&self.row, rounds) }
     }
 }
@@ -47,9 +48,10 @@ impl<T: Elem, N: Norm, const OUTPUTS: usize, A: Access> Formed<T, A> for AdaNorm
 /// The host checked these facts:
 ///
 /// - `x` and each `y` hold `p.rows` rows of `p.cols` elements. No `y` overlaps another operand.
-/// - Scales and shifts have a value for each element of `x`, with the element type in their field `kind`.
-///   Weight, bias and tables are one row.
-/// - All operands allow the access type `A`, and `p.form` describes their dtypes.
+/// - Scales and shifts broadcast to the shape of `x`, and their fields `kind` state their element types.
+///   Weight, bias and tables have one row each.
+/// - All operands allow the access type `A` (how many elements one load reads), and `p.form` states their
+///   dtypes.
 #[inline(always)]
 unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, A: Access>(
     x: Rows,
@@ -58,8 +60,8 @@ unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, A: Access>(
     p: NormParams,
 ) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
-    // SAFETY: the host checked the operands, and `p.form` describes their dtypes. Only this warp (or block)
-    // writes row `row.at`.
+    // SAFETY: the host checked the shapes and alignment of the operands, and `p.form` states their dtypes.
+    // Only the calling warp (or its block, if four warps share a row) writes row `row.at`.
     unsafe {
         let source = Vec4Row::<T, A>::of(&x, row.at, row.columns);
         let normed = ModulatedNorm::<N, _, OUTPUTS> { source, affine, outputs, norm: PhantomData };
@@ -68,8 +70,8 @@ unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, A: Access>(
 }
 
 /// # Safety
-/// The requirements of [`ada_norm`] apply. The access type `A` of these requirements is the one in
-/// `p.access`.
+/// The requirements of [`ada_norm`] apply. These requirements depend on an access type `A` (how many elements
+/// one load reads). Here, `p.access` specifies this type.
 #[inline(always)]
 unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
     x: Rows,
@@ -78,8 +80,8 @@ unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
     p: NormParams,
 ) {
     thread::launch_bounds::<128, 4>();
-    // SAFETY: the caller passes operands that the host checked. The host sets `p.access` to an access type
-    // that all operands allow.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.access` to
+    // an access type (how many elements one load reads) that all operands allow.
     unsafe {
         match p.access {
             RowAccess::VECTORIZED => ada_norm::<T, N, OUTPUTS, Vectorized>(x, affine, outputs, p),
@@ -89,8 +91,9 @@ unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
 }
 
 /// # Safety
-/// The requirements of [`ada_norm`] apply. A row has as many tiles (128 columns each) as the access type `A`
-/// keeps in registers. The operands have the dtypes that the type `F` fixes.
+/// The requirements of [`ada_norm`] apply. The access type `A` fixes how many tiles (128 columns each) of a
+/// row stay in registers. A row has exactly this number of tiles. The operands have the dtypes for which the
+/// type `F` specializes the kernel.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -98,16 +101,18 @@ unsafe fn in_registers<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOC
     y: Modulated,
     p: NormParams,
 ) {
-    // A Turing SM has at most 1024 threads, but as many registers as newer SMs. A lower minimum of blocks per
-    // SM gives each thread more registers.
+    // A Turing SM has as many registers as newer SMs, but runs at most 1024 threads. On Turing, the minimum
+    // number of blocks per SM is therefore at most 4, which leaves more registers for each thread.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked, with the dtypes that the type `F` fixes.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The operands have the dtypes
+    // for which the type `F` specializes the kernel.
     unsafe { ada_norm::<T, N, 1, A>(x, affine, [y], p.of_form::<F>()) }
 }
 
 /// # Safety
-/// The requirements of [`ada_norm`] apply. A row has four times as many tiles (128 columns each) as the
-/// access type `A` keeps in the registers of a warp. The operands have the dtypes that the type `F` fixes.
+/// The requirements of [`ada_norm`] apply. The access type `A` fixes how many tiles (128 columns each) stay
+/// in the registers of each warp. A row has four times this number of tiles, because the four warps of a
+/// block share the row. The operands have the dtypes for which the type `F` specializes the kernel.
 #[inline(always)]
 unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -115,10 +120,11 @@ unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>
     y: Modulated,
     p: NormParams,
 ) {
-    // A Turing SM has at most 1024 threads, but as many registers as newer SMs. A lower minimum of blocks per
-    // SM gives each thread more registers.
+    // A Turing SM has as many registers as newer SMs, but runs at most 1024 threads. On Turing, the minimum
+    // number of blocks per SM is therefore at most 4, which leaves more registers for each thread.
     thread::launch_bounds_by_generation::<128, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked, with the dtypes that the type `F` fixes.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The operands have the dtypes
+    // for which the type `F` specializes the kernel.
     unsafe { ada_norm::<T, N, 1, A>(x, affine, [y], p.of_form::<F>()) }
 }
 
@@ -132,13 +138,13 @@ unsafe fn whole<T: Elem, N: Norm, const OUTPUTS: usize, const AMPERE: u32, const
     p: NormParams,
 ) {
     thread::launch_bounds_by_generation::<128, MIN_BLOCKS, AMPERE, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked. Their rows consist of whole tiles (128
-    // columns each).
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. Their rows consist of whole
+    // tiles (128 columns each).
     unsafe { ada_norm::<T, N, OUTPUTS, WholeTiles>(x, affine, outputs, p) }
 }
 
-/// Minimum number of blocks (128 threads each) per SM. With 5 blocks, a thread has 96 registers, as many as
-/// these kernels need. LayerNorm kernels for sm_80 need 97 registers, so their minimum is 4 blocks.
+/// Minimum number of blocks (128 threads each) per SM. With 5 blocks, a thread can use 96 registers, and
+/// these kernels need no more. LayerNorm kernels for sm_80 need 97 registers, so their minimum is 4 blocks.
 const BLOCKS: u32 = 5;
 
 entry! {

@@ -1,7 +1,8 @@
-//! `sum = x + residual`, rounded to the element type, and `y = rms_norm(sum)`: both results in one pass.
+//! One kernel computes two results: `sum = x + residual`, rounded to the element type, and
+//! `y = rms_norm(sum)`.
 //!
-//! The norm uses the rounded sum. The results therefore equal the results of an addition followed by
-//! `rms_norm`.
+//! The norm uses the rounded sum. Both results are therefore the same as with two separate operators, an
+//! addition and then `rms_norm`.
 use cuda_std::prelude::*;
 
 use crate::rms::row::{RmsParams, RowSource, load_registers, normalize};
@@ -70,8 +71,8 @@ unsafe fn add_rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
 ) {
     let team = Team::of_block();
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows and the weight. Only this team (threads that share a row) writes row
-    // `at` of `y` and `sum`.
+    // SAFETY: the host checked the rows and the weight. Only the calling team (the threads that share a row)
+    // writes row `at` of `y` and `sum`.
     unsafe {
         let source = Add {
             x: Row::<T, VECTOR>::of(&x, team, at, p.cols),
@@ -91,8 +92,8 @@ unsafe fn add_rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: RmsParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all operands
-    // allow 16-byte accesses.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.vector` to
+    // 1 only if all operands allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             add_rms_norm::<T, 0, true>(x, residual, weight, y, sum, p)
@@ -114,7 +115,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: RmsParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked. All operands allow 16-byte accesses.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. All operands allow 16-byte
+    // accesses.
     unsafe { add_rms_norm::<T, IN_REGISTERS, true>(x, residual, weight, y, sum, p) }
 }
 

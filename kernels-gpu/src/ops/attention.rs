@@ -1,9 +1,8 @@
-//! Attention, `out = softmax(scale * q kᵀ) v`: the entry points of the kernels in
-//! [`mma`](crate::attention::mma).
+//! Entry points of the kernels that compute attention, `out = softmax(scale * q kᵀ) v`. The module
+//! [`mma`](crate::attention::mma) contains the code of these kernels.
 //!
-//! The suffixes `_d64` to `_d256` state the largest head dimension of a kernel. Four features exist only in
-//! the `_general` kernels: a mask, a softcap, a scale that is not positive, and rows that are not aligned to
-//! 16 bytes.
+//! The suffixes `_d64` to `_d256` state the largest head dimension of a kernel. Only the `_general` kernels
+//! support masks, a softcap, a scale that is not positive, and rows that are not aligned to 16 bytes.
 // The tensor-core instructions of these kernels need sm_80.
 #![cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 
@@ -16,8 +15,8 @@ use crate::attention::mma::single_buffer::ping_pong;
 use crate::attention::mma::tiling::Tiling;
 
 /// Tile sizes of the kernels. `D<dim>` belongs to a specialized kernel, `S<dim>` to a specialized kernel with
-/// small tiles, and `G<dim>` to a general kernel (with mask and softcap). `<dim>` is the largest head
-/// dimension. The general kernels have smaller tiles, because larger tiles of scores would need more
+/// small tiles, and `G<dim>` to a general kernel (which supports masks and softcap). `<dim>` is the largest
+/// head dimension. The general kernels have smaller tiles, because larger tiles of scores would need more
 /// registers than a thread has.
 pub mod tiles {
     use super::{SHARED_BYTES_EVERYWHERE, Tiling};
@@ -59,7 +58,8 @@ pub mod tiles {
 use tiles::{D64, D80, D96, D128, D256, G64, G80, G96, G128, G256, S256};
 
 /// # Safety
-/// The host checked `p` for this launch, and allocated `Tiling::shared_bytes` of shared memory.
+/// The host checked that the parameters `p` are valid. The launch has as many bytes of shared memory as the
+/// function `Tiling::shared_bytes` returns.
 #[inline(always)]
 unsafe fn bounded<
     T: MatrixElem,
@@ -72,15 +72,17 @@ unsafe fn bounded<
 >(
     p: AttentionParams,
 ) {
-    // With these launch bounds, an SM has room for eight warps, which share its registers. With more warps
-    // per SM, a thread would have too few registers.
+    // With these launch bounds, eight warps share the registers of an SM. With more warps per SM, a thread
+    // would have too few registers.
     thread::launch_bounds::<128, 2>();
-    // SAFETY: the host checked `p` and allocated `Tiling::shared_bytes` of shared memory.
+    // SAFETY: the host checked the parameters `p`, and the launch has as many bytes of shared memory as the
+    // function `Tiling::shared_bytes` returns.
     unsafe { forward::<T, ROWS16, DIM16, KEYS16, WARPS, Q_IN_REGISTERS, GENERAL>(p) }
 }
 
 /// # Safety
-/// The host checked `p` for this launch, and allocated `Tiling::shared_bytes` of shared memory.
+/// The host checked that the parameters `p` are valid. The launch has as many bytes of shared memory as the
+/// function `Tiling::shared_bytes` returns.
 #[inline(always)]
 unsafe fn bounded_ping_pong<
     T: MatrixElem,
@@ -91,13 +93,14 @@ unsafe fn bounded_ping_pong<
 >(
     p: AttentionParams,
 ) {
-    // With these launch bounds, an SM has room for eight warps, which share its registers.
+    // With these launch bounds, eight warps share the registers of an SM.
     if WARPS == 8 {
         thread::launch_bounds::<256, 1>();
     } else {
         thread::launch_bounds::<128, 2>();
     }
-    // SAFETY: the host checked `p` and allocated `Tiling::shared_bytes` of shared memory.
+    // SAFETY: the host checked the parameters `p`, and the launch has as many bytes of shared memory as the
+    // function `Tiling::shared_bytes` returns.
     unsafe { ping_pong::<T, ROWS16, DIM16, KEYS16, WARPS>(p) }
 }
 

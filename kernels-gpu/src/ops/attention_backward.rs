@@ -1,14 +1,14 @@
-//! The gradients `dq`, `dk` and `dv` of attention: the entry points of the kernels in
-//! [`backward`](crate::attention::backward), which has the formulas.
+//! Entry points of the kernels that compute the gradients `dq`, `dk` and `dv` of attention. The module
+//! [`backward`](crate::attention::backward) contains the code of these kernels and documents the formulas.
 //!
 //! The `_delta` kernel runs first, and computes the sum of `dO * O` for each query. Then a `_query` kernel
 //! computes `dq`, and a `_key` kernel computes `dk` and `dv`. The suffixes `_d64` to `_d256` state the
-//! largest head dimension. The `_d256` kernels have registers for only one accumulator. Therefore,
-//! `_key_d256` computes only `dk`, and `_value_d256` computes `dv`.
+//! largest head dimension of a kernel. The `_d256` kernels have registers for only one accumulator.
+//! Therefore, `_key_d256` computes only `dk`, and `_value_d256` computes `dv`.
 //!
-//! Four features exist only in the `_general` kernels: a mask, a softcap, a scale that is not positive, and
-//! rows that are not aligned to 16 bytes. The `_general` kernels have smaller tiles, because these features
-//! need registers.
+//! Only the `_general` kernels support masks, a softcap, a scale that is not positive, and rows that are not
+//! aligned to 16 bytes. The `_general` kernels have smaller tiles, because the support for these cases needs
+//! additional registers.
 // The tensor-core instructions of these kernels need sm_80.
 #![cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 
@@ -23,7 +23,8 @@ use crate::attention::mma::tiling::Tiling;
 
 /// Tile sizes of the kernels. `Q<dim>` belongs to a specialized kernel for `dq`, and `K<dim>` to a
 /// specialized kernel for `dk` and `dv`. `D256` belongs to all specialized kernels of head dimension 256.
-/// `G<dim>` belongs to the general kernels (with mask and softcap).
+/// `G<dim>` belongs to the general kernels (which support masks and softcap). `<dim>` is the largest head
+/// dimension.
 pub mod tiles {
     use super::{SHARED_BYTES_EVERYWHERE, Tiling, shared_bytes};
 
@@ -58,7 +59,8 @@ pub mod tiles {
 use tiles::{D256, G64, G128, G256, K64, K128, Q64, Q128};
 
 /// # Safety
-/// The host checked `p` for this launch, and allocated `shared_bytes` of shared memory.
+/// The host checked that the parameters `p` are valid. The launch has as many bytes of shared memory as the
+/// function `shared_bytes` returns.
 #[inline(always)]
 unsafe fn bounded<
     T: MatrixElem,
@@ -73,23 +75,24 @@ unsafe fn bounded<
 >(
     p: BackwardParams,
 ) {
-    // With these launch bounds, an SM has room for eight warps, which share its registers. With more warps
-    // per SM, a thread would have too few registers.
+    // With these launch bounds, eight warps share the registers of an SM. With more warps per SM, a thread
+    // would have too few registers.
     if WARPS == 8 {
         thread::launch_bounds::<256, 1>();
     } else {
         thread::launch_bounds::<128, 2>();
     }
-    // SAFETY: the host checked `p` and allocated `shared_bytes` of shared memory.
+    // SAFETY: the host checked the parameters `p`, and the launch has as many bytes of shared memory as the
+    // function `shared_bytes` returns.
     unsafe { gradients::<T, ROWS16, DIM16, COLS16, WARPS, KEYS, FIRST, SECOND, GENERAL>(p) }
 }
 
 /// # Safety
-/// The host checked `p` for this launch. A block has `DELTA_THREADS` threads.
+/// The host checked that the parameters `p` are valid. A block has `DELTA_THREADS` threads.
 #[inline(always)]
 unsafe fn bounded_delta<T: MatrixElem>(p: BackwardParams) {
     thread::launch_bounds::<DELTA_THREADS, 8>();
-    // SAFETY: the host checked `p` and launches blocks of `DELTA_THREADS`.
+    // SAFETY: the host checked the parameters `p`, and launches blocks of `DELTA_THREADS` threads.
     unsafe { delta::<T>(p) }
 }
 

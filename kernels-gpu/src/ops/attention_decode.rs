@@ -1,9 +1,9 @@
-//! Attention of few queries against many keys (split-KV decoding): the entry points of the kernels in
-//! [`decode`](crate::attention::decode).
+//! Entry points of the kernels for attention of few queries to many keys (split-KV decoding). The module
+//! [`decode`](crate::attention::decode) contains the code of these kernels.
 //!
-//! The keys are divided into splits. The kernels `_d64` to `_d256` compute a partial result for each split.
-//! The number in the suffix is the largest head dimension. Then the `_combine` kernel combines the partial
-//! results of each query.
+//! The keys are divided into splits. The kernels with the suffixes `_d64` to `_d256` compute a partial result
+//! for each split. The number in the suffix is the largest head dimension of the kernel. Then the `_combine`
+//! kernel combines the partial results of each query.
 // The tensor-core instructions of these kernels need sm_80.
 #![cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 
@@ -20,20 +20,24 @@ use crate::attention::decode::split::decode;
 use crate::attention::mma::params::WARPS;
 
 /// # Safety
-/// The host checked `p` for this launch, and allocated `shared_bytes` of shared memory.
+/// The host checked that the parameters `p` are valid. The launch has as many bytes of shared memory as the
+/// function `shared_bytes` returns.
 #[inline(always)]
 unsafe fn bounded<T: MatrixElem, const DIM16: usize, const MIN_BLOCKS: u32>(p: DecodeParams) {
     thread::launch_bounds::<{ WARPS * warp::SIZE }, MIN_BLOCKS>();
-    // SAFETY: the host checked `p` and allocated `shared_bytes` of shared memory.
+    // SAFETY: the host checked the parameters `p`, and the launch has as many bytes of shared memory as the
+    // function `shared_bytes` returns.
     unsafe { decode::<T, DIM16>(p) }
 }
 
 /// # Safety
-/// The `decode` kernel has finished, and `p` was the argument of its launch. A block has `COMBINERS` warps.
+/// The `decode` kernel, which computes the partial results, has finished. `p` was the argument of its launch.
+/// A block has `COMBINERS` warps.
 #[inline(always)]
 unsafe fn bounded_combine<T: MatrixElem>(p: DecodeParams) {
     thread::launch_bounds::<{ COMBINERS * warp::SIZE }, 2>();
-    // SAFETY: the host checked `p` and launches blocks of `COMBINERS` warps after the `decode` kernel.
+    // SAFETY: the host checked the parameters `p`. The host launches blocks of `COMBINERS` warps after the
+    // `decode` kernel.
     unsafe { combine::<T>(p) }
 }
 

@@ -11,9 +11,9 @@
 //! - `_causal`: query `i` attends to the keys up to `i + diagonal`.
 //! - `_padded`: a mask excludes keys, for example padding. There is no `_padded` kernel for head dimensions
 //!   above 128.
-//! - `_even`: the key tiles have 128 keys instead of 144. Tiles of 144 keys take less time per key. The host
-//!   therefore uses an `_even` kernel only if tiles of 128 keys leave so many fewer empty rows in the last
-//!   tile that the total time is less.
+//! - `_even`: the key tiles have 128 keys instead of 144 (only for head dimension 128). Tiles of 144 keys
+//!   take less time per key. However, tiles of 128 keys can leave fewer unused rows in the last tile. The
+//!   host uses an `_even` kernel only if this reduces the total time.
 use cuda_std::entry;
 use cuda_std::tensor_map::TensorMap;
 use half::{bf16, f16};

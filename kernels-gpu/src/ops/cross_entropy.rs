@@ -2,8 +2,8 @@
 //! `loss[r] = lse[r] - x[r, target[r]]` with `lse[r] = ln(sum_c(exp(x[r, c])))`.
 //!
 //! The kernel reads each row only once from global memory, for any number of classes. It writes only `loss`
-//! and `lse`, because it does not store probabilities. It sums the exponentials online, relative to the
-//! largest logit so far.
+//! and `lse`, and does not store the probabilities. It computes the sum of exponentials online, relative to
+//! the largest logit that it has read so far.
 //!
 //! With label smoothing `s`, the loss is `(1 - s) * loss + s * (lse - mean_c(x[r, c]))`. z-loss with the
 //! factor `z` adds `z * lse^2` to the loss. A row with an ignored target has loss 0. A row whose target is
@@ -14,7 +14,7 @@ use cuda_std::prelude::*;
 use crate::softmax::online::{ExpSum, ln, logits};
 use crate::softmax::target::{Class, CrossEntropyParams, Targets};
 
-/// Outputs, with one f32 per row each: a kernel argument.
+/// Kernel argument: the two outputs. Each output has one f32 per row.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Losses {
@@ -24,9 +24,9 @@ pub struct Losses {
     pub lse: *mut u8,
 }
 
-/// Factor that multiplies each sum of logits. Label smoothing computes the mean of the logits from this sum.
-/// Because of this factor, even a sum of 2^32 times the largest f32 does not overflow. The factor is a power
-/// of two, so it changes only the exponent of a sum.
+/// The factor by which the sum of the logits is scaled. Label smoothing computes the mean of the logits from
+/// this sum. Because of the factor, even the sum of 2^32 logits with the largest f32 value does not overflow.
+/// The factor is a power of two, so it changes only the exponent of the sum.
 const SCALE: f32 = 1.0 / (1_u64 << 32) as f32;
 
 /// Returns the sum of the elements of `lanes`, times `SCALE`. The additions form a balanced tree.
@@ -71,15 +71,17 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
         let first = step * STEP as u32;
         partial = partial.with(logits::<T, STEP, VECTOR>(x, first));
         if smoothed {
-            // Label smoothing needs the sum of the logits. Load the logits again (from L1). Past the end of
-            // the row, this load returns 0, but the function `logits` returns -inf.
+            // Label smoothing needs the sum of the logits. Load the logits again, from L1. The values that
+            // the function `logits` returned are not usable for this sum: they are -inf past the end of the
+            // row. The load returns 0 there.
             for i in 0..STEP {
                 scaled_sum += sum_scaled(x.load(first + i as u32, Load::ReadOnly).lanes());
             }
         }
     }
-    // Load the logit of the target after the loop, from L1 or L2, during the reduction. If this load came
-    // before the loop, the loads of the row would wait for the load of the target.
+    // Load the logit of the target after the loop, from L1 or L2. The latency of this load overlaps with the
+    // reduction. If this load came before the loop, the loads of the row would wait for the load of the
+    // target's index.
     let class = targets.class(target, p.cols);
     let hit = match class {
         Class::Column(column) => x.get(column, Load::ReadOnly).unwrap_or(f32::NAN),
@@ -96,7 +98,8 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
 
     let log_sum = ln(sum);
     let lse = max + log_sum;
-    // Do not compute `lse - hit`: with large logits, the rounding error of `lse` can exceed the loss.
+    // The loss is `lse - hit`, where `hit` is the logit of the target. Do not compute it in this way: with
+    // large logits, the rounding error of `lse` can exceed the loss.
     let mut loss = log_sum - (hit - max);
     if smoothed {
         let mean = scaled_sum * (1.0 / p.cols as f32) * (1.0 / SCALE);
@@ -124,8 +127,8 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, targets: Targets, losses: Losses, p: CrossEntropyParams) {
     thread::launch_bounds::<512, 2>();
-    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if `x` allows
-    // 16-byte accesses.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.vector`
+    // only if `x` allows 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             cross_entropy::<T, 4, true>(x, targets, losses, p)

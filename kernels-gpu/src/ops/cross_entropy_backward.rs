@@ -4,9 +4,10 @@
 //! Each element is computed independently, from its logit and the saved `lse`. The forward pass saves no
 //! tensor as large as the logits.
 //!
-//! With label smoothing `s`, `(1 - s) * [c == target] + s / cols` replaces `[c == target]`. z-loss with the
-//! factor `z` multiplies the exponential by `1 + 2 * z * lse`. The gradient of a row with an ignored target
-//! is 0. The gradient of a row whose target is not a class is NaN.
+//! With label smoothing `s`, the formula contains `(1 - s) * [c == target] + s / cols` instead of
+//! `[c == target]`. With the factor `z` of z-loss, the formula multiplies the exponential by
+//! `1 + 2 * z * lse`. The gradient of a row with an ignored target is 0. The gradient of a row whose target
+//! is not a class is NaN.
 use cuda_std::mem::load_u32;
 use cuda_std::prelude::*;
 
@@ -24,7 +25,8 @@ pub struct Gradients {
     pub dloss: *const u8,
 }
 
-/// Coefficients of a row's gradient: `exp(x - lse) * scale - shift`, minus `hot` in the column of the target.
+/// Coefficients of a row's gradient, which is `exp(x - lse) * scale - shift`. In the column of the target,
+/// `hot` is also subtracted.
 #[derive(Clone, Copy)]
 struct RowGradient {
     lse: f32,
@@ -86,14 +88,16 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>
         return;
     }
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows. Only this team (threads that share a row) writes row `at` of `dx`.
+    // SAFETY: the host checked the rows. Only the calling team (the threads that share a row) writes row `at`
+    // of `dx`.
     let (x, dx) = unsafe {
         (Row::<T, VECTOR>::of(&x, team, at, p.cols), RowMut::<T, VECTOR>::of(&dx, team, at, p.cols))
     };
     // SAFETY: the host checked that targets, `lse` and `dloss` have one element per row, and
     // `team.row < p.rows`.
     let (target, row_values) = unsafe { (targets.load(team.row), from.load(team.row)) };
-    // Issue the first loads of the row before the kernel waits for the target, `lse` and `dloss`.
+    // Issue the first loads of the row here, before the first use of the target, `lse` and `dloss`. The
+    // kernel waits for these three loads at their first use.
     let mut packs = logits::<T, STEP, VECTOR>(x, 0);
     let class = targets.class(target, p.cols);
     if class == Class::Ignored {
@@ -129,8 +133,8 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, targets: Targets, from: Gradients, dx: Rows, p: CrossEntropyParams) {
     thread::launch_bounds::<512, 2>();
-    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if `x` and `dx`
-    // allow 16-byte accesses.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.vector`
+    // only if `x` and `dx` allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             cross_entropy_backward::<T, 4, true>(x, targets, from, dx, p)

@@ -1,12 +1,12 @@
 //! `y = (x + bias_x) * f(gate + bias_gate)`, element by element: GEGLU, SwiGLU and similar activations.
-//! [`Function`](crate::elementwise::activations::Function) lists the functions `f`. The optional biases are
-//! one row each.
+//! [`Function`](crate::elementwise::activations::Function) lists the functions `f`. The biases are optional,
+//! and each bias is one row.
 //!
-//! If `x` and the gate are the halves of one tensor, the host chooses which half is the gate.
+//! If `x` and the gate are the two halves of one tensor, the host chooses which half is the gate.
 //! `gated_activation_any_<dtype>` takes any layout. `gated_activation_block1_<dtype>` needs rows that allow
 //! 16-byte accesses ([`Rows::is_vector`]).
 //!
-//! The kernels with `sigmoid` and `relu2` in their names compute only this function.
+//! A kernel with `sigmoid` or `relu2` in its name computes only the function in its name.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::{ActivationParams, GatedOperands as Operands};
@@ -14,9 +14,9 @@ use crate::elementwise::functions::{Functions, Relu2, Selected, Sigmoid};
 use crate::elementwise::partition::{Extent, THREADS, ThreadElements, blocks};
 
 /// # Safety
-/// The host checked that `x`, `gate` and `y` have the rows that `extent` describes. If `VECTOR` is true, all
-/// these operands allow 16-byte accesses (`Rows::is_vector`), and the biases are aligned to 16 bytes. `y`
-/// overlaps no other operand.
+/// The host checked that `x`, `gate` and `y` have the rows that the kernel argument `extent` describes. If
+/// `VECTOR` is true, all these operands allow 16-byte accesses (`Rows::is_vector`), and the biases are
+/// aligned to 16 bytes. `y` overlaps no other operand.
 #[inline(always)]
 unsafe fn gated_activation<T: Elem, F: Functions, const VECTOR: bool, const MIN_BLOCKS: u32>(
     operands: Operands,
@@ -26,7 +26,7 @@ unsafe fn gated_activation<T: Elem, F: Functions, const VECTOR: bool, const MIN_
 ) {
     thread::launch_bounds::<THREADS, MIN_BLOCKS>();
     let Some(elements) = ThreadElements::<T, VECTOR>::of_thread(extent) else { return };
-    // SAFETY: the host checked the rows of all operands, and `extent` describes them.
+    // SAFETY: the host checked all operands, and the kernel argument `extent` describes their rows.
     unsafe {
         let (gate, x) = (elements.load(&operands.gate), elements.load(&operands.x));
         let (bias_gate, bias_x) = (elements.bias(operands.bias_gate), elements.bias(operands.bias_x));

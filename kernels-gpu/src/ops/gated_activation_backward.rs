@@ -1,8 +1,8 @@
 //! `dx = dy * f(gate)` and `dgate = dy * x * f'(gate)`, element by element. Both results are rounded once.
-//! These are the gradients of [`gated_activation`](super::gated_activation). As in the forward pass, the
-//! biases are first added to `x` and to the gate.
+//! These results are the gradients of [`gated_activation`](super::gated_activation). As in the forward pass,
+//! the kernel first adds the biases to `x` and to the gate.
 //!
-//! The kernels with `sigmoid` and `relu2` in their names compute only this function.
+//! A kernel with `sigmoid` or `relu2` in its name computes only the function in its name.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::{ActivationParams, GatedOperands as Operands};
@@ -10,9 +10,9 @@ use crate::elementwise::functions::{Functions, Relu2, Selected, Sigmoid};
 use crate::elementwise::partition::{Extent, THREADS, ThreadElements, blocks};
 
 /// # Safety
-/// The host checked that all operands have the rows that `extent` describes. If `VECTOR` is true, all these
-/// operands allow 16-byte accesses (`Rows::is_vector`), and the biases are aligned to 16 bytes. `dx` and
-/// `dgate` overlap no other operand.
+/// The host checked that all operands have the rows that the kernel argument `extent` describes. If `VECTOR`
+/// is true, all these operands allow 16-byte accesses (`Rows::is_vector`), and the biases are aligned to 16
+/// bytes. `dx` and `dgate` overlap no other operand.
 #[inline(always)]
 unsafe fn gated_activation_backward<T: Elem, F: Functions, const VECTOR: bool, const MIN_BLOCKS: u32>(
     dy: Rows,
@@ -25,7 +25,7 @@ unsafe fn gated_activation_backward<T: Elem, F: Functions, const VECTOR: bool, c
     thread::launch_bounds::<THREADS, MIN_BLOCKS>();
     let Some(elements) = ThreadElements::<T, VECTOR>::of_thread(extent) else { return };
     let round = p.exact != 0;
-    // SAFETY: the host checked the rows of all operands, and `extent` describes them.
+    // SAFETY: the host checked all operands, and the kernel argument `extent` describes their rows.
     unsafe {
         let (gate, x, dy) = (elements.load(&operands.gate), elements.load(&operands.x), elements.load(&dy));
         let (bias_gate, bias_x) = (elements.bias(operands.bias_gate), elements.bias(operands.bias_x));

@@ -1,7 +1,8 @@
 //! `sum = x + gate * y`, element by element: a gated residual connection, as in diffusion transformers. The
 //! gate has one row for the whole tensor, one row per batch, or one row per token.
 //!
-//! The `per_row` kernels take a gate with one column: one number per row, or one number for all rows.
+//! Kernels with `per_row` in their names take a gate with one column. Such a gate has one number per row, or
+//! one number for all rows.
 //!
 //! `gated_residual_any_<dtype>` takes any layout. `gated_residual_block1_<dtype>` needs rows that allow
 //! 16-byte accesses ([`Rows::is_vector`]).
@@ -12,15 +13,16 @@ use crate::elementwise::rounded_chain::RoundedVec;
 use crate::norm::broadcast_elements::BroadcastElements;
 use crate::norm::gated_residual::{GatedResidualArg, clamped};
 
-/// Threads per block. For the three inputs `x`, `y` and gate, 256 threads take 0.3 to 0.8 % less time than
-/// 128 on an H200 (`benches/results/decisions/elementwise.txt`).
+/// Threads per block. On an H200, blocks of 256 threads take 0.3 to 0.8 % less time than blocks of 128
+/// threads for the three inputs `x`, `y` and gate. The measurements are in
+/// `benches/results/decisions/elementwise.txt`.
 pub const THREADS: u32 = 256;
 
 /// # Safety
-/// The host checked that `x`, `y` and `sum` have the rows that `extent` describes. The gate also has these
-/// rows, with the element type in its field `kind`, and its table is one row. If `VECTOR` is true, all these
-/// operands allow 16-byte accesses (`Rows::is_vector`). `sum` overlaps no other operand. If `PER_ROW` is
-/// true, the gate has one column, any alignment and no table.
+/// The host checked that `x`, `y` and `sum` have the rows that the kernel argument `extent` describes. The
+/// gate broadcasts to these rows, its field `kind` states its element type, and its table has one row. If
+/// `VECTOR` is true, all these operands allow 16-byte accesses (`Rows::is_vector`). `sum` overlaps no other
+/// operand. If `PER_ROW` is true, the gate has one column, any alignment and no table.
 #[inline(always)]
 unsafe fn gated_residual<T: Elem, const VECTOR: bool, const PER_ROW: bool, const MIN_BLOCKS: u32>(
     gated: GatedResidualArg,
@@ -28,7 +30,8 @@ unsafe fn gated_residual<T: Elem, const VECTOR: bool, const PER_ROW: bool, const
 ) {
     thread::launch_bounds::<THREADS, MIN_BLOCKS>();
     let Some(elements) = ThreadElements::<T, VECTOR>::of_thread(extent) else { return };
-    // SAFETY: the host checked `x`, `y`, the gate and its table, and `extent` describes them.
+    // SAFETY: the host checked `x`, `y`, the gate and its table, and the kernel argument `extent` describes
+    // their rows.
     let (x, y, gate) = unsafe {
         let (x, y) = (elements.load(&gated.x), elements.load(&gated.y));
         if PER_ROW {

@@ -1,12 +1,14 @@
-//! `sum = x + gate * y` and `normed = norm(sum) * (1 + scale) + shift`, both written in one pass. In a
-//! diffusion transformer, the sum ends one block and the norm starts the next. The norm is a LayerNorm or an
-//! RMSNorm, and reads the rounded sum.
+//! `sum = x + gate * y` and `normed = norm(sum) * (1 + scale) + shift`, both written by one kernel. In a
+//! diffusion transformer, the sum is the end of one transformer block, and the norm is the start of the next
+//! one. The norm is a LayerNorm or an RMSNorm. Its input is the rounded sum.
 //!
 //! The suffixes of kernel names have these meanings:
 //!
 //! - `_any` takes any layout.
-//! - `_smem1` needs rows of whole tiles of 128 columns. It stages one row per warp in shared memory.
-//! - `_smem4` needs rows of whole tiles of 128 columns. It stages one row per block in shared memory.
+//! - `_smem1` needs rows of whole tiles of 128 columns. Each warp stages its row in shared memory between the
+//!   passes over the row.
+//! - `_smem4` needs rows of whole tiles of 128 columns. The four warps of a block share a row, and stage it
+//!   in shared memory between the passes over the row.
 //! - `_warp<n>` keeps a row of `n` tiles in the registers of one warp.
 //! - `_block<n>` keeps a row of `4 n` tiles in the registers of the four warps of a block.
 //! - `_same`, `_f32` and `_tabled` are compiled for one combination of operand dtypes: see
@@ -27,8 +29,8 @@ use crate::norm::params::{F32, KnownForm, NormParams, RowAccess, Same, Tabled};
 use crate::norm::reduce::warp::{LayerNorm, MeanSquare};
 use crate::norm::row_context::RowContext;
 
-/// Reduces a row and writes the modulated result. This code is compiled once for each form (combination of
-/// operand dtypes). Gate, scale and shift have the same dtype.
+/// Computes `sum = x + gate * y`, reduces this row, and writes `norm(sum) * (1 + scale) + shift`. This code
+/// is compiled once for each form (combination of operand dtypes). Gate, scale and shift have the same dtype.
 struct GatedAdaNormPasses<T, N, A> {
     row: RowContext<T, A>,
     gated: GatedResidualArg,
@@ -41,8 +43,8 @@ impl<T: Elem, N: Norm, A: Access> Formed<T, A> for GatedAdaNormPasses<T, N, A> {
     #[inline(always)]
     unsafe fn run<F: ModulationSource<T>, P: Parameters, R: RoundEach>(self, rounds: R) {
         let Self { row, gated, affine, normed, norm } = self;
-        // SAFETY: the caller passes operands whose dtypes agree with the loaders `F` and `P`. Only this warp
-        // (or block) writes row `row.at`.
+        // SAFETY: the caller passes operands whose dtypes are the dtypes that the loaders `F` and `P` expect.
+        // Only the calling warp (or its block, if four warps share a row) writes row `row.at`.
         unsafe {
             let source = GatedRow::<T, F, A>::of(&gated, &row, rounds);
             ModulatedNorm { source, affine, outputs: [normed], norm }.run::<T, F, P, R, A>(&row, rounds);
@@ -51,8 +53,8 @@ impl<T: Elem, N: Norm, A: Access> Formed<T, A> for GatedAdaNormPasses<T, N, A> {
 }
 
 /// # Safety
-/// The host checked the requirements of the `gated_residual` kernels and of the `ada_norm` kernels. The
-/// outputs `sum` and `normed` do not overlap.
+/// The requirements of the kernels for the operators `gated_residual` and `ada_norm` apply, and the host
+/// checked them. The outputs `sum` and `normed` do not overlap.
 #[inline(always)]
 unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, A: Access>(
     gated: GatedResidualArg,
@@ -62,13 +64,13 @@ unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, A: Access>(
 ) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
     let both = GatedAdaNormPasses::<T, N, A> { row, gated, affine, normed, norm: PhantomData };
-    // SAFETY: the host checked the operands, and `p.form` describes their dtypes.
+    // SAFETY: the host checked the shapes and alignment of the operands, and `p.form` states their dtypes.
     unsafe { in_form::<T, 1, A>(both, p) }
 }
 
 /// # Safety
-/// The requirements of [`gated_residual_ada_norm`] apply. The access type `A` of these requirements is the
-/// one in `p.access`.
+/// The requirements of [`gated_residual_ada_norm`] apply. These requirements depend on an access type `A`
+/// (how many elements one load reads). Here, `p.access` specifies this type.
 #[inline(always)]
 unsafe fn any_layout<T: Elem, N: Norm>(
     gated: GatedResidualArg,
@@ -77,8 +79,8 @@ unsafe fn any_layout<T: Elem, N: Norm>(
     p: NormParams,
 ) {
     thread::launch_bounds::<128, 4>();
-    // SAFETY: the caller passes operands that the host checked. The host sets `p.access` to an access type
-    // that all operands allow.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.access` to
+    // an access type (how many elements one load reads) that all operands allow.
     unsafe {
         match p.access {
             RowAccess::VECTORIZED => gated_residual_ada_norm::<T, N, Vectorized>(gated, affine, normed, p),
@@ -88,8 +90,8 @@ unsafe fn any_layout<T: Elem, N: Norm>(
 }
 
 /// # Safety
-/// The requirements of [`gated_residual_ada_norm`] apply. A row has as many tiles (128 columns each) as the
-/// access type `A` keeps in registers.
+/// The requirements of [`gated_residual_ada_norm`] apply. The access type `A` fixes how many tiles (128
+/// columns each) of a row stay in registers. A row has exactly this number of tiles.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
     gated: GatedResidualArg,
@@ -97,18 +99,19 @@ unsafe fn in_registers<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
     normed: Modulated,
     p: NormParams,
 ) {
-    // A Turing SM has at most 1024 threads, but as many registers as newer SMs. A lower minimum of blocks per
-    // SM gives each thread more registers.
+    // A Turing SM has as many registers as newer SMs, but runs at most 1024 threads. On Turing, the minimum
+    // number of blocks per SM is therefore at most 4, which leaves more registers for each thread.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked. A row has as many tiles (128 columns each) as
-    // the access type `A` keeps in registers.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The access type `A` fixes
+    // how many tiles (128 columns each) of a row stay in registers. A row has exactly this number of tiles.
     unsafe { gated_residual_ada_norm::<T, N, A>(gated, affine, normed, p) }
 }
 
 /// # Safety
-/// The requirements of [`gated_residual_ada_norm`] apply. A row has four times as many tiles (128 columns
-/// each) as the access type `A` keeps in the registers of a warp. The operands have the dtypes that the type
-/// `F` fixes.
+/// The requirements of [`gated_residual_ada_norm`] apply. The access type `A` fixes how many tiles (128
+/// columns each) stay in the registers of each warp. A row has four times this number of tiles, because the
+/// four warps of a block share the row. The operands have the dtypes for which the type `F` specializes the
+/// kernel.
 #[inline(always)]
 unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>(
     gated: GatedResidualArg,
@@ -116,8 +119,8 @@ unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>
     normed: Modulated,
     p: NormParams,
 ) {
-    // SAFETY: the caller passes operands that the host checked, with the dtypes that the type `F` fixes.
-    // Their rows consist of whole tiles (128 columns each).
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The operands have the dtypes
+    // for which the type `F` specializes the kernel. Their rows consist of whole tiles (128 columns each).
     unsafe { whole::<T, N, A, MIN_BLOCKS>(gated, affine, normed, p.of_form::<F>()) }
 }
 
@@ -130,11 +133,11 @@ unsafe fn whole<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
     normed: Modulated,
     p: NormParams,
 ) {
-    // A Turing SM has at most 1024 threads, but as many registers as newer SMs. A lower minimum of blocks per
-    // SM gives each thread more registers.
+    // A Turing SM has as many registers as newer SMs, but runs at most 1024 threads. On Turing, the minimum
+    // number of blocks per SM is therefore at most 4, which leaves more registers for each thread.
     thread::launch_bounds_by_generation::<128, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked. Their rows consist of whole tiles (128
-    // columns each).
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. Their rows consist of whole
+    // tiles (128 columns each).
     unsafe { gated_residual_ada_norm::<T, N, A>(gated, affine, normed, p) }
 }
 

@@ -23,7 +23,7 @@ use crate::norm::reduce::stats::Stats;
 use crate::norm::reduce::warp::LayerNorm;
 use crate::norm::row_context::RowContext;
 
-/// Writes `y = norm * weight + bias`: the pass after the reduction.
+/// Writes `y = norm(x) * weight + bias` in the pass after the reduction.
 struct AffineSink<T, P, A> {
     affine: P,
     y: Vec4RowMut<T, A>,
@@ -31,9 +31,9 @@ struct AffineSink<T, P, A> {
 
 impl<T: Elem, P: Parameters, A: Access> Sink<T> for AffineSink<T, P, A> {
     const GROUPED: bool = P::GROUPED;
-    // Number of vec4s (four columns each) whose weight and bias are loaded together, 1 or 4. The value 4
-    // needs more registers. In the kernels with the value 1, the value 4 would reduce the number of blocks
-    // per SM.
+    // The number of vec4s (four columns each) whose weight and bias are loaded together, 1 or 4. The value 4
+    // takes more registers than the value 1. In kernels with the value 1, the value 4 would take so many
+    // registers that fewer blocks fit on an SM.
     const PREFETCH: usize =
         if is_block_shared::<A>() || is_tight::<T, A>() && size_of::<P::Fetched>() > 16 { 1 } else { 4 };
     type Fetched = P::Fetched;
@@ -51,22 +51,23 @@ impl<T: Elem, P: Parameters, A: Access> Sink<T> for AffineSink<T, P, A> {
     }
 }
 
-/// Returns whether a warp keeps five tiles (128 columns each) of a 16-bit row in registers. A thread then has
-/// only 48 registers, so f32 weights and biases are loaded one vec4 (four columns) at a time. A norm without
-/// weight and bias then uses the instantiation for an optional weight and an optional bias.
+/// Returns `true` for kernels in which a warp keeps a row of five tiles (128 columns each) of a 16-bit type
+/// in registers. In these kernels, a thread has only 48 registers. The kernels therefore load f32 weights and
+/// biases one vec4 (four columns) at a time. For a norm without weight and bias, the kernels use the
+/// instantiation for an optional weight and an optional bias.
 const fn is_tight<T, A: Access>() -> bool {
     tiles_in_registers::<A>() == 5 && size_of::<T>() == 2
 }
 
 /// # Safety
 /// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements. Weight and bias each have one
-/// row, with the element type in their field `kind`. All operands allow the access type `A`. `y` overlaps no
-/// other operand. `p.form` describes the dtypes of the operands.
+/// row, and their fields `kind` state their element types. All operands allow the access type `A` (how many
+/// elements one load reads). `y` overlaps no other operand. `p.form` describes the dtypes of the operands.
 #[inline(always)]
 unsafe fn layer_norm<T: Elem, A: Access>(x: Rows, affine: Affine, y: Rows, p: NormParams) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
-    // SAFETY: the host checked the operands, and `p.form` describes their dtypes. Only this warp (or block)
-    // writes row `row.at`.
+    // SAFETY: the host checked the shapes and alignment of the operands, and `p.form` states their dtypes.
+    // Only the calling warp (or its block, if four warps share a row) writes row `row.at`.
     unsafe {
         let x = Vec4Row::<T, A>::of(&x, row.at, row.columns);
         if !is_block_shared::<A>() {
@@ -87,7 +88,7 @@ unsafe fn layer_norm<T: Elem, A: Access>(x: Rows, affine: Affine, y: Rows, p: No
 }
 
 /// # Safety
-/// The requirements of [`layer_norm`] apply. The dtypes of weight and bias agree with the loader `P`.
+/// The requirements of [`layer_norm`] apply. Weight and bias have the dtypes that the loader `P` expects.
 #[inline(always)]
 unsafe fn run<T: Elem, P: Parameters, A: Access>(
     row: &RowContext<T, A>,
@@ -96,8 +97,8 @@ unsafe fn run<T: Elem, P: Parameters, A: Access>(
     y: Rows,
 ) {
     let columns = row.columns;
-    // SAFETY: the caller passes a weight and a bias whose dtypes agree with the loader `P`. No other warp or
-    // block writes this row of `y`.
+    // SAFETY: the caller passes a weight and a bias whose dtypes are the dtypes that the loader `P` expects.
+    // No other warp or block writes this row of `y`.
     let scale = unsafe {
         AffineSink { affine: P::of(&affine, columns), y: Vec4RowMut::<T, A>::of(&y, row.at, columns) }
     };
@@ -105,13 +106,13 @@ unsafe fn run<T: Elem, P: Parameters, A: Access>(
 }
 
 /// # Safety
-/// The requirements of [`layer_norm`] apply. The access type `A` of these requirements is the one in
-/// `p.access`.
+/// The requirements of [`layer_norm`] apply. These requirements depend on an access type `A` (how many
+/// elements one load reads). Here, `p.access` specifies this type.
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, affine: Affine, y: Rows, p: NormParams) {
     thread::launch_bounds::<128, 6>();
-    // SAFETY: the caller passes operands that the host checked. The host sets `p.access` to an access type
-    // that all operands allow.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.access` to
+    // an access type (how many elements one load reads) that all operands allow.
     unsafe {
         match p.access {
             RowAccess::WHOLE_TILES => layer_norm::<T, WholeTiles>(x, affine, y, p),
@@ -122,8 +123,8 @@ unsafe fn any_layout<T: Elem>(x: Rows, affine: Affine, y: Rows, p: NormParams) {
 }
 
 /// # Safety
-/// The requirements of [`layer_norm`] apply. A row has as many tiles (128 columns each) as the access type
-/// `A` keeps in registers.
+/// The requirements of [`layer_norm`] apply. The access type `A` fixes how many tiles (128 columns each) of a
+/// row stay in registers. A row has exactly this number of tiles.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, A: Access, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -131,17 +132,18 @@ unsafe fn in_registers<T: Elem, A: Access, const MIN_BLOCKS: u32>(
     y: Rows,
     p: NormParams,
 ) {
-    // A Turing SM has at most 1024 threads, but as many registers as newer SMs. A lower minimum of blocks per
-    // SM gives each thread more registers.
+    // A Turing SM has as many registers as newer SMs, but runs at most 1024 threads. On Turing, the minimum
+    // number of blocks per SM is therefore at most 4, which leaves more registers for each thread.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked. A row has as many tiles (128 columns each) as
-    // the access type `A` keeps in registers.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The access type `A` fixes
+    // how many tiles (128 columns each) of a row stay in registers. A row has exactly this number of tiles.
     unsafe { layer_norm::<T, A>(x, affine, y, p) }
 }
 
 /// # Safety
-/// The requirements of [`layer_norm`] apply. A row has four times as many tiles (128 columns each) as the
-/// access type `A` keeps in the registers of a warp.
+/// The requirements of [`layer_norm`] apply. The access type `A` fixes how many tiles (128 columns each) stay
+/// in the registers of each warp. A row has four times this number of tiles, because the four warps of a
+/// block share the row.
 #[inline(always)]
 unsafe fn of_block<T: Elem, A: Access, const TURING: u32, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -149,11 +151,11 @@ unsafe fn of_block<T: Elem, A: Access, const TURING: u32, const MIN_BLOCKS: u32>
     y: Rows,
     p: NormParams,
 ) {
-    // A Turing SM has at most 1024 threads, but as many registers as newer SMs. A lower minimum of blocks per
-    // SM gives each thread more registers.
+    // A Turing SM has as many registers as newer SMs, but runs at most 1024 threads. On Turing, the minimum
+    // number of blocks per SM is therefore at most 4, which leaves more registers for each thread.
     thread::launch_bounds_by_generation::<{ NormParams::SHARING }, TURING, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked. A row has as many tiles (128 columns each) as
-    // the block keeps in registers.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. A row has exactly the number
+    // of tiles (128 columns each) that the block keeps in registers.
     unsafe { layer_norm::<T, A>(x, affine, y, p) }
 }
 

@@ -1,5 +1,5 @@
-//! Gradients of [`layer_norm`](super::layer_norm) with respect to its input, its weight and its bias.
-//! [`norm_backward`](crate::norm_backward) has the formulas.
+//! Gradients of [`layer_norm`](super::layer_norm) with respect to its input, its weight and its bias. The
+//! module [`norm_backward`](crate::norm_backward) documents the formulas.
 //!
 //! The suffixes of kernel names have these meanings:
 //!
@@ -23,8 +23,8 @@ use crate::rms::weight::Weight;
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all operands
-    // allow 16-byte accesses.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.vector` to
+    // 1 only if all operands allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             norm_backward::<T, 0, true, true>(operands, weight, sums, p)
@@ -46,7 +46,8 @@ unsafe fn in_registers<T: Elem>(
     p: NormBackwardParams,
 ) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the caller passes operands that the host checked. All operands allow 16-byte accesses.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. All operands allow 16-byte
+    // accesses.
     unsafe { norm_backward::<T, 4, true, true>(operands, weight, sums, p) }
 }
 
@@ -60,8 +61,8 @@ unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: usize>(
     p: NormBackwardParams,
 ) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the caller passes operands that the host checked. A row exactly fills `IN_REGISTERS` packs (16
-    // bytes each) of each thread.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. A row exactly fills
+    // `IN_REGISTERS` packs (16 bytes each) of each thread.
     unsafe { norm_backward_multi_row::<T, IN_REGISTERS, ROWS>(operands, weight, sums, p) }
 }
 

@@ -27,21 +27,21 @@ pub struct ModulateArg {
     pub shift: Operand,
     /// The output.
     pub y: Rows,
-    /// 1 to round after each operation, as separate torch operators do. 0 to round only the result. It is 0
-    /// if an operand is f32 and the rows have 16 bits.
+    /// 1 to round after each operation, as separate torch operators do. 0 to round only the result. The value
+    /// is 0 if scale or shift is f32 and the rows have a 16-bit dtype.
     pub round_each: u32,
 }
 
 /// # Safety
-/// The host checked that `x` and `y` have the rows that `extent` describes. Scale and shift also have these
-/// rows, with the element type in their field `kind`. If `VECTOR` is true, all these operands allow 16-byte
-/// accesses (`Rows::is_vector`). `y` overlaps no other operand.
+/// The host checked that `x` and `y` have the rows that the kernel argument `extent` describes. Scale and
+/// shift broadcast to these rows, and their fields `kind` state their element types. If `VECTOR` is true, all
+/// these operands allow 16-byte accesses (`Rows::is_vector`). `y` overlaps no other operand.
 #[inline(always)]
 unsafe fn modulate<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(arg: ModulateArg, extent: Extent) {
     thread::launch_bounds::<THREADS, MIN_BLOCKS>();
     let Some(elements) = ThreadElements::<T, VECTOR>::of_thread(extent) else { return };
     let has_shift = !matches!(arg.shift.kind, OperandKind::ABSENT);
-    // SAFETY: the host checked the operands, and `extent` describes them.
+    // SAFETY: the host checked the operands, and the kernel argument `extent` describes their rows.
     let (x, scale, shift) = unsafe {
         (
             elements.load(&arg.x),

@@ -1,15 +1,16 @@
 //! LayerNorm or RMSNorm of queries and keys, followed by rotary position embedding (RoPE), in one launch. The
 //! norm is over each head or over all heads together. The launch reads and writes each tensor once.
 //!
-//! The suffixes of kernel names have these meanings. The following kernels are only for RMSNorm, and rotate
-//! all columns or none:
+//! The suffixes of kernel names have these meanings. The kernels of the first list are only for RMSNorm. They
+//! rotate either all columns of a head or none:
 //!
 //! - `_d64_warp1` and `_d128_warp1`: heads of 64 or 128 columns, each normalized separately.
 //! - `_qk_warp1`: heads of 128 columns, each normalized separately, whose angles differ between heads.
-//! - `_block4` and `_block10`: rows in registers, of up to 4 or 10 tiles of 512 columns. A row is one long
-//!   head, or all heads normalized together. These kernels rotate interleaved pairs of columns.
+//! - `_block4` and `_block10`: rows of up to 4 or 10 tiles (512 columns each), which stay in registers. A row
+//!   is one long head, or all heads normalized together. These kernels rotate interleaved pairs of columns.
 //!
-//! The following kernels serve all remaining cases, such as LayerNorm or a rotation of only some columns:
+//! The kernels of the second list serve all other cases, such as LayerNorm or a rotation of only some
+//! columns:
 //!
 //! - `_warp1` and `_warp2`: heads of up to 128 or 256 columns, each normalized separately, with vec4 accesses
 //!   (four columns at a time).
@@ -40,8 +41,8 @@ unsafe fn lanes<T: Elem, N: HeadNorm, const TILES: usize, const TOGETHER: usize,
     p: HeadParams,
 ) {
     thread::launch_bounds::<128, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
-    // this kernel.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host chose a launch
+    // configuration that meets the requirements of this kernel.
     unsafe { head_lanes::<T, N, TILES, TOGETHER>(q, k, rotary, p) }
 }
 
@@ -50,8 +51,8 @@ unsafe fn lanes<T: Elem, N: HeadNorm, const TILES: usize, const TOGETHER: usize,
 #[inline(always)]
 unsafe fn halves<T: Elem, const DIM: u32>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams) {
     thread::launch_bounds::<256, 4>();
-    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
-    // this kernel.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host chose a launch
+    // configuration that meets the requirements of this kernel.
     unsafe { head_halves::<T, Rms, DIM, 2>(q, k, rotary, p) }
 }
 
@@ -60,8 +61,8 @@ unsafe fn halves<T: Elem, const DIM: u32>(q: HeadsOperand, k: HeadsOperand, rota
 #[inline(always)]
 unsafe fn paired<T: Elem>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams) {
     thread::launch_bounds::<256, 4>();
-    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
-    // this kernel.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host chose a launch
+    // configuration that meets the requirements of this kernel.
     unsafe { paired_heads::<T, Rms>(q, k, rotary, p) }
 }
 
@@ -75,8 +76,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MIN_BLOCKS: u32
     p: HeadParams,
 ) {
     thread::launch_bounds::<128, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
-    // this kernel.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host chose a launch
+    // configuration that meets the requirements of this kernel.
     unsafe { register_rows::<T, IN_REGISTERS>(q, k, rotary, p) }
 }
 
@@ -90,8 +91,8 @@ unsafe fn rows<T: Elem, N: HeadNorm, A: Access, const MIN_BLOCKS: u32>(
     p: HeadParams,
 ) {
     thread::launch_bounds::<256, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
-    // this kernel.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host chose a launch
+    // configuration that meets the requirements of this kernel.
     unsafe { head_rows::<T, N, A>(q, k, rotary, p) }
 }
 

@@ -1,13 +1,14 @@
 //! The gated residual of the Mochi video model: `out = x + rms(branch) * tanh(gate)`. `branch` is the output
-//! of attention or of the MLP. The `modulated` kernels also compute the next norm,
-//! `normed = rms(out) * (1 + scale)`, in the same launch.
+//! of attention or of the MLP. Kernels with `modulated` in their names also compute the next norm,
+//! `normed = rms(out) * (1 + scale)`, in the same launch. Here, `rms` is RMSNorm without a weight.
 //!
-//! The kernels round in the same steps as the implementations of Mochi in diffusers and by genmo. The product
-//! `rms(branch) * tanh(gate)` is computed in f32 and rounded. The sum `out` is rounded. `normed` is computed
-//! in f32 from the rounded sum and rounded once.
+//! The kernels round after the same steps as two implementations of Mochi: the implementation in diffusers,
+//! and the implementation by genmo, who published Mochi. The product `rms(branch) * tanh(gate)` is computed
+//! in f32 and rounded. The sum `out` is rounded. `normed` is computed in f32 from the rounded sum and rounded
+//! once.
 //!
-//! `_any` takes any layout. `_block6` keeps Mochi's rows of 3072 columns in the registers of a block's four
-//! warps.
+//! Kernels with the suffix `_any` take any layout. Kernels with the suffix `_block6` keep Mochi's rows of
+//! 3072 columns in the registers of a block's four warps.
 use cuda_std::libdevice::tanh;
 use cuda_std::prelude::*;
 use cuda_std::vec4::{
@@ -29,7 +30,7 @@ use crate::norm::row_context::RowContext;
 pub struct TanhGated {
     /// The residual stream.
     pub x: Rows,
-    /// The branch, which is normalized, gated and added to `x`.
+    /// The branch (the output of attention or of the MLP), which is normalized, gated and added to `x`.
     pub branch: Rows,
     /// The gate. The kernel computes `tanh(gate)` and rounds it to the element type of the gate. Then it
     /// multiplies the normalized `branch` by the rounded `tanh(gate)`.
@@ -50,13 +51,14 @@ pub struct Scaled {
 
 /// # Safety
 /// The host checked that `x`, `branch`, `out` and `normed` hold `p.rows` rows of `p.cols` elements. Gate and
-/// scale also have these rows, with the element types in their fields `kind`. All operands allow the access
-/// type `A`. The outputs overlap no other operand.
+/// scale broadcast to these rows, and their fields `kind` state their element types. All operands allow the
+/// access type `A` (how many elements one load reads). The outputs overlap no other operand.
 #[inline(always)]
 unsafe fn residual<T: Elem, A: Access>(gated: TanhGated, chained: Option<Scaled>, p: NormParams) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
     let (at, columns) = (row.at, row.columns);
-    // SAFETY: the host checked the operands. Only this warp (or block) writes row `at` of `out`.
+    // SAFETY: the host checked the operands. Only the calling warp (or its block, if four warps share a row)
+    // writes row `at` of `out`.
     let sum = unsafe {
         SumRows {
             row,
@@ -67,7 +69,8 @@ unsafe fn residual<T: Elem, A: Access>(gated: TanhGated, chained: Option<Scaled>
             stats: Stats { mean: 0.0, inv: 0.0 },
         }
     };
-    // SAFETY: the host checked scale and `normed`. Only this warp (or block) writes row `at` of `normed`.
+    // SAFETY: the host checked scale and `normed`. Only the calling warp (or its block, if four warps share a
+    // row) writes row `at` of `normed`.
     let sink = chained.map(|Scaled { scale, normed }| unsafe {
         ModulatedSink {
             scale: ModulationRow::<T, A>::of(&scale, at, columns),
@@ -79,8 +82,8 @@ unsafe fn residual<T: Elem, A: Access>(gated: TanhGated, chained: Option<Scaled>
     }
     let sum = SumRows { stats: row.reduce::<MeanSquare, _>(sum.branch), ..sum };
     let Some(sink) = sink else { return sum.write() };
-    // If the row is staged in shared memory, this reduction overwrites the values of `branch` in shared
-    // memory with the sums.
+    // The row of `branch` may be staged in shared memory. In this case, the reduction below overwrites the
+    // values of `branch` there with the sums.
     let stats = row.reduce::<MeanSquare, _>(sum);
     row.write(sum, stats, sink);
 }
@@ -123,7 +126,8 @@ struct SumRows<T, A> {
 }
 
 impl<T: Elem, A: Access> SumRows<T, A> {
-    /// Computes and writes this thread's vec4 of the sum in `tile`.
+    /// Computes and writes this thread's vec4 (four columns) of the sum in `tile`. The function loads
+    /// `branch`.
     #[inline(always)]
     fn add(&self, tile: u32, x: Vec4<T>) -> Vec4<T> {
         self.add_to(tile, self.row.staged_vec4(tile).unwrap_or_else(|| self.branch.get(tile)), x)
@@ -194,8 +198,8 @@ impl<T: Elem, A: Access> Sink<T> for ModulatedSink<T, A> {
 }
 
 /// # Safety
-/// The requirements of [`residual`] apply. The access type `A` of these requirements is the one in
-/// `p.access`.
+/// The requirements of [`residual`] apply. These requirements depend on an access type `A` (how many elements
+/// one load reads). Here, `p.access` specifies this type.
 #[inline(always)]
 unsafe fn any_layout<T: Elem, const MIN_BLOCKS: u32>(
     gated: TanhGated,
@@ -203,8 +207,8 @@ unsafe fn any_layout<T: Elem, const MIN_BLOCKS: u32>(
     p: NormParams,
 ) {
     thread::launch_bounds::<128, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked. The host sets `p.access` to an access type
-    // that all operands allow.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.access` to
+    // an access type (how many elements one load reads) that all operands allow.
     unsafe {
         match p.access {
             RowAccess::WHOLE_TILES => residual::<T, WholeTiles>(gated, chained, p),
@@ -219,23 +223,23 @@ unsafe fn any_layout<T: Elem, const MIN_BLOCKS: u32>(
 /// have the element type of the rows, and the scale has no table.
 #[inline(always)]
 unsafe fn team<T: Elem, const MIN_BLOCKS: u32>(gated: TanhGated, chained: Option<Scaled>, p: NormParams) {
-    // A Turing SM has at most 1024 threads, but as many registers as newer SMs. A lower minimum of blocks per
-    // SM gives each thread more registers.
+    // A Turing SM has as many registers as newer SMs, but runs at most 1024 threads. On Turing, the minimum
+    // number of blocks per SM is therefore at most 4, which leaves more registers for each thread.
     thread::launch_bounds_by_generation::<{ NormParams::SHARING }, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // Set each `kind` to a constant, so that the compiler removes the branches on `kind`. These branches
-    // would be executed for each vec4 (four columns).
+    // Set each field `kind` to a constant, so that the compiler removes the branches on `kind`. Otherwise,
+    // the kernel would execute these branches for each vec4 (four columns).
     let same = |operand: Operand| Operand { kind: OperandKind::SAME, ..operand };
     let gated = TanhGated { gate: same(gated.gate), ..gated };
     let chained = chained.map(|Scaled { scale, normed }| Scaled {
         scale: Modulation { value: same(scale.value), table: Operand::ABSENT },
         normed,
     });
-    // SAFETY: the caller passes operands that the host checked, without tables. A row has `4 * TILES` tiles
-    // (128 columns each).
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The operands have no tables
+    // (tensors that are added to them). A row has `4 * TILES` tiles (128 columns each).
     unsafe { residual::<T, BlockRegistersStaged<TILES>>(gated, chained, p) }
 }
 
-/// Tiles of 128 columns per warp in a row of Mochi's 3072 columns.
+/// Number of tiles (128 columns each) that each of four warps has in a row of Mochi's 3072 columns.
 const TILES: usize = 6;
 
 entry! {

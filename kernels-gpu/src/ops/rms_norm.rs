@@ -1,11 +1,12 @@
-//! `y[r, c] = x[r, c] / sqrt(mean_c(x[r, c]^2) + eps) * (offset + w[c])`, with an optional weight.
+//! `y[r, c] = x[r, c] / sqrt(mean_c(x[r, c]^2) + eps) * (offset + w[c])`, with an optional weight `w`.
+//! `offset` is a number that is added to the weight, for example 1 for Gemma models.
 //!
 //! A team (the threads that share a row) computes one row, in tiles of one 16-byte pack per thread. Sums are
 //! f32, with one accumulator per element of a pack.
 //!
 //! - `rms_norm_any_<dtype>` takes any layout. It reads the row twice, the second time mostly from L2.
 //! - `rms_norm_block<n>_<dtype>` keeps up to `n` packs per thread in registers, in their element type. It
-//!   therefore reads each row once. It needs rows that allow 16-byte accesses ([`Rows::is_vector`]).
+//!   therefore reads each row only once. The rows must allow 16-byte accesses ([`Rows::is_vector`]).
 //! - `rms_norm_cluster8_<dtype>` keeps a row in the registers of a cluster of eight blocks.
 use cuda_std::prelude::*;
 
@@ -25,8 +26,8 @@ unsafe fn rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
     team: Team,
 ) {
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows and the weight. Only this team (threads that share a row) writes row
-    // `at` of `y`.
+    // SAFETY: the host checked the rows and the weight. Only the calling team (the threads that share a row)
+    // writes row `at` of `y`.
     unsafe {
         let x = Row::<T, VECTOR>::of(&x, team, at, p.cols);
         let in_registers =
@@ -42,8 +43,8 @@ unsafe fn rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, weight: Weight, y: Rows, p: RmsParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all operands
-    // allow 16-byte accesses.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.vector` to
+    // 1 only if all operands allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             rms_norm::<T, 0, true>(x, weight, y, p, Team::of_block())
@@ -63,7 +64,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: RmsParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked. All operands allow 16-byte accesses.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. All operands allow 16-byte
+    // accesses.
     unsafe { rms_norm::<T, IN_REGISTERS, true>(x, weight, y, p, Team::of_block()) }
 }
 
@@ -72,7 +74,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
 #[inline(always)]
 unsafe fn cluster<T: Elem>(x: Rows, weight: Weight, y: Rows, p: RmsParams) {
     thread::launch_bounds::<1024, 1>();
-    // SAFETY: the caller passes operands that the host checked. All operands allow 16-byte accesses.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. All operands allow 16-byte
+    // accesses.
     unsafe { rms_norm::<T, 8, true>(x, weight, y, p, Team::of_cluster()) }
 }
 

@@ -1,10 +1,10 @@
 //! `y = rms_norm(x) * f(gate)`, or `y = rms_norm(x * f(gate))`, over the last dimension. `f` is SiLU or the
 //! sigmoid.
 //!
-//! Models apply these norms after linear attention and state-space layers. The kernels round in the same
-//! steps as the modules of transformers. `f(gate)` is computed in f32 and not rounded. In some modules, the
-//! result of the norm is rounded before it is multiplied by `f(gate)`. If the norm comes last, its input
-//! `x * f(gate)` is not rounded.
+//! Models apply these norms after linear attention and state-space layers. The kernels round after the same
+//! steps as the modules of the library transformers. `f(gate)` is computed in f32 and not rounded. Some
+//! modules round the result of the norm before they multiply it by `f(gate)`. In the second formula, the
+//! product `x * f(gate)` is not rounded.
 use core::f32::consts::LOG2_E;
 
 use cuda_std::libdevice::exp_add;
@@ -38,14 +38,15 @@ struct GatedRows<T, const VECTOR: bool, const GATE_FIRST: bool> {
     round: bool,
 }
 
-/// A pack (16 bytes) of `x` and a pack of the gate. For 16-bit types, the f32 product of the two packs takes
-/// as many registers as the two packs together.
+/// A pack (16 bytes) of `x` and a pack of the gate. For 16-bit types, the product of the two packs in f32
+/// takes as many registers as the two packs together. Keeping the product instead of the packs therefore
+/// needs no additional registers.
 #[derive(Clone, Copy)]
 struct Packs<T: Elem, const GATE_FIRST: bool> {
     x: Pack<T>,
     gate: Pack<T>,
     sigmoid: bool,
-    /// `x * f(gate)`, after the first call of `lanes`.
+    /// The product `x * f(gate)`. This value is valid after the first call of the method `lanes`.
     product: T::F32Vec,
 }
 
@@ -69,9 +70,9 @@ impl<T: Elem, const GATE_FIRST: bool> RegisterTile<T> for Packs<T, GATE_FIRST> {
     }
 }
 
-/// Returns `f(gate)` in f32. For f32 rows, the function does the same operations as aten's kernels for SiLU
-/// and sigmoid. For 16-bit types, approximate instructions replace the slow division, because rounding to 16
-/// bits hides their errors.
+/// Returns `f(gate)` in f32. For f32 rows, the function performs the same operations as aten's kernels for
+/// SiLU and sigmoid. For 16-bit types, it uses approximate instructions instead of the slow IEEE division.
+/// Rounding to 16 bits hides their errors.
 #[inline(always)]
 fn activated<T: Elem>(gate: Pack<T>, sigmoid: bool) -> T::F32Vec {
     gate.lanes().map(|gate| {
@@ -125,8 +126,8 @@ unsafe fn in_order<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, const
 ) {
     let team = Team::of_block();
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows and the weight. Only this team (threads that share a row) writes row
-    // `at` of `y`.
+    // SAFETY: the host checked the rows and the weight. Only the calling team (the threads that share a row)
+    // writes row `at` of `y`.
     unsafe {
         let source = GatedRows::<T, VECTOR, GATE_FIRST> {
             x: Row::of(&x, team, at, p.cols),
@@ -145,7 +146,7 @@ unsafe fn in_order<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, const
 }
 
 /// # Safety
-/// The requirements of [`in_order`] apply, except for `GATE_FIRST`.
+/// The requirements of [`in_order`] apply, except for the requirement on `GATE_FIRST`.
 #[inline(always)]
 unsafe fn rms_norm_gated<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
     x: Rows,
@@ -154,8 +155,8 @@ unsafe fn rms_norm_gated<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>
     y: Rows,
     p: RmsParams,
 ) {
-    // SAFETY: the caller passes operands that the host checked, and each branch sets `GATE_FIRST` as
-    // `gate.first` states.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. In each branch, `GATE_FIRST`
+    // has the value of `gate.first != 0`.
     unsafe {
         if gate.first != 0 {
             in_order::<T, IN_REGISTERS, VECTOR, true>(x, gate, weight, y, p)
@@ -171,8 +172,8 @@ unsafe fn rms_norm_gated<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, gate: GateArg, weight: Weight, y: Rows, p: RmsParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all operands
-    // allow 16-byte accesses.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.vector` to
+    // 1 only if all operands allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             rms_norm_gated::<T, 0, true>(x, gate, weight, y, p)
@@ -193,7 +194,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: RmsParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked. All operands allow 16-byte accesses.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. All operands allow 16-byte
+    // accesses.
     unsafe { rms_norm_gated::<T, IN_REGISTERS, true>(x, gate, weight, y, p) }
 }
 

@@ -1,15 +1,15 @@
 //! Rotary position embedding (RoPE) of queries and keys in one launch. A pair of columns `(a, b)` becomes
 //! `(a cos - b sin, a sin + b cos)`.
 //!
-//! The suffixes of kernel names have these meanings. The following kernels read angles from tables, and
-//! rotate all columns or none:
+//! The suffixes of kernel names have these meanings. The kernels of the first list read angles from tables,
+//! and rotate either all columns of a head or none:
 //!
 //! - `_d64_warp1` and `_d128_warp1`: heads of 64 or 128 columns.
-//! - `_qk_warp1`: heads with interleaved pairs that have neither 64 nor 128 columns, or whose angles differ
-//!   between heads.
+//! - `_qk_warp1`: heads that have neither 64 nor 128 columns, or whose angles differ between heads. These
+//!   kernels rotate interleaved pairs (adjacent columns).
 //!
-//! The following kernels serve all remaining cases, such as computed angles or a rotation of only some
-//! columns:
+//! The kernels of the second list serve all other cases, such as angles that the kernel computes, or a
+//! rotation of only some columns:
 //!
 //! - `_warp1`: heads of up to 128 columns, with vec4 accesses (four columns at a time).
 //! - `_block`: longer heads, with vec4 accesses.
@@ -36,8 +36,8 @@ unsafe fn lanes<T: Elem, const TILES: usize, const TOGETHER: usize>(
     p: HeadParams,
 ) {
     thread::launch_bounds::<128, 7>();
-    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
-    // this kernel.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host chose a launch
+    // configuration that meets the requirements of this kernel.
     unsafe { head_lanes::<T, AsItIs, TILES, TOGETHER>(q, k, rotary, p) }
 }
 
@@ -51,8 +51,8 @@ unsafe fn halves<T: Elem, const DIM: u32, const MIN_BLOCKS: u32>(
     p: HeadParams,
 ) {
     thread::launch_bounds::<256, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
-    // this kernel.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host chose a launch
+    // configuration that meets the requirements of this kernel.
     unsafe { head_halves::<T, AsItIs, DIM, 4>(q, k, rotary, p) }
 }
 
@@ -61,8 +61,8 @@ unsafe fn halves<T: Elem, const DIM: u32, const MIN_BLOCKS: u32>(
 #[inline(always)]
 unsafe fn rotated<T: Elem>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams) {
     thread::launch_bounds::<1024, 1>();
-    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
-    // this kernel.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host chose a launch
+    // configuration that meets the requirements of this kernel.
     unsafe { rotated_rows::<T>(q, k, rotary, p) }
 }
 
@@ -76,8 +76,8 @@ unsafe fn rows<T: Elem, A: Access, const MIN_BLOCKS: u32>(
     p: HeadParams,
 ) {
     thread::launch_bounds::<256, MIN_BLOCKS>();
-    // SAFETY: the caller passes operands that the host checked. The host chose the launch configuration for
-    // this kernel.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host chose a launch
+    // configuration that meets the requirements of this kernel.
     unsafe { head_rows::<T, AsItIs, A>(q, k, rotary, p) }
 }
 

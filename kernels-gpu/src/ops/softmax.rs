@@ -1,12 +1,12 @@
 //! Softmax over the last dimension, `y[r, c] = exp(x[r, c] - max) / sum`, or its logarithm,
 //! `x - max - ln(sum)`.
 //!
-//! A team (the threads that share a row) computes one row in f32 and rounds once. If a row fits in the
-//! registers of a block, it is loaded only once. From sm_90 on, a row that fits in the registers of a cluster
-//! of eight blocks is also loaded only once.
+//! A team (the threads that share a row) computes one row in f32 and rounds each result once. If a row fits
+//! in the registers of a block, it is loaded only once. From sm_90 on, a row that fits in the registers of a
+//! cluster of eight blocks is also loaded only once.
 //!
-//! Longer rows are loaded twice. The second pass starts at the end of the row, because the end is still in
-//! cache.
+//! Longer rows are loaded twice. The second pass starts at the end of the row, because the end of the row is
+//! still in the cache.
 use core::f32::consts::LOG2_E;
 
 use cuda_std::math::{ex2_ftz, lg2};
@@ -14,16 +14,18 @@ use cuda_std::prelude::*;
 
 use crate::softmax::online::{ExpSum, SoftmaxParams, exp, ln, logits};
 
-/// Minimum number of blocks (384 threads each) per SM. With three blocks, a thread has 56 registers. On
-/// Turing, an SM has 1024 threads, so only two blocks fit.
+/// Minimum number of blocks (384 threads each) per SM. With three blocks, a thread can use 56 registers. A
+/// Turing SM runs at most 1024 threads, so only two blocks fit.
 const BLOCKS: u32 = if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_80"))) { 2 } else { 3 };
 
-/// Maximum and sum of a row, converted to the values that `apply` needs.
+/// The maximum of a row, and a value that is derived from its sum of exponentials. The method `apply`
+/// computes the results from these two values.
 #[derive(Clone, Copy)]
 struct Finish {
     max: f32,
-    /// `ln(sum)` if the result is the logarithm of the softmax. Otherwise, it is `1 / sum` for f32. For
-    /// 16-bit types, it is `-log2(sum)`, which `apply` adds to the exponent.
+    /// A value derived from the sum of exponentials `sum`. If the result is the logarithm of the softmax, the
+    /// value is `ln(sum)`. Otherwise, the value is `1 / sum` for f32, and `-log2(sum)` for 16-bit types. The
+    /// method `apply` adds `-log2(sum)` to the exponent.
     ///
     /// For 16-bit types, the exponent has an error of up to 2.5 ulp. The relative error of the result is then
     /// about 2e-6. This error changes only results that are almost half-way between two 16-bit numbers.
@@ -59,8 +61,8 @@ impl Finish {
 }
 
 /// Computes the row of the calling team (the threads that share the row). If `IN_REGISTERS` is not 0, each
-/// thread keeps its part of the row in `IN_REGISTERS` packs (16 bytes each). Otherwise each pass loads the
-/// row in steps of `STEP` packs per thread.
+/// thread keeps its elements of the row in `IN_REGISTERS` packs (16 bytes each). Otherwise each pass loads
+/// the row in steps of `STEP` packs per thread.
 ///
 /// # Safety
 /// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements. If `VECTOR` is true, both allow
@@ -73,7 +75,8 @@ unsafe fn softmax<T: Elem, const IN_REGISTERS: usize, const STEP: usize, const V
     team: Team,
 ) {
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows. Only this team (threads that share a row) writes row `at` of `y`.
+    // SAFETY: the host checked the rows. Only the calling team (the threads that share a row) writes row `at`
+    // of `y`.
     let (x, y) = unsafe {
         (Row::<T, VECTOR>::of(&x, team, at, p.cols), RowMut::<T, VECTOR>::of(&y, team, at, p.cols))
     };
@@ -107,8 +110,8 @@ unsafe fn softmax<T: Elem, const IN_REGISTERS: usize, const STEP: usize, const V
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, y: Rows, p: SoftmaxParams) {
     thread::launch_bounds::<1024, 1>();
-    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all operands
-    // allow 16-byte accesses.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.vector` to
+    // 1 only if all operands allow 16-byte accesses.
     unsafe {
         let team = Team::of_block();
         if p.vector != 0 {
@@ -128,7 +131,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: SoftmaxParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the caller passes rows that the host checked. All operands allow 16-byte accesses.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. All operands allow 16-byte
+    // accesses.
     unsafe { softmax::<T, IN_REGISTERS, 0, true>(x, y, p, Team::of_block()) }
 }
 
@@ -141,7 +145,8 @@ unsafe fn cluster<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, co
     p: SoftmaxParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the caller passes rows that the host checked. All operands allow 16-byte accesses.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. All operands allow 16-byte
+    // accesses.
     unsafe { softmax::<T, IN_REGISTERS, 0, true>(x, y, p, Team::of_cluster()) }
 }
 

@@ -16,7 +16,7 @@ struct GradientRows<T, const VECTOR: bool> {
     log: bool,
 }
 
-/// A pack of `y` and a pack of `dy`.
+/// A pack (16 bytes) of `y`, and the pack of `dy` with the same columns.
 #[derive(Clone, Copy)]
 struct RowPacks<T> {
     y: Pack<T>,
@@ -37,15 +37,15 @@ impl<T: Elem, const VECTOR: bool> GradientRows<T, VECTOR> {
         pairs
     }
 
-    /// Returns the contribution of a pair of packs to the sum.
+    /// Returns what a pack (16 bytes) of `y` and the pack of `dy` with the same columns add to the row's sum.
     #[inline(always)]
     fn term(&self, RowPacks { y, dy }: RowPacks<T>) -> f32 {
         let dy = dy.lanes();
         if self.log { dy.sum() } else { y.lanes().zip(dy, |y, dy| y * dy).sum() }
     }
 
-    /// Returns the gradient for a pack of `y` and the pack of `dy` with the same columns. `sum` is the row's
-    /// sum of `dy * y`, or of `dy` for the logarithm of the softmax.
+    /// Returns the gradient for a pack (16 bytes) of `y` and the pack of `dy` with the same columns. `sum` is
+    /// the row's sum of `dy * y`, or of `dy` for the logarithm of the softmax.
     #[inline(always)]
     fn gradient(&self, RowPacks { y, dy }: RowPacks<T>, sum: f32) -> Pack<T> {
         let (y, dy) = (y.opaque_lanes().lanes(), dy.opaque_lanes().lanes());
@@ -58,8 +58,8 @@ impl<T: Elem, const VECTOR: bool> GradientRows<T, VECTOR> {
 }
 
 /// Computes the row of the calling team (the threads that share the row). If `IN_REGISTERS` is not 0, each
-/// thread keeps its part of the row in `IN_REGISTERS` packs (16 bytes each). Otherwise each pass loads the
-/// row in steps of `STEP` packs per thread.
+/// thread keeps its elements of the row in `IN_REGISTERS` packs (16 bytes each). Otherwise each pass loads
+/// the row in steps of `STEP` packs per thread.
 ///
 /// # Safety
 /// The host checked that `y`, `dy` and `dx` hold `p.rows` rows of `p.cols` elements. If `VECTOR` is true, all
@@ -73,7 +73,8 @@ unsafe fn softmax_backward<T: Elem, const IN_REGISTERS: usize, const STEP: usize
 ) {
     let team = Team::of_block();
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows. Only this team (threads that share a row) writes row `at` of `dx`.
+    // SAFETY: the host checked the rows. Only the calling team (the threads that share a row) writes row `at`
+    // of `dx`.
     let (source, dx) = unsafe {
         let (y, dy) =
             (Row::<T, VECTOR>::of(&y, team, at, p.cols), Row::<T, VECTOR>::of(&dy, team, at, p.cols));
@@ -110,8 +111,8 @@ unsafe fn softmax_backward<T: Elem, const IN_REGISTERS: usize, const STEP: usize
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(y: Rows, dy: Rows, dx: Rows, p: SoftmaxParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all operands
-    // allow 16-byte accesses.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.vector` to
+    // 1 only if all operands allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             softmax_backward::<T, 0, 4, true>(y, dy, dx, p)
@@ -132,7 +133,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: SoftmaxParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the caller passes rows that the host checked. All operands allow 16-byte accesses.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. All operands allow 16-byte
+    // accesses.
     unsafe { softmax_backward::<T, IN_REGISTERS, 0, true>(y, dy, dx, p) }
 }
 

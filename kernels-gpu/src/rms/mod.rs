@@ -1,4 +1,4 @@
-//! RMSNorm of rows that are read in packs of 16 bytes: shared code of `rms_norm`, `add_rms_norm` and
-//! `rms_norm_gated`.
+//! RMSNorm of rows that a kernel reads in packs (16-byte vectors). The operators `rms_norm`, `add_rms_norm`
+//! and `rms_norm_gated` share this code.
 pub mod row;
 pub mod weight;

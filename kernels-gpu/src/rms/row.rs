@@ -1,8 +1,10 @@
-//! RMSNorm of one row: loads the row, reduces it, and writes the scaled result.
+//! Computes RMSNorm of one row. The code loads the row, computes the mean of squares, and writes the
+//! normalized and scaled row.
 //!
-//! A team (the threads that share a row) reads the row in tiles of one pack (16 bytes) per thread.
-//! `IN_REGISTERS` tiles stay in registers from the reduction until the result is written. If `IN_REGISTERS`
-//! is 0, the kernel loads the row again to compute the result.
+//! A team (the threads that share a row) reads the row in tiles. A tile has one pack (16-byte vector) per
+//! thread. If the const parameter `IN_REGISTERS` is not 0, the row has at most `IN_REGISTERS` tiles. These
+//! tiles stay in registers from the reduction until the result is written. If `IN_REGISTERS` is 0, the kernel
+//! loads the row again to compute the result.
 use cuda_std::l2::L2Policy;
 use cuda_std::prelude::*;
 
@@ -13,52 +15,55 @@ use crate::layout::operand_kind::OperandKind;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct RmsParams {
-    /// Rows of the operands.
+    /// Number of rows of the operands.
     pub rows: u64,
-    /// Number of rows per group in memory. Rows of a group are `Rows::inner_stride` elements apart, and
-    /// groups are `Rows::outer_stride` elements apart. 0: all rows are in one group.
+    /// Number of rows per run. A run is a sequence of rows with a constant distance of `Rows::inner_stride`
+    /// elements. Consecutive runs start `Rows::outer_stride` elements apart. 0 means that all rows are in one
+    /// run.
     pub inner: u32,
     /// Columns per row.
     pub cols: u32,
-    /// `1 / cols`, computed by the host. A division in the kernel would add its latency to the end of the
-    /// reduction.
+    /// The value `1 / cols`, which the host computes. A division in the kernel would add its latency at the
+    /// end of the reduction.
     pub inv_cols: f32,
-    /// Value that is added to the mean of squares.
+    /// The value `eps`, which the kernel adds to the mean of squares.
     pub eps: f32,
-    /// Offset of the weight, and rounding order.
+    /// How the kernel applies the weight: the offset of the weight, and the order of multiplication and
+    /// rounding.
     pub weight: Applied,
     /// 1 if all operands, including the weight, allow 16-byte accesses (`Rows::is_vector`), otherwise 0.
     pub vector: u32,
-    /// L2 cache policy of the loads, such as `evict_last`. A kernel uses it only if each thread keeps at
-    /// least four packs (16 bytes each) in registers.
+    /// L2 cache policy of the loads, such as `evict_last`. A kernel uses this policy only if each thread
+    /// keeps at least four packs (16 bytes each) of a row in registers.
     pub l2_policy: L2Policy,
 }
 
-/// A source of the rows to normalize: one tensor, or a combination of several, such as `x + residual`.
+/// A source of the rows to normalize. The source is one tensor or a combination of several tensors, such as
+/// `x + residual`.
 pub(crate) trait RowSource<T: Elem>: Copy {
-    /// Maximum number of tiles (packs per thread) for which a kernel loads the row before any other work,
-    /// such as computing other addresses. Short rows are bound by latency, so they gain from early loads. For
-    /// longer rows, kernels are measurably faster if the address computations come first.
+    /// Rows with at most this number of tiles (packs per thread) are loaded before any other work, such as
+    /// the computation of other addresses. Short rows are bound by latency, so they gain from early loads.
+    /// For longer rows, kernels are measurably faster if the address computations come first.
     const LOAD_FIRST: usize;
-    /// Maximum number of tiles (packs per thread) for which a kernel loads the weight before the reduction.
-    /// For longer rows, registers do not suffice.
+    /// If a row has at most this number of tiles (packs per thread), a kernel loads the weight before the
+    /// reduction. For longer rows, registers do not suffice.
     const FETCH_EARLY: usize;
-    /// A thread's part of a tile, in registers.
+    /// The elements of one tile that a thread keeps in registers.
     type RegisterTile: RegisterTile<T>;
     /// Returns the address that the thread reads first.
     fn first(&self) -> *const T;
-    /// Loads the thread's part of `tile` for the reduction.
+    /// Loads the thread's elements of tile number `tile`, for the reduction.
     fn load(&self, tile: u32, how: Load) -> Self::RegisterTile;
-    /// Loads the thread's part of `tile` again, for the result.
+    /// Loads the thread's elements of tile number `tile` again, for the computation of the result.
     fn load_again(&self, tile: u32) -> Self::RegisterTile;
-    /// `true` if loads of long rows use the L2 cache policy of the launch. The method `demote` then resets
-    /// the priority of the loaded L2 lines.
+    /// True if loads of long rows use the L2 cache policy of the launch. The method `demote` later resets the
+    /// eviction policy of the loaded L2 lines to the default.
     const USES_L2_POLICY: bool = false;
-    /// Resets the L2 priority of the lines that start in `tile` (16 bytes per thread), if the source uses an
-    /// L2 policy.
+    /// Resets the L2 eviction policy to the default, for the cache lines that start in tile number `tile` (16
+    /// bytes per thread). Does nothing if the source does not use an L2 policy.
     ///
     /// # Safety
-    /// The requirements of [`Row::demote`] apply: rows start and end at the boundary of an L2 line.
+    /// The requirements of [`Row::demote`] apply: each row starts and ends at the boundary of an L2 line.
     #[inline(always)]
     unsafe fn demote(&self, _tile: u32) {}
     /// Returns the values to store for a tile (16 bytes per thread). `lanes` contains the normalized and
@@ -69,20 +74,20 @@ pub(crate) trait RowSource<T: Elem>: Copy {
     }
 }
 
-/// The elements that a thread has in one tile (16 bytes per thread). They stay in registers from the
-/// reduction until the result is written.
+/// The elements of one tile that a thread keeps in registers, from the reduction until the result is written.
+/// A tile has 16 bytes per thread.
 pub(crate) trait RegisterTile<T: Elem>: Copy {
-    /// Returns a tile that is not loaded yet.
+    /// Returns an initial value, before the tile is loaded.
     fn empty() -> Self;
-    /// Returns the f32 values to normalize, for the reduction. If the computation is more than a conversion
-    /// to f32, this method also stores the values, so that `lanes_again` can return them.
+    /// Returns the values to normalize, in f32. The reduction uses these values. If their computation is more
+    /// than a conversion to f32, this method also keeps the values, so that `lanes_again` can return them.
     fn lanes(&mut self) -> T::F32Vec;
-    /// Returns the values that `lanes` returned, for the result.
+    /// Returns the values that `lanes` returned. The computation of the result uses these values.
     fn lanes_again(&self) -> T::F32Vec;
 }
 
-/// A pack (16 bytes) that is kept in its element type. A pack of 16-bit elements takes half as many registers
-/// as the same elements in f32.
+/// A pack (16-byte vector) stays in registers in its element type. 16-bit elements then take half as many
+/// registers as the same elements in f32.
 impl<T: Elem> RegisterTile<T> for Pack<T> {
     #[inline(always)]
     fn empty() -> Self {
@@ -109,8 +114,8 @@ impl<T: Elem, const VECTOR: bool> RowSource<T> for Row<T, VECTOR> {
     }
     #[inline(always)]
     fn load(&self, tile: u32, how: Load) -> Pack<T> {
-        // This load allocates lines in L1, although each row is read only once. On an H200, `L1::no_allocate`
-        // is slower.
+        // This load allocates lines in L1, although the kernel reads each row only once. On an H200, loads
+        // with `L1::no_allocate` are slower.
         Row::load(self, tile, how)
     }
     #[inline(always)]
@@ -119,7 +124,7 @@ impl<T: Elem, const VECTOR: bool> RowSource<T> for Row<T, VECTOR> {
     }
     #[inline(always)]
     unsafe fn demote(&self, tile: u32) {
-        // SAFETY: the caller passes rows that start and end at the boundary of an L2 line.
+        // SAFETY: the caller guarantees that each row starts and ends at the boundary of an L2 line.
         unsafe { Row::demote(self, tile) }
     }
 }
@@ -130,8 +135,9 @@ const fn uses_l2_policy<T: Elem, const IN_REGISTERS: usize, X: RowSource<T>>() -
     X::USES_L2_POLICY && IN_REGISTERS >= 4
 }
 
-/// If `wanted` is true, waits for earlier launches. Then it loads the tiles (16 bytes per thread each) of
-/// `source` that stay in registers. The kernel accesses no global memory before this wait.
+/// If `wanted` is true, waits for earlier launches, and then loads the tiles of `source` that stay in
+/// registers. Otherwise, returns empty tiles. With programmatic dependent launch, earlier launches may still
+/// run when the kernel starts, so the kernel accesses no global memory before this wait.
 #[inline(always)]
 pub(crate) fn load_registers<T: Elem, const IN_REGISTERS: usize, X: RowSource<T>>(
     source: X,
@@ -149,8 +155,9 @@ pub(crate) fn load_registers<T: Elem, const IN_REGISTERS: usize, X: RowSource<T>
     in_registers
 }
 
-/// Normalizes the row of `source` and writes it to `y`. The weight may be absent, of type `T`, or f32. If
-/// `IN_REGISTERS` is at most `LOAD_FIRST`, the caller has already loaded the tiles in `in_registers`.
+/// Normalizes the row of `source` and writes the result to `y`. The weight may be absent, of type `T`, or
+/// f32. If `IN_REGISTERS` is at most `LOAD_FIRST`, the caller must already have loaded the tiles in
+/// `in_registers`.
 ///
 /// # Safety
 /// `weight` has `p.cols` elements of the type in `weight.kind`. If `VECTOR` is true, the weight is aligned to
@@ -165,8 +172,8 @@ pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR:
     p: RmsParams,
 ) {
     let rows = Rows::single(weight.base);
-    // SAFETY: the caller passes a weight of `p.cols` elements. The kernel reads only the one of `same` and
-    // `single` that has the type in `weight.kind`.
+    // SAFETY: the caller passes a weight of `p.cols` elements. `same` reads the weight as type `T`, and
+    // `single` reads it as f32. The kernel uses only the one that matches `weight.kind`.
     let (same, single) = unsafe {
         (
             Row::<T, VECTOR>::of(&rows, team, RowIndex::FIRST, p.cols),
@@ -175,8 +182,8 @@ pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR:
     };
     let read_late = |kind| AnyKind { kind, same, single };
     match weight.kind {
-        // If the row does not stay in registers, the kernel tests the type of the weight at run time. These
-        // tests do not limit the speed of the kernel.
+        // If the row does not stay in registers, the kernel tests the type of the weight at run time. This
+        // test does not limit the speed of the kernel.
         kind if IN_REGISTERS == 0 => {
             scale::<T, IN_REGISTERS, VECTOR, X, _>(source, in_registers, read_late(kind), y, team, p)
         }
@@ -205,7 +212,8 @@ pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR:
     }
 }
 
-/// Reduces the row and writes the result, multiplied by a weight of type `S`.
+/// Computes the mean of squares of the row, and writes the normalized row, multiplied by a weight of type
+/// `S`.
 #[inline(always)]
 fn scale<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, X: RowSource<T>, S: WeightScale<T>>(
     source: X,
@@ -248,8 +256,8 @@ fn scale<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, X: RowSource<T>
     }
     if uses_l2_policy::<T, IN_REGISTERS, X>() && !team.cluster && p.l2_policy.demotes() {
         for tile in 0..IN_REGISTERS {
-            // SAFETY: the host sets a policy that demotes lines only if rows start and end at the boundary of
-            // an L2 line.
+            // SAFETY: the host sets a policy that demotes L2 lines only if each row starts and ends at the
+            // boundary of an L2 line.
             unsafe { source.demote(tile as u32) };
         }
     }

@@ -6,40 +6,41 @@
 use crate::layout::operand_kind::OperandKind;
 use cuda_std::prelude::*;
 
-/// The weight operand: a kernel argument.
+/// Kernel argument: the weight operand.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Weight {
-    /// Address of `cols` elements, or null.
+    /// Address of the weight, which has `cols` elements, or null.
     pub base: *const u8,
     /// Presence and element type of the weight.
     pub kind: OperandKind,
 }
 
-/// How the weight multiplies a normalized value: a kernel argument.
+/// How a kernel multiplies a normalized value by the weight. This struct is part of a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Applied {
-    /// Added to the weight: 1 for Gemma's `1 + w`.
+    /// The value that the kernel adds to the weight, for example 1 for the factor `1 + w` of Gemma models.
     pub offset: f32,
-    /// 1 to round the normalized value to the element type before the multiplication, as Llama does, else 0.
+    /// 1 if the kernel rounds the normalized value to the element type before the multiplication, as Llama
+    /// models do, otherwise 0.
     pub round_before: u32,
 }
 
 /// A weight that multiplies a normalized row.
 pub(crate) trait WeightScale<T: Elem>: Copy {
-    /// The loaded values of the weight. A kernel may call `fetch` before the reduction.
+    /// The values of the weight that `fetch` returns. A kernel may call `fetch` before the reduction.
     type Fetched: Copy;
-    /// A value for columns that are not loaded yet.
+    /// An initial value, before `fetch` has loaded the weight.
     const EMPTY: Self::Fetched;
-    /// Loads the thread's columns of `tile`.
+    /// Loads the weight for the thread's columns of tile number `tile`.
     fn fetch(&self, tile: u32) -> Self::Fetched;
-    /// Returns `lanes`, the thread's columns of `tile`, multiplied by the weight.
+    /// Returns `lanes`, the thread's columns of tile number `tile`, multiplied by the weight.
     fn apply(&self, tile: u32, fetched: Self::Fetched, lanes: T::F32Vec, how: Applied) -> T::F32Vec;
 }
 
-/// A weight with the element type of the rows. A 16-bit weight takes half a register per element, so that
-/// `fetch` can load it before the reduction.
+/// A weight with the element type of the rows. A 16-bit weight takes only half a register per element, so
+/// `fetch` can load the weight before the reduction.
 #[derive(Clone, Copy)]
 pub(crate) struct SameTypeWeight<T, const VECTOR: bool>(pub Row<T, VECTOR>);
 
@@ -56,9 +57,9 @@ impl<T: Elem, const VECTOR: bool> WeightScale<T> for SameTypeWeight<T, VECTOR> {
     }
 }
 
-/// A weight that may be absent, of type `T`, or f32. `apply` loads it immediately before use, because an f32
-/// weight would need too many registers during the reduction. If `kind` is a constant, the compiler keeps
-/// only the code for this kind of weight.
+/// A weight that may be absent, of type `T`, or f32. The method `apply` loads the weight immediately before
+/// use, because an f32 weight would need too many registers during the reduction. If `kind` is a constant,
+/// the compiler keeps only the code for this kind of weight.
 #[derive(Clone, Copy)]
 pub(crate) struct AnyKind<T, const VECTOR: bool> {
     pub kind: OperandKind,

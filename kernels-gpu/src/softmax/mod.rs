@@ -1,3 +1,3 @@
-//! Building blocks of softmax and cross-entropy: the online row reduction, and the class targets.
+//! Code that softmax and cross-entropy share: the online row reduction, and the target classes.
 pub mod online;
 pub mod target;

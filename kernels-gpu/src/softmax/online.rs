@@ -1,11 +1,11 @@
-//! Online softmax reduction: computes the row maximum and `sum(exp(x - max))` in one pass.
+//! Online softmax reduction, which computes the row maximum and `sum(exp(x - max))` in one pass.
 //!
-//! Terms: a team is the threads that share a row, and a pack is one 16-byte vector.
+//! Terms: a team is the set of threads that share a row, and a pack is a 16-byte vector.
 //!
-//! Each step first finds the maximum of several packs. Each element then takes one `ex2` instruction, and the
-//! sum is rescaled once per step. The subtraction `x - max` comes before the multiplication by `log2(e)`. An
-//! fma `x * log2(e) - max * log2(e)` would save an instruction, but it overflows in rows of `finfo.min`,
-//! which attention masks contain.
+//! Each step first computes the maximum of several packs, and rescales the sum once. Then each element takes
+//! one `ex2` instruction. The subtraction `x - max` comes before the multiplication by `log2(e)`. A single
+//! fma, `x * log2(e) - max * log2(e)`, would save an instruction. However, this fma overflows if elements are
+//! `torch.finfo(dtype).min`, which attention masks contain.
 use core::f32::consts::{LN_2, LOG2_E};
 
 use cuda_std::math::{ex2_ftz, lg2};
@@ -14,19 +14,19 @@ use cuda_std::prelude::*;
 /// The maximum of a set of logits, and the sum of `exp(x - max)` over them.
 #[derive(Clone, Copy)]
 pub(crate) struct ExpSum {
-    /// The largest logit. If the set is empty or has only -inf, it is the lowest finite number instead,
+    /// The largest logit. If the set is empty or all logits are -inf, `max` is the lowest finite f32 instead,
     /// because the difference of two -inf is NaN.
     pub max: f32,
-    /// The sum of `exp(x - max)`. It is 0 if the set is empty or has only -inf, and NaN if a logit is NaN or
-    /// +inf.
+    /// The sum of `exp(x - max)`. The sum is 0 if the set is empty or all logits are -inf. The sum is NaN if
+    /// a logit is NaN or +inf.
     pub sum: f32,
 }
 
 impl ExpSum {
-    /// The value for an empty set.
+    /// The value for an empty set of logits.
     pub const EMPTY: Self = Self { max: f32::MIN, sum: 0.0 };
 
-    /// Adds the logits of `packs`.
+    /// Adds the logits of `packs` to the set, and returns the new maximum and sum.
     #[inline(always)]
     pub fn with<T: Elem, const N: usize>(self, packs: [Pack<T>; N]) -> Self {
         let mut largest = packs[0];
@@ -55,7 +55,8 @@ impl ExpSum {
     }
 }
 
-/// Returns the largest element, with a balanced tree of comparisons.
+/// Returns the largest element. A balanced tree of comparisons keeps the chain of dependent instructions
+/// short.
 #[inline(always)]
 fn max_of<L: F32Vec>(lanes: L) -> f32 {
     let mut lanes = lanes;
@@ -71,8 +72,8 @@ fn max_of<L: F32Vec>(lanes: L) -> f32 {
 /// type of the logits. Results below 2^-126 become 0.
 ///
 /// `exp(x)` is computed as `ex2(x * log2(e))`. The product has a rounding error of up to `|x| * 2^-24`, which
-/// is too small to change a 16-bit result. For f32, the function computes this rounding error and corrects
-/// the result. The total error is then at most 3 ulp. `ex2` causes 2 ulp of it.
+/// is negligible for 16-bit results. If `T` is f32, the function computes this rounding error and corrects
+/// the result. The total error is then at most 3 ulp. The instruction `ex2` causes up to 2 ulp of this error.
 #[inline(always)]
 pub(crate) fn exp<T: Elem>(x: f32) -> f32 {
     /// `log2(e) - LOG2_E`.
@@ -83,14 +84,14 @@ pub(crate) fn exp<T: Elem>(x: f32) -> f32 {
         return power;
     }
     let remainder = fma(x, LOG2_E_REMAINDER, fma(x, LOG2_E, -exponent));
-    // If `|x|` is infinite or close to the largest f32, the remainder is infinite or NaN. Then `power` is
-    // returned without a correction.
+    // If `|x|` is infinite or close to the largest f32, the remainder is infinite or NaN. The function then
+    // returns `power` without a correction.
     let remainder = if remainder.abs() < 1.0 { remainder } else { 0.0 };
     fma(power, remainder * LN_2, power)
 }
 
-/// Returns `ln(x)` with an error of at most 2 ulp. The instruction `lg2.approx` is faster, but has no correct
-/// digit for `x` near 1. This function takes more time, so kernels call it only once per row.
+/// Returns `ln(x)` with an error of at most 2 ulp. The instruction `lg2.approx` is faster, but its result has
+/// no correct digit for `x` near 1. Because this function takes more time, kernels call it only once per row.
 ///
 /// The function splits `x` into `m * 2^k` with `m` between `sqrt(1/2)` and `sqrt(2)`. It computes `ln(m)` as
 /// a series for `2 * atanh((m - 1) / (m + 1))`, and adds `k * ln(2)`.
@@ -116,19 +117,20 @@ pub(crate) fn ln(x: f32) -> f32 {
 pub struct SoftmaxParams {
     /// Number of rows.
     pub rows: u64,
-    /// Number of rows per group in memory. Rows of a group are `Rows::inner_stride` elements apart, and
-    /// groups are `Rows::outer_stride` elements apart. 0: all rows are in one group.
+    /// Number of rows per run. A run is a sequence of rows with a constant distance of `Rows::inner_stride`
+    /// elements. Consecutive runs start `Rows::outer_stride` elements apart. 0 means that all rows are in one
+    /// run.
     pub inner: u32,
     /// Columns per row.
     pub cols: u32,
     /// 1 if all operands allow 16-byte accesses (`Rows::is_vector`), otherwise 0.
     pub vector: u32,
-    /// 1 for the logarithm of the softmax, otherwise 0.
+    /// 1 if the kernel computes the logarithm of the softmax, otherwise 0.
     pub log: u32,
 }
 
-/// Loads this thread's packs (16 bytes each) of the `N` tiles from `first` on. Elements past the end of the
-/// row are -inf, so that they add nothing to a sum of exponentials.
+/// Loads this thread's packs (16 bytes each) of the `N` tiles from `first` on. Elements after the end of the
+/// row are -inf, so that they add nothing to a sum of exponentials. A tile has one pack per thread.
 #[inline(always)]
 pub(crate) fn logits<T: Elem, const N: usize, const VECTOR: bool>(
     x: Row<T, VECTOR>,

@@ -1,20 +1,20 @@
-//! The target classes of cross-entropy: one integer per row.
+//! The target classes of cross-entropy. Each row has one target, which is an integer.
 use cuda_std::mem::{load_u32, load_u32x2};
 use cuda_std::prelude::*;
 
-/// The targets, as part of a kernel argument.
+/// The target tensor. This struct is a field of kernel arguments.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Targets {
-    /// One integer per row, contiguous.
+    /// Address of the targets: one integer per row, contiguous in memory.
     pub base: *const u8,
-    /// Target value of rows that do not contribute to the loss.
+    /// The target value that marks rows which do not contribute to the loss, as in torch's `cross_entropy`.
     pub ignore_index: i64,
     /// Bytes per integer: 8 or 4.
     pub bytes: u32,
 }
 
-/// The class that a target selects.
+/// The meaning of a target: a class, an ignored row, or an invalid value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
     /// The column of the correct class.
@@ -33,7 +33,7 @@ impl Targets {
     #[inline(always)]
     pub(crate) unsafe fn load(&self, row: u64) -> i64 {
         let at = self.base.wrapping_add((row * u64::from(self.bytes)) as usize);
-        // SAFETY: the caller passes a row that has a target.
+        // SAFETY: the caller guarantees that `row` has a target.
         unsafe {
             if self.bytes == 8 {
                 let [low, high] = load_u32x2(at, Load::ReadOnly);
@@ -62,16 +62,18 @@ impl Targets {
 pub struct CrossEntropyParams {
     /// Number of rows.
     pub rows: u64,
-    /// Number of rows per group in memory. Rows of a group are `Rows::inner_stride` elements apart, and
-    /// groups are `Rows::outer_stride` elements apart. 0: all rows are in one group.
+    /// Number of rows per run. A run is a sequence of rows with a constant distance of `Rows::inner_stride`
+    /// elements. Consecutive runs start `Rows::outer_stride` elements apart. 0 means that all rows are in one
+    /// run.
     pub inner: u32,
     /// Columns per row: the number of classes.
     pub cols: u32,
     /// 1 if all operands allow 16-byte accesses (`Rows::is_vector`), otherwise 0.
     pub vector: u32,
-    /// Label smoothing: the part of the target probability that is distributed equally over all classes, as
-    /// in torch's `cross_entropy`.
+    /// Label smoothing: the fraction of the target probability that is distributed equally over all classes,
+    /// as in torch's `cross_entropy`.
     pub label_smoothing: f32,
-    /// Factor of `lse^2` in the loss.
+    /// Factor of the z-loss term `lse^2`, which is added to the loss. `lse` is the log-sum-exp of the row's
+    /// logits.
     pub z_loss: f32,
 }

@@ -1,4 +1,4 @@
-"""GPU kernels written in Rust, as PyTorch operators and as replacements for the modules of a model.
+"""GPU kernels written in Rust, as PyTorch operators and as replacements for modules of a model.
 
     import oxiwarp
 
@@ -27,14 +27,14 @@ _register.register_kernels()
 
 
 def kernel_info() -> list[dict[str, Any]]:
-    """Return the kernels in this wheel: one dict per op, dtype and architecture.
+    """Return a list of the kernels in this wheel, with one dict per operator, dtype and GPU architecture.
 
     Args:
         None.
 
     Returns:
-        List of dicts with the keys `op`, `dtype`, `arch` and `entries`. `entries` has the names of the op's kernels,
-        which are entry points in the PTX.
+        List of dicts with the keys `op`, `dtype`, `arch` and `entries`. The value of `entries` is a list of
+        kernel names, which are entry points in the PTX.
 
     Raises:
         Nothing.
@@ -51,5 +51,5 @@ __all__ += ops.FUNCTIONS
 
 
 def __dir__() -> list[str]:
-    """Return the public names. Tab completion then shows no imported module."""
+    """Return only the public names, so that tab completion does not show imported modules."""
     return __all__

@@ -106,7 +106,10 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
 
 
 def pipelines(parser: argparse.ArgumentParser, options: argparse.Namespace, place: str) -> int:
-    """Execute `bench --pipeline` or `bench --compare`. For wrong arguments, end the program with a one-line message."""
+    """Execute `bench --pipeline` or `bench --compare`.
+
+    If the arguments are wrong, print a one-line message and exit.
+    """
     from .cli.bench.pipeline_report import bench_pipelines, compare_files
 
     sizes = {name: getattr(options, name) for name in ("height", "width", "frames", "steps", "batch")}

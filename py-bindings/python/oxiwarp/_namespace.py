@@ -1,3 +1,6 @@
-"""Namespace of the operators in `torch.ops`. The package copy that `hub/__init__.py` writes has another one."""
+"""Name of the operators' namespace in `torch.ops`.
+
+The function `oxiwarp.hub.build` writes a copy of the package with another namespace.
+"""
 
 NAMESPACE = "oxiwarp"

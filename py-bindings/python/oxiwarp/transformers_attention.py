@@ -5,7 +5,7 @@
     oxiwarp.transformers_attention.register()
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="oxiwarp", dtype=torch.bfloat16)
 
-Importing this module does not import transformers; `register` does.
+Importing this module does not import transformers. The function `register` imports it.
 """
 
 from typing import Any
@@ -19,16 +19,19 @@ from .ops._register import FLOATS, needs_grad
 
 NAME = "oxiwarp"
 SDPA = torch._C._nn.scaled_dot_product_attention
-"""The function that `F.scaled_dot_product_attention` is unless another library has replaced it."""
+"""The original function `F.scaled_dot_product_attention`. Other code may replace the attribute of `F`."""
 CONTEXT_PARALLEL = "torch.distributed.tensor.experimental."
-"""Package of the function with which torch's `context_parallel` replaces `F.scaled_dot_product_attention`."""
+"""Prefix of a module name. torch's `context_parallel` replaces `F.scaled_dot_product_attention` by a function
+from this package.
+"""
 REFUSED = {"s_aux": "no sinks", "cache": "no paged cache"}
 
 
 def register() -> None:
-    """Make "oxiwarp" a value of `attn_implementation`.
+    """Register "oxiwarp" as a value of `attn_implementation` in transformers.
 
-    transformers then passes the masks that it passes to SDPA. It passes no mask if `is_causal` is enough.
+    transformers then passes the same masks as to SDPA. It passes no mask if `is_causal` describes the whole
+    mask.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
@@ -52,30 +55,35 @@ def forward(
 ) -> tuple[Tensor, None]:
     """Compute the attention of a transformers model, `softmax(scaling * query @ key.T + mask) @ value`.
 
-    Models call this function. It has the parameters of transformers' attention interface.
+    transformers calls this function. Its parameters are those of transformers' attention interface.
 
     Args:
-        module (nn.Module): attention module. Its `is_causal` is the default of `is_causal`.
-        query (Tensor): float16 or bfloat16, shape `[B, H, Sq, D]`. Under torch.autocast all tensors are cast to its
-            dtype (float16 or bfloat16), as for `F.scaled_dot_product_attention`.
+        module (nn.Module): attention module. Its attribute `is_causal` is the default of the argument
+            `is_causal`.
+        query (Tensor): float16 or bfloat16, shape `[B, H, Sq, D]`. Under torch.autocast, all tensors are cast
+            to the dtype of autocast, as for `F.scaled_dot_product_attention`.
         key (Tensor): shape `[B, Hkv, Sk, D]`.
-        value (Tensor): shape `[B, Hkv, Sk, Dv]` with Dv at most D. DeepSeek's models have a smaller Dv.
-        attention_mask (Tensor | None): bool or additive mask. It includes a sliding window.
+        value (Tensor): shape `[B, Hkv, Sk, Dv]` with Dv at most D. In DeepSeek's models, Dv is less than D.
+        attention_mask (Tensor | None): bool or additive mask. If the model has a sliding window, the mask
+            includes it.
         dropout (float): must be 0.
         scaling (float | None): factor of the scores. Default: `1 / sqrt(D)`.
-        is_causal (bool | None): causal attention if there is no mask. As for SDPA, the first query is aligned with the
-            first key. Keys after the last query are then free slots of a static cache.
-        softcap (float | None): cap of the scores, as for `oxiwarp.attention`.
+        is_causal (bool | None): if True, compute causal attention. It has no effect if a mask is given. As in
+            SDPA, the first query has the position of the first key. Keys after the last query are then unused
+            slots of a static KV cache.
+        softcap (float | None): limit of the scores, as for `oxiwarp.attention`.
         position_bias (Tensor | None): bias that is added to the scores.
-        **others: further arguments of transformers. Packed sequences for FlashAttention are ignored, as in the SDPA
-            function of transformers, because the mask has the same information.
+        **others: further arguments of transformers. Arguments that describe packed sequences for
+            FlashAttention are ignored, as in the SDPA function of transformers. The mask has the same
+            information.
 
     Returns:
         `(out, None)`: a contiguous Tensor of shape `[B, Sq, H, Dv]`, and None for the attention probabilities.
 
     Raises:
-        RuntimeError: The model needs dropout, attention sinks, a paged cache or a gradient of `position_bias`. Also
-            raised within torch's `context_parallel`, where each rank has only a part of the keys.
+        RuntimeError: The model needs dropout, attention sinks, a paged cache or a gradient of
+            `position_bias`. Also raised within torch's `context_parallel`, because each rank then has only
+            some of the keys.
     """
     check(dropout, position_bias, others)
     if F.scaled_dot_product_attention is not SDPA:
@@ -100,7 +108,10 @@ def forward(
 
 
 def autocast(device_type: str, *tensors: Any) -> list[Any]:
-    """Cast the tensors as torch.autocast casts the arguments of matrix products. Keep float64 and bool tensors."""
+    """Cast the tensors as torch.autocast casts the arguments of matrix products.
+
+    Do not cast float64 and bool tensors.
+    """
     if device_type == "meta" or not torch.is_autocast_enabled(device_type):  # torch has no autocast for meta
         return list(tensors)
     dtype = torch.get_autocast_dtype(device_type)
@@ -108,7 +119,7 @@ def autocast(device_type: str, *tensors: Any) -> list[Any]:
 
 
 def check(dropout: float, position_bias: Tensor | None, others: dict[str, Any]) -> None:
-    """Raise RuntimeError for arguments that change the result and that the kernels do not support."""
+    """Raise RuntimeError for arguments that the kernels do not support, if they would change the result."""
     if dropout:
         raise RuntimeError(f"oxiwarp: attention_dropout is {dropout}, and the attention has none: set it to 0")
     for name, lacking in REFUSED.items():
@@ -119,7 +130,9 @@ def check(dropout: float, position_bias: Tensor | None, others: dict[str, Any]) 
 
 
 def check_context_parallel() -> None:
-    """Raise RuntimeError within torch's `context_parallel`. This attention does not exchange keys between ranks."""
+    """Raise RuntimeError within torch's `context_parallel`: `oxiwarp.attention` does not exchange keys
+    between ranks.
+    """
     if (getattr(F.scaled_dot_product_attention, "__module__", None) or "").startswith(CONTEXT_PARALLEL):
         raise RuntimeError(
             "oxiwarp: torch's context_parallel is active, and the attention sees the keys of one rank only: set "
@@ -128,9 +141,10 @@ def check_context_parallel() -> None:
 
 
 def biased(mask: Tensor | None, position_bias: Tensor) -> Tensor:
-    """Return `position_bias` as an additive mask that includes `mask`.
+    """Combine `position_bias` and `mask` to one additive mask.
 
-    At keys that a bool `mask` hides, the result is the minimum of the dtype. An additive `mask` is added to the bias.
+    If `mask` is bool, the result is the minimum of the dtype at the keys that it hides. An additive `mask` is
+    added to the bias.
     """
     if mask is None:
         return position_bias
@@ -140,9 +154,9 @@ def biased(mask: Tensor | None, position_bias: Tensor) -> Tensor:
 
 
 def first_at_first(query: Tensor, key: Tensor) -> Tensor:
-    """Return SDPA's causal mask, which aligns the first query with the first key.
+    """Return a causal mask as in SDPA: the first query has the position of the first key.
 
-    `causal` of `oxiwarp.attention` aligns the last query with the last key.
+    In `oxiwarp.attention` with `causal`, the last query has the position of the last key instead.
     """
     return torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()
 

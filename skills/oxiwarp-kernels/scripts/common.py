@@ -18,7 +18,7 @@ console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 def default_device() -> torch.device:
-    """Return the GPU if there is one, else the CPU, whose executor checks the kernels but is slow."""
+    """Return the GPU, or the CPU if there is no GPU. The CPU executor is slow, but it checks the kernels."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 

@@ -31,7 +31,8 @@ fn sizes(device: &Device) {
     for (sq, sk) in [(1, 1), (65, 3), (3, 65), (70, 70), (64, 64), (5, 0), (130, 140)] {
         both(device, AttentionCase::of([1, sq, sk, 1, 1, 64]));
     }
-    // Grouped-query attention: the gradients of the shared keys add up.
+    // With grouped-query attention, the gradient of a shared key is the sum over the query heads that use
+    // this key.
     both(device, AttentionCase::of([2, 20, 40, 4, 2, 64]));
     both(device, AttentionCase::of([1, 70, 20, 3, 1, 64]));
 }
@@ -68,8 +69,8 @@ fn softcap_and_scale(device: &Device) {
     both(device, AttentionCase { params: Attention { softcap: Some(2.0), ..all.params }, ..all });
 }
 
-/// The first field contains the expected gradients of queries, keys and values. The second field contains,
-/// for each element of a gradient, the sum of the magnitudes of its terms.
+/// The expected gradients. The first field contains the gradients of queries, keys and values. The second
+/// field contains, for each element of a gradient, the sum of the magnitudes of its terms.
 struct Reference([Vec<f64>; 3], [Vec<f64>; 3]);
 
 /// Computes the gradients in f64, with the formulas that the kernels' documentation states.
@@ -102,8 +103,8 @@ fn reference(case: &AttentionCase, mask: Option<&Mask>, [q, k, v, dout]: [&[f64]
                 slope *= 1.0 - (product / cap).tanh().powi(2);
             }
             let ds = slope * (gradient[j] - delta);
-            // Magnitude of the terms of `ds`. The rounding of `ds`, and the products that use `ds`, have
-            // errors relative to this magnitude.
+            // `size` is the magnitude of the terms of `ds`. The rounding of `ds`, and the products that use
+            // `ds`, have errors relative to this magnitude.
             let size = slope.abs() * (gradient[j].abs() + delta_size);
             for c in 0..d {
                 let parts = [(0, query, ds, size, k[key(j) + c]), (1, key(j), ds, size, q[query + c])];

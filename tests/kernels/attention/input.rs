@@ -1,4 +1,4 @@
-//! Arguments that `attention` and its gradient refuse, and the error texts.
+//! Tests arguments that `attention` and its gradient reject, and the error texts.
 use half::{bf16, f16};
 use oxiwarp::{
     Attention, AttentionGradients, AttentionInputs, AttentionResult, Device, Dtype, Error, Stream, View,

@@ -102,9 +102,10 @@ fn check(device: &Device, order: HeadsOrder, causal: bool) {
     }
 }
 
-/// The starts of sequences must begin with 0 and must not decrease. Otherwise two sequences would share rows.
+/// Tests `cu_seqlens` (the starts of the sequences) with invalid values. The starts must begin with 0 and
+/// must not decrease. Otherwise two sequences would share rows.
 ///
-/// The CPU executor rejects other starts. With a GPU, the host does not read the starts and cannot reject
+/// The CPU executor rejects invalid starts. With a GPU, the host does not read the starts and cannot reject
 /// them, so the test ends before these cases.
 fn wrong_starts(device: &Device) {
     const TOKENS: i64 = 64;

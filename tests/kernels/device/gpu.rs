@@ -128,7 +128,7 @@ fn other_device(device: &Device) {
     run(device, &here, &mut y, Stream::default()).expect("it still works");
 }
 
-/// Frees the scratch memory of launches that are captured.
+/// Tests that the scratch memory of launches can be freed during a graph capture.
 fn free_in_capture(device: &Device) {
     let x = input(device);
     let mut y = device.alloc::<bf16>(x.len()).unwrap();
@@ -216,7 +216,8 @@ mod fill {
     }
 }
 
-/// A kernel with `@only` may be absent from the PTX. Its launch returns an error, and other kernels run.
+/// Tests a kernel that is absent from the PTX, which is possible for kernels with `@only`. The launch of this
+/// kernel returns an error, and other kernels run.
 fn absent_kernel(device: &Device) {
     const PTX: &str = ".version 7.0
 .target sm_75

@@ -1,4 +1,4 @@
-//! `activation` and its gradient against f64, over the table of shapes.
+//! Tests `activation` and its gradient against f64, for the shapes of `tests/shapes.json`.
 use half::{bf16, f16};
 use oxiwarp::{Activation, Device, Element, Roundings, Stream, activation, activation_backward};
 use oxiwarp_tests::alone::rows_stand_alone;
@@ -68,13 +68,13 @@ pub fn slope(f: Activation, x: f64) -> f64 {
     (reference(f, x + 1e-5) - reference(f, x - 1e-5)) / 2e-5
 }
 
-/// Returns the allowed error of a result: half an ulp of the result, plus an error in proportion to `scale`,
-/// the size of the input.
+/// Returns the allowed error of a result. The error is half an ulp of the result, plus an error in proportion
+/// to `scale`, the size of the input.
 ///
 /// For negative inputs, the sum `1 + tanh` or `1 + erf` cancels. The absolute error is then proportional to
-/// the input, not to the result. Approximate instructions contribute up to 2 ulp each. In exact mode, each
-/// operator of a chain also adds a rounding error of the element type. The sigmoid of 0 is not 0, so its
-/// scale is at least 1.
+/// the input, not to the result. Approximate instructions contribute up to 2 ulp each. In exact mode, the op
+/// reproduces a chain of torch operators, and each operator adds a rounding error of the element type. The
+/// sigmoid of 0 is not 0, so `scale` is at least 1 for the sigmoid.
 pub fn allowed<T: Element>(f: Activation, roundings: Roundings, expected: f64, scale: f64) -> f64 {
     let chain = matches!(f, Activation::GeluNew | Activation::GeluFast | Activation::GeluQuick);
     let scale = if f == Activation::Sigmoid { scale.abs().max(1.0) } else { scale };
@@ -215,8 +215,8 @@ fn batch_invariance(device: &Device) {
     }
 }
 
-/// Tests an activation that reproduces a chain of torch operators. Each operator of the chain rounds its
-/// result to the element type.
+/// Tests activations that reproduce a chain of torch operators. Each operator of the chain rounds its result
+/// to the element type.
 fn chains(device: &Device) {
     let x: Vec<bf16> = values(&mut random(seed()), 4096);
     let once = |x: f32| bf16::from_f32(x).to_f32();

@@ -1,4 +1,4 @@
-//! Arguments that `rope` and `qk_norm_rope` refuse, and the error texts.
+//! Tests arguments that `rope` and `qk_norm_rope` reject, and the error texts.
 use half::bf16;
 use oxiwarp::{
     Affine, Angles, Buffer, Device, Error, Heads, HeadsOrder, QkNorm, QkNormRope, Rope, Stream, View,
@@ -179,9 +179,9 @@ fn norm_refuses(device: &Device) {
     );
 }
 
-/// Tests that an f32 weight for the queries and a 16-bit weight for the keys are rejected, and the reverse.
-/// The models' modules compute in f32 if the weight is in f32, so the two tensors would have different
-/// precisions.
+/// Tests that weights of different dtypes are rejected: f32 for the queries and 16 bits for the keys, or the
+/// reverse. In the models, a norm with an f32 weight computes in f32. So queries and keys would have
+/// different precisions.
 fn refuses_two_types(device: &Device) {
     let (shape, params) = ([1, 4, 2, 8], QkNormRope { norm: QkNorm::LlamaRms, ..QkNormRope::default() });
     let x = device.upload(&[bf16::ONE; 64]).unwrap();

@@ -1,4 +1,4 @@
-//! `rope` and `qk_norm_rope` on tensors without batches, tokens or heads.
+//! Tests `rope` and `qk_norm_rope` on tensors without batches, tokens or heads.
 use oxiwarp::{Affine, Device, Heads, HeadsOrder, QkNorm, QkNormRope, Rope, Stream, qk_norm_rope, rope};
 use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::same_bits;
@@ -13,12 +13,12 @@ pub const TESTS: &[Test] = &[
     ("qk_norm_rope::nothing_to_normalise", nothing_to_normalise),
 ];
 
-/// Head dimensions with specialised kernels, and others.
+/// Head dimensions: some have specialised kernels, and others use the general kernels.
 const COLUMNS: [usize; 5] = [40, 64, 128, 192, 1_024];
 const ORDER: HeadsOrder = HeadsOrder::TokensFirst;
 
 /// Runs the op on empty queries only, on empty keys only and on both. The tensors have no batch, no token or
-/// no head. The test runs with shapes of four dimensions, and again with shapes of three dimensions.
+/// no head. Each case runs with tensors of four dimensions, and again with tensors of three dimensions.
 fn of_nothing(device: &Device, dim: usize, run: impl Fn([Option<Heads>; 2], Rope)) {
     let x = device.upload::<f32>(&[]).unwrap();
     let mut made = [(); 2].map(|()| device.upload::<f32>(&[]).unwrap());
@@ -61,7 +61,7 @@ fn nothing_to_normalise(device: &Device) {
     }
 }
 
-/// Keys without heads, together with queries that have heads.
+/// Tests keys without heads, together with queries that have heads.
 fn keys_without_heads(device: &Device) {
     let rng = &mut random(seed());
     for dim in COLUMNS {

@@ -18,9 +18,9 @@ pub const TESTS: &[Test] = &[
     ("heads_kernels::a_warp_has_several_batches", several_batches),
 ];
 
-/// Runs the op on an aligned tensor, which must use `kernel`. Then runs the op on an unaligned tensor with
-/// the same values, which starts at the second element of a buffer. The second run must use another kernel
-/// and give the same bits.
+/// Runs the op twice on the same values. The first tensor is aligned and must use the kernel `kernel`. The
+/// second tensor starts at the second element of a buffer, so it is unaligned. It must use another kernel and
+/// give the same bits.
 fn check<T: Element>(
     device: &Device,
     kernel: &str,
@@ -131,8 +131,8 @@ fn alignment<T: Element>(device: &Device) {
     }
 }
 
-/// Tests many tokens. A warp then has so many heads of a token that it processes these heads in several
-/// batches.
+/// Tests tensors with many tokens. A warp then gets so many heads of a token that it processes them in
+/// several batches.
 fn several_batches(device: &Device) {
     let rotation = Some(Rotation::of(Kind::Wide, true, 64));
     let kernel = "qk_norm_rope_rms_d64_warp1";

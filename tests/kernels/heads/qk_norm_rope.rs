@@ -25,12 +25,13 @@ pub const TESTS: &[Test] = &[
 
 const NORMS: [QkNorm; 4] = [QkNorm::Layer, QkNorm::Rms, QkNorm::LlamaRms, QkNorm::MochiRms];
 
-/// Absolute error below which a test accepts a result. A rotated value is the sum of two terms, each up to 16
-/// and with an error of a few ulp of f32. The terms may cancel.
+/// Absolute error up to which a test accepts any result. A rotated value is the sum of two terms. Each term
+/// is at most 16 and has an error of a few ulp of f32, and the terms may cancel.
 const CANCELLED: f64 = 2e-5;
 
-/// Returns the error bound of a result in ulp. A result in 16 bits has half an ulp for its rounding and a
-/// small part for the f32 arithmetic. The bound for f32 equals the bound in the tests of `rms_norm`.
+/// Returns the error bound of a result in ulp. A 16-bit result may have an error of half an ulp from its
+/// rounding, and a small additional error from the f32 arithmetic. The bound for f32 equals the bound in the
+/// tests of `rms_norm`.
 fn bound<T: Element>() -> f64 {
     if size_of::<T>() == 4 { 6.0 } else { 0.52 }
 }
@@ -192,8 +193,8 @@ fn layouts(device: &Device) {
     }
 }
 
-/// Tests many tokens. A warp then has so many heads of a token that it processes these heads in several
-/// batches.
+/// Tests tensors with many tokens. A warp then gets so many heads of a token that it processes them in
+/// several batches.
 fn many_tokens(device: &Device) {
     let rng = &mut random(seed());
     for norm in NORMS {

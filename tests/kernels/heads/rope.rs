@@ -110,8 +110,8 @@ fn layouts(device: &Device) {
     check::<f32>(device, rng, [2, 0, 64], [4, 4], Rotation::of(Kind::Wide, true, 64), Layout::Dense);
 }
 
-/// Tests many tokens. A warp then has so many heads of a token that it processes these heads in several
-/// batches.
+/// Tests tensors with many tokens. A warp then gets so many heads of a token that it processes them in
+/// several batches.
 fn many_tokens(device: &Device) {
     let rng = &mut random(seed());
     for by_head in [false, true] {
@@ -168,7 +168,7 @@ fn frequencies(device: &Device) {
     }
 }
 
-/// Rotation by the negative angle restores the input, except for rounding.
+/// Tests that a rotation by the negative angle restores the input, except for rounding.
 fn conjugate(device: &Device) {
     for interleaved in [true, false] {
         let (sizes, rng) = ([1, 4, 2, 64], &mut random(seed()));

@@ -46,8 +46,8 @@ fn run<T: Element>(
 /// Computes the gradient of one row in f64, with an error bound for each element.
 ///
 /// Errors are in units of 2^-23. The logsumexp `lse` has an error of `4 + 2 |lse|` units. `exp(x - lse)` has
-/// this error plus `|x - lse| / 2 + 3` units, relative to its value. Products and differences have half a
-/// unit of their results.
+/// this error plus `|x - lse| / 2 + 3` units, relative to its value. Each product and each difference adds
+/// half a unit of its result.
 fn expected<T: Element>(x: &[f64], target: i64, dloss: f64, params: CrossEntropy) -> Vec<(f64, f64)> {
     let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let lse = max + x.iter().map(|x| (x - max).exp()).sum::<f64>().ln();
@@ -108,8 +108,8 @@ fn layouts(device: &Device) {
     }
 }
 
-/// Tests targets in different columns: only the thread that processes the target's column subtracts 1 from
-/// its value. Some rows allow 16-byte accesses, and others allow only accesses of single elements.
+/// Tests target classes in different columns. Only the thread that processes the target's column subtracts 1
+/// from its value. Some rows allow 16-byte accesses, and other rows allow only accesses of single elements.
 fn every_column(device: &Device) {
     for cols in [1_i64, 9, 40, 257, 264, 4104] {
         let target: Vec<i64> = (0..cols.min(300)).map(|row| cols - 1 - row).collect();

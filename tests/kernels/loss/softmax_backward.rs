@@ -40,7 +40,7 @@ fn run<T: Element>(
 ///
 /// Errors are in units of 2^-23. The sum over the row has an error of 8 units, relative to the magnitude of
 /// its terms. The result contains this error multiplied by `y`, or by `exp(y)` for `log_softmax`. `exp(y)`
-/// itself has an error of `3 + |y| / 2` units. Each further step has half a unit of its result.
+/// itself has an error of `3 + |y| / 2` units. Each further step adds half a unit of its result.
 fn expected<T: Element>(y: &[f64], dy: &[f64], log: bool) -> Vec<(f64, f64)> {
     let terms: Vec<f64> = y.iter().zip(dy).map(|(y, dy)| if log { *dy } else { y * dy }).collect();
     let (sum, size): (f64, f64) = (terms.iter().sum(), terms.iter().map(|term| term.abs()).sum());

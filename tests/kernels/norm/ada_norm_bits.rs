@@ -158,7 +158,7 @@ fn not_finite(device: &Device) {
     }
 }
 
-/// Two modulations of one norm give the bits of two calls.
+/// Tests that `ada_norm_pair` (two modulations of one norm) gives the same bits as two calls of `ada_norm`.
 fn pair<T: Element>(device: &Device) {
     let seed = seed();
     for (i, operands) in forms().into_iter().step_by(3).enumerate() {

@@ -164,8 +164,9 @@ fn small_rung(device: &Device) {
         let result = rms_norm(&small, x, None, y, RmsNorm::default(), Stream::default());
         says(result, "rms_norm: rung is 2, expected packs that hold an aligned row");
     }
-    // These rungs have blocks without threads, or a block with more than 1024 threads. Others have teams
-    // (threads per row) whose size is neither a power of two nor a multiple of the warp size.
+    // Some of these rungs (launch configurations) have blocks without threads, or a block with more than 1024
+    // threads. Others have teams (threads per row) whose size is neither a power of two nor a multiple of the
+    // warp size.
     for (team, teams) in [(64, 0), (48, 2), (3, 32), (2_048, 1), (0, 64)] {
         let made = Rung { threads_per_row: team, rows_per_block: teams, ..rung(u32::MAX, 0, 64, 64) };
         let device = device.with_override(LaunchOverride { rung: Some(made), ..LaunchOverride::default() });

@@ -1,5 +1,5 @@
-//! Tests `layer_norm` against f64 for the shapes of `tests/shapes.json`. Layouts and launches must not change
-//! the bits.
+//! Tests `layer_norm` against f64 for the shapes of `tests/shapes.json`. Different memory layouts and launch
+//! configurations must give the same bits.
 use half::{bf16, f16};
 use oxiwarp::{Affine, Device, Dtype, Element, Stream, layer_norm};
 use oxiwarp_tests::alone::rows_stand_alone;

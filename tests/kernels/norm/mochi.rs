@@ -1,5 +1,5 @@
-//! Tests the gated residual of the model Mochi against f64. A second op also applies another norm to the
-//! result. It must give the same bits as two ops in sequence.
+//! Tests the gated residual of the model Mochi against f64. Also tests the op that applies another norm to
+//! the result of the gated residual. This op must give the same bits as two ops in sequence.
 use half::{bf16, f16};
 use oxiwarp::{
     AdaNorm, Affine, Device, Element, LaunchOverride, Norm, Overridable as _, ScaleShift, Stream,
@@ -169,8 +169,9 @@ fn not_finite(device: &Device) {
     same_bits(&out[3 * cols..3 * cols + 9], &right[3 * cols..3 * cols + 9]);
 }
 
-/// Compares the bits with the bits of two ops in sequence. The second of these ops is `ada_norm` in fast mode
-/// (one rounding). Some rows are staged in shared memory, and other rows are too long for shared memory.
+/// Compares the bits of the op with the bits of two ops in sequence. The second op of the sequence is
+/// `ada_norm` in fast mode (one rounding). Some rows are staged in shared memory, and other rows are too long
+/// for shared memory.
 fn chained<T: Element>(device: &Device) {
     let seed = seed();
     let forms: Vec<ModulationCase> =

@@ -7,7 +7,7 @@ use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[("modulations::overlap", overlap)];
 
-/// Makes a writable view of memory that another view reads.
+/// Makes a writable view of memory that another view reads. The tests check that the op rejects this view.
 fn on<'a>(view: View<'a>, shape: &[i64], strides: &[i64]) -> ViewMut<'a> {
     // SAFETY: the view is inside the buffer, and the op rejects the overlap before it accesses the memory.
     unsafe { ViewMut::from_raw(view.ptr().cast_mut(), view.dtype(), shape, strides) }.expect("a shape")

@@ -1,4 +1,4 @@
-//! `rms_norm_backward` and `layer_norm_backward` against f64.
+//! Tests `rms_norm_backward` and `layer_norm_backward` against f64.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element};
 use oxiwarp_tests::case;
@@ -61,8 +61,9 @@ fn layouts(device: &Device) {
     }
 }
 
-/// Tests blocks that process several rows in sequence. The rows stay in registers, or each pass over a row
-/// loads the row again. In one case, each group of rows with the same weight has only a few rows.
+/// Tests blocks that process several rows in sequence. Some kernels keep the rows in registers, and others
+/// load a row again for each pass. One test case has groups of rows with different weights, and each group
+/// has only a few rows.
 fn persistent(device: &Device) {
     let seed = seed();
     for layer in [false, true] {
@@ -81,7 +82,7 @@ fn persistent(device: &Device) {
     }
 }
 
-/// Each group of rows has its own weight.
+/// Tests groups of rows in which each group has its own weight.
 fn groups(device: &Device) {
     let seed = seed();
     for (groups, rows, cols) in [(2, 3, 64), (5, 1, 129), (3, 700, 16), (4, 9, 3072)] {

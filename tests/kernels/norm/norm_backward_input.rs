@@ -119,7 +119,7 @@ fn bad_gradients(device: &Device) {
     assert_eq!(dbias.download().unwrap(), [4.0; 16]);
 }
 
-/// Without rows, the parameter gradients are zeros.
+/// Tests tensors without rows. The gradients of the parameters must be zeros.
 fn no_rows(device: &Device) {
     let (x, mut dx) = (device.alloc::<f32>(0).unwrap(), device.alloc::<f32>(0).unwrap());
     let (mut dweight, mut workspace) = (device.alloc::<f32>(16).unwrap(), device.alloc::<f32>(1).unwrap());

@@ -1,5 +1,5 @@
-//! Tests `rms_norm` against f64 for the shapes of `tests/shapes.json`. Layouts and launches must not change
-//! the bits.
+//! Tests `rms_norm` against f64 for the shapes of `tests/shapes.json`. Different memory layouts and launch
+//! configurations must give the same bits.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, RmsNorm, Rounding, Stream, rms_norm};
 use oxiwarp_tests::alone::rows_stand_alone;

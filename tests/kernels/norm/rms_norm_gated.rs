@@ -66,8 +66,8 @@ fn run<T: Element>(
 /// Checks one shape and layout. Covers both orders of norm and gate, both gate functions, no weight, and a
 /// weight of each dtype.
 ///
-/// The gate function adds 3 ulp of f32 to the error bound of the norm. `expf` adds 2 ulp, and the sum and the
-/// division add 0.5 ulp each.
+/// The gate function adds 3 ulp of f32 to the error bound of the norm. Of this error, `expf` contributes 2
+/// ulp, and the sum and the division contribute 0.5 ulp each.
 fn check<T: Element>(device: &Device, seed: u64, shape: [i64; 2], layouts: [Layout; 2]) {
     let (random, cols) = (&mut random(seed), shape[1] as usize);
     let len = shape[0] as usize * cols;
@@ -118,8 +118,8 @@ fn layouts<T: Element>(device: &Device) {
     }
 }
 
-/// Compares the bits with the results of the operator chains that the models' modules run. The expected
-/// values are computed on the host from the result of `rms_norm` and from `f(gate)` in f32.
+/// Compares the bits with the results of the sequence of operators that a model runs. The expected values are
+/// computed on the host from the result of `rms_norm` and from `f(gate)` in f32.
 fn roundings(device: &Device) {
     let (rows, cols, random) = (7_usize, 640_usize, &mut random(seed()));
     let (shape, dense) = ([rows as i64, cols as i64], [Layout::dense(cols as i64); 2]);

@@ -20,7 +20,7 @@ pub const TESTS: &[Test] = &[
 /// Batches and tokens of `x`.
 const ROWS: [i64; 2] = [2, 3];
 
-/// Numbers of a gate `[batches, tokens, 1]`. Between two numbers in memory is a NaN, and before the first.
+/// The numbers of a gate `[batches, tokens, 1]`. In memory, a NaN precedes each number.
 struct Numbers<T> {
     shape: [i64; 3],
     values: Vec<T>,
@@ -74,7 +74,8 @@ fn check<T: Element>(device: &Device, cols: i64, [read, write]: [Layout; 2], gat
     }
 }
 
-/// Tests one number per token, per batch, per token of all batches, and one number for all rows.
+/// Tests gates with one number per token, one per batch, one per token index (the same for all batches), and
+/// one number for all rows.
 fn table<T: Element>(device: &Device) {
     for cols in [1_i64, 2, 7, 64, 129, 640, 2050] {
         let (dense, odd) = (Layout::dense(cols), Layout { offset: 1, stride: cols + 3 });
@@ -90,7 +91,7 @@ fn table<T: Element>(device: &Device) {
     }
 }
 
-/// Tests one number per head, `[1, 1, H, 1]` for `x` of shape `[B, S, H, D]`, and a gate `[1]`.
+/// Tests a gate `[1, 1, H, 1]` (one number per head) for `x` of shape `[B, S, H, D]`, and a gate `[1]`.
 fn heads(device: &Device) {
     let (random, [batches, tokens, heads, dim]) = (&mut random(seed()), [2_i64, 5, 3, 24]);
     let shape = [batches, tokens, heads, dim];
@@ -114,8 +115,8 @@ fn heads(device: &Device) {
     }
 }
 
-/// Tests that a table with a gate of one column is rejected, and a gate that does not broadcast. A rejected
-/// call writes nothing.
+/// Tests two gates that are rejected: a gate of one column with a table, and a gate that does not broadcast.
+/// A rejected call writes nothing.
 fn refuses(device: &Device) {
     let (x, mut sum) = (device.upload(&[1.0_f32; 24]).unwrap(), device.alloc::<f32>(24).unwrap());
     let of = |shape: &[i64]| x.view(shape).unwrap();

@@ -38,8 +38,8 @@ pub fn classes(random: &mut impl Rng, rows: i64, cols: i64, ignored: i64) -> Vec
 /// Computes the loss and the logsumexp (`lse`) of one row in f64, each with its error bound.
 ///
 /// Errors are in units of 2^-23. The sum of exponentials has an error of 4 units. The logarithm of the sum
-/// adds 2 units, relative to its value. A difference has half a unit of its result. A mean has 8 units,
-/// relative to the mean magnitude of the logits.
+/// adds 2 units, relative to its value. Each subtraction adds half a unit of its result. Each mean adds 8
+/// units, relative to the mean magnitude of the logits.
 pub fn expected(x: &[f64], target: i64, params: CrossEntropy) -> [(f64, f64); 2] {
     let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let log_sum = x.iter().map(|x| (x - max).exp()).sum::<f64>().ln();

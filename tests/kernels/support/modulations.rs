@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 use super::layer_norm_case::PARAMETERS;
 
 /// The operands of a modulated norm. `form` is the shape of scale and shift. `single`, `table` and
-/// `parameters` say which operands are in f32, and `None` is an absent operand.
+/// `parameters` say which operands are in f32, and which operands are absent (`None`).
 #[derive(Clone, Copy, Debug)]
 pub struct ModulationCase {
     pub form: Form,
@@ -17,7 +17,7 @@ pub struct ModulationCase {
 }
 
 impl ModulationCase {
-    /// The form that LTX-Video, FLUX.1 and most other models use.
+    /// The shape and dtypes that LTX-Video, FLUX.1 and most other models use.
     pub const USUAL: Self =
         Self { form: Form::BatchSlice, single: false, table: None, shift: true, parameters: [None; 2] };
 

@@ -31,7 +31,7 @@ pub struct NormBackwardCase<T> {
     pub sampled: bool,
 }
 
-/// dx, and the gradients of the parameters in f64.
+/// The gradient `dx`, and the gradients of the parameters in f64.
 type Results<T> = (Vec<T>, Vec<Vec<f64>>);
 
 impl<T: Element> NormBackwardCase<T> {

@@ -40,7 +40,7 @@ def backends():
 
 
 def counting(graphs):
-    """Return a backend that appends every graph of torch.compile to `graphs`."""
+    """Return a torch.compile backend that appends every compiled graph to the list `graphs`."""
     from torch._dynamo.backends.registry import lookup_backend
 
     def backend(graph, inputs):
@@ -138,7 +138,8 @@ SAME = {  # calls that pass one tensor as several arguments
 
 @pytest.mark.parametrize("name", SAME)
 def test_one_tensor_in_several_places(name, device):
-    """If a compiled call passes one tensor as several arguments, its gradients equal those of the eager call.
+    """If a compiled call passes one tensor as several arguments, its gradients equal the gradients of the
+    eager call.
 
     The gradient of such a tensor is the sum of the gradients of all these arguments.
     """
@@ -159,8 +160,8 @@ def test_one_tensor_in_several_places(name, device):
     for a, b in zip(got, expected, strict=True):
         assert (a is None) == (b is None)
         if a is not None:
-            # The compiled graph adds attention's three bfloat16 gradients in a different order than eager
-            # mode.
+            # The compiled graph adds the three bfloat16 gradients of attention in a different order than
+            # eager mode.
             torch.testing.assert_close(
                 a, b, atol=2**-7 * b.abs().max().item() if name == "attention" else 1e-5, rtol=1e-5
             )

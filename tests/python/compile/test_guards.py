@@ -18,7 +18,8 @@ from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
 import oxiwarp
 
-SLOW = ("LAMBDA_GUARD", "NO_HASATTR")  # they call Python or catch an AttributeError (torch 2.10 to 2.15)
+# These guards call Python or catch an AttributeError (torch 2.10 to 2.15).
+SLOW = ("LAMBDA_GUARD", "NO_HASATTR")
 KIND = re.compile(r"\+- (?:\w+: )?(\w+):")
 
 
@@ -40,7 +41,8 @@ def guards(model, call):
 
 
 def of_a_block(make, call, patched):
-    """Return, for each kind of guard, how many guards a second transformer block adds to a model."""
+    """Return, for each kind of guard, how many guards of a compiled model are due to its second
+    transformer block."""
     found = []
     for blocks in (2, 1):
         model = make()
@@ -63,7 +65,8 @@ def cases():
 
 @pytest.mark.parametrize(("make", "call"), cases())
 def test_guards_of_a_block(make, call):
-    """A patched block adds no guard of a slow kind, and at most 10 % more guards than an unpatched block."""
+    """A patched block adds no guard of a slow kind. It adds at most 10 % more guards than an unpatched
+    block."""
     stock, ours = of_a_block(make, call, patched=False), of_a_block(make, call, patched=True)
     assert not [kind for kind in SLOW if ours[kind] > stock[kind]], (stock, ours)
     assert 0 < ours.total() <= 1.1 * stock.total(), (stock, ours)

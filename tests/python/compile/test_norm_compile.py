@@ -53,7 +53,7 @@ def test_opcheck(dtype, device):
 @pytest.mark.parametrize("backend", backends())
 @CALL
 def test_compiles(name, backend, dynamic, device):
-    """Each norm compiles to one graph. With 3 and with 5 tokens, it gives the eager results."""
+    """Each norm compiles to one graph. With 3 tokens and with 5 tokens, the graph gives the eager results."""
     ours = CALLS[name].ours
 
     def f(x, **operands):
@@ -140,7 +140,7 @@ def test_meta(name, dtype):
 
 
 def test_graph(cuda):
-    """Calls captured in a CUDA graph give correct results when the graph is replayed with new input."""
+    """A CUDA graph of captured norm calls gives correct results when it is replayed with new input."""
     static = {name: call.operands((2, 16, 640), BF16, cuda) for name, call in CALLS.items()}
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -14,8 +14,8 @@ from oxiwarp.patching.fusions.core.ops import INDUCTOR
 
 
 def ltx(device="cpu"):
-    """Return a model with only one layer, because torch.compile traces each layer separately, which takes
-    time."""
+    """Return a model with only one layer. torch.compile traces each layer separately, so more layers would
+    take more time."""
     return whole_ltx(device=device, layers=1)
 
 
@@ -50,8 +50,8 @@ def recording(seen):
 def test_one_graph(mode):
     """A patched model compiles to one graph, which calls oxiwarp operators.
 
-    The graph does not have the operators that `INDUCTOR` lists. For these operators, Inductor generates
-    kernels, which are as fast as oxiwarp's kernels.
+    The graph does not call the oxiwarp operators that `INDUCTOR` lists. Inductor generates kernels for these
+    operators, and the generated kernels are as fast as oxiwarp's kernels.
     """
     model, seen = ltx(), []
     stock = forward(model)
@@ -64,9 +64,10 @@ def test_one_graph(mode):
 
 
 def test_dynamic():
-    """With dynamic shapes, a patched model compiles at most two graphs for three numbers of tokens.
+    """With dynamic shapes, torch.compile makes at most two graphs of a patched model for three numbers of
+    tokens.
 
-    torch.compile makes one graph for the first size, and one for all other sizes.
+    One graph is for the first number of tokens, and one for all other numbers.
     """
     model, seen = ltx(), []
     stock = [forward(model, **more_tokens(frames)) for frames in (2, 3, 5)]
@@ -82,7 +83,7 @@ def test_dynamic():
 def test_order(how, order):
     """A model may be compiled before or after `patch`. In both orders, its graphs contain oxiwarp operators.
 
-    After `unpatch`, the model is compiled again, and its new graphs contain no oxiwarp operator.
+    After `unpatch`, torch.compile compiles the model again, and the new graphs contain no oxiwarp operator.
     """
     model, seen = ltx(), []
     stock, made = forward(model), []
@@ -141,7 +142,8 @@ def test_export(strict, learned):
 
 
 def test_stays_compiled_while_weights_change(cuda):
-    """A patched model that is compiled with CUDA graphs uses new weights after they are changed in place."""
+    """A patched model, compiled with CUDA graphs, uses the new values after its weights are changed in
+    place."""
     model = net(device=cuda)
     oxiwarp.patch(model)
     x = net_input(device=cuda)
@@ -169,8 +171,10 @@ def test_cuda_graph(cuda):
 
 
 def test_time_of_patching():
-    """`patch` takes less than 0.5 s for FLUX.1 with 57 blocks, even if the hashes of the model's source code
-    are not cached."""
+    """`patch` takes less than 0.5 s for FLUX.1 with 57 blocks.
+
+    This limit also holds if the hashes of the model's source code are not cached.
+    """
     diffusers = pytest.importorskip("diffusers")
     with torch.device("meta"):
         model = diffusers.FluxTransformer2DModel()

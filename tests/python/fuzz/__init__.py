@@ -1,14 +1,19 @@
 """A fuzzer of the public operators: it compares random calls with float64 formulas and with torch.
 
-`draw` makes random arguments. `precision` evaluates a formula in float64, in float64 with simulated rounding
-errors, or in float32 with real roundings. `attention`, `norms` and similar modules have the formulas of a
-family of operators, and generators of random calls. `checks` compares the results. `engine` runs cases (calls
-with their checks) and simplifies a failing case. `__main__` is the command line.
+The fuzzer has these modules:
 
-An operator, a seed and a number identify a case, so that no database is needed. Hypothesis is not used,
-because it cannot run the k-th example directly. All random choices of a case are recorded as integers, of
-which 0 is the simplest choice. `engine.minimise` simplifies a failing case: it lowers these integers as long
-as the same check fails. Hypothesis uses the same method.
+- `draw` makes random arguments.
+- `precision` evaluates a formula in float64, in float64 with simulated rounding errors, or in float32.
+- `attention`, `norms` and similar modules contain the formulas of the operators, and generators of random
+  calls.
+- `checks` compares the results.
+- `engine` runs cases (calls with their checks) and simplifies a failing case.
+- `__main__` is the command line.
+
+The name of an operator, a seed and a number identify a case, so that no database is needed. Hypothesis is not
+used, because it cannot run the k-th example directly. All random choices of a case are recorded as integers,
+and 0 is the simplest choice. `engine.minimise` simplifies a failing case: it lowers these integers as long as
+the same check fails. Hypothesis uses the same method.
 """
 
 from . import attention, elementwise, loss, modulation, norms, rotary  # noqa: F401  registers operators

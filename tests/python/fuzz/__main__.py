@@ -38,7 +38,8 @@ def run_one(name: str, seed: int, number: int, device: str) -> int:
 
 
 def run_all(names: Sequence[str], seed: int, seconds: float, device: str, console: Console) -> list[Tally]:
-    """Run one case of each operator, then the next case of each operator, until the time is over."""
+    """Run one random case of each operator, then the next case of each operator, and so on until the time
+    is over."""
     tallies, shown = {name: Tally(name) for name in names}, dict[tuple[str, str], int]()
     begin, number = time.monotonic(), 0
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
@@ -64,7 +65,7 @@ def run_all(names: Sequence[str], seed: int, seconds: float, device: str, consol
 
 
 def report(tallies: Sequence[Tally], seed: int, console: Console) -> None:
-    """Print the table of all operators."""
+    """Print a table with the counts and largest errors of all operators."""
     table = Table(title=f"seed {seed}")
     table.add_column("operator", no_wrap=True)
     for heading in ("cases", "gradients", "refused", "known", "failures", "error", "of gradients"):

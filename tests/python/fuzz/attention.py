@@ -1,5 +1,5 @@
-"""Random calls of `attention` and its formula: layouts "bshd" and "bhsd", masks, sliding windows, GQA, packed
-sequences."""
+"""Random calls of `attention`, and its formula. The calls vary the layout ("bshd" or "bhsd"), the mask,
+sliding windows, GQA and packed sequences."""
 
 import dataclasses
 import math
@@ -37,7 +37,8 @@ def draw_attention(g: Draw) -> Case:
     scale = g.pick(1.0, 1.0, 0.2, 4.0)
     tensors: dict[str, Tensor | None] = {}
     for name, tokens, count in (("q", queries, heads), ("k", keys, kv), ("v", keys, kv)):
-        first = layout == "bhsd" and g.maybe(0.5)  # the dimension of heads comes before tokens in memory too
+        # True if the head dimension also comes before the token dimension in memory.
+        first = layout == "bhsd" and g.maybe(0.5)
         shape = [*lead, count, tokens, dim] if first else [*lead, tokens, count, dim]
         x = g.layout(len(shape))(g.normal(shape, dtype, scale))
         tensors[name] = x if first or layout == "bshd" else x.transpose(-3, -2)
@@ -52,8 +53,8 @@ def draw_attention(g: Draw) -> Case:
         options["mask"] = mask(g, dtype, (batches, heads, queries, keys))
     options["return_lse"] = g.maybe(0.3)
     row = None if packed else ("q", (0, 1, 2))
-    # In float16, attention probabilities P and their gradients are rounded to multiples of 2^-24 before
-    # matrix products. This error is absolute and matters for small gradients. `floor` therefore multiplies
+    # Before matrix multiplications in float16, attention probabilities P and their gradients are rounded to
+    # multiples of 2^-24. This error is absolute and matters for small gradients. `floor` therefore multiplies
     # the permitted absolute error of gradients by 64.
     case = Case(tensors, options, ("q", "k", "v"), row, floor=64.0)
     # If a finite additive mask is at most -8e6 for all keys of a query, the kernel passes no gradient for
@@ -84,7 +85,7 @@ def sequences(g: Draw) -> tuple[Any, int, int]:
         starts.append(torch.tensor([0, *lengths]).cumsum(0).to(torch.int32).to(g.device))
         totals.append(sum(lengths) + (1 + g.below(4) if g.maybe(0.4) else 0))
     totals = totals * 2 if same else totals
-    if not all(totals):  # one token that belongs to no sequence
+    if not all(totals):  # An empty tensor gets one token, which belongs to no sequence.
         totals = [total or 1 for total in totals]
     return (starts[0] if same else tuple(starts)), totals[0], totals[1]
 
@@ -118,7 +119,8 @@ def visible(c: Case, queries: int, keys: int, device: torch.device) -> Tensor:
     after = 0 if c.options["causal"] else after
     for i in range(len(q_starts) - 1):
         rows, cols = (torch.arange(s[i], s[i + 1], device=device) for s in (q_starts, k_starts))
-        # The last query is aligned with the last key.
+        # The causal mask and the window are aligned at the end: the last query is at the position of the last
+        # key.
         distance = (cols - k_starts[i + 1])[None] - (rows - q_starts[i + 1])[:, None]
         part = torch.ones_like(distance, dtype=torch.bool)
         part &= distance <= after if after is not None else part
@@ -185,8 +187,8 @@ def torch_attention(t: SimpleNamespace, c: Case) -> Tensor | None:
     scale = o.get("scale")
     if t.q.is_cuda and scale is not None and scale <= 0.0:
         return None
-    # Copy the operands to aligned tensors: on CUDA, torch reads keys wrongly if they are not aligned to 16
-    # bytes.
+    # Copy the operands to aligned tensors. On CUDA, torch reads keys incorrectly if their address is not a
+    # multiple of 16 bytes.
     q, k, v = (x.clone(memory_format=torch.contiguous_format) for x in (t.q, t.k, t.v))
     q, k, v = (x.transpose(1, 2) if o["layout"] == "bshd" else x for x in (q, k, v))
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))

@@ -1,5 +1,7 @@
-"""`Case`, one random call of an operator, and `OPERATORS`, which maps names to generators and formulas of
-operators."""
+"""Defines `Case`, one random call of an operator, and `OPERATORS`, the table of all operators.
+
+`OPERATORS` maps the name of an operator to a generator of random calls and to a formula.
+"""
 
 import functools
 import inspect
@@ -22,24 +24,27 @@ class Case:
     """The arguments of one random call of an operator, and the checks that apply to the call."""
 
     tensors: dict[str, Tensor | None]
-    """Floating-point arguments by name; None for an argument that is not passed."""
+    """Floating-point arguments by name. The value is None if an argument is not passed."""
     options: dict[str, Any] = field(default_factory=dict)
     """Arguments that `tensors` does not contain, by name."""
     differentiable: tuple[str, ...] = ()
     """The tensors that may require a gradient."""
     row: tuple[str, tuple[int, ...]] | None = None
-    """Name of a tensor and the dimensions that index its rows. Each row affects only its own result."""
+    """The name of a tensor, and the dimensions that index its rows. A row of this tensor affects only the
+    result of this row."""
     strided: tuple[str, ...] = ()
-    """Tensors whose rows must be addressable with the same two nested loops, that is with two strides per tensor."""
+    """Names of tensors whose rows one kernel must be able to address with two nested loops, i.e. two
+    strides per tensor."""
     bits: tuple[int, ...] = ()
-    """Indices of results that have the bits of torch's chain of operators on every device."""
+    """Indices of the results that must have the bits of a sequence of torch operators on every device."""
     special: str = "ordinary"
-    """The kind of rows, a key of `draw.SPECIAL`."""
+    """The kind of special rows in the inputs (e.g. constant rows), a key of `draw.SPECIAL`."""
     refusals: dict[str, Callable[[Sequence[Tensor]], bool]] = field(default_factory=dict)
-    """Maps a regex for the message of a documented error to a function, which returns whether the `out` tensors cause
-    it."""
+    """Maps a regex for the message of a documented error to a function. The function returns True if the
+    `out` tensors cause this error."""
     torch_gradient: bool = False
-    """Whether torch's operators compute the result if a gradient is needed. Its bits then differ from the kernel's."""
+    """True if torch's operators compute the result when a gradient is needed. Its bits then differ from
+    the kernel's bits."""
     floor: float = 1.0
     """Factor by which the permitted absolute error of gradients is multiplied."""
     known: dict[str, str] = field(default_factory=dict)
@@ -52,7 +57,7 @@ class Case:
 
     @property
     def ordinary(self) -> bool:
-        """Whether the gradients of this case are compared."""
+        """Return True if the gradients of this case are compared."""
         return SPECIAL[self.special] and all(bool(x.isfinite().all()) for x in self.given().values())
 
     def of(self, name: str) -> torch.dtype:
@@ -70,29 +75,29 @@ Formula = Callable[[Exact, SimpleNamespace, Case], Any]
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator with its generator of cases and its formula."""
+    """An operator, with its generator of random calls and its formula."""
 
     name: str
     draw: Callable[[Draw], Case]
     formula: Formula
     torch: Callable[[SimpleNamespace, Case], Any] | None = None
-    """torch's operator in the same dtype, to check the formula. It returns None if torch does not support the
-    arguments."""
+    """torch's operator in the same dtype, to check the formula. It returns None if torch does not support
+    the arguments."""
     cases: int = 60
-    """Number of cases in `make test`."""
+    """Number of random calls in `make test`."""
     contiguous: bool = True
-    """Whether the results are contiguous."""
+    """True if the results are contiguous."""
 
     @property
     def writes(self) -> bool:
-        """Whether the operator has an argument `out`."""
+        """Return True if the operator has an argument `out`."""
         return "out" in inspect.signature(getattr(oxiwarp, self.name)).parameters
 
     @functools.cached_property
     def required(self) -> list[str]:
-        """The names of the arguments that have no default.
+        """Return the names of the arguments that have no default.
 
-        A call must pass these arguments, but the values of some may be None.
+        A call must pass these arguments, but some of them may be None.
         """
         parameters = inspect.signature(getattr(oxiwarp, self.name)).parameters.values()
         return [one.name for one in parameters if one.default is one.empty]
@@ -107,8 +112,8 @@ class Operator:
         return results(function(**absent, **tensors, **options))
 
     def evaluate(self, m: Exact, case: Case, tensors: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        """Evaluate the formula in the arithmetic `m`, for example float64. The caller casts `tensors` to the dtype of
-        `m`."""
+        """Evaluate the formula in the arithmetic `m`, for example float64. The caller has cast `tensors`
+        to the dtype of `m`."""
         space = SimpleNamespace(**{name: tensors.get(name) for name in case.tensors})
         return results(self.formula(m, space, case))
 

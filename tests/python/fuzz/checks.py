@@ -12,19 +12,21 @@ from .draw import Draw
 from .precision import UNIT, Exact, Noisy, Rounded
 
 RUNS = 5  # how often a formula is evaluated with simulated rounding errors
-# The error of a result may exceed the largest simulated error by this factor, because few runs do not reach
-# the largest possible error. For gradients, the error of float32 autograd counts as a simulated error.
+# The error of a result may be this factor times the largest simulated error. A few runs with simulated errors
+# do not reach the largest possible error. For gradients, the error of float32 autograd counts as a simulated
+# error.
 FACTOR = 6.0
 # Additional factor for gradients. Near a zero of a derivative, two terms cancel. The error of the gradient
-# may then be larger than the error in every run with simulated errors.
+# may then exceed the errors of all runs with simulated rounding errors.
 GRADIENT_FACTOR = 5.0
 SENTINEL = 77.0
-# Results below the smallest normal number may be 0. The docstring of softmax, for example, permits this.
+# Results below the smallest normal number may be 0. For example, the docstring of softmax documents such
+# results.
 SMALLEST = {torch.float32: 2.0**-126, torch.bfloat16: 2.0**-126, torch.float16: 2.0**-24}
 
 
 class Failed(Exception):
-    """Raised if a check fails. It has the name of the check and describes the wrong result."""
+    """Raised if a check fails. The exception has the name of the check and describes the wrong result."""
 
     def __init__(self, check: str, what: str) -> None:
         super().__init__(f"{check}: {what}")
@@ -55,8 +57,8 @@ def same_bits(some: Sequence[Tensor], others: Sequence[Tensor], check: str, what
 def run(operator: Operator, case: Case, tensors: dict[str, Tensor], **more: object) -> tuple[Tensor, ...]:
     """Return the results of the operator.
 
-    If it raises an error, raise `Refused` if the error is documented and right for these arguments, and `Failed` if
-    not.
+    If the operator raises an error, raise `Refused` or `Failed` instead. Raise `Refused` if the error is
+    documented and correct for these arguments, and `Failed` otherwise.
     """
     try:
         return operator.call(tensors, {**case.options, **more})
@@ -65,15 +67,16 @@ def run(operator: Operator, case: Case, tensors: dict[str, Tensor], **more: obje
 
 
 def explain(error: Exception, case: Case, tensors: Sequence[Tensor], more: dict[str, object]) -> None:
-    """Raise `Refused` if an operator's error is documented and right for these arguments, and `Failed` if
-    not."""
+    """Raise `Refused` if an operator's error is documented and correct for these arguments, and `Failed`
+    otherwise."""
     text = str(error).splitlines()[0] if str(error) else repr(error)
     if "its last dimension must be contiguous" in text:
         true = any(x.dim() and x.shape[-1] > 1 and x.stride(-1) != 1 for x in tensors)
     elif "two strides must reach" in text or "in its last leading dimensions" in text:
         shaped = max((x.dim() for name, x in case.given().items() if name in case.strided), default=0)
         together = [
-            x.unsqueeze(1) if x.dim() == 2 and shaped == 3 else x  # Mochi's [B, N]
+            # The gate or scale of Mochi's operators has the shape [B, N].
+            x.unsqueeze(1) if x.dim() == 2 and shaped == 3 else x
             for name, x in case.given().items()
             if name in case.strided
         ]
@@ -107,22 +110,24 @@ def levels(tensors: Sequence[Tensor]) -> int:
 
 
 def unlike(x: Tensor, other: Tensor) -> Tensor:
-    """Return a mask that is true if two values differ and at least one of them is NaN or infinite."""
+    """Return a mask that is true for elements where `x` and `other` differ and at least one of them is NaN
+    or infinite."""
     same = (x == other) | (x.isnan() & other.isnan()) | (x.isfinite() & other.isfinite())
     return ~same
 
 
 def errors(x: Tensor, right: Tensor) -> Tensor:
-    """Return the error of each value. If the mean error of the row is larger, return the mean instead."""
+    """Return the error of each value, or the mean error of the value's row if this mean is larger."""
     off = (x.double() - right).abs().nan_to_num(0.0, 0.0, 0.0)
     return torch.maximum(off, off.mean(-1, keepdim=True)) if off.dim() and off.numel() else off
 
 
 class Expected:
-    """The exact results of a formula, the allowed errors, and the results of the formula with torch's roundings.
+    """The exact results of a formula, the allowed errors, and the results of the formula with torch's
+    roundings.
 
-    `noisy` has results with simulated rounding errors, and `float32` the results of the formula in float32. The allowed
-    errors are at least as large as the errors of these results.
+    `noisy` contains results with simulated rounding errors, and `float32` the results of the formula in
+    float32. The allowed errors are at least as large as the errors of these results.
     """
 
     def __init__(
@@ -136,9 +141,9 @@ class Expected:
         self.exact, self.chain, self.floor = exact, chain, floor
         self.spread, self.unsure = list[Tensor](), list[Tensor]()
         for at, right in enumerate(exact):
-            # The mask selects elements at which the exact result or a result with simulated errors is NaN or
-            # infinite, and both results differ. For example, an error may turn a factor of infinity into 0,
-            # and the product into NaN.
+            # Mark an element as unsure if the exact result and a result with simulated errors differ, and one
+            # of them is NaN or infinite. For example, an error may turn a factor of infinity into 0, and the
+            # product into NaN.
             self.unsure.append(torch.stack([unlike(each[at], right) for each in noisy]).any(0))
             off = torch.stack([(each[at] - right).abs() for each in noisy]).amax(0)
             off = off.nan_to_num(0.0, 0.0, 0.0)
@@ -155,7 +160,7 @@ class Expected:
         return (FACTOR * self.spread[at] + half + self.floor * SMALLEST[dtype]).nan_to_num(0.0, 0.0, 0.0)
 
     def compare(self, got: Sequence[Tensor], check: str, what: str, factor: float = 1.0) -> float:
-        """Raise `Failed` if the error of a value is not allowed.
+        """Raise `Failed` if the error of a value is larger than allowed.
 
         Return the largest ratio of a value's error to its allowed error.
         """
@@ -178,8 +183,8 @@ class Expected:
     ) -> None:
         """Raise `Failed` if a value outside of `good` is wrong.
 
-        `good` is true for values whose error is allowed. A value with a larger error must equal the formula
-        with torch's roundings, which may be NaN or infinite, or have overflowed.
+        `good` is true for values whose error is allowed. Every other value must equal the formula with
+        torch's roundings. The formula may give NaN or infinity there, for example after an overflow.
         """
         right, wide, info = self.exact[at], y.double(), torch.finfo(y.dtype)
         near_limit = right.abs() >= info.max * (1 - 2 * info.eps)
@@ -187,8 +192,8 @@ class Expected:
         own = right.to(y.dtype).double() if chain is None else chain.double()
         good = good | (self.unsure[at] & ~wide.isfinite())
         good = good | (wide == own) | (wide.isnan() & own.isnan())
-        # If the formula in float32, `own`, is itself far from the exact value (it overflows), compare with
-        # `own`.
+        # `own` is the result of the formula in float32. If `own` is itself far from the exact value (e.g. it
+        # overflows), compare with `own`.
         elsewhere = (own - right).abs() > allowed
         largest = own.abs().nan_to_num(0.0, 0.0, 0.0)
         largest = largest.amax(-1, keepdim=True) if own.dim() and own.numel() else largest
@@ -214,9 +219,10 @@ def expected_forward(operator: Operator, case: Case, seed: int, dtypes: Sequence
 
 
 def check_forward(operator: Operator, case: Case, got: tuple[Tensor, ...], seed: int) -> tuple[float, Expected]:
-    """Check the shapes, dtypes and values of the results of a call. Return the largest error and the expected results.
+    """Check the shapes, dtypes and values of the results of a call. Return the largest error and the expected
+    results.
 
-    For the results in `case.bits`, check also that they have the bits of torch.
+    The results in `case.bits` must also have the bits of torch's results.
     """
     for at, y in enumerate(got):
         dtype = torch.float32 if not has_gradient(case, at) else case.dtype
@@ -238,7 +244,7 @@ def check_forward(operator: Operator, case: Case, got: tuple[Tensor, ...], seed:
 
 
 class Space:
-    """A namespace with tensors as attributes."""
+    """A namespace that has tensors as attributes."""
 
     def __init__(self, tensors: dict[str, Tensor | None]) -> None:
         self.__dict__.update(tensors)
@@ -254,7 +260,7 @@ def check_repeated(operator: Operator, case: Case, got: tuple[Tensor, ...], draw
 
 
 def check_rows(operator: Operator, case: Case, draw: Draw) -> None:
-    """Check that NaN in one row of an input does not change the bits of the results of any other row."""
+    """Check that NaN in one row of an input does not change the bits of any other row of the results."""
     assert case.row is not None
     name, dims = case.row
     x = case.tensors[name]

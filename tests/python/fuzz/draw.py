@@ -1,4 +1,5 @@
-"""Random arguments: sizes, dtypes, values and memory layouts. Every random choice is recorded as an integer."""
+"""Draws random arguments: sizes, dtypes, values and memory layouts. Every random choice is recorded as an
+integer."""
 
 import math
 import random
@@ -11,7 +12,7 @@ from torch import Tensor
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 DTYPES = (F32, BF16, F16)
 ELEMENTS = 8_000  # maximum number of elements of a random tensor
-# Kinds of special rows, such as constant rows. The value says whether the gradients of such rows are
+# Kinds of special rows, such as constant rows. The value is True if the gradients of rows of this kind are
 # compared.
 SPECIAL = {
     "ordinary": True,
@@ -28,9 +29,9 @@ T = TypeVar("T")
 
 
 class Draw:
-    """Makes random choices from a seed, or repeats a list of choices.
+    """Makes random choices from a seed, or repeats recorded choices.
 
-    A choice is an integer; 0 is the simplest one.
+    A choice is an integer, and 0 is the simplest choice.
     """
 
     def __init__(self, seed: str, choices: Sequence[int] | None = None, device: str = "cpu") -> None:
@@ -51,7 +52,7 @@ class Draw:
     def pick(self, *options: T) -> T:
         """Return one of the options.
 
-        The simplest option is the first one. An option that occurs more than once is chosen more often.
+        The first option is the simplest choice. An option that is listed more than once is chosen more often.
         """
         return options[self.below(len(options))]
 
@@ -100,7 +101,8 @@ class Draw:
         return values.clamp(-limit, limit).to(dtype).to(self.device)
 
     def rows(self, shape: Sequence[int], dtype: torch.dtype, *, largest: float = 3e38) -> Tensor:
-        """Return random rows. In a third of the cases, some rows are special, for example constant or with NaN.
+        """Return random rows. In a third of the cases, some rows are special: for example, they are constant
+        or contain NaN.
 
         `self.special` is set to the kind of these rows.
         """
@@ -112,7 +114,7 @@ class Draw:
             self.special = "ordinary"
             return x
         flat = x.reshape(-1, x.shape[-1]) if x.dim() else x.reshape(1, 1)
-        at = slice(self.below(2), None, self.pick(1, 2, 3))  # every row, or some of them
+        at = slice(self.below(2), None, self.pick(1, 2, 3))  # every row, every second row or every third row
         if at.start >= len(flat):
             at = slice(0, None, at.step)
         column = self.below(flat.shape[1])
@@ -175,12 +177,14 @@ class Draw:
         return lay
 
     def vector(self, cols: int, dtype: torch.dtype, scale: float = 0.5, mean: float = 0.0) -> Tensor:
-        """Return a contiguous vector `[cols]`. In 20 % of the cases, it starts 1 to 7 elements into its storage."""
+        """Return a contiguous vector `[cols]`. In 20 % of the cases, the vector has a storage offset of 1
+        to 7 elements."""
         values = self.normal((cols,), dtype, scale, mean)
         return _shifted(values, 1 + self.below(7)) if self.maybe(0.2) else values
 
     def parameter(self, cols: int, dtype: torch.dtype, present: float = 0.6, mean: float = 0.0) -> Tensor | None:
-        """Return a weight or bias in `dtype` or float32, or None."""
+        """Return a random weight or bias. Its dtype is `dtype` or float32. Return None if the call has no
+        such parameter."""
         return self.vector(cols, self.pick(dtype, dtype, F32), mean=mean) if self.maybe(present) else None
 
     def eps(self) -> float:
@@ -193,7 +197,7 @@ class Draw:
 
 
 def _shifted(x: Tensor, by: int) -> Tensor:
-    """Return a dense copy of the tensor that starts `by` elements after the start of its storage.
+    """Return a dense copy of the tensor with a storage offset of `by` elements.
 
     The copy may therefore be unaligned.
     """

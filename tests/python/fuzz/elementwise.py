@@ -1,4 +1,4 @@
-"""Cases and formulas of activations and gated activations."""
+"""Random calls and formulas of activations and gated activations."""
 
 import functools
 import math
@@ -14,17 +14,19 @@ from .draw import Draw
 from .norms import rows_of, silu
 from .precision import Exact
 
-# Type of a function that computes an activation. The function's arguments are the arithmetic, the input, the
-# dtype to which each step is rounded, and whether the mode is "fast".
+# Type of a function that computes an activation. The arguments are the arithmetic, the input, the dtype to
+# which each step is rounded, and True for the mode "fast".
 Activation = Callable[[Exact, Tensor, torch.dtype, bool], Tensor]
-# The value of `Case.floor` for activations. It scales the permitted absolute error of gradients. If 1 + e^-x
-# exceeds 2^126, the kernel's gradient is 0, because `rcp.approx.ftz` returns 0 instead of a subnormal number.
+# The value of `Case.floor` for activations, a factor for the permitted absolute error of gradients. If 1 +
+# e^-x exceeds 2^126, the kernel's gradient is 0, because `rcp.approx.ftz` returns 0 instead of a subnormal
+# number.
 FLOOR = 256.0
 ROOT = math.sqrt(2.0 / math.pi)
 
 
 def gelu(m: Exact, v: Tensor, lo: torch.dtype, fast: bool) -> Tensor:
-    """Return GELU. Its error is relative to `v`, because `1 + erf(...)` cancels if erf is near -1."""
+    """Return GELU. Its simulated error is relative to `v`, because `1 + erf(...)` cancels if erf is near
+    -1."""
     return m.f32(F.gelu(v), 2.0, v.abs())
 
 
@@ -55,7 +57,7 @@ def gelu_quick(m: Exact, v: Tensor, lo: torch.dtype, fast: bool) -> Tensor:
 
 
 def sigmoid(m: Exact, v: Tensor, lo: torch.dtype, fast: bool) -> Tensor:
-    # In mode "fast", the exponential of inputs below -20 has a relative error of up to 90 units (of 2^-23).
+    # In mode "fast", the exponential of inputs below -20 has a relative error of up to 90 * 2^-23.
     units = torch.where(v.detach() < -20, 90.0 if fast else 4.0, 4.0)
     units = torch.where(v.detach() < -87.0, 2.0**23, units) if fast else units
     return m.f32(torch.sigmoid(v), units)
@@ -78,8 +80,8 @@ ACTIVATIONS: dict[str, Activation] = {
     "silu": plain_silu,
     "relu2": relu2,
 }
-# Maps the name of a gated operator to its activation (None: fatrelu) and to a bool. If this bool is true, the
-# activation is applied to the first half of the columns, otherwise to the second half.
+# Maps the name of a gated operator to its activation and to a bool. The activation of fatrelu is None. If the
+# bool is True, the activation is applied to the first half of the columns, otherwise to the second half.
 GATED: dict[str, tuple[Activation | None, bool]] = {
     "geglu": (gelu, False),
     "swiglu": (plain_silu, False),
@@ -113,8 +115,8 @@ def draw_activation(g: Draw) -> Case:
 def with_gradient(tensors: dict[str, Tensor | None]) -> tuple[str, ...]:
     """Return the names of the arguments whose gradients are compared.
 
-    If float16 inputs are large, the gradient of a bias is left out. This gradient is a sum of rounded
-    gradients, which may overflow.
+    If float16 inputs are large, the gradient of a bias is not compared. This gradient is a sum of rounded
+    gradients and may overflow.
     """
     x = tensors["x"]
     assert x is not None
@@ -123,7 +125,8 @@ def with_gradient(tensors: dict[str, Tensor | None]) -> tuple[str, ...]:
 
 
 def biased(m: Exact, x: Tensor, bias: Tensor | None, lo: torch.dtype, dtype: torch.dtype) -> Tensor:
-    """Return `x + bias`. The gradient of the bias is a sum over rows, whose terms are rounded to `dtype`."""
+    """Return `x + bias`. The gradient of the bias is a sum over rows. Each term of this sum is rounded to
+    `dtype`."""
     x = m.edge(x)
     return x if bias is None else m.kept(x + m.back(bias + torch.zeros_like(x), dtype), lo)
 

@@ -70,7 +70,7 @@ def _check(operator: Operator, case: Case, draw: Draw, outcome: Outcome) -> None
 
 
 def key_of(operator: str, seed: int, number: int) -> str:
-    """Return the seed string of one case."""
+    """Return the seed of one random case, as a string."""
     return f"{operator}/{seed}/{number}"
 
 
@@ -98,7 +98,7 @@ def minimise(operator: Operator, key: str, failed: Outcome, device: str = "cpu")
 def _attempt(operator: Operator, key: str, choices: list[int], device: str) -> Outcome:
     try:
         return run_case(operator, key, choices, device)
-    except Exception:  # choices that do not fit together do not make a case
+    except Exception:  # The lowered choices do not fit together, so they do not make a case.
         return Outcome(None, choices)
 
 
@@ -119,7 +119,8 @@ def describe(operator: str, seed: int, number: int, outcome: Outcome, device: st
 
 
 def text(value: Any) -> str:
-    """Return a text that describes an argument. For a tensor: dtype, shape, strides, offset, and few values."""
+    """Return a text that describes an argument. For a tensor: dtype, shape, strides, storage offset, and
+    the values if there are at most 8."""
     if isinstance(value, (tuple, list)) and any(isinstance(x, Tensor) for x in value):
         return "(" + ", ".join(map(text, value)) + ")"
     if not isinstance(value, Tensor):
@@ -153,7 +154,7 @@ class Tally:
 
 
 def run_number(name: str, seed: int, number: int, device: str = "cpu", smaller: bool = True) -> tuple[Outcome, str]:
-    """Run case `number` of an operator. Return its outcome and, if the case fails, a description."""
+    """Run case `number` of an operator. Return the case's outcome and, if the case fails, a description."""
     operator, key = OPERATORS[name], key_of(name, seed, number)
     outcome = run_case(operator, key, None, device)
     if outcome.failure is None:

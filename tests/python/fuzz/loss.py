@@ -1,4 +1,4 @@
-"""Cases and formula of `cross_entropy`."""
+"""Random calls of `cross_entropy`, and its formula."""
 
 from types import SimpleNamespace
 
@@ -37,7 +37,7 @@ def draw_cross_entropy(g: Draw) -> Case:
     known = {}
     if torch.isposinf(logits).any():
         # For a row with +inf, the operator returns NaN as loss and as lse (log-sum-exp), as torch does. The
-        # formula gives inf, so the check "values" finds a known difference.
+        # formula gives inf, so the check "values" reports a known difference.
         known["values"] = "a row with +inf is NaN, the formula's loss and lse are inf"
     return Case(dict(logits=logits), options, ("logits",), row, ("logits",), known=known)
 
@@ -45,7 +45,8 @@ def draw_cross_entropy(g: Draw) -> Case:
 def logsumexp(m: Exact, x: Tensor) -> Tensor:
     """Return the log-sum-exp of each row.
 
-    The gradient uses the float32 result, which the forward pass saves.
+    The gradient is computed from the float32 result, as in the operator, which saves this result in the
+    forward pass.
     """
     top = x.detach().amax(-1, keepdim=True)
     top = torch.where(top.isfinite(), top, 0.0)

@@ -15,8 +15,8 @@ from .precision import Exact
 def broadcast(g: Draw, shape: tuple[int, ...], dtype: torch.dtype, scale: float = 0.5) -> Tensor:
     """Return a random scale, shift or gate that broadcasts to `shape`.
 
-    The tensor is one vector, one vector per batch entry, one vector per token, a slice of a larger tensor, or
-    a tensor of any shape that broadcasts.
+    The tensor is one vector, one vector per batch entry, one vector per token, or a slice of a larger tensor.
+    It may also have any other shape that broadcasts to `shape`.
     """
     cols, lead = shape[-1], list(shape[:-1])
     dtype = g.pick(dtype, dtype, F32)
@@ -41,10 +41,10 @@ def like(g: Draw, x: Tensor, lay: Any) -> Tensor:
 
 
 def summed(m: Exact, c: Case, t: SimpleNamespace, name: str) -> tuple[Tensor | None, torch.dtype]:
-    """Return the sum `value + table` for a scale, shift or gate, and the dtype that torch gives this sum.
+    """Return the sum `value + table` for a scale, shift or gate, and the dtype of this sum in torch.
 
-    In the modes "exact" and "fast", a sum of two 16-bit tensors is rounded (`Modulation` in
-    kernels-gpu/src/norm/operand.rs).
+    In the modes "exact" and "fast", the sum of two 16-bit tensors is rounded. `Modulation` in
+    kernels-gpu/src/norm/operand.rs describes this rounding.
     """
     value, table = getattr(t, name), getattr(t, f"{name}_table", None)
     if value is None:
@@ -54,8 +54,8 @@ def summed(m: Exact, c: Case, t: SimpleNamespace, name: str) -> tuple[Tensor | N
         return value, dtype
     dtype = dtype if c.of(f"{name}_table") == dtype else F32
     total = m.edge(value) + m.edge(table)
-    # Gradients ignore the rounding of `value + table`, except for a gate, because the forward pass saves the
-    # rounded sum of a gate for the backward pass.
+    # Gradients ignore the rounding of `value + table`. A gate is an exception, because the forward pass saves
+    # the rounded sum of a gate for the backward pass.
     kept = name == "gate" or not m.gradient
     return m.back(m.kept(total, dtype), dtype) if kept else total, dtype
 
@@ -89,8 +89,8 @@ def ada(m: Exact, x: Tensor, t: SimpleNamespace, c: Case, pairs: list[tuple[str,
         dtypes = [scale_dtype] + [c.of(p) for p in ("weight", "bias") if getattr(t, p) is not None]
         dtypes += [shift_dtype] if shift is not None else []
         lo = F32 if not exact or F32 in dtypes else c.dtype
-        # If a scale differs by row, the backward pass rounds the product of the incoming gradient and the
-        # scale (docs/guide/training.md).
+        # If each row has a separate scale, the backward pass rounds the product of the incoming gradient and
+        # the scale (docs/guide/training.md).
         n = m.back(normed(m, x, t, c, lo), c.dtype)
         found.append(modulate(m, n, scale, shift, lo))
     return found
@@ -149,7 +149,7 @@ def draw_gated_residual(g: Draw) -> Case:
     y, gate = like(g, x, lay), broadcast(g, shape, dtype)
     options = dict(clip=g.maybe(0.3), mode=g.pick("exact", "fast"))
     if g.maybe(0.3):
-        tensors = dict(x=x, y=y, gate=gate[..., :1], gate_table=None)  # one number per row
+        tensors = dict(x=x, y=y, gate=gate[..., :1], gate_table=None)  # one gate value per row
     else:
         tensors = dict(x=x, y=y, gate=gate, gate_table=table(g, shape[-1], dtype, gate))
     bits = (0,) if options["mode"] == "exact" else ()
@@ -159,7 +159,7 @@ def draw_gated_residual(g: Draw) -> Case:
 def gated(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
     """Return `x + gate * y`.
 
-    In mode "exact", the value is rounded after each step, as by torch's operators.
+    In mode "exact", the value is rounded after each step, as torch's operators do.
     """
     exact = c.options["mode"] == "exact"
     gate, dtype = summed(m, c, t, "gate")
@@ -214,7 +214,8 @@ def draw_gated_residual_ada_norm(g: Draw) -> Case:
 
 
 def gated_residual_ada_norm(m: Exact, t: SimpleNamespace, c: Case) -> tuple[Tensor, Tensor]:
-    # The kernel reads the sum `x + gate * y` after it is rounded. The gradient of this sum is rounded once.
+    # The norm in the kernel reads the sum `x + gate * y` after it is rounded. The gradient of this sum is
+    # rounded once.
     total = m.edge(gated(m, t, c), torch.finfo(c.dtype).eps / 2)
     return ada(m, m.kept(m.edge(total), c.dtype), t, c, [("scale", "shift")])[0], m.edge(total)
 
@@ -254,7 +255,7 @@ def draw_residual(g: Draw) -> Case:
 def residual(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
     """Return `x + rms_norm(x_res) * tanh(gate)`.
 
-    Its gradients are computed by torch operators, which round after each step.
+    torch operators compute the gradients of this operator. They round after each step.
     """
     gate, dtype = per_batch(t.gate, t.x), c.of("gate")
     tanh = m.back(m.round(m.f32(torch.tanh(gate), 2.0), dtype), dtype)

@@ -44,13 +44,13 @@ def draw_rms_norm(g: Draw) -> Case:
 def rows_of(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     """Return the value of `Case.row` for a tensor of this shape.
 
-    The value is the name of the tensor, and all dimensions except the last one.
+    The value is a pair: the name of the tensor, and the list of all dimensions except the last one.
     """
     return name, tuple(range(len(shape) - 1))
 
 
 def scaled(m: Exact, y: Tensor, weight: Tensor | None, offset: float, rounding: str, dtype: torch.dtype) -> Tensor:
-    """Return the normalised value times `offset + weight`."""
+    """Return the normalized value times `offset + weight`."""
     if weight is None:
         return y
     y = m.round(y, dtype) if rounding == "before_weight" else y
@@ -114,7 +114,8 @@ def draw_rms_norm_gated(g: Draw) -> Case:
 def silu(m: Exact, v: Tensor, fast: bool) -> Tensor:
     """Return SiLU.
 
-    In mode "fast", its error is up to 90 units for inputs below -20, and its value is 0 below -87.3.
+    In mode "fast", the relative error is up to 90 * 2^-23 for inputs below -20, and the value is 0 for inputs
+    below -87.3.
     """
     units = torch.where(v.detach() < -20, 90.0, 4.0)
     units = torch.where(v.detach() < -87.0, 2.0**23, units) if fast else units
@@ -123,7 +124,7 @@ def silu(m: Exact, v: Tensor, fast: bool) -> Tensor:
 
 def rms_norm_gated(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
     o, dtype = c.options, c.dtype
-    if o["activation"] == "sigmoid":  # torch computes its derivative, `f * (1 - f)`, in float32
+    if o["activation"] == "sigmoid":  # torch computes the derivative of sigmoid, `f * (1 - f)`, in float32
         factor = m.f32(torch.sigmoid(t.gate), 4.0) + m.slope(t.gate, 2 * UNIT)
     else:
         factor = silu(m, t.gate, True)
@@ -163,7 +164,8 @@ def draw_softmax(g: Draw) -> Case:
 
 
 def softmax(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
-    """Return softmax or its logarithm. As documented, the gradient is computed from the rounded result."""
+    """Return softmax or its logarithm. As documented for the operator, the gradient is computed from the
+    rounded result."""
     d = m.f32(t.x - t.x.detach().amax(-1, keepdim=True))
     if c.options["log"]:
         y = m.f32(d - m.f32(torch.log(m.f32(torch.exp(d), 4.0).sum(-1, keepdim=True)), 4.0))
@@ -172,7 +174,7 @@ def softmax(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
         y = m.f32(e / m.f32(e.sum(-1, keepdim=True), 4.0), 2.0)
     if not m.gradient:
         return y
-    # The derivative uses the saved result, which has a rounding error.
+    # The derivative is computed from the saved result, which has a rounding error.
     y, step = m.back(y.detach(), c.dtype), t.x - t.x.detach()
     weights = m.f32(torch.exp(y), 4.0) if c.options["log"] else y
     change = m.edge(step) - m.f32((m.edge(step) * weights).sum(-1, keepdim=True))

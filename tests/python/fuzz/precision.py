@@ -1,11 +1,12 @@
-"""The arithmetics in which the fuzzer evaluates the formula of an operator.
+"""The kinds of arithmetic in which the fuzzer evaluates the formula of an operator.
 
-Each formula is written once. It takes an arithmetic `m`, and calls a method of `m` for each rounding. `m.round` is for
-a documented rounding to a dtype, `m.f32` for a float32 result, and `m.back` for a rounding of a gradient.
+Each formula is written once. It takes an arithmetic `m`, and calls a method of `m` for each rounding.
+`m.round` is for a documented rounding to a dtype, `m.f32` for a float32 result, and `m.back` for a rounding
+of a gradient.
 
 - `Exact`: float64. Nothing is rounded.
-- `Noisy`: float64. Each call of such a method adds a random relative error, between half of the largest rounding error
-  and all of it. Several runs show how far a correct result may be from the exact one.
+- `Noisy`: float64. Each method call adds a random relative error between 50 % and 100 % of the largest
+  rounding error. Several runs show how far a correct result may be from the exact result.
 - `Rounded`: float32 with real roundings. NaN, infinities and overflow occur as in torch operators.
 """
 
@@ -18,17 +19,18 @@ LEAST = {torch.float32: 2.0**-126, torch.bfloat16: 2.0**-126, torch.float16: 2.0
 
 
 class Exact:
-    """Float64 without rounding. Other arithmetics override its methods."""
+    """Float64 without rounding. Subclasses for other kinds of arithmetic override its methods."""
 
     def __init__(self, gradient: bool = False) -> None:
         self.gradient = gradient
 
     def wide(self, x: Tensor) -> Tensor:
-        """Return the tensor in the dtype that the formula computes in."""
+        """Return the tensor in the dtype in which the formula is computed."""
         return x.double()
 
     def round(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """Mark a result that the operator rounds to `dtype`. Gradients ignore this rounding."""
+        """Mark a result that the operator rounds to `dtype`. The gradient is computed as if this rounding
+        did not exist."""
         return x
 
     def f32(self, x: Tensor, units: float | Tensor = 1.0, of: Tensor | None = None) -> Tensor:
@@ -45,22 +47,24 @@ class Exact:
     def edge(self, x: Tensor, size: float | Tensor = UNIT) -> Tensor:
         """Mark one use of `x`.
 
-        The gradient of each use has a separate float32 error, so these errors do not cancel.
+        The gradients of all uses of `x` are added. Each of them has a separate float32 error, so these errors
+        do not cancel.
         """
         return x
 
     def slope(self, x: Tensor, amount: float) -> Tensor:
         """Return zero.
 
-        With simulated errors, the derivative of this zero with respect to `x` is a random error up to
+        If errors are simulated, the derivative of this zero with respect to `x` is a random error of at most
         `amount`.
         """
         return torch.zeros_like(x)
 
     def kept(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """Round a sum or product to `dtype`, without a simulated error, because the operator has torch's bits for it.
+        """Round a sum or product to `dtype`.
 
-        The gradient is not rounded.
+        There is no simulated error, because the operator and torch give the same bits for it. The gradient is
+        not rounded.
         """
         rounded = x.detach().float().to(dtype).to(x.dtype)
         return x + (rounded - x.detach()) if x.requires_grad else rounded

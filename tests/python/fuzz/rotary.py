@@ -46,7 +46,7 @@ def arranged(g: Draw, dtype: torch.dtype, n: Sizes, heads: int, form: str, dense
 
 
 class Drawn(NamedTuple):
-    """Queries, keys and the options that describe their shape."""
+    """Random queries and keys, and the options that describe their shape."""
 
     tensors: dict[str, Tensor | None]
     options: dict[str, Any]
@@ -81,9 +81,9 @@ def join(y: Tensor, like: Tensor, c: Case) -> Tensor:
 
 
 def are_apart(c: Case, outs: Sequence[Tensor]) -> bool:
-    """Return whether the heads of a token have gaps between them in memory, in an argument or a result.
+    """Return True if an argument or a result has gaps in memory between the heads of a token.
 
-    If `outs` is empty, the call allocates its results, which are contiguous.
+    If `outs` is empty, the call allocates its results, and these results are contiguous.
     """
     apart = []
     for x in (c.tensors["q"], c.tensors["k"], *outs):
@@ -95,10 +95,10 @@ def are_apart(c: Case, outs: Sequence[Tensor]) -> bool:
 
 
 def rotated(m: Exact, x: Tensor, cos: Tensor, sin: Tensor, c: Case, columns: int, lo: torch.dtype) -> Tensor:
-    """Rotate the first `columns` columns of the tokens that `cos` and `sin` cover, starting with token `offset`.
+    """Rotate the first `columns` columns of some tokens.
 
-    `cos` and `sin` have shape `[B or 1, S, heads or 1, columns / 2]`. All other tokens and columns stay
-    unchanged.
+    The tables `cos` and `sin` have shape `[B or 1, S, heads or 1, columns / 2]`, with one entry per rotated
+    token. The rotated tokens start with token `offset`. All other tokens and columns stay unchanged.
     """
     offset, tokens = c.options.get("offset") or 0, cos.shape[1]
     before, rest = x[:, :offset], x[:, offset + tokens :]
@@ -115,7 +115,7 @@ def rotated(m: Exact, x: Tensor, cos: Tensor, sin: Tensor, c: Case, columns: int
     return torch.cat((before, torch.cat((y, passed), -1), rest), 1)
 
 
-# rope
+# `rope`: random tables, and the formula
 
 
 def draw_tables(g: Draw, d: Drawn) -> dict[str, Any]:
@@ -157,9 +157,9 @@ def draw_tables(g: Draw, d: Drawn) -> dict[str, Any]:
 
 
 def tables(m: Exact, c: Case, dim: int) -> tuple[Tensor, Tensor, int, torch.dtype]:
-    """Return the tables of a case as cosines and sines of shape `[B or 1, S, heads or 1, pairs]`.
+    """Return the cos and sin tables of a random call, with the shape `[B or 1, S, heads or 1, pairs]`.
 
-    Return also the number of rotated columns, and the dtype of the tables.
+    Also return the number of rotated columns, and the dtype of the tables.
     """
     o = c.options
     columns, cos, sin = o.get("rotary_dim") or dim, o["cos"], o.get("sin")
@@ -178,7 +178,7 @@ def tables(m: Exact, c: Case, dim: int) -> tuple[Tensor, Tensor, int, torch.dtyp
 
 
 def row_of(d: Drawn, across: bool = False) -> tuple[str, tuple[int, ...]]:
-    """Return the value of `Case.row`: the tensor name, and the dimensions that index its rows.
+    """Return the value of `Case.row`: the name of a tensor, and the dimensions that index its rows.
 
     A row is one head of a token. If a norm combines all heads of a token, a row is the whole token.
     """
@@ -209,7 +209,7 @@ def rope(m: Exact, t: SimpleNamespace, c: Case) -> list[Tensor]:
     return made
 
 
-# rope_1d
+# `rope_1d`: random calls, and the formula
 
 
 def draw_rope_1d(g: Draw) -> Case:
@@ -222,8 +222,8 @@ def draw_rope_1d(g: Draw) -> Case:
     if g.maybe(0.5):
         generator = torch.Generator("cpu").manual_seed(g.below(2**31))
         shape = (n.batches, n.tokens) if g.maybe(0.5) else (n.tokens,)
-        # Positions are at most 10^6, because the documented error bound (2^-23) holds for angles up to 10^6.
-        # An angle is a position times a frequency, and frequencies are at most 1.
+        # Positions are at most 10^6. An angle is a position times a frequency, and frequencies are at most 1.
+        # The documented error bound of 2^-23 holds only for angles up to 10^6.
         positions = torch.randint(0, g.pick(10, 1000, 100_000, 1_000_000), shape, generator=generator)
         dtype = g.pick(torch.int64, torch.int32, F32)
         positions = positions.to(dtype) - (0.25 if dtype == F32 else 0)
@@ -234,7 +234,8 @@ def draw_rope_1d(g: Draw) -> Case:
 
 
 def rope_1d(m: Exact, t: SimpleNamespace, c: Case) -> list[Tensor]:
-    """Rotate by positions. Frequencies and angles are float32, and sines and cosines have an error of 2^-23."""
+    """Rotate by token positions. Frequencies and angles are float32. Sines and cosines have an error of at
+    most 2^-23."""
     o, made = c.options, []
     for x in (t.q, t.k):
         if x is None:
@@ -254,7 +255,7 @@ def rope_1d(m: Exact, t: SimpleNamespace, c: Case) -> list[Tensor]:
     return made
 
 
-# rope_3d
+# `rope_3d`: random calls, and the formula
 
 
 def draw_rope_3d(g: Draw) -> Case:
@@ -293,7 +294,8 @@ def grid_angles(c: Case, dim: int, device: torch.device) -> Tensor:
 
 
 def ltx_angles(c: Case, dim: int) -> tuple[Tensor, int]:
-    """Return the float32 angles of LTX-Video, and how many leading columns of a token are not rotated."""
+    """Return the float32 angles of LTX-Video, and the number of leading columns of a token that are not
+    rotated."""
     theta, coordinates = c.options["theta"], c.options["coordinates"].float()
     steps = torch.linspace(math.log(1.0, theta), math.log(theta, theta), dim // 6, device=coordinates.device)
     angles = (theta**steps * math.pi / 2.0) * (coordinates.unsqueeze(-1) * 2 - 1)
@@ -301,7 +303,7 @@ def ltx_angles(c: Case, dim: int) -> tuple[Tensor, int]:
 
 
 def rope_3d(m: Exact, t: SimpleNamespace, c: Case) -> list[Tensor]:
-    """Rotate by the positions of a grid, or by coordinates. The cos and sin tables are float32 in every mode."""
+    """Rotate by grid positions or by coordinates. The cos and sin tables are float32 in every mode."""
     made = []
     for x in (t.q, t.k):
         if x is None:
@@ -320,7 +322,7 @@ def rope_3d(m: Exact, t: SimpleNamespace, c: Case) -> list[Tensor]:
     return made
 
 
-# qk_norm_rope
+# `qk_norm_rope`: random calls, and the formula
 
 NORMS = ("rms_norm", "layer_norm", "llama_rms_norm", "mochi_rms_norm", None)
 
@@ -336,7 +338,8 @@ def draw_qk(g: Draw) -> Case:
     else:
         options |= dict(mode=g.pick("exact", "fast"))
     kinds = g.pick(d.tensors["q"].dtype, F32), g.pick(d.tensors["q"].dtype, F32)
-    kinds = (kinds[0], kinds[0]) if norm == "llama_rms_norm" else kinds  # both are float32, or neither is
+    # the two weights are either both float32 or both in the dtype of x
+    kinds = (kinds[0], kinds[0]) if norm == "llama_rms_norm" else kinds
     weights = g.maybe(0.6) if norm is not None else False
     for name, heads, kind in (("q", n.heads, kinds[0]), ("k", n.kv_heads, kinds[1])):
         cols = heads * n.dim if options["across_heads"] else n.dim
@@ -353,7 +356,7 @@ def draw_qk(g: Draw) -> Case:
 def normalised(m: Exact, x: Tensor, weight: Tensor | None, bias: Tensor | None, kind: Any, c: Case) -> Tensor:
     """Return the norm over the last dimension.
 
-    In mode "exact", the norm is rounded at the same points as in the model's module.
+    In mode "exact", the norm is rounded after the same steps as in the model's module.
     """
     norm, eps, exact = c.options["norm"], c.options["eps"], c.options["mode"] == "exact"
     if norm is None:

@@ -40,8 +40,8 @@ def test_gated_table(name, dtype, device):
         sums = (first + bias[:cols], second + bias[cols:])
         check_exact(f(packed, bias=bias), eager(*sums), scale, f"{rows} x {cols} with a bias")
         assert torch.equal(f(packed, bias=bias), f(first, second, bias))
-        # The float64 reference does not round the threshold of fatrelu to the dtype of x, but oxiwarp does,
-        # so the results could differ.
+        # oxiwarp rounds the threshold of fatrelu to the dtype of x, but the float64 reference does not. The
+        # results could therefore differ, so fatrelu is not compared.
         if name != "fatrelu_and_mul":
             right = eager(first.double(), second.double())
             check_once(f(packed, mode="fast"), right, scale, f"{rows} x {cols}, fast")
@@ -57,7 +57,8 @@ def test_every_16_bit_value(name, dtype, device):
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
 @each_gated
 def test_gated_every_16_bit_value(name, dtype, device):
-    """Gated activations match torch for every 16-bit value of one operand and random values of the other operand."""
+    """Gated activations equal torch for every 16-bit value of one operand, combined with random values of
+    the other operand."""
     f, eager = GATED[name]
     x, other = every_16_bit_value(dtype, device), random((2**16,), dtype, device)
     for first, second in ((x, other), (other, x)):
@@ -141,8 +142,8 @@ def test_strided(cols, dtype, device):
 @PARAMETERS
 @pytest.mark.parametrize("cols", [40, 129, 2560])
 def test_batch_invariant(cols, dtype, device):
-    """A row's result has the same bits regardless of the number of rows in the tensor and of the row's
-    index."""
+    """The bits of a row's result do not depend on the number of rows in the tensor or on the index of the
+    row."""
     x, bias = random((1037, 2 * cols), dtype, device), random((2 * cols,), dtype, device, seed=1)
     for f in (lambda x: oxiwarp.geglu(x), lambda x: oxiwarp.geglu(x, bias=bias), lambda x: oxiwarp.gelu(x, bias)):
         y = f(x)
@@ -153,7 +154,8 @@ def test_batch_invariant(cols, dtype, device):
 
 @pytest.mark.parametrize(("rows", "cols"), [(16128, 8192), (8192, 14336), (300001, 7168)])
 def test_large(rows, cols, cuda):
-    """`gelu` and `geglu` equal torch bit for bit, at the benchmarks' shapes and for more than 2^31 elements."""
+    """`gelu` and `geglu` equal torch bit for bit, for the shapes of the benchmarks and for more than 2^31
+    elements."""
     if torch.cuda.mem_get_info()[0] < 8 * rows * cols:
         pytest.skip("needs more GPU memory")
     x = torch.empty(rows, cols, dtype=torch.bfloat16, device=cuda).normal_()

@@ -1,4 +1,5 @@
-"""Tests of the activations' gradients (compared with float64 autograd), compilation, meta tensors and bad input."""
+"""Tests of the activations' gradients against float64 autograd, with torch.compile, on meta tensors and
+for bad input."""
 
 import re
 
@@ -24,8 +25,8 @@ def gradients(f, inputs, dy):
 def check_gradients(ours, right, cols, what):
     """Check the gradients `ours` of oxiwarp against the float64 gradients `right`.
 
-    Elementwise gradients are rounded once. A bias gradient (one dimension) is a sum of rounded values, so its error
-    bound is one eps larger.
+    Elementwise gradients are rounded once. A bias gradient (a tensor with one dimension) is a sum of rounded
+    values, so its error bound is one eps larger.
     """
     for gradient, double in zip(ours, right, strict=True):
         assert gradient.dtype == ours[0].dtype and gradient.shape == double.shape
@@ -53,10 +54,10 @@ def test_gradients(cols, name, dtype, device):
 @pytest.mark.parametrize("mode", ["exact", "fast"])
 @pytest.mark.parametrize("name", [*ACTIVATIONS, *GATED])
 def test_results_with_a_gradient_are_those_without(name, mode, dtype, device):
-    """In each mode, a call that records a gradient gives the same bits as a call that records none.
+    """In each mode, a call that records a gradient gives the same bits as a call that records no gradient.
 
-    The test also checks that the 16-bit results of `gelu_quick` differ between the modes "exact" and "fast".
-    They differ because mode "fast" rounds only once.
+    The test also checks that the 16-bit results of `gelu_quick` in mode "exact" differ from the results in
+    mode "fast". Mode "fast" rounds only once.
     """
     f, x = (GATED[name][0] if name in GATED else getattr(oxiwarp, name)), random((64, 128), dtype, device)
     y = f(x, mode=mode)

@@ -1,4 +1,4 @@
-"""Tests of `oxiwarp.ada_norm` and `ada_norm_pair`: compared with float64, diffusers and the bits of eager torch."""
+"""Tests of `oxiwarp.ada_norm` and `ada_norm_pair` against float64, diffusers, and the bits of eager torch."""
 
 import functools
 
@@ -13,8 +13,8 @@ import oxiwarp
 
 DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 NORM = pytest.mark.parametrize("norm", NORMS)
-# Keyword arguments of the function `make`. They select the optional operands; `single` makes every operand
-# except x float32.
+# Keyword arguments of the helper function `make`. They select the optional operands. The option `single`
+# makes every operand except x float32.
 VARIANTS = [
     dict(),
     dict(shift=False),
@@ -107,7 +107,10 @@ def test_forms(cols, form, norm, dtype, device):
 
 @DTYPE
 def test_modes_differ(dtype, device):
-    """Mode "exact" rounds after each step and mode "fast" once, so the modes differ in 16 bits but not in float32."""
+    """In 16 bits, the results of the modes "exact" and "fast" differ. In float32, they are equal.
+
+    Mode "exact" rounds after each step, and mode "fast" rounds once.
+    """
     shape = (2, 16, 640)
     x, operands = random(shape, dtype, device), make("batch", shape, dtype, device)
     exact, fast = (oxiwarp.ada_norm(x, **operands, mode=mode) for mode in ("exact", "fast"))
@@ -202,9 +205,10 @@ def test_pair_is_two(cols, norm, dtype, device):
 
 
 def module_of_diffusers(name, *arguments, device, **options):
-    """Return a module of the diffusers norm class `name`, with identities as its projection and its SiLU.
+    """Return a module of the diffusers norm class `name`, whose projection and SiLU are replaced by
+    identities.
 
-    The caller therefore passes the projected embedding.
+    The caller therefore passes an embedding that is already projected.
     """
     modules = pytest.importorskip("diffusers.models.normalization")
     with device:
@@ -223,7 +227,7 @@ def test_modules_of_diffusers(cols, dtype, device):
     x = random((2, 16, cols), dtype, device) + 0.5
     emb = random((2, 9 * cols), dtype, device, 1, 0.3)
     shift, scale, *_, shift2, scale2, _ = (part[:, None] for part in emb.chunk(9, dim=1))
-    meta = torch.device("meta")  # a norm without parameters
+    meta = torch.device("meta")  # the module's norm has no parameters
     module = module_of_diffusers("SD35AdaLayerNormZeroX", cols, device=meta)
     right = module(x.double(), emb.double())
     own = module(x, emb)
@@ -258,7 +262,8 @@ def test_continuous_of_diffusers(norm, dtype, device):
 
 @pytest.mark.parametrize(("rows", "columns"), [(16, 128), (16, 1536), (17, 8128), (777, 132), (4096, 3072)])
 def test_rms_norm_adds_as_torch(rows, columns, cuda):
-    """From 16 rows on, an RMSNorm of 128 to 8128 columns has the bits of torch's operators on a GPU."""
+    """If the input has 16 rows or more, an RMSNorm of 128 to 8128 columns has the bits of torch's
+    operators on a GPU."""
     x, scale, shift = (
         random((rows, columns), F32, cuda),
         random((columns,), F32, cuda, 1),

@@ -25,9 +25,9 @@ def heads(sizes, dtype, device, seed=0):
 def sdpa(q, k, v, *, mask=None, scale=None, dtype=None):
     """Compute `F.scaled_dot_product_attention` of `[B, S, H, D]` tensors, in `dtype` if it is given.
 
-    This function avoids faults of torch 2.11 on an H200. FlashAttention-2 fails on unaligned rows, so the inputs are
-    copied to contiguous tensors. cuDNN fails on masks that are broadcast along the keys, and reads float32 masks as
-    16-bit values, so it is disabled.
+    This function avoids two faults of torch 2.11 on an H200. FlashAttention-2 fails on unaligned rows, so the
+    inputs are copied to contiguous tensors. cuDNN fails on masks that are broadcast along the keys, and reads
+    float32 masks as 16-bit values, so cuDNN is disabled.
     """
     q, k, v = (x.transpose(1, 2).to(dtype or x.dtype, copy=True).contiguous() for x in (q, k, v))
     if mask is not None:
@@ -38,9 +38,9 @@ def sdpa(q, k, v, *, mask=None, scale=None, dtype=None):
 
 
 def check(q, k, v, *, seen=None, **options):
-    """Check that the error of `oxiwarp.attention` is at most twice the error of torch, and return the result.
+    """Check that the error of `oxiwarp.attention` is at most twice torch's error. Return the result.
 
-    `seen` is a boolean mask for torch, with the same effect as the options `causal` and `window` of
+    `seen` is a boolean mask for torch. It has the same effect as the options `causal` and `window` of
     `oxiwarp.attention`.
     """
     y = oxiwarp.attention(q, k, v, **options)
@@ -123,9 +123,10 @@ def test_rows_that_see_nothing(device):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("queries", [1, 70], ids=["by query", "by key"])
 def test_rows_hidden_by_finite_masks(queries, dtype, hidden, device):
-    """If a finite mask value, such as -1e9, hides all keys of a query, the result is the mean of all rows of `v`.
+    """If a finite mask value, such as -1e9, hides all keys of a query, the result is the mean of all rows of
+    `v`.
 
-    torch gives the same result. Such a query adds nothing to any gradient.
+    torch gives the same result. A query without visible keys adds nothing to any gradient.
     """
     hidden = torch.finfo(dtype).min if hidden == "minimum" else hidden
     q, k, v = (x.requires_grad_() for x in heads((2, 70, 40, 2, 1, 64), torch.bfloat16, device))
@@ -147,7 +148,7 @@ def test_rows_hidden_by_finite_masks(queries, dtype, hidden, device):
 @pytest.mark.parametrize("scale", [1e-38, 1e-40])
 @pytest.mark.parametrize("queries", [1, 70])
 def test_tiny_scales(scale, queries, device):
-    """A scale of 1e-38 or less acts like a scale of 0: every key has the same attention probability."""
+    """With a scale of 1e-38 or less, every key has the same attention probability, as with a scale of 0."""
     q, k, v = heads((1, queries, 1100, 2, 2, 64), torch.bfloat16, device)
     y, lse = oxiwarp.attention(q, k, v, scale=scale, return_lse=True)
     assert torch.equal(y, oxiwarp.attention(q, k, v, scale=0.0))

@@ -1,4 +1,5 @@
-"""Tests of the accuracy of `oxiwarp.attention`: on difficult inputs, its error is about that of FlashAttention-2."""
+"""Tests that the error of `oxiwarp.attention` is about the error of FlashAttention-2, for difficult
+inputs."""
 
 import dataclasses
 import math
@@ -33,11 +34,12 @@ LIMIT, OF_TORCHS = 1.02, 1.05
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("kind", INPUTS)
 def test_error(kind, sizes, dtype, device):
-    """The error is at most 1.02 times that of FlashAttention-2's algorithm, and 1.05 times that of torch's kernel.
+    """The error is at most 1.02 times the error of FlashAttention-2's algorithm, and 1.05 times the error of
+    torch's kernel.
 
-    Some inputs have rows in which few keys have nearly all the probability. Such rows reveal a kernel that subtracts
-    less than the row maximum. With the true maximum, the largest unnormalized probability is exp(0) = 1, which has no
-    rounding error.
+    In some inputs, a few keys have nearly all the probability of a row. They reveal a kernel that subtracts a
+    value smaller than the row maximum. If the kernel subtracts the maximum, the largest unnormalized
+    probability is exp(0) = 1, which has no rounding error.
     """
     if device.type == "cpu" and sizes[0] == 16:
         sizes = (4, *sizes[1:])  # the batch size does not change the kernel, and the CPU executor is slow
@@ -78,13 +80,15 @@ def test_rows_that_see_nothing(dim, device):
         hidden = hidden.expand(2, 2, 130, 1)[..., 0]
         assert torch.equal(lse == -torch.inf, hidden), f"{list(options)}: lse"
         assert torch.equal((y == 0).all(-1).transpose(1, 2), hidden), list(options)
-        assert not dq.transpose(1, 2)[hidden].any(), list(options)  # dq is also 0 for a query with one key
+        # dq is also 0 for a query with only one key
+        assert not dq.transpose(1, 2)[hidden].any(), list(options)
         assert all(x.isfinite().all() for x in (y, dq, *others))
 
 
 @pytest.mark.parametrize("queries", [1, 128])
 def test_older_gpus(queries, cuda):
-    """On sm_75, `attention` has no kernel, and the error names torch's function as the replacement."""
+    """On sm_75, `attention` has no kernel and raises an error. The error names torch's function as a
+    replacement."""
     said = fresh(
         f"q, k = (torch.randn(1, n, 2, 64, device='cuda', dtype=torch.half) for n in ({queries}, 1100))\n"
         "try:\n    oxiwarp.attention(q, k, k)\nexcept RuntimeError as error:\n    print(error)\n",
@@ -95,9 +99,11 @@ def test_older_gpus(queries, cuda):
 
 @pytest.mark.parametrize("kind", INPUTS)
 def test_bench(kind, device, capsys):
-    """The attention benchmark reports no excessive error, and names every provider (library) that cannot run here.
+    """The attention benchmark finds no excessive error. It prints the name of every implementation that
+    cannot run here.
 
-    On a GPU, the test uses the large sizes of the benchmark, because the error of few values varies by up to 5 %.
+    On a GPU, the test uses the large sizes of the benchmark. With only a few values, the error varies by up
+    to 5 %.
     """
     rows = bench.accuracy(kind, bench.ACCURACY_SIZES[0] if device.type == "cuda" else SIZES[0], device)
     missing = [name for name in (bench.OURS, bench.CUDNN, "FlashAttention-2") if name not in {x.provider for x in rows}]

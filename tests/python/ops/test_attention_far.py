@@ -1,4 +1,5 @@
-"""Tests of `oxiwarp.attention` on tensors that span more than 2^31 elements: 32-bit offsets would overflow."""
+"""Tests of `oxiwarp.attention` on tensors that span more than 2^31 elements, for which 32-bit offsets
+would overflow."""
 
 import pytest
 import torch
@@ -16,7 +17,8 @@ GIB = 2**30
 def storage(request):
     """Return a bfloat16 buffer of more than 2^32 elements.
 
-    The tests touch few memory pages of the buffer, so it needs little CPU memory. A GPU allocates the whole buffer.
+    The tests access only a few memory pages of the buffer, so it needs little CPU memory. On a GPU, the whole
+    buffer is allocated.
     """
     if request.param == "cuda" and (not torch.cuda.is_available() or torch.cuda.mem_get_info()[0] < 12 * GIB):
         pytest.skip("no CUDA device with 12 GiB free")
@@ -29,8 +31,8 @@ def storage(request):
 def spread(tensors, storage, dim):
     """Yield a copy of each tensor in `storage`, with a large stride in dimension `dim`.
 
-    The first and the last index of `dim` are 2^31 elements apart. Each copy lies in the gaps between the elements of
-    the other copies.
+    The elements with the first and the last index of `dim` are 2^31 elements apart. Each copy lies in the
+    gaps between the elements of the other copies.
     """
     at = 0
     for x in tensors:
@@ -60,7 +62,8 @@ def test_far(sizes, dim, storage):
     inputs = heads(sizes, torch.bfloat16, storage.device)
     dy = random(inputs[0].shape, torch.bfloat16, storage.device, seed=9)
     *far, far_dy = spread([*inputs, dy], storage, dim)
-    (out,) = spread([torch.zeros_like(dy)], storage[FAR + 2**22 :], dim)  # not between elements of inputs
+    # `out` does not lie between elements of the inputs
+    (out,) = spread([torch.zeros_like(dy)], storage[FAR + 2**22 :], dim)
     assert all((x.shape[dim] - 1) * x.stride(dim) >= FAR for x in (*far, out, far_dy))
     right = oxiwarp.attention(*inputs)
     assert same(oxiwarp.attention(*far, return_lse=True), oxiwarp.attention(*inputs, return_lse=True))

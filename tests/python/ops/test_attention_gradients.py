@@ -1,6 +1,6 @@
-"""Tests of the gradient of `oxiwarp.attention`, compared with float64.
+"""Tests of the gradient of `oxiwarp.attention` against float64.
 
-Further tests compare it bit for bit with other calls, for example with one call per sequence.
+Further tests compare the gradient bit for bit with other calls, for example with one call per sequence.
 """
 
 import pytest
@@ -27,7 +27,8 @@ def formula(q, k, v, *, mask=None, seen=None, scale=None, softcap=None):
 
 
 def gradients(inputs, dy, call=oxiwarp.attention, **options):
-    """Return the gradients of `call` with respect to detached copies of `inputs`."""
+    """Return the gradients of `call` with respect to its inputs. The inputs are detached copies of
+    `inputs`."""
     leaves = [x.detach().requires_grad_() for x in inputs]
     with torch.enable_grad():
         return torch.autograd.grad(call(*leaves, **options), leaves, dy)
@@ -76,7 +77,8 @@ def test_gradients_in_the_other_layout(device):
     assert all(torch.equal(a, b) for a, b in zip(own, right, strict=True))
 
 
-LENGTHS = ((3, 10), (0, 4), (40, 40), (7, 0), (0, 0), (33, 150), (20, 3))  # queries and keys per packed sequence
+# numbers of queries and keys of each packed sequence
+LENGTHS = ((3, 10), (0, 4), (40, 40), (7, 0), (0, 0), (33, 150), (20, 3))
 
 
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": (9, 2)}, {"softcap": 2.0, "scale": 0.3}], ids=str)
@@ -84,8 +86,8 @@ LENGTHS = ((3, 10), (0, 4), (40, 40), (7, 0), (0, 0), (33, 150), (20, 3))  # que
 def test_packed_gradients(layout, options, device):
     """The gradients of packed sequences equal the gradients of one call per sequence, bit for bit.
 
-    The Hopper kernels give different bits and do not take packed sequences. Every sequence has fewer than 64 queries,
-    so that the separate calls do not use the Hopper kernels either.
+    The Hopper kernels give different bits and do not accept packed sequences. The separate calls must not use
+    them, so every sequence has fewer than 64 queries.
     """
     starts = [torch.tensor([0, *lengths]).cumsum(0).to(device, torch.int32) for lengths in zip(*LENGTHS, strict=True)]
     queries, keys = (int(x[-1]) for x in starts)
@@ -117,9 +119,11 @@ def test_packed_gradients(layout, options, device):
     ids=str,
 )
 def test_batches_and_repetition(sizes, device):
-    """Results and gradients of a batch element have the same bits with and without other elements in the batch."""
+    """The results and gradients of a batch element have the same bits if the batch has no other elements."""
     if device.type == "cpu" and sizes[4] == 2:
-        sizes = (*sizes[:3], 2, 1, sizes[5])  # as many queries per key head; the CPU executor is slow
+        # the number of queries per key head is unchanged; with fewer heads, the slow CPU executor needs less
+        # time
+        sizes = (*sizes[:3], 2, 1, sizes[5])
     inputs = heads(sizes, torch.bfloat16, device)
     dy = random(inputs[0].shape, torch.bfloat16, device, seed=9)
     for options in ({}, {"causal": True}):

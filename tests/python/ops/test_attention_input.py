@@ -39,7 +39,8 @@ def cases(device):
 
 
 def test_other_layout(device):
-    """An error and a warning name the other layout if the shapes are valid in it, or look like it."""
+    """If the shapes are valid in the other layout, the error names this layout. If the shapes look like
+    the other layout, `attention` prints a warning that names it."""
     q, k, v = (torch.zeros(1, heads, 300, 16, dtype=torch.bfloat16, device=device) for heads in (4, 2, 2))
     with pytest.raises(RuntimeError, match="the shapes are valid with layout='bhsd'$"):
         oxiwarp.attention(q[:, :, :5], k, v)
@@ -178,7 +179,7 @@ def test_bad_starts(device):
 
 
 def test_odd_options(device):
-    """`attention` accepts windows of any size, and scales that are Python or numpy numbers."""
+    """`attention` accepts windows of any size. A scale may be a Python or numpy number."""
     q, k, v = heads((1, 6, 9, 1, 1, 64), torch.bfloat16, device)
     y = oxiwarp.attention(q, k, v)
     for window in (9, 2**31 - 1, 2**31, 2**63, 2**100, (2**64, None), [9, 9], (None, None)):

@@ -1,8 +1,8 @@
 """Tests of `oxiwarp.attention` on tensors at any address, with rows and masks of any stride.
 
-Kernels copy 16 bytes at a time if base address and strides are multiples of 16 bytes. The Hopper kernels take only such
-aligned tensors, with 64 queries or more. The tests therefore use 70 queries for the Hopper kernels and 6 queries for
-the other kernels.
+Kernels copy 16 bytes at a time if base address and strides are multiples of 16 bytes. The Hopper kernels
+accept only such aligned tensors, with 64 queries or more. The tests therefore use 70 queries for the Hopper
+kernels and 6 queries for the other kernels.
 """
 
 import pytest
@@ -16,7 +16,8 @@ DTYPE = torch.bfloat16
 
 
 def moved(x, offset, gap=0):
-    """Copy `x` to a buffer of NaN: `offset` elements before the first row, `gap` elements after each row."""
+    """Copy `x` to a buffer of NaN. The copy starts after `offset` elements, and each row is followed by
+    `gap` elements."""
     wide = x.new_full((offset + x.shape[:-1].numel() * (x.shape[-1] + gap),), torch.nan)
     y = wide[offset:].view(*x.shape[:-1], x.shape[-1] + gap)[..., : x.shape[-1]]
     return y.copy_(x)
@@ -25,7 +26,8 @@ def moved(x, offset, gap=0):
 @pytest.mark.parametrize("queries", [6, 70])
 @pytest.mark.parametrize("dim", [64, 72, 128])
 def test_offsets(dim, queries, device):
-    """Each of q, k and v may start at any element of a buffer. Only offsets 0 and 8 (16 bytes) are aligned."""
+    """Each of q, k and v may start at any element of a buffer. Only the offsets 0 and 8 elements (16
+    bytes) are aligned."""
     q, k, v = heads((2, queries, 40, 2, 1, dim), DTYPE, device)
     for offset in range(9):
         check(moved(q, offset), k, v)
@@ -35,7 +37,8 @@ def test_offsets(dim, queries, device):
 
 @pytest.mark.parametrize("queries", [6, 70])
 def test_strides(queries, device):
-    """With an aligned base address, the strides of rows, heads and batches need not be multiples of 16 bytes."""
+    """If the base address is aligned, the strides of rows, heads and batches need not be multiples of 16
+    bytes."""
     q, k, v = heads((2, queries, 40, 2, 1, 64), DTYPE, device)
     for gap in (1, 2, 4, 8):
         check(moved(q, 0, gap), k, v)
@@ -67,7 +70,7 @@ def test_masks(kind, queries, device):
 
 
 def test_gradients_of_any_layout(device):
-    """Inputs and incoming gradient may be unaligned, and the incoming gradient may be an expanded scalar."""
+    """Inputs and incoming gradient may be unaligned. The incoming gradient may also be an expanded scalar."""
     inputs = heads((2, 6, 40, 2, 1, 64), DTYPE, device)
     dy = random((2, 6, 2, 64), DTYPE, device, seed=9)
 
@@ -89,7 +92,8 @@ def test_gradients_of_any_layout(device):
 def test_few_queries_and_many_keys(device):
     """With few queries and many keys, unaligned tensors give accurate results.
 
-    For these sizes, the kernels split the keys among blocks (split-KV), but only if the tensors are aligned.
+    For such sizes, the kernels split the keys among blocks (split-KV) if the tensors are aligned. For
+    unaligned tensors, they do not split the keys.
     """
     q, k, v = heads((1, 1, 1100, 4, 2, 64), DTYPE, device)
     right = sdpa(q, k, v, dtype=torch.float64)

@@ -48,7 +48,7 @@ def test_into_a_buffer(sizes, heads_first, device):
         assert oxiwarp.attention(*inputs, out=place, **options) is place
         assert torch.equal(place, right), after
         assert wide[..., q.shape[2] * q.shape[3] :].isnan().all()
-    for after in (1, 4):  # unaligned: another kernel, with other last bits
+    for after in (1, 4):  # an unaligned `out` uses another kernel, whose last bits differ
         wide, place = beside(q, after, heads_first)
         oxiwarp.attention(*inputs, out=place, **options)
         torch.testing.assert_close(place, right, rtol=0.02, atol=0.02)

@@ -1,4 +1,5 @@
-"""Tests of bad input to the operators: the error is clear, no output is written, and later calls still work."""
+"""Tests of bad input to the operators. The error is clear, no output is written, and later calls still
+work."""
 
 import contextlib
 import gc
@@ -17,9 +18,10 @@ F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
 
 def refused(call, message, *, error=RuntimeError, outputs=(), device=None):
-    """Check that `call` raises `error`, whose first line matches `message`, and does not write to `outputs`.
+    """Check that `call` raises `error`, that its first line matches `message`, and that `outputs` are not
+    written.
 
-    A valid call on `device` must give the right result afterwards.
+    A valid call on `device` must give the correct result afterwards.
     """
     before = [output.clone() for output in outputs]
     with pytest.raises(error) as caught:
@@ -111,7 +113,7 @@ def test_columns_not_contiguous(device):
 def test_contiguous_hint(device):
     """If a tensor must be contiguous, the error names the call that makes the tensor contiguous.
 
-    Outputs are not copied.
+    For the argument `out`, the error names no such call.
     """
     x = random((8, 8), F32, device)
     q = random((1, 8, 2, 8), BF16, device)
@@ -165,10 +167,10 @@ def test_eps(eps, device):
 
 
 def test_two_layouts(device):
-    """Two tensors are rejected if no pair of nested loops can address the rows of both tensors.
+    """Two tensors are rejected if two nested loops over rows cannot address the rows of both tensors.
 
-    A kernel has one stride between groups of rows and one within a group. Here the rows of `x` form 12 groups of 5, and
-    the rows of `other` form 4 groups of 15.
+    A kernel has one stride between groups of rows and one stride within a group. Here the rows of `x` form 12
+    groups of 5, and the rows of `other` form 4 groups of 15.
     """
     x, other = random((4, 3, 10, 8), F32, device)[:, :, :5], random((4, 6, 5, 8), F32, device, 1)[:, :3]
     text = (
@@ -193,7 +195,7 @@ def test_two_layouts(device):
 def test_weight_dtypes(device):
     """A weight must be float32 or have the dtype of `x`.
 
-    If `x` is float32, both permitted dtypes are equal, so the error names only f32.
+    If `x` is float32, the two permitted dtypes are equal, so the error names only f32.
     """
     for dtype, expected in ((F32, "f32$"), (F16, r"f16 \(as x\) or f32$")):
         for where in (device, torch.device("meta")):
@@ -227,7 +229,7 @@ def test_layout(layout):
 def test_meta():
     """Meta tensors give meta results, and cannot be combined with CPU tensors.
 
-    The fake kernels reject the same arguments as the kernels.
+    The fake (meta) kernels reject the same arguments as the real kernels.
     """
     x = torch.empty(3, 8, device="meta", dtype=BF16)
     y, total = oxiwarp.add_rms_norm(x, x, x[0])
@@ -307,7 +309,8 @@ def resident():
 
 
 def test_nothing_leaks():
-    """Arguments and results of valid and invalid calls are freed at once, without the garbage collector."""
+    """The arguments and results of valid and invalid calls are freed at once, even if the garbage
+    collector does not run."""
 
     def calls():
         x, weight, out = torch.ones(16, 65536), torch.ones(65536), torch.ones(16, 65536)
@@ -351,7 +354,8 @@ def test_not_tensors():
 
 
 def test_shared_operators_name_the_function():
-    """The error names the public function that was called, even if several functions share one torch operator."""
+    """If several public functions share one torch operator, the error names the public function that was
+    called."""
     x = torch.ones(2, 8)
     refused(lambda: oxiwarp.gelu(x.double()), "^gelu: x is float64")
     refused(lambda: oxiwarp.silu_and_mul(x, x, out=x), "^silu_and_mul: out overlaps")
@@ -407,7 +411,7 @@ def test_windows_of_numpys_integers():
 def test_a_rotation_without_tables(device):
     """The torch operators `rope` and `rope_pair` raise an error if the cos and sin tables are missing.
 
-    A schema cannot express this, because it declares the tables as optional.
+    A schema cannot express that tables are required, because it declares them as optional.
     """
     for where in (device, "meta"):
         q = torch.ones(1, 2, 1, 8, device=where)

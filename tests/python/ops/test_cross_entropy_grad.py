@@ -1,4 +1,4 @@
-"""Tests of the gradient of `oxiwarp.cross_entropy`: compared with float64 and torch."""
+"""Tests of the gradient of `oxiwarp.cross_entropy` against float64 and torch."""
 
 import pytest
 import torch
@@ -24,7 +24,8 @@ def test_gradient(shape, dtype, options, device):
     assert ours.dtype == dtype and ours.shape == logits.shape
     largest = right.abs().amax(-1, keepdim=True).clamp_min(1e-30)
     off, torch_off = ((value.double() - right).abs() / largest for value in (ours, own))
-    units = 4 if dtype == torch.float32 else 2  # `lse` is stored in float32: near 8, rounding adds 2 eps
+    # `lse` (log-sum-exp) is stored in float32. If it is near 8, its rounding adds 2 eps.
+    units = 4 if dtype == torch.float32 else 2
     assert off.max() <= 2 * torch_off.max() + units * torch.finfo(dtype).eps, f"{off.max():.2e}, {torch_off.max():.2e}"
 
 

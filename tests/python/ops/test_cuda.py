@@ -20,7 +20,8 @@ def data(cuda):
 
 
 def test_side_stream(data):
-    """An operator runs its kernel on torch's current stream, after earlier work. The call does not block the CPU."""
+    """An operator runs its kernel on torch's current stream, after earlier kernels. The call does not
+    block the CPU."""
     x, weight, expected = data
     stream = torch.cuda.Stream()
     late = torch.zeros_like(x)
@@ -70,7 +71,7 @@ def test_graph_of_patched_model(cuda):
 
 
 def test_errors_in_capture(data):
-    """A call that raises an error inside a capture does not break the capture."""
+    """A call that raises an error during a CUDA graph capture does not invalidate the capture."""
     x, weight, expected = data
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -102,7 +103,7 @@ def fresh(code, **environment):
 def test_first_call_in_capture(cuda):
     """The first call of an operator may be inside a CUDA graph capture.
 
-    This call loads a CUDA module, which must not invalidate the capture.
+    This call loads a CUDA module. Loading the module must not invalidate the capture.
     """
     fresh(
         "g = torch.cuda.CUDAGraph()\n"
@@ -126,7 +127,8 @@ def test_first_call_in_a_thread(cuda):
 
 
 def test_first_call_on_a_device_without_context(cuda):
-    """Like torch, oxiwarp uses the primary context of the GPU, even if oxiwarp initializes CUDA before torch does."""
+    """oxiwarp uses the primary context of the GPU, as torch does, even if oxiwarp initializes CUDA before
+    torch."""
     fresh("from oxiwarp import _native\nassert _native.devices()[0]['ptx']\nright(oxiwarp.rms_norm(x, w))")
 
 
@@ -185,14 +187,14 @@ def test_threads_and_streams(data):
 def test_executor_agrees(dtype, cuda):
     """The CPU executor and the GPU run the same `rms_norm` kernel, but the GPU's rsqrt is approximate.
 
-    In float32 (eps = 2^-23), the results may differ by 3.57 eps. The GPU's rsqrt contributes 1.07 eps (2^-22.9), and
-    the executor's correctly rounded rsqrt 0.5 eps. On each device, two products are also rounded, with 0.5 eps per
-    rounding.
+    In float32 (eps = 2^-23), the results may differ by 3.57 eps. The GPU's rsqrt contributes 1.07 eps
+    (2^-22.9), and the executor's correctly rounded rsqrt 0.5 eps. Each device also rounds two products, and
+    each rounding contributes 0.5 eps.
 
-    In 16 bits, the float32 difference seldom changes a rounded value. If it does, the value changes by one unit in the
-    last place, at most eps. The product with the weight has the same relative change, and both devices round this
-    product. The total, relative to the exact product, is eps + (2 + eps) * eps / 2. Relative to the rounded product,
-    this is below 2 * eps * (1 + eps).
+    In 16 bits, the float32 difference seldom changes the rounded norm. If it does, the norm changes by one
+    unit in the last place, at most eps. The product of norm and weight has the same relative change. Both
+    devices round this product. The total difference, relative to the exact product, is eps + (2 + eps) * eps
+    / 2. Relative to the rounded product, it is below 2 * eps * (1 + eps).
     """
     info = torch.finfo(dtype)
     bound = 3.6 * info.eps if dtype == torch.float32 else 2 * info.eps * (1 + info.eps)

@@ -1,8 +1,9 @@
-"""Tests of overlapping launches (programmatic dependent launch): a kernel reads what earlier kernels wrote.
+"""Tests of overlapping launches (programmatic dependent launch). A kernel must read what earlier kernels
+wrote.
 
-Each test runs in a new process, because `OXIWARP_OVERLAP` is read only once per process. The launches are in CUDA
-graphs. Each launch has so few rows that its blocks and those of the next launch fit on the GPU together. The inputs
-change with each replay, so that a read that is too early gives a wrong result.
+Each test runs in a new process, because `OXIWARP_OVERLAP` is read only once per process. The launches are in
+CUDA graphs. Each launch has few rows, so that its blocks and the blocks of the next launch fit on the GPU
+together. The inputs change with each replay, so that a read that is too early gives a wrong result.
 """
 
 import os
@@ -28,9 +29,9 @@ def test_overlap(name, cuda):
 def steps(device, shape=SHAPE):
     """Return a dict of functions, each of which runs one operator on a tensor.
 
-    The result has as many elements as the tensor, so that calls can be chained. If an operator has several
-    results, the dict has a second function for it, which returns the last result. Operators whose results
-    have other sizes, for example a loss, are left out.
+    The result of each function has as many elements as the tensor, so the result can be the input of another
+    function. If an operator has several results, a second function returns the last result. An operator is
+    left out if its results have other sizes, for example if it computes a loss.
     """
     others, made = Operands(torch.zeros(shape, dtype=torch.bfloat16, device=device)), {}
     like = torch.zeros(shape, dtype=torch.bfloat16, device="meta")
@@ -62,9 +63,10 @@ def pairs(calls, x, wait):
 
 
 def in_turns(calls, x, wait):
-    """Run `rope` 300 times, each time on the previous result.
+    """Run `rope` 300 times, each time on the result of the previous call.
 
-    A CUDA graph reuses few buffers for these results, so each launch overwrites a buffer that an earlier launch read.
+    A CUDA graph reuses few buffers for these results, so each launch overwrites a buffer that an earlier
+    launch read.
     """
     for _ in range(300):
         x = calls["rope"](x)
@@ -73,7 +75,7 @@ def in_turns(calls, x, wait):
 
 
 def forks(calls, x, wait):
-    """Run kernels after a copy, after a fill, and after two branches of a CUDA graph join.
+    """Run kernels after a copy, after a fill, and after the point where two branches of a CUDA graph join.
 
     One of the branches ends with a copy.
     """
@@ -98,7 +100,8 @@ def forks(calls, x, wait):
 def check(sequence):
     """Check a CUDA graph of `sequence`, replayed with new inputs, against calls that synchronize after each kernel."""
     static, graph = torch.zeros(SHAPE, device="cuda", dtype=torch.bfloat16), torch.cuda.CUDAGraph()
-    calls = steps(static.device)  # copies operands from the CPU; a graph capture would not allow this
+    # This call copies operands from the CPU, which a graph capture does not allow.
+    calls = steps(static.device)
     sequence(calls, static, torch.cuda.synchronize)  # loads the kernels before the capture
     with torch.cuda.graph(graph):
         results = sequence(calls, static, nothing)

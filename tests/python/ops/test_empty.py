@@ -12,8 +12,8 @@ import oxiwarp
 def test_gradients(name, device):
     """The backward pass accepts the incoming gradient that `sum()` gives for a result without elements.
 
-    This gradient is an expanded tensor. Its strides are 0 even after `contiguous()`, because it has no
-    elements.
+    This gradient is an expanded tensor with strides of 0. `contiguous()` does not change the strides, because
+    the gradient has no elements.
     """
     call, x = call_of(name, device)
     x = x[:0].clone().requires_grad_()
@@ -30,7 +30,7 @@ def test_strides(name, device):
 
 
 def test_patched_norm(device):
-    """A patched norm and its gradient accept an empty input, as in a mixture of experts whose expert gets no
+    """A patched norm and its gradient accept an empty input. In a mixture of experts, an expert may get no
     tokens."""
     module = nn.RMSNorm(64, eps=1e-6).to(device)
     oxiwarp.patch(module, cpu_kernels=True)

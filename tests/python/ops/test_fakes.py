@@ -19,7 +19,7 @@ OPS = torch.ops.oxiwarp
 
 
 class On:
-    """Operands of the cases on one device."""
+    """Operands of the test calls, all on one device."""
 
     def __init__(self, device: str):
         self.x, self.heads = (random(shape, F32, device) for shape in ((3, 8), (2, 6, 3, 16)))
@@ -116,15 +116,16 @@ def test_the_same_for_each_role(name, device):
     error.
 
     There is one exception. A changed first operand, or a changed shape of rows or heads, makes several
-    operands wrong. Both kernels then raise an error, but may name different operands, because the two kernels
-    check the operands in different orders.
+    operands invalid. Both kernels then raise an error, but the errors may name different operands. The two
+    kernels check the operands in different orders.
     """
     form, wrong = FORMS[name], []
     x = random((3, 4, 16), form.info.dtypes[0], device)
     for operand, what, arguments in bad_calls(form, x):
         fakes = {key: t.to("meta") if isinstance(t, torch.Tensor) else t for key, t in arguments.items()}
         real, fake = outcome(form, arguments), outcome(form, fakes)
-        if "target of row" in real:  # the kernel rejects a value, but a fake kernel has no values
+        # the kernel rejects a value of the tensor, but a meta tensor has no values
+        if "target of row" in real:
             continue
         shape = form.info.roles.get(operand) in (Role.ROWS, Role.HEADS) and not what.startswith("as ")
         several = shape or operand == form.info.first

@@ -1,6 +1,7 @@
 """Tests of the fuzzer, which calls operators with random arguments, and tests that use the fuzzer.
 
-Public operators must give right results, and the fuzzer must find intentionally wrong operators.
+Public operators must give correct results in the fuzzer. If an operator is intentionally wrong, the fuzzer
+must detect it.
 """
 
 import inspect
@@ -17,7 +18,7 @@ from oxiwarp import ops
 
 # Each run has a new seed. CI uses a fixed seed, because a new random case must not fail an unrelated change.
 SEED = int(os.environ.get("OXIWARP_SEED", 0 if os.environ.get("CI") else random.randrange(2**31)))
-MUTANT_CASES = 150  # a wrong operator must fail in at least one of this many random cases
+MUTANT_CASES = 150  # The fuzzer must detect each wrong operator within this many random cases.
 
 
 def test_every_operator_has_a_generator():
@@ -38,7 +39,8 @@ def test_random_calls(name, device):
 
 
 def test_cases_repeat():
-    """A random case has the same arguments and results if it runs again, or if its recorded choices are replayed."""
+    """A random case has the same arguments and results if it runs again, and if its recorded random
+    choices are replayed."""
     operator, key = fuzz.OPERATORS["rms_norm"], fuzz.key_of("rms_norm", 3, 5)
     first, again = fuzz.run_case(operator, key), fuzz.run_case(operator, key)
     replayed = fuzz.run_case(operator, key, first.choices)
@@ -47,8 +49,8 @@ def test_cases_repeat():
         assert torch.equal(other.case.tensors["x"], first.case.tensors["x"])
 
 
-# The following functions make wrong operators. Each wrong operator takes the right operator and its
-# arguments, and returns a wrong result.
+# The following functions make intentionally wrong operators. Each wrong operator takes the correct operator
+# and its arguments, and returns a wrong result.
 
 
 def first_result(change):
@@ -203,7 +205,7 @@ MUTANTS = {
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_the_fuzzer_notices(mutant, monkeypatch):
-    """Each wrong operator fails in one of `MUTANT_CASES` random cases."""
+    """For each intentionally wrong operator, at least one of `MUTANT_CASES` random cases fails."""
     name, wrong = MUTANTS[mutant]
     right = getattr(oxiwarp, name)
 
@@ -220,8 +222,8 @@ def test_the_fuzzer_notices(mutant, monkeypatch):
 
 
 def test_small_cases(monkeypatch):
-    """The fuzzer reduces a failing case to a smaller case that also fails, and reports the command that repeats the
-    smaller case."""
+    """The fuzzer reduces a failing case to a smaller case that also fails. It reports the command that
+    runs the smaller case again."""
     right = oxiwarp.softmax
     monkeypatch.setattr(oxiwarp, "softmax", lambda x, log=False: one_element(right(x, log=log)))
     number = next(n for n in range(MUTANT_CASES) if fuzz.run_number("softmax", 1, n, smaller=False)[0].failure)
@@ -232,7 +234,7 @@ def test_small_cases(monkeypatch):
 
 
 def test_command(monkeypatch, capsys):
-    """The fuzzer's command exits with 1 if a case failed, otherwise with 0."""
+    """The fuzzer's command exits with 1 if a case failed, and otherwise with 0."""
     assert main(["--seconds", "1", "--op", "silu", "--seed", "1"]) == 0
     assert "silu" in capsys.readouterr().out
     assert main(["--op", "silu", "--seed", "1", "--case", "4"]) == 0

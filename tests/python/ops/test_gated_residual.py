@@ -1,4 +1,4 @@
-"""Tests of `oxiwarp.gated_residual` and `gated_residual_ada_norm`: bit for bit against eager torch."""
+"""Tests that `oxiwarp.gated_residual` and `gated_residual_ada_norm` have the bits of eager torch."""
 
 import pytest
 import torch
@@ -12,9 +12,9 @@ NORM = pytest.mark.parametrize("norm", NORMS)
 
 
 def make(form, shape, dtype, device, single=False, table=False):
-    """Return `[x, y, gate]`, and a dict with a gate table if `table` is true.
+    """Return `[x, y, gate]`, and a dict that contains a gate table if `table` is true.
 
-    `single` makes gate and table float32.
+    If `single` is true, gate and table are float32.
     """
     x, y = random(shape, dtype, device), random(shape, dtype, device, 1)
     own = F32 if single else dtype
@@ -25,8 +25,8 @@ def make(form, shape, dtype, device, single=False, table=False):
 def check(arguments, tables, what):
     """Check that `gated_residual` equals torch bit for bit.
 
-    The results are also equal on the CPU. The operator adds up no rows, so no sum can have a different order
-    than in torch.
+    This also holds on the CPU. The operator computes no sum over a row, so it has no order of additions that
+    could differ from torch.
     """
     x, y, gate = arguments
     for clip in (False, True):
@@ -62,7 +62,7 @@ ROW_GATES = [(3, 5, 1), (3, 1, 1), (5, 1), (1, 5, 1), (1,), (1, 1, 1)]
 @pytest.mark.parametrize("of_gate", ROW_GATES, ids=str)
 @pytest.mark.parametrize("cols", [1, 7, 64, 129, 2049])
 def test_one_number_per_row(cols, of_gate, dtype, device):
-    """A gate with one column is one number per token, per batch, or for all rows."""
+    """A gate with one column contains one value per token, one per batch entry, or one for all rows."""
     for single in (False, True):
         x, y = random((3, 5, cols), dtype, device), random((3, 5, cols), dtype, device, 1)
         gate = random(of_gate, F32 if single else dtype, device, 2)
@@ -72,7 +72,7 @@ def test_one_number_per_row(cols, of_gate, dtype, device):
 
 
 def test_gates_per_head(device):
-    """Lumina-Next gates each head: `[1, 1, H, 1]`."""
+    """A gate may have one value per head, with the shape `[1, 1, H, 1]`, as in Lumina-Next."""
     x, y, gate = (random(shape, BF16, device, seed) for seed, shape in enumerate([(2, 5, 3, 24)] * 2 + [(1, 1, 3, 1)]))
     check([x, y, gate], {}, "heads")
 
@@ -93,7 +93,8 @@ def test_gradients_of_row_gates(of_gate, dtype, device):
 
 
 def test_row_gates_of_the_operator(device):
-    """opcheck, torch.compile and meta tensors with one number per token. A table needs a gate with all columns."""
+    """With one gate value per token, opcheck, torch.compile and meta tensors work. A gate table needs a
+    gate with all columns."""
     x, y, gate = (random(shape, BF16, device, seed) for seed, shape in enumerate([(2, 3, 16), (2, 3, 16), (2, 3, 1)]))
     torch.library.opcheck(torch.ops.oxiwarp.gated_residual.default, (x, y, gate, None, True, False))
     torch.compiler.reset()
@@ -148,7 +149,8 @@ def test_strided_and_unaligned(dtype, device):
 
 
 def both(arguments, gate_table, operands, norm, **options):
-    """Check that `gated_residual_ada_norm` equals `gated_residual` followed by `ada_norm`, and return its results."""
+    """Check that `gated_residual_ada_norm` equals `gated_residual` followed by `ada_norm`, and return the
+    results."""
     normed, total = oxiwarp.gated_residual_ada_norm(*arguments, **operands, **gate_table, norm=norm, **options)
     mode = {"mode": options.get("mode", "exact")}
     x, y, gate = arguments
@@ -187,7 +189,8 @@ def test_both_in_one_pass(cols, form, norm, dtype, device):
 @NORM
 @pytest.mark.parametrize("cols", WIDTHS)
 def test_bits_of_torch(cols, norm, dtype, device):
-    """On a GPU, `gated_residual_ada_norm` equals torch bit for bit, also with float32 scale and shift, as in Wan."""
+    """On a GPU, `gated_residual_ada_norm` equals torch bit for bit. Scale and shift may be float32, as in
+    Wan."""
     shape = (2, 16 if device.type == "cuda" else 2, cols)
     for single in (False, True):
         arguments, _ = make("batch slice", shape, dtype, device, single)

@@ -1,4 +1,4 @@
-"""Tests of `oxiwarp.layer_norm`: compared with float64 and, bit for bit on a GPU, with torch and diffusers."""
+"""Tests of `oxiwarp.layer_norm` against float64. On a GPU, it must have the bits of torch and diffusers."""
 
 import pytest
 import torch
@@ -91,7 +91,8 @@ def test_fp32_layer_norm_of_diffusers(dtype, device):
 @DTYPE
 @pytest.mark.parametrize("cols", [1, 7, 64, 129, 2048])
 def test_strided_and_unaligned(cols, dtype, device):
-    """Slices, expanded rows and unaligned base addresses give the same bits as contiguous rows."""
+    """Slices, expanded rows and unaligned base addresses give the same bits as contiguous rows at aligned
+    addresses."""
     wide = random((4, 3, 3 * cols), dtype, device)
     weight, bias = make(("same", "f32"), cols, dtype, device)
     views = (wide[..., :cols], wide[..., cols : 2 * cols], wide[1:3, ::2, -cols:], wide[:, 1, :cols], wide[0, 0, :cols])
@@ -109,7 +110,8 @@ def test_ranks_and_no_rows(shape, device):
 
 @DTYPE
 def test_extremes(dtype, device):
-    """A row with NaN or an infinity becomes NaN, as in torch. Other rows, even a constant row, are accurate."""
+    """A row with NaN or an infinity becomes NaN, as in torch. All other rows, including constant rows, are
+    accurate."""
     x = random((6, 72), dtype, device)
     x[0, 3], x[1, 5], x[2, 7], x[3] = float("nan"), float("inf"), -float("inf"), 3.0
     weight, bias = make(("same", "same"), 72, dtype, device)
@@ -139,8 +141,8 @@ def test_out_of_memory_cpu():
 def test_constant_rows(cols, dtype, device):
     """The variance of a constant row is exactly 0, as in torch.
 
-    For these odd numbers of columns, torch uses its kernel without vectorized loads. The variance of this
-    kernel is also 0.
+    For the odd numbers of columns in this test, torch uses a kernel without vectorized loads. The variance in
+    this kernel is also 0.
     """
     x = torch.full((2, cols), 1000.1, device=device).to(dtype)
     scale, shift = torch.zeros(2, cols, dtype=x.dtype, device=device), torch.ones(cols, dtype=x.dtype, device=device)

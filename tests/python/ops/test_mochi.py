@@ -1,4 +1,5 @@
-"""Tests of Mochi's operators: compared with float64 and, bit for bit on a GPU, with diffusers and eager torch."""
+"""Tests of Mochi's operators against float64. On a GPU, they must have the bits of diffusers and eager
+torch."""
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ def make(form, shape, dtype, device):
 def check(arguments, what, *, bits):
     """Check the gated residual and the modulated norm of Mochi against eager torch and float64.
 
-    The fused operator must give the same bits as these two operators.
+    The operator that fuses these two operators must give the same bits.
     """
     x, x_res, gate, scale = arguments
     out = residual(x, x_res, gate)
@@ -55,10 +56,11 @@ def test_forms(cols, form, dtype, device):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_every_gate(dtype, device):
-    """`residual_tanh_gated_rms_norm` with rows of ones is tanh(gate), for every 16-bit gate.
+    """With rows of ones, `residual_tanh_gated_rms_norm` returns tanh(gate). The test checks every 16-bit
+    gate.
 
-    The norm of ones is 1. The operator multiplies it by tanh(gate) and adds the product to a residual of
-    -0.0. This sum equals the product.
+    The norm of ones is 1. The operator multiplies the norm by tanh(gate) and adds a residual of -0.0, which
+    does not change the product.
     """
     gate = every_16_bit_value(dtype, device)
     ones = torch.ones(1, 1, 2**16, dtype=dtype, device=device)
@@ -67,9 +69,10 @@ def test_every_gate(dtype, device):
 
 @DTYPE
 def test_modules_of_diffusers(dtype, device):
-    """The operators equal MochiRMSNormZero, and MochiModulatedRMSNorm as MochiTransformerBlock calls it.
+    """The operators equal MochiRMSNormZero and MochiModulatedRMSNorm, when called as in
+    MochiTransformerBlock.
 
-    A gate or scale of shape `[B, D]` acts like one of shape `[B, 1, D]`.
+    A gate or scale of shape `[B, D]` acts like a gate or scale of shape `[B, 1, D]`.
     """
     mochi = pytest.importorskip("diffusers.models.transformers.transformer_mochi")
     x, x_res, *_ = make("vector", (2, 16, 3072), dtype, device)

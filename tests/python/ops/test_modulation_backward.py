@@ -1,4 +1,5 @@
-"""Tests of the gradients of `ada_norm`, `gated_residual` and fused variants against float64, eager and compiled."""
+"""Tests of the gradients of `ada_norm`, `gated_residual` and fused variants, eager and compiled, against
+float64."""
 
 import pytest
 import torch
@@ -10,9 +11,9 @@ from test_compile import backends
 import oxiwarp
 
 X = (2, 3, 96)
-# Shapes of (scale, shift). In the first four entries, scale and shift have equal shapes: one vector per
-# batch, one per token, one in total, or one per token for all batches. In the next entry, the shapes differ.
-# The last entry has no shift.
+# Shapes of (scale, shift). In the first four entries, the two shapes are equal. They are one vector per batch
+# entry, one per token, one in total, and one per token for all batch entries. In the next entry, the shapes
+# differ. The last entry has no shift.
 FORMS = [
     ((2, 1, 96),) * 2,
     ((2, 3, 96),) * 2,
@@ -64,7 +65,9 @@ def test_ada_norm(form, rms, single, dtype, device):
         inputs = operands([X, *form, *rest], dtype, device, single)
         got = gradients(lambda *inputs: ours(*inputs, rms=rms), inputs, [dy])
         right = gradients(lambda *inputs: ada_norm(*inputs, rms=rms), wide(inputs), [dy.double()])
-        shared = form[0] in ((2, 1, 96), (96,))  # otherwise torch computes scale's gradient in x's dtype
+        # `shared` is True if the scale is one vector in total or one vector per batch entry. Otherwise, torch
+        # computes the gradient of the scale in the dtype of x.
+        shared = form[0] in ((2, 1, 96), (96,))
         check(got, right, f"ada_norm {form}, rms {rms}", 2, None if shared else dtype)
         assert [g.dtype for g in got] == [x.dtype for x in inputs if x is not None]
 
@@ -130,7 +133,7 @@ def test_clip(device):
 def test_gated_residual_ada_norm(form, rms, dtype, device):
     """The gradients of `gated_residual_ada_norm` match float64, with all optional operands and with none.
 
-    The operator returns the norm and the sum. Both results have an incoming gradient.
+    The operator returns the norm and the sum. Each of these two results has an incoming gradient.
     """
     name = "rms_norm" if rms else "layer_norm"
     dys = [random(X, dtype, device, seed=seed) for seed in (18, 19)]
@@ -141,7 +144,8 @@ def test_gated_residual_ada_norm(form, rms, dtype, device):
 
     def right(x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias):
         total = x + y if gate is None else gated(x, y, gate, gate_table)
-        total = total + (total.to(dtype).double() - total).detach()  # rounded, straight-through gradient
+        # The forward value is rounded. The gradient is computed as if it was not rounded.
+        total = total + (total.to(dtype).double() - total).detach()
         return ada_norm(total, scale, shift, weight, bias, scale_table, shift_table, rms=rms), total
 
     for shapes in (

@@ -1,4 +1,5 @@
-"""Tests of the gradients of `rms_norm`, `add_rms_norm` and `layer_norm` against float64, eager and compiled."""
+"""Tests of the gradients of `rms_norm`, `add_rms_norm` and `layer_norm`, eager and compiled, against
+float64."""
 
 import re
 
@@ -36,7 +37,8 @@ def test_rms_norm(shape, variant, dtype, device):
 @pytest.mark.parametrize("weight", [None, "same", "f32"])
 @pytest.mark.parametrize("shape", [(3, 7), (2, 3, 64), (4, 3072)], ids=str)
 def test_add_rms_norm(shape, weight, dtype, device):
-    """The gradients of `add_rms_norm` match float64, also with an incoming gradient for the sum `x + residual`.
+    """The gradients of `add_rms_norm` match float64, with and without an incoming gradient for the sum `x +
+    residual`.
 
     The kernel adds this incoming gradient to the gradient of the norm, and rounds only the total.
     """
@@ -46,7 +48,8 @@ def test_add_rms_norm(shape, weight, dtype, device):
 
     def right(x, residual, weight):
         total = x + residual
-        total = total + (total.to(dtype).double() - total).detach()  # rounded, straight-through gradient
+        # The forward value is rounded. The gradient is computed as if it was not rounded.
+        total = total + (total.to(dtype).double() - total).detach()
         return reference(total, weight), total
 
     ours = gradients(oxiwarp.add_rms_norm, inputs, dys)
@@ -66,8 +69,8 @@ def test_layer_norm(shape, weight, bias, dtype, device):
 
 
 def test_large_mean(device):
-    """The gradient of `layer_norm` is accurate for rows whose mean is 1000, because the variance is computed
-    from x - mean."""
+    """The gradient of `layer_norm` is accurate for rows whose mean is 1000. The variance is computed from
+    x - mean."""
     x, dy = random((4, 512), torch.float32, device) + 1000, random((4, 512), torch.float32, device, seed=1)
     check(gradients(oxiwarp.layer_norm, [x], [dy]), gradients(layer_norm, [x.double()], [dy.double()]), "mean", 2000)
 
@@ -105,7 +108,7 @@ def test_only_what_is_asked_for(device):
 
 @pytest.mark.parametrize("cols", [40, 1024, 3072])
 def test_same_bits_each_time(cols, device):
-    """All gradients have the same bits in every call, and the gradient of a row does not depend on other rows."""
+    """All gradients have the same bits in every call. The gradient of a row does not depend on other rows."""
     inputs = [random((700, cols), torch.bfloat16, device), random((cols,), torch.float32, device)]
     dy = random((700, cols), torch.bfloat16, device, seed=1)
     for function in (oxiwarp.rms_norm, oxiwarp.layer_norm):
@@ -149,7 +152,8 @@ def test_compiles(backend, dynamic, device):
 
 
 def test_modules_train(device):
-    """After five training steps of weight and bias, the loss equals the loss with torch's layer norm."""
+    """After five training steps of weight and bias, the loss equals the loss of a model that trains with
+    torch's layer norm."""
     losses = []
     for function in (layer_norm, oxiwarp.layer_norm):
         torch.manual_seed(0)
@@ -199,7 +203,8 @@ def test_bad_input(call, message, device):
 
 
 def test_refused_modes(device):
-    """A call with `out` raises an error if it needs a gradient. Forward-mode AD raises an error too."""
+    """A call with `out` raises an error if a gradient is needed. A call under forward-mode AD raises an
+    error too."""
     x, out = random((4, 8), torch.float32, device).requires_grad_(), torch.empty(4, 8, device=device)
     with torch.enable_grad(), pytest.raises(RuntimeError, match="^rms_norm: an input requires grad, .* with out"):
         oxiwarp.rms_norm(x, out=out)

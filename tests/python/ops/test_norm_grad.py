@@ -14,8 +14,8 @@ SHAPE = (2, 5, 24)
 # If a gradient is needed, these two operators compute their results with torch operators. All other operators
 # still run their kernels.
 FORMULAS = ("residual_tanh_gated_rms_norm", "residual_tanh_gated_rms_norm_modulated")
-# Permitted error of a gradient, in eps of the dtype, relative to the largest gradient of the operand. This
-# error covers about a dozen roundings.
+# Permitted error of a gradient, in eps of the dtype, relative to the operand's largest gradient. The
+# permitted error is large enough for about a dozen roundings.
 UNITS = {torch.float32: 64, torch.float16: 8, torch.bfloat16: 8}
 
 
@@ -46,8 +46,8 @@ def check(name, operands, **options):
         assert y.dtype == kernel.dtype and y.requires_grad and not kernel.requires_grad
         if name not in FORMULAS:
             assert torch.equal(y, kernel), name
-        # If torch operators compute the result, this result equals the kernel's result, except for values
-        # that are rounded differently.
+        # torch operators compute the result `y`. It equals the kernel's result, except for a few values that
+        # are rounded differently.
         elif y.dtype == F32:
             torch.testing.assert_close(y, kernel, rtol=1e-4, atol=1e-5)
         else:
@@ -72,7 +72,7 @@ def test_operands_in_float32(name, dtype, device):
 @DTYPE
 @pytest.mark.parametrize("name", [name for name in CALLS if "ada" in name or name == "gated_residual"])
 def test_one_rounding(name, dtype, device):
-    """The gradients in mode "fast" are as accurate as in mode "exact"."""
+    """The gradients in mode "fast" meet the same error bound as the gradients in mode "exact"."""
     check(name, CALLS[name].operands(SHAPE, dtype, device), mode="fast")
 
 
@@ -80,7 +80,7 @@ def test_one_rounding(name, dtype, device):
 def test_only_what_is_asked_for(name, device):
     """If only one operand requires grad, this operand gets a gradient.
 
-    Without grad mode, the result requires no grad.
+    If grad mode is off, the result does not require grad.
     """
     operands = CALLS[name].operands(SHAPE, F32, device)
     for key in CALLS[name].names:
@@ -93,7 +93,7 @@ def test_only_what_is_asked_for(name, device):
 
 
 def test_absent_operands(device):
-    """Gradients can be computed without weight, bias, shift and gate."""
+    """Gradients can be computed if the optional operands weight, bias, shift and gate are absent."""
     x = random(SHAPE, F32, device).requires_grad_()
     scale = random((24,), F32, device, 1).requires_grad_()
     with torch.enable_grad():
@@ -116,8 +116,8 @@ def test_clipped_values_have_no_gradient(device):
 
 @pytest.mark.parametrize("name", [name for name in CALLS if name in FORMULAS])
 def test_forward_mode(name, device):
-    """`torch.func.jvp` gives the right tangents for Mochi's operators, which run torch operators for this
-    call."""
+    """`torch.func.jvp` gives the correct tangents for Mochi's operators. torch operators compute the
+    results of these calls."""
     operands = CALLS[name].operands(SHAPE, F32, device)
     x, rest = operands.pop("x"), operands
     _, tangents = torch.func.jvp(lambda x: results(CALLS[name].ours(x, **rest)), (x,), (torch.ones_like(x),))

@@ -1,4 +1,5 @@
-"""Tests of bad input to the norms of diffusion transformers: kernels and fake (meta) kernels raise one clear error."""
+"""Tests of bad input to the norms of diffusion transformers. Kernel and fake (meta) kernel raise the same
+clear error."""
 
 import re
 
@@ -15,9 +16,11 @@ CALL = pytest.mark.parametrize("name", CALLS)
 
 
 def refused(name, device, message, changed, error=RuntimeError, **options):
-    """Check that the kernel and the fake kernel, each with and without a gradient, raise `error` with `message`.
+    """Check that the kernel and the fake (meta) kernel raise `error` with `message`, both with and without a
+    gradient.
 
-    `changed` maps the names of operands to functions that make them invalid. A valid call must work afterwards.
+    `changed` maps the names of operands to functions that make these operands invalid. A valid call must work
+    afterwards.
     """
     for where in (device, torch.device("meta")):
         for grad in (False, True):
@@ -37,7 +40,8 @@ def refused(name, device, message, changed, error=RuntimeError, **options):
 @CALL
 def test_dtypes(name, device):
     for key in CALLS[name].names[1:]:
-        expected = "f32$"  # also for operands that may be float32, because x is float32
+        # The same dtype is expected for operands that may be float32, because x is float32.
+        expected = "f32$"
         refused(name, device, f"{key} is bf16, expected {expected}", {key: lambda t: t.bfloat16()})
         refused(name, device, f"{key} is float64, expected {expected}", {key: lambda t: t.double()})
         refused(name, device, f"{key} is float8_e5m2, expected {expected}", {key: lambda t: t.to(torch.float8_e5m2)})
@@ -82,9 +86,9 @@ def test_eps(name, eps, device):
     ("name", "key"), [(name, key) for name, call in CALLS.items() for key in call.vectors if key.endswith("_table")]
 )
 def test_table_without_its_value(name, key, device):
-    """A shift is optional.
+    """A shift is optional, but a shift table requires a shift.
 
-    A shift table without a shift is an error, and so is a gate table without a gate.
+    A gate table without a gate is an error too.
     """
     value = key.removesuffix("_table")
     if value == "scale" or name == "gated_residual":
@@ -115,9 +119,11 @@ def test_strides(name, device):
 
 @CALL
 def test_broadcasts_between(name, device):
-    """Scale, shift and gate may broadcast in the first or in the last leading dimensions of `x`, but in no others.
+    """Scale, shift and gate may broadcast in the first or in the last leading dimensions of `x`, but not
+    between them.
 
-    For example, `[2, 1, 4, 8]` does not broadcast to `[2, 3, 4, 8]`, because the dimension of size 1 is in the middle.
+    For example, `[2, 1, 4, 8]` does not broadcast to `[2, 3, 4, 8]`, because the dimension of size 1 is in
+    the middle.
     """
     call = CALLS[name]
     for key in call.modulations:
@@ -154,7 +160,7 @@ def test_layouts_and_types(name):
 
 @pytest.mark.parametrize("name", [name for name in CALLS if "RMS" not in name and "norm" in name])
 def test_names(name):
-    """Unknown names of modes and norms are errors."""
+    """An unknown name of a mode or of a norm is an error."""
     call, operands = CALLS[name], CALLS[name].operands(SHAPE, F32, "cpu")
     if "ada" not in name:
         return
@@ -192,7 +198,7 @@ def test_other_device(name, cuda):
 
 
 def test_out_of_memory_cpu():
-    """If an output cannot be allocated, the error is torch's own."""
+    """If an output cannot be allocated, the operator raises torch's allocation error."""
     x, vector = torch.ones(1, 64).expand(2**42, 64), torch.ones(64)
     for call in (
         lambda: oxiwarp.ada_norm(x, vector),

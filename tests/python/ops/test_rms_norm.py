@@ -1,4 +1,4 @@
-"""Tests of `oxiwarp.rms_norm`: compared with float64 for many shapes, strides and options."""
+"""Tests of `oxiwarp.rms_norm` against float64, for many shapes, strides and options."""
 
 import pytest
 import torch
@@ -135,9 +135,10 @@ def test_extremes(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_rounding_orders(dtype, device):
-    """For each value of `rounding`, at least 99 % of the 16-bit results equal torch operators with the same roundings.
+    """For each value of the option `rounding`, at least 99 % of the 16-bit results equal torch operators with
+    the same roundings.
 
-    The test also checks that the two values of `rounding` give different results in 16 bits.
+    The test also checks that the two values of `rounding` give different 16-bit results.
     """
     x, weight = random((32, 512), dtype, device), make_weight("same", 512, dtype, device)
     for rounding in ("once", "before_weight"):
@@ -157,8 +158,8 @@ def test_rounding_orders(dtype, device):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("cols", [40, 129, 3072])
 def test_batch_invariant(cols, dtype, device):
-    """A row's result has the same bits regardless of the number of rows in the tensor and of the row's
-    index."""
+    """The bits of a row's result do not depend on the number of rows in the tensor or on the index of the
+    row."""
     x, weight = random((37, cols), dtype, device), make_weight("same", cols, dtype, device)
     y = oxiwarp.rms_norm(x, weight)
     for row in (0, 17, 36):
@@ -188,7 +189,7 @@ def test_lazily_negated(device):
 def test_lazily_negated_for_the_operator(device):
     """The torch operator `rms_norm_out` resolves the negative bit of inputs (torch's lazy negation).
 
-    It rejects an `out` with a negative or conjugate bit, and does not write to this `out`.
+    It rejects an `out` that has a negative or conjugate bit, and does not write to it.
     """
     op = torch.ops.oxiwarp.rms_norm_out
     x, weight = random((4, 64), torch.float32, device), make_weight("same", 64, torch.float32, device)
@@ -205,7 +206,7 @@ def test_lazily_negated_for_the_operator(device):
 def test_the_operator_leaves_counting_to_the_function(device):
     """The torch operator `rms_norm_out` does not change the version counter of `out`.
 
-    The public function `oxiwarp.rms_norm` changes this counter.
+    The public function `oxiwarp.rms_norm` increments this counter.
     """
     x = random((4, 64), torch.float32, device)
     out = torch.empty_like(x)
@@ -217,9 +218,9 @@ def test_the_operator_leaves_counting_to_the_function(device):
 
 
 def test_out_counts_as_a_write(device):
-    """If autograd saved `out` and `rms_norm` then overwrote it, the backward pass raises an error.
+    """If autograd saved `out` and `rms_norm` then overwrote `out`, the backward pass raises an error.
 
-    Inference tensors, which have no version counter, work as `out`.
+    Inference tensors, which have no version counter, can be passed as `out`.
     """
     x, w = random((4, 64), torch.float32, device), torch.ones(4, 64, device=device, requires_grad=True)
     out = torch.ones_like(x)

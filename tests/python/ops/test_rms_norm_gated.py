@@ -1,4 +1,5 @@
-"""Tests of `oxiwarp.rms_norm_gated`: compared with float64, and with the roundings of transformers' classes."""
+"""Tests of `oxiwarp.rms_norm_gated` against float64, and against transformers' classes with the same
+roundings."""
 
 import importlib
 import itertools
@@ -12,8 +13,8 @@ from norms import rms_norm_gated
 import oxiwarp
 
 ORDERS = [dict(gate_first=first, activation=f) for first in (False, True) for f in ("silu", "sigmoid")]
-# Maps a transformers class to the options of `rms_norm_gated` that give the same results, and to a function
-# that makes a module with N columns.
+# Maps a transformers class to a pair. The first element contains the options of `rms_norm_gated` that give
+# the class's results. The second element is a function that makes a module with a given number of columns.
 CLASSES = {
     "qwen3_next.Qwen3NextRMSNormGated": ({}, lambda cls, cols: cls(cols)),
     "qwen3_5.Qwen3_5RMSNormGated": ({}, lambda cls, cols: cls(cols)),
@@ -52,8 +53,7 @@ def test_table(rows, cols, dtype, device):
 def test_has_the_roundings_of(name, dtype, device):
     """The result equals the transformers class, except for a few values that are rounded differently.
 
-    These values differ because oxiwarp and torch add a row's squares in different orders and use different exp
-    functions.
+    oxiwarp and torch add the squares of a row in different orders and use different exp functions.
     """
     module, cls = name.split(".")
     try:
@@ -76,7 +76,8 @@ def test_has_the_roundings_of(name, dtype, device):
 @pytest.mark.parametrize("kind", [None, "same", "f32"])
 @pytest.mark.parametrize("options", ORDERS, ids=str)
 def test_rounding_orders(options, kind, dtype, device):
-    """For each value of `rounding`, nearly all results equal a chain of torch operators with the same roundings.
+    """For each value of the option `rounding`, nearly all results equal torch operators with the same
+    roundings.
 
     The test also checks that the two values of `rounding` give different results.
     """
@@ -128,7 +129,7 @@ def test_names(bad):
 
 @pytest.mark.parametrize("activation", ["silu", "sigmoid"])
 def test_gradients_of_products_beyond_float16(activation, device):
-    """The gradients are right even if `x * activation(gate)` exceeds the range of float16.
+    """The gradients are correct even if `x * activation(gate)` exceeds the range of float16.
 
     Neither this product nor its gradient is rounded to float16.
     """
@@ -161,7 +162,7 @@ def test_gradients_of_products_beyond_float16(activation, device):
 @pytest.mark.parametrize("activation", ["silu", "sigmoid"])
 @pytest.mark.parametrize("rounding", ["once", "before_weight"])
 def test_gradients_of_norms_beyond_float16(rounding, activation, kind, device):
-    """The gradients are right even if the weighted norm and its gradient exceed the range of float16.
+    """The gradients are correct even if the weighted norm and its gradient exceed the range of float16.
 
     Large weights, gates and incoming gradients cause such values. Neither the weighted norm nor its gradient
     is rounded to float16.

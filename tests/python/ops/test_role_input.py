@@ -23,11 +23,11 @@ COPIED = (*COMPUTED, "positions", "target")
 
 
 def refused(name, device, change, what, error=RuntimeError, first=True, skip=()):
-    """Apply `change` to each operand of the call `FORMS[name]`, and check that the call raises `error` with
-    the text `what`.
+    """Apply `change` to each operand of the call `FORMS[name]`. Check that the call raises `error` with the
+    text `what`.
 
-    If `first` is false, the first operand is not changed. The operands in `skip` are not changed either. A valid call
-    must work afterwards.
+    If `first` is false, the first operand is not changed. The operands in `skip` are not changed either. A
+    valid call must work afterwards.
     """
     form = FORMS[name]
     x = random(SHAPE, form.info.dtypes[0], device)

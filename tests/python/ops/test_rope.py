@@ -35,7 +35,7 @@ def same(got, wanted):
 
 
 def nearly(got, wanted):
-    """Check that the results differ at most by one float32 rounding."""
+    """Check that the results differ by at most one float32 rounding."""
     if got.dtype == torch.float32:
         torch.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-6)
     else:
@@ -102,10 +102,10 @@ def test_text_tokens_pass(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_complex_tables(dtype, device):
-    """With complex tables, as in Lumina and Qwen-Image, `rope` equals diffusers bit for bit on CUDA, and
-    nearly on the CPU.
+    """With complex tables, as in Lumina and Qwen-Image, `rope` equals diffusers within a rounding. On CUDA,
+    the bits are equal.
 
-    torch's complex product uses a fused multiply-add on CUDA, but not on the CPU.
+    The rounding differs on the CPU, because torch's complex product uses a fused multiply-add only on CUDA.
     """
     q, k = pair(dtype, device, dim=128)
     table = get_1d_rotary_pos_embed(128, torch.arange(12, device=device))
@@ -144,7 +144,7 @@ def test_ltx2(dtype, device):
     wanted = transformer_ltx2.apply_split_rotary_emb(q, (cos, sin))
     tables = cos.transpose(1, 2), sin.transpose(1, 2)
     y = oxiwarp.rope(q, None, *tables, interleaved=False, head_dim=64)
-    # `addcmul` in diffusers may fuse a product and a sum that oxiwarp rounds separately. On CUDA, this
+    # `addcmul` in diffusers may fuse a product and a sum, but oxiwarp rounds them separately. On CUDA, this
     # changes the last bit of float32 results, but no 16-bit result.
     if device.type == "cuda" and dtype != torch.float32:
         same(y, wanted)
@@ -184,7 +184,8 @@ def test_hunyuan_splits(dtype, device):
     cos, sin = HunyuanVideoRotaryPosEmbed(2, 1, [16, 56, 56], 256.0)(video)
     q, _ = pair(dtype, device, batch=1, dim=128)
     same(oxiwarp.rope(q, None, cos, sin), apply_rotary_emb(q, (cos, sin), sequence_dim=1))
-    # diffusers computes the angles in float32 and oxiwarp in float64, so the results are only close.
+    # diffusers computes the angles in float32, but oxiwarp computes them in float64. The results are
+    # therefore only close.
     y = oxiwarp.rope_3d(q, grid=(2, 2, 3), splits=(16, 56, 56), theta=256.0)
     torch.testing.assert_close(
         y, oxiwarp.rope(q, None, cos, sin), rtol=2e-2 if dtype != torch.float32 else 1e-5, atol=1e-5
@@ -228,7 +229,7 @@ def test_llama(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_gpt_oss(dtype, device):
-    """`rope` equals gpt-oss's rotation of half-split pairs, with one table entry per pair."""
+    """`rope` equals gpt-oss's rotation of half-split pairs, whose tables have one entry per pair."""
     cos, sin = (table[..., :32] for table in llama_tables(dtype, device, dim=64))
     q, k = (x.transpose(1, 2) for x in pair(dtype, device, heads=(8, 1)))
     wanted = modeling_gpt_oss.apply_rotary_pos_emb(q, k, cos, sin)
@@ -240,7 +241,7 @@ def test_gpt_oss(dtype, device):
 def test_glm4(dtype, device):
     """`rope` equals GLM-4's rotation, which rotates only the first 32 columns, in interleaved pairs.
 
-    GLM-4 uses the first half of tables that are made for half-split pairs.
+    GLM-4's tables are made for half-split pairs, and its rotation uses only their first half.
     """
     cos, sin = llama_tables(dtype, device, dim=32)
     q, k = (x.transpose(1, 2) for x in pair(dtype, device, heads=(4, 2)))

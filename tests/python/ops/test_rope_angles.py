@@ -38,7 +38,7 @@ def test_1d(interleaved, dtype, device):
 
 
 def test_1d_is_torch_on_cuda(cuda):
-    """On a GPU, the sines and cosines of `rope_1d` equal torch's bit for bit."""
+    """On a GPU, the sines and cosines of `rope_1d` equal torch's sines and cosines bit for bit."""
     x = torch.zeros(1, 4096, 1, 64, device=cuda)
     x[..., 0::2] = 1.0
     positions = torch.linspace(0, 105_000, 4096, device=cuda)
@@ -49,7 +49,8 @@ def test_1d_is_torch_on_cuda(cuda):
 
 
 def test_1d_frequencies_are_not_doubled(device):
-    """`rope_1d` rotates pair i by `theta**(-2i/D)`. A test of shapes alone would not find the wrong exponent -4i/D."""
+    """`rope_1d` rotates pair i by `theta**(-2i/D)`. Only a test of values can detect the wrong exponent
+    -4i/D."""
     x = torch.zeros(1, 2, 1, 8, device=device)
     x[..., 0::2] = 1.0
     y = oxiwarp.rope_1d(x)
@@ -216,7 +217,8 @@ def test_refused_by_1d(options, error, message, device):
     ],
 )
 def test_refused_by_3d(options, error, message, device):
-    """`rope_3d` rejects invalid options. In `options`, `at` is the shape of the tensor to pass as `coordinates`."""
+    """`rope_3d` rejects invalid options. In `options`, `at` is the shape of a tensor, which the test
+    passes as `coordinates`."""
     q = pair(torch.float32, device)[0][:, :, 0]
     options = dict(options)
     if "at" in options:

@@ -1,6 +1,6 @@
 """Tests of batch invariance: the bits of a row's result and gradient do not depend on other rows.
 
-This holds for every operator that works on rows.
+The tests cover every operator whose rows are independent of each other.
 """
 
 import pytest
@@ -13,16 +13,16 @@ from oxiwarp import ops
 from oxiwarp.ops._roles import Role
 
 # The role of an operand determines its shape. Operands with a role in `OF_ROWS` have one entry per row.
-# Operands with a role in `BROADCAST` may broadcast. If the name of a case ends with `TOKEN`, each row has a
-# separate scale.
+# Operands with a role in `BROADCAST` may broadcast. If the name of a test case ends with `TOKEN`, each row
+# has a separate scale.
 OF_ROWS = (Role.ROWS, Role.HEADS, Role.CLASSES, Role.TABLE, Role.POSITIONS)
 BROADCAST = (Role.BROADCAST, Role.PER_BATCH)
 TOKEN = ", scale of a token"
 
 
 def by_row(form: Form) -> Form | None:
-    """Return `form` (one way to call an operator) with explicit positions, or None if the rows of the
-    operator depend on each other."""
+    """Return `form` (one way to call an operator) with explicit positions. Return None if the operator's
+    rows depend on each other."""
     if form.info.rows is None:
         return None
     positions = [name for name, role in form.info.roles.items() if role is Role.POSITIONS]
@@ -31,7 +31,8 @@ def by_row(form: Form) -> Form | None:
 
 
 def cases() -> dict[str, tuple[Form, bool]]:
-    """Return all test cases by name: a form (one way to call an operator), and whether each row has its own scale."""
+    """Return all test cases by name. A test case is a form (one way to call an operator), and True if each
+    row has a separate scale."""
     made = {}
     for name, plain in FORMS.items():
         if (form := by_row(plain)) is None:
@@ -72,11 +73,12 @@ class Rows(Operands):
 
 
 def results_of(form: Form, x: Tensor, others: Rows) -> list[Tensor]:
-    """Return an operator's results and the gradient of its input `x`, as matrices with one line per row of `x`.
+    """Return an operator's results and the gradient of its input `x`, as matrices with one line per row of
+    `x`.
 
-    In two cases, the gradient is left out. In the first case, `info.twice` is true, and torch operators
-    compute the gradient. In the second case, each row has a separate scale. A call with one row then has a
-    single scale, for which torch skips the rounding of a product.
+    In two cases, the gradient is left out. In the first case, `info.twice` is true, which means that torch
+    operators compute the gradient. In the second case, each row has a separate scale. A call with only one
+    row then has a single scale. For a single scale, torch does not round the product of gradient and scale.
     """
     if form.info.twice:
         return [result.view(len(x), -1) for result in form.call(x[None], others)]
@@ -114,6 +116,6 @@ def test_rows_alone(name):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_rows_alone_cuda(name, dtype, cuda):
-    """A row's bits do not depend on other rows, even if a launch has more rows than its first wave has
-    blocks."""
+    """The bits of a row do not depend on other rows, even if a launch has more rows than blocks in its
+    first wave."""
     check(name, 100_000, 512, dtype, cuda)

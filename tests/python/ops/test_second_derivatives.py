@@ -1,4 +1,5 @@
-"""Tests of second derivatives of public operators and patched models: they are an error, never silently zero."""
+"""Tests of second derivatives of public operators and patched models. A second derivative that is not
+supported must be an error, never a silent zero."""
 
 import pytest
 import torch
@@ -30,7 +31,8 @@ def total(name):
 
 
 def penalty(f, x):
-    """Return the gradient of the squared norm of the gradient of `f` (a gradient penalty), plus the sum of `x`.
+    """Return the gradient of a gradient penalty: the squared norm of the gradient of `f`, plus the sum of
+    `x`.
 
     Because of the sum of `x`, autograd finds a gradient even if an operator has no second derivative.
     """
@@ -59,9 +61,9 @@ def test_refused(name):
 
 @pytest.mark.parametrize("name", LINEAR)
 def test_constant_gradients(name):
-    """The second derivative of a linear operator is 0.
+    """The second derivative of a linear operator is 0 if the incoming gradient is constant.
 
-    A second derivative is an error if the incoming gradient is not constant.
+    If the incoming gradient is not constant, the second derivative is an error.
     """
     f, x = total(name)
     with torch.enable_grad():
@@ -85,9 +87,9 @@ def test_right_where_torch_computes_it(name):
 
 
 def test_first_derivatives_with_a_graph():
-    """First derivatives with `create_graph=True` are right, even in `torch.utils.checkpoint`.
+    """First derivatives with `create_graph=True` are correct, even in `torch.utils.checkpoint`.
 
-    In a checkpoint, a backward pass that reads a saved tensor twice raises an error.
+    In a checkpoint, a backward pass must not read a saved tensor twice. torch raises an error if it does.
     """
     x, weight = random((4, 16), torch.float32, "cpu"), random((16,), torch.float32, "cpu", 1)
     norm = lambda z: oxiwarp.rms_norm(z, weight)  # noqa: E731
@@ -103,14 +105,14 @@ def test_first_derivatives_with_a_graph():
 
 @pytest.mark.parametrize("name", CURVED)
 def test_jacobians(name):
-    """A Jacobian has the same bits with `create_graph`, with `vectorize` and with `torch.func.jacrev`."""
+    """A Jacobian has the same bits for `create_graph`, for `vectorize` and for `torch.func.jacrev`."""
     call, x = CALLS[name]
     f = lambda z: call(z).float().flatten()[:3]  # noqa: E731
     with torch.enable_grad():
         right = torch.autograd.functional.jacobian(f, x)
         for options in ({"create_graph": True}, {"vectorize": True}, {"create_graph": True, "vectorize": True}):
             assert torch.equal(torch.autograd.functional.jacobian(f, x, **options), right), options
-        if FORMS[name].info.name != "qk_norm_rope":  # torch.func does not support it
+        if FORMS[name].info.name != "qk_norm_rope":  # torch.func does not support qk_norm_rope
             assert torch.equal(torch.func.jacrev(f)(x), right)
 
 
@@ -132,14 +134,15 @@ def test_frozen_models():
 def test_compiled():
     """For a compiled function, torch itself raises an error in the `backward` of a second derivative.
 
-    `torch.autograd.grad` with explicit inputs raises no error, because torch's autograd node has no path to these
-    inputs.
+    `torch.autograd.grad` with explicit inputs raises no error. The autograd node of the compiled function has
+    no path to these inputs.
     """
     torch.compiler.reset()
     leaf = random((4, 16), torch.float32, "cpu").requires_grad_()
     f = torch.compile(lambda z: oxiwarp.softmax(z).sum(), fullgraph=True, backend="aot_eager")
     with torch.enable_grad():
         (first,) = torch.autograd.grad(f(leaf), leaf, create_graph=True)
-        # Before torch 2.11 a compiled gradient has no history at all.
+        # Before torch 2.11, the gradient of a compiled function does not require grad, which gives a
+        # different error.
         with pytest.raises(RuntimeError, match="double backward|does not require grad"):
             first.sum().backward()

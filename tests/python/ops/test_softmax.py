@@ -1,4 +1,4 @@
-"""Tests of `oxiwarp.softmax` and its gradient: compared with float64 and torch, eager and compiled."""
+"""Tests of `oxiwarp.softmax` and its gradient against float64 and torch, eager and compiled."""
 
 import pytest
 import torch
@@ -61,7 +61,7 @@ def test_ranks(shape, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_extremes(dtype, device):
-    """`softmax` equals torch's for masked rows, huge logits, NaN and infinities."""
+    """`softmax` equals torch's softmax for masked rows, very large logits, NaN and infinities."""
     x = random((9, 72), dtype, device)
     x[0] = x[0] * 1e4
     x[1, 8:] = -float("inf")

@@ -1,6 +1,6 @@
 """Tests of the cache for tensors that several calls need, such as rotary tables.
 
-They check which calls use a cache entry, and which results are not cached.
+The tests check which calls use a cache entry, and which results are not cached.
 """
 
 import itertools
@@ -36,7 +36,8 @@ def halves():
 
 
 def test_made_once(halves, device):
-    """The same arguments give the same tensor. If there are more than `KEPT` entries, the oldest one is dropped."""
+    """The same arguments give the same cached tensor. If there are more than `KEPT` entries, the oldest
+    entry is dropped."""
     first = halves(3, device)
     assert halves(3, device) is first and halves(4, device) is not first and halves.seen == [3, 4]
     for count in range(5, KEPT + 4):
@@ -46,7 +47,8 @@ def test_made_once(halves, device):
 
 
 def test_made_in_inference_mode(halves):
-    """A tensor that is cached in inference mode is an ordinary tensor. Autograd may save it for a backward pass."""
+    """A tensor that was cached in inference mode is an ordinary tensor, so autograd may save it for a
+    backward pass."""
     with torch.inference_mode():
         made = halves(3, torch.device("cpu"))
     assert not made.is_inference() and not made.requires_grad
@@ -74,9 +76,9 @@ def test_transforms(halves):
 
 
 def test_large_ones():
-    """A result that exceeds the byte limit is not cached.
+    """A result that is larger than the byte limit is not cached.
 
-    If all entries together exceed this limit, the oldest ones are dropped.
+    If the total size of all entries exceeds this limit, the oldest entries are dropped.
     """
     store = {}
     for bytes_, left in ((16, []), (8, [8]), (4, [8, 4]), (12, [12]), (16, [12])):
@@ -130,9 +132,9 @@ def test_rope_1d_after_fake_tensors():
 def test_graphs_find_what_any_stream_made(halves, monkeypatch):
     """A call in a CUDA graph capture reads cache entries that were made on any stream.
 
-    The reason is that a capture allows no copies from the CPU.
-
-    An entry that a graph reads is never freed. With `graphs=False`, a call in a capture computes the result again.
+    A capture allows no copies from the CPU, so it may be unable to compute a result again. An entry that a
+    graph reads is never freed. With `graphs=False`, a call in a capture does not read the cache and computes
+    the result again.
     """
     device, stream, store = torch.device("cuda"), SimpleNamespace(now=7), {}
     monkeypatch.setattr(_cache, "stream_of", lambda device: stream.now)
@@ -156,7 +158,7 @@ def test_what_graphs_hold(monkeypatch):
     """A captured graph keeps the cached tables that it reads alive, up to a total size of `MOST_BYTES`.
 
     Beyond this limit, each capture computes large tables again, and only its graph uses these tables. Small
-    tables are always kept alive, because a capture may be unable to compute them.
+    tables are always kept alive, because some of them cannot be computed in a capture.
     """
     store, device = {}, torch.device("cuda")
     monkeypatch.setattr(_cache, "_of_graphs", [])
@@ -172,15 +174,17 @@ def test_what_graphs_hold(monkeypatch):
 
 
 def test_frequencies_of_graphs():
-    """For every head dimension, rotary frequencies are at most `SMALL` bytes, so graphs always keep them alive.
+    """For every head dimension, rotary frequencies have at most `SMALL` bytes, so graphs always keep them
+    alive.
 
-    A capture cannot compute frequencies, because they are copied from the CPU.
+    A capture cannot compute the frequencies, because they are copied from the CPU.
     """
     assert frequencies(8192, 10000.0, torch.device("cpu")).nbytes <= _cache.SMALL
 
 
 def test_streams_and_graphs(halves, cuda):
-    """A call on another stream gets a separate cache entry. A call in a CUDA graph capture uses an existing entry."""
+    """A call on another stream gets a separate cache entry. A call in a CUDA graph capture uses an
+    existing entry."""
     device = torch.device(cuda.type, torch.cuda.current_device())
     made, graph = halves(3, device), torch.cuda.CUDAGraph()
     with torch.cuda.stream(torch.cuda.Stream()):

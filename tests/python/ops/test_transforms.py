@@ -1,4 +1,5 @@
-"""Tests that every public operator gives a result or a clear error under torch.func's transforms."""
+"""Tests that every public operator gives a correct result or a clear error under the transforms of
+torch.func."""
 
 import warnings
 
@@ -39,7 +40,8 @@ def test_vmap(name, device):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_under_vmap(name, device):
-    """`vmap` of a gradient function gives the same gradients as calls of this function in a loop over the batch."""
+    """The gradients of a function under `vmap` equal the gradients of this function in a loop over the
+    batch."""
     call, x = call_of(name, device)
 
     def gradient(t):
@@ -52,7 +54,8 @@ def test_gradients_under_vmap(name, device):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_through_vmap(name, device):
-    """The gradient of a vmapped call, by torch.func.grad and by autograd, equals the gradient of a loop."""
+    """The gradient of a call under vmap equals the gradient of a loop, both by torch.func.grad and by
+    autograd."""
     call, x = call_of(name, device)
     batch = torch.stack([x, x + 1])
 
@@ -81,7 +84,7 @@ def test_a_gradient_that_is_not_recorded(device):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_of_a_function(name, device):
-    """`torch.func.grad` gives the gradient that autograd gives."""
+    """`torch.func.grad` gives the same gradient as autograd."""
     call, x = call_of(name, device)
     with torch.enable_grad():
         leaf = x.clone().requires_grad_()
@@ -89,8 +92,8 @@ def test_gradients_of_a_function(name, device):
         assert torch.equal(torch.func.grad(lambda z: call(z).float().square().sum())(x), expected)
 
 
-# `cross_entropy` is left out: under vmap over an empty batch, torch raises an error when it divides the sum
-# of losses for the mean. `torch.nn.functional.cross_entropy` raises the same error.
+# `cross_entropy` is left out. Under vmap over an empty batch, torch raises an error when it divides the sum
+# of losses to compute the mean. `torch.nn.functional.cross_entropy` raises the same error.
 @pytest.mark.parametrize("name", [name for name in NAMES if "cross_entropy" not in name])
 def test_vmap_of_no_elements(name, device):
     call, x = call_of(name, device)
@@ -99,7 +102,8 @@ def test_vmap_of_no_elements(name, device):
 
 @pytest.mark.parametrize("dim", [1, -1])
 def test_vmap_over_parameters(dim, device):
-    """Input and weight may be batched in any dimension, even if the weight of each element is then not contiguous.
+    """Input and weight may be batched in any dimension, even if the weight of a single batch element is then
+    not contiguous.
 
     Without vmap, a weight that is not contiguous is an error.
     """
@@ -126,7 +130,8 @@ def test_second_derivatives(name, device):
 def test_patched_models(device):
     """Patched norms under vmap equal the unpatched norms.
 
-    A patched model under torch.func.grad, with its parameters as an argument, has the gradients of the unpatched model.
+    The test also calls torch.func.grad on a patched model, with the parameters as an argument. The gradients
+    equal the gradients of the unpatched model.
     """
     stock, model = net(device=device), net(device=device)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -151,7 +156,8 @@ def token_ids(device):
 
 @pytest.mark.parametrize(("make", "arguments"), [(ltx, ltx_input), (qwen, token_ids)], ids=["ltx", "qwen"])
 def test_patched_models_with_rotations(make, arguments, device):
-    """`torch.func.grad` of a patched model for its parameters gives the gradients of the unpatched model."""
+    """`torch.func.grad` of a patched model with respect to its parameters gives the gradients of the
+    unpatched model."""
     models, inputs = (make(device=device), make(device=device)), arguments(device=device)
     oxiwarp.patch(models[1], cpu_kernels=True)
 
@@ -163,7 +169,7 @@ def test_patched_models_with_rotations(make, arguments, device):
         own, got = map(gradients, models)
     for name, gradient in own.items():
         largest = gradient.abs().max().item()
-        # The unpatched gradients differ from those in float64 by 2.3e-4 of the largest one.
+        # The unpatched gradients differ from float64 gradients by 2.3e-4 of the largest gradient.
         torch.testing.assert_close(got[name], gradient, rtol=1e-3, atol=3e-4 * largest)
 
 
@@ -171,10 +177,10 @@ def test_patched_models_with_rotations(make, arguments, device):
 @pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi requests it
 @pytest.mark.parametrize("name", ["flux", "flux2", "sd3.5", "hunyuan_video", "qwen_image", "mochi"])
 def test_patched_transformers(name, device):
-    """A patched transformer under vmap equals a loop, whether the image or the text input is batched.
+    """A patched transformer under vmap equals a loop. Either the image input or the text input is batched.
 
-    Outside vmap, the blocks of the transformer write text and image tokens into two slices of one tensor. Under vmap,
-    they compute two tensors and concatenate them.
+    Outside vmap, the blocks of the transformer write text and image tokens into two slices of one tensor.
+    Under vmap, they compute two tensors and concatenate them.
     """
     if name == "mochi":
         model, inputs = mochi(device=device), mochi_input(device=device)
@@ -185,8 +191,8 @@ def test_patched_transformers(name, device):
     def run(key, value):
         return model(**{**inputs, key: value, "return_dict": False})[0]
 
-    # The math backend is needed: torch's memory-efficient attention rejects a vmapped mask whose batch
-    # dimension is not expanded.
+    # The test uses the math backend, because torch's memory-efficient attention rejects a vmapped mask whose
+    # batch dimension is not expanded.
     with sdpa_kernel(SDPBackend.MATH):
         for key in ("hidden_states", "encoder_hidden_states"):
             batch = torch.stack([inputs[key], inputs[key] / 2])
@@ -200,7 +206,7 @@ def test_patched_transformers(name, device):
 def test_compiled_vmap(name, device):
     """A compiled vmap of a patched block equals the eager vmap.
 
-    Whether compiled or not, the operators of the block write to a separate buffer for each element of the batch.
+    Compiled or eager, the operators of the block write to a separate buffer for each element of the batch.
     """
     family = FAMILIES[name]
     model, columns = build(family, device=device), 64
@@ -233,10 +239,11 @@ def again(x):
 
 
 def test_streams_joined_under_tracers():
-    """`joined(*apart(x, n))`, which splits and concatenates a tensor, gives `x`: in eager mode without a copy.
+    """`joined(*apart(x, n))`, which splits and concatenates a tensor, gives `x`. In eager mode, it does not
+    copy.
 
-    Under torch.func's transforms and in tracing, `joined` copies. Traced tensors have no addresses, so `joined` cannot
-    detect that its arguments are adjacent slices of one tensor.
+    Under torch.func's transforms and in tracing, `joined` copies. Traced tensors have no addresses, so
+    `joined` cannot detect that its arguments are adjacent slices of one tensor.
     """
     x = random((2, 17, 8), torch.float32, "cpu")
     assert again(x).data_ptr() == x.data_ptr(), "eager: without a copy"

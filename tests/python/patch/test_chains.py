@@ -1,5 +1,8 @@
-"""Tests of `fusions.core.ops`, the operators that patched modules call. Under torch.compile, some of them run as torch
-code, so that Inductor can fuse them."""
+"""Tests of the operators that patched modules call, in the module `fusions.core.ops`.
+
+Under torch.compile, some of these operators run as torch code, so that Inductor can fuse them with other
+operations. These operators are left to Inductor.
+"""
 
 import inspect
 
@@ -15,7 +18,8 @@ WIDE = torch.float32
 
 
 def cases(dtype, device):
-    """Yield name, positional and keyword arguments of test calls for the operators that are left to Inductor."""
+    """Yield test calls (name, positional and keyword arguments) of the operators that run as torch code
+    under torch.compile."""
     x, bias = random((2, 5, 32), dtype, device), random((32,), dtype, device, 5)
     yield "gelu_quick", (x,), {}
     yield "gelu_quick", (x, bias), {}
@@ -27,9 +31,12 @@ def flat(results):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_same_as_the_operators(dtype, device, monkeypatch):
-    """Each operator that is left to Inductor has a version in torch code for torch.compile, which returns the
-    operator's result within rounding errors. On a GPU, the 16-bit results of both versions are equal bit for
-    bit. On the CPU, the exponentials of torch and oxiwarp differ in the last bits."""
+    """An operator may run as torch code under torch.compile, so that Inductor can fuse it with other
+    operations.
+
+    The torch code and the kernel return the same result within rounding errors. On a GPU, their 16-bit
+    results are equal bit for bit. On the CPU, the exponentials of torch and oxiwarp differ in the last bits.
+    """
     seen = set()
     for name, args, options in cases(dtype, device):
         expected = flat(getattr(oxiwarp, name)(*args, **options))
@@ -54,9 +61,10 @@ def test_signatures():
 
 
 def test_the_others_are_the_operators():
-    """In `fusions.core.ops`, only operators that are left to Inductor differ from the public operators.
+    """In `fusions.core.ops`, an operator equals the public operator, unless it runs as torch code under
+    torch.compile.
 
-    For these operators, the code that Inductor generates is faster.
+    For such an operator, the kernel that Inductor generates from the torch code is faster.
     """
     for name in oxiwarp.ops.__all__:
         ours = inspect.unwrap(getattr(ops, name))
@@ -64,8 +72,11 @@ def test_the_others_are_the_operators():
 
 
 def test_the_report_names_them():
-    """If and only if the patched model uses an operator that is left to Inductor, the report's notes name
-    it."""
+    """If a patched model uses an operator that runs as torch code under torch.compile, the report's notes
+    name it.
+
+    The notes name no other operators.
+    """
     for name in ops.INDUCTOR:
         (note,) = notes({name, "rms_norm"}, decoder=False)
         assert note == f"left to Inductor under torch.compile: {name}"

@@ -1,5 +1,7 @@
-"""Tests of `patch` on language models of transformers (Llama and similar, Falcon, T5): values, gradients, KV cache and
-torch.compile."""
+"""Tests of `patch` on language models of transformers: Llama and similar models, Falcon, and T5.
+
+They check values, gradients, the KV cache, and torch.compile.
+"""
 
 from collections import Counter
 
@@ -22,7 +24,8 @@ SIZES = dict(
     bos_token_id=1,
     eos_token_id=2,
 )
-# Maps a model name to the number of calls of each operator in one forward of a patched model with two layers.
+# Maps a model name to the number of calls of each operator. The calls are counted in one forward pass of a
+# patched model with two layers.
 CALLS = {
     "Llama": dict(add_rms_norm=2, rope=2, silu_and_mul=2),
     "Mistral": dict(add_rms_norm=2, rope=2, silu_and_mul=2),
@@ -75,8 +78,8 @@ def calls(monkeypatch):
 def test_models(name, dtype, device, calls):
     """A patched model calls the expected operators and matches the unpatched model within rounding errors.
 
-    The rounding errors exist because oxiwarp and torch sum the elements of a row in different orders.
-    `unpatch` restores the exact result.
+    oxiwarp and torch sum the elements of a row in different orders, so rounding errors remain. `unpatch`
+    restores the exact result.
     """
     model, ids = build(name, dtype, device), IDS.to(device)
     stock = model(input_ids=ids).last_hidden_state
@@ -91,7 +94,7 @@ def test_models(name, dtype, device, calls):
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen3", "Gemma2", "Phi3"])
 def test_cache(name, device):
-    """A patched model gives a token the same hidden state with a KV cache as without a cache."""
+    """With a KV cache, a patched model gives a token the same hidden state as without a cache."""
     model, ids = build(name, device=device), IDS.to(device)
     oxiwarp.patch(model, cpu_kernels=True)
     whole = model(input_ids=ids).last_hidden_state
@@ -121,8 +124,8 @@ def test_compile(name):
     oxiwarp.patch(model, cpu_kernels=True)
     eager = model(input_ids=IDS).last_hidden_state
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    # Under torch.compile, the gated activation is torch code; in eager mode, it is an oxiwarp operator. On
-    # the CPU, the exponentials of torch and oxiwarp differ in the last bits.
+    # Under torch.compile, the gated activation runs as torch code. In eager mode, it is an oxiwarp operator.
+    # On the CPU, the exponentials of torch and oxiwarp differ in the last bits.
     assert torch.allclose(compiled(input_ids=IDS).last_hidden_state, eager, rtol=0, atol=1e-5)
 
 
@@ -138,8 +141,8 @@ def test_training():
 
 
 def test_left():
-    """`patch` skips an MLP with an unsupported activation, and a decoder layer whose source code it does not know. The
-    report gives the reasons."""
+    """`patch` skips an MLP whose activation is not supported, and a decoder layer whose source code is
+    unknown. The report gives the reasons."""
     reasons = {row.reason for row in oxiwarp.patch(build("Llama", hidden_act="relu"), cpu_kernels=True)}
     assert "its activation is ReLU" in reasons
     report = oxiwarp.patch(build("Olmo2"), cpu_kernels=True)
@@ -157,7 +160,8 @@ def test_without_its_norm(calls):
 
 
 def test_another_norm(calls):
-    """A patched layer runs its original `forward` if one of its norms was replaced by a norm of another class."""
+    """If a norm of a patched layer was replaced by a norm of another class, the layer runs its original
+    `forward`."""
     stock, model = build("Llama"), build("Llama")
     oxiwarp.patch(model, cpu_kernels=True)
     for layers in (stock.layers, model.layers):
@@ -167,8 +171,8 @@ def test_another_norm(calls):
     assert torch.allclose(y, right, rtol=0, atol=1e-5) and calls["add_rms_norm"] == 1
 
 
-# Each entry is a Falcon variant: options of its configuration, and the number of `rope` calls when two layers
-# run.
+# Each entry is a variant of Falcon. It has the options of the configuration, and the number of `rope` calls
+# in a model with two layers.
 FALCONS = {
     "7B": (dict(multi_query=True), 2),
     "40B": (dict(new_decoder_architecture=True, num_kv_heads=2), 2),
@@ -191,8 +195,10 @@ def build_falcon(kind, dtype=torch.float32, device="cpu", **options):
 @pytest.mark.parametrize("kind", FALCONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_falcon(kind, dtype, device):
-    """If the user excludes LayerNorms from `patch`, Falcon returns the original hidden states bit for bit. If all
-    modules are patched, Falcon generates the original tokens."""
+    """If the user excludes LayerNorms from `patch`, Falcon returns the original hidden states bit for bit.
+
+    If all modules are patched, Falcon generates the same tokens as the unpatched model.
+    """
     model, ids = build_falcon(kind, dtype, device), IDS.to(device)
     run = lambda: model(input_ids=ids, output_hidden_states=True).hidden_states[-1]  # noqa: E731
     tokens = lambda: model.generate(ids[:1], max_new_tokens=4, do_sample=False)  # noqa: E731
@@ -208,9 +214,10 @@ def test_falcon(kind, dtype, device):
 
 
 def test_falcon_attentions():
-    """A patched Falcon runs oxiwarp's `rope` with each attention, and matches the unpatched model.
+    """A patched Falcon calls oxiwarp's `rope` with each attention implementation, and matches the unpatched
+    model.
 
-    This also holds with padding and under torch.compile.
+    The test also uses padding and torch.compile.
     """
     eager = build_falcon("7B", attn_implementation="eager")
     model, mask = build_falcon("7B"), torch.ones_like(IDS)
@@ -227,8 +234,8 @@ def test_falcon_attentions():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_t5(dtype, device):
-    """In T5, `patch` replaces only norms. The encoder's hidden states match the unpatched model, and the decoder
-    generates the same tokens as the unpatched model."""
+    """In T5, `patch` replaces only norms. The hidden states of the encoder match the unpatched model. The
+    decoder generates the same tokens as the unpatched model."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.T5Config(vocab_size=64, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4)

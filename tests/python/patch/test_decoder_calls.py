@@ -1,5 +1,8 @@
-"""Tests of optimizations in patched language models. Without gradients, layers do not call their submodules. Under
-torch.compile, attention masks are omitted, and some operators are left to Inductor."""
+"""Tests of optimizations in patched language models.
+
+If no gradients are needed, layers do not call their submodules. Under torch.compile, attention masks are
+omitted if possible, and some operators run as torch code, so that Inductor can fuse them.
+"""
 
 import copy
 import functools
@@ -32,10 +35,10 @@ def decode(model, prompt=11):
 
 @pytest.mark.parametrize(("name", "dtype"), CACHED)
 def test_without_gradients(name, dtype, device):
-    """Without gradients, a patched layer computes its linears without calling their modules.
+    """If no gradients are needed, a patched layer computes its linears without calling the `nn.Linear`
+    modules.
 
-    With gradients, it calls the modules. The layer's results with and without gradients are equal bit for
-    bit.
+    If gradients are needed, the layer calls the modules. The two results are equal bit for bit.
     """
     model = build(name, dtype, device)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -49,7 +52,8 @@ def test_without_gradients(name, dtype, device):
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen3"])
 def test_one_by_one(name, monkeypatch):
-    """The layers of a patched model call all of their submodules with gradients, and none without gradients."""
+    """If gradients are needed, the patched layers call all of their submodules. Otherwise, they call no
+    submodule."""
     model, calls, own = build(name), Counter(), nn.Module.__call__
 
     def call(self, *args, **kwargs):
@@ -68,8 +72,9 @@ def test_one_by_one(name, monkeypatch):
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_subclass_in_another_module(grad):
-    """`patch` replaces an attention whose class is derived from a supported class in another Python file. It finds the
-    transformers functions that it needs in the file of the supported class."""
+    """`patch` replaces an attention module whose class is derived, in another Python file, from a
+    supported class. It takes the transformers functions that it needs from the file of the supported
+    class."""
     model = build("Llama")
     for layer in model.layers:
         layer.self_attn.__class__ = type("Inherited", (type(layer.self_attn),), {"__module__": __name__})
@@ -82,8 +87,11 @@ def test_subclass_in_another_module(grad):
 
 
 def test_attributes_over_parameters():
-    """Without gradients, a patched layer reads `linear.weight` and does not call `linear`. If an instance attribute
-    hides this parameter, the layer reads the attribute, as `nn.Linear.forward` does."""
+    """A patched layer follows instance attributes that hide a parameter.
+
+    Without gradients, the layer reads `linear.weight` and does not call `linear`. If an instance attribute
+    hides the parameter `weight`, the layer reads the attribute, as `nn.Linear.forward` does.
+    """
     model = build("Llama")
     oxiwarp.patch(model, cpu_kernels=True)
     attention, norm = model.layers[0].self_attn, model.layers[0].input_layernorm
@@ -97,7 +105,8 @@ def test_attributes_over_parameters():
 
 
 def test_linear_with_other_parameters():
-    """A patched layer matches the unpatched layer if a linear has a plain tensor as weight and a parameter `scale`."""
+    """A patched layer matches the unpatched layer if a linear has a plain tensor as its weight and an
+    extra parameter `scale`."""
     model = build("Llama")
     linear = model.layers[0].mlp.down_proj
     weight = linear.weight.detach()
@@ -110,8 +119,11 @@ def test_linear_with_other_parameters():
 
 
 def graphs(model, *steps, dynamic=None):
-    """Compile the model and call it once per step. A step is a function that returns the keyword arguments. Return a
-    pair for each graph: the number of oxiwarp operators, and for each attention call whether it has a mask."""
+    """Compile the model and call it once per step. A step is a function that returns the keyword arguments.
+
+    Return a pair for each graph: the number of oxiwarp operators, and a list that says for each attention
+    call whether it has a mask.
+    """
     seen = []
 
     def backend(graph, _):
@@ -138,7 +150,8 @@ def after_prompt(model, cache):
 def patched():
     """Return an unpatched Qwen3 model and a patched copy.
 
-    Both models have only one layer, because torch.compile traces each layer separately, which takes time.
+    The models have only one layer. torch.compile traces each layer separately, so more layers would take more
+    time.
     """
     stock = build("Qwen3", num_hidden_layers=1)
     model = copy.deepcopy(stock)
@@ -148,8 +161,11 @@ def patched():
 
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_no_masks(patched, dynamic):
-    """Under torch.compile, a patched language model passes no attention mask to SDPA if SDPA does not need it. SDPA
-    needs no mask for a prompt without padding, and for one token after the prompt."""
+    """Under torch.compile, a patched language model passes no attention mask to SDPA if SDPA does not need
+    one.
+
+    A prompt without padding, and one token after the prompt, need no mask.
+    """
     transformers = pytest.importorskip("transformers")
     steps = [lambda: dict(input_ids=IDS, use_cache=False), lambda: dict(input_ids=IDS, use_cache=True)]
     steps.append(lambda: after_prompt(patched[1], transformers.DynamicCache()))
@@ -157,8 +173,8 @@ def test_no_masks(patched, dynamic):
 
 
 def masked_steps():
-    """Yield name and arguments of calls that need an attention mask: padding, packed sequences, a static cache, and
-    several tokens after a prompt."""
+    """Yield the names and arguments of calls that need an attention mask. The calls have padding, packed
+    sequences, a static cache, or several tokens after a prompt."""
     transformers = pytest.importorskip("transformers")
     padding = torch.ones_like(IDS)
     padding[0, :4] = 0
@@ -172,7 +188,7 @@ def masked_steps():
 
 @pytest.mark.parametrize("name", ["padding", "packed", "static", "some"])
 def test_masks(patched, name):
-    """Under torch.compile, a patched language model keeps the attention mask for calls that need it."""
+    """Under torch.compile, a patched language model passes the attention mask in the calls that need it."""
     (stock, model), step = patched, dict(masked_steps())[name]
     assert [masks for _, masks in graphs(model, lambda: step(model))] == [[True]]
     assert torch.allclose(model(**step(model))[0], stock(**step(stock))[0], rtol=0, atol=1e-5)
@@ -186,8 +202,11 @@ def test_window():
 
 
 def test_few_rows(monkeypatch):
-    """On a GPU, torch.compile traces the original code for inputs of at most `inductor.MOST` elements, because
-    Inductor's code is faster for small inputs. For larger or dynamic sizes, the graph contains oxiwarp's operators."""
+    """On a GPU, torch.compile traces the original code for inputs of at most `inductor.MOST` elements.
+
+    For such small inputs, Inductor's code is faster. For larger or dynamic sizes, the graph contains
+    oxiwarp's operators.
+    """
     model = build("Qwen3", num_hidden_layers=1)
     oxiwarp.patch(model, cpu_kernels=True)
     step = lambda: dict(input_ids=IDS, use_cache=False)  # noqa: E731

@@ -1,4 +1,4 @@
-"""Tests of `patch` on every decoder layer and attention class of transformers whose source code it supports."""
+"""Tests of `patch` on every decoder layer and attention class of transformers that it supports."""
 
 import importlib
 import inspect
@@ -57,8 +57,11 @@ def spy():
 
 
 def test_attention(spy):
-    """A patched attention module passes the same arguments to the attention function as the original `forward`. The
-    inputs are a prompt and a single token."""
+    """A patched attention module passes the same arguments to the attention function as the original
+    `forward`.
+
+    The inputs are a prompt and a single token.
+    """
     for name, cls in known("decoder.attention").items():
         torch.manual_seed(0)
         module = cls(SimpleNamespace(**CONFIG), 0).eval().requires_grad_(False)
@@ -95,8 +98,8 @@ EXPERTS = dict(
     topk_group=1,
     mlp_layer_types=["sparse"],
 )
-# Maps the class of a layer to its configuration class, if neither an annotation nor the layer's name gives
-# this class.
+# Maps the name of a layer class to the name of its configuration class. Only layers are listed whose
+# annotations and names do not determine the configuration class.
 CONFIGS = {
     "Qwen3OmniMoeThinkerTextDecoderLayer": "Qwen3OmniMoeTextConfig",
     "Qwen3OmniMoeTalkerDecoderLayer": "Qwen3OmniMoeTalkerTextConfig",
@@ -127,8 +130,11 @@ def configuration(name, cls):
 
 
 class Attention(nn.Module):
-    """Stand-in for the attention modules of all layers. Some of these modules need position embeddings of a different
-    size."""
+    """Stand-in for the attention modules of all layers.
+
+    The original attention modules are not used, because some of them need position embeddings of a different
+    size.
+    """
 
     def forward(self, hidden_states, **options):
         """Accept only keyword arguments, because every layer passes all arguments by keyword."""
@@ -139,8 +145,9 @@ class Attention(nn.Module):
 def test_layers(fusion):
     """Every supported decoder layer matches its original result after `patch`.
 
-    `patch` does not use the fusion for exactly the layers in the list `LEFT`. In these layers, the norm after the
-    attention is not an RMSNorm, or it has no weight. `patch` rewrites the method of such a layer instead.
+    `patch` does not use the fusion (the replacement method) for the layers in the list `LEFT`. In these
+    layers, the norm after the attention is not an RMSNorm, or it has no weight. `patch` rewrites the method
+    of such a layer instead.
     """
     left = {}
     for name, cls in known(fusion).items():
@@ -161,8 +168,11 @@ def test_layers(fusion):
 
 @pytest.mark.parametrize("name", ["T5EncoderModel", "CLIPTextModel", "CLIPVisionModel", "BertModel", "WhisperModel"])
 def test_models_that_are_no_decoders(name):
-    """`patch` does not report classes of encoder models as skipped. Their names, such as `T5Attention` and `CLIPMLP`,
-    match the patterns by which `patch` finds decoder classes."""
+    """The report of `patch` does not list classes of encoder models as skipped.
+
+    Their names, such as `T5Attention` and `CLIPMLP`, match the patterns by which `patch` finds decoder
+    classes.
+    """
     transformers = pytest.importorskip("transformers")
     cls = getattr(transformers, name)
     sizes = dict(num_hidden_layers=1, num_layers=1, encoder_layers=1, decoder_layers=1)
@@ -172,8 +182,11 @@ def test_models_that_are_no_decoders(name):
 
 
 def test_known_models_of_another_version(monkeypatch):
-    """If the source code of all classes of a supported model has changed, `patch` reports these classes as skipped.
-    Example: Qwen2 after an update of transformers."""
+    """If the source code of all classes of a supported model has changed, `patch` reports these classes as
+    skipped.
+
+    This can happen to Qwen2, for example, after an update of transformers.
+    """
     from transformers.models.qwen2 import modeling_qwen2 as source
 
     config = source.Qwen2Config(**SIZES)

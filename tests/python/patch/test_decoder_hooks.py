@@ -1,5 +1,8 @@
-"""Tests of patched decoder layers with changed submodules: with hooks, compiled separately, replaced by new
-modules, or with a `forward` on the instance."""
+"""Tests of patched decoder layers whose submodules are changed.
+
+A submodule may have a hook, be compiled separately, be replaced by a new module, or have a `forward` on the
+instance.
+"""
 
 import copy
 
@@ -54,7 +57,8 @@ def test_hooks(path, name):
 
 @pytest.mark.parametrize("path", PARTS)
 def test_own_forward(path):
-    """A patched layer calls the `forward` that was assigned to a submodule instance: `layer.mlp.forward = f`."""
+    """A patched layer calls a `forward` function that was assigned to a submodule instance, as in
+    `layer.mlp.forward = f`."""
     model, seen = build("Qwen3"), []
     oxiwarp.patch(model, cpu_kernels=True)
     y, part = model(input_ids=IDS).last_hidden_state, model.layers[1].get_submodule(path)
@@ -66,7 +70,7 @@ def test_own_forward(path):
 @pytest.mark.parametrize("kind", ["forward_pre_hook", "forward_hook", "full_backward_pre_hook", "full_backward_hook"])
 @pytest.mark.parametrize("name", ["Qwen3", "Gemma3Text", "Phi3"])
 def test_hooks_everywhere(name, kind):
-    """With a global hook for all modules, a patched layer calls the same submodules as the unpatched layer."""
+    """With a global hook on all modules, a patched layer calls the same submodules as the unpatched layer."""
     stock, seen, grad = build(name), ([], []), "backward" in kind
     model, x = copy.deepcopy(stock), random((1, 3, 64), torch.float32, "cpu").requires_grad_(grad)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -90,8 +94,8 @@ def test_hooks_everywhere(name, kind):
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("path", ["self_attn", "mlp"])
 def test_other_dtypes(path, grad):
-    """If a hook casts a submodule's output to float32, a patched layer returns float32, as the unpatched
-    layer does."""
+    """If a hook casts the output of a submodule to float32, a patched layer returns float32, as the
+    unpatched layer does."""
     stock, kinds = build("Llama", BF16), []
     stock.layers[0].mlp.register_forward_pre_hook(lambda module, args: args[0].to(BF16))
     model = copy.deepcopy(stock)
@@ -108,8 +112,11 @@ def test_other_dtypes(path, grad):
 
 @pytest.mark.parametrize("path", PARTS)
 def test_compiled_parts(path):
-    """A submodule on which the user called `compile()` runs compiled in a patched layer, as in the unpatched
-    layer. An exception is a submodule that is a single linear: torch 2.11 compiles it in neither layer."""
+    """If the user called `compile()` on a submodule, the submodule runs compiled in a patched layer, as in
+    the unpatched layer.
+
+    There is one exception: torch 2.11 does not compile a submodule that is a single linear, in either layer.
+    """
     stock = build("Qwen3")
     model, counts = copy.deepcopy(stock), []
     oxiwarp.patch(model, cpu_kernels=True)
@@ -160,7 +167,8 @@ def test_adapters(path):
 
 
 def test_changed_linear(monkeypatch):
-    """If third-party code replaces `nn.Linear.forward` in the class, patched layers call the new function."""
+    """If third-party code replaces the class attribute `nn.Linear.forward`, patched layers call the new
+    function."""
     model, seen, own = build("Llama"), [], nn.Linear.forward
     oxiwarp.patch(model, cpu_kernels=True)
     monkeypatch.setattr(nn.Linear, "forward", lambda self, x: seen.append(self) or own(self, x))

@@ -1,5 +1,7 @@
-"""Tests of patched diffusers activations such as `GEGLU`, which contain the first linear of a feed-forward:
-results, and adapters in place of the first linear."""
+"""Tests of patched diffusers activations such as `GEGLU`, which contain the first linear of a feed-forward.
+
+They check results, and adapters that replace this linear.
+"""
 
 import pytest
 import torch
@@ -24,7 +26,7 @@ MAKERS = {
 class LoRA(nn.Module):
     """A LoRA adapter that contains the linear that it replaces.
 
-    Adapter libraries build adapters in the same way.
+    The adapters of other libraries are built in the same way.
     """
 
     def __init__(self, base):
@@ -92,8 +94,11 @@ def test_each(op, dtype, device, ran):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_fast(dtype, device):
-    """In mode "fast", the error against float64 is at most 1.1 times the error of the unpatched module. Mode "fast"
-    rounds only the final result. On a GPU, the matrix multiplication also computes the GELU."""
+    """In mode "fast", the error against float64 is at most 1.1 times the error of the unpatched module.
+
+    Mode "fast" rounds only the final result. On a GPU, the matrix multiplication computes the GELU in its
+    epilogue.
+    """
     for op in MAKERS:
         module, x = made(op, dtype, device), random((2, 5, 16), dtype, device)
         right, own = made(op, torch.float64, device)(x.double()), module(x)
@@ -103,7 +108,10 @@ def test_fast(dtype, device):
 
 def test_epilogue_of_plain_linears_only(monkeypatch):
     """The matrix multiplication computes the GELU in its epilogue only if the linear is a plain `nn.Linear`
-    without hooks. The patched activation calls any other linear as a module."""
+    without hooks.
+
+    The patched activation calls any other linear as a module.
+    """
     x = random((2, 5, 16), torch.bfloat16, "cpu")
     monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda self: True))
     plain = nn.Linear(16, 40).bfloat16().requires_grad_(False)
@@ -125,8 +133,11 @@ def test_epilogue_of_plain_linears_only(monkeypatch):
 @pytest.mark.parametrize("linear", [LoRA, Quantised, Wide])
 @pytest.mark.parametrize("op", ["gelu", "gelu_tanh", "geglu", "swiglu", "gelu_quick"])
 def test_other_linears(op, linear, mode, device, ran):
-    """If an adapter or quantised linear replaces the linear before or after `patch`, a patched activation
-    calls it. If it returns a dtype that the kernels do not support, the original activation runs."""
+    """A patched activation calls an adapter or quantized linear that replaces its linear before or after
+    `patch`.
+
+    If this linear returns a dtype that the kernels do not support, the original activation runs.
+    """
     for patch_first in (False, True):
         module, x = made(op, device=device), random((2, 5, 16), torch.float32, device)
         if patch_first:
@@ -143,8 +154,10 @@ def test_other_linears(op, linear, mode, device, ran):
 
 
 def test_flux2_slices(device, ran):
-    """The kernel of `silu_and_mul` reads a slice of a projection without a copy. If the last dimension is not
-    contiguous, the original `forward` runs."""
+    """The kernel of `silu_and_mul` reads a slice of a projection without a copy.
+
+    If the last dimension of the slice is not contiguous, the original `forward` runs.
+    """
     module, x = made("silu_and_mul"), random((2, 6, 48), torch.float32, device)
     own = [module(x[..., 16:]), module(x.transpose(0, 2)[:, :, :2]), module(x[..., ::2])]
     oxiwarp.patch(module, cpu_kernels=True)
@@ -158,7 +171,8 @@ def test_flux2_slices(device, ran):
 def test_without_a_fusion():
     """`patch` skips activation modules whose class overrides `gelu`.
 
-    `patch` rewrites the method of a SwiGLU module whose activation is not SiLU, because its fusion does not apply.
+    If the activation of a SwiGLU module is not SiLU, `patch` has no replacement method and rewrites the
+    module's method.
     """
 
     class Other(activations.GELU):
@@ -197,8 +211,8 @@ def test_calls_of_the_own_forward(ran):
 
 @pytest.mark.parametrize("op", MAKERS)
 def test_compiled(op, device):
-    """A patched activation module compiles to one graph. Operators that are left to Inductor appear as torch
-    operations, and all remaining operators as oxiwarp operators."""
+    """A patched activation module compiles to one graph. For some operators, the graph contains torch
+    operations, so that Inductor can fuse them. All other operators are oxiwarp operators."""
     from oxiwarp.patching.fusions.core.ops import INDUCTOR
 
     module, x = made(op, device=device), random((2, 5, 16), torch.float32, device)

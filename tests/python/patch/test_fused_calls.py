@@ -34,7 +34,7 @@ def model_and_inputs(name):
         make, inputs = {**VIDEO, **IMAGE_MODELS}[name]
         return make(), inputs()
     inputs = FAMILIES[name].inputs(torch.float32, "cpu")
-    if name == "qwen_image":  # Qwen-Image has one table for text and one for the image
+    if name == "qwen_image":  # Qwen-Image has one table for text and one table for the image.
         inputs["encoder_hidden_states"] = random((BATCH, IMAGE, 24), torch.float32, "cpu", seed=1)
         inputs["encoder_hidden_states_mask"] = torch.ones(BATCH, IMAGE, dtype=torch.bool)
     return build(FAMILIES[name]), inputs
@@ -80,7 +80,7 @@ def test_no_scale():
 
 
 def test_processor_by_name():
-    """A fused processor accepts its attention module as a keyword argument."""
+    """A patched attention processor accepts the attention module as a keyword argument."""
     flux = pytest.importorskip("diffusers.models.transformers.transformer_flux")
     attn = flux.FluxAttention(query_dim=32, heads=2, dim_head=16, processor=flux.FluxAttnProcessor()).eval()
     x = random((2, 5, 32), torch.float32, "cpu")
@@ -94,8 +94,10 @@ def test_processor_by_name():
 
 @pytest.mark.parametrize(("name", "argument"), [("LayerNorm", "input"), ("FP32LayerNorm", "inputs")])
 def test_norms_by_name(name, argument):
-    """A patched LayerNorm accepts its input by the name that the original `forward` uses. For any other keyword it
-    raises TypeError."""
+    """A patched LayerNorm accepts its input as a keyword argument, by the name in the original `forward`.
+
+    For any other keyword, it raises TypeError.
+    """
     normalization = pytest.importorskip("diffusers.models.normalization")
     norm, x = getattr(normalization, name, nn.LayerNorm)(8), random((2, 8), torch.float32, "cpu")
     expected = norm(x)
@@ -107,7 +109,8 @@ def test_norms_by_name(name, argument):
 
 
 def by_name(call):
-    """Return the arguments of a call as keyword arguments. If the function takes `*args`, do not change them."""
+    """Return the arguments of a call as keyword arguments. If the function takes `*args`, return the
+    arguments unchanged."""
     kinds = {name: call.signature.parameters[name].kind for name in call.arguments}
     if inspect.Parameter.VAR_POSITIONAL in kinds.values():
         return call.args, call.kwargs
@@ -135,8 +138,9 @@ def test_arguments(name, form):
         method = base_of(module).forward.__get__(module)
         return form(inspect.signature(method).bind(*args, **kwargs))
 
-    # Do not hook submodules that a patched block does not call, because the block would run its original
-    # method. Do not hook LayerNorms either, because their original method runs for a keyword argument.
+    # Do not hook submodules that a patched block does not call. With a hook, the block would run its original
+    # method. Do not hook LayerNorms either, because their original method runs if an argument is passed by
+    # keyword.
     skipped = {path for fusion in FUSIONS.values() for path in fusion.skips}
     for path, module in model.named_modules():
         inner = isinstance(module, nn.LayerNorm) or any(f".{path}".endswith(f".{skip}") for skip in skipped)

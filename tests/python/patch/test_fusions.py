@@ -1,7 +1,7 @@
-"""Tests of rules for all fusions (replacement methods for model classes).
+"""Tests of rules for all fusions. A fusion is a method that replaces the method of a model class.
 
-The rules concern the recognition of the original source code, objects that `patch` skips, and calls for which
-a patched object runs its original method.
+The rules say how the original source code is recognised, which objects `patch` skips, and for which calls a
+patched object runs its original method.
 """
 
 import fnmatch
@@ -29,7 +29,7 @@ def forward(model):
 
 @pytest.fixture
 def ran(monkeypatch):
-    """Record the names of the fusions whose methods run."""
+    """Record the names of the fusions (replacement methods) that run."""
     seen = []
     for name, fusion in FUSIONS.items():
         run = fusion.run
@@ -73,10 +73,10 @@ DECODERS = [f"transformers.models.{name}.modeling_{name}" for name in ("llama", 
 
 
 def classes_like(pattern):
-    """Yield the installed classes whose names match the pattern of a fusion.
+    """Yield the installed classes whose names match the pattern of a fusion (replacement method).
 
-    The pattern for transformers' decoders matches hundreds of classes. Only those in the modules `DECODERS` are
-    yielded.
+    The pattern for transformers' decoders matches hundreds of classes. Of these classes, only the classes in
+    the modules `DECODERS` are yielded.
     """
     module = pattern.rpartition(".")[0]
     if module == "transformers.models":
@@ -95,9 +95,10 @@ def classes_like(pattern):
 
 @pytest.mark.parametrize("name", FUSIONS)
 def test_every_fusion_knows_what_is_installed(name):
-    """The classes that a fusion names are installed, and `patch` recognises their source code.
+    """All classes that a fusion (replacement method) names are installed, and `patch` recognises their source
+    code.
 
-    If the name is a pattern for all transformers models, `patch` recognises at least one class.
+    If the name is a pattern for all transformers models, `patch` recognises at least one matching class.
     """
     fusion = FUSIONS[name]
     for pattern in fusion.classes:
@@ -109,10 +110,10 @@ def test_every_fusion_knows_what_is_installed(name):
 
 
 def test_other_source(monkeypatch, ran):
-    """`patch` skips a block whose `forward` has unknown source code and no chain of operations.
+    """`patch` skips a block whose `forward` has unknown source code, if no kernel can replace a part of it.
 
-    `patch` rewrites an attention processor that calls a function with unknown source code, and the original function
-    runs if no kernel computes it. The report gives the reasons.
+    The test also uses an attention processor that calls a function with unknown source code. `patch` rewrites
+    the processor, and the original function runs if no kernel computes it. The report gives the reasons.
     """
     own = Block.forward
 
@@ -135,7 +136,8 @@ def test_other_source(monkeypatch, ran):
 
 
 def test_derived_classes(ran):
-    """`patch` replaces a subclass of a supported block that inherits `forward`, and skips one that overrides it."""
+    """`patch` replaces a subclass of a supported block if it inherits `forward`. It skips a subclass that
+    overrides `forward`."""
 
     class Same(Block):
         extra = 1
@@ -156,7 +158,7 @@ def test_derived_classes(ran):
 
 
 def test_report_of_inner_norms():
-    """A patched block does not call its norm modules.
+    """A patched block does not call its norm modules, because its kernels compute the norms.
 
     For each of these norms, the report says that the norm is called only if the block runs its original
     method.
@@ -206,8 +208,8 @@ def test_hooks_around(ran):
 
 @pytest.mark.parametrize("what", ["autocast", "float64", "subclass", "mixed", "no cpu_kernels"])
 def test_calls_for_the_own_method(what, ran):
-    """If the kernels do not support a call (e.g. in float64), a patched block equals the unpatched one bit
-    for bit."""
+    """If the kernels do not support a call (e.g. in float64), a patched block returns the bits of the
+    unpatched block."""
     from torch.testing._internal.two_tensor import TwoTensor
 
     block, x = ltx().transformer_blocks[0], random((1, 6, 32), torch.float32, "cpu")

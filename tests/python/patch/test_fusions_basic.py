@@ -14,7 +14,8 @@ from video_models import build
 import oxiwarp
 from oxiwarp.patching.class_swap import is_replaced
 
-SDXL = {"layer_norm": 8, "gated_residual_ada_norm": 16}  # The UNet has eight blocks: 2 down, 2 in the middle, 4 up.
+# The UNet has eight blocks: 2 in the down path, 2 in the middle, and 4 in the up path.
+SDXL = {"layer_norm": 8, "gated_residual_ada_norm": 16}
 PIXART = {"ada_norm": 2, "gated_residual": 4, "gated_residual_ada_norm": 2}
 DIT = {"ada_norm": 3, "gated_residual": 2, "gated_residual_ada_norm": 2}
 MODELS = {"sdxl": (sdxl, sdxl_input, SDXL), "pixart": (pixart, pixart_input, PIXART), "dit": (dit, dit_input, DIT)}
@@ -30,8 +31,8 @@ def test_models(name, dtype, device):
 def test_single_attention(device):
     """A patched Latte model runs the expected kernels.
 
-    Latte's temporal blocks have a modulation table and no cross-attention. The norms of this test's model
-    have weights. The norms of the published Latte models have no weights.
+    Latte's temporal blocks have a modulation table and no cross-attention. In this test, the norms of the
+    model have weights, unlike the norms of the published Latte models.
     """
     import diffusers
 
@@ -52,14 +53,18 @@ def test_single_attention(device):
         )
 
     # Latte's spatial blocks run the same kernels as PixArt's blocks. In the temporal blocks, one kernel
-    # computes the gated residual after the attention and the next norm. The model's last norm is modulated.
+    # computes the gated residual after the attention, and the next norm. The last norm of the model is
+    # modulated.
     expected = {"ada_norm": 3, "gated_residual": 3, "gated_residual_ada_norm": 2}
     check_model(make, make_input, torch.bfloat16, device, expected)
 
 
 def test_convolutional_projections(device):
-    """A patched SD 1.5 model matches the unpatched model. Its convolutional projections return tokens whose last
-    dimension is not contiguous, so the patched block copies them."""
+    """A patched SD 1.5 model matches the unpatched model.
+
+    Its convolutional projections return tokens whose last dimension is not contiguous, so the patched block
+    copies them.
+    """
 
     def make(dtype, device):
         return sdxl(dtype, device, linear=False)
@@ -87,8 +92,10 @@ def positioned(dtype, device):
 
 
 def test_positions(device):
-    """A patched block with positional embeddings matches the original. Under torch.compile, its norms are left to
-    Inductor, which fuses them with the addition of the embeddings."""
+    """A patched block with positional embeddings matches the original block.
+
+    Under torch.compile, its norms run as torch code. Inductor fuses them with the addition of the embeddings.
+    """
 
     def make_input(dtype, device):
         return dict(hidden_states=random((2, 8, 32), dtype, device))
@@ -144,7 +151,8 @@ def test_blocks_that_are_left():
 
 
 def test_calls_that_run_the_own_method(device):
-    """A patched block runs its original `forward` for GLIGEN arguments, and if one of its norms has a hook."""
+    """A patched block runs its original `forward` if it gets GLIGEN arguments, or if one of its norms has
+    a hook."""
     from diffusers.models.attention import BasicTransformerBlock
 
     block = build(
@@ -170,7 +178,7 @@ def test_calls_that_run_the_own_method(device):
 def test_default_processors():
     """`set_default_attn_processor` works on a patched model.
 
-    This diffusers method compares the classes of processors with known classes. A patched processor's class
+    This diffusers method compares the class of each processor with known classes. A patched processor's class
     must therefore compare equal to the original class.
     """
     diffusers = pytest.importorskip("diffusers")
@@ -189,7 +197,7 @@ def test_default_processors():
 def test_other_classes_are_others():
     """The class that `patch` gives a processor compares equal to the original class.
 
-    The processor's class differs from all other classes, also from classes derived from it.
+    It compares unequal to all other classes, even to classes derived from the original class.
     """
     processors = pytest.importorskip("diffusers.models.attention_processor")
     stock, ours = processors.AttnProcessor2_0, processors.AttnProcessor2_0()

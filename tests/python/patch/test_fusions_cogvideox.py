@@ -1,4 +1,4 @@
-"""Tests of the fused blocks and attention of CogVideoX."""
+"""Tests of the patched blocks and attention of CogVideoX."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def test_cogvideox(dtype, rotary, device):
 
 
 def test_cogvideox_packed_projections(device):
-    """The processor that `fuse_qkv_projections` sets is fused, too."""
+    """`patch` also replaces the processor that diffusers' method `fuse_qkv_projections` sets."""
 
     def make(dtype, device):
         model = cogvideox(dtype, device)
@@ -35,8 +35,10 @@ def test_cogvideox_packed_projections(device):
 
 
 def test_cogvideox_attention_without_norms(device):
-    """If query and key have no norms, the patched attention applies only RoPE. If the call has no RoPE tables either,
-    the attention runs no oxiwarp kernel."""
+    """If query and key have no norms, the kernel of the patched attention computes only RoPE.
+
+    If the call has no RoPE tables either, the attention runs no oxiwarp kernel.
+    """
 
     def make(dtype, device):
         model = cogvideox(dtype, device)
@@ -76,10 +78,10 @@ def test_cogvideox_unknown_source(monkeypatch):
 
 
 def test_cogvideox_calls_that_run_the_own_method(device):
-    """The patched attention runs its original method if a query or key norm has a hook.
+    """The patched attention runs its original method in two cases.
 
-    For 16-bit RoPE tables, the attention also runs its original method, because this method then computes in
-    float32.
+    In the first case, a query or key norm has a hook. In the second case, the RoPE tables have 16 bits. For
+    such tables, the original method computes in float32.
     """
     model, inputs = cogvideox(torch.bfloat16, device), cogvideox_input(torch.bfloat16, device)
     oxiwarp.patch(model, cpu_kernels=True)

@@ -1,4 +1,5 @@
-"""Tests of patched blocks in models that contain a copy of another model's code, and of non-contiguous inputs."""
+"""Tests of patched blocks with non-contiguous inputs, in models that contain a copy of another model's
+code."""
 
 import importlib
 
@@ -13,7 +14,7 @@ import oxiwarp
 
 DIM = 64
 AFTER = {"gated_residual_ada_norm": 2, "gated_residual": 2}
-# By "module.Class": constructor arguments, and kernels that one call runs.
+# Maps "module.Class" to the constructor arguments, and to the kernels that one call runs.
 BLOCKS = {
     "transformer_flux.FluxTransformerBlock": ((DIM, 2, 32), AFTER),
     "transformer_bria_fibo.BriaFiboTransformerBlock": ((DIM, 2, 32), AFTER),
@@ -29,7 +30,7 @@ BLOCKS = {
 
 
 def block(name):
-    """Build a block with random biases. If a kernel omits a bias, the result is therefore wrong."""
+    """Build a block with random biases. If a kernel did not add a bias, the result would be wrong."""
     pytest.importorskip("diffusers")
     module, cls = name.split(".")
     torch.manual_seed(0)
@@ -43,7 +44,7 @@ def block(name):
 def inputs(name, device, by_columns):
     """Return the arguments of a block: image tokens, an embedding and, for most blocks, text tokens.
 
-    With `by_columns`, the last dimension of the image tokens is not contiguous.
+    If `by_columns` is true, the last dimension of the image tokens is not contiguous.
     """
     image = random((BATCH, IMAGE, DIM), torch.float32, device)
     if by_columns:
@@ -92,8 +93,11 @@ def test_norm_by_columns(name, device):
 
 @pytest.mark.parametrize("name", ["norm2", "norm2_context"])
 def test_sd3_hooks(name):
-    """If `norm2` of a patched SD3 block has a hook, the hook runs and this block runs its original `forward`. The next
-    block still runs its kernel."""
+    """If `norm2` of a patched SD3 block has a hook, the hook runs, and this block runs its original
+    `forward`.
+
+    The next block still runs its kernel.
+    """
     sd3 = FAMILIES["sd3"]
     stock, model = build(sd3), build(sd3)
     oxiwarp.patch(model, cpu_kernels=True)

@@ -1,4 +1,5 @@
-"""Tests of patched Flux models: avoided copies, hooks, ControlNet, adapters, clipping in float16, and mode "fast"."""
+"""Tests of patched Flux models: copies that are avoided, hooks, ControlNet, adapters, float16 clipping,
+and mode "fast"."""
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ def pair(dtype=torch.float32, device="cpu"):
 def outputs(models, **extra):
     """Run one bfloat16 step of each model.
 
-    Return all outputs, and the oxiwarp operators that the last of the models called.
+    Return the outputs of all models, and the oxiwarp operators that the last model called.
     """
     found = []
     for model in models:
@@ -37,10 +38,10 @@ def outputs(models, **extra):
 
 
 def test_single_blocks_copy_nothing(monkeypatch):
-    """A patched model calls `torch.cat` less often.
+    """A patched model calls `torch.cat` less often than the unpatched model.
 
-    Its single-stream blocks keep text and image tokens in two tensors, and write attention and activation
-    into one buffer.
+    Its single-stream blocks keep text and image tokens in two tensors. Attention and activation write their
+    results into one buffer.
     """
     cat, counts = torch.cat, []
     for model in pair():
@@ -51,17 +52,17 @@ def test_single_blocks_copy_nothing(monkeypatch):
             )
             step(FLUX, model)
         counts.append(len(calls))
-    # The patched model makes six calls of `torch.cat` less than the unpatched model. The double-stream block
+    # The patched model makes six fewer calls of `torch.cat` than the unpatched model. The double-stream block
     # omits 2 calls, for query and key. The single-stream blocks omit 1 call for text and image tokens, and 2
-    # for attention and feed-forward. The timestep embedding omits 1 call.
+    # calls for attention and feed-forward. The timestep embedding omits 1 call.
     assert counts[0] - counts[1] == 2 + 1 + 2 + 1
 
 
 @pytest.mark.parametrize(("name", "op"), [("flux", "activation_out"), ("flux2", "gated_activation_out")])
 def test_hooked_activations(name, op, device):
-    """A hook on an activation of a patched block receives the activation's output.
+    """A hook on an activation of a patched block receives the output of the activation.
 
-    This block then does not use the kernel that includes the activation. All other blocks still use this
+    The block with the hook does not use the kernel that includes the activation. All other blocks use this
     kernel.
     """
     family, dtype = FAMILIES[name], torch.bfloat16
@@ -79,8 +80,11 @@ def test_hooked_activations(name, op, device):
 
 
 def test_streams_from_elsewhere():
-    """If a ControlNet adds residuals between single-stream blocks, a patched model matches the original and runs the
-    same kernels as without a ControlNet."""
+    """If a ControlNet adds residuals between single-stream blocks, a patched model matches the original
+    model.
+
+    It runs the same kernels as without a ControlNet.
+    """
     stock, model = pair(torch.bfloat16)
     extra = [random((BATCH, IMAGE, 64), torch.bfloat16, "cpu", seed=3)]
     expected, got, kernels = outputs((stock, model), controlnet_single_block_samples=extra * 2)
@@ -119,7 +123,8 @@ def test_fused_projections():
 
 @pytest.mark.parametrize("path", ["norm2", "norm2_context", "attn.norm_q", "attn.norm_added_k"])
 def test_hooks(path):
-    """If a submodule that a patched block or attention does not call has a hook, the original method runs."""
+    """If a hook is on a submodule that the patched block or attention does not call, the original method
+    runs."""
     stock, model = pair(torch.bfloat16)
     for each in (stock, model):
         module = each.transformer_blocks[0].get_submodule(path)
@@ -152,7 +157,7 @@ def test_ip_adapter():
 
 
 def test_wrapped_linears():
-    """A fused block calls wrapped linears such as adapters."""
+    """A patched block calls linears that are replaced by wrappers such as adapters."""
 
     class Wrapped(nn.Module):
         def __init__(self, inner):
@@ -174,9 +179,11 @@ def test_wrapped_linears():
 
 
 def test_fast_single_blocks(monkeypatch, device):
-    """In mode "fast", the matrix multiplication of a single-stream block computes the GELU. The error against float32
-    is at most 1.2 times the error of the unpatched model. A hook on one of the block's linears, or on the GELU,
-    disables this."""
+    """In mode "fast", the matrix multiplication of a single-stream block computes the GELU in its epilogue.
+
+    The error against float32 is at most 1.2 times the error of the unpatched model. A hook on one of the
+    block's linears, or on the GELU, disables this epilogue.
+    """
     family, dtype = FLUX, torch.bfloat16
     monkeypatch.setattr(parallel_block, "in_epilogue", plain_on_any_device)
     monkeypatch.setattr(parallel_block, "gelu_product", gelu_in_two)
@@ -199,9 +206,9 @@ def test_fast_single_blocks(monkeypatch, device):
 
 
 def test_compiled_attention_beside(device):
-    """Under torch.compile, a patched block copies the attention result once, by an oxiwarp operator.
+    """Under torch.compile, an oxiwarp operator copies the attention result of a patched block once.
 
-    With torch's `copy_` instead of this operator, Inductor generated three copies.
+    With torch's `copy_` instead of this operator, Inductor would generate three copies.
     """
     (_, model), graphs = pair(torch.bfloat16, device), []
     expected = step(FLUX, model, torch.bfloat16, device)
@@ -214,10 +221,9 @@ def test_compiled_attention_beside(device):
 
 
 def test_learned_attention_beside(monkeypatch):
-    """Attention and feed-forward results normally share a buffer.
+    """If the attention result needs a gradient, attention and feed-forward results are concatenated.
 
-    If the attention result needs a gradient, the two results are concatenated instead, so that autograd gives
-    the right gradient.
+    Otherwise they share a buffer. The concatenation is needed for the correct gradient.
     """
     monkeypatch.setattr(parallel_block, "in_epilogue", lambda *_: True)
     monkeypatch.setattr(parallel_block, "gelu_product", gelu_in_two)
@@ -235,9 +241,11 @@ def test_learned_attention_beside(monkeypatch):
 
 
 def test_values_of_both(monkeypatch, device):
-    """For batch size 1, a patched attention writes the values V of text and image directly into one tensor. It writes
-    them into separate tensors if a projection has a hook, or if the address of one part would not be a multiple of 16
-    bytes."""
+    """For batch size 1, a patched attention writes the values V of text and image directly into one tensor.
+
+    It writes V into separate tensors if a projection has a hook. It also does so if the address of the text
+    or image slice would not be a multiple of 16 bytes.
+    """
     family = FLUX
     monkeypatch.setattr(mmdit, "in_epilogue", plain_on_any_device)
     stock, model = build(family, torch.bfloat16, device), build(family, torch.bfloat16, device)
@@ -265,11 +273,13 @@ def test_values_of_both(monkeypatch, device):
 
 
 def plain_on_any_device(proj, x):
-    """Stand-in for `in_epilogue` that also accepts CPU tensors."""
+    """Stand-in for the function `in_epilogue` that also accepts CPU tensors."""
     return type(proj) is nn.Linear and not modules.hooked(proj) and x.dtype == proj.weight.dtype
 
 
 def gelu_in_two(proj, x):
-    """Replaces `gelu_product` in CPU tests. It computes the linear and the GELU separately, because torch's fused
-    function uses a different GELU formula on the CPU."""
+    """Compute the linear and the GELU separately, as a replacement of `gelu_product` in CPU tests.
+
+    On the CPU, torch's fused function uses a different GELU formula.
+    """
     return nn.functional.gelu(proj(x).float(), approximate="tanh").to(x.dtype)

@@ -14,7 +14,7 @@ import oxiwarp
 from oxiwarp.patching.fusions import FUSIONS
 from oxiwarp.patching.fusions.core.ops import INDUCTOR
 
-LEFT = {*INDUCTOR, "layer_norm"}  # Compiled graphs may lack these operators.
+LEFT = {*INDUCTOR, "layer_norm"}  # Graphs of torch.compile need not contain these operators.
 FAMILY = pytest.mark.parametrize("name", FAMILIES)
 
 
@@ -28,14 +28,17 @@ def fused(model, **options):
 )
 @FAMILY
 def test_values(name, dtype, mode, device):
-    """A patched model runs every expected kernel, and its results differ from the unpatched model only by rounding
-    errors. After `unpatch` the results are exact."""
+    """A patched model runs every expected kernel, and its results differ from the unpatched model only by
+    rounding errors.
+
+    After `unpatch`, the results are equal bit for bit.
+    """
     family = FAMILIES[name]
     model = build(family, dtype, device)
     stock = step(family, model, dtype, device)
     report = oxiwarp.patch(model, mode=mode, cpu_kernels=True)
     left = [row.reason for row in report if row.status == "left"]
-    # SD 3 has no norms of queries and keys, so there is nothing to fuse in its attention processors.
+    # SD 3 has no norms of queries and keys, so `patch` has nothing to fuse in its attention processors.
     assert left == (["its attention has no norms of queries and keys"] if name == "sd3" else []), report
     with Operators() as operators:
         ours = step(family, model, dtype, device)
@@ -53,8 +56,7 @@ def test_values(name, dtype, mode, device):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.bits])
 def test_bits(name, dtype, cuda):
-    """On a GPU, mode "exact" returns the unpatched model's results bit for bit if the user excludes RMSNorm
-    modules."""
+    """On a GPU, mode "exact" returns the bits of the unpatched model if the user excludes RMSNorm modules."""
     family = FAMILIES[name]
     model = build(family, dtype, cuda)
     stock = step(family, model, dtype, cuda)
@@ -69,7 +71,8 @@ def is_ours(node):
 
 @FAMILY
 def test_compiles(name, device):
-    """A patched model compiles to one graph of oxiwarp operators, except operators that are left to Inductor."""
+    """A patched model compiles to one graph. The graph calls oxiwarp operators, except those that run as
+    torch code under torch.compile."""
     family, graphs = FAMILIES[name], []
     model = fused(build(family, torch.bfloat16, device))
     expected = step(family, model, torch.bfloat16, device)
@@ -114,7 +117,8 @@ def test_other_calls(name):
 
 
 def fused_parts(model):
-    """Return an example of a patched object for each fusion (replacement method), by the name of the fusion."""
+    """Return an example of a patched object for each fusion (replacement method), by the name of the
+    fusion."""
     found = {}
     for module in model.modules():
         for part in (module, module.__dict__.get("processor")):
@@ -147,8 +151,8 @@ def test_changed_source(name, monkeypatch):
 def test_signatures_of_processors(name, monkeypatch):
     """Patched methods read the signature of a processor only at the first call.
 
-    In Qwen-Image, module and processor have different names for the third argument, so the module passes this
-    argument by keyword.
+    In Qwen-Image, attention module and processor have different names for the third argument. The module
+    therefore passes this argument by keyword.
     """
     family, looked_up = FAMILIES[name], []
     model = build(family)

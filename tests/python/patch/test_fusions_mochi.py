@@ -1,4 +1,4 @@
-"""Tests of the fused blocks and attention of Mochi."""
+"""Tests of the patched blocks and attention of Mochi."""
 
 import copy
 import io
@@ -13,7 +13,7 @@ import oxiwarp
 from oxiwarp.patching.fusions.diffusers.mochi import tokens_of
 
 ADA, MIDDLE, END = "ada_norm", "residual_tanh_gated_rms_norm_modulated", "residual_tanh_gated_rms_norm"
-EXPECTED = {ADA: 7, MIDDLE: 5, END: 5}  # ada_norm: two per block, and one for norm_out
+EXPECTED = {ADA: 7, MIDDLE: 5, END: 5}  # ada_norm is called twice per block, and once for norm_out.
 
 
 # The model enables float32 autocast while it computes RoPE tables. On the CPU, torch warns that it does not
@@ -28,10 +28,10 @@ def test_mochi(dtype, device):
 
 
 def test_mochi_gradients(device):
-    """The parameter `pos_frequencies` determines the RoPE tables.
+    """The RoPE tables depend on the parameter `pos_frequencies`.
 
-    If it is trained, a patched model runs the original attention processor. If it is not trained, RoPE runs
-    as a kernel.
+    If this parameter is trained, a patched model runs the original attention processor. Otherwise a kernel
+    computes RoPE.
     """
     model, inputs = mochi(torch.float32, device).requires_grad_(), mochi_input(torch.float32, device)
     check_gradients(model, inputs, {ADA: 7})
@@ -41,8 +41,10 @@ def test_mochi_gradients(device):
 
 
 def test_mochi_compiled(device):
-    """With `capture_dynamic_output_shape_ops`, a patched Mochi model compiles to one graph. The option is needed
-    because the number of text tokens that are not masked depends on data."""
+    """With the torch option `capture_dynamic_output_shape_ops`, a patched Mochi model compiles to one graph.
+
+    The option is needed because the number of text tokens that are not masked depends on data.
+    """
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         expected = EXPECTED | {"qk_norm_rope": 6}
         check_compiled(mochi(torch.bfloat16, device), mochi_input(torch.bfloat16, device), expected)
@@ -68,8 +70,10 @@ def test_mochi_unknown_source(monkeypatch):
 
 
 def test_mochi_calls_that_run_the_own_method(device):
-    """A patched block runs its original `forward` if the inner module of one of its norms has a hook. `patch` rewrites
-    the methods of a block whose norms have different eps values."""
+    """A patched block runs its original `forward` if the inner module of one of its norms has a hook.
+
+    If the norms of a block have different eps values, `patch` rewrites the methods of the block.
+    """
     model, inputs = mochi(torch.bfloat16, device), mochi_input(torch.bfloat16, device)
     model.transformer_blocks[1].norm3.norm.eps = 1e-3
     expected, _ = run(model, inputs)
@@ -80,14 +84,15 @@ def test_mochi_calls_that_run_the_own_method(device):
     made, calls = run(model, inputs)
     assert seen == ["norm4_context"]
     torch.testing.assert_close(made, expected, rtol=0.02, atol=0.02)
-    # The rewritten block computes norms with another eps than the sum's norm in a kernel of their own.
+    # In the rewritten block, a norm may have a different eps than the norm in the kernel of the sum. A
+    # separate kernel computes it.
     assert counts(calls, EXPECTED) == {ADA: 8, MIDDLE: 2, END: 4}
 
 
 def test_mochi_finds_valid_tokens_once(device):
-    """The indices of text tokens that are not masked are computed once for all blocks.
+    """The indices of the text tokens that are not masked are computed once for all blocks.
 
-    Their computation synchronizes with the GPU. If the mask changes, the indices are computed again.
+    Their computation synchronizes the CPU with the GPU. If the mask changes, the indices are computed again.
     """
     from diffusers.models.attention_processor import MochiAttnProcessor2_0
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -128,10 +133,10 @@ def test_mochi_trained_after_inference_mode(device):
 
 
 def test_mochi_tokens_are_the_masks():
-    """The token indices that `tokens_of(mask)` caches belong to this mask tensor.
+    """The function `tokens_of(mask)` caches the indices of the tokens that this mask tensor does not mask.
 
-    Copies and pickles of the mask do not contain them. The token indices are also correct in inference mode
-    and under torch.func.
+    Copies and pickles of the mask do not contain the cached indices. The indices are also correct in
+    inference mode and under torch.func.
     """
     mask = mochi_input()["encoder_attention_mask"]
     found, other = tokens_of(mask), copy.deepcopy(mask)

@@ -1,4 +1,5 @@
-"""Tests of patched code that saves only Python time: attention modules, attention masks and timestep embeddings."""
+"""Tests of patches that reduce only Python time: attention modules, attention masks and timestep
+embeddings."""
 
 import inspect
 
@@ -18,7 +19,7 @@ embeddings = pytest.importorskip("diffusers.models.embeddings")
 
 @pytest.fixture
 def looked_up(monkeypatch):
-    """Record the objects whose signature any code reads through `inspect.signature`."""
+    """Record the objects whose signatures are read through `inspect.signature`."""
     seen, own = [], inspect.signature
 
     def signature(of, *args, **kwargs):
@@ -54,7 +55,7 @@ class Needing(Recorder):
 
 
 class Other(Recorder):
-    """A processor whose argument `attention_mask` has another default value than the same argument of the
+    """A processor with an argument `attention_mask`, whose default differs from the default in the
     attention module."""
 
     def __call__(self, attn, hidden_states, encoder_hidden_states=None, attention_mask="own"):
@@ -78,14 +79,15 @@ CALLS = (
 
 @pytest.mark.parametrize("processor", [Recorder, Renamed, Needing, Other, Anything])
 def test_attention_module_calls(processor):
-    """For every form of call, a patched attention module passes the original arguments to its processor."""
+    """For every kind of call, a patched attention module passes the same arguments to its processor as the
+    original."""
     stock, module = attention(), attention()
     for each in (stock, module):
         each.set_processor(processor())
     assert oxiwarp.patch(module).names[""] == "replaced"
     for args, kwargs in CALLS:
         assert outcome(module, args, kwargs) == outcome(stock, args, kwargs), (args, kwargs)
-    for args in ((), ("x", "y", "m", "more")):  # both modules raise TypeError
+    for args in ((), ("x", "y", "m", "more")):  # The original module and the patched module raise TypeError.
         assert outcome(module, args, {}) == outcome(stock, args, {}) == "TypeError"
 
 
@@ -136,10 +138,10 @@ def test_attention_modules_compiled(looked_up, monkeypatch):
 
 @pytest.mark.parametrize("queries", [1, 24])
 def test_mask_of_heads(queries, monkeypatch):
-    """`mask_of_heads` returns a view with the values that diffusers' `prepare_attention_mask` returns.
+    """`mask_of_heads` returns a view with the same values as diffusers' `prepare_attention_mask`.
 
-    For other mask sizes, or if diffusers' method has unknown source code, `mask_of_heads` calls diffusers'
-    method.
+    For other mask sizes, `mask_of_heads` calls diffusers' method. It also does so if the source code of this
+    method is unknown.
     """
     attn = attention(transformer_ltx.LTXAttention)
     source, mask = random((2, 7, 32), torch.float32, "cpu"), random((2, queries, 7), torch.float32, "cpu")
@@ -155,7 +157,7 @@ def test_mask_of_heads(queries, monkeypatch):
 
 
 def test_hooks_and_compile():
-    """In a compiled patched model, a hook on a norm runs if it exists when torch.compile traces the block.
+    """If a norm in a compiled patched model has a hook when torch.compile traces the block, the hook runs.
 
     A hook that is registered later runs only if torch.compile guards on hooks. An unpatched model behaves in
     the same way.
@@ -184,8 +186,10 @@ def test_hooks_and_compile():
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
 def test_timesteps(options, dtype, device):
-    """A patched `Timesteps` module returns the original bits and dtype, at the first call and at later calls,
-    which use cached frequencies. The same holds in inference mode."""
+    """A patched `Timesteps` module returns the bits and dtype of the original module.
+
+    This holds for the first call, for later calls, which use cached frequencies, and in inference mode.
+    """
     times = torch.tensor([999.0, 0.0, 3.5], device=device).to(dtype)
     stock, module = embeddings.Timesteps(*options), embeddings.Timesteps(*options)
     oxiwarp.patch(module)
@@ -199,7 +203,7 @@ def test_timesteps(options, dtype, device):
 
 
 def test_timesteps_of_several_modules(device):
-    """Cached frequencies are separate for each width and shift."""
+    """Cached frequencies are separate for each width and shift of the timestep embedding."""
     times, options = (
         torch.tensor([999.0, 3.5], device=device),
         [(8, True, 0), (8, True, 1), (16, True, 0), (16, True, 1)],
@@ -211,8 +215,11 @@ def test_timesteps_of_several_modules(device):
 
 
 def test_timesteps_gradient():
-    """A patched `Timesteps` module gives the original gradient under torch.func and autograd. It does not cache
-    frequencies inside a torch.func transform. Frequencies cached in inference mode stay usable."""
+    """A patched `Timesteps` module gives the original gradient under torch.func and autograd.
+
+    It does not cache frequencies inside a torch.func transform. Frequencies that were cached in inference
+    mode stay usable.
+    """
     module, stock, times = embeddings.Timesteps(8, True, 0), embeddings.Timesteps(8, True, 0), torch.tensor([3.0, 5.0])
     oxiwarp.patch(module)
     timesteps.frequencies.store.clear()

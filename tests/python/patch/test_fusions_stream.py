@@ -30,7 +30,7 @@ def norm_of(cols, dtype, device):
 @pytest.mark.parametrize("gated", [True, False], ids=["gate", "no gate"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_bits(dtype, gated, parameters, device):
-    """`residual_layer_norm` returns the same bits as the sum `x + gate * y`, followed by `layer_norm` of the sum."""
+    """`residual_layer_norm` returns the same bits as the sum `x + gate * y` followed by `layer_norm`."""
     x, y = random((2, 5, 96), dtype, device), random((2, 5, 96), dtype, device, seed=1)
     gate = random((2, 1, 96), torch.float32, device, seed=2) if gated else None
     norm = norm_of(96, torch.float32 if parameters == "float32" else dtype, device)
@@ -58,8 +58,8 @@ def test_zeros_of_inference_mode_serve_autograd(device):
 
 
 def test_fake_zeros(device):
-    """For fake tensors, `zeros` neither stores fake zeros in its cache nor returns real zeros from the
-    cache."""
+    """For fake tensors, the function `zeros` stores no fake zeros in its cache, and returns no real zeros
+    from the cache."""
     for count in range(2):
         with FakeTensorMode():
             x = torch.empty(2, 16, device=device)
@@ -88,8 +88,11 @@ def test_inductor_has_a_sum_without_a_gate(gated, device):
 
 
 def test_no_zeros_of_a_captured_graph_are_kept(cuda):
-    """Zeros that are allocated during CUDA graph capture are not cached, because their memory belongs to the graph.
-    After a replay they are zero."""
+    """Zeros that are allocated during CUDA graph capture are not cached, because their memory belongs to the
+    graph.
+
+    After a replay of the graph, they are zero.
+    """
     x, norm = random((2, 3, 16), torch.bfloat16, cuda), norm_of(16, torch.bfloat16, cuda)
     right = residual_layer_norm(x, x, norm, "exact")
     _stream.row.store.clear()

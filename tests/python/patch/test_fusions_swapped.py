@@ -20,8 +20,10 @@ from oxiwarp.patching.fusions import FUSIONS, FusedRecipe
 @pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi enables float32 autocast
 @pytest.mark.parametrize("name", MODELS)
 def test_wrapped_after_patch(name):
-    """If the user wraps a submodule that the patched method does not call, the original method runs, so that the
-    wrapper takes effect. After the wrapper is removed, the patched method runs again."""
+    """If the user wraps a submodule that the patched method does not call, the original method runs.
+
+    Otherwise the wrapper would have no effect. After the wrapper is removed, the patched method runs again.
+    """
     make, make_input = MODELS[name]
     stock, ours = make(), make()
     oxiwarp.patch(ours, cpu_kernels=True)
@@ -43,7 +45,8 @@ def test_wrapped_after_patch(name):
 
 
 def test_every_skip_is_tried():
-    """`test_wrapped_after_patch` covers every submodule listed in `Fusion.skips`."""
+    """The test `test_wrapped_after_patch` covers every submodule that a replacement method does not call
+    (`Fusion.skips`)."""
     tried = set()
     for make, _ in MODELS.values():
         model = make()
@@ -55,9 +58,10 @@ def test_every_skip_is_tried():
 @pytest.mark.filterwarnings("ignore:In CPU autocast")
 @pytest.mark.parametrize("name", ["ltx", "mochi", "cogvideox", "pixart", "flux"])
 def test_wrapped_before_patch(name):
-    """A kernel replaces the work of some submodules.
+    """`patch` does not use a fusion (replacement method) for a block if certain submodules were wrapped
+    before `patch`.
 
-    If one of them was wrapped before `patch`, the fusion of the block does not apply.
+    These are the submodules whose work a kernel would do.
     """
     make, make_input = MODELS[name]
     stock, ours = make(), make()
@@ -85,14 +89,14 @@ def refiner():
 
 
 def ran(module, given):
-    """Return the results, and whether the fused method computed them."""
+    """Return the results, and True if the replacement method computed them."""
     with Operators() as operators:
         made = results(module, given)
     return made, "gated_residual_ada_norm" in operators.calls
 
 
 def another_norm(affine=True):
-    """Return a LayerNorm with an unusual eps. With `affine`, it has random weights and biases."""
+    """Return a LayerNorm with an unusual eps. If `affine` is true, its weights and biases are random."""
     norm = nn.LayerNorm(32, eps=0.1, elementwise_affine=affine).requires_grad_(False)
     for seed, parameter in enumerate(norm.parameters()):
         parameter.copy_(random(parameter.shape, torch.float32, "cpu", seed=seed))
@@ -105,10 +109,10 @@ def copied(module, how):
 
 @pytest.mark.parametrize("how", ["the module", "deepcopy", "pickle"])
 def test_what_is_swapped(how):
-    """If a new norm of the same class is assigned, a patched block uses its weights and eps.
+    """If a new norm of the same class is assigned to a patched block, the block uses its weights and eps.
 
     If the new norm is a wrapper, has no parameters or has a derived class, the block calls it. Copies of the
-    block also follow these rules.
+    block follow the same rules.
     """
     stock, given = refiner()
     ours = copy.deepcopy(stock)
@@ -143,7 +147,7 @@ def test_what_is_swapped(how):
 
 
 def test_weights_where_there_were_none():
-    """If a norm without weight gets a weight after `patch`, the patched block applies it."""
+    """If a norm without a weight gets a weight after `patch`, the patched block applies this weight."""
     stock, ours = ltx(), ltx()
     oxiwarp.patch(ours, cpu_kernels=True)
     for model in (stock, ours):
@@ -177,8 +181,10 @@ def test_compiled():
 
 @pytest.mark.filterwarnings("ignore:In CPU autocast")
 def test_eps_changed_after_patch():
-    """If the eps of one norm changes after `patch`, a patched Mochi block matches the unpatched block. Its kernel
-    cannot be used, because it takes a single eps for several norms."""
+    """If the eps of one norm changes after `patch`, a patched Mochi block matches the unpatched block.
+
+    Its kernel takes one eps for several norms, so the block cannot use it.
+    """
     stock, ours = mochi(), mochi()
     oxiwarp.patch(ours, cpu_kernels=True)
     for model in (stock, ours):

@@ -1,4 +1,4 @@
-"""Tests of the fused blocks and attention of Wan."""
+"""Tests of the patched blocks and attention of Wan."""
 
 import pytest
 import torch
@@ -19,7 +19,8 @@ NO_NORM2 = {"ada_norm": 1, "gated_residual_ada_norm": 1, "gated_residual": 2, "q
 
 
 def times(counts, by, **others):
-    """Return the operators of a model with `by` blocks: those of the blocks, and the modulated norm at the end."""
+    """Return the expected operators of a model with `by` blocks: those in the blocks, and the modulated
+    norm at the end."""
     of_blocks = {name: by * count for name, count in counts.items()}
     return of_blocks | {"ada_norm": of_blocks["ada_norm"] + 1} | others
 
@@ -29,8 +30,8 @@ def times(counts, by, **others):
 def test_wan(dtype, kept, device):
     """A patched Wan 2.1 model matches the unpatched model.
 
-    The modulation table and the norms are either in float32, as after `from_pretrained`, or in the dtype of
-    all other parameters.
+    The modulation table and the norms are in float32, as after `from_pretrained`, or in the dtype of all
+    other parameters.
     """
 
     def make(dtype, device):
@@ -41,8 +42,10 @@ def test_wan(dtype, kept, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_wan_per_token(dtype, device):
-    """A patched Wan 2.2 5B model matches the unpatched model. This model has one time embedding per token. The kernels
-    add the modulation table to this embedding."""
+    """A patched Wan 2.2 5B model matches the unpatched model.
+
+    This model has one time embedding per token. The kernels add the modulation table to the embedding.
+    """
 
     def make_input(dtype, device):
         return wan_input(dtype, device, per_token=True)
@@ -52,14 +55,19 @@ def test_wan_per_token(dtype, device):
 
 
 def test_wan_without_norm2(device):
-    """A patched Wan model whose blocks have no `norm2` matches the unpatched model. In these blocks, the
-    cross-attention reads the residual stream directly."""
+    """A patched Wan model whose blocks have no `norm2` matches the unpatched model.
+
+    In these blocks, the cross-attention reads the residual stream directly.
+    """
     check_model(lambda *of: wan(*of, cross_attn_norm=False), wan_input, torch.bfloat16, device, times(NO_NORM2, 2))
 
 
 def test_wan_image_to_video(device):
-    """A patched Wan image-to-video model matches the unpatched model. Image tokens have separate key and value
-    projections. The norm of their keys is called as a module."""
+    """A patched Wan image-to-video model matches the unpatched model.
+
+    In the cross-attention, image tokens have separate key and value projections. The norm of their keys is
+    called as a module.
+    """
 
     def make(dtype, device):
         return wan(dtype, device, cross_attn_norm=True, image_dim=20, added_kv_proj_dim=48)
@@ -71,8 +79,10 @@ def test_wan_image_to_video(device):
 
 
 def test_wan_fused_projections(device):
-    """A patched Wan model matches the unpatched model after `fuse_qkv_projections`. Query, key and value are then
-    slices of one tensor."""
+    """A patched Wan model matches the unpatched model after `fuse_qkv_projections`.
+
+    Query, key and value are then slices of one tensor.
+    """
 
     def make(dtype, device):
         model = wan(dtype, device, cross_attn_norm=True)
@@ -83,15 +93,21 @@ def test_wan_fused_projections(device):
 
 
 def test_vace(device):
-    """A patched WanVACE model matches the unpatched model. WanVACE has additional blocks, whose results are added to
-    the results of the main blocks."""
+    """A patched WanVACE model matches the unpatched model.
+
+    WanVACE has additional blocks, whose results are added to the results of the main blocks.
+    """
     for dtype in DTYPES:
         check_model(vace, vace_input, dtype, device, times(OF_A_BLOCK, 5))
 
 
 def test_variants_have_the_known_source():
-    """`patch` replaces the blocks of Wan Animate and ChronoEdit, because their source code equals Wan's. It does not
-    replace ChronoEdit's attention processor, because ChronoEdit computes its RoPE tables differently."""
+    """`patch` replaces the blocks of Wan Animate and ChronoEdit, because their source code equals Wan's
+    source code.
+
+    It does not replace ChronoEdit's attention processor, because ChronoEdit computes its RoPE tables
+    differently.
+    """
     from diffusers.models.transformers import transformer_chronoedit, transformer_wan_animate
 
     from oxiwarp.patching import fusions
@@ -118,8 +134,10 @@ def test_wan_unknown_source(monkeypatch):
 
 
 def test_wan_calls_that_run_the_own_method(device):
-    """A patched Wan block or attention runs its original method if one of its norms has a hook. `patch` skips a block
-    whose norm is of an unsupported class."""
+    """A patched Wan block or attention runs its original method if one of its norms has a hook.
+
+    `patch` skips a block whose norm is of an unsupported class.
+    """
     model = wan(torch.bfloat16, device, cross_attn_norm=True)
     inputs = wan_input(torch.bfloat16, device)
     oxiwarp.patch(model, cpu_kernels=True)

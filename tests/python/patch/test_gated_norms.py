@@ -1,4 +1,5 @@
-"""Tests of RMSNorms whose forward takes a gate: `patch` finds out where the gate is applied and what is rounded."""
+"""Tests of RMSNorms whose `forward` takes a gate. `patch` determines where the gate is applied and what is
+rounded."""
 
 import importlib
 
@@ -23,7 +24,8 @@ KNOWN = [
 
 
 class Gated(nn.Module):
-    """Describes a norm by its options: gate first, sigmoid, one rounding."""
+    """Base class of gated norms. Its options: the gate is applied first, the gate uses a sigmoid, the
+    result is rounded once."""
 
     def __init__(self, first, sigmoid, once, weight=True):
         super().__init__()
@@ -44,7 +46,7 @@ class OwnRMSNormGated(Gated):
 
 
 class NarrowRMSNormGated(Gated):
-    """Computes the activation in the dtype of the gate, and so rounds it."""
+    """A norm that computes the activation in the dtype of the gate. The activation is therefore rounded."""
 
     def forward(self, x, gate):
         h = x.float() * self.act(gate)
@@ -60,7 +62,7 @@ class GroupedRMSNormGated(Gated):
 
 
 def exact(module, x, gate):
-    """Return the result in float64."""
+    """Return the result of the gated norm in float64."""
     h, factor = x.double(), module.act(gate.double())
     h = h * factor if module.first else h
     h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + module.eps)
@@ -79,7 +81,8 @@ def test_known(path, name, formula):
 @pytest.mark.parametrize("sigmoid", [False, True], ids=["silu", "sigmoid"])
 @pytest.mark.parametrize("first", [False, True], ids=["norm first", "gate first"])
 def test_formulas(first, sigmoid, once, dtype, device):
-    """The kernel has the roundings of each formula, also if the gate is a slice."""
+    """For each formula of a gated norm, the kernel has the roundings of the module. The gate may be a
+    slice."""
     module = OwnRMSNormGated(first, sigmoid, once).to(device, dtype)
     x = random((2, 5, WIDTH), dtype, device)
     gate = 3 * random((2, 5, 2 * WIDTH), dtype, device, 1)[..., WIDTH:]
@@ -100,7 +103,7 @@ def test_formulas(first, sigmoid, once, dtype, device):
 
 
 def test_a_float32_input(device):
-    """The scan of Mamba 2 is float32, while gate and weight have 16 bits."""
+    """The input may be float32 while gate and weight have 16 bits, as for the scan of Mamba 2."""
     module = OwnRMSNormGated(True, False, False).to(device, torch.bfloat16)
     x, gate = random((2, 5, WIDTH), torch.float32, device), random((2, 5, WIDTH), torch.bfloat16, device, 1)
     own = module(x, gate)
@@ -110,7 +113,8 @@ def test_a_float32_input(device):
 
 
 def test_calls_without_a_kernel():
-    """Without a gate, with a gate of another shape, and for a transposed input, the original forward runs."""
+    """The original `forward` runs without a gate, with a gate of another shape, and for a transposed
+    input."""
     module, x = OwnRMSNormGated(False, False, True), torch.randn(2, WIDTH, WIDTH)
     turned = x.transpose(0, 1)
     calls = [(x,), (x, None), (x, x[:1]), (x.mT, x), (turned, turned), (x[0, :1].expand(WIDTH, -1), x[0])]
@@ -123,7 +127,10 @@ def test_calls_without_a_kernel():
 
 
 def test_formulas_without_a_kernel():
-    """An activation that is rounded keeps the original forward in 16 bits, and so does a gate of 16 bits."""
+    """A norm that rounds the activation runs its original `forward` if the gate has 16 bits.
+
+    No kernel has this formula.
+    """
     module = NarrowRMSNormGated(True, False, True)
     oxiwarp.patch(module, cpu_kernels=True)
     assert set(recipe_of(module).formulas) == {(torch.float32, torch.float32)}

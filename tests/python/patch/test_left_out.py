@@ -1,5 +1,7 @@
-"""Tests that patched diffusers attention and feed-forwards omit operations without effect: division by 1, and dropout
-in evaluation mode."""
+"""Tests that patched attention and feed-forwards of diffusers omit operations without effect.
+
+Such operations are a division by 1, and dropout in evaluation mode.
+"""
 
 from collections import Counter
 
@@ -44,9 +46,11 @@ PROCESSED = (
 
 @pytest.mark.parametrize("options", PROCESSED, ids=str)
 def test_attention_processor(options, device):
-    """A patched processor returns the original bits and omits the division by `rescale_output_factor` if it
-    is 1. If the attention has norms, a residual connection or a factor other than 1, the original processor
-    runs."""
+    """If `rescale_output_factor` is 1, a patched processor omits the division by it, and returns the original
+    bits.
+
+    If the attention has norms, a residual connection or another factor, the original processor runs.
+    """
     attn = attention(**options).to(device)
     x, source, mask = (random(shape, torch.float32, device) for shape in ((2, 5, 32), (2, 7, 24), (2, 1, 7)))
     crossed = {"encoder_hidden_states": source} if "cross_attention_dim" in options else {}
@@ -82,8 +86,8 @@ def test_dropout_is_left_out_when_it_does_nothing(device):
 
 
 def test_processor_arguments_that_are_warned_of(monkeypatch):
-    """If a patched attention processor gets the deprecated argument `scale`, diffusers' deprecation message
-    appears."""
+    """A patched attention processor prints diffusers' deprecation message if it gets the deprecated
+    argument `scale`."""
     told = []
     monkeypatch.setattr(processors, "deprecate", lambda *args, **_: told.append(args[0]))
     attn = attention()

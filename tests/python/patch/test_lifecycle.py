@@ -32,8 +32,11 @@ def assert_patched(model, expected):
 
 
 def test_state_dict():
-    """`patch` does not change the keys and tensors of a state dict. A patched model loads the state dict of an
-    unpatched model, and vice versa."""
+    """`patch` does not change the keys and tensors of a state dict.
+
+    A patched model loads the state dict of an unpatched model, and an unpatched model loads that of a patched
+    model.
+    """
     stock, model = net(), patched_net()
     assert list(model.state_dict()) == list(stock.state_dict())
     assert [name for name, _ in model.named_modules()] == [name for name, _ in stock.named_modules()]
@@ -86,7 +89,7 @@ def test_names_and_classes():
 
 @pytest.mark.parametrize("how", ["deepcopy", "copy", "pickle", "torch.save"])
 def test_copies(how):
-    """A copy of a patched model is patched and has the same results. It can be unpatched separately."""
+    """A copy of a patched model is patched and has the same results. The copy can be unpatched separately."""
     model = patched_net()
     expected = model(net_input())
     if how == "deepcopy":
@@ -112,8 +115,11 @@ def test_old_pickle_protocols():
 
 
 def test_hooks():
-    """Forward hooks registered before or after `patch` run once per call and receive the kernel's output. After
-    `unpatch` they are still registered."""
+    """Forward hooks that are registered before or after `patch` run once per call and receive the kernel's
+    output.
+
+    After `unpatch`, they are still registered.
+    """
     model, seen = net(), []
     model.before.register_forward_pre_hook(lambda module, args: seen.append("pre"))
     model.before.register_forward_hook(lambda module, args, output: seen.append(output))
@@ -149,9 +155,10 @@ def test_eps_and_weight_are_read_at_the_call():
 
 
 def test_weights_and_widths_that_no_kernel_takes():
-    """The kernel does not support some weights and input widths.
+    """If the kernel does not support the weight or the input width, a patched norm behaves as the original
+    norm.
 
-    For such weights and widths, a patched norm returns the original result, or raises the original error.
+    It returns the original result, or raises the original error.
     """
     x = torch.randn(3, 96)
     for weight in (torch.randn(96, 2)[:, 0], torch.ones(1).expand(96)):
@@ -167,9 +174,9 @@ def test_weights_and_widths_that_no_kernel_takes():
 
 
 def test_instance_forward_is_left():
-    """`patch` skips a module with a `forward` on the instance.
+    """`patch` skips a module that has a `forward` attribute on the instance.
 
-    If such a module were patched, calls would run this `forward` instead of the kernel.
+    If such a module was patched, calls would run this `forward` instead of the kernel.
     """
     model = net()
     model.before.forward = lambda x: x
@@ -183,8 +190,11 @@ def test_instance_forward_is_left():
 
 
 def test_subclass_made_by_another_tool():
-    """`patch` gives a module a new class, from which a tool such as FSDP may derive another class. `unpatch`
-    nevertheless restores the original `forward`."""
+    """`unpatch` restores the original `forward` even if another tool derived a class from the class that
+    `patch` made.
+
+    FSDP is such a tool: it derives a new class from the class of a module.
+    """
     model, x = patched_net(), net_input()
     own = BeforeWeightRMSNorm.forward(model.before, x)
     model.before.__class__ = type("Wrapped", (type(model.before),), {})
@@ -194,7 +204,7 @@ def test_subclass_made_by_another_tool():
 
 
 class WrappedRMSNorm(type(patched_net().before)):  # type: ignore[misc]
-    """A subclass that another tool makes of oxiwarp's class."""
+    """A class that another tool derives from the class that `patch` made."""
 
 
 @pytest.mark.parametrize("patch_again", [False, True])
@@ -213,8 +223,11 @@ def test_copies_of_such_a_subclass(how, patch_again):
 
 def test_patched_again_after_a_parametrization():
     """`patch` and `unpatch` work if a parametrization is registered on a patched module and removed after
-    `unpatch`. Removing the parametrization restores the class that `patch` made. A later call of `patch` must
-    not use this class as the original class."""
+    `unpatch`.
+
+    Removing the parametrization restores the class that `patch` made. A later call of `patch` must not use
+    this class as the original class.
+    """
     module, x = nn.RMSNorm(96, eps=1e-6), torch.randn(3, 96)
     oxiwarp.patch(module, cpu_kernels=True)
     parametrize.register_parametrization(module, "weight", nn.Identity())
@@ -236,7 +249,8 @@ def test_tensor_subclass_input():
 
 
 def test_fake_and_meta():
-    """A patched model returns the right shapes on the meta device, and for fake tensors of torch.compile."""
+    """A patched model returns tensors of the correct shapes on the meta device, and for fake tensors of
+    torch.compile."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with torch.device("meta"):
@@ -250,9 +264,9 @@ def test_fake_and_meta():
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_forward_mode(grad):
-    """In forward-mode AD, a patched model gives the original tangent.
+    """In forward-mode AD, a patched model gives the tangent of the unpatched model.
 
-    A direct call of a function such as `rms_norm` raises an error.
+    A direct call of an operator such as `rms_norm` raises an error instead.
     """
     stock, model, x, tangent = net(), patched_net(), net_input(), net_input() + 1
     with torch.set_grad_enabled(grad):
@@ -320,7 +334,7 @@ def test_a_patched_module_is_freed(make, unpatch):
     own = {class_swap.base_of(part) for part in model.modules()}
     classes = [weakref.ref(cls) for cls in own if not class_swap.is_importable(cls)]
     del model, own
-    for _ in range(3):  # a class is collected one pass after its subclass
+    for _ in range(3):  # the garbage collector frees a class one pass later than its subclass
         gc.collect()
     assert [ref() for ref in (*alive, *classes) if ref() is not None] == []
 

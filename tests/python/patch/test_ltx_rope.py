@@ -46,8 +46,10 @@ def test_rope_bits(batch, scale, device):
 
 
 def test_rope_is_kept():
-    """The patched module caches RoPE tables by size and scale. It reuses them for every batch size. For a different
-    size, scale or theta, it computes new tables."""
+    """The patched module caches RoPE tables by size and scale, and reuses them for every batch size.
+
+    For a different size, scale or theta, it computes new tables.
+    """
     module = patched_rope()
     cos, sin = module(x(), 2, 3, 4, SCALE)
     again = module(x(3), num_frames=2, height=3, width=4, rope_interpolation_scale=SCALE)
@@ -72,7 +74,8 @@ def test_rope_trained_after_inference_mode():
 
 
 def test_rope_is_not_copied():
-    """Copies and pickles of the patched module lack its cached RoPE tables. The cache keeps no module alive."""
+    """Copies and pickles of the patched module do not contain its cached RoPE tables. The cache keeps no
+    module alive."""
     module = patched_rope()
     module(x(), 2, 3, 4)
     assert kept[module] and copy.deepcopy(module) not in kept
@@ -85,9 +88,9 @@ def test_rope_is_not_copied():
 
 
 def test_rope_is_forgotten():
-    """`unpatch` drops the cached RoPE tables of a module.
+    """`unpatch` deletes the cached RoPE tables of a module.
 
-    Moving the module to a device, as offloading does, also drops the tables.
+    Moving the module to another device, as offloading does, also deletes the tables.
     """
     module = patched_rope()
     for let_go in (lambda: module.to("cpu"), lambda: oxiwarp.unpatch(module)):
@@ -102,8 +105,8 @@ def test_rope_is_forgotten():
 def test_tables_that_are_written_to(inference):
     """If the caller modifies the cached cos or sin table, the next call of the module returns correct tables.
 
-    The attention reads the cached half-width tables only if cos and sin are unmodified and `sin` was not
-    replaced.
+    The attention normally reads cached tables of half width instead. It does so only if cos and sin are
+    unmodified and `sin` was not replaced.
     """
     module, right = patched_rope(), rope()(x(1), 2, 3, 4)
     with torch.inference_mode(inference):
@@ -118,8 +121,11 @@ def test_tables_that_are_written_to(inference):
 
 
 def test_rope_leaves_the_rest(monkeypatch):
-    """The patched module runs its original `forward` if it has a hook, or if its arguments include coordinates or fake
-    tensors. It does not cache tables larger than `MOST_BYTES`."""
+    """The patched module runs its original `forward` if it has a hook, or if its arguments include
+    coordinates or fake tensors.
+
+    It does not cache tables that are larger than `MOST_BYTES`.
+    """
     coordinates = random((2, 3, 24), torch.float32, "cpu")
     assert all(map(torch.equal, patched_rope()(x(), video_coords=coordinates), rope()(x(), video_coords=coordinates)))
     module = patched_rope()
@@ -136,7 +142,7 @@ def test_rope_leaves_the_rest(monkeypatch):
 
 
 def test_rope_and_compiled_blocks():
-    """Blocks that are compiled separately accept the cached tables."""
+    """Blocks that are compiled separately accept the cached RoPE tables."""
     model = ltx()
     oxiwarp.patch(model, cpu_kernels=True)
     expected = model(**ltx_input())[0]
@@ -148,7 +154,8 @@ def test_rope_and_compiled_blocks():
 
 
 def test_rope_captured(cuda):
-    """During CUDA graph capture, the patched module computes new RoPE tables in the memory of the graph."""
+    """During CUDA graph capture, the patched module computes new RoPE tables. Their memory belongs to the
+    graph."""
     module = patched_rope()
     before, graph = module(x(device=cuda), 2, 3, 4), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -158,8 +165,10 @@ def test_rope_captured(cuda):
 
 
 def test_rope_under_a_transform():
-    """RoPE tables computed inside a torch.func transform are not cached, because these tables must not be
-    used after the transform."""
+    """RoPE tables that are computed inside a torch.func transform are not cached.
+
+    They must not be used after the transform.
+    """
     module = patched_rope()
 
     def total(scale):
@@ -174,9 +183,10 @@ def test_rope_under_a_transform():
 
 @pytest.mark.parametrize("mode", ["exact", "fast"])
 def test_each_angle_once(mode, monkeypatch, device):
-    """The patched attention reads RoPE tables that contain each angle only once, so their width is half.
+    """The patched attention reads RoPE tables that contain each angle only once, so the tables have half the
+    width.
 
-    If a hook copies the tables, the attention reads the full tables, and its result does not change.
+    If a hook copies the tables, the attention reads the full tables. Its result does not change.
     """
     model, inputs = ltx(torch.bfloat16, device), ltx_input(torch.bfloat16, device)
     oxiwarp.patch(model, mode=mode, cpu_kernels=True)

@@ -1,4 +1,4 @@
-"""Tests that a patched model pickled by an older version of oxiwarp, with other module paths, loads and works."""
+"""Tests that a patched model loads and works if an older oxiwarp, with other module paths, has pickled it."""
 
 import pickle
 import subprocess
@@ -15,10 +15,10 @@ import oxiwarp
 from oxiwarp.patching.class_swap import recipe_of
 from oxiwarp.patching.old_names import OLD_NAMES
 
-# A pickle (protocol 2) from an oxiwarp version in which Python modules had other paths. It contains the
-# modules of `patch(nn.Sequential(norm, layer_norm), mode="fast", cpu_kernels=True)`: a `BareRMSNorm` and an
-# `nn.LayerNorm(64, elementwise_affine=False)`. It also contains the report and its rows. The keys are "norm",
-# "layer_norm", "report" and "rows".
+# A pickle (protocol 2) from an oxiwarp version in which Python modules had other paths. It contains the two
+# modules of `patch(nn.Sequential(norm, layer_norm), mode="fast", cpu_kernels=True)`. They are a `BareRMSNorm`
+# and an `nn.LayerNorm(64, elementwise_affine=False)`. The pickle also contains the report and its rows. The
+# keys are "norm", "layer_norm", "report" and "rows".
 PICKLE = ROOT / "tests" / "python" / "support" / "patched.pickle"
 
 
@@ -53,7 +53,8 @@ def test_written_again(old):
 
 
 def test_before_any_import():
-    """Unpickling may import an old module path before any other part of oxiwarp. This import works."""
+    """Code that unpickles may import a module by its old path before it imports any other module of
+    oxiwarp."""
     code = "import sys, importlib; importlib.import_module('oxiwarp.fusions._fusion').FusedRecipe"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

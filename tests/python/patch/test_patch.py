@@ -1,4 +1,5 @@
-"""Tests of `oxiwarp.patch` and `unpatch` on norms: replaced and skipped modules, results, arguments and reports."""
+"""Tests of `oxiwarp.patch` and `unpatch` on norms: replaced and skipped modules, results, arguments, and
+the report."""
 
 import copy
 import io
@@ -46,8 +47,11 @@ def test_each_norm(dtype, device, kernel_calls):
 @pytest.mark.parametrize("make", [ltx, qwen, t5])
 @pytest.mark.parametrize("dtype", DTYPES[::2], ids=str)
 def test_models(make, dtype, device, kernel_calls):
-    """`patch` replaces all norms of LTX-Video, Qwen and T5 models, and the output differs only by rounding errors.
-    `unpatch` restores the exact output."""
+    """`patch` replaces all norms of LTX-Video, Qwen and T5 models. The output differs only by rounding
+    errors.
+
+    `unpatch` restores the exact output.
+    """
     model = make(dtype, device)
 
     def forward(model, dtype=dtype):
@@ -99,7 +103,7 @@ def test_patched_context():
 
 
 def test_twice():
-    """Patching a patched model again changes only the options."""
+    """A second call of `patch` on a model changes only the options."""
     model = net()
     first = oxiwarp.patch(model)
     classes = [type(module).__mro__[1:] for module in model.modules()]
@@ -111,8 +115,10 @@ def test_twice():
 
 
 def test_what_runs_the_own_forward(kernel_calls):
-    """A patched norm runs its original `forward` for CPU tensors (unless `cpu_kernels=True`), autocast, float64 and
-    mixed dtypes."""
+    """A patched norm runs its original `forward` for CPU tensors, unless `cpu_kernels=True`.
+
+    It also does so under autocast, in float64 and for mixed dtypes.
+    """
     model, x = net(), net_input()
     stock = model(x)
     oxiwarp.patch(model)
@@ -196,8 +202,10 @@ def test_only_and_skip():
 
 
 def test_pipelines():
-    """`patch` accepts a pipeline, that is, an object with `.components` or `.model`. For any other object that is not
-    an `nn.Module`, `patch` raises TypeError."""
+    """`patch` accepts a pipeline, which is an object with `.components` or `.model`.
+
+    For any other object that is not an `nn.Module`, `patch` raises TypeError.
+    """
     transformer, encoder = ltx(), t5()
     pipe = SimpleNamespace(components={"transformer": transformer, "text_encoder": encoder, "scheduler": object()})
     report = oxiwarp.patch(pipe)
@@ -299,9 +307,9 @@ def test_an_eps_that_the_operator_refuses_runs_the_own_forward(module, name, eps
 
 
 def test_attention_by_itself():
-    """If the user calls `patch` on an attention module, its processor is replaced too.
+    """If the user calls `patch` on an attention module, the processor of this module is replaced too.
 
-    Names in the report are relative to this module.
+    The names in the report are relative to the attention module.
     """
     attention = ltx().transformer_blocks[0].attn1
     report = oxiwarp.patch(attention)

@@ -1,5 +1,8 @@
-"""Tests of `patch(..., attention=True)`: patched attention processors call `oxiwarp.attention` for sizes at which it
-was measured to be faster than torch's attention."""
+"""Tests of `patch(..., attention=True)`.
+
+With this option, patched attention processors call `oxiwarp.attention` for some sizes. For these sizes, it
+was measured to be faster than torch's attention.
+"""
 
 import copy
 import math
@@ -26,7 +29,7 @@ from oxiwarp.patching.fusions.shared import parallel_block
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Count the calls of oxiwarp's attention in fused processors."""
+    """Count the calls of oxiwarp's attention in patched attention processors."""
     seen, op = Counter(), _attention.attention
 
     def spy(*args, **kwargs):
@@ -66,9 +69,9 @@ def test_ltx(dtype, device, calls, measured):
     ("mode", "attention", "ours"), [("exact", None, 0), ("exact", True, 4), ("fast", None, 4), ("fast", False, 0)]
 )
 def test_when(mode, attention, ours, calls, measured):
-    """In mode "fast", `oxiwarp.attention` is used by default.
+    """In mode "fast", patched models use `oxiwarp.attention` by default.
 
-    In mode "exact", `oxiwarp.attention` is used only with `attention=True`.
+    In mode "exact", they use `oxiwarp.attention` only with `attention=True`.
     """
     model = ltx(torch.bfloat16)
     oxiwarp.patch(model, mode=mode, attention=attention, cpu_kernels=True)
@@ -77,9 +80,10 @@ def test_when(mode, attention, ours, calls, measured):
 
 
 def test_another_backend(calls, measured):
-    """If the user sets an attention backend on the model or around the call, a patched model uses it.
+    """If the user sets an attention backend on the model or around the call, a patched model uses this
+    backend.
 
-    A patched model also uses torch's default backend if the user sets it.
+    The user may also set torch's default backend, and a patched model then uses it.
     """
     attention_backend = pytest.importorskip("diffusers.models.attention_dispatch").attention_backend
     model, inputs = ltx(torch.bfloat16), ltx_input(torch.bfloat16)
@@ -111,10 +115,10 @@ def test_compile(make, make_input, device, measured):
 
 
 def test_conditions(monkeypatch):
-    """`oxiwarp.attention` is chosen only for calls that resemble the measured calls.
+    """A patched model uses `oxiwarp.attention` only for calls that resemble the measured calls.
 
-    The tensors are on a GPU and have 16 bits. The head dimension and the token counts are in the table of measurements.
-    The mask, if any, depends only on the key. No gradient is needed.
+    The tensors are on a GPU and have 16 bits. The head dimension and the token counts are in the table of
+    measurements. The mask, if there is one, depends only on the key. No gradient is needed.
     """
 
     def asked(q, k=None, mask=None, attention="9.0"):
@@ -162,8 +166,11 @@ class Counted(int):
 
 @pytest.mark.parametrize("kind", FASTER["9.0"], ids=str)
 def test_dynamic_sizes(kind):
-    """With dynamic sizes, a compiled model chooses the same attention as in eager mode. The choice needs few
-    comparisons, because each one adds a guard, and 50 guards take minutes to compile."""
+    """With dynamic sizes, a compiled model chooses the same attention as in eager mode.
+
+    The choice must need few comparisons of sizes. Each comparison adds a guard, and 50 guards take minutes to
+    compile.
+    """
     sizes = FASTER["9.0"][kind]
     for numbers in product((511, 1024, 4096, 9000), (77, 1024, 4000, 9000), (6144, 40960, 81920)):
         Counted.compared = 0
@@ -184,8 +191,10 @@ def test_dynamic_sizes(kind):
     ("there", "capability", "ours"), [(False, None, False), (True, (8, 0), False), (True, (9, 0), True)]
 )
 def test_gpus(monkeypatch, there, capability, ours):
-    """`oxiwarp.attention` was measured only on some GPU architectures. On other architectures, `patch` uses torch's
-    attention, and the report has no note about attention."""
+    """On GPU architectures without measurements of `oxiwarp.attention`, `patch` uses torch's attention.
+
+    The report then has no note about attention.
+    """
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     model = ltx(torch.bfloat16)
@@ -196,9 +205,10 @@ def test_gpus(monkeypatch, there, capability, ours):
 
 @pytest.mark.parametrize("name", ["flux", "flux2"])
 def test_beside_the_feed_forward(name, measured, monkeypatch, device):
-    """In single-stream blocks, `oxiwarp.attention` writes directly into the input buffer of the output projection.
+    """In single-stream blocks, `oxiwarp.attention` writes directly into the input buffer of the output
+    projection.
 
-    If the attention module has a hook, its result is copied into this buffer instead.
+    If the attention module has a hook, the result of the attention is copied into this buffer instead.
     """
     family, dtype = FAMILIES[name], torch.bfloat16
     model = build(family, dtype, device)
@@ -224,8 +234,11 @@ def test_beside_the_feed_forward(name, measured, monkeypatch, device):
 
 
 def first_halves(linear, dim, sizes):
-    """Return a copy of the linear with half of its weight, as on one of two tensor-parallel ranks. The weight consists
-    of blocks with the given `sizes` along `dim` (0: rows, 1: columns), and the first half of each block is kept."""
+    """Return a copy of the linear with half of its weight, as on one of two tensor-parallel ranks.
+
+    The weight consists of blocks with the given `sizes` along `dim` (0: rows, 1: columns). The copy contains
+    the first half of each block.
+    """
     parts = [torch.arange(size // 2) + sum(sizes[:at]) for at, size in enumerate(sizes)]
     index = torch.cat(parts).to(linear.weight.device)
     made = copy.deepcopy(linear)
@@ -239,7 +252,10 @@ def first_halves(linear, dim, sizes):
 @pytest.mark.parametrize("name", ["flux", "flux2"])
 def test_part_of_the_heads(name, ours, measured, device):
     """A patched model matches the unpatched model if its linears have only half of the heads and feed-forward
-    columns. One of two tensor-parallel ranks has such linears."""
+    columns.
+
+    On one of two tensor-parallel ranks, a model has such linears.
+    """
     family, dtype, results = FAMILIES[name], torch.bfloat16, []
     for patched in (False, True):
         model = build(family, dtype, device)
@@ -266,7 +282,8 @@ def test_part_of_the_heads(name, ours, measured, device):
 
 
 class Guided:
-    """A processor as in perturbed attention guidance: it calls another processor twice and keeps the first result."""
+    """A processor that calls another processor twice and returns the first result, as perturbed attention
+    guidance does."""
 
     def __init__(self, inner, copies):
         self.inner, self.copies = inner, copies
@@ -279,8 +296,10 @@ class Guided:
 
 
 def test_two_attentions_of_the_same_tokens(measured):
-    """If a processor runs twice for the same tokens, the second result does not overwrite the first. The first result
-    is valid even after the block has returned."""
+    """If a processor runs twice for the same tokens, the second result does not overwrite the first result.
+
+    The first result is valid even after the block has returned.
+    """
     family, dtype, results = FAMILIES["flux"], torch.bfloat16, []
     for copies in (True, False):
         model = build(family, dtype)
@@ -293,8 +312,11 @@ def test_two_attentions_of_the_same_tokens(measured):
 
 @pytest.mark.parametrize("name", ["ltx", "sdxl"])
 def test_replaced_sdpa(name, calls, measured, monkeypatch):
-    """If third-party code replaces `F.scaled_dot_product_attention`, its function runs instead of `oxiwarp.attention`.
-    torch's `context_parallel` needs this."""
+    """If third-party code replaces `F.scaled_dot_product_attention`, the new function runs instead of
+    `oxiwarp.attention`.
+
+    torch's `context_parallel` depends on this behaviour.
+    """
     model, inputs = (
         (ltx(torch.bfloat16), ltx_input(torch.bfloat16))
         if name == "ltx"

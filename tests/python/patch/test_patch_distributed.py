@@ -1,7 +1,8 @@
-"""Tests of patched models in several processes: DistributedDataParallel, FSDP2, diffusers' parallelism, and DTensors.
+"""Tests of patched models in several processes: DistributedDataParallel, FSDP2, diffusers' parallelism, and
+DTensors.
 
-Each test runs small models on the CPU with gloo. With two GPUs, each test also runs models with the width of published
-models, with NCCL.
+Each test runs small models on the CPU with the gloo backend. If there are two GPUs, each test also runs
+models on them with NCCL. These models have the width of published models.
 """
 
 import pytest
@@ -77,6 +78,8 @@ def test_distributed_activations(ranks):
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_context_parallel_of_torch(compiled, ranks):
-    """`attn_implementation="oxiwarp"` raises an error inside torch's `context_parallel`, because oxiwarp's attention
-    cannot exchange keys between ranks."""
+    """`attn_implementation="oxiwarp"` raises an error inside torch's `context_parallel`.
+
+    oxiwarp's attention cannot exchange keys between ranks.
+    """
     ranks.run(keys_of_one_rank, compiled)

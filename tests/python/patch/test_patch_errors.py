@@ -12,20 +12,20 @@ from oxiwarp.patching import class_swap
 
 
 class FinalRMSNorm(BareRMSNorm):
-    """A norm that cannot be replaced, because it forbids subclasses."""
+    """A norm that `patch` cannot replace, because its class forbids subclasses."""
 
     def __init_subclass__(cls):
         raise TypeError("no subclasses")
 
 
 def with_final(model):
-    """Append a norm to the model for which `patch` raises an error, and return the model."""
+    """Append a norm that makes `patch` raise an error to the model, and return the model."""
     model.last = FinalRMSNorm()
     return model
 
 
 def test_excluded_but_patched_before():
-    """A module that `patch` replaced stays patched if a second `patch` excludes it. The report gives the reason."""
+    """A patched module stays patched if a second call of `patch` excludes it. The report gives the reason."""
     model = net()
     oxiwarp.patch(model, cpu_kernels=True)
     report = oxiwarp.patch(model, only="before")
@@ -38,7 +38,8 @@ def test_excluded_but_patched_before():
 
 
 def test_atomic():
-    """If `patch` raises an exception, it first restores all modules. The message names the module that failed."""
+    """If `patch` raises an exception, it restores all modules before. The message names the module that
+    failed."""
     model = with_final(net())
     before = {name: (type(module), set(module.__dict__)) for name, module in model.named_modules()}
     message = r"^patch: last \(test_patch_errors\.FinalRMSNorm\): TypeError: no subclasses"
@@ -52,7 +53,8 @@ def test_atomic():
 
 
 def test_atomic_keeps_earlier_patches():
-    """If `patch` raises an exception, modules from an earlier `patch` stay patched with their earlier options."""
+    """If `patch` raises an exception, modules from an earlier call of `patch` stay patched with their
+    earlier options."""
     model = net()
     oxiwarp.patch(model, only="before", cpu_kernels=True)
     with pytest.raises(RuntimeError, match="^patch: last"):
@@ -78,7 +80,10 @@ def test_atomic_when_interrupted(monkeypatch):
 
 def test_unpatched_in_the_block():
     """If the code inside `with oxiwarp.patched(model)` calls `unpatch`, the end of the block restores the
-    state from before the block. Modules that were patched before the block are patched again."""
+    earlier state.
+
+    Modules that were patched before the block are then patched again.
+    """
     model = net()
     oxiwarp.patch(model, cpu_kernels=True)
     expected = model(net_input())
@@ -89,9 +94,10 @@ def test_unpatched_in_the_block():
 
 
 def test_taken_out_in_the_block():
-    """After `with oxiwarp.patched(model)`, modules that the block removed from the model are restored too.
+    """At its end, `with oxiwarp.patched(model)` also restores modules that the code inside has removed from
+    the model.
 
-    Modules that the block inserted instead stay unchanged.
+    Modules that the code has inserted in their place stay unchanged.
     """
     model = nn.Sequential(BareRMSNorm(), BareRMSNorm())
     oxiwarp.patch(model, only="1", cpu_kernels=True)

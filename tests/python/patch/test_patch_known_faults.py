@@ -13,7 +13,8 @@ import oxiwarp
 
 
 def halves_of_pairs(rope, *args, **kwargs):
-    """Return RoPE tables that are right only where Wan's processor reads: `cos[..., ::2]` and `sin[..., 1::2]`."""
+    """Return RoPE tables that are correct only in the elements that Wan reads: `cos[..., ::2]` and
+    `sin[..., 1::2]`."""
     cos, sin = type(rope).forward(rope, *args, **kwargs)
     cos, sin = cos.clone(), sin.clone()
     cos[..., 1::2], sin[..., 0::2] = 7.0, 7.0
@@ -33,8 +34,10 @@ def test_wan_tables_with_one_number_of_a_pair(make, make_input):
 
 
 def test_report_of_processors_without_norms():
-    """SD 3 has no query and key norms, so its patched processors run no kernel. The report must not list a kernel for
-    them."""
+    """The report must not list a kernel for a patched processor that runs no kernel.
+
+    SD 3 has such processors, because it has no query and key norms.
+    """
     family = FAMILIES["sd3"]
     model = build(family)
     report = oxiwarp.patch(model, cpu_kernels=True)
@@ -61,7 +64,10 @@ def gradients(model, inputs):
 )
 @pytest.mark.parametrize("name", ["qwen_image"])
 def test_gradients_of_unread_outputs(name):
-    """The text output of the last block is not used. Parameters that affect only this output have no gradient."""
+    """If an output is not used, parameters that affect only this output have no gradient.
+
+    The text output of the last block is such an output.
+    """
     make, make_input = MODELS[name]
     stock, ours = make(), make()
     oxiwarp.patch(ours, cpu_kernels=True)

@@ -1,8 +1,9 @@
 """Tests of common changes to a model, such as a cast or an adapter, made before or after `oxiwarp.patch`.
 
-The patched model must return the results of an unpatched model with the same change. After `unpatch`, its state must
-equal the state of the unpatched model. The changes are in patch_changes*.py, and the models in patch_models.py. By
-default, each change is tested on a few models. With `--matrix=all`, each change is tested on all models.
+The patched model must return the results of an unpatched model with the same change. After `unpatch`, its
+state must equal the state of the unpatched model. The changes are in the files patch_changes*.py, and the
+models in patch_models.py. By default, each change is tested on a few models. With `--matrix=all`, each change
+is tested on all models.
 """
 
 import contextlib
@@ -29,8 +30,11 @@ PLAIN = Change(contextlib.nullcontext, ())
 
 
 def cells(everything):
-    """Return the change, the order and the model of each test. The order says when the change is made, e.g. before
-    `patch`. By default, three orders are tested per change, each with a different model."""
+    """Return the change, the order and the model of each test.
+
+    The order says when the change is made, e.g. before `patch`. By default, three orders are tested per
+    change, each with a different model.
+    """
     rows = {}
     for at, (change, row) in enumerate(CHANGES.items()):
         left_out = ("around", "within")[at % 2]
@@ -49,7 +53,10 @@ def pytest_generate_tests(metafunc):
 
 def test_change(cell, request):
     """After a change, such as a cast, a patched model returns the results of an unpatched model with the same
-    change. After `unpatch`, the results of both models are equal bit for bit."""
+    change.
+
+    After `unpatch`, the results of the two models are equal bit for bit.
+    """
     name, order, column = cell
     row, model = CHANGES[name], MODELS[column]
     stock, ours = Subject(row, model, patched=False), Subject(row, model, patched=True)
@@ -74,8 +81,10 @@ def test_change(cell, request):
 
 
 def test_selection():
-    """Without `--matrix=all`, each change is tested on at least two models if it fits two, and each model is tested
-    with at least eight changes."""
+    """Without `--matrix=all`, each change is tested on at least two models, unless it fits only one model.
+
+    Each model is tested with at least eight changes.
+    """
     found = cells(everything=False)
     for change, row in CHANGES.items():
         fitting = sum(fits(row, model.kinds) for model in MODELS.values())

@@ -1,4 +1,5 @@
-"""Tests of patched models whose weights are offloaded by accelerate or diffusers: per module, component or group."""
+"""Tests of patched models whose weights are offloaded per module, component or group, by accelerate or
+diffusers."""
 
 import pytest
 import torch
@@ -12,8 +13,8 @@ import oxiwarp
 def test_accelerate_offload(make, order):
     """accelerate's CPU offload can be applied before and after `patch`, and its hooks can be removed.
 
-    Between calls, the offloaded weights are on the meta device. A norm with an offload hook runs as a module instead of
-    in a larger kernel, so the order of its sum may differ.
+    Between calls, the offloaded weights are on the meta device. A norm with an offload hook runs as a module,
+    not as a part of a larger kernel. The additions in its sum may therefore have a different order.
     """
     accelerate = pytest.importorskip("accelerate")
 
@@ -94,7 +95,7 @@ def test_group_offload(order, offload_type, device):
 
 
 def test_group_offload_counts_on_the_kernels(monkeypatch):
-    """With block-level offloading hooks, the fused blocks run."""
+    """If the hooks of block-level offloading are installed, the patched blocks still run their kernels."""
     hooks = pytest.importorskip("diffusers.hooks")
     from oxiwarp.patching.fusions import FUSIONS
 
@@ -112,9 +113,9 @@ def test_group_offload_counts_on_the_kernels(monkeypatch):
 
 @pytest.mark.parametrize("order", ["patch first", "cache first"])
 def test_first_block_cache(order):
-    """diffusers' first-block cache finds blocks by their class.
+    """diffusers' first-block cache works on a patched model.
 
-    The cache works although `patch` changes the class of blocks.
+    The cache finds blocks by their class, and `patch` changes the class of blocks.
     """
     hooks = pytest.importorskip("diffusers.hooks")
     model, inputs = ltx(), ltx_input()

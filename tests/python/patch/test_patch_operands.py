@@ -1,8 +1,9 @@
-"""Tests of patched models in which a submodule returns a tensor with other strides, another dtype or another batch
-size.
+"""Tests of patched models in which a submodule returns a tensor with other strides, another dtype or another
+batch size.
 
-Such a submodule may be an adapter, a wrapped linear or a module with a hook. torch's operators promote, broadcast and
-read any strides, so the unpatched model accepts the tensor. The patched model must return the same result.
+Such a submodule may be an adapter, a wrapped linear or a module with a hook. The unpatched model accepts the
+tensor, because torch's operators promote dtypes, broadcast sizes and read any strides. The patched model must
+return the same result.
 """
 
 import pytest
@@ -27,7 +28,7 @@ TEMBS = ("temb", "time_embed", "adaln", "time_text", "guidance_embed", "modulati
 
 
 def by_columns(x):
-    """Return a tensor with the same values, whose last dimension is not contiguous."""
+    """Return a tensor with the same values whose last dimension is not contiguous."""
     return x.mT.contiguous().mT if x.dim() > 1 else x
 
 
@@ -53,18 +54,21 @@ def linears(name, module):
 
 
 def branches(name, module):
-    """Whether a module is an attention or feed-forward, i.e. a branch that is added to the residual stream."""
+    """Return True if a module is an attention or feed-forward, whose result is added to the residual
+    stream."""
     return name.rpartition(".")[2] in (*FEED_FORWARDS, *ATTENTIONS, *CROSS)
 
 
 def added(name, module):
-    """Whether the result of an attention or feed-forward is directly added to the residual stream. In single-stream
-    blocks, the results of attention and feed-forward are first concatenated."""
+    """Return True if the result of an attention or feed-forward is directly added to the residual stream.
+
+    In single-stream blocks, the results of attention and feed-forward are concatenated first.
+    """
     return branches(name, module) and "single" not in name
 
 
 def tables(name, module):
-    """Whether a module computes inputs of all blocks: RoPE tables, time embeddings or modulations."""
+    """Return True if a module computes inputs of all blocks: RoPE tables, time embeddings or modulations."""
     last = name.rpartition(".")[2]
     return "block" not in name and (last.endswith(TABLES) or any(part in last for part in TEMBS))
 
@@ -78,8 +82,10 @@ def hook(models, which, change):
 
 
 def check(models, inputs, within=None):
-    """Check that the patched model runs kernels and returns the unpatched model's results. If `within` is given, it is
-    the allowed error relative to the largest value."""
+    """Check that the patched model runs kernels and returns the results of the unpatched model.
+
+    If `within` is given, it is the allowed error relative to the largest value.
+    """
     stock, ours = models
     expected = results(stock, ((), inputs))
     with Operators() as operators:
@@ -100,8 +106,10 @@ def pair(name, mode="exact"):
 
 
 def not_turned(name, module):
-    """Whether a module is a linear, but not a query or key projection. Qwen-Image passes query and key to
-    `torch.view_as_complex`, which does not accept other strides."""
+    """Return True if a module is a linear, but not a query or key projection.
+
+    Qwen-Image passes query and key to `torch.view_as_complex`, which does not accept other strides.
+    """
     return linears(name, module) and not name.endswith(("_q", "_k", "q_proj", "k_proj"))
 
 
@@ -122,8 +130,10 @@ def test_branches_by_columns(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_narrow_branches(name):
-    """In a float32 model, attentions and feed-forwards may return bfloat16. The tolerance of the result is 1e-2,
-    because bfloat16 has a relative precision of 1/256."""
+    """In a float32 model, attentions and feed-forwards may return bfloat16.
+
+    The tolerance of the result is 1e-2, because bfloat16 has a relative precision of 1/256.
+    """
     models = pair(name)
     hook(models, branches, torch.Tensor.bfloat16)
     check(models, MODELS[name][1](), within=1e-2)
@@ -148,7 +158,8 @@ def test_tables_by_columns(name):
 
 @pytest.mark.parametrize("wide", ["ffn", "attn1"])
 def test_wide_branches(wide):
-    """In a bfloat16 model, a branch may return float32 if the block casts the residual sum, as in Wan."""
+    """In a bfloat16 model, an attention or feed-forward may return float32 if the block casts the residual
+    sum, as in Wan."""
     models = wan(torch.bfloat16), wan(torch.bfloat16)
     oxiwarp.patch(models[1], cpu_kernels=True)
     hook(models, lambda name, module: name.endswith(f".{wide}"), torch.Tensor.float)
@@ -210,8 +221,10 @@ def streams(x):
     "cls", ["AdaLayerNormZero", "AdaLayerNormZeroSingle", "AdaLayerNormContinuous", "SD35AdaLayerNormZeroX"]
 )
 def test_wide_modulations(cls):
-    """In a patched bfloat16 module such as AdaLayerNormZero, the linear may return float32. The result has the dtype
-    that torch's type promotion gives."""
+    """In a patched bfloat16 module such as AdaLayerNormZero, the linear may return float32.
+
+    The result has the dtype that torch's type promotion gives.
+    """
     from diffusers.models import normalization
 
     torch.manual_seed(0)
@@ -229,8 +242,10 @@ def test_wide_modulations(cls):
 @pytest.mark.parametrize("change", [by_columns, torch.Tensor.bfloat16, one_batch], ids=["columns", "narrow", "batch"])
 @pytest.mark.parametrize("name", ["flux", "Llama"])
 def test_compiled(name, change):
-    """If submodules return other strides, dtypes or batch sizes, a patched model still compiles to one graph. The
-    results match the unpatched model."""
+    """If submodules return other strides, dtypes or batch sizes, a patched model still compiles to one graph.
+
+    The results match the unpatched model.
+    """
     models, inputs = pair(name), MODELS[name][1]()
     hook(models, added, change)
     torch._dynamo.reset()
@@ -270,7 +285,7 @@ def test_order_of_calls(name):
 
 
 def test_errors_stay(device):
-    """For operands that torch would reject too, a patched model raises the error of the oxiwarp operator."""
+    """If torch rejects the operands too, a patched model raises the error of the oxiwarp operator."""
     from oxiwarp.patching.fusions.core.ops import gated_residual
 
     x, gate = random((2, 3, 8), torch.float32, device), random((2, 1, 8), torch.float32, device)

@@ -13,7 +13,8 @@ import oxiwarp
 from oxiwarp.patching.fusions import FUSIONS
 from oxiwarp.patching.norms import forward as norms
 
-# Tolerance for float32 sums in a different order. Values are around 1, and gradients may be smaller.
+# Tolerance for float32 sums whose terms are added in a different order. Values are around 1, and gradients
+# may be smaller.
 CLOSE = dict(rtol=1e-4, atol=1e-6)
 
 
@@ -81,8 +82,10 @@ def test_norms(dtype, device, ran):
 
 
 def test_gradients(device, ran):
-    """With gradients enabled, patched blocks, processors and feed-forwards run their kernels. Every gradient matches
-    the gradient of the unpatched model."""
+    """With gradients enabled, patched blocks, processors and feed-forwards run their kernels.
+
+    Every gradient matches the gradient of the unpatched model.
+    """
     stock, model = learning(device), learning(device)
     oxiwarp.patch(model, cpu_kernels=True)
     assert_close(gradients(model, ltx_input(device=device)), gradients(stock, ltx_input(device=device)))
@@ -91,8 +94,10 @@ def test_gradients(device, ran):
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_checkpointing(use_reentrant, device, ran):
-    """A patched model gives the same gradients with and without activation checkpointing. With checkpointing, the
-    backward pass runs the kernels of its blocks again."""
+    """A patched model gives the same gradients with and without activation checkpointing.
+
+    With checkpointing, the backward pass runs the kernels of the blocks again.
+    """
     model = learning(device)
     oxiwarp.patch(model, cpu_kernels=True)
     expected = gradients(model, ltx_input(device=device))
@@ -106,7 +111,7 @@ def test_checkpointing(use_reentrant, device, ran):
 class LoRA(nn.Module):
     """A LoRA adapter that contains the linear that it replaces.
 
-    Adapter libraries build adapters in the same way.
+    The adapters of other libraries are built in the same way.
     """
 
     def __init__(self, base):
@@ -119,7 +124,8 @@ class LoRA(nn.Module):
 
 
 class Quantised(nn.Linear):
-    """A linear with an integer weight, which is multiplied by a step size before use, as in quantization libraries."""
+    """A linear with an integer weight, as in quantization libraries. The weight is multiplied by a step
+    size before use."""
 
     def __init__(self, base):
         super().__init__(base.in_features, base.out_features, bias=base.bias is not None)
@@ -192,8 +198,10 @@ def test_peft(order, ran):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast(dtype, device, ran):
-    """Under autocast, patched blocks and norms run their original code. All gradients have the bits of the unpatched
-    model's gradients."""
+    """Under autocast, patched blocks and norms run their original code.
+
+    All gradients have the bits of the unpatched model's gradients.
+    """
     stock, model = learning(device), learning(device)
     oxiwarp.patch(model, cpu_kernels=True)
     with torch.autocast(device.type, dtype):
@@ -204,7 +212,8 @@ def test_autocast(dtype, device, ran):
 
 
 def test_inference_mode(ran):
-    """In inference mode, whose tensors have no version counters, patched blocks run and return the same result."""
+    """In inference mode, patched blocks run and return the same result, although their tensors have no
+    version counters."""
     model = learning()
     oxiwarp.patch(model, cpu_kernels=True)
     expected = model(**ltx_input())[0]
@@ -237,7 +246,7 @@ def test_second_derivatives():
 
 
 def test_steps_of_an_optimizer():
-    """Three optimizer steps give the losses of the unpatched model."""
+    """The losses of three optimizer steps equal the losses of the unpatched model."""
     losses = []
     for patched in (False, True):
         model = learning()

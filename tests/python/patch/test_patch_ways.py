@@ -1,5 +1,7 @@
-"""Tests of patching a model in parts, several times, or temporarily. The results match the unpatched model, and
-`unpatch` restores its state."""
+"""Tests of patching a model module by module, several times, or temporarily.
+
+The results match the unpatched model, and `unpatch` restores its state.
+"""
 
 import gc
 import weakref
@@ -18,7 +20,7 @@ MOCHI = "ignore:In CPU autocast"  # Mochi enables float32 autocast
 
 
 def part_of(model):
-    """Return a submodule that contains some of the replaceable objects."""
+    """Return a submodule that contains some of the objects that `patch` replaces."""
     found = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     return found[0][0] if found else model.get_submodule(next(name for name, _ in model.named_children()))
 
@@ -60,7 +62,8 @@ def without_norms(model):
 
 
 def for_a_while(model):
-    """Nest two `with oxiwarp.patched(model)` blocks. Each block restores the state that the model had at its start."""
+    """Nest two `with oxiwarp.patched(model)` blocks. The end of each block restores the state from its
+    start."""
     stock = state(model)
     with oxiwarp.patched(part_of(model), cpu_kernels=True, allow_empty=True, mode="fast"):
         before = state(model)
@@ -128,7 +131,7 @@ def test_models_are_freed():
         del model, parts
     gc.collect()
     kept = [f"{name}: {path}" for name, parts in alive.items() for path, part in parts if part() is not None]
-    # diffusers keeps `pos_embed` modules alive, because it caches the results of one of their methods, with
-    # the module as the key.
+    # diffusers keeps `pos_embed` modules alive. It caches the results of one of their methods, and uses the
+    # module as a key of the cache.
     kept = [path for path in kept if "pos_embed" not in path]
     assert not kept

@@ -22,7 +22,7 @@ ONCE, OFFSET, BEFORE = Formula(True, 0.0, False), Formula(True, 1.0, False), For
 NONE = Formula(False, 0.0, False)
 LM = "transformers.models"
 
-# Module, class, constructor arguments, expected formula in bfloat16.
+# Each entry: module, class, constructor arguments, and the formula that `patch` should recognise in bfloat16.
 KNOWN = [
     ("torch.nn", "RMSNorm", (96, 1e-6), ONCE),
     ("torch.nn", "RMSNorm", (96,), ONCE),
@@ -68,8 +68,8 @@ def test_known(module, name, arguments, formula):
     )
     assert (torch.float32, torch.float32 if weight else None) in formulas
     assert eps_name in ("eps", "variance_epsilon")
-    # If the weight is float32 and the input has 16 bits, norms that cast the result back to 16 bits have a
-    # kernel. Norms that return float32 have none.
+    # The weight is float32 and the input has 16 bits. Norms that cast the result back to 16 bits have a
+    # kernel, and norms that return float32 have no kernel.
     assert ((torch.bfloat16, torch.float32) in formulas) == (formula in (ONCE, OFFSET))
 
 
@@ -106,7 +106,7 @@ def good(self, x):
 
 
 class GammaRMSNorm(nn.Module):
-    """A norm whose weight has another name, as in Stable Audio 3."""
+    """A norm whose weight has a different attribute name, as in Stable Audio 3."""
 
     def __init__(self):
         super().__init__()
@@ -129,7 +129,8 @@ class GammaHeads(nn.Module):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("cls", [GammaRMSNorm, GammaHeads])
 def test_weights_of_another_name(cls, dtype):
-    """A norm may name its only parameter as it likes, also where it normalizes queries."""
+    """If a norm has only one parameter, this parameter may have any name. This also holds for norms of
+    queries."""
     model, x = cls().to(dtype), torch.randn(2, 5, 3, 64).to(dtype)
     gamma = dict(model.named_parameters())["gamma" if cls is GammaRMSNorm else "q_norm.gamma"]
     report = oxiwarp.patch(model, cpu_kernels=True)
@@ -142,7 +143,7 @@ def test_weights_of_another_name(cls, dtype):
 
 
 def test_two_parameters():
-    """A norm with two parameters has no weight that its name determines."""
+    """If a norm has two parameters, `patch` cannot determine from their names which one is the weight."""
     module = GammaRMSNorm()
     module.delta = nn.Parameter(torch.zeros(64))
     with pytest.raises(Unsuitable, match="it has delta, gamma besides a weight"):
@@ -179,8 +180,11 @@ def test_odd_formulas(what, forward):
 
 @pytest.mark.parametrize("eps", [1e-6, 1e-8, 1e-12])
 def test_small_eps_outside(eps):
-    """A norm that adds eps outside of the square root is not recognised as an RMSNorm. If eps is small, the difference
-    is visible in 16 bits only for rows whose values are about as small as eps."""
+    """A norm that adds eps outside of the square root is not recognised as an RMSNorm.
+
+    If eps is small, the difference is visible in 16 bits only for rows whose values are about as small as
+    eps.
+    """
     own = lambda self, x: (x.float() / (x.float().pow(2).mean(-1, keepdim=True).sqrt() + self.eps)).type_as(x)  # noqa: E731
     with pytest.raises(Unsuitable, match="rounds in a way that no kernel has"):
         recognise(norm_class(own, eps=eps)())
@@ -216,8 +220,10 @@ def test_depends_on_more_than_rows(forward, reason):
     ],
 )
 def test_eps_that_the_operator_refuses(eps, reason):
-    """`patch` skips a norm whose eps the operator `rms_norm` rejects. The original `forward` accepts this eps, but a
-    call of the operator would raise an error."""
+    """`patch` skips a norm whose eps the operator `rms_norm` rejects.
+
+    The original `forward` accepts this eps, but a call of the operator would raise an error.
+    """
     with pytest.raises(Unsuitable, match=reason):
         recognise(norm_class(lambda self, x: (self.weight * chain(x, float(self.eps))).type_as(x), eps=eps)())
 
@@ -227,7 +233,8 @@ def test_weights_of_other_widths():
         recognise(norm_class(good, weight=nn.Parameter(torch.ones(1)))())
     bare = norm_class(lambda self, x: chain(x, self.eps).type_as(x), weight=None, normalized_shape=64)
     assert recognise(bare())[0][torch.bfloat16, None] == NONE
-    module = norm_class(good, weight=nn.Parameter(torch.ones(0)))()  # ZeRO-3 leaves an empty weight between calls
+    # under ZeRO-3, a weight is empty between calls
+    module = norm_class(good, weight=nn.Parameter(torch.ones(0)))()
     oxiwarp.patch(module, cpu_kernels=True)
     module.weight.data = torch.randn(96)
     x = torch.randn(3, 96)
@@ -235,8 +242,11 @@ def test_weights_of_other_widths():
 
 
 def test_forward_replaced_in_the_class():
-    """If third-party code replaces the `forward` of a norm class, as kernel libraries do, `patch` recognises the new
-    `forward`. For calls without a kernel, the patched module runs the new `forward`."""
+    """`patch` recognises a new `forward` that third-party code, such as a kernel library, has assigned to a
+    norm class.
+
+    For calls without a kernel, the patched module runs the new `forward`.
+    """
     cls = norm_class(good)
     oxiwarp.patch(cls(), cpu_kernels=True)
     cls.forward = lambda self, x: ((1.0 + self.weight.float()) * chain(x, self.eps)).type_as(x)
@@ -251,8 +261,8 @@ def test_forward_replaced_in_the_class():
 def test_rounded_offset_is_float32_only():
     """The kernel computes `1 + weight` in float32.
 
-    Some norms round this sum to the weight's dtype. `patch` recognises such norms only if their weights are
-    float32.
+    Some norms round `1 + weight` to the dtype of the weight. `patch` recognises such a norm only if its
+    weight is float32.
     """
     cls = norm_class(lambda self, x: (chain(x, self.eps) * (1.0 + self.weight).float()).type_as(x))
     formulas, _ = recognise(cls())
@@ -282,7 +292,7 @@ def test_other_reasons():
 
 
 def test_probe_only_reads():
-    """Recognition of a norm changes no random state and calls no hook.
+    """To recognise a norm, `patch` changes no random state and calls no hook.
 
     Recognition also works on the meta device.
     """
@@ -306,14 +316,15 @@ def test_default_dtype(dtype):
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        found = recognise(nn.RMSNorm(88, eps=1e-6, dtype=torch.float32))  # a new width, so no cache has it
+        # no earlier test used this width, so no cache has a result for it
+        found = recognise(nn.RMSNorm(88, eps=1e-6, dtype=torch.float32))
     finally:
         torch.set_default_dtype(before)
     assert found == usual
 
 
 class GainRMSNorm(nn.Module):
-    """A norm whose result depends on a private attribute, and on a method that its `forward` calls."""
+    """A norm whose result depends on a private attribute and on a method that `forward` calls."""
 
     def __init__(self, gain=0.0):
         super().__init__()
@@ -386,9 +397,10 @@ def test_ranks_that_are_not_probed_keep_the_own_forward(monkeypatch):
 
 
 def test_the_callers_modes_do_not_take_part():
-    """Under FakeTensorMode, `patch` still recognises a norm.
+    """`patch` recognises a norm even if it is called under FakeTensorMode.
 
-    `patch` leaves this mode to call the norm, because fake tensors have no values.
+    To recognise a norm, `patch` calls the norm. It leaves FakeTensorMode for this call, because fake tensors
+    have no values.
     """
     with FakeTensorMode():
         module = GainRMSNorm()
@@ -410,9 +422,10 @@ def test_a_probe_changes_neither_the_module_nor_the_random_state():
 
 
 def test_a_norm_that_fsdp2_holds():
-    """`patch` replaces a norm under FSDP2.
+    """`patch` replaces a norm on which FSDP2's `fully_shard` was called.
 
-    `fully_shard` gives the norm a class that cannot be instantiated without the arguments of `__init__`.
+    `fully_shard` gives the norm a new class, which cannot be instantiated without the arguments of
+    `__init__`.
     """
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:

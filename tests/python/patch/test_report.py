@@ -1,4 +1,5 @@
-"""Tests of the three forms of `patch`'s report: text in 80 columns, rich table in a console, HTML in a notebook."""
+"""Tests of the three formats of `patch`'s report: text with 80 columns, a rich table in a console, HTML in
+a notebook."""
 
 import io
 from html.parser import HTMLParser
@@ -38,7 +39,8 @@ def rendered(report, width):
 
 @pytest.mark.parametrize("text", [str, lambda report: rendered(report, 80)], ids=["print", "rich"])
 def test_eighty_columns(text):
-    """As text, the report has lines of at most 80 columns and breaks no class name. Each module path occurs once."""
+    """In the text format, the report has at most 80 columns and breaks no class name. Each module path
+    occurs once."""
     lines = text(made()).splitlines()
     assert max(map(len, lines)) <= 80
     whole = "\n".join(lines)
@@ -107,7 +109,7 @@ def test_empty():
 
 
 def test_machine_without_gpu(monkeypatch):
-    """The first line of a report says that kernels will not run on this machine."""
+    """On a machine without a GPU, the first line of the report says that kernels will not run."""
     for gpus, cpu_kernels in ((0, False), (0, True), (1, False)):
         monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
         report = oxiwarp.patch(torch.nn.Sequential(torch.nn.RMSNorm(8)), cpu_kernels=cpu_kernels)

@@ -1,4 +1,5 @@
-"""Tests of methods that `patch` rewrites from their source."""
+"""Tests of methods whose source code `patch` reads and rewrites, so that kernels replace sequences of
+operations."""
 
 import copy
 import functools
@@ -23,18 +24,18 @@ from oxiwarp.patching.rewrite.recipe import RewrittenRecipe, found_in
 from oxiwarp.patching.sites import sites_of
 
 PROGRAMS = 60
-"""Random methods per test."""
+"""Number of random methods per test."""
 BLOCKS = {
     Tabled: {"ada_norm": 2, "gated_residual_ada_norm": 2, "gated_residual": 2, "silu_and_mul": 2},
     Adaptive: {"ada_norm": 2, "gated_residual_ada_norm": 2, "gated_residual": 2, "silu_and_mul": 2},
     PreNorm: {"add_rms_norm": 2, "gated_residual": 2, "silu_and_mul": 2},
 }
-"""Kernels of a model with two blocks of a class."""
+"""Maps a block class to the kernels that a model with two such blocks runs."""
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_random_methods(dtype, tmp_path):
-    """The kernels of random methods without norms give the bits of the original methods."""
+    """Rewritten random methods without norms, which call kernels, give the bits of the original methods."""
     methods = {f"Random{at}": random_methods.Maker(1000 + at, True, False).method() for at in range(PROGRAMS)}
     module, kernels = random_methods.load(methods, tmp_path), 0
     for name, statements in methods.items():
@@ -61,7 +62,10 @@ def test_random_methods(dtype, tmp_path):
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_research_models(block, dtype, device):
-    """`patch` finds the chains of classes that no library has. The kernels give the original's results."""
+    """`patch` also finds sequences of operations that kernels can replace in classes that no library has.
+
+    The kernels give the results of the original code.
+    """
     model, inputs = research_models.build(block, dtype)
     model, inputs = model.to(device), tuple(x.to(device) for x in inputs)
     with torch.no_grad():
@@ -101,7 +105,8 @@ def test_gradients(block):
 
 
 def test_patched_source():
-    """The diff shows the chain of a method, and is empty for a module that is not patched."""
+    """`patched_source` returns the changes to a method as a diff. For a module that is not patched, the
+    diff is empty."""
     model = nn.ModuleList([GatedMLP(), nn.Linear(2, 2)])
     assert oxiwarp.patched_source(model[0]) == ""
     oxiwarp.patch(model, cpu_kernels=True)
@@ -112,7 +117,8 @@ def test_patched_source():
 
 
 def test_ran_names_the_reason():
-    """A call that no kernel supports runs the original code. `ran` counts it with the reason."""
+    """If no kernel supports a call, the original code runs. The report's method `ran` counts such calls
+    with the reason."""
     mlp = GatedMLP().double()
     report = oxiwarp.patch(mlp, cpu_kernels=True)
     mlp(torch.ones(1, 2, research_models.WIDTH, dtype=torch.float64))
@@ -124,7 +130,7 @@ def test_ran_names_the_reason():
 
 
 def test_a_replaced_function_is_called(monkeypatch):
-    """If a user replaces a function whose formula `patch` has read, the new function runs."""
+    """If the user replaces a helper function after `patch` has read its formula, the new function runs."""
     model, inputs = research_models.build(Adaptive, torch.float32)
     oxiwarp.patch(model, cpu_kernels=True)
     monkeypatch.setattr(research_models, "modulate", lambda x, shift, scale: x * 0)
@@ -134,7 +140,7 @@ def test_a_replaced_function_is_called(monkeypatch):
 
 
 class Doubled(nn.Module):
-    """Gives the result of another module in float64, with one batch, or with permuted strides."""
+    """Changes the result of another module: to float64, to a batch of one, or to permuted strides."""
 
     def __init__(self, inner, how):
         super().__init__()
@@ -153,12 +159,14 @@ class Doubled(nn.Module):
 @pytest.mark.parametrize("how", ["dtype", "batch", "strides"])
 @pytest.mark.parametrize("block", BLOCKS)
 def test_results_of_other_modules(block, how):
-    """A submodule may return another dtype, a batch of 1 or other strides. The result is the original's."""
+    """A submodule may return another dtype, a batch of 1 or other strides. The model's result equals the
+    original result."""
     results = []
     for patch in (False, True):
         model, inputs = research_models.build(block, torch.float32)
         if how == "dtype":
-            model.blocks = model.blocks[:1]  # torch's linears take one dtype
+            # a second block would get a float64 input, which torch's linears reject
+            model.blocks = model.blocks[:1]
         for part in model.blocks:
             part.mlp = Doubled(part.mlp, how)
         if patch:
@@ -186,7 +194,8 @@ class Modulated(nn.Module):
     ids=["once", "before"],
 )
 def test_weights_of_modulated_rms_norms(norm, op, monkeypatch):
-    """`ada_norm` rounds before the weight. It does not replace an RMSNorm that rounds only after the weight."""
+    """`ada_norm` rounds the norm before it applies the weight. `patch` does not use it for an RMSNorm that
+    rounds afterwards."""
     called = []
 
     def logged(name):
@@ -213,7 +222,7 @@ def test_weights_of_modulated_rms_norms(norm, op, monkeypatch):
 
 
 class Shortened(nn.Module):
-    """Assigns an index of a variable to the variable, and multiplies it."""
+    """A method that assigns a slice of a variable to the same variable, and then multiplies the variable."""
 
     def __init__(self):
         super().__init__()
@@ -227,12 +236,13 @@ class Shortened(nn.Module):
 
 
 def test_variables_of_their_own_values():
-    """A variable whose value contains the variable is no endless expression."""
+    """A value that refers to its own variable does not lead to an endless expression, and no kernel
+    replaces it."""
     assert found_in(Shortened.forward) == ()
 
 
 def test_hooks_on_parts_run():
-    """A hook on a norm or on an activation runs, although a kernel could do the work of the module."""
+    """A hook on a norm or an activation runs, although a kernel could do the work of this module."""
     model, inputs = research_models.build(Adaptive, torch.float32)
     report, seen = oxiwarp.patch(model, cpu_kernels=True), []
     hook = model.blocks[0].norm1.register_forward_hook(lambda *of: seen.append("norm1"))
@@ -270,7 +280,7 @@ def logged(function):
 
 
 class Held:
-    """A decorator that holds the method in an attribute."""
+    """A decorator that stores the decorated method in an attribute."""
 
     def __init__(self, function):
         functools.update_wrapper(self, function)
@@ -284,7 +294,7 @@ KEPT = {}
 
 
 def kept(function):
-    """A decorator that keeps the method in a global dict."""
+    """A decorator that stores the decorated method in a global dict."""
     KEPT["method"] = function
 
     @functools.wraps(function)
@@ -355,7 +365,8 @@ def closed_over(factor):
     "make", [Plain, Decorated, Inherits, closed_over(3)], ids=["plain", "decorated", "super", "closure"]
 )
 def test_kinds_of_methods(make):
-    """Methods with decorators, closures, `super()` and keyword arguments are rewritten, and keep their results."""
+    """Methods with decorators, closures, `super()` and keyword arguments are rewritten, and return the
+    original results."""
     x, gate = torch.randn(2, 3, 8), torch.randn(2, 1, 8)
     module = make().eval()
     stock = module(x, gate)
@@ -373,7 +384,7 @@ def test_kinds_of_methods(make):
     ids=["generator", "private", "decorator", "class"],
 )
 def test_left_alone(make, reason):
-    """A method that cannot be rewritten stays, and the report gives the reason."""
+    """If a method cannot be rewritten, it stays unchanged, and the report gives the reason."""
     module = make()
     report = oxiwarp.patch(module, cpu_kernels=True, allow_empty=True, only=make.__name__)
     rows = [row for row in report if row.module_class.endswith(make.__name__)]
@@ -384,7 +395,7 @@ def test_left_alone(make, reason):
 
 
 def test_without_a_source():
-    """A class whose source is not available stays."""
+    """If the source code of a class is not available, its methods stay unchanged."""
     space = {"Plain": Plain}
     exec("class Typed(Plain):\n    def forward(self, x, gate):\n        return x + gate * self.norm(x)\n", space)
     module, x, gate = space["Typed"](), torch.randn(2, 3, 8), torch.randn(2, 1, 8)
@@ -395,7 +406,7 @@ def test_without_a_source():
 
 
 def test_a_changed_file_is_left(tmp_path):
-    """A method whose file has changed since the import stays."""
+    """If the file of a method has changed since the import, the method is not rewritten."""
     text = random_methods.source({"Changes": ["x = x + g * self.ff(x)", "return x,"]})
     module = random_methods.load({"Changes": ["x = x + g * self.ff(x)", "return x,"]}, tmp_path)
     path = module.__file__
@@ -406,7 +417,7 @@ def test_a_changed_file_is_left(tmp_path):
 
 
 def test_options_differ(device):
-    """In mode "fast", a chain rounds once."""
+    """In mode "fast", a kernel rounds once. The error is then smaller than in mode "exact"."""
     model, inputs = research_models.build(Adaptive, torch.bfloat16)
     wide, wide_inputs = research_models.build(Adaptive, torch.bfloat16)
     exact = wide.double()(*(x.double() for x in wide_inputs))
@@ -422,14 +433,15 @@ def test_options_differ(device):
 
 
 def test_functions_are_all_there():
-    """Each function that a rewritten method calls can be called."""
+    """Each function whose name a rewritten method may use exists and can be called."""
     assert all(callable(function) for function in calls.calls(calls.Options("exact", False), []).values())
     assert all(callable(getattr(Calls, name)) for name in calls.METHODS)
     assert recipe_of(nn.Linear(2, 2)) is None
 
 
 def test_every_model(record_property):
-    """Tiny models of other libraries give the bits of the original model if each chain runs its original expression."""
+    """With rewritten methods but without kernels, tiny models of other libraries give the bits of the
+    original models."""
     import every_diffusers_model
     import every_transformers_model
 

@@ -1,4 +1,7 @@
-"""Tests of chains with a GELU: by itself, and times another tensor in a method that has a branch for another device."""
+"""Tests of rewritten methods that compute a GELU, or the product of a GELU and another tensor.
+
+A method may have a branch for devices without kernels.
+"""
 
 import pytest
 import torch
@@ -32,7 +35,7 @@ class PlainGelu(nn.Module):
 
 
 class GatedGelu(nn.Module):
-    """diffusers' GEGLU."""
+    """diffusers' GEGLU activation, with a branch for Apple GPUs."""
 
     def gelu(self, gate):
         if gate.device.type == "mps":
@@ -45,7 +48,8 @@ class GatedGelu(nn.Module):
 
 
 class OnCpu(nn.Module):
-    """The branch may run on a device with kernels."""
+    """A GELU that is different on the CPU. The CPU executor has kernels, so this branch must not be
+    ignored."""
 
     def gelu(self, gate):
         if gate.device.type == "cpu":
@@ -91,7 +95,7 @@ def test_gelu(make, op, dtype, device):
 
 @pytest.mark.parametrize("cls", [OnCpu, Doubled])
 def test_other_formulas(cls):
-    """A method that computes more than a GELU is no part of a chain."""
+    """If a method computes more than a GELU, no kernel replaces its call."""
     x = random((2, 5, 2 * WIDTH), torch.bfloat16, "cpu")
     own, made, rows = run(cls(), x)
     close(made, own)
@@ -99,7 +103,10 @@ def test_other_formulas(cls):
 
 
 def test_replaced_after_patch(monkeypatch):
-    """A subclass and a later assignment may replace the method whose formula is part of the chain."""
+    """A subclass, or an assignment after `patch`, may replace the method whose formula the kernel computes.
+
+    The new method then runs.
+    """
     x = random((2, 5, 2 * WIDTH), torch.float32, "cpu")
     module, quiet = GatedGelu(), type("Quiet", (GatedGelu,), {"gelu": lambda self, gate: gate * 0})()
     with oxiwarp.patched(quiet, cpu_kernels=True, allow_empty=True):
@@ -111,7 +118,7 @@ def test_replaced_after_patch(monkeypatch):
 
 
 def test_unusual_operands():
-    """A transposed or a float64 tensor, and an unknown approximation, run torch's function."""
+    """For a transposed tensor, a float64 tensor or an unknown approximation, torch's function runs."""
     x = random((2, 5, WIDTH), torch.float32, "cpu")
     for other in (x.double(), x.transpose(1, 2)):
         own, made, rows = run(PlainGelu(), other)

@@ -1,7 +1,9 @@
-"""Tests of models that other libraries change, and whose methods `patch` rewrites from their source.
+"""Tests of rewritten models that other libraries have changed. A rewritten model has methods whose source
+`patch` changed.
 
-The changes are quantized linears, adapters, caches of block results, casts of the weights, and offloading. Each change
-is made before and after `patch`. The other fusions of oxiwarp are tested with the same changes in test_patch_matrix.py.
+The changes are quantized linears, adapters, caches of block results, casts of the weights, and offloading.
+Each change is made before and after `patch`. In test_patch_matrix.py, the same changes are tested with models
+whose methods `patch` replaces.
 """
 
 import contextlib
@@ -27,11 +29,12 @@ STEPS = {
     "before": "change patch {calls} reset own {calls} unpatch reset {calls} undo call state",
     "after": "patch change {calls} reset own {calls} unpatch reset {calls} undo call state",
 }
-"""Steps of a test. `own` patches the model again, so that each chain runs its original expression."""
+"""The steps of a test, by order. The step `own` patches the model again without kernels, so that it runs
+its original expressions."""
 HOOKS = "the norm has hooks"
 PRODUCTS = {getattr(torch.ops.aten, name) for name in ("addmm", "bmm", "linear", "mm")}
 STEPS_OF_CACHE = 4
-"""Number of calls with a cache. Each cache of these tests gets its first hit in these calls."""
+"""Number of calls with a cache. In these calls, each cache of these tests reuses a result at least once."""
 MODELS = {
     "z-image": ("every_diffusers_model", "ZImageTransformer2DModel", "ZImageTransformerBlock"),
     "lumina2": ("every_diffusers_model", "Lumina2Transformer2DModel", "Lumina2TransformerBlock"),
@@ -39,7 +42,8 @@ MODELS = {
     "nucleus": ("every_diffusers_model", "NucleusMoEImageTransformer2DModel-moe", "NucleusMoEImageTransformerBlock"),
     "glm4": ("every_transformers_model", "Glm4ForCausalLM", "Glm4DecoderLayer"),
 }
-"""For each model: the file and the name of its case, and a class whose `forward` is rewritten."""
+"""Maps a model to its file, to the name of its entry in this file, and to a class whose `forward` is
+rewritten."""
 PLAIN = Change(contextlib.nullcontext, ())
 
 
@@ -52,9 +56,11 @@ def built(name, dtype):
 
 
 def model(name, dtype, wide):
-    """Return a model in `dtype`. If `wide` is true, it computes in float32 with weights that are rounded to `dtype`.
+    """Return a model in `dtype`. If `wide` is true, the model computes in float32 with weights that are
+    rounded to `dtype`.
 
-    All calls get the same tensors, because the cache of text keys finds its entries by the address of the text.
+    All calls get the same tensors, because the cache of text keys finds its entries by the address of the
+    text tensor.
     """
 
     def make():
@@ -73,7 +79,7 @@ def widened(x):
 
 
 class Products(TorchDispatchMode):
-    """Counts matrix products."""
+    """Dispatch mode that counts matrix multiplications."""
 
     count = 0
 
@@ -83,8 +89,10 @@ class Products(TorchDispatchMode):
 
 
 class Adapted(Subject):
-    """A model under test that also records what ran after the step `patch`, and the matrix products of each call of a
-    model with a cache."""
+    """A model under test. It also records what ran after the step `patch`.
+
+    For a model with a cache, it records the matrix multiplications of each call.
+    """
 
     def __init__(self, row, name, patched, dtype=torch.float32, wide=False):
         super().__init__(row, model(name, dtype, wide), patched)
@@ -100,7 +108,7 @@ class Adapted(Subject):
             oxiwarp.patch(self.target)
 
     def reset(self):
-        """Forget the results that a cache holds."""
+        """Delete the results that a cache holds."""
         getattr(self.called, "reset", lambda: None)()
 
     def call(self):
@@ -123,9 +131,10 @@ def counts(ran):
 
 @functools.cache
 def plain(name, dtype=torch.float32):
-    """Return the counts of one call of a patched model that nothing has changed, and its result without `patch`.
+    """Return the counts of one call of a patched model without any change, and the result of the unpatched
+    model.
 
-    Chains of the rewritten class must run kernels.
+    The rewritten methods must run kernels.
     """
     subject = Adapted(PLAIN, name, True, dtype)
     right = subject.call()[0]
@@ -136,13 +145,14 @@ def plain(name, dtype=torch.float32):
 
 
 def check(row, name, order, calls=1, rounds_activations=False, dtype=torch.float32):
-    """Take the steps of an order with an unpatched and a patched model, and compare the results.
+    """Run the steps of an order on an unpatched and a patched model, and compare the results.
 
-    All results without kernels must have equal bits. With kernels, float32 results may differ by 1e-5 of the largest
-    element, because the kernel of a norm adds the terms of a sum in another order than torch's CPU kernel. In bfloat16,
-    the difference must be less than the rounding error of the unpatched model. If the change rounds activations to
-    integers, a difference in the last bit may become a difference of 1 in such an integer. Then the difference must be
-    less than the error that the rounding to integers causes.
+    All results without kernels must have equal bits. With kernels, float32 results may differ by 1e-5 of the
+    largest element, because the norm kernel and torch's CPU kernel add in different orders. In bfloat16, the
+    difference must be less than the rounding error of the unpatched model.
+
+    Some changes round activations to integers. A difference in the last bit may then change such an integer
+    by 1. For these changes, the difference must be less than the error of the rounding to integers.
     """
     stock, ours = (Adapted(row, name, patched, dtype) for patched in (False, True))
     steps = STEPS[order].format(calls="call " * calls)
@@ -196,13 +206,13 @@ FUSED = {
     "layerwise-casting-of-all": "z-image lumina2",
     "group-offload-of-blocks": "z-image lumina2",
 }
-"""Changes that leave all chains of a model fused, with the models."""
+"""Changes with which a patched model still runs all its kernels, each with the models to test."""
 ROUNDS_ACTIVATIONS = ("torchao-int8-activations", "bitsandbytes-int8")
 
 
 @pytest.mark.parametrize(("change", "name", "order"), cells(FUSED))
 def test_fused(change, name, order):
-    """With these changes, a patched model runs the same kernels as without them."""
+    """With each of these changes, a patched model runs the same kernels as without the change."""
     row = CHANGES[change]._replace(grad=False, kernels=None)
     ours = check(row, name, order, rounds_activations=change in ROUNDS_ACTIVATIONS)
     assert counts(ours.ran) == plain(name)[0], str(ours.ran)
@@ -219,9 +229,9 @@ def test_fused_in_bfloat16(change):
 @pytest.mark.parametrize("order", STEPS)
 @pytest.mark.parametrize("name", ["z-image", "lumina2"])
 def test_offloaded_leaves(name, order):
-    """If each module is offloaded by itself, hooks of the norms move their weights.
+    """If each module is offloaded separately, hooks on the norms move their weights.
 
-    A chain with such a norm runs its original expression. A gated sum before the norm still runs a kernel.
+    The original expression runs for such a norm. A gated sum before the norm still runs a kernel.
     """
     kernels, reasons = counts(check(CHANGES["group-offload-of-leaves"], name, order).ran)
     wanted, known = plain(name)[0]
@@ -232,7 +242,7 @@ def test_offloaded_leaves(name, order):
 
 
 def frames(model, args, inputs):
-    """Return the latents of an image as SeaCache takes them: channels, frames, rows and columns."""
+    """Return the latents of an image in the shape that SeaCache needs: channels, frames, rows and columns."""
     return [x[:, None] for x in inputs["hidden_states"]]
 
 
@@ -240,7 +250,7 @@ NOW = {"timestep": 0}
 
 
 def clock(at):
-    """Set the timestep of a step. FasterCache skips only timesteps below 681."""
+    """Set the timestep of a denoising step. FasterCache skips work only at timesteps below 681."""
     NOW["timestep"] = 900 - 200 * at
     return {}
 
@@ -254,7 +264,7 @@ def cached(make, **options):
 CACHED = {
     **{name: CHANGES[name] for name in ("first-block-cache", "mag-cache", "taylor-seer-lite")},
     "pyramid-attention-broadcast": CHANGES["pyramid-attention-broadcast"],
-    "taylor-seer": cached(  # by default, TaylorSeer knows no module of CogView4
+    "taylor-seer": cached(  # TaylorSeer's default settings match no module of CogView4.
         lambda hooks: hooks.TaylorSeerCacheConfig(
             cache_interval=2,
             disable_cache_before_step=2,
@@ -265,8 +275,8 @@ CACHED = {
     "sea-cache": cached(
         lambda hooks: hooks.SeaCacheConfig(threshold=9.0, raw_vision_callback=frames), context=sea_step
     ),
-    # Without `is_guidance_distilled`, the cache calls the model with half of the batch. It does not split
-    # the image sizes that CogView4 takes.
+    # Without `is_guidance_distilled`, the cache calls the model with half of the batch. CogView4 also takes
+    # image sizes, and the cache does not split these.
     "faster-cache": cached(
         lambda hooks: hooks.FasterCacheConfig(
             attention_weight_callback=lambda _: 0.3,
@@ -277,19 +287,22 @@ CACHED = {
     ),
     "text-kv-cache": CHANGES["text-kv-cache"],
 }
-"""Caches of diffusers, with options that fit CogView4."""
+"""Caches of diffusers, with options that work with CogView4."""
 
 
 @pytest.mark.parametrize("order", STEPS)
 @pytest.mark.parametrize("change", CACHED)
 def test_caches(change, order):
-    """A cache of diffusers skips the same blocks in a patched model. The blocks that run use kernels."""
-    name = "nucleus" if change == "text-kv-cache" else "cogview4"  # diffusers supports this cache in one model
+    """In a patched model, a cache of diffusers skips the same blocks as in the unpatched model. All other
+    blocks use kernels."""
+    # diffusers supports the text cache only in this model.
+    name = "nucleus" if change == "text-kv-cache" else "cogview4"
     check_hits(check(CACHED[change], name, order, calls=STEPS_OF_CACHE), name)
 
 
 def check_hits(ours, name):
-    """Check that a cache skipped some work in later calls, and that a patched model lost no kernels by the cache."""
+    """Check that a cache skipped some work in later calls. The blocks of a patched model that ran must
+    still use their kernels."""
     first, *later = ours.products[:STEPS_OF_CACHE]
     assert min(later) < first, ours.products
     (kernels, reasons), (wanted, known) = counts(ours.ran), plain(name)[0]
@@ -298,7 +311,7 @@ def check_hits(ours, name):
 
 
 def cache_dit(model, blocks, pattern, checked, calibrator):
-    """Enable a cache of cache-dit, with the options that cache-dit has for the pipeline of a model."""
+    """Enable a cache of cache-dit, with the options that cache-dit uses for the model's pipeline."""
     library = pytest.importorskip("cache_dit")
     adapter = library.BlockAdapter(
         transformer=model,
@@ -325,19 +338,22 @@ def cache_dit(model, blocks, pattern, checked, calibrator):
 
 
 BLOCKS = {
-    "z-image": {"blocks": "layers", "pattern": 3, "checked": False},  # its blocks call `hidden_states` `x`
+    # the blocks of Z-Image have an argument `x` instead of `hidden_states`
+    "z-image": {"blocks": "layers", "pattern": 3, "checked": False},
     "lumina2": {"blocks": "layers", "pattern": 3, "checked": True},
     "cogview4": {"blocks": "transformer_blocks", "pattern": 0, "checked": True},
 }
-"""For each model: the name of its blocks, the number of cache-dit's pattern of their arguments and results, and whether
-cache-dit compares this pattern with the signature of `forward`."""
+"""For each model: the attribute with its blocks, a pattern number, and a bool. cache-dit has numbered
+patterns for the arguments and results of blocks. The bool is True if cache-dit compares the pattern with
+the signature of `forward`."""
 
 
 @pytest.mark.parametrize("order", STEPS)
 @pytest.mark.parametrize("calibrator", [False, True], ids=["cached", "taylor"])
 @pytest.mark.parametrize("name", BLOCKS)
 def test_cache_dit(name, calibrator, order):
-    """cache-dit skips the same blocks in a patched model. The blocks that run use kernels."""
+    """In a patched model, cache-dit skips the same blocks as in the unpatched model. All other blocks use
+    kernels."""
     make = contextlib.contextmanager(functools.partial(cache_dit, **BLOCKS[name], calibrator=calibrator))
     row = Change(make, (), kernels=None, bits=False, repeats=False)
     check_hits(check(row, name, order, calls=STEPS_OF_CACHE), name)

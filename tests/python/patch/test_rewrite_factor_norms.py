@@ -1,4 +1,7 @@
-"""Tests of norms that multiply by their second argument, as in Mochi: by `1 + scale`, or by `tanh(gate)` in a sum."""
+"""Tests of norms that multiply by their second argument, as in Mochi.
+
+The second argument is `1 + scale`, or `tanh(gate)` if the result is added to the residual stream.
+"""
 
 import pytest
 import torch
@@ -22,7 +25,7 @@ class OwnRMSNorm(nn.Module):
 
 
 class Factor(nn.Module):
-    """An RMSNorm in float32 times a factor, rounded once."""
+    """An RMSNorm that computes in float32, multiplies by a factor, and rounds once."""
 
     def __init__(self, eps=1e-5):
         super().__init__()
@@ -34,14 +37,14 @@ class Factor(nn.Module):
 
 
 class Rounded(Factor):
-    """Rounds before the multiplication."""
+    """A norm that rounds its result before the multiplication by the factor."""
 
     def forward(self, x, scale=None):
         return (self.norm(x) * scale).to(x.dtype)
 
 
 class Added(Factor):
-    """Adds its second argument."""
+    """A norm that adds its second argument instead of multiplying by it."""
 
     def forward(self, x, scale=None):
         return (self.norm(x.float()) + scale).to(x.dtype)
@@ -60,7 +63,7 @@ class Block(nn.Module):
 
 
 class Between(Block):
-    """Statements stand between the sum and its norm."""
+    """A block with other statements between the sum and the norm of this sum."""
 
     def forward(self, x, y, gate, scale):
         x = self.norm1(y, gate.tanh().unsqueeze(1)) + x
@@ -71,14 +74,14 @@ class Between(Block):
 
 
 class Narrow(Block):
-    """The original rounds `1 + scale` to 16 bits."""
+    """A block whose original code rounds `1 + scale` to 16 bits."""
 
     def forward(self, x, y, gate, scale):
         return self.norm2(x, 1 + scale.unsqueeze(1)), x
 
 
 class CastLater(nn.Module):
-    """The modulated norm is cast by a later statement."""
+    """A block in which a later statement casts the modulated norm."""
 
     def __init__(self):
         super().__init__()
@@ -137,14 +140,15 @@ def test_kernels(cls, wanted, dtype, device):
 
 @pytest.mark.parametrize("norm", [Rounded, Added])
 def test_other_norms(norm):
-    """A norm with another formula keeps its forward."""
+    """If a norm has a different formula, its original `forward` runs."""
     module, given = Block(norm), inputs(torch.bfloat16, "cpu")
     own, made, rows = run(module, *given)
     assert all(map(torch.equal, made, own)) and not kernels(rows)
 
 
 def test_roundings():
-    """`1 + scale` in 16 bits has other roundings than the kernel."""
+    """If the original code computes `1 + scale` in 16 bits, no kernel runs, because the kernel has
+    different roundings."""
     given = inputs(torch.bfloat16, "cpu")
     own, made, rows = run(Narrow(), *given)
     assert all(map(torch.equal, made, own)) and not kernels(rows)
@@ -154,7 +158,7 @@ def test_roundings():
 
 
 def test_two_eps(device):
-    """Norms with different eps are computed by kernels of their own."""
+    """If two norms have different eps values, two kernels compute them."""
     given = inputs(torch.float32, device)
     given[0], given[1] = given[0] * 1e-2, given[1] * 1e-2
     own, made, rows = run(Between(eps=0.1).to(device), *given)
@@ -163,7 +167,7 @@ def test_two_eps(device):
 
 
 def test_hooks(device):
-    """A hook on the norm, or on the norm inside of it, is called."""
+    """A hook runs if it is on the norm, or on the inner module of the norm."""
     for path in ("norm1", "norm2.norm"):
         module, given, seen = Block().to(device), inputs(torch.float32, device), []
         oxiwarp.patch(module, cpu_kernels=True)

@@ -1,4 +1,4 @@
-"""Tests that a rewritten method means the same as the original, with random methods."""
+"""Tests with random methods that a method behaves the same after `patch` has rewritten its source code."""
 
 import pytest
 import torch
@@ -10,11 +10,11 @@ from oxiwarp.patching.rewrite.recipe import rewritten_from
 from oxiwarp.patching.sites import Site
 
 METHODS = 40
-"""Number of methods in a file."""
+"""Number of random methods in a file."""
 
 
 def same(made, own):
-    """Whether two results have the same bits, or two errors the same class."""
+    """Return True if two results have the same bits, or two errors have the same class."""
     if isinstance(own, tuple):
         return isinstance(made, tuple) and len(made) == len(own) and all(map(same, made, own))
     if isinstance(own, torch.Tensor):
@@ -24,7 +24,7 @@ def same(made, own):
 
 
 def deferring(made):
-    """Let all sums of two tensors be computed later, although no kernel computes them."""
+    """Defer all sums of two tensors in a rewritten method, even if no kernel computes them."""
     own = made["later_sum"].__self__
 
     def later(at, expression, options, **terms):
@@ -36,7 +36,11 @@ def deferring(made):
 
 
 def difference(cls):
-    """Return how the rewritten method of a class differs from the original, or "". All chains run their own code."""
+    """Return how the rewritten method of a class behaves differently from the original, or "" if there is no
+    difference.
+
+    No kernels run. The original expressions run in their place.
+    """
     rewritten = rewritten_from(cls.forward)
     if isinstance(rewritten, str):
         return f"not rewritten: {rewritten}"
@@ -62,7 +66,11 @@ def difference(cls):
 
 @pytest.mark.parametrize("first", range(0, 400, METHODS))
 def test_same_meaning(first, tmp_path):
-    """Result, arguments after the call and order of called modules are those of the original. Norms may move."""
+    """A rewritten method has the same result, changes its arguments in the same way, and calls modules in the
+    same order.
+
+    Only norms may be called at another time.
+    """
     methods = {f"Random{seed}": Maker(seed).method() for seed in range(first, first + METHODS)}
     module = load(methods, tmp_path)
     for name, statements in methods.items():
@@ -78,7 +86,10 @@ def test_same_meaning(first, tmp_path):
 
 
 def test_the_methods_have_chains(tmp_path):
-    """The random methods have chains of each kind, so that the test above tests them."""
+    """The random methods contain each kind of operation sequence that a kernel can replace.
+
+    Otherwise the test with random methods would check nothing.
+    """
     module = load({f"Random{seed}": Maker(seed).method() for seed in range(100)}, tmp_path)
     found = [rewritten_from(cls.forward) for name, cls in vars(module).items() if name.startswith("Random")]
     ops = [chain.ops for rewritten in found for chain in rewritten.chains]
@@ -88,7 +99,10 @@ def test_the_methods_have_chains(tmp_path):
 
 @pytest.mark.parametrize("between", ["", "g = g * 2", "r = x * 2"], ids=["alone", "operand changes", "sum is read"])
 def test_a_sum_and_a_later_norm(between, tmp_path):
-    """One kernel computes a sum and a norm whose scale is made in between, if nothing in between needs the sum."""
+    """One kernel computes a sum and its norm if the scale of the norm is computed between them.
+
+    The condition is that no statement between them reads the sum.
+    """
     middle = [between] if between else []
     statements = ["x = x + g * c", *middle, "s = self.lin(s)", "n = self.norm1(x) * (1 + s) + b", "return n, x, g, r"]
     cls = load({"Late": statements}, tmp_path).Late

@@ -1,4 +1,5 @@
-"""Tests of chains with a sigmoid gate, with one number per row as the gate, and of modulations without a norm."""
+"""Tests of rewritten methods with a sigmoid gate, a gate with one value per row, or a modulation without a
+norm."""
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ activations = pytest.importorskip("transformers.activations")
 
 
 class Sigmoid(nn.Module):
-    """The gate of Krea 2 and Qwen3-Next after the attention."""
+    """The gate after the attention in Krea 2 and Qwen3-Next."""
 
     def forward(self, x, gate):
         return x * torch.sigmoid(gate)
@@ -41,7 +42,7 @@ class ModuleSigmoid(nn.Module):
 
 
 class RowGate(nn.Module):
-    """The shared expert of Qwen3-Next: the gate has one number per token."""
+    """A gate with one value per token, as for the shared expert of Qwen3-Next."""
 
     def __init__(self, columns=1):
         super().__init__()
@@ -54,7 +55,7 @@ class RowGate(nn.Module):
 
 
 class NumberGate(nn.Module):
-    """The cross attention of Llama 3.2 Vision: the gate is one number."""
+    """A gate that is a single number, as in the cross-attention of Llama 3.2 Vision."""
 
     def __init__(self):
         super().__init__()
@@ -66,7 +67,7 @@ class NumberGate(nn.Module):
 
 
 class Unnormed(nn.Module):
-    """A modulation of a tensor that is no norm's result."""
+    """A modulation of a tensor that is not the result of a norm."""
 
     def forward(self, x, scale, shift):
         return x * (1 + scale) + shift
@@ -78,7 +79,7 @@ class WideUnnormed(nn.Module):
 
 
 class Frames(nn.Module):
-    """The modulation of SANA-WM, one per frame."""
+    """A modulation with one scale and shift per video frame, as in SANA-WM."""
 
     def __init__(self):
         super().__init__()
@@ -90,7 +91,7 @@ class Frames(nn.Module):
 
 
 def run(module, *inputs):
-    """Return the results without and with `patch`, and the rows of the report whose chains ran."""
+    """Return the results without and with `patch`, and the rows of the report for the code that ran."""
     with torch.no_grad():
         own = module(*inputs)
         report = oxiwarp.patch(module, cpu_kernels=True, allow_empty=True)
@@ -99,7 +100,8 @@ def run(module, *inputs):
 
 
 def close(made, own):
-    """Compare results: on the CPU, torch's exponential function differs from oxiwarp's in the last bits."""
+    """Compare results with a tolerance. On the CPU, the exponentials of torch and oxiwarp differ in the
+    last bits."""
     for one, other in zip(*((y if isinstance(y, tuple) else (y,)) for y in (made, own)), strict=True):
         assert one.dtype == other.dtype and one.shape == other.shape
         torch.testing.assert_close(one, other, rtol=2 * torch.finfo(one.dtype).eps, atol=1e-5)
@@ -126,7 +128,7 @@ def test_sigmoid_gates(cls, dtype, device):
 
 
 def test_sigmoid_of_other_operands():
-    """A gate of another shape or dtype, and a sigmoid with a hook, run the original code."""
+    """The original code runs if the gate has another shape or dtype, or if the sigmoid has a hook."""
     x = random((2, 5, WIDTH), torch.bfloat16, "cpu")
     for gate in (x.float(), x[..., :1], x[:1]):
         own, made, rows = run(Sigmoid(), x, gate)
@@ -151,7 +153,8 @@ def test_sigmoid_of_other_operands():
     ],
 )
 def test_activations(act, name):
-    """`patch` knows the activation modules of torch and transformers, but no GELU that rounds in another way."""
+    """`patch` recognises the activation modules of torch and transformers. It skips a GELU with different
+    roundings."""
     x, gate = (random((2, 5, WIDTH), torch.bfloat16, "cpu", seed) for seed in (0, 1))
     module = ModuleSigmoid(act())
     own, made, rows = run(module, x, gate)
@@ -161,13 +164,13 @@ def test_activations(act, name):
 
 
 def strided(x, dtype):
-    """Return a copy of `x` with the same strides, also if these leave gaps."""
+    """Return a copy of `x` with the same strides, even if the strides leave gaps in memory."""
     size = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) + 1
     return torch.zeros(size, dtype=dtype).as_strided(x.shape, x.stride()).copy_(x)
 
 
 def images(memory_format):
-    """Return two halves of the channels of images."""
+    """Return images whose channels are split into two halves."""
     x = random((2, 12, 5, 6), torch.bfloat16, "cpu").contiguous(memory_format=memory_format)
     return x.chunk(2, dim=1)
 
@@ -187,7 +190,7 @@ def images(memory_format):
     ids=["images", "channels last", "heads", "slice", "transposed", "two orders", "pairs"],
 )
 def test_strides_of_the_factors(halves, count, dtype):
-    """The kernel reads factors with different strides, and gives the result the strides of torch's result."""
+    """The kernel reads two factors with different strides. The result has the strides of torch's result."""
     gate, up = (strided(x, dtype) for x in halves)
     own, made, rows = run(Sigmoid(), up, gate)
     close(made, own)
@@ -208,7 +211,7 @@ def test_one_number_per_row(dtype, device):
 
 
 def test_gates_of_other_widths():
-    """A gate with several columns that are not those of the rows is torch's error."""
+    """If the number of gate columns is neither 1 nor the number of columns of x, torch's error is raised."""
     x = random((2, 5, WIDTH), torch.float32, "cpu")
     module = RowGate(2)
     oxiwarp.patch(module, cpu_kernels=True)
@@ -243,7 +246,7 @@ def test_modulation_by_frame(device):
 
 
 class OtherNorm(nn.Module):
-    """A norm that no kernel computes. It returns float64 for some inputs."""
+    """A norm for which there is no kernel. It returns float64 for some inputs."""
 
     def __init__(self):
         super().__init__()
@@ -274,7 +277,8 @@ class CastNorm(ModulatedNorm):
 @pytest.mark.parametrize("wide", [False, True], ids=["same dtype", "float64"])
 @pytest.mark.parametrize("cls", [ModulatedNorm, CastNorm])
 def test_modulations_after_other_norms(cls, wide):
-    """The module computes a norm that no kernel computes, once per call. A kernel computes the modulation."""
+    """If there is no kernel for a norm, its module computes the norm once per call. A kernel computes the
+    modulation."""
     x, scale, shift = (random((2, 6, WIDTH), torch.float32, "cpu", seed) for seed in range(3))
     module = cls()
     module.norm.wide = wide
@@ -285,7 +289,7 @@ def test_modulations_after_other_norms(cls, wide):
 
 
 class NotModulated(nn.Module):
-    """An activation, a weight of the module and an index: no modulations."""
+    """Expressions that look like modulations, but are an activation, a weight of the module and an index."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,5 @@
-"""Tests of chains in helper functions, in other methods than `forward`, and in statements with calls between them."""
+"""Tests of rewritten code in helper functions, in methods other than `forward`, and with calls between
+statements."""
 
 import ast
 import sys
@@ -19,7 +20,7 @@ LOG = []
 
 
 def scale_and_shift(normed, x, scale, shift):
-    """Modulate a norm in float32, with modulations of one row per batch."""
+    """Modulate a norm in float32. Scale and shift have one row per batch entry."""
     if x.ndim > 2 and scale.ndim == 2:
         shape = (scale.shape[0],) + (1,) * (x.ndim - 2) + (scale.shape[-1],)
         scale, shift = scale.reshape(shape), shift.reshape(shape)
@@ -36,7 +37,7 @@ def modulate(x, shift, scale):
 
 
 class Named(nn.Linear):
-    """A linear that logs its name."""
+    """A linear that appends its name to a log when it is called."""
 
     def __init__(self, name):
         super().__init__(WIDTH, WIDTH)
@@ -48,7 +49,7 @@ class Named(nn.Linear):
 
 
 class Part(nn.Module):
-    """The modules of the blocks below."""
+    """Base class of the test blocks, with the modules that they use."""
 
     def __init__(self):
         super().__init__()
@@ -65,7 +66,7 @@ class Helpers(Part):
 
 
 class Chosen(Part):
-    """The cross attentions of Kandinsky 6: the gate is one of two variables."""
+    """A block whose gate is one of two variables, as in the cross-attentions of Kandinsky 6."""
 
     swapped = False
 
@@ -75,7 +76,8 @@ class Chosen(Part):
 
 
 class Argument(Part):
-    """The argument of a function is a call, and only a part of its formula is an operand."""
+    """A block that passes the result of a call to a helper function. Only a part of the function's formula
+    uses it."""
 
     def forward(self, x, s):
         return modulate(self.norm(x), self.first(s), s)
@@ -132,13 +134,14 @@ CHAINS = {
     GatedLater: {"gated_residual": 2},
     Context: {"ada_norm": 2},
 }
-"""The kernels that run in one call of each block."""
+"""Maps each test block to the kernels that one call of the block runs."""
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("block", CHAINS)
 def test_chains(block, dtype, device):
-    """The kernels of a block run, give the original's results, and keep the order of the modules."""
+    """A rewritten block runs the expected kernels, gives the original results, and calls its modules in
+    the same order."""
     module = block().to(device, dtype)
     x, s = torch.randn(2, 5, WIDTH, device=device).to(dtype), torch.randn(2, WIDTH, device=device).to(dtype)
     with torch.no_grad():
@@ -158,7 +161,8 @@ def test_chains(block, dtype, device):
 
 @pytest.mark.parametrize("block", CHAINS)
 def test_original_expressions(block):
-    """Without kernels, each chain runs its original expression: same bits, and each module runs once."""
+    """If no kernel runs, each original expression runs. The result has the same bits, and each module runs
+    once."""
     module, x, s = block(), torch.randn(2, 5, WIDTH), torch.randn(2, WIDTH)
     results = []
     for patch in (False, True):
@@ -171,7 +175,7 @@ def test_original_expressions(block):
 
 
 def test_a_replaced_helper_is_called(monkeypatch):
-    """If a user replaces a function of several statements, the new function runs."""
+    """If the user replaces a helper function that has several statements, the new function runs."""
     module, x, s = Helpers(), torch.randn(2, 5, WIDTH), torch.randn(2, WIDTH)
     oxiwarp.patch(module, cpu_kernels=True)
     monkeypatch.setattr(sys.modules[__name__], "add_gated", lambda x, out, gate: x * 0)
@@ -180,7 +184,8 @@ def test_a_replaced_helper_is_called(monkeypatch):
 
 
 def test_functions_without_a_formula():
-    """A function is no formula if a statement has a side effect, is a loop, or returns early."""
+    """A function is not treated as a formula if a statement has a side effect, is a loop, or returns
+    early."""
 
     def changes(x, scale):
         x.mul_(2)
@@ -204,7 +209,8 @@ def test_functions_without_a_formula():
 
 
 class Late(Part):
-    """The value of `one` may not move: a module may change the tensor in between."""
+    """A block in which the product `one` must not be computed later, because a module may change its
+    operand first."""
 
     def forward(self, x, s):
         y = self.first(x)
@@ -214,14 +220,14 @@ class Late(Part):
 
 
 class Changed(nn.Module):
-    """A module that changes its argument."""
+    """A module that changes its argument in place."""
 
     def forward(self, x):
         return x.mul_(2)
 
 
 def test_a_changed_tensor():
-    """A product stays in its place if a module gets its operand before the sum."""
+    """A product is not computed later if its operand is passed to a module before the sum."""
     module, x, s = Late(), torch.randn(2, 5, WIDTH), torch.randn(2, WIDTH)
     module.second = Changed()
     with torch.no_grad():
@@ -231,7 +237,10 @@ def test_a_changed_tensor():
 
 
 def test_passed_tensors():
-    """A called function may change `x` in `f(x)`, `f([x])` and `f(module(x))`, but not in `f(x * y)`."""
+    """The analysis of the source code finds which variables a called function may change.
+
+    The function may change `x` in `f(x)`, `f([x])` and `f(module(x))`, but not in `f(x * y)`.
+    """
 
     def passed(text):
         return Read(ast.parse(text)).passed
@@ -243,7 +252,7 @@ def test_passed_tensors():
 
 
 class Unfused(nn.Module):
-    """Chains for which there is no kernel."""
+    """Operations that look like a norm with a modulation or a gated sum, but for which there is no kernel."""
 
     def forward(self, x, scale, shift, gate):
         x = self.norm(x) * scale[:, None]
@@ -255,7 +264,7 @@ class Unfused(nn.Module):
 
 
 class Both(Unfused):
-    """Two chains with kernels, and one chain without a kernel."""
+    """Two sequences of operations that kernels replace, and one sequence for which there is no kernel."""
 
     def forward(self, x, scale, shift, gate):
         x = (1 - gate) * x + gate * shift[:, None]
@@ -264,7 +273,7 @@ class Both(Unfused):
 
 
 def test_unfused():
-    """The report names chains that no kernel computes, with the reason."""
+    """The report names sequences of operations for which there is no kernel, with the reason."""
     assert methods_of(Unfused) == ("forward",)
     reasons = [chain.reason for chain in found_in(Unfused.forward)]
     assert len(set(reasons)) == 2 and all(reasons)

@@ -1,4 +1,4 @@
-"""Tests of functions that a method calls and that compute queries and keys, as in Qwen-Image 2.1."""
+"""Tests of rewritten helper functions that compute queries and keys for a method, as in Qwen-Image 2.1."""
 
 import sys
 
@@ -51,7 +51,7 @@ class Attention(nn.Module):
 
 
 class Local(Attention):
-    """The function is a variable of the method."""
+    """A method that calls a local variable with the same name as a helper function of the file."""
 
     def forward(self, x, tables=None):
         queries_and_keys = torch.chunk
@@ -72,7 +72,8 @@ def inputs(dtype, device):
 @pytest.mark.parametrize("rotates", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_norms_and_rotations(dtype, rotates, device):
-    """One kernel computes norm and rotation. Each call of the function counts."""
+    """One kernel computes norm and rotation in a helper function. The report counts each call of the
+    function."""
     module, (x, tables) = Attention().to(device, dtype), inputs(dtype, device)
     nn.init.normal_(module.norm_q.weight)
     args = (x, tables) if rotates else (x,)
@@ -103,7 +104,8 @@ def test_a_function_that_is_replaced_after_patch(monkeypatch):
 
 
 def test_other_functions():
-    """A variable is no function of the file, and functions that call each other are rewritten once."""
+    """A local variable is not treated as a helper function. Functions that call each other are rewritten
+    once."""
     assert found_in(Local.forward) == ()
     module, x = Recursive(), torch.randn(2, 5, HEADS, WIDTH)
     own = module(x)

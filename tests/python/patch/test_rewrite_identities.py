@@ -1,4 +1,7 @@
-"""Tests of operations that return a copy of their operand, such as a division by 1, and of signatures of methods."""
+"""Tests of operations that only copy their operand, such as a division by 1, and of signature lookups.
+
+A rewritten method omits such copies, and looks up the signature of an attention processor only once.
+"""
 
 import inspect
 
@@ -29,7 +32,7 @@ class Attention(nn.Module):
 
 
 class Changed(Attention):
-    """The result is changed in place, and the operand has another name."""
+    """A method in which the copy is changed in place while another variable refers to the operand."""
 
     def forward(self, x, rest, samples=1):
         own = x
@@ -39,7 +42,7 @@ class Changed(Attention):
 
 
 class Other(Attention):
-    """Another variable gets the result."""
+    """A method that assigns the copy to another variable than the operand."""
 
     def forward(self, x, rest, samples=1):
         y = x / self.factor
@@ -77,7 +80,8 @@ def test_copies(factor, rest, samples, wanted, device):
 
 
 def test_integers():
-    """A division makes floating-point numbers of integers."""
+    """A division of integers by 1 is not omitted, because it converts the integers to floating-point
+    numbers."""
     module, x = Attention(), torch.arange(6).view(1, 2, 3)
     own = module(x, 0)
     oxiwarp.patch(module, cpu_kernels=True)
@@ -86,7 +90,8 @@ def test_integers():
 
 @pytest.mark.parametrize("cls", [Changed, Other])
 def test_other_methods(cls):
-    """A result that may be changed in place, or that has another name than the operand, stays a copy."""
+    """A copy is not omitted if it may be changed in place, or if it is assigned to another variable than
+    the operand."""
     assert not rewritten_from(cls.forward).chains
     module, x = cls(), random((2, 5, 8), torch.float32, "cpu")
     own = module(x.clone(), 0)
@@ -100,7 +105,7 @@ class Processor:
 
 
 class Signed(nn.Module):
-    """An attention module of diffusers, which passes on the arguments that its processor has."""
+    """An attention module like in diffusers, which passes only the arguments that its processor accepts."""
 
     def __init__(self):
         super().__init__()
@@ -112,7 +117,8 @@ class Signed(nn.Module):
 
 
 def test_signature(monkeypatch):
-    """The signature of a processor is looked up once. Another processor has its own signature."""
+    """The signature of a processor is looked up only once. If the processor is replaced, the new signature
+    is looked up."""
     module, x, calls = Signed(), torch.ones(2), []
     report = oxiwarp.patch(module, cpu_kernels=True)
     assert report.replaced == 1 and not report.ops
@@ -123,7 +129,8 @@ def test_signature(monkeypatch):
     monkeypatch.undo()
     module.processor = type("New", (), {"__call__": lambda self, owner, x, other=0: x + other})()
     assert module(x, scale=2.0, other=3).tolist() == [4, 4]
-    module.processor.__call__ = lambda owner, x: x  # an attribute of the object, which `signature` sees
+    # this is an attribute of the object, and `inspect.signature` reads it
+    module.processor.__call__ = lambda owner, x: x
     assert module(x, scale=2.0).tolist() == [1, 1]
     torch.compiler.reset()
     module = Signed()
@@ -132,7 +139,7 @@ def test_signature(monkeypatch):
 
 
 class Transposed(nn.Module):
-    """The end of Mochi's attention: without copies, the last operation is a view."""
+    """The end of Mochi's attention. If copies are omitted, the last operation is a view."""
 
     def forward(self, x):
         parts = []
@@ -146,7 +153,7 @@ class Transposed(nn.Module):
 
 
 class Viewed(nn.Module):
-    """The result must be contiguous for `view`, or for the caller."""
+    """A method whose results must be contiguous, for `view` and for the caller."""
 
     def forward(self, x):
         parts = [x.transpose(1, 2)]
@@ -156,7 +163,7 @@ class Viewed(nn.Module):
 
 
 def test_strides(device):
-    """A copy is left out only if the strides of the result do not matter."""
+    """A copy is omitted only if the strides of the result do not matter."""
     x = random((1, 5, 3, 8), torch.bfloat16, device)
     for module, wanted in ((Transposed(), set()), (Viewed(), {"aten::cat"})):
         own = module(x)

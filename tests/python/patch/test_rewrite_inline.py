@@ -1,4 +1,5 @@
-"""Tests of methods that modulate a tensor and return a tuple: their statements stand in the place of the call."""
+"""Tests of methods that modulate a tensor and return a tuple. `patch` inserts their statements in place of
+the call."""
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ total = 3
 
 
 class Block(nn.Module):
-    """The block of Qwen-Image, with variables of the same names in both methods."""
+    """The block of Qwen-Image. The calling method and the called method have variables of the same names."""
 
     def __init__(self):
         super().__init__()
@@ -44,7 +45,8 @@ class Block(nn.Module):
 
 
 class Order(Block):
-    """The second result reads the argument, whose variable gets the first result."""
+    """A method with two results. The second result reads the argument, but the first result is assigned to
+    the variable of this argument."""
 
     def scaled(self, x, scale):
         return x * (1 + scale), x
@@ -55,7 +57,8 @@ class Order(Block):
 
 
 class Globals(Block):
-    """The method that is called reads a global variable. The caller has a variable of this name."""
+    """A method that reads a global variable, called from a method that has a local variable of the same
+    name."""
 
     def scaled(self, x, scale):
         return x * (1 + scale), scale + total
@@ -67,7 +70,7 @@ class Globals(Block):
 
 
 class Once(Block):
-    """An argument is a call, and the method reads it twice."""
+    """A call whose argument is another call. The called method reads this argument twice."""
 
     def scaled(self, x, scale):
         x = x * 2
@@ -106,7 +109,8 @@ def names(cls):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("index", [False, True])
 def test_modulation_in_a_method(index, dtype, device):
-    """One kernel computes the sum, its norm and the modulation."""
+    """One kernel computes a sum, its norm and the modulation, although the modulation is in another
+    method."""
     module, given = Block().to(device, dtype), inputs(dtype, device, index)
     own, made, rows = run(module, *given)
     for one, other in zip(made, own, strict=True):
@@ -130,7 +134,8 @@ def test_same_meaning(cls, inlined, device):
 
 
 def test_replaced_methods(monkeypatch, device):
-    """A subclass, an instance or a later assignment may replace the method whose statements were taken."""
+    """A subclass, an instance attribute or a later assignment may replace the inserted method. The new
+    method then runs."""
     given = inputs(torch.float32, device)
 
     def other(self, x, parameters, index=None):

@@ -1,4 +1,7 @@
-"""Tests of concatenations into which kernels write: norms and rotations of joint attention, and activations."""
+"""Tests of kernels that write directly into the result of a concatenation.
+
+The kernels compute norms and rotations in joint attention, and activations.
+"""
 
 from collections import Counter
 
@@ -15,7 +18,7 @@ TEXT, IMAGE = 5, 7
 
 
 class Count(TorchDispatchMode):
-    """Counts the operators that run."""
+    """Dispatch mode that counts the operators that run."""
 
     def __init__(self):
         super().__init__()
@@ -33,7 +36,7 @@ def apply_rotary(x, cos, sin):
 
 
 class Joint(nn.Module):
-    """Norms of two streams, then their rotation, then the concatenation of both streams."""
+    """A method that normalizes two streams (image and text tokens), rotates them, and concatenates them."""
 
     def __init__(self):
         super().__init__()
@@ -57,7 +60,7 @@ class Joint(nn.Module):
 
 
 class SameNames(Joint):
-    """The concatenation has the name of one of its parts, and is in a branch."""
+    """A method that assigns the concatenation to the variable of one of its operands, inside a branch."""
 
     def forward(self, q, k, tq, tk, tables, turns):
         q = self.norm_q(q)
@@ -71,7 +74,7 @@ class SameNames(Joint):
 
 
 class ReadAgain(Joint):
-    """A part is read after the concatenation."""
+    """A method that reads an operand of the concatenation after the concatenation."""
 
     def forward(self, q, k, tq, tk, tables, turns):
         q = self.norm_q(q)
@@ -84,7 +87,7 @@ class ReadAgain(Joint):
 
 
 class ReadBefore(Joint):
-    """A part is read between its rotation and the concatenation."""
+    """A method that reads an operand of the concatenation between its rotation and the concatenation."""
 
     def forward(self, q, k, tq, tk, tables, turns):
         q = self.norm_q(q)
@@ -98,7 +101,7 @@ class ReadBefore(Joint):
 
 
 class InLoop(Joint):
-    """The second round reads the parts of the first round."""
+    """A loop whose second iteration reads the operands of the first iteration's concatenation."""
 
     def forward(self, q, k, tq, tk, tables, turns):
         total = 0
@@ -112,7 +115,7 @@ class InLoop(Joint):
 
 
 class Other(Joint):
-    """The two statements concatenate along other dimensions."""
+    """A method whose two statements concatenate along different dimensions."""
 
     def forward(self, q, k, tq, tk, tables, turns):
         q = self.norm_q(q)
@@ -130,7 +133,7 @@ def inputs(dtype, device):
 
 
 def results(cls, dtype, device):
-    """Return the original and the patched results, and the operators of the patched method."""
+    """Return the original results, the patched results, and the operators that the patched method ran."""
     torch.manual_seed(0)
     module, given = cls().to(device, dtype), inputs(dtype, device)
     if cls is Other:
@@ -152,7 +155,7 @@ def close(made, own):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("cls", [Joint, SameNames])
 def test_joined(cls, dtype, device):
-    """One kernel per stream computes queries and keys, and no `torch.cat` runs."""
+    """One kernel per stream (image or text tokens) computes queries and keys. `torch.cat` does not run."""
     own, made, seen, module, given = results(cls, dtype, device)
     close(made, own)
     assert seen["qk_norm_rope_out"] == 2 and seen["cat"] == 0, seen
@@ -162,7 +165,7 @@ def test_joined(cls, dtype, device):
 
 
 def test_without_rotation(device):
-    """Without tables, the same method only normalizes."""
+    """If the method gets no rotary tables, the kernels only normalize."""
     module, given = Joint().to(device), inputs(torch.float32, device)
     own = module(*given[:4], None, None)
     oxiwarp.patch(module, cpu_kernels=True)
@@ -181,14 +184,15 @@ def test_without_text(device):
 
 @pytest.mark.parametrize("cls", [ReadAgain, ReadBefore, InLoop, Other])
 def test_other_methods(cls, device):
-    """Methods that read a part in another place get the same tensors."""
+    """If a method reads an operand of the concatenation in another place, it gets the original tensor."""
     own, made, _, _, _ = results(cls, torch.float32, device)
     for one, other in zip(made, own, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-4)
 
 
 def test_parts_that_do_not_fit(device):
-    """Parts of another dtype or shape give the result, or the error, of `torch.cat`."""
+    """If the operands of a concatenation have different dtypes or shapes, the result or error is that of
+    `torch.cat`."""
     module, given = Joint().to(device), inputs(torch.float32, device)
     module.norm_added_q.bfloat16(), module.norm_added_k.bfloat16()
     mixed = [*given[:2], *(x.bfloat16() for x in given[2:4]), *given[4:]]
@@ -200,7 +204,8 @@ def test_parts_that_do_not_fit(device):
 
 
 def test_gradients(device):
-    """Autograd records separate results."""
+    """The gradients match. With autograd, each stream has a separate result instead of a slice of one
+    tensor."""
     torch.manual_seed(0)
     found = []
     for patch in (False, True):
@@ -218,7 +223,8 @@ def test_gradients(device):
 
 
 class Parallel(nn.Module):
-    """The end of FLUX.1's single block: attention and feed-forward, concatenated."""
+    """The end of FLUX.1's single-stream block, which concatenates the results of attention and
+    feed-forward."""
 
     def __init__(self, act=None):
         super().__init__()
@@ -240,7 +246,7 @@ class Assigned(Parallel):
 
 
 class Twice(Parallel):
-    """The activation is read by another statement too."""
+    """A method in which another statement also reads the activation."""
 
     def forward(self, x):
         hidden = self.act(self.up(x))
@@ -249,7 +255,7 @@ class Twice(Parallel):
 
 
 class Changed(Parallel):
-    """The argument of the activation is changed before the concatenation."""
+    """A method that changes the argument of the activation before the concatenation."""
 
     def forward(self, x):
         y = x * 2
@@ -260,7 +266,7 @@ class Changed(Parallel):
 
 
 class Branch(Parallel):
-    """The variable has another value on a path between the statements."""
+    """A method in which a branch assigns another value to the variable between the two statements."""
 
     def forward(self, x):
         hidden = self.act(self.up(x))
@@ -299,6 +305,6 @@ def test_activations(act, dtype, device):
 
 @pytest.mark.parametrize("make", [Twice, Changed, Branch, lambda: Assigned(nn.Tanh()), Parallel])
 def test_other_activations(make, device):
-    """Other methods, and an activation without a kernel, give the original result."""
+    """If a kernel cannot write the activation into the concatenation, the result is the original result."""
     own, made, _ = parallel(make().to(device), random((2, 5, DIM), torch.float32, device))
     close([made], [own])

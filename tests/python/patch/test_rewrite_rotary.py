@@ -1,4 +1,4 @@
-"""Tests of rotary functions, and of the norms before them, in methods that `patch` rewrites from their source."""
+"""Tests of rewritten methods that rotate queries and keys, with the norms before the rotation."""
 
 import inspect
 
@@ -17,7 +17,7 @@ from oxiwarp.patching.rewrite.recipe import found_in, rewritten_from
 from oxiwarp.patching.rewrite.rotary import leaves_of, rotation_of, signature_of
 
 PROGRAMS = 80
-"""Random methods per test."""
+"""Number of random methods per test."""
 B, S, H, D = 2, rotary_models.TOKENS, rotary_models.HEADS, rotary_models.COLUMNS
 
 
@@ -30,7 +30,8 @@ class Pairs(Attention):
 
 
 class Separate(Attention):
-    """The norms stand in branches, as in Z-Image, and the keys are rotated in another place."""
+    """A method whose norms are in branches, as in Z-Image. The keys are rotated in another place than the
+    queries."""
 
     def forward(self, q, k, tables):
         if self.norm_q is not None:
@@ -46,7 +47,7 @@ class Separate(Attention):
 
 
 class Joint(Attention):
-    """Text and image tokens have norms of their own and are rotated together, as in Flux."""
+    """A method with separate norms for text and image tokens, which are rotated together, as in Flux."""
 
     def forward(self, q, k, tables, text=None):
         q = self.norm_q(q)
@@ -63,7 +64,10 @@ class Joint(Attention):
 
 
 class Wide(Attention):
-    """The input of a norm is cast to float32, and its result back, as in Kandinsky 5. One norm is not rotated."""
+    """A method that casts the input of a norm to float32, and casts the result back, as in Kandinsky 5.
+
+    One of the two norms is not rotated.
+    """
 
     def forward(self, q, k, tables):
         q = self.norm_q(q.float()).type_as(q)
@@ -73,7 +77,7 @@ class Wide(Attention):
 
 
 class AcrossHeads(Attention):
-    """The norms are over all heads, and the function is nested, as in Wan."""
+    """A method with norms over all heads, in which the rotary function is a nested function, as in Wan."""
 
     def forward(self, q, k, tables):
         q = self.norm_q(q.flatten(2))
@@ -90,7 +94,8 @@ class AcrossHeads(Attention):
 
 
 class Decoder(Attention):
-    """One function rotates queries and keys, with heads before tokens, as in transformers."""
+    """A method in which one function rotates queries and keys in the layout `[B, H, S, D]`, as in
+    transformers."""
 
     def forward(self, q, k, tables):
         q = self.norm_q(q).transpose(1, 2)
@@ -101,7 +106,7 @@ class Decoder(Attention):
 
 
 class Slice(Attention):
-    """The last tokens are rotated in place, as in CogVideoX."""
+    """A method that rotates the last tokens in place, as in CogVideoX."""
 
     def forward(self, q, k, tables):
         start = q.shape[1] - tables[0].shape[0]
@@ -112,7 +117,8 @@ class Slice(Attention):
 
 
 class Cat(Attention):
-    """The first tokens are rotated and concatenated with the others, as in HunyuanVideo."""
+    """A method that rotates the first tokens and concatenates them with the other tokens, as in
+    HunyuanVideo."""
 
     def forward(self, q, k, tables):
         stop = tables[0].shape[0]
@@ -123,7 +129,10 @@ class Cat(Attention):
 
 
 class Rounded(Attention):
-    """The rotation rounds once although its tables are 16-bit, so one kernel cannot round after the norm too."""
+    """A method whose rotation rounds once although its tables have 16 bits.
+
+    One kernel cannot also round after the norm.
+    """
 
     def forward(self, q, k, tables):
         q = self.norm_q(q)
@@ -132,7 +141,7 @@ class Rounded(Attention):
 
 
 class Cast(Attention):
-    """The result of a rotation is cast to another dtype."""
+    """A method that casts the result of a rotation to another dtype."""
 
     def forward(self, q, k, tables):
         q = rotate_pairs(q, tables).to(dtype=tables[0].dtype)
@@ -141,7 +150,7 @@ class Cast(Attention):
 
 
 class Chained(Attention):
-    """The second rotation reads the result of the first one."""
+    """A method whose second rotation reads the result of the first rotation."""
 
     def forward(self, q, k, tables):
         q = rotate_pairs(q, tables)
@@ -150,7 +159,7 @@ class Chained(Attention):
 
 
 class Changed(Attention):
-    """The norm's operand changes between the norm and the rotation."""
+    """A method that changes the operand of the norm between the norm and the rotation."""
 
     def forward(self, q, k, tables):
         normed = self.norm_q(k)
@@ -160,7 +169,7 @@ class Changed(Attention):
 
 
 class Unbound(Attention):
-    """A variable has a value in one branch only."""
+    """A method with a variable that gets a value in only one branch."""
 
     def forward(self, q, k, tables):
         if tables is not None:
@@ -172,7 +181,7 @@ class Unbound(Attention):
 
 
 class Closure(Attention):
-    """The rotary function has a closure."""
+    """A method whose rotary function is a closure."""
 
     def forward(self, q, k, tables, factor=1):
         def rotary(x, cos, sin):
@@ -190,12 +199,13 @@ def rotate_heads_first(q, k, cos, sin):
 @pytest.mark.parametrize("norm", [nn.RMSNorm, OwnRMSNorm, nn.LayerNorm], ids=lambda norm: norm.__name__)
 @pytest.mark.parametrize("cls", [Pairs, Separate, Joint, AcrossHeads, Decoder])
 def test_norm_and_rotation(cls, norm, dtype, monkeypatch):
-    """One kernel computes the norms and the rotation of queries and keys, with the roundings of the original."""
+    """One kernel computes the norm and the rotation of queries or keys, with the roundings of the original
+    code."""
     model = cls(norm, across=cls is AcrossHeads).to(dtype)
     args = [heads(dtype), heads(dtype), rotary_models.tables(dtype if cls is Decoder else torch.float32)]
     found, _ = run_both_ways(model, *args)
     assert len(found) == (4 if cls is Pairs else 2)
-    if cls is not Pairs:  # it assigns both norms in one statement
+    if cls is not Pairs:  # Pairs assigns the results of both norms in one statement
         source = rewritten_from(cls.forward).source
         assert source.count("deferred_norm") == (4 if cls is Joint else 2), source
     both_ways.rewrite_all(model, cpu_kernels=True)
@@ -203,11 +213,11 @@ def test_norm_and_rotation(cls, norm, dtype, monkeypatch):
     monkeypatch.setattr(Normed, "now", lambda self: made.append(self))
     with torch.no_grad():
         model(*args)
-    assert not made  # no norm was computed by itself
+    assert not made  # No norm was computed separately.
 
 
 def test_joint_tokens():
-    """The norms of text and image tokens are computed with the rotation of all tokens."""
+    """The kernel that rotates all tokens also computes the separate norms of text and image tokens."""
     cos, sin = (torch.randn(S + 2, D // 2).repeat_interleave(2, -1) for _ in range(2))
     text = heads(torch.bfloat16, 2)
     model = Joint().to(torch.bfloat16)
@@ -216,7 +226,8 @@ def test_joint_tokens():
     assert len(found) == 2
     both_ways.rewrite_all(model.float(), cpu_kernels=True)
     results = []
-    for run in (Joint.forward, type(model).forward):  # autograd may not write into a part of a result
+    # With autograd, no kernel may write into a slice of a result.
+    for run in (Joint.forward, type(model).forward):
         given = [x.float().requires_grad_() for x in (*args[:2], text)]
         with torch.enable_grad():
             made = run(model, *given[:2], args[2], given[2])
@@ -224,12 +235,13 @@ def test_joint_tokens():
         results.append((*made, *gradients))
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
     args = [x.float() if isinstance(x, torch.Tensor) else x for x in args]
-    q, k = model(*args[:2], None)  # without tables there is no rotation
+    q, k = model(*args[:2], None)  # without tables, there is no rotation
     torch.testing.assert_close(q, Joint.forward(model, *args[:2], None)[0])
 
 
 def test_probe_under_vmap():
-    """The probe runs outside of vmap, which refuses random tensors."""
+    """A rotary function is called with random tensors to find its formula. This call works under vmap,
+    which rejects random tensors."""
     x, found = heads(torch.float32), []
     signature = signature_of((x, torch.randn(S, D // 2), torch.randn(S, D // 2)))
     torch.func.vmap(lambda one: found.append(rotation_of(rotary_models.rope_swapped, signature)) or one)(x)
@@ -262,7 +274,10 @@ def test_probe_under_vmap():
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_probe(name, args, dtype):
-    """A rotation that the probe finds gives the function's values for other arguments with the signature."""
+    """`rotation_of` finds the formula of a rotary function by calls with random tensors.
+
+    For other arguments with the same signature, the formula gives the values of the function.
+    """
     function, given = getattr(rotary_models, name), args(heads(dtype))
     found = rotation_of(function, signature_of(given), few=name in ("rope_patches", "rope_prompt"))
     assert found is not None
@@ -270,7 +285,7 @@ def test_probe(name, args, dtype):
     own = (own,) if isinstance(own, torch.Tensor) else own
     made = found.rotate(given[: found.number], leaves_of(given[found.number :]), "exact")
     for a, b in zip(made, own, strict=True):
-        if name == "rope_complex":  # the kernel has torch's fused multiply-add on a GPU
+        if name == "rope_complex":  # on a GPU, the kernel uses a fused multiply-add, as torch does
             torch.testing.assert_close(a, b)
         else:
             assert torch.equal(a, b)
@@ -278,7 +293,7 @@ def test_probe(name, args, dtype):
 
 @pytest.mark.parametrize("name", ["rotate_and_scale", "rotate_in_place", "rotate_and_clear", "rotated_half"])
 def test_probe_of_other_functions(name):
-    """Functions that no kernel computes are not recognised."""
+    """Functions for which no kernel exists are not recognised as rotations."""
     x = heads(torch.float32)
     args = (x,) if name == "rotated_half" else (x, *rotary_models.tables())
     assert rotation_of(getattr(rotary_models, name), signature_of((*args, None))) is None or name == "rotated_half"
@@ -289,7 +304,8 @@ def test_probe_of_other_functions(name):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("cls", [Slice, Cat, Rounded, Cast, Chained, Changed, Unbound, Closure])
 def test_other_methods(cls, dtype):
-    """Methods that a careless rewriter would change give the original results, and change the same arguments."""
+    """Methods that an incorrect rewrite would break give the original results, and change the same
+    arguments."""
     model = cls().to(dtype)
     both_ways.rewrite_all(model, cpu_kernels=True)
     tables = rotary_models.tables(dtype if cls is Rounded else torch.float32)
@@ -315,7 +331,8 @@ def test_other_methods(cls, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("norm", [nn.RMSNorm, OwnRMSNorm], ids=lambda norm: norm.__name__)
 def test_norms_of_a_float32_input(norm, dtype):
-    """The casts around a norm are part of the norm, if its weight has the dtype of the operand."""
+    """The casts around a norm are computed as a part of the norm, if the norm's weight has the dtype of
+    the operand."""
     source = rewritten_from(Wide.forward).source
     assert source.count("float()") == source.count("type_as") == 0 and source.count("True)") == 2
     found, reasons = run_both_ways(Wide(norm).to(dtype), heads(dtype), heads(dtype), rotary_models.tables())
@@ -324,9 +341,10 @@ def test_norms_of_a_float32_input(norm, dtype):
     assert len(found) == 1 + norms // 2, reasons
     q, k, tables = heads(dtype), heads(dtype), rotary_models.tables()
     if norm is nn.RMSNorm:
-        name = "rms_norm" if dtype == torch.float32 else "mochi_rms_norm"  # torch composes a norm of two dtypes
+        # if input and weight have different dtypes, torch composes the norm of several operators
+        name = "rms_norm" if dtype == torch.float32 else "mochi_rms_norm"
         assert deferred(model.norm_q, q, cpu_kernels=True, wide=True).name == name
-        model.norm_q.float()  # the fused norm of torch has another order of sums
+        model.norm_q.float()  # torch's fused norm adds in a different order
     with torch.no_grad():
         for own, made in zip(Wide.forward(model, q, k, tables), model(q, k, tables), strict=True):
             assert own.dtype == made.dtype and (own.shape, own.stride()) == (made.shape, made.stride())
@@ -334,7 +352,8 @@ def test_norms_of_a_float32_input(norm, dtype):
 
 
 def test_columns_that_a_function_does_not_read():
-    """NaN in the columns of a table that the function does not read does not spread."""
+    """If the function does not read some columns of a table, NaN in these columns does not reach the
+    result."""
     model = AcrossHeads(across=True)
     cos, sin = rotary_models.tables()
     cos[:, 1::2], sin[:, 0::2] = torch.nan, torch.nan
@@ -347,7 +366,8 @@ def test_columns_that_a_function_does_not_read():
 
 
 def test_a_function_that_is_replaced_after_patch(monkeypatch):
-    """The method calls the function that its global variable has at the time of the call."""
+    """If the user replaces a rotary function in its module after `patch`, the rewritten method calls the
+    new function."""
     model = Separate()
     both_ways.rewrite_all(model, cpu_kernels=True)
     args = heads(torch.float32), heads(torch.float32), rotary_models.tables()
@@ -361,7 +381,7 @@ def test_a_function_that_is_replaced_after_patch(monkeypatch):
 
 
 def test_hooks_on_a_norm():
-    """A norm with a hook runs its own forward, before the rotation."""
+    """If a norm has a hook, its original `forward` runs before the rotation."""
     model = Separate().to(torch.bfloat16)
     both_ways.rewrite_all(model, cpu_kernels=True)
     args = heads(torch.bfloat16), heads(torch.bfloat16), rotary_models.tables()
@@ -375,7 +395,8 @@ def test_hooks_on_a_norm():
 
 @pytest.mark.parametrize("norm", [nn.RMSNorm, nn.LayerNorm])
 def test_weights_that_are_no_parameters(norm):
-    """A weight that is an attribute of the norm is used, whether the norm also has a parameter or not."""
+    """If the weight of a norm is a plain tensor attribute, this tensor is used, even if the norm also has
+    a parameter."""
     model = Separate(norm)
     both_ways.rewrite_all(model, cpu_kernels=True)
     model.norm_q.__dict__["weight"] = torch.randn(D)
@@ -387,7 +408,8 @@ def test_weights_that_are_no_parameters(norm):
 
 
 def test_patch_and_compile():
-    """`patch` reports the operators. torch.compile traces the patched method in one graph, with the original values."""
+    """`patch` reports the operators of a rewritten method. torch.compile traces the method to one graph
+    with the original results."""
     model = Separate()
     report = oxiwarp.patch(model, cpu_kernels=True)
     assert {"qk_norm_rope", "rope"} <= report.ops
@@ -403,7 +425,11 @@ def test_patch_and_compile():
 
 
 def test_random_methods(tmp_path):
-    """Random methods give the results of the original methods, change the same arguments, and read the same values."""
+    """Rewritten random methods give the results of the original methods, and change their arguments in the
+    same way.
+
+    The results contain the values that a method reads between its statements.
+    """
     methods = {f"Random{at}": rotary_models.Maker(at).method() for at in range(PROGRAMS)}
     module, deferred, kernels = rotary_models.load(methods, tmp_path), 0, 0
     for name, lines in methods.items():
@@ -439,7 +465,10 @@ def test_random_methods(tmp_path):
 
 
 def test_normed_is_private():
-    """Only the functions in this package see a `Normed`: it has no operators that would hide a mistake."""
+    """`Normed`, which represents a norm that is not computed yet, defines no operators.
+
+    Only functions in this package use it. An operator would hide the error if other code got a `Normed`.
+    """
     public = {name for name in vars(Normed) if not name.startswith("_")}
     views = {"viewed", "transpose", "unflatten", "seen"}
     assert public <= {*views, "parts", "now", "kernel", "original", "across_heads", "kind", "name_of_norm"}

@@ -1,4 +1,4 @@
-"""Tests of the tables that rewritten methods pass to the rotary kernels."""
+"""Tests of the cos and sin tables that rewritten methods pass to the rotary kernels."""
 
 import gc
 
@@ -17,7 +17,8 @@ B, S, D = rotary_models.BATCH, rotary_models.TOKENS, rotary_models.COLUMNS
 
 
 class Matrices(Attention):
-    """As in Kandinsky 6: the cast evaluates the queries after the table."""
+    """A method whose tables contain rotation matrices, as in Kandinsky 6. The cast reads the queries after
+    the table."""
 
     def forward(self, q, k, table):
         q = self.norm_q(q)
@@ -28,7 +29,7 @@ class Matrices(Attention):
 
 
 class Patches(Attention):
-    """Only the last tokens have a position, as in DINOv3."""
+    """A method in which only the last tokens have a position and are rotated, as in DINOv3."""
 
     def forward(self, q, k, cos, sin):
         q = self.norm_q(q)
@@ -38,7 +39,7 @@ class Patches(Attention):
 
 
 class Float64(Attention):
-    """Computes in float64, as in Lumina 2."""
+    """A method that rotates in float64, as in Lumina 2."""
 
     def forward(self, q, k, table):
         q = rope_complex(q, table)
@@ -53,7 +54,8 @@ class Swapped(Attention):
 
 
 class Halves(Attention):
-    """Reads half of the columns of each table, so that the tables are converted."""
+    """A method that reads half of the columns of each table. The tables must therefore be converted for
+    the kernel."""
 
     def forward(self, q, cos, sin):
         q = rope_of_wan(q, cos, sin)
@@ -72,7 +74,8 @@ def small_tables(tokens):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_matrices(dtype):
-    """One kernel computes norms and rotation. With autograd, the original function runs."""
+    """One kernel computes norm and rotation from a table of matrices. With autograd, the original function
+    runs."""
     model, args = Matrices().to(dtype), (heads(dtype), heads(dtype), matrices())
     found, _ = run_both_ways(model, *args)
     assert [one.op for one in found] == ["qk_norm_rope, rope"] * 2
@@ -89,7 +92,7 @@ def test_matrices(dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_tables_with_few_tokens(dtype):
-    """A kernel rotates the last tokens, or all of them."""
+    """If the tables have fewer entries than there are tokens, a kernel rotates only the last tokens."""
     cos, sin = rotary_models.tables(dtype)
     for start in (2, 0, 1):
         found, _ = run_both_ways(Patches().to(dtype), heads(dtype), heads(dtype), cos[start:], sin[start:])
@@ -99,7 +102,11 @@ def test_tables_with_few_tokens(dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("mode", ["exact", "fast"])
 def test_a_rotation_in_float64(mode, dtype):
-    """A float32 kernel may give other bits, so it needs `mode="fast"` and a result with 16 bits."""
+    """If the original code rotates in float64, the float32 kernel runs only in mode "fast" and for 16-bit
+    results.
+
+    The bits of its result may differ.
+    """
     model, angles = Float64().to(dtype), torch.randn(S, D // 2, dtype=torch.float64)
     args = heads(dtype), heads(dtype), torch.polar(torch.ones_like(angles), angles)
     report = oxiwarp.patch(model, cpu_kernels=True, mode=mode)
@@ -113,14 +120,15 @@ def test_a_rotation_in_float64(mode, dtype):
 
 
 def test_sines_first():
-    """A function may take the sines before the cosines."""
+    """A rotary function may take the sines before the cosines."""
     found, _ = run_both_ways(Swapped(), heads(torch.float32), *small_tables(S))
     assert len(found) == 1
 
 
 @pytest.mark.parametrize("views", [False, True])
 def test_a_table_is_converted_once(views, monkeypatch):
-    """All layers share the converted table, until something writes to the table."""
+    """All layers share a converted table. If something writes to the original table, it is converted
+    again."""
     made, model, tables = [], Halves(), rotary_models.tables()
     columns = rotary_tables.columns_of
     monkeypatch.setattr(rotary, "columns_of", lambda *args: made.append(1) or columns(*args))
@@ -142,7 +150,7 @@ def test_a_table_is_converted_once(views, monkeypatch):
     run()
     assert len(made) == 2
     with torch.inference_mode():
-        own = tuple(table.clone() for table in tables)  # these have no version
+        own = tuple(table.clone() for table in tables)  # inference tensors have no version counter
         for _ in range(2):
             q = heads(torch.float32)
             torch.testing.assert_close(model(q, *own), Halves.forward(model, q, *own))
@@ -152,7 +160,8 @@ def test_a_table_is_converted_once(views, monkeypatch):
 
 
 def test_converted_tables_are_freed():
-    """The converted tables do not outlive the table, also if the conversion returns a view of it."""
+    """Converted tables are freed together with the original table, even if the conversion returns a view
+    of this table."""
     gc.collect()
     before = len(rotary_tables._held)
     for make in (lambda x: (x * 2,), lambda x: (x[:2],), lambda x: (x,)):
@@ -168,7 +177,8 @@ def test_converted_tables_are_freed():
 
 
 def test_other_memory():
-    """A tensor that gets other memory through `data`, as with offloading, is converted again."""
+    """If a tensor gets other memory by an assignment to `data`, as with offloading, the tensor is
+    converted again."""
     table = torch.randn(4, 8)
     before = once(table, "key", lambda x: (x * 2,))[0]
     table.data = torch.randn(4, 8)
@@ -176,7 +186,7 @@ def test_other_memory():
 
 
 def test_tables_that_require_grad():
-    """A table that requires grad is not converted without its graph: the operator rejects it."""
+    """If a table requires grad, the converted table does too. The operator rejects such a table."""
     table = torch.randn(4, 8, requires_grad=True)
     with torch.enable_grad():
         assert once(table, "key", lambda x: (x * 2,))[0].requires_grad

@@ -1,4 +1,4 @@
-"""Tests of modulations whose factor `1 + scale` is a variable, a view, or belongs to an activation."""
+"""Tests of modulations whose factor `1 + scale` is in a variable, in a view, or in a gated activation."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ class View(Scaled):
 
 
 class Reassigned(Scaled):
-    """The final layer of Z-Image, without its branch."""
+    """A method that assigns a view of `1 + scale` to the same variable, as in the final layer of Z-Image."""
 
     def forward(self, x, c):
         scale = 1.0 + self.proj(c)
@@ -29,7 +29,8 @@ class Reassigned(Scaled):
 
 
 class Loop(Scaled):
-    """The next step reads the factor in another branch, so the factor must stay a variable."""
+    """A loop in which the next iteration reads the factor in another branch. The factor must therefore
+    stay a variable."""
 
     def forward(self, x, c):
         for step in range(3):
@@ -42,7 +43,8 @@ class Loop(Scaled):
 
 
 class Index(Scaled):
-    """The index of the view reads the variable, and the view is no view."""
+    """A method with two expressions that look like views of the factor. The index of the first reads the
+    factor itself, and the second computes new values."""
 
     def forward(self, x, c):
         scale = 1.0 + c
@@ -54,7 +56,7 @@ class Index(Scaled):
 
 
 class Gate(nn.Module):
-    """The activation of GPT-OSS."""
+    """The activation function of GPT-OSS."""
 
     def forward(self, x):
         gate, up = x[..., ::2], x[..., 1::2]
@@ -66,7 +68,7 @@ class Gate(nn.Module):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("cls", [View, Reassigned])
 def test_views(cls, dtype, device):
-    """A kernel computes a norm times a view of `1 + scale`."""
+    """One kernel computes a norm times a view of `1 + scale`."""
     module = cls().to(device, dtype)
     own, made, rows = run(module, random((2, 5, WIDTH), dtype, device), random((2, WIDTH), dtype, device, 1))
     close(made, own)
@@ -75,7 +77,7 @@ def test_views(cls, dtype, device):
 
 @pytest.mark.parametrize("cls", [Loop, Index])
 def test_factors_that_stay(cls):
-    """A variable that is read again, or that changes in between, has the value that the method gives it."""
+    """If the factor is read again, or changes before the norm, the method gives the original result."""
     module, x, c = cls(), torch.randn(WIDTH, 5, WIDTH), torch.randn(WIDTH, WIDTH)[:, :WIDTH]
     if cls is Index:
         x, c = x[0, 0], c[0]
@@ -86,7 +88,8 @@ def test_factors_that_stay(cls):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_gated_units(dtype, device):
-    """`(up + 1) * glu` is a modulation of the activation, although no name says so."""
+    """`(up + 1) * glu` is computed as a modulation of the activation, although no variable has the name of
+    a scale."""
     x = 4 * random((6, 2 * WIDTH), dtype, device)
     own, made, rows = run(Gate(), x)
     gate, up = x[..., ::2].double().clamp(max=7.0), x[..., 1::2].double().clamp(-7.0, 7.0)
@@ -98,7 +101,7 @@ def test_gated_units(dtype, device):
 
 
 class Wide(nn.Module):
-    """The last modulation of Wan-Animate: a float32 tensor, and a result of another dtype."""
+    """A modulation of a float32 tensor whose result has another dtype, as at the end of Wan-Animate."""
 
     def forward(self, x, scale, shift, dtype):
         return (x * (1 + scale) + shift).to(dtype=dtype)

@@ -1,4 +1,5 @@
-"""Tests of kernels that compute a sum and the norm of the sum, with the sum in the call or before an `if`."""
+"""Tests of kernels that compute a sum and its norm. The sum is an argument of the norm, or is separated
+from it by an `if`."""
 
 import pytest
 import torch
@@ -29,7 +30,7 @@ INSIDE = {
     "y, r = self.norm1(x + h), self.norm2(x + h)": SUMS,
     "x = x + h\ny, r = self.norm1(x), self.norm2(x)": SUMS,
     "x = self.norm1(x + h)\nx = self.norm2(x + h)": SUMS,
-    # The gate or the scale has another value when the sum or the norm is computed.
+    # In these methods, the variable of the gate or of the scale changes between the sum and the norm.
     "x = x + g * h\ng, s = torch.chunk(torch.cat([s, b], -1), 2, -1)\ny = self.norm1(x) * (1 + s) + b": MODULATED,
     "x = x + g * self.ff(h)\ns, g = torch.chunk(m[:, None], 2, 0)\ny = self.norm1(x) * (1 + g)": MODULATED,
     "x = x + g * h\ng, s = torch.chunk(torch.cat([s, x], -2), 2, -2)\ny = self.norm1(x) * (1 + g[:, :1])": set(),
@@ -38,16 +39,16 @@ INSIDE = {
     "y = self.norm1(x + 1)": set(),
     "y = self.ff(x + h)": set(),
 }
-"""Statements with a norm whose argument is a sum, with the operators that compute both."""
+"""Maps statements with a norm of a sum to the operators that compute sum and norm together."""
 BRANCHES = {
-    # A sum in a branch, and the norm after the `if`.
+    # The sum is in a branch, and the norm is after the `if`.
     "if flag:\n    x = x + h\ny = self.norm1(x)": 1,
     "if flag:\n    x = x + h\nelse:\n    x = x + g * r\nr = x\ny = self.norm1(x)": 1,
     "if flag:\n    x = x + h\nn = self.ff(s)\ny = self.norm1(x)\ny = y * (1 + s) + b": 1,
-    # The module gets another name of the sum's operand, and may change it.
+    # The module gets the sum's operand through another variable, and may change it in place.
     "r = x\nif flag:\n    x = x + h\nn = self.mut(r)\ny = self.norm1(x)": 0,
     "r = x\nx = x + h\nif flag:\n    n = self.mut(r)\ny = self.norm1(x)": 1,
-    # A variable that a nested function reads.
+    # A nested function reads the variable of the sum.
     "x = x + h\nf = lambda: x * 2\nif flag:\n    y = self.norm1(x)\nr = f()": 0,
     "if flag:\n    x = x + h\nr = torch.stack([x * i for i in (1, 2)])\ny = self.norm1(x)": 0,
     "if flag:\n    x = x + h\nfor i in (1, 2):\n    y = self.norm1(x)": 0,
@@ -55,32 +56,34 @@ BRANCHES = {
     "if flag:\n    x = x + g * h\ny = self.norm1(x)\nif x.ndim == 3 and x.dtype == y.dtype:\n    r = x": 1,
     "if flag:\n    x = x + h\nelif self.absent is None:\n    x = x + r\nreturn self.norm1(x), y": 1,
     "if flag:\n    x = x + h\n    x = self.mut(x)\ny = self.norm1(x)": 0,
-    # A sum before the `if`, and the norm in a branch.
+    # The sum is before the `if`, and the norm is in a branch.
     "x = x + h\nif flag is not None:\n    y = self.norm1(x)": 1,
     "x = x + h\nif self.absent is None:\n    y = self.norm1(x)": 1,
     "x = x + h\nr = x\nif self.absent is None:\n    y = self.norm1(x)\nelse:\n    y = self.norm2(x)": 2,
     "x = x + self.ff(h)\nif flag is None:\n    y = self.norm1(x)\nelse:\n    y = self.norm2(x)": 2,
     "x = x + h\nif flag is not None:\n    n = self.norm1(x)\n    x = x + self.ff(n)\nr = x\ny = self.norm2(x)": 2,
     "x = x + h\nif flag is None:\n    x += c\ny = self.norm1(x)": 1,
-    # The condition depends on the statements, or may depend on them.
+    # The condition depends on the sum, or may depend on it.
     "x = x + h\nif x.sum() > 0:\n    y = self.norm1(x)": 0,
     "x = x + h\nif x.dim() == 3:\n    y = self.norm1(x)": 0,
     "x = x + self.ff(h)\nif self.absent is None:\n    y = self.norm1(x)": 1,
     "x = x + h\nself.absent = 1\nif self.absent is None:\n    y = self.norm1(x)": 1,
     "x = x + h\nif self.ff(r) is not None:\n    y = self.norm1(x)": 0,
-    # Nothing to gain.
+    # No norm reads the sum, so there is nothing to fuse.
     "x = x + h\ny = self.ff(x)\nif flag:\n    y = y * 2": 0,
 }
-"""Statements with an `if` between a sum and its norm, with the number of kernels that compute both."""
+"""Maps statements with an `if` between a sum and its norm to the number of kernel calls that compute sum
+and norm together."""
 
 
 def forward_of(text, tmp_path):
-    """Return a class whose method has these statements."""
+    """Return a class whose `forward` consists of these statements."""
     return load({"Made": [*text.split("\n"), "return x, y, h, r, n"]}, tmp_path).Made
 
 
 def ran(cls, dtype=torch.float32, arguments=None, **changes):
-    """Call a class with and without kernels. Return both results, and what happened to each chain."""
+    """Call a class with and without kernels. Return both results, and the counts of kernel calls and
+    original expressions."""
     results = []
     for patch in (False, True):
         torch.manual_seed(2)
@@ -95,14 +98,15 @@ def ran(cls, dtype=torch.float32, arguments=None, **changes):
 
 
 def inputs(dtype):
-    """Return the tensors that a method takes: x, c, s, b, g, m."""
+    """Return the tensors x, c, s, b, g and m, which a test method takes."""
     generator = torch.Generator().manual_seed(3)
     shapes = [(2, 3, WIDTH)] * 2 + [(2, 1, WIDTH)] * 3 + [(2, WIDTH)]
     return [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
 
 
 def close(made, own, dtype):
-    """Check that two results agree: norms of the CPU executor and of torch add in another order."""
+    """Check that two results agree within a tolerance. The norms of the CPU executor and of torch add in
+    different orders."""
     tolerance = 1e-5 if dtype == torch.float32 else 0.05
     for one, other in zip(made, own, strict=True):
         assert one.dtype == other.dtype
@@ -111,7 +115,10 @@ def close(made, own, dtype):
 
 @pytest.mark.parametrize("text", INSIDE)
 def test_a_sum_in_a_call(text, tmp_path):
-    """One kernel computes the norm of a sum that is its argument. The meaning and the order of calls are the same."""
+    """If the argument of a norm is a sum, one kernel computes sum and norm.
+
+    The results and the order of the other calls do not change.
+    """
     cls = forward_of(text, tmp_path)
     assert difference(cls) == ""
     ops = [chain.ops for chain in rewritten_from(cls.forward).chains]
@@ -124,7 +131,8 @@ def test_a_sum_in_a_call(text, tmp_path):
 
 @pytest.mark.parametrize("text", BRANCHES)
 def test_a_branch_between(text, tmp_path):
-    """A sum is computed later, so that one kernel computes the sum and the norm."""
+    """If there is an `if` between a sum and its norm, the sum is deferred, so that one kernel can compute
+    both."""
     cls = forward_of(text, tmp_path)
     assert difference(cls) == ""
     source = rewritten_from(cls.forward).source
@@ -133,7 +141,7 @@ def test_a_branch_between(text, tmp_path):
 
 
 def test_random_methods_with_branches(tmp_path):
-    """Random methods in which a sum is computed later keep their meaning."""
+    """Random methods in which `patch` defers a sum give the original results."""
     methods = {f"Random{seed}": Maker(seed).method() for seed in range(2000, 2400)}
     later = 0
     for cls in (cls for name, cls in vars(load(methods, tmp_path)).items() if name.startswith("Random")):
@@ -144,7 +152,7 @@ def test_random_methods_with_branches(tmp_path):
 
 
 class PostNorm(nn.Module):
-    """The output of a layer of BERT."""
+    """The output of a BERT layer, whose norm follows the residual sum."""
 
     def __init__(self, norm=nn.LayerNorm):
         super().__init__()
@@ -156,7 +164,7 @@ class PostNorm(nn.Module):
 
 
 class OwnLayerNorm(nn.LayerNorm):
-    """A LayerNorm that computes something else."""
+    """A subclass of LayerNorm with a different formula."""
 
     def forward(self, x):
         return super().forward(x) * 2
@@ -178,7 +186,7 @@ def outcome(report):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_post_norm(dtype, device):
-    """Dropout takes part as in the original, and gradients too. The compiled method gives the same."""
+    """The test compares results with dropout, gradients, and the compiled method with the original layer."""
     module, given = post_norm(dtype=dtype)
     module, given = module.to(device).train(), [x.to(device) for x in given]
     results = []
@@ -202,7 +210,7 @@ def test_post_norm(dtype, device):
 
 
 def test_hooks_on_the_norm():
-    """A hook on the norm sees the sum, and changes the result."""
+    """A hook on the norm receives the sum and can change the result."""
     module, given = post_norm()
     module.eval()
     seen = []
@@ -224,7 +232,8 @@ def test_hooks_on_the_norm():
 
 
 def test_other_norms():
-    """A subclass of LayerNorm keeps its own forward. A norm that is replaced after `patch` is called."""
+    """If the norm is a subclass of LayerNorm, its `forward` runs. If the norm is replaced after `patch`,
+    the new norm runs."""
     module, given = post_norm(OwnLayerNorm)
     module.eval()
     with torch.no_grad():
@@ -242,7 +251,7 @@ def test_other_norms():
 @pytest.mark.parametrize("shape", [(1, 3, WIDTH), (3, WIDTH), (2, 1, WIDTH), (WIDTH,)], ids=str)
 @pytest.mark.parametrize("text", ["y = self.norm1(x + c)", "y = self.norm1(c + x)", "x = c + x\ny = self.norm1(x)"])
 def test_terms_of_other_shapes(shape, text, tmp_path):
-    """A term of another shape is expanded, as embeddings of positions are."""
+    """A term of the sum with another shape is expanded, for example a position embedding."""
     cls = load({"Made": [*text.split("\n"), "return x, y"]}, tmp_path).Made
 
     def arguments(dtype):
@@ -268,7 +277,8 @@ def test_terms_of_other_shapes(shape, text, tmp_path):
 
 @pytest.mark.parametrize("shape", [(1, 5, WIDTH), (2, 3, 1), (2, 2, 3, WIDTH)], ids=str)
 def test_terms_that_do_not_fit(shape, tmp_path):
-    """A term that torch rejects gives torch's error. A term with other columns has no kernel."""
+    """If torch rejects a term of the sum, torch's error is raised. If a term has other columns, no kernel
+    runs."""
     cls = load({"Made": ["return self.norm1(x + c), x"]}, tmp_path).Made
     results = []
     for patch in (False, True):
@@ -293,7 +303,8 @@ FACTORS = {"float": 0.25, "int": 3, "element": torch.tensor([0.3]), "scalar": to
 @pytest.mark.parametrize("factor", FACTORS)
 @pytest.mark.parametrize("text", ["x + h * self.factor", "self.factor * h + x"])
 def test_multiples(factor, text, tmp_path):
-    """A term may be a multiple of a tensor, as in Granite. The multiple is rounded as in the original."""
+    """A term of the sum may be a tensor times a number, as in Granite. The product is rounded as in the
+    original code."""
     cls = load({"Made": [f"x = {text}", "y = self.norm1(x)", "return x, y"]}, tmp_path).Made
     for dtype in (torch.float32, torch.bfloat16):
         value = FACTORS[factor]

@@ -1,4 +1,5 @@
-"""Tests of `copy_chunks`: it copies aligned tensors by a kernel in 16-byte chunks, and all others by torch's copy."""
+"""Tests of `copy_chunks`. It copies aligned tensors by a kernel in 16-byte chunks, and other tensors by
+torch's copy."""
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ BF16 = torch.bfloat16
 
 
 def beside(columns, first=0, dtype=BF16, device="cpu"):
-    """Return a tensor of NaN with 40 columns, and a view of it: `columns` columns from column `first` on."""
+    """Return a tensor of NaN with 40 columns, and a view of `columns` of its columns, starting at column
+    `first`."""
     whole = torch.full((2, 3, 40), torch.nan, device=device, dtype=dtype)
     return whole, whole[..., first : first + columns]
 

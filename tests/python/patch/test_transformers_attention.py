@@ -24,7 +24,7 @@ def padding():
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_models(padded, device):
-    """With oxiwarp's attention, a language model returns the hidden states that it returns with SDPA.
+    """With oxiwarp's attention, a language model returns the same hidden states as with SDPA.
 
     The test uses inputs with padding and inputs without padding.
     """
@@ -38,8 +38,7 @@ def test_models(padded, device):
 
 
 def test_refused(device):
-    """An attention argument that the kernels do not support raises an error, if ignoring it would change the
-    result."""
+    """An attention argument that the kernels do not support raises an error if it would change the result."""
     q, module = random((1, 2, 4, 64), BF16, device), torch.nn.Module()
     bias = torch.zeros(1, 2, 4, 4, device=device)
     transformers_attention.forward(module, q, q, q, None, s_aux=None, cache=None, position_ids=q, position_bias=bias)
@@ -73,8 +72,10 @@ def test_autocast(dtype, device):
 
 
 def test_autocast_of_masks(device):
-    """Under autocast, oxiwarp's attention casts masks and biases too, and the result has autocast's dtype.
-    oxiwarp's attention does not cast float64 inputs, but raises an error."""
+    """Under autocast, oxiwarp's attention also casts masks and biases, and the result has autocast's dtype.
+
+    A float64 input is not cast, but raises an error.
+    """
     q, module = random((1, 2, 4, 64), torch.float32, device), torch.nn.Module()
     mask, right = random((1, 1, 4, 4), torch.float16, device), F.scaled_dot_product_attention
     with torch.autocast(device.type, BF16):
@@ -105,8 +106,8 @@ def test_compiled_autocast(device):
 def test_narrow_values(device):
     """If values have fewer columns than keys, the attention matches SDPA.
 
-    This holds with a mask, with causal attention, and with unused slots in the KV cache. Each gradient is as
-    wide as its input.
+    This holds with a mask, with causal attention, and with unused slots in the KV cache. Each gradient has as
+    many columns as its input.
     """
     module = torch.nn.Module()
     q, k, v = (random((2, 4, 6, d), BF16, device, seed=d).requires_grad_() for d in (48, 49, 32))
@@ -128,7 +129,7 @@ def test_narrow_values(device):
 
 
 def test_latent_attention(device):
-    """A DeepSeek model, whose keys have 24 columns and values 16, matches SDPA."""
+    """A DeepSeek model, whose keys have 24 columns and whose values have 16 columns, matches SDPA."""
     sizes = dict(q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=16)
     experts = dict(n_routed_experts=4, n_group=2, topk_group=1, num_experts_per_tok=2, moe_intermediate_size=32)
     shared = {name: size for name, size in SIZES.items() if name not in ("head_dim", "num_key_value_heads")}
@@ -192,9 +193,10 @@ def test_masks_and_bias(device):
 @pytest.mark.parametrize("cache", ["StaticCache", "DynamicCache"])
 @pytest.mark.parametrize("name", ["Llama", "Qwen3"])
 def test_caches(name, cache, device):
-    """With a KV cache, a prompt in two parts and one more token match SDPA, also in a patched model.
+    """With a KV cache, a patched or unpatched model matches SDPA.
 
-    The attention ignores unused slots of a static cache.
+    The model gets a prompt in two calls, and then one more token. The attention ignores unused slots of a
+    static cache.
     """
     model, ids, states = build(name, BF16, device), IDS.to(device), []
     size = {"max_cache_len": 32} if cache == "StaticCache" else {}

@@ -1,6 +1,6 @@
 """Tests of `scripts/compare_sass.py`: the script compares machine code and ignores only symbol names.
 
-No GPU needed.
+The tests need no GPU.
 """
 
 import subprocess

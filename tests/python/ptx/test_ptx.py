@@ -1,7 +1,9 @@
-"""Tests of the PTX in the wheel: all entries exist, no register spills, and 16-byte memory accesses. No GPU needed.
+"""Tests of the PTX in the wheel: all entries exist, no kernel spills registers, and memory accesses have 16
+bytes.
 
-`make ptx` writes `target/ptx/oxiwarp-kernels-gpu/<arch>/<op>.ptx`. `OXIWARP_PTX_DIR` replaces `target/ptx`. If files or
-tools are missing, the tests are skipped with the reason. In CI, they fail.
+The tests need no GPU. `make ptx` writes `target/ptx/oxiwarp-kernels-gpu/<arch>/<op>.ptx`. The environment
+variable `OXIWARP_PTX_DIR` replaces `target/ptx`. If files or tools are missing, the tests are skipped with
+the reason. In CI, they fail.
 """
 
 import os
@@ -68,10 +70,10 @@ def sources(layer: str, arch: str) -> dict[str, str]:
 
 
 def overlapping(units: dict[str, str]) -> dict[str, str]:
-    """Return the PTX as the host loads it for programmatic dependent launch (PDL).
+    """Return the PTX after the changes that the host makes for programmatic dependent launch (PDL).
 
-    The host inserts `griddepcontrol.wait` into each entry. In most entries it also inserts instructions that let the
-    next launch start early.
+    The host inserts `griddepcontrol.wait` into each entry. In most entries, it also inserts instructions that
+    let the next launch start early.
     """
     if not (ROOT / "host").exists():
         pytest.skip("no source tree here")
@@ -99,7 +101,7 @@ def need_tools() -> None:
 
 @pytest.fixture(scope="session", params=(*ARCHES, NATIVE))
 def arch(request: pytest.FixtureRequest) -> str:
-    """Return each architecture of the wheel in turn."""
+    """Return an architecture of the wheel. The tests run once for each architecture."""
     return str(request.param)
 
 
@@ -111,10 +113,10 @@ def declared(arch: str) -> Module:
 
 @pytest.fixture(scope="session")
 def assembled(arch: str, tmp_path_factory: pytest.TempPathFactory) -> Module:
-    """Return the assembled PTX of one architecture, as the host loads it. For Hopper, this PTX contains the
-    instructions for programmatic dependent launch (PDL).
+    """Return the assembled PTX of one architecture, as the host loads it.
 
-    The tests share the result, because assembly takes 1 s per op.
+    For Hopper, this PTX contains the instructions for programmatic dependent launch (PDL). The tests share
+    the result, because assembly takes 1 s per op.
     """
     units = units_of(arch)
     if arch in OVERLAPPING:
@@ -193,7 +195,8 @@ def test_products_run_beside_other_work(assembled: Module) -> None:
 
 
 def test_launches_may_overlap(arch: str, assembled: Module) -> None:
-    """With PDL, no kernel accesses global memory before `griddepcontrol.wait`.
+    """With programmatic dependent launch (PDL), no kernel accesses global memory before
+    `griddepcontrol.wait`.
 
     A launch can start before the previous launch has written its results.
     """

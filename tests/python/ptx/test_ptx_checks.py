@@ -1,6 +1,7 @@
-"""Tests of the checks of `test_ptx.py`: each check reports the fault that it looks for in a faulty kernel.
+"""Tests of the checks in `test_ptx.py`. Each check must report the fault that it looks for in a faulty
+kernel.
 
-No GPU needed.
+The tests need no GPU.
 """
 
 from pathlib import Path
@@ -48,8 +49,8 @@ HEADER = ".version 8.0\n.target sm_90\n.address_size 64\n"
 LOCAL = """.local .align 4 .b8 array[64]; ld.global.u32 %r1, [%rd1]; and.b32 %r2, %r1, 15; mul.wide.u32 %rd3, %r2, 4;
     mov.u64 %rd4, array; add.u64 %rd5, %rd4, %rd3; st.local.u32 [%rd4], %r1; st.local.u32 [%rd5], %r2;
     ld.local.u32 %r3, [%rd4]; st.global.u32 [%rd2], %r3;"""
-# This kernel spills registers: 150 values are live at once, and a thread in a block of 1024 threads has at
-# most 64 registers.
+# This kernel spills registers to local memory. 150 values are live at once, and in a block of 1024 threads, a
+# thread has at most 64 registers.
 SPILL = "\n".join(
     [f"ld.volatile.global.u32 %r{i}, [%rd1+{4 * i}];" for i in range(150)]
     + [f"st.volatile.global.u32 [%rd2+{4 * i}], %r{149 - i};" for i in range(150)]
@@ -65,7 +66,8 @@ BROKEN = (
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Module:
-    """Return assembled kernels with local memory, register spills, a missing bound and narrow accesses."""
+    """Return assembled kernels that have local memory, register spills, a missing launch bound, and narrow
+    memory accesses."""
     need_tools()
     return assemble(BROKEN, "sm_90", tmp_path_factory.mktemp("broken"))
 

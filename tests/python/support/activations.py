@@ -1,4 +1,5 @@
-"""Activations as models write them with torch operators, and functions that compare oxiwarp's results with them."""
+"""Activations as models write them with torch operators, and functions that compare oxiwarp's results with
+these."""
 
 import functools
 import math
@@ -67,18 +68,19 @@ def every_16_bit_value(dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def same_bits(y: Tensor, own: Tensor) -> bool:
-    """Return whether two tensors have the same bits, including the sign of zero. All NaN count as equal."""
+    """Return True if two tensors have the same bits, including the sign of zero. All NaN count as equal."""
     integer = torch.int32 if y.dtype == torch.float32 else torch.int16
     return bool(((y.view(integer) == own.view(integer)) | (y.isnan() & own.isnan())).all())
 
 
 def check_exact(y: Tensor, own: Tensor, scale: Tensor, what: str) -> None:
-    """Check that `y` equals `own`, the result of torch operators: bit for bit on a GPU, nearly on the CPU.
+    """Check that `y` equals `own`, the result of torch operators: bit for bit on a GPU, within a tolerance on
+    the CPU.
 
     On the CPU, the exp functions of torch and oxiwarp differ in the last bits. The permitted error of a value
     is 2 eps of `scale` (16 eps in float32), because the sum `1 + erf(x)` cancels. The CPU check skips values
-    beyond 1e4 and subnormal values, because torch's CPU kernels overflow and underflow earlier than oxiwarp's
-    kernels.
+    beyond 1e4 and subnormal values. For such values, torch's CPU kernels overflow and underflow earlier than
+    oxiwarp's kernels.
     """
     assert y.shape == own.shape and y.dtype == own.dtype and y.is_contiguous()
     if y.is_cuda:
@@ -86,7 +88,7 @@ def check_exact(y: Tensor, own: Tensor, scale: Tensor, what: str) -> None:
         assert same_bits(y, own), f"{what}: {len(differ)} values differ, the first at {differ[:1].tolist()}"
         return
     kept = (scale.abs() < 1e4) & ((scale.abs() > 1e-30) | (scale == 0))
-    infinite = own.isinf() & kept  # squares of float16
+    infinite = own.isinf() & kept  # squares of large float16 values overflow
     assert torch.equal(y[infinite], own[infinite]), f"{what}: a result should be infinite"
     kept &= ~infinite
     if not kept.any():

@@ -1,6 +1,6 @@
-"""Makes invalid calls of operators. Each one differs from a valid call in one operand.
+"""Makes invalid calls of operators. Each invalid call differs from a valid call in one operand.
 
-The role of an operand, such as `Role.VECTOR`, determines its valid shapes and dtypes, and hence the invalid ones.
+The role of an operand, such as `Role.VECTOR`, determines which shapes and dtypes are valid or invalid.
 """
 
 from collections.abc import Callable, Iterator
@@ -59,7 +59,8 @@ def changes(role: Role) -> dict[str, Change]:
 
 
 def bad_calls(form: Form, x: Tensor) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield invalid calls: the name of the changed argument, what is wrong with it, and all arguments of the call."""
+    """Yield invalid calls. Each item has the name of the changed argument, the fault, and all arguments of
+    the call."""
     right = form.arguments(x, Operands(x))
     for name, role in form.roles.items():
         for what, change in changes(role).items():

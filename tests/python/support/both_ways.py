@@ -1,8 +1,11 @@
-"""Computes each chain of a rewritten model both by the kernel and by the original expression, and compares the results.
+"""Computes each fused part of a rewritten model in two ways, by the kernel and by the original expression,
+and compares the results.
 
-`python -m support.both_ways every_diffusers_model [name ...]` does this for tiny models of a library. The model goes on
-with the original values. So the comparison of a chain does not depend on the chains before it, and the model's output
-has the bits of the stock model.
+A rewritten model has methods whose source code `patch` changed. A chain is a sequence of operations in such a
+method that a kernel can replace. `python -m support.both_ways every_diffusers_model [name ...]` compares the
+chains in tiny models of a library. After each comparison, the model continues with the original values. The
+comparison of a chain therefore does not depend on earlier chains, and the model's output has the bits of the
+unpatched model.
 """
 
 import importlib
@@ -27,30 +30,31 @@ from oxiwarp.patching.rewrite.recipe import RewrittenRecipe, found_in, method_of
 from oxiwarp.patching.sites import RAN, sites_of
 
 MOST_UNEQUAL = 0.05
-"""Largest share of 16-bit values that may differ. An additional or missing rounding changes about one in four."""
+"""Largest fraction of 16-bit values that may differ. An additional or missing rounding changes about a
+quarter of the values."""
 RUNS = itertools.count()
 FEW = 64
-"""So many values may always differ, because a small tensor has no reliable share."""
+"""Up to this number of values may always differ, because the fraction is not reliable for a small tensor."""
 
 
 class Comparison(NamedTuple):
-    """The results of one kernel call."""
+    """The comparison of one kernel call with the original expression."""
 
     op: str
     place: str
     unequal: float
-    """Share of values that differ."""
+    """Fraction of values that differ."""
     error: float
     """Largest difference, divided by the largest value."""
 
     @property
     def agrees(self) -> bool:
-        """Whether only the order of a sum or a fused multiply-add can be the reason for the differences."""
+        """Return True if the order of a sum or a fused multiply-add can explain the differences."""
         return self.unequal <= MOST_UNEQUAL or self.error == 0.0
 
 
 def compare(made: Any, own: Any, op: str, place: str) -> Iterator[Comparison]:
-    """Yield the comparison of each tensor of a result."""
+    """Compare a result of the kernel with the original result, and yield one comparison per tensor."""
     if isinstance(made, tuple | list):
         for one, other in zip(made, own, strict=True):
             yield from compare(one, other, op, place)
@@ -67,7 +71,10 @@ def compare(made: Any, own: Any, op: str, place: str) -> Iterator[Comparison]:
 
 
 def part_of(own: Any, copy: dict[str, Any], dim: int, tokens: slice, given: dict[str, Any], in_place: bool) -> Tensor:
-    """Return `a0` of `copy` with some of its tokens rotated. Write to the tensor of `given` as the original does."""
+    """Return the tensor `a0` of `copy` after a rotation of some of its tokens.
+
+    If the original function works in place, write to the tensor of `given` instead.
+    """
     x, index = copy["a0"], (*(slice(None),) * dim, tokens)
     x[index] = own(**{**copy, "a0": x[index].clone()})
     return given["a0"].copy_(x) if in_place and isinstance(given["a0"], Tensor) else x
@@ -75,7 +82,8 @@ def part_of(own: Any, copy: dict[str, Any], dim: int, tokens: slice, given: dict
 
 @contextmanager
 def both_ways(found: list[Comparison]) -> Iterator[None]:
-    """Let each chain be computed both ways. `found` gets the comparisons."""
+    """Compute each sequence of operations by the kernel and by the original expression. Append the
+    comparisons to `found`."""
 
     def record(self: Calls, at: Any, before: Counter[str], made: Any, own: Any) -> Any:
         site = self.site(at)
@@ -88,9 +96,9 @@ def both_ways(found: list[Comparison]) -> Iterator[None]:
 
         def run(self: Calls, at: Any, own: Any, *options: Any, **given: Any) -> Any:
             before = Counter(self.site(at).outcomes)
-            if name == "head_norm":  # its arguments are the norm and its operand
+            if name == "head_norm":  # The arguments are the norm and its operand.
                 return record(self, at, before, original(self, at, own, *options), deferred.original(own, *options))
-            if name == "joined_pair":  # its arguments are `torch.cat`, queries, keys and their dimension
+            if name == "joined_pair":  # The arguments are `torch.cat`, queries, keys and their dimension.
                 before = Counter(self.site(at).outcomes)
                 parts = [[computed(x) for x in held] for held in options[:2]]
                 made = original(self, at, own, *options)
@@ -105,7 +113,8 @@ def both_ways(found: list[Comparison]) -> Iterator[None]:
                 other = given.pop("other")
                 args = [{key: computed(value) for key, value in given.items()}]
                 args.append({**args[0], "a0": computed(other)})
-                made = tuple(map(computed, made))  # with the argument `late`, they are not computed yet
+                # With the argument `late`, the results are not computed yet.
+                made = tuple(map(computed, made))
                 return record(self, at, before, made, tuple(own(**one) for one in args))
             return record(self, at, before, made, own(**{key: computed(value) for key, value in given.items()}))
 
@@ -148,9 +157,11 @@ def both_ways(found: list[Comparison]) -> Iterator[None]:
 
 
 def rewrite_all(model: nn.Module, cpu_kernels: bool, remark: str = "") -> int:
-    """Rewrite every method of a model that has chains, also if a fusion exists. Return how many there are.
+    """Rewrite every method of a model that has sequences of operations for which kernels exist.
 
-    Norms are replaced too, so that chains recognise them, but on the CPU they run their original forwards.
+    Do so even if `patch` would replace the whole method instead. Return the number of rewritten objects.
+    Norms are replaced too, so that rewritten methods recognise them. On the CPU, the norms run their original
+    `forward`.
     """
     count = 0
     for _, part in list(named_parts(model)):
@@ -166,7 +177,8 @@ def rewrite_all(model: nn.Module, cpu_kernels: bool, remark: str = "") -> int:
 
 
 def outcomes(model: nn.Module) -> dict[str, Counter[str]]:
-    """Return what happened to the chains of a rewritten model, by class and line."""
+    """Return the counts of kernel calls and of original expressions in a rewritten model, by class and
+    line."""
     found: dict[str, Counter[str]] = {}
     for _, part in named_parts(model):
         for site in sites_of(type(part)):
@@ -182,14 +194,19 @@ def first(result: Any) -> Tensor:
 
 
 def check(case: Any, dtype: torch.dtype) -> tuple[list[Comparison], dict[str, Counter[str]], bool]:
-    """Compare the chains of a model. Return the comparisons, the outcomes, and whether the output has the same bits."""
+    """Compare kernels and original expressions in a model.
+
+    Return the comparisons, the counts of kernel calls and original expressions, and whether the output has
+    the same bits.
+    """
     model, arguments = case.build(dtype)
     found: list[Comparison] = []
     with torch.no_grad():
         torch.manual_seed(0)
         stock = first(model(**arguments))
         with both_ways(found):
-            # A class is made once for each recipe. A new remark gives new classes with these functions.
+            # `patch` makes a class only once for each configuration. A new remark changes the configuration,
+            # so new classes with the functions of this run are made.
             rewrite_all(model, cpu_kernels=True, remark=f"run {next(RUNS)}")
             torch.manual_seed(0)
             made = first(model(**arguments))
@@ -197,7 +214,10 @@ def check(case: Any, dtype: torch.dtype) -> tuple[list[Comparison], dict[str, Co
 
 
 def run_both_ways(model: nn.Module, *args: Any) -> tuple[list[Comparison], dict[str, int]]:
-    """Return the comparisons of the model's chains, and its kernels and reasons. The result has the original bits."""
+    """Compare kernels and original expressions in a model. Check that the result has the original bits.
+
+    Return the comparisons, and the number of kernel calls and of original expressions by reason.
+    """
     found: list[Comparison] = []
     with torch.no_grad():
         stock = model(*args)
@@ -210,7 +230,7 @@ def run_both_ways(model: nn.Module, *args: Any) -> tuple[list[Comparison], dict[
 
 
 def main(library: str, names: list[str]) -> int:
-    """Compare the chains of the named models, or of all models of a library."""
+    """Compare kernels and original expressions in the named models, or in all models of a library."""
     cases, failed, total = importlib.import_module(library).CASES, 0, Counter[str]()
     reasons: Counter[str] = Counter()
     for name in names or cases:

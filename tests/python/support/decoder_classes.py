@@ -1,7 +1,8 @@
-"""Finds the transformers classes that a decoder fusion (a rewritten `forward`) supports.
+"""Finds the classes of transformers that a decoder fusion supports. A fusion is a replacement for a `forward`
+method.
 
-A fusion supports a class if it knows the source of the class's `forward`. In many classes, this `forward` has
-the same source.
+A fusion supports a class if it knows the source code of the class's `forward`. Many classes have a `forward`
+with the same source code.
 """
 
 import ast
@@ -19,9 +20,9 @@ CLASS = re.compile(r"^class (\w+).*?(?=^[^\s)])", re.MULTILINE | re.DOTALL)
 
 
 def forwards(text, ending):
-    """Yield the source of `forward` of each class in `text` whose name ends with `ending`.
+    """Yield the source code of `forward` of each class in `text` whose name ends with `ending`.
 
-    Only the text of these classes is parsed, because parsing the whole file takes ten times as long.
+    Only the text of these classes is parsed. Parsing the whole file takes ten times as long.
     """
     for found in CLASS.finditer(text + "\nend"):
         if found[1].endswith(ending):
@@ -33,9 +34,10 @@ def forwards(text, ending):
 
 @functools.cache
 def known(fusion):
-    """Return the transformers classes that `fusion` supports, by name.
+    """Return the transformers classes that `fusion` (a replacement for a `forward` method) supports, by name.
 
-    transformers has about 400 modules. To save time, only modules whose text has a supported class are imported.
+    transformers has about 400 modules. To save time, only modules whose text contains a supported class are
+    imported.
     """
     spec, fusion = importlib.util.find_spec("transformers"), FUSIONS[fusion]
     if spec is None:

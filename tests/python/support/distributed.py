@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 WORLD = 2
-PATIENCE, AFTER_A_FAILURE = 180, 10  # timeouts in seconds; a GPU's first check compiles kernels
+PATIENCE, AFTER_A_FAILURE = 180, 10  # timeouts in seconds; the first check on a GPU compiles kernels
 
 
 @functools.cache
@@ -25,7 +25,7 @@ def mesh(kind: str, shape: tuple[int, ...], names: tuple[str, ...] | None) -> De
 
 
 class Place(NamedTuple):
-    """The rank of a process, and its device."""
+    """The rank and the device of a process."""
 
     rank: int
     device: torch.device
@@ -41,9 +41,9 @@ class Place(NamedTuple):
 
 
 class Ranks:
-    """A pool of `WORLD` processes of one backend.
+    """A pool of `WORLD` processes of one torch.distributed backend.
 
-    Checks reuse the processes, because a start of processes takes longer than most checks.
+    The checks reuse these processes, because starting processes takes longer than most checks.
     """
 
     def __init__(self, backend: str, folder: Path) -> None:
@@ -98,7 +98,7 @@ class Ranks:
 def answer(pipe: connection.Connection) -> tuple[Any, list[str]]:
     """Return the result of a process, and a list of its failures.
 
-    The failure is its traceback if its check raised an error, or `""` if the process has ended.
+    The list contains a traceback if the check raised an error, or `""` if the process has ended.
     """
     try:
         result, failure = pipe.recv()
@@ -110,7 +110,8 @@ def answer(pipe: connection.Connection) -> tuple[Any, list[str]]:
 def serve(rank: int, backend: str, store: str, pipe: connection.Connection) -> None:
     """Run the checks that the test process sends through `pipe`, until the pipe is closed."""
     torch.set_num_threads(1)
-    # transformers and accelerate read the device's index from these variables, which torchrun sets otherwise.
+    # transformers and accelerate read the index of the device from these variables. Normally, torchrun sets
+    # them.
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(WORLD)}
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     if backend == "nccl":
@@ -126,8 +127,8 @@ def serve(rank: int, backend: str, store: str, pipe: connection.Connection) -> N
         try:
             check, arguments = pipe.recv()
         except EOFError:
-            # Skip the interpreter's shutdown, which sometimes aborts if a thread of gloo or autograd still
-            # runs.
+            # Skip the shutdown of the Python interpreter. It sometimes aborts if a thread of gloo or autograd
+            # is still running.
             os._exit(0)
         try:
             pipe.send((check(Place(rank, device), *arguments), ""))

@@ -1,4 +1,4 @@
-"""Checks that each process of `test_patch_distributed.py` runs.
+"""Checks that run in each process of `test_patch_distributed.py`.
 
 They compare a patched distributed model with the same model on a single device.
 """
@@ -27,12 +27,14 @@ from oxiwarp import transformers_attention
 def train(place: Place, name: str, how: str, order: str) -> None:
     """Check a training step in DDP or FSDP2 against the same step on a single device, bit for bit.
 
-    The gradients must equal the mean of the gradients that the inputs of each rank give on a single device. The bits
-    are equal because parameters are gathered unchanged, and because the mean of two ranks is rounded once. The test
-    uses torch's math attention, because faster backends sum gradients in no fixed order.
+    The gradients must equal a mean: on a single device, the inputs of each rank give gradients, and these are
+    averaged. The bits are equal because parameters are gathered unchanged, and because the mean of two ranks
+    is rounded once. The test uses torch's math attention, because faster backends add up gradients in an
+    order that varies.
 
-    There is one exception. If several blocks read a tensor, such as the time embedding, its gradient is a sum. FSDP2
-    adds one term per block and autograd one term per use, so this gradient may differ by one rounding.
+    There is one exception. If several blocks read a tensor, such as the time embedding, its gradient is a
+    sum. FSDP2 adds one term per block, and autograd adds one term per use. This gradient may therefore differ
+    by one rounding.
     """
     model = build(name, place).requires_grad_()
     with sdpa_kernel(SDPBackend.MATH):
@@ -109,21 +111,21 @@ def parallel(place: Place, name: str, how: str, order: str) -> None:
     """Check a patched model under diffusers' context or tensor parallelism.
 
     The result must equal the result of the unpatched model under the same parallelism. The patched model must
-    be as accurate as on one device, and call the same oxiwarp operators as on one device. Under context
-    parallelism, diffusers' self-attention gathers keys and values. `patch` therefore must not replace
-    self-attention, even with `attention=True`. Cross-attention gathers nothing, because each rank has all
-    tokens of the text.
+    be as accurate as on one device, and call the same oxiwarp operators as on one device.
+
+    Under context parallelism, diffusers' self-attention gathers keys and values from all ranks. `patch` must
+    therefore not replace self-attention, even with `attention=True`. Cross-attention gathers nothing, because
+    each rank has all text tokens.
     """
-    # Do not patch RMSNorm modules outside of fused blocks (blocks whose `forward` is rewritten), such as the
-    # norm of Qwen-Image's text tokens. For these modules, `patch` does not promise torch's bits, and this
-    # check compares bits.
+    # Do not patch RMSNorm modules that are not part of a patched block, such as the norm of Qwen-Image's text
+    # tokens. For these modules, `patch` does not promise torch's bits, and this check compares bits.
     recipe = dict(cpu_kernels=True, skip="*RMSNorm")
     from diffusers import attention_backend
 
     model, own = build(name, place), inputs(name, place)
     right = build(name, place, torch.float32)(**inputs(name, place, torch.float32))[0]
     # Ring attention needs the log-sum-exp of each rank's keys, which the backend "native" does not return.
-    # The backend is set by a context manager. A backend that is set on the model would stay active for other
+    # The backend is set by a context manager, because a backend that is set on a model stays active for other
     # models.
     with attention_backend("_native_flash" if how == "ring" else "native"):
         alone = model(**own)[0]

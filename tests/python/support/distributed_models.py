@@ -14,7 +14,8 @@ class Size(NamedTuple):
 
     config: dict[str, Any]
     video: tuple[int, int, int]
-    """Frames, height and width, in tokens, or in latents if the model makes patches."""
+    """Number of frames, height and width: in tokens, or in latents if the model divides the video into
+    patches."""
     text: int
 
 
@@ -31,10 +32,10 @@ class Family(NamedTuple):
 
 
 def build(name: str, place: Place, dtype: torch.dtype | None = None) -> nn.Module:
-    """Return the model `name` with fixed random weights on the rank's device.
+    """Return the model `name` with fixed random weights on the device of this rank.
 
-    Each parameter has the dtype that `from_pretrained` gives it. For example, the parameters of some modules
-    are in float32.
+    Each parameter has the dtype that it has after `from_pretrained`. For example, the parameters of some
+    modules are in float32.
     """
     import diffusers
 
@@ -44,7 +45,8 @@ def build(name: str, place: Place, dtype: torch.dtype | None = None) -> nn.Modul
         model = getattr(diffusers, family.cls)(**family.at(place).config).eval().requires_grad_(False)
         kept = set(model._keep_in_fp32_modules or ())
         for path, parameter in model.named_parameters():
-            if (parameter == parameter.flatten()[0]).all():  # a norm's weight, a bias of zeros
+            # This is the weight of a norm, or a bias of zeros.
+            if (parameter == parameter.flatten()[0]).all():
                 parameter.add_(torch.randn_like(parameter), alpha=0.3)
             if not kept.intersection(path.split(".")):
                 parameter.data = parameter.data.to(dtype or place.dtype)
@@ -52,7 +54,7 @@ def build(name: str, place: Place, dtype: torch.dtype | None = None) -> nn.Modul
 
 
 def inputs(name: str, place: Place, dtype: torch.dtype | None = None, seed: int = 0) -> dict[str, Any]:
-    """Return the arguments of one step."""
+    """Return the arguments of one denoising step."""
     family = FAMILIES[name]
 
     def normal(*shape: int, at: int = 0) -> Tensor:
@@ -106,9 +108,9 @@ def qwen_image_inputs(size: Size, normal: Callable[..., Tensor]) -> dict[str, An
     )
 
 
-# The wide models have the number of heads, head dimension, text width and feed-forward width of the published
-# LTX-Video, FLUX.1, Wan 2.1 1.3B and Qwen-Image. Each rank then has at least 2048 image tokens, enough for
-# `patch` to choose `oxiwarp.attention`.
+# The wide models have the sizes of the published LTX-Video, FLUX.1, Wan 2.1 1.3B and Qwen-Image: number of
+# heads, head dimension, text width and feed-forward width. Each rank has at least 2048 image tokens. This is
+# enough for `patch` to use `oxiwarp.attention`.
 FAMILIES = {
     "ltx": Family(
         "LTXVideoTransformer3DModel",

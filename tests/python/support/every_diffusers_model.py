@@ -1,11 +1,12 @@
-"""Builds a tiny model with random weights of every transformer and UNet class of diffusers, and inputs of one call.
+"""Builds a tiny model with random weights of every transformer and UNet class of diffusers, and inputs for
+one call.
 
-`python -m support.every_diffusers_model [name ...]` calls each model once per dtype. It prints the names of the
-models, the seconds that a call takes, and the shapes of the outputs.
+`python -m support.every_diffusers_model [name ...]` calls each model once per dtype. It prints the names of
+the models, the seconds that a call takes, and the shapes of the outputs.
 
-A rule makes configurations and inputs: `SIZES` replaces parameters of the constructor, and `inputs_by_rule` makes
-the arguments of `forward`, both by the names of the parameters. The tables `CONFIG` and `INPUTS` have what differs
-for a class or for a variant of a class.
+Configurations and inputs are derived from the names of parameters. `SIZES` gives values for constructor
+parameters, and `inputs_by_rule` makes the arguments of `forward`. The tables `CONFIG` and `INPUTS` contain
+exceptions for classes and for variants of a class.
 """
 
 import dataclasses
@@ -27,9 +28,9 @@ from torch import Tensor, nn
 BATCH, TOKENS, IMAGE_TOKENS = 2, 8, 16
 HEADS, HEAD_DIM, HIDDEN, WIDE, LAYERS = 2, 16, 32, 64, 2
 TEXT, POOLED, CHANNELS, SIDE, FRAMES = 24, 20, 4, 8, 2
-AXES = (4, 6, 6)  # of rotary position embeddings; their sum is HEAD_DIM
+AXES = (4, 6, 6)  # Sizes of the axes of rotary position embeddings. Their sum is HEAD_DIM.
 
-# The value of each parameter of a constructor, by names of parameters.
+# Values of constructor parameters. Each entry has a value and the names of the parameters that get it.
 SIZES: list[tuple[Any, str]] = [
     (
         LAYERS,
@@ -73,7 +74,8 @@ SIZES: list[tuple[Any, str]] = [
     (4, "num_experts"),
 ]
 SIZE_OF = {name: value for value, names in SIZES for name in names.split()}
-# Parameters that keep the default None, which means "absent" or "as another parameter".
+# Parameters for which the default None is kept. None means that the parameter is absent, or equals another
+# parameter.
 OPTIONAL_NONE = (
     "out_channels",
     "num_kv_heads",
@@ -93,20 +95,21 @@ CLASSES: dict[str, type[nn.Module]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """An input that is passed as it is, although it is a tuple of integers."""
+    """An input that is passed unchanged, although it is a tuple of integers. Other such tuples are shapes
+    of tensors."""
 
     value: Any
 
 
 @dataclasses.dataclass(frozen=True)
 class AsModel:
-    """A tensor that is passed in the dtype of the model."""
+    """A tensor that is converted to the dtype of the model before it is passed."""
 
     value: Tensor
 
 
 def grid(rows: int = 4, columns: int = 4, ids: int = 3) -> Tensor:
-    """Returns the position of each token of an image: zeros, row and column."""
+    """Return the position of each token of an image. A position consists of zero, the row and the column."""
     axes = torch.zeros(rows, columns, ids)
     axes[..., 1] = torch.arange(rows)[:, None]
     axes[..., 2] = torch.arange(columns)
@@ -121,7 +124,8 @@ def mask(tokens: int = TOKENS, dtype: torch.dtype = torch.bool) -> Tensor:
 
 
 def rotary(tokens: int, head_dim: int = HEAD_DIM) -> tuple[Tensor, Tensor]:
-    """Returns the cosines and sines of random angles, in the pairwise layout of diffusers."""
+    """Return cos and sin tables of random angles for diffusers' layout, which rotates adjacent pairs of
+    columns."""
     angles = torch.randn(tokens, head_dim // 2).repeat_interleave(2, dim=-1)
     return angles.cos(), angles.sin()
 
@@ -146,7 +150,7 @@ NARROW_UNET = {
 
 
 def unet(down: str, up: str, **changes: Any) -> dict[str, Any]:
-    """Returns the configuration of a UNet of two levels with the named kinds of blocks."""
+    """Return the configuration of a UNet with two levels and the named block types."""
     names = {"down_block_types": tuple(down.split()), "up_block_types": tuple(up.split())}
     return {**NARROW_UNET, **names, **changes}
 
@@ -160,7 +164,8 @@ LTX = {"cross_attention_dim": HIDDEN, "rope_double_precision": False}
 FRAMES_FIRST = (BATCH, FRAMES, CHANNELS, SIDE, SIDE)
 FLOW_TIMES = {"timestep": TIMES[:, None].expand(-1, 2).float(), "r_timestep": TIMES[:, None].expand(-1, 2) / 2}
 
-# What the rule does not know of constructors, by class or by "<class>-<variant>".
+# Constructor arguments that cannot be derived from parameter names. The keys are "<class>" or
+# "<class>-<variant>".
 CONFIG: dict[str, dict[str, Any]] = {
     "AceStepTransformer1DModel": {"in_channels": 24, "audio_acoustic_hidden_dim": 8, "encoder_hidden_size": None},
     "AllegroTransformer3DModel": {"sample_frames": FRAMES, "cross_attention_dim": HIDDEN},
@@ -214,7 +219,7 @@ CONFIG: dict[str, dict[str, Any]] = {
     "CosmosTransformer3DModel": {
         "max_size": (4, 16, 16),
         "concat_padding_mask": False,
-    },  # a padding mask needs torchvision
+    },  # A padding mask would need torchvision.
     "DreamLiteTransformer2DModel": {**SPATIAL, "out_channels": HIDDEN},
     "DreamLiteUNetModel": {
         "block_out_channels": (16, 32, 32),
@@ -392,7 +397,8 @@ CONFIG: dict[str, dict[str, Any]] = {
 CONFIG["UNetMotionModel"].pop("attention_head_dim")
 CONFIG["UNetMotionModel"]["num_attention_heads"] = 2
 
-# What the rule does not know of inputs: a tuple is the shape of a random tensor of the dtype of the model.
+# Inputs that cannot be derived from parameter names. A tuple is the shape of a random tensor with the model's
+# dtype.
 INPUTS: dict[str, dict[str, Any]] = {
     "AceStepTransformer1DModel": {
         "hidden_states": (BATCH, 16, 8),
@@ -663,28 +669,29 @@ LEFT_OUT: dict[str, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A class of diffusers with a tiny configuration, and the arguments of a call."""
+    """A diffusers class with a tiny configuration, and the arguments of one call."""
 
     cls: type[nn.Module]
     config: Mapping[str, Any]
     inputs: Mapping[str, Any]
 
     def build(self, dtype: torch.dtype = torch.bfloat16) -> tuple[nn.Module, dict[str, Any]]:
-        """Returns the model with random weights, and the keyword arguments of one call of it."""
+        """Return the model with random weights, and the keyword arguments for one call of the model."""
         torch.manual_seed(0)
         model = self.cls(**constructor_arguments(self.cls, self.config)).eval()
         randomize(model)
         model.to(dtype)
         kept = getattr(model, "_keep_in_fp32_modules", None) or ()
         for name, parameter in model.named_parameters():
-            if set(kept) & set(name.split(".")):  # as `from_pretrained` does
+            if set(kept) & set(name.split(".")):  # `from_pretrained` also keeps these modules in float32
                 parameter.data = parameter.data.float()
         given = {**inputs_by_rule(model), **self.inputs}
         return model, {name: tensors(value, dtype) for name, value in given.items()}
 
 
 def constructor_arguments(cls: type[nn.Module], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of a constructor: small values by names of parameters, and then `changes`."""
+    """Return the arguments of a constructor: small values that depend on the parameter names, updated with
+    `changes`."""
     arguments = {}
     for name, parameter in inspect.signature(cls.__init__).parameters.items():
         absent = parameter.default is None and name in OPTIONAL_NONE
@@ -694,7 +701,7 @@ def constructor_arguments(cls: type[nn.Module], changes: Mapping[str, Any]) -> d
 
 
 def randomize(model: nn.Module) -> None:
-    """Sets all parameters to random values, so that no gate is zero and no scale is one."""
+    """Set all parameters to random values, so that no gate is zero and no scale is one."""
     for parameter in model.parameters():
         data = parameter.data
         first = data.flatten()[0] if data.numel() else torch.zeros(())
@@ -708,7 +715,7 @@ def randomize(model: nn.Module) -> None:
 
 
 def inputs_by_rule(model: nn.Module) -> dict[str, Any]:
-    """Returns the arguments of a call that the names of the parameters of `forward` determine."""
+    """Return the arguments of `forward` that can be derived from the names of its parameters."""
     parameters = inspect.signature(model.forward).parameters
     config: Mapping[str, Any] = getattr(model, "config", {})
     tokens = bool({"img_ids", "img_shapes"} & set(parameters))
@@ -737,7 +744,7 @@ def inputs_by_rule(model: nn.Module) -> dict[str, Any]:
 
 
 def tensors(value: Any, dtype: torch.dtype) -> Any:
-    """Replaces each shape in `value` by a random tensor, and copies each tensor."""
+    """Replace each shape in `value` by a random tensor, and copy each tensor."""
     if isinstance(value, tuple) and value and all(type(part) is int for part in value):
         return torch.randn(value).to(dtype)
     if isinstance(value, Tensor):
@@ -754,7 +761,7 @@ def tensors(value: Any, dtype: torch.dtype) -> Any:
 
 
 def cases() -> dict[str, Case]:
-    """Returns the case of each class that is not left out, and of each variant in the tables."""
+    """Return a test case for each class that is not left out, and for each variant in the tables."""
     names = [name for name in CLASSES if name not in LEFT_OUT]
     names += [name for name in {**CONFIG, **INPUTS} if "-" in name]
     result = {}
@@ -770,7 +777,7 @@ CASES = cases()
 
 
 def shapes(output: Any) -> Any:
-    """Returns the shapes of the tensors of an output."""
+    """Return the shapes of the tensors in an output."""
     if isinstance(output, Tensor):
         return list(output.shape)
     if isinstance(output, Mapping):
@@ -781,7 +788,7 @@ def shapes(output: Any) -> Any:
 
 
 def finite(output: Any) -> bool:
-    """Tells whether all numbers of an output are finite."""
+    """Return True if all numbers of an output are finite."""
     if isinstance(output, Tensor):
         return bool(torch.isfinite(output).all())
     parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, list | tuple) else []
@@ -789,7 +796,7 @@ def finite(output: Any) -> bool:
 
 
 def main(names: list[str]) -> int:
-    """Calls the named models, or all, and returns the number of failures."""
+    """Call the named models, or all models, and return the number of failures."""
     diffusers.utils.logging.set_verbosity_error()
     warnings.simplefilter("ignore")
     failures = {}

@@ -1,10 +1,11 @@
-"""Builds a tiny model with random weights of every causal decoder of transformers, and of common other models.
+"""Builds a tiny model with random weights of every causal decoder of transformers, and of some other common
+models.
 
-`python -m support.every_transformers_model [name ...]` calls each model once. It prints the names of the models, the
-seconds that a call takes, and the shapes of the outputs.
+`python -m support.every_transformers_model [name ...]` calls each model once. It prints the names of the
+models, the seconds that a call takes, and the shapes of the outputs.
 
-A rule makes the configurations: it replaces the defaults of parameters by small values that depend on the name of
-the parameter. The table `CHANGES` has what differs for a class or a variant of a class.
+The configurations are derived from the names of their parameters: large defaults are replaced by small
+values. The table `CHANGES` contains exceptions for classes and for variants of a class.
 """
 
 import dataclasses
@@ -23,11 +24,11 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
 VOCABULARY, BATCH, TOKENS = 99, 2, 12
-RANDOM_TOKENS = 80  # the numbers from this one on are special tokens
+RANDOM_TOKENS = 80  # Numbers below this are random tokens. All other numbers are special tokens.
 HIDDEN, WIDE, HEADS, KV_HEADS, HEAD_DIM, EXPERTS, LAYERS = 64, 128, 4, 2, 16, 4, 2
 IMAGE_SIZE, PATCH_SIZE = 32, 8
 
-# The value of each parameter of a configuration, by names of parameters.
+# Values of configuration parameters. Each entry has a value and the names of the parameters that get it.
 SIZES: list[tuple[int, str]] = [
     (
         VOCABULARY,
@@ -101,7 +102,8 @@ NEEDED = ("head_dim", "num_key_value_heads", "n_routed_experts", "n_shared_exper
 
 CAUSAL = list(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
 
-# What the rule does not know, by class or by "<class>-<variant>". A dot separates names of nested parameters.
+# Changes that cannot be derived from parameter names, by "<class>" or "<class>-<variant>". A dot separates
+# the names of nested parameters.
 MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2]}
 WINDOWS = {"vision_config.window_size": 32, "vision_config.fullatt_block_indexes": [1]}
 CHANGES: dict[str, dict[str, Any]] = {
@@ -195,7 +197,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "Gemma4AssistantForCausalLM": {
         "default": {"text_config": {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}}
     },
-    # Variants.
+    # Variants of classes.
     "BloomForCausalLM-post": {"apply_residual_connection_post_layernorm": True},
     "CLIPTextModel-gelu": {"hidden_act": "gelu"},
     "CohereForCausalLM-qk": {"use_qk_norm": True},
@@ -283,18 +285,18 @@ OTHER_NAMES = """
 """
 OTHERS = OTHER_NAMES.split()
 
-# Classes without a case, and the reasons.
+# Classes without a test case, with the reasons.
 LEFT_OUT: dict[str, str] = {
     "Gemma3nForConditionalGeneration": "its vision part needs timm; Gemma3nForCausalLM has its decoder",
 }
 
 
 def small(config: PreTrainedConfig) -> dict[str, Any]:
-    """Return changes that make a configuration small."""
+    """Return the changes that make a configuration small."""
     changes: dict[str, Any] = {}
     fields = {field.name for field in dataclasses.fields(config)} if dataclasses.is_dataclass(config) else vars(config)
     for name, value in {**config.to_dict(), **vars(config)}.items():
-        if name not in fields:  # computed from the others
+        if name not in fields:  # The value is computed from other parameters.
             continue
         if isinstance(value, PreTrainedConfig):
             changes[name] = small(value)
@@ -312,7 +314,7 @@ def small(config: PreTrainedConfig) -> dict[str, Any]:
             changes[name] = [0.5 + 0.25 * index for index in range(len(value))]
         elif name == "rope_parameters" and isinstance(value, dict):
             changes[name] = rope(value)
-    if "qk_nope_head_dim" in changes:  # multi-head latent attention has no groups of heads
+    if "qk_nope_head_dim" in changes:  # Multi-head latent attention has one key head per query head.
         changes["num_key_value_heads"] = HEADS
     if isinstance(changes.get("per_layer_config"), dict):
         del changes["per_layer_config"]
@@ -331,7 +333,8 @@ def read_only(config: PreTrainedConfig, name: str) -> bool:
 
 
 def token(name: str) -> int:
-    """Return the number of a special token, between the largest random token and the size of the vocabulary."""
+    """Return the number of a special token. It is above all random tokens and within the size of the
+    vocabulary."""
     known = ("pad", "bos", "eos", "decoder_start", "image", "video", "audio", "vision_start", "vision_end")
     for number, kind in enumerate(known):
         if name.startswith(kind):
@@ -340,7 +343,7 @@ def token(name: str) -> int:
 
 
 def rope(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return parameters of a rotary embedding for small heads."""
+    """Return RoPE parameters that fit small heads."""
     result = dict(parameters)
     for name, value in parameters.items():
         if isinstance(value, dict):
@@ -352,7 +355,7 @@ def rope(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def layers(config: PreTrainedConfig) -> dict[str, list[Any]]:
-    """Return lists of the kinds of layers, in which each kind of the configuration occurs."""
+    """Return short lists of layer types, in which each layer type of the configuration occurs."""
     found = {}
     for name in ("layer_types", "mlp_layer_types", "layers_block_type", "indexer_types"):
         value = getattr(config, name, None)
@@ -364,7 +367,7 @@ def layers(config: PreTrainedConfig) -> dict[str, list[Any]]:
 
 
 def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested changes with the values of `second` in place of those of `first`."""
+    """Merge two nested dicts of changes. If both contain a value, use the value of `second`."""
     result = dict(first)
     for name, value in second.items():
         head, _, rest = name.partition(".")
@@ -378,7 +381,8 @@ def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]
 
 
 def make(kind: type[PreTrainedConfig], changes: Mapping[str, Any], like: PreTrainedConfig | None) -> PreTrainedConfig:
-    """Return a configuration with changes, and with nested configurations of the classes that `like` has."""
+    """Return a configuration with these changes. Its nested configurations have the same classes as in
+    `like`."""
     nested = {}
     for name, value in changes.items():
         old = vars(like).get(name)
@@ -389,7 +393,8 @@ def make(kind: type[PreTrainedConfig], changes: Mapping[str, Any], like: PreTrai
 
 
 def randomise(model: nn.Module) -> None:
-    """Give constant and very small parameters random values of useful size, so that each of them affects the output."""
+    """Give constant and very small parameters random values. The values are large enough to affect the
+    output."""
     tensors = {**dict(model.named_parameters()), **{k: v for k, v in model.state_dict().items()}}
     for tensor in {id(t): t for t in tensors.values()}.values():
         if not tensor.is_floating_point() or tensor.numel() == 0 or not tensor.isfinite().all():
@@ -406,7 +411,8 @@ def randomise(model: nn.Module) -> None:
 
 
 def converted(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
-    """Return the model in another dtype, with the same dtypes of parameters and buffers as `from_pretrained` gives."""
+    """Return the model in another dtype. Its parameters and buffers have the same dtypes as after
+    `from_pretrained`."""
     result = type(model)._from_config(model.config, dtype=dtype).eval()
     plan = [re.compile(name.replace(".", r"\.").replace("*", ".*")) for name in result._get_dtype_plan(dtype)]
     for name, tensor in result.state_dict(keep_vars=True).items():
@@ -417,7 +423,7 @@ def converted(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def inputs(model: PreTrainedModel, dtype: torch.dtype) -> dict[str, Any]:
-    """Return arguments of one call, which the names of the parameters of `forward` determine."""
+    """Return the arguments of one call that can be derived from the names of the parameters of `forward`."""
     names = inspect.signature(model.forward).parameters
     config = model.config
     result: dict[str, Any] = {}
@@ -442,7 +448,7 @@ def inputs(model: PreTrainedModel, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def picture(model: PreTrainedModel, dtype: torch.dtype) -> dict[str, Any]:
-    """Return an image per sequence, if the model has a vision part."""
+    """Return one image per sequence, or an empty dict if the model has no vision part."""
     config = model.config
     vision = getattr(config, "vision_config", config)
     if not isinstance(vision, PreTrainedConfig):
@@ -452,14 +458,14 @@ def picture(model: PreTrainedModel, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def show(arguments: dict[str, Any], image_token: int, count: int) -> None:
-    """Put the tokens of an image into each sequence."""
+    """Replace tokens of each sequence by the tokens of an image."""
     arguments["input_ids"][:, 1 : 1 + count] = image_token
     is_image = (arguments["input_ids"] == image_token).long()
     arguments["mm_token_type_ids"] = is_image
 
 
 def qwen_picture(model: PreTrainedModel, arguments: dict[str, Any], dtype: torch.dtype) -> None:
-    """Add an image of four by four patches to each sequence, which are one token per two by two patches."""
+    """Add an image of four by four patches to each sequence. Two by two patches become one token."""
     vision = model.config.vision_config
     patch = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
     arguments["pixel_values"] = torch.randn(BATCH * 16, patch).to(dtype)
@@ -478,30 +484,30 @@ def tokens_of_image(count: int) -> Callable[[Any, dict[str, Any], torch.dtype], 
 
 
 def gemma3_picture(model: PreTrainedModel, arguments: dict[str, Any], dtype: torch.dtype) -> None:
-    """Put the image tokens into each sequence, and mark them."""
+    """Replace tokens of each sequence by image tokens, and add an argument that marks them."""
     show(arguments, model.config.image_token_id, 4)
     arguments["token_type_ids"] = arguments.pop("mm_token_type_ids")
 
 
 def mistral3_picture(model: PreTrainedModel, arguments: dict[str, Any], dtype: torch.dtype) -> None:
-    """Put the image tokens into each sequence, and add the sizes of the images."""
+    """Replace tokens of each sequence by image tokens, and add the sizes of the images to the arguments."""
     arguments["image_sizes"] = torch.tensor([[IMAGE_SIZE, IMAGE_SIZE]] * BATCH)
     tokens_of_image(4)(model, arguments, dtype)
 
 
 def fuyu_picture(model: PreTrainedModel, arguments: dict[str, Any], dtype: torch.dtype) -> None:
-    """Add images as patches, and put the image tokens into each sequence."""
+    """Add images as patches, and replace tokens of each sequence by image tokens."""
     arguments["pixel_values"] = torch.randn(BATCH, 4, model.config.num_channels * model.config.patch_size**2).to(dtype)
     tokens_of_image(4)(model, arguments, dtype)
 
 
 def heard(model: PreTrainedModel, arguments: dict[str, Any], dtype: torch.dtype) -> None:
-    """Add the output of an encoder."""
+    """Add the output of an audio encoder to the arguments."""
     arguments["encoder_outputs"] = (torch.randn(BATCH, TOKENS, HIDDEN).to(dtype),)
 
 
 def siglip2_picture(model: PreTrainedModel, arguments: dict[str, Any], dtype: torch.dtype) -> None:
-    """Add images as patches."""
+    """Add images as patches to the arguments."""
     vision = getattr(model.config, "vision_config", model.config)
     arguments["pixel_values"] = torch.randn(BATCH, 16, vision.num_channels * vision.patch_size**2).to(dtype)
     arguments["pixel_attention_mask"] = torch.ones(BATCH, 16, dtype=torch.long)
@@ -509,18 +515,18 @@ def siglip2_picture(model: PreTrainedModel, arguments: dict[str, Any], dtype: to
 
 
 def codebooks(model: PreTrainedModel, arguments: dict[str, Any], dtype: torch.dtype) -> None:
-    """Make a sequence of tokens per codebook."""
+    """Make one token sequence per codebook."""
     arguments["input_ids"] = torch.randint(3, RANDOM_TOKENS, (BATCH * model.config.num_codebooks, TOKENS))
 
 
 def queries(model: PreTrainedModel, arguments: dict[str, Any], dtype: torch.dtype) -> None:
-    """Add queries, and the features of an image that they attend to."""
+    """Add query embeddings, and the image features that they attend to."""
     arguments["query_embeds"] = torch.randn(BATCH, 4, model.config.hidden_size).to(dtype)
     arguments["encoder_hidden_states"] = torch.randn(BATCH, TOKENS, model.config.encoder_hidden_size).to(dtype)
 
 
 def shared_keys(model: PreTrainedModel, arguments: dict[str, Any], dtype: torch.dtype) -> None:
-    """Add the hidden states and the keys and values that an assistant reads from the main model."""
+    """Add the hidden states, keys and values that an assistant model reads from the main model."""
     text = model.config.text_config
     arguments.pop("input_ids", None)
     arguments["inputs_embeds"] = torch.randn(BATCH, 1, 2 * model.config.backbone_hidden_size).to(dtype)
@@ -531,7 +537,8 @@ def shared_keys(model: PreTrainedModel, arguments: dict[str, Any], dtype: torch.
         states[kind] = tuple(torch.randn(BATCH, KV_HEADS, TOKENS, size).to(dtype) for _ in range(2))
 
 
-# Arguments of calls that the rule does not know, by class: functions of model, arguments and dtype.
+# Functions that add arguments which cannot be derived from parameter names, by class. Their parameters are
+# the model, the arguments and the dtype.
 INPUTS: dict[str, Callable[[Any, dict[str, Any], torch.dtype], None]] = {
     "FuyuForCausalLM": fuyu_picture,
     "Gemma3ForConditionalGeneration": gemma3_picture,
@@ -559,7 +566,7 @@ INPUTS: dict[str, Callable[[Any, dict[str, Any], torch.dtype], None]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A model: a class of transformers, and the changes of its configuration."""
+    """A transformers class, and the changes to its configuration."""
 
     name: str
 

@@ -1,6 +1,7 @@
-"""Checks of patched models whose blocks are fused (run as a rewritten `forward`).
+"""Checks of patched models with fused blocks, i.e. blocks whose `forward` is replaced.
 
-Their oxiwarp operators must run, their results must equal those of the unpatched model, and `unpatch` must work.
+The expected oxiwarp operators must run, the results must equal the results of the unpatched model, and
+`unpatch` must work.
 """
 
 from collections import Counter
@@ -38,10 +39,10 @@ def run(model, inputs):
 
 
 def check_model(make, make_input, dtype, device, expected, modes=("exact", "fast"), bits=True):
-    """Check that a patched model calls its operators as often as `expected` says, and gives the right results.
+    """Check that a patched model calls its operators as often as `expected` says, and gives correct results.
 
-    If `bits` is true, results in mode "exact" on a GPU must equal the unpatched model bit for bit. In all other cases,
-    they may differ by the rounding errors of their dtype.
+    If `bits` is true, results in mode "exact" on a GPU must equal the unpatched model bit for bit. In all
+    other cases, they may differ by the rounding errors of their dtype.
     """
     model, inputs = make(dtype, device), make_input(dtype, device)
     stock, none = run(model, inputs)
@@ -102,7 +103,7 @@ def check_compiled(model, inputs, expected, fullgraph=True):
 
 
 def check_gradients(model, inputs, expected):
-    """Check the gradients of a patched model against those of the unpatched model, in float32.
+    """Check the gradients of a patched model against the gradients of the unpatched model, in float32.
 
     The oxiwarp operators must run although the calls record gradients.
     """
@@ -126,9 +127,9 @@ def check_gradients(model, inputs, expected):
 
 
 def check_unknown_source(monkeypatch, model, classes, fusions):
-    """Check that `patch` skips objects whose method has an unknown source, and that it reports the reason.
+    """Check that `patch` skips objects whose method has unknown source code, and that it reports the reason.
 
-    A fusion (rewritten method of a class) applies only to methods whose source it knows.
+    A fusion (a replacement for a method) applies only to methods with known source code.
     """
     from oxiwarp.patching.fusions import FUSIONS
 

@@ -8,12 +8,13 @@ from torch import Tensor
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 BITS = {torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}  # fraction bits of each dtype
-SMALLEST = {torch.float32: -149, torch.float16: -24, torch.bfloat16: -133}  # exponents of the least subnormals
+# exponents of the smallest subnormal numbers
+SMALLEST = {torch.float32: -149, torch.float16: -24, torch.bfloat16: -133}
 # Error of RMSNorm in ulp that `check_error` always allows. With few elements, torch's result may be exact by
 # chance. In 16 bits, the errors of the float32 computation are too small to matter. In float32, the bound
-# adds these errors, in units of eps (one eps is at most 2 ulp):
-# - 0.5 for the division of the mean and 0.5 for the addition of eps, both halved by the square root;
-# - 1.07 (2^-22.9) for rsqrt.approx, 0.5 for the product with x, 0.5 for offset + weight.
+# includes these errors, in units of eps (one eps is at most 2 ulp):
+# - 0.5 for the division of the mean and 0.5 for the addition of eps; the square root halves both errors.
+# - 1.07 (2^-22.9) for rsqrt.approx, 0.5 for the product with x, and 0.5 for the sum offset + weight.
 # The sum is 2.57 eps. The rounding of the last product adds 0.5 ulp, which gives 5.65 ulp. The remaining 0.35
 # ulp are for the sum of squares.
 LEAST = {torch.float32: 6.0, torch.float16: 1.0, torch.bfloat16: 1.0}
@@ -21,7 +22,7 @@ TABLE = json.loads((ROOT / "tests" / "shapes.json").read_text())
 SHAPES = [(row["rows"], row["cols"]) for row in TABLE["shapes"]]
 GPU_SHAPES = [(row["rows"], row["cols"], row["gib"]) for row in TABLE["gpu_only"]]
 
-# weight: None, "same" (dtype of x) or "f32"
+# Each entry: the weight (None, "same" for the dtype of x, or "f32"), and options.
 VARIANTS = [
     dict(weight=None, weight_offset=0.0, rounding="once"),
     dict(weight="same", weight_offset=0.0, rounding="once"),
@@ -33,13 +34,14 @@ VARIANTS = [
 
 
 def random(shape, dtype, device, seed=0, scale=1.0) -> Tensor:
-    """Return normally distributed values, which are the same on every device."""
+    """Return normally distributed values. They are the same on every device."""
     generator = torch.Generator("cpu").manual_seed(seed)
     return (torch.randn(shape, generator=generator) * scale).to(dtype).to(device)
 
 
 def make_weight(kind, cols, dtype, device) -> Tensor | None:
-    """Return a random weight in float32 (`kind` "f32") or in `dtype`, or None."""
+    """Return a random weight, or None. The weight is float32 if `kind` is "f32", otherwise it has the
+    dtype `dtype`."""
     if kind is None:
         return None
     return random((cols,), torch.float32 if kind == "f32" else dtype, device, seed=1, scale=0.5)
@@ -61,7 +63,8 @@ def torch_chain(x, weight, eps=1e-6, weight_offset=0.0, rounding="once") -> Tens
 
 
 def ulps(y: Tensor, right: Tensor) -> Tensor:
-    """Return the error of `y`, compared with the float64 result `right`, in units in the last place of `y`'s dtype."""
+    """Return the error of `y` against the float64 result `right`, in units in the last place (ulp) of the
+    dtype of `y`."""
     exponent = torch.frexp(right.abs())[1].double() - 1 - BITS[y.dtype]
     return (y.double() - right).abs() / torch.exp2(exponent.clamp_min(SMALLEST[y.dtype]))
 
@@ -82,11 +85,11 @@ def check_error(y: Tensor, own: Tensor, right: Tensor, what: str) -> None:
 
 
 def same_roundings(y: Tensor, own: Tensor, units: int = 1) -> bool:
-    """Return whether a different order of a float32 sum can explain the differences between `y` and `own`.
+    """Return True if a different order of a float32 sum can explain the differences between `y` and `own`.
 
-    A different order can explain them if at most 1 % of the 16-bit values differ, by at most `units` units in
-    the last place. float32 values must agree to 2e-6. If a rounded value is multiplied afterwards, `units`
-    must be larger than 1, because each product may double the difference.
+    This is the case if at most 1 % of the 16-bit values differ, by at most `units` units in the last place.
+    float32 values must agree to 2e-6. If a rounded value is multiplied afterwards, `units` must be larger
+    than 1, because each product may double the difference.
     """
     if y.dtype == torch.float32:
         return torch.allclose(y, own, rtol=2e-6, atol=1e-30)
@@ -95,5 +98,5 @@ def same_roundings(y: Tensor, own: Tensor, units: int = 1) -> bool:
 
 
 def poisoned_like(x: Tensor) -> Tensor:
-    """Return an output tensor full of NaN, so that a test finds elements that a kernel does not write."""
+    """Return an output tensor full of NaN. A test can then find elements that a kernel does not write."""
     return torch.full_like(x, float("nan"), memory_format=torch.contiguous_format)

@@ -1,4 +1,4 @@
-"""Small diffusers models whose blocks are BasicTransformerBlocks, with random weights, and inputs for them."""
+"""Small diffusers models with `BasicTransformerBlock`s and random weights, and inputs for these models."""
 
 import torch
 from helpers import random

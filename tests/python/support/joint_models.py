@@ -1,6 +1,7 @@
 """Small diffusion transformers with joint attention over text and image tokens.
 
-`FAMILIES` has each model with its inputs and the number of calls of each oxiwarp operator per step.
+`FAMILIES` contains each model with its inputs and the number of calls of each oxiwarp operator per denoising
+step.
 """
 
 from collections.abc import Callable
@@ -21,13 +22,13 @@ class Family(NamedTuple):
     inputs: Callable[[torch.dtype, Any], dict[str, Any]]
     kernels: dict[str, int]
     bits: bool = True
-    """Whether mode "exact" promises the bits of the unpatched model on CUDA."""
+    """True if mode "exact" promises the bits of the unpatched model on CUDA."""
 
 
 def build(family, dtype=torch.float32, device="cpu"):
-    """Return the family's model with fixed random weights.
+    """Return a small model with fixed random weights.
 
-    Biases and norm weights are random too, so that a kernel that ignores them gives wrong results.
+    Biases and norm weights are random too. If a kernel ignored them, its results would be wrong.
     """
     model = family.make().requires_grad_(False)
     for seed, parameter in enumerate(model.parameters()):
@@ -43,8 +44,10 @@ def step(family, model, dtype=torch.float32, device="cpu"):
 
 
 def ran(operators):
-    """Return the number of calls of each operator, except activations, which run in separate feed-forward
-    modules."""
+    """Return the number of calls of each operator, without activations.
+
+    Activations are left out, because they run in separate feed-forward modules.
+    """
     return {name: n for name, n in operators.calls.items() if "activation" not in name}
 
 
@@ -257,9 +260,9 @@ def ltx2_inputs(dtype, device):
     )
 
 
-# In each sum, a term is the number of calls in one kind of block. A block with two streams (text and image)
-# has two modulated norms and two gated residuals per stream. In each stream, the second norm and the residual
-# before this norm are one operator. `qk_norm_rope_out` runs once per stream. At the end, each model has one
+# In each sum, a term is the number of calls in one type of block. A block with two streams (text and image)
+# has two modulated norms and two gated residuals per stream. In each stream, one operator computes the first
+# gated residual and the second norm. `qk_norm_rope_out` runs once per stream. At the end, each model has one
 # more modulated norm.
 FAMILIES = {
     "flux": Family(
@@ -285,8 +288,8 @@ FAMILIES = {
             qk_norm_rope=1,
         ),
     ),
-    # HunyuanVideo's text refiner block has two norms and two gated residuals. The second norm and one of the
-    # residuals are one operator.
+    # The text refiner block of HunyuanVideo has two norms and two gated residuals. One operator computes the
+    # first gated residual and the second norm.
     "hunyuan_video": Family(
         hunyuan_video,
         hunyuan_video_inputs,
@@ -313,9 +316,9 @@ FAMILIES = {
     ),
     # LTX-2 has a video stream and an audio stream. Each stream has four norms: before self-attention, before
     # cross-attention to text, before cross-attention between video and audio, and before the feed-forward.
-    # The third norm is modulated twice. Each norm except the first is one operator with the residual before
-    # this norm. Cross-attention normalizes queries and keys in separate calls. The last norms of the model
-    # are modulated too.
+    # The third norm is modulated twice. For each norm except the first, one operator computes the norm and
+    # the residual before it. Cross-attention normalizes queries and keys in separate calls. The last norms of
+    # the model are modulated too.
     "ltx2": Family(
         ltx2,
         ltx2_inputs,
@@ -337,7 +340,7 @@ FAMILIES = {
             qk_norm_rope=2,
             qk_norm_rope_one=8,
         ),
-        bits=False,  # torch's addcmul rotates half-split heads with one rounding less
+        bits=False,  # torch's addcmul rotates half-split pairs with one rounding fewer
     ),
     "qwen_image": Family(
         qwen_image,

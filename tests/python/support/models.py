@@ -1,4 +1,5 @@
-"""Small models for the tests: norms as models write them, a diffusers transformer, language models."""
+"""Small models for the tests: norms as models write them, a diffusion transformer of diffusers, and
+language models."""
 
 import pytest
 import torch
@@ -7,7 +8,7 @@ from torch import nn
 
 
 class BeforeWeightRMSNorm(nn.Module):
-    """RMSNorm of LLaMA, which rounds before the weight."""
+    """RMSNorm of LLaMA, which rounds before it multiplies by the weight."""
 
     def __init__(self, dim, eps=1e-6):
         super().__init__()
@@ -47,7 +48,7 @@ class BareRMSNorm(nn.Module):
 
 
 class Net(nn.Module):
-    """A residual chain with one norm of each class."""
+    """A residual network with one norm of each class."""
 
     def __init__(self, dim=64):
         super().__init__()
@@ -59,7 +60,8 @@ class Net(nn.Module):
 
     def forward(self, x):
         x = x + self.inner(self.before(x))
-        return self.torch_norm(torch.add(self.bare(x), self.offset(x)))  # no chain that `patch` looks for
+        # This is not a sequence of operations that `patch` replaces.
+        return self.torch_norm(torch.add(self.bare(x), self.offset(x)))
 
 
 NORMS = ("before", "offset", "bare", "torch_norm")

@@ -1,7 +1,7 @@
-"""The norms of diffusion transformers: for each one, the operator, its formula in eager torch, and its operands.
+"""Lists the norms of diffusion transformers: the operator, its formula in eager torch, and its operands.
 
-The list is made from the table `op_info`. An operator is in the list if it has a reference function, and if
-all of its operands are rows, vectors or modulations (scale, shift or gate).
+The list is made from the table of the module `op_info`. An operator is in the list if it has a reference
+function, and all of its operands are rows, vectors or modulations. Modulations are scale, shift and gate.
 """
 
 import functools
@@ -31,7 +31,8 @@ class Call:
     vectors: tuple[str, ...] = ()
 
     def operands(self, shape, dtype, device, single=()):
-        """Return random operands by name. Operands named in `single` are float32, all remaining operands `dtype`."""
+        """Return random operands by name. Operands named in `single` are float32, and all other operands
+        have the dtype `dtype`."""
         batch, _, cols = shape
         shapes = {"x": shape, **dict.fromkeys(self.like_x, shape)}
         shapes |= dict.fromkeys(self.modulations, (batch, 1, cols)) | dict.fromkeys(self.vectors, (cols,))
@@ -46,7 +47,7 @@ class Call:
 
 
 MODULATIONS = (Role.BROADCAST, Role.PER_BATCH)
-# Options that select another formula. Each gets a separate call.
+# Options that select another formula. Each of these options gets a separate call.
 OPTIONS = {"norm": ("RMS", "rms_norm"), "gate_first": ("gate first", True), "activation": ("sigmoid", "sigmoid")}
 
 

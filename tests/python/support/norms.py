@@ -1,4 +1,5 @@
-"""Norms of diffusion transformers as models write them with torch operators, operands for them, and comparisons."""
+"""Norms of diffusion transformers as models write them with torch operators, with random operands and
+comparisons."""
 
 import torch
 import torch.nn.functional as F
@@ -6,7 +7,8 @@ from helpers import random
 from torch import Tensor
 
 EPS = 1e-6
-# Hidden sizes of models. In this order: SDXL, PixArt, SD3 and Wan 1.3B, LTX, Flux, Llama, Wan 14B, Flux 2.
+# Hidden sizes of these models, in this order: SDXL, PixArt, SD3 and Wan 1.3B, LTX, Flux, Llama, Wan 14B, Flux
+# 2.
 WIDTHS = (640, 1152, 1536, 2048, 3072, 4096, 5120, 6144)
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 FORMS = ("vector", "batch", "token", "batch slice", "token slice")
@@ -51,7 +53,8 @@ def rms_norm_gated(
     activation: str = "silu",
     gate_first: bool = False,
 ) -> Tensor:
-    """Compute transformers' RMSNormGated. The activation is computed in float32 (float64 if x is) and not rounded."""
+    """Compute transformers' RMSNormGated. The activation is not rounded. It is float32, or float64 if x is
+    float64."""
     wide = torch.float64 if x.dtype == torch.float64 else F32
     factor = {"silu": F.silu, "sigmoid": torch.sigmoid}[activation](gate.to(wide))
     h = x.to(wide) * factor if gate_first else x.to(wide)
@@ -67,7 +70,7 @@ NORMS = {"layer_norm": layer_norm, "rms_norm": rms_norm}
 
 
 def summed(value: Tensor | None, table: Tensor | None) -> Tensor | None:
-    """Return diffusers' `scale_shift_table + temb`. Either may be None."""
+    """Return the sum `scale_shift_table + temb` of diffusers. Each of the two terms may be None."""
     return value if value is None or table is None else table + value
 
 
@@ -117,17 +120,18 @@ def modulate(x: Tensor, scale: Tensor, shift: Tensor | None = None) -> Tensor:
 
 
 def mochi_residual(x: Tensor, x_res: Tensor, gate: Tensor, eps: float = EPS) -> Tensor:
-    """Compute `norm2` of MochiTransformerBlock and the addition after it."""
+    """Compute `norm2` of MochiTransformerBlock and the addition that follows it."""
     return x + (_mochi_norm(x_res, eps) * torch.tanh(gate)).to(x.dtype)
 
 
 def mochi_modulated(x: Tensor, scale: Tensor, eps: float = EPS) -> Tensor:
-    """Compute `norm3` of MochiTransformerBlock in float32, or float64 if `x` is float64, with one cast at the end."""
+    """Compute `norm3` of MochiTransformerBlock, with one cast at the end. It is float32, or float64 if `x`
+    is float64."""
     return (_mochi_norm(x, eps) * (1 + scale.to(_mochi_norm(x, eps).dtype))).to(x.dtype)
 
 
 def mochi_chained(x: Tensor, x_res: Tensor, gate: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute Mochi's gated residual and the modulated norm of the sum. Return the norm first."""
+    """Compute Mochi's gated residual and the modulated norm of the residual. Return (norm, residual)."""
     total = mochi_residual(x, x_res, gate)
     return mochi_modulated(total, scale), total
 
@@ -142,7 +146,7 @@ def ada_norm_pair(
 def gated_residual_ada_norm(
     x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor, *, gate_table: Tensor | None = None, **options
 ) -> tuple[Tensor, Tensor]:
-    """Compute a gated residual and the modulated norm of the sum. Return the norm first."""
+    """Compute a gated residual and the modulated norm of the residual. Return (norm, residual)."""
     total = gated_residual(x, y, gate, gate_table=gate_table)
     return ada_norm(total, scale, shift, **options), total
 
@@ -162,11 +166,12 @@ def doubles(value):
 
 
 def check_chain(y: Tensor, own: Tensor, right: Tensor, what: str, *, bits: bool = True) -> None:
-    """Check `y` against `own`, the result of a chain of torch operators, and the float64 result `right`.
+    """Check `y` against `own`, the result of a sequence of torch operators, and against the float64 result
+    `right`.
 
-    On a GPU, `y` must equal `own` bit for bit if `bits` is true. In all other cases, the order of sums may differ, so
-    at most 2 % of the 16-bit results may be rounded differently. The error compared with `right` is at most a few eps
-    of the largest value of `right`.
+    If `bits` is true, `y` must equal `own` bit for bit on a GPU. In all other cases, the order of sums may
+    differ, so at most 2 % of the 16-bit results may be rounded differently. The error against `right` is at
+    most a few eps of the largest value of `right`.
     """
     assert y.shape == own.shape and y.dtype == own.dtype and y.is_contiguous()
     if y.is_cuda and bits:

@@ -1,8 +1,9 @@
-"""A table of the public operators. Tests make their calls from this table, as PyTorch's tests do from their `OpInfo`.
+"""A table of the public operators. Tests make their calls from this table, as PyTorch's tests do from their
+`OpInfo`.
 
-`Operands` makes the tensors of a call. Each tensor operand has a role (`oxiwarp.ops._roles`), such as `Role.VECTOR`,
-which determines its shape. `VALUES` maps the names of all other arguments to values. `SPECIAL` lists the operators that
-need further properties.
+`Operands` makes the tensors of a call. Each tensor operand has a role (`oxiwarp.ops._roles`), such as
+`Role.VECTOR`, which determines its shape. `VALUES` maps the names of all other arguments to values. `SPECIAL`
+lists operators with further properties.
 """
 
 import inspect
@@ -19,8 +20,8 @@ from torch import Tensor
 from oxiwarp import ops
 from oxiwarp.ops._roles import Role, roles_of
 
-# Values to test, by argument name. For each value that is not the default, there is one `Form` (a call to
-# test).
+# Values to test, by argument name. For each value that is not the default, there is one `Form` (an operator
+# call to test).
 VALUES: dict[str, tuple[Any, ...]] = {
     "activation": ("silu", "sigmoid"),
     "approximate": ("none", "tanh"),
@@ -58,31 +59,32 @@ KERNELS, TORCH = "kernels", "torch's operators"
 
 @dataclass(frozen=True)
 class OpInfo:
-    """Properties of a public operator that do not follow from its signature and from the roles of its
-    operands."""
+    """Properties of a public operator that do not follow from its signature and the roles of its operands."""
 
     name: str
     reference: Callable[..., Any] | None = None
-    """The function in eager torch, as models write it, with the arguments of the operator."""
+    """A function that computes the result with eager torch operators, as models do. It takes the arguments
+    of the operator."""
     gradient: str = KERNELS
-    """What computes the gradient: the text of the operator reference in docs."""
+    """Says what computes the gradient. This text also stands in the operator reference in docs."""
     result: int = 0
-    """Index of the result that tests of a single result use. This result is not linear in the first operand."""
+    """Index of the result that tests use if they need only one result. This result is not linear in the
+    first operand."""
     linear: bool = False
-    """Whether the result is linear in the first operand if it is not clamped."""
+    """True if the result is linear in the first operand, unless it is clamped."""
     twice: bool = False
-    """Whether torch's operators compute the whole gradient, so that a second derivative exists."""
+    """True if torch's operators compute the whole gradient. A second derivative then exists."""
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float16, torch.bfloat16)
     values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Values of arguments that replace those of `VALUES`."""
+    """Values of arguments, which replace the values in `VALUES`."""
     without: tuple[str, ...] = ()
-    """Operands that cannot be combined with some of the remaining operands. Only the forms in `extra` have them."""
+    """Operands that cannot be combined with some other operands. Only the calls in `extra` pass them."""
     extra: Mapping[str, tuple[tuple[str, ...], dict[str, Any]]] = field(default_factory=dict)
-    """Additional forms by name: their operands and options."""
+    """Additional test calls by name, each with its operands and options."""
     instead: Callable[[int], dict[str, Any]] = lambda tokens: {}
-    """Returns the options that replace positions, for a number of tokens."""
+    """Takes a number of tokens, and returns options that replace the argument `positions`."""
     rows: dict[str, Any] | None = field(default_factory=dict)
-    """Options with which the result of a row depends only on this row. None if no options achieve this."""
+    """Options with which the result of a row depends only on this row. None if there are no such options."""
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -94,12 +96,12 @@ class OpInfo:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The names of the arguments that are not operands."""
+        """Return the names of the arguments that are not operands."""
         return tuple(name for name in inspect.signature(self.function).parameters if name not in self.roles)
 
     @property
     def first(self) -> str:
-        """The name of the operand whose shape the results have."""
+        """Return the name of the operand whose shape the results have."""
         return next(iter(self.roles))
 
     def operands(self, which: str) -> tuple[str, ...]:
@@ -120,7 +122,7 @@ class OpInfo:
         return tuple(made)
 
     def forms(self) -> "Iterator[Form]":
-        """Yield the forms (calls to test) of this operator.
+        """Yield the forms (test calls) of this operator.
 
         The first forms have the positional operands, the required operands, or all operands. Each further
         form has one more option value, or is listed in `extra`.
@@ -141,7 +143,7 @@ class OpInfo:
 
 @dataclass(frozen=True)
 class Form:
-    """A form is one call of a public operator. It says which operands and options the call passes."""
+    """A test call of a public operator. It lists the operands and options that the call passes."""
 
     info: OpInfo
     name: str
@@ -157,7 +159,8 @@ class Form:
         return self.info.linear and not self.options.get("clip")
 
     def arguments(self, x: Tensor, others: "Operands", **options: Any) -> dict[str, Any]:
-        """Return all arguments by name for rows `x` of shape `[B, S, N]`. `options` replace options of this form."""
+        """Return all arguments by name, for rows `x` of shape `[B, S, N]`. `options` replaces options of
+        this test call."""
         positions = Role.POSITIONS in self.roles.values()
         made: dict[str, Any] = dict.fromkeys(self.info.operands("named"))
         made |= {} if positions else self.info.instead(x.shape[1])
@@ -171,7 +174,8 @@ class Form:
 
 
 class Operands:
-    """Random operands for each role (such as `Role.VECTOR`) and rows `[B, S, N]`. Heads have `dim` columns or less."""
+    """Makes random operands for each role (such as `Role.VECTOR`) and rows `[B, S, N]`. Heads have at most
+    `dim` columns."""
 
     def __init__(self, like: Tensor, dim: int = 128):
         batch, tokens, cols = like.shape
@@ -190,9 +194,10 @@ class Operands:
         self.classes = (torch.arange(batch * tokens, device=device) * 5 % cols).view(batch, tokens)
 
     def make(self, form: Form, name: str, x: Tensor) -> Tensor:
-        """Return the operand `name`.
+        """Return the operand `name` of a test call.
 
-        Operands with the same role have different values. Only rows repeat, after the third operand.
+        Operands with the same role have different values. The values of row operands repeat after the third
+        operand.
         """
         role = form.roles[name]
         at = [other for other, of in form.roles.items() if of is role].index(name)

@@ -49,8 +49,8 @@ NUMBERS = {
     "with_lse": True,
     "z_loss": 0.01,
 }
-# Optional operands that are never passed: biases of LayerNorm, masks and packed sequences. Such an operand
-# cannot be combined with some other operands.
+# Optional operands that are never passed: biases of LayerNorm, masks and packed sequences. They cannot be
+# combined with some other operands.
 EXCLUDED = ("q_bias", "k_bias", "mask", "cu_seqlens_q", "cu_seqlens_k")
 
 
@@ -67,7 +67,8 @@ class Tensors:
     def make(self, operator: Operator, name: str, given: set[str]) -> Tensor:
         role, (batch, tokens, cols) = operator.roles[name], SHAPE
         of_heads = Role.HEADS in operator.roles.values()
-        halves = "second" in operator.roles and "second" not in given  # half of the columns of x
+        # The operand has half of the columns of x.
+        halves = "second" in operator.roles and "second" not in given
         match role:
             case Role.OUTPUT if of_heads:
                 return self.strided(batch, tokens, HEADS, HEAD_DIM)
@@ -111,21 +112,21 @@ def arguments(operator: Operator, device, optional: bool) -> tuple[Any, ...]:
     schema = [(argument.name, str(argument.type)) for argument in operator.overload._schema.arguments]
     given = {name for name, kind in schema if name in operator.roles and (optional or "Optional" not in kind)}
     given -= set(EXCLUDED)
-    if "norm" not in dict(schema):  # an operator that only rotates requires tables
+    if "norm" not in dict(schema):  # An operator without a norm only rotates, so it requires tables.
         given |= {name for name, role in operator.roles.items() if role is Role.TABLE}
     tensors, numbers = Tensors(device), dict(NUMBERS)
-    if "weight" in operator.roles and "weight" not in given:  # an absent weight has no gradient
+    # If the weight is not passed, it has no gradient.
+    if "weight" in operator.roles and "weight" not in given:
         numbers |= {"dweight": False, "dbias": False}
     made: dict[str, Any] = {name: tensors.make(operator, name, given) for name in operator.roles if name in given}
     return tuple(made.get(name) if name in operator.roles else numbers[name] for name, _ in schema)
 
 
 def calls() -> dict[str, Callable[[Any], tuple[Operator, tuple[Any, ...]]]]:
-    """Return functions by name.
+    """Return a dict of functions, each of which makes a call of an operator.
 
-    Each function takes a device, and returns an operator and arguments for this operator.
-
-    An operator with optional operands has two functions: with and without these operands.
+    Each function takes a device, and returns an operator and arguments for this operator. An operator with
+    optional operands has two functions: one with these operands and one without.
     """
     made: dict[str, Any] = {}
     for name, operator in OPERATORS.items():

@@ -1,8 +1,9 @@
-"""The table of changes that tests/python/patch/test_patch_matrix.py makes to a model before or after `oxiwarp.patch`.
+"""The table of changes that tests/python/patch/test_patch_matrix.py makes to a model before or after
+`oxiwarp.patch`.
 
-A change is a generator function of a model. It changes the model, yields once, and reverts the change. If it yields a
-copy, a wrapper or a function, the test calls this object instead of the model. If it yields None, the test calls the
-model itself.
+A change is a generator function that takes a model. It changes the model, yields once, and then reverts the
+change. If it yields a copy, a wrapper or a function, the test calls this object instead of the model. If it
+yields None, the test calls the model itself.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,8 +13,9 @@ from typing import Any, NamedTuple
 from torch import nn
 
 # Each entry is an order of test steps: change the model, patch it, call it, undo the change, unpatch the
-# model. The step `fast` patches the model in mode "fast", and the step `state` records its modules, classes
-# and hooks. For comparison, an unpatched model runs the same steps without `patch`, `fast` and `unpatch`.
+# model. The step `fast` patches the model in mode "fast". The step `state` records the modules, classes and
+# hooks of the model. For comparison, an unpatched model runs the same steps without `patch`, `fast` and
+# `unpatch`.
 ORDERS = {
     "before": "change patch call fast call undo call unpatch call state",
     "after": "patch change call fast call unpatch call state undo call state",
@@ -22,42 +24,47 @@ ORDERS = {
 }
 
 
-# Orders for a change that removes objects from the model and puts them back at `undo`. In the order "after",
-# `unpatch` would run while these objects are removed, so the removed objects would stay patched.
+# Orders of test steps for a change that removes objects from the model and puts them back at `undo`. In the
+# order "after", `unpatch` would run while these objects are removed, so they would stay patched.
 TAKES_OUT = ("before", "around", "within")
 
 
 class Change(NamedTuple):
-    """A row of the patch matrix: a change, the models that it applies to, and the permitted difference of results."""
+    """One change to test, the models that it applies to, and the permitted difference of results."""
 
     make: Callable[[nn.Module], AbstractContextManager[Any]]
     models: tuple[str, ...]
-    """Kinds of models to which the change applies; empty: all. A kind with a `-` is excluded."""
+    """Kinds of models to which the change applies. Without any kind, it applies to all models. A `-`
+    excludes a kind."""
     grad: bool = False
-    """Whether all parameters are trained and their gradients are compared."""
+    """True if all parameters are trained and their gradients are compared."""
     kernels: bool | None = True
-    """Whether operators of oxiwarp run. None: not checked."""
+    """True if oxiwarp operators must run, False if they must not run, and None if this is not checked."""
     bits: bool = True
-    """Whether the model after `unpatch` gives the bits of the unpatched model. False: results depend on earlier
-    calls."""
+    """True if the model after `unpatch` gives the bits of the unpatched model. False if results depend on
+    earlier calls."""
     repeats: bool = True
-    """Whether a second call of the same model returns the result of the first. False: results depend on all calls."""
+    """True if a second call of the model returns the same result. False if results depend on all earlier
+    calls."""
     off: float = 1e-4
-    """Allowed error of a float32 result relative to its largest element; larger for quantized activations."""
+    """Allowed error of a float32 result, relative to its largest element. It is larger if activations are
+    quantized."""
     leaves: bool = False
-    """Whether the change keeps a class or method of oxiwarp. After `unpatch` it runs the original forward."""
+    """True if a class or method of oxiwarp stays in the model after `unpatch`. It then runs the original
+    `forward`."""
     orders: tuple[str, ...] = tuple(ORDERS)
     slow: bool = False
-    """Whether only `--matrix=all` runs the change."""
+    """True if the change is tested only with `--matrix=all`."""
     known: dict[str, str] = {}
-    """Maps a pattern of order and model, e.g. `before-*` or `*-flux`, to the reason why these cells fail."""
+    """Known failures. A key is a pattern of test order and model, e.g. `before-*` or `*-flux`, and a value
+    is the reason."""
 
 
 CHANGES: dict[str, Change] = {}
 
 
 def change(*models: str, name: str = "", **options: Any) -> Callable[[Any], Any]:
-    """Return a decorator that adds a generator function to the table."""
+    """Return a decorator that adds a generator function to the table of changes."""
 
     def add(function: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
         key = name or function.__name__.strip("_").replace("_", "-")

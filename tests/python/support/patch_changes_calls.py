@@ -1,6 +1,6 @@
-"""Model changes (generator functions) for test_patch_matrix.py.
+"""Changes for test_patch_matrix.py that affect the call of a model.
 
-These changes affect the call of a model: autocast, inference mode, checkpoints, threads.
+Each change is a generator function. Examples: autocast, inference mode, checkpoints, threads.
 """
 
 import threading
@@ -93,7 +93,8 @@ def anomaly_mode(model):
 
 
 def checkpointed(model, use_reentrant):
-    """Return a function that calls the model in `torch.utils.checkpoint`: the backward pass recomputes the forward."""
+    """Return a function that calls the model in `torch.utils.checkpoint`. The backward pass runs the
+    forward pass again."""
 
     def call(**inputs):
         x = next(value for value in inputs.values() if isinstance(value, torch.Tensor) and value.is_floating_point())

@@ -1,8 +1,7 @@
-"""Model changes (generator functions) for test_patch_matrix.py.
+"""Changes for test_patch_matrix.py that diffusers and accelerate make to a model.
 
-diffusers and accelerate make these changes to a model.
-
-Examples: enable a cache, offload the weights, cast the dtype, set different attention processors.
+Each change is a generator function. Examples: enable a cache, offload the weights, cast the dtype, set
+different attention processors.
 """
 
 import contextlib
@@ -18,7 +17,8 @@ from torch.utils.checkpoint import checkpoint
 def cache(model, make, context=lambda step: {}):
     """Enable a diffusers cache of block results, and call the model in a `cache_context`.
 
-    `context` returns additional arguments of `cache_context` for a step. `reset` of the yielded function starts again.
+    `context` returns additional arguments of `cache_context` for a denoising step. The yielded function has a
+    method `reset`, which starts again with the first step.
     """
     hooks = pytest.importorskip("diffusers.hooks")
     model.enable_cache(make(hooks))
@@ -54,7 +54,7 @@ CACHES = {
     "taylor-seer-lite": lambda hooks: hooks.TaylorSeerCacheConfig(
         cache_interval=2, disable_cache_before_step=1, taylor_factors_dtype=torch.float32, use_lite_mode=True
     ),
-    # It skips blocks of Wan only. For other models, it needs a function that finds the latents.
+    # SeaCache skips only blocks of Wan. For other models, it would need a function that finds the latents.
     "sea-cache": lambda hooks: hooks.SeaCacheConfig(threshold=9.0),
     "text-kv-cache": lambda hooks: hooks.TextKVCacheConfig(),
     "pyramid-attention-broadcast": lambda hooks: hooks.PyramidAttentionBroadcastConfig(
@@ -126,7 +126,7 @@ def default_processors(model):
 
 
 class Processor:
-    """A user's attention processor that wraps the original one."""
+    """A user's attention processor that wraps the original processor."""
 
     def __init__(self, inner):
         self.inner = inner
@@ -148,8 +148,8 @@ def processors_wrapped(model):
 def attention_backend(model, backend):
     dispatch = pytest.importorskip("diffusers.models.attention_dispatch")
     active, _ = dispatch._AttentionBackendRegistry.get_active_backend()
-    # `set_attention_backend` also changes the active backend of the process. This context restores it for
-    # other tests.
+    # `set_attention_backend` also changes the active backend of the process. This context manager restores
+    # the backend for other tests.
     with dispatch.attention_backend(active):
         model.set_attention_backend(backend)
         yield
@@ -223,7 +223,8 @@ def ip_adapter(model):
 
 @change("flux")
 def controlnet(model):
-    """Pass ControlNet residuals to the blocks. One residual has batch size 1, so that it must be broadcast."""
+    """Pass ControlNet residuals to the blocks. One of these residuals has batch size 1, so it must be
+    broadcast."""
     residuals = [random((batch, 12, 64), torch.float32, "cpu", batch, 0.5) for batch in (2, 1)]
     yield lambda **inputs: model(
         **inputs, controlnet_block_samples=residuals[:1], controlnet_single_block_samples=residuals
@@ -253,7 +254,7 @@ def accelerate_offload(model):
 
 @change("-ltx2", "-ltx2.3")
 def accelerate_wider_results(model):
-    """Replace the model's forward as accelerate's `prepare` does."""
+    """Replace the model's `forward` as accelerate's `prepare` does."""
     operations = pytest.importorskip("accelerate.utils.operations")
     with contextlib.ExitStack() as undo:
         model.forward = operations.convert_outputs_to_fp32(model.forward)

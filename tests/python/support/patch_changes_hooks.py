@@ -1,6 +1,4 @@
-"""Model changes (generator functions) for test_patch_matrix.py.
-
-These changes add torch hooks.
+"""Changes for test_patch_matrix.py that add torch hooks. Each change is a generator function.
 
 The hooks are on single modules, on all modules of the process, or on parameters.
 """
@@ -22,9 +20,9 @@ def hooked(handles):
 
 
 class Watched:
-    """A callable that records the arguments and results of every module of a model.
+    """A callable that calls a model and records the arguments and results of each of its modules.
 
-    A call returns the model's result and these records.
+    It returns the result of the model and these records.
     """
 
     def __init__(self, model):
@@ -42,8 +40,8 @@ class Watched:
         return y, {name: list(self.seen[name]) for name in sorted(self.seen)}
 
 
-# Gemma 3 transposes query and key to `[B, H, S, D]` before their norms. oxiwarp's fused attention calls these
-# norms before the transposition, so that hooks of the norms get `[B, S, H, D]`.
+# Gemma 3 transposes query and key to `[B, H, S, D]` before their norms. oxiwarp's patched attention calls
+# these norms before the transposition, so hooks on the norms receive `[B, S, H, D]`.
 TOKENS_FIRST = {"*-gemma3text": "the norms of Gemma 3's queries and keys are called with tokens first"}
 
 
@@ -51,7 +49,8 @@ TOKENS_FIRST = {"*-gemma3text": "the norms of Gemma 3's queries and keys are cal
 def watched(model):
     """Record the calls of all modules.
 
-    In a patched model, each module must get the same arguments by the same names, and return the same result.
+    In a patched model, each module must get the same arguments under the same names, and return the same
+    result.
     """
     made = Watched(model)
     add = [module.register_forward_hook(made.hook, with_kwargs=True, always_call=True) for module in model.modules()]
@@ -116,7 +115,8 @@ def arguments_shifted(model):
 
 
 class Backwards:
-    """A callable that calls a model, and also returns what its backward hooks recorded since the previous call.
+    """A callable that calls a model. It also returns the records of the model's backward hooks since its last
+    call.
 
     For each module, the hooks record the shapes of the gradients.
     """
@@ -158,7 +158,7 @@ def gradients_halved(model):
 
 @change(grad=True)
 def gradients_in_place(model):
-    """Halve gradients in place with hooks that torch calls after it has accumulated the gradient of a parameter."""
+    """Halve gradients in place. The hooks run after torch has accumulated the gradient of a parameter."""
 
     def hook(parameter):
         parameter.grad.mul_(0.5)

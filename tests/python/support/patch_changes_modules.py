@@ -1,9 +1,7 @@
-"""Model changes (generator functions) for test_patch_matrix.py.
+"""Changes for test_patch_matrix.py that affect a whole model. Each change is a generator function.
 
-These changes affect a whole model.
-
-Examples: deep-copy the model, load different weights, change the dtype, share the weights' memory, freeze some
-parameters.
+Examples: deep-copy the model, load different weights, change the dtype, share the memory of the weights,
+freeze some parameters.
 """
 
 import copy
@@ -23,8 +21,8 @@ def deepcopy(model):
     yield copy.deepcopy(model)
 
 
-# Of the decoders in `test_decoder.CALLS`, only Phi3 can be pickled. Each other decoder has an object whose
-# class transformers defines inside a function.
+# Of the decoders in `test_decoder.CALLS`, only Phi3 can be pickled. All other decoders have an object whose
+# class is defined inside a function of transformers.
 @change(*(f"-{name.lower()}" for name in test_decoder.CALLS if name != "Phi3"))
 def pickled(model):
     yield pickle.loads(pickle.dumps(model))
@@ -61,7 +59,8 @@ def through_meta(model):
 
 @change()
 def tensors_swapped(model):
-    """Convert the dtype of the model with torch's option to swap parameter objects instead of replacing their data."""
+    """Convert the dtype of the model. A torch option makes torch swap parameter objects instead of
+    replacing their data."""
     own = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:
@@ -120,7 +119,8 @@ def train_mode(model):
 def dropout(model):
     """Enable all dropouts.
 
-    A patched model must call dropouts in the same order as the unpatched model, to draw the same random numbers.
+    A patched model must call dropouts in the same order as the unpatched model. Otherwise the two models
+    would draw different random numbers.
     """
     dropouts = [module for module in model.modules() if isinstance(module, nn.Dropout)]
     for module in dropouts:

@@ -1,6 +1,7 @@
-"""Model changes (generator functions) for test_patch_matrix.py.
+"""Changes for test_patch_matrix.py that replace submodules, or the class, `forward` or an attribute of a
+module.
 
-These changes replace submodules, or the class, the forward or an attribute of a module.
+Each change is a generator function.
 """
 
 import contextlib
@@ -80,7 +81,7 @@ def another_scaling(model):
 
 
 class Wrapped(nn.Module):
-    """A third-party wrapper, which lacks the attributes (such as `weight`) of the module that it wraps."""
+    """A third-party wrapper without the attributes (such as `weight`) of the module that it wraps."""
 
     def __init__(self, inner):
         super().__init__()
@@ -90,7 +91,7 @@ class Wrapped(nn.Module):
         return self.inner(*args, **kwargs) * 1.25
 
 
-@change("-t5", grad=True)  # T5 reads the weight of a linear
+@change("-t5", grad=True)  # T5 reads the weight of a linear directly.
 def linears_wrapped(model):
     old = {path: model.get_submodule(path) for path in linears(model)}
     for path, linear in old.items():
@@ -101,8 +102,10 @@ def linears_wrapped(model):
 
 
 def changed(own):
-    """Return a function that wraps the forward `own`, as third-party code does when it sets a `forward` on an
-    instance of a module."""
+    """Return a function that wraps the `forward` in `own`, as third-party code does.
+
+    Third-party code often sets such a function as `forward` on an instance of a module.
+    """
 
     @functools.wraps(own)
     def forward(*args, **kwargs):
@@ -137,7 +140,7 @@ def linear_forwards_wrapped(model):
 
 @change(kernels=None, leaves=True)
 def all_forwards_wrapped(model):
-    """Wrap the forwards of all modules, including replaced modules."""
+    """Wrap the `forward` of all modules, including modules that `patch` replaced."""
     with own_forwards(model.modules()):
         yield
 
@@ -168,7 +171,7 @@ OF_A_TOOL = "decoder attention skips a q_norm whose class has another forward si
 
 @change(leaves=True, known={"after-qwen3": OF_A_TOOL, "within-qwen3": OF_A_TOOL})
 def norm_classes_with_a_forward(model):
-    """Give each norm a subclass whose forward scales the result of the base class's forward."""
+    """Give each norm a subclass whose `forward` scales the result of the base class's `forward`."""
     for path in norms(model):
         norm = model.get_submodule(path)
         cls = type(norm)

@@ -1,6 +1,6 @@
-"""Model changes (generator functions) for test_patch_matrix.py.
+"""Changes for test_patch_matrix.py that add peft adapters to a model or quantize its linear layers.
 
-These changes add peft adapters to a model or quantize its linear layers.
+Each change is a generator function.
 """
 
 import functools
@@ -9,8 +9,8 @@ import pytest
 import torch
 from patch_changes import change, linears, norms
 
-# Maps the name of a change to the class of the peft configuration, and its options. The options randomize
-# weights that would start as zeros, because an adapter of zeros does not change the results.
+# Maps the name of a change to the class of the peft configuration and its options. By default, some adapter
+# weights are zero, so that the adapter does not change the results. The options make these weights random.
 ADAPTERS = {
     "lora": ("LoraConfig", dict(r=2, init_lora_weights=False)),
     "dora": ("LoraConfig", dict(r=2, init_lora_weights=False, use_dora=True)),

@@ -1,6 +1,7 @@
-"""Model changes (generator functions) for test_patch_matrix.py and test_rewrite_adaptations.py.
+"""Changes for test_patch_matrix.py and test_rewrite_adaptations.py that quantize linear layers.
 
-These changes quantize linear layers with bitsandbytes, or with the GGUF classes of diffusers. Both replace the modules.
+Each change is a generator function. It uses bitsandbytes, or the GGUF classes of diffusers. Both libraries
+replace the modules.
 """
 
 import functools
@@ -11,7 +12,7 @@ from patch_changes import change, linears
 
 
 def bitsandbytes(model, bits):
-    """Replace linear layers by those of bitsandbytes. `.to("cpu")` quantizes their weights."""
+    """Replace linear layers by linear layers of bitsandbytes. `.to("cpu")` quantizes their weights."""
     layers = pytest.importorskip("bitsandbytes.nn")
     for path in linears(model):
         old = model.get_submodule(path)
@@ -27,8 +28,8 @@ def bitsandbytes(model, bits):
     yield
 
 
-# With 8 bits, bitsandbytes also rounds the activations. A difference in the last place may then become a
-# difference of 1 in an integer.
+# With 8 bits, bitsandbytes also rounds the activations to integers. A difference in the last bit of an
+# activation may then change the integer by 1.
 change(name="bitsandbytes-int8", off=0.03)(functools.partial(bitsandbytes, bits=8))
 change(name="bitsandbytes-nf4")(functools.partial(bitsandbytes, bits=4))
 
@@ -40,7 +41,7 @@ def gguf(model):
     from diffusers.quantizers.gguf.utils import GGUFParameter, _replace_with_gguf_linear
 
     kind, state = quants.GGMLQuantizationType.Q8_0, {}
-    block = quants.GGML_QUANT_SIZES[kind][0]  # a block of values has one scale
+    block = quants.GGML_QUANT_SIZES[kind][0]  # All values of a block share one scale.
     old = {path: model.get_submodule(path) for path in linears(model)}
     for path, layer in old.items():
         if layer.in_features % block == 0:

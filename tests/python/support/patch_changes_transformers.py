@@ -1,8 +1,6 @@
-"""Model changes (generator functions) for test_patch_matrix.py.
+"""Changes for test_patch_matrix.py that transformers makes to a decoder. Each change is a generator function.
 
-transformers makes these changes to a decoder.
-
-Examples: generate tokens, change the attention implementation, and train.
+Examples: generate tokens, change the attention implementation, train.
 """
 
 import functools
@@ -14,7 +12,7 @@ from patch_changes import change
 
 
 def with_head(model):
-    """Return a language model around a decoder, with a seeded head."""
+    """Return a language model that consists of a decoder and a head with fixed random weights."""
     transformers = pytest.importorskip("transformers")
     name = type(model).__name__.removesuffix("Model").removesuffix("Text")
     torch.manual_seed(3)
@@ -58,7 +56,7 @@ change("decoder", name="generate-padded", kernels=None)(functools.partial(genera
 
 
 def guessing(model, make_options):
-    """Generate one sequence with speculative decoding."""
+    """Generate one sequence of tokens with speculative decoding."""
     whole = with_head(model)
 
     def call(input_ids, **_):
@@ -76,7 +74,7 @@ for name, make_options in {
 
 @change("decoder")
 def two_turns(model):
-    """Fill a key-value cache in one call, reorder it, and read it in the next call."""
+    """Fill a KV cache in one call, reorder its batch entries, and read the cache in the next call."""
     cache_utils = pytest.importorskip("transformers.cache_utils")
 
     def call(input_ids, **_):

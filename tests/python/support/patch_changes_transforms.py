@@ -1,6 +1,6 @@
-"""Model changes (generator functions) for test_patch_matrix.py.
+"""Changes for test_patch_matrix.py that transform the call of a model. Each change is a generator function.
 
-These changes transform the call of a model: torch.func, torch.compile, torch.export.
+Examples: torch.func, torch.compile, torch.export.
 """
 
 import torch

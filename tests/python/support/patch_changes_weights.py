@@ -1,8 +1,6 @@
-"""Model changes (generator functions) for test_patch_matrix.py.
+"""Changes for test_patch_matrix.py that affect parameters. Each change is a generator function.
 
-These changes affect parameters.
-
-Examples are parametrizations, pruning masks, and weights that are plain tensors or buffers.
+Examples: parametrizations, pruning masks, and weights that are plain tensors or buffers.
 """
 
 import contextlib
@@ -11,9 +9,9 @@ from patch_changes import change, linears, norms
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
-# torch's `parametrize` adds a property to the class of a module. If the module is patched afterwards, its
-# class is a subclass by oxiwarp, and the property belongs to the base class. `remove_parametrizations` then
-# fails, because it deletes the property only from the module's class, not from base classes.
+# torch's `parametrize` adds a property to the class of a module. If the module is patched afterwards, oxiwarp
+# derives a new class, and the property belongs to the base class. `remove_parametrizations` then fails,
+# because it deletes the property only from the module's class, not from base classes.
 PATCHED_OVER = "remove_parametrizations of a module that was patched after it was parametrized"
 
 
@@ -67,7 +65,8 @@ def linears_old_weight_norm(model):
 
 @change(grad=True)
 def pruned(model):
-    """Prune norms and linears: torch gives each module a mask as a buffer, and a hook that multiplies by the mask."""
+    """Prune norms and linears. torch gives each module a mask as a buffer, and a hook that multiplies the
+    weight by the mask."""
     paths = norms(model) + linears(model)
     for path in paths:
         prune.random_unstructured(model.get_submodule(path), "weight", amount=0.3)
@@ -80,7 +79,7 @@ def pruned(model):
 def weights_exchanged(model, paths, give):
     """Remove the `weight` parameter of each module, and call `give(module, 2 * weight)` to add a replacement.
 
-    At the end of the context, the parameters are restored.
+    When the context ends, the parameters are restored.
     """
     old = []
     for path in paths:

@@ -1,4 +1,4 @@
-"""Selects the cells of the patch matrix (changes x models), runs the steps of a cell, and compares the results."""
+"""Selects pairs of a change and a model to test, runs the test steps of a pair, and compares the results."""
 
 import contextlib
 import warnings
@@ -12,16 +12,16 @@ from torch import nn
 import oxiwarp
 
 COMPARED = (bool, int, float, str, torch.dtype, torch.Size, type(None))
-# The models run on the CPU. `torch.manual_seed` would also record a stack trace for each missing kind of
-# device.
+# The models run on the CPU. `torch.manual_seed` would also record a stack trace for each device type that is
+# not available.
 SEEDED = torch.default_generator
 
 
 def choose(rows, count, everything):
-    """Yield cells (row, column) of a matrix: for each row, `count` of its columns, or all of them.
+    """Yield cells (row, column) of a matrix: for each row, `count` of its columns, or all of its columns.
 
-    Columns with the fewest cells so far are chosen first. A row is a tuple, such as (change, order). Rows with the same
-    first element have as few columns in common as possible.
+    Columns with the fewest cells so far are chosen first. A row is a tuple, such as (change, order). Rows
+    with the same first element have as few columns in common as possible.
     """
     used = Counter()
     for row, columns in rows.items():
@@ -35,7 +35,7 @@ def choose(rows, count, everything):
 
 
 def leaves(x, path=""):
-    """Return the values of a nested result by path."""
+    """Return the values of a nested result as a dict. A key is the path of a value."""
     if isinstance(x, dict):
         return {key: value for k, v in x.items() for key, value in leaves(v, f"{path}.{k}").items()}
     if isinstance(x, (list, tuple)) and not isinstance(x, torch.Size):
@@ -44,7 +44,8 @@ def leaves(x, path=""):
 
 
 class Subject:
-    """A model under test. It runs steps, such as "patch change call", and records the results of its calls.
+    """A model under test. It runs test steps, such as "patch change call", and records the results of its
+    calls.
 
     The step "state" records a description of the model.
     """
@@ -54,22 +55,22 @@ class Subject:
         self.model = column.make()
         if row.grad:
             self.model.requires_grad_()
-        self.target = self.called = self.model  # the module that is patched, and the one that is called
+        self.target = self.called = self.model  # the module that is patched, and the module that is called
         self.undoing = contextlib.ExitStack()
         self.mode, self.changed, self.found = None, False, []
         self.warned, self.operators = set(), Counter()
-        self.last = None  # the result of the last call, if no step has changed the model since
+        self.last = None  # The result of the last call. None if a step has changed the model since this call.
 
     def take(self, steps):
-        """Run these steps. Return (step, mode, value) for each step "call" and each step "state".
+        """Run these test steps. Return (step, mode, value) for each step "call" and each step "state".
 
-        If no step has changed the unpatched model since its last call, this model is not called again.
+        If no step has changed an unpatched model since its last call, the result of this call is used again.
         """
         for step in steps.split():
             if self.patched or step not in ("patch", "fast", "unpatch"):
                 made = self.last if step == "call" and self.last is not None else getattr(self, step)()
-                # Without `patch`, a second call would return the result of the first call. It therefore runs
-                # only if its result may differ.
+                # Without `patch`, a second call would return the result of the first call. The model is
+                # therefore called again only if its result may differ.
                 if step != "state":
                     self.last = made if step == "call" and self.row.repeats and not self.patched else None
                 if made is not None:
@@ -135,8 +136,8 @@ def same(ours, own, bits, off=1e-4, right=None):
     """Compare the results `ours` with `own`: bit for bit if `bits` is true, otherwise with a tolerance.
 
     The tolerance of a float32 value is `off` times the largest element of its tensor. For terms that cancel,
-    it also includes 1e-7 of the largest element of all tensors. In 16 bits, `ours` and `own` are compared
-    with the model's float32 results, which `right` returns.
+    it also includes 1e-7 of the largest element of all tensors. 16-bit results `ours` and `own` are compared
+    with the model's float32 results. The function `right` returns these float32 results.
     """
     assert ours.keys() == own.keys()
     wide = [x.abs().max().item() for x in own.values() if is_float32(x) and x.numel()]

@@ -13,9 +13,10 @@ from torch import nn
 
 
 class Model(NamedTuple):
-    """Functions that make a model and its arguments, and the kinds of the model, such as "diffusers" or its name.
+    """Functions that make a model and its arguments, and the kinds of this model, such as "diffusers".
 
-    A change in the patch matrix lists the kinds of models that it applies to.
+    A change in test_patch_matrix.py lists the kinds of models that it applies to. The model's name is also a
+    kind.
     """
 
     make: Callable[[], nn.Module]

@@ -1,6 +1,7 @@
 """Lists the state of a model as lines of text: modules, classes, hooks and other attributes.
 
-Two models with equal lines have the same state. Tests compare an unpatched model with a model after `unpatch`.
+Two models with equal lines have the same state. Tests compare an unpatched model with a patched model after
+`unpatch`.
 """
 
 import enum
@@ -13,14 +14,15 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-DESCRIPTIONS = ("__wrapped__", "__signature__")  # attributes of wrappers; never called
+DESCRIPTIONS = ("__wrapped__", "__signature__")  # These attributes of wrappers are never called.
 PLAIN = (type(None), bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device, torch.Size)
 
 
 def state(model: nn.Module) -> list[str]:
-    """Return one line per object that the model refers to: path, class, keys in order. Tensor values are omitted.
+    """Return one line per object that the model refers to: path, class, keys in order. Tensor values are
+    omitted.
 
-    oxiwarp's classes and functions have the names of the originals that they replace. To distinguish both,
+    oxiwarp's classes and functions have the names of the originals that they replace. To distinguish them,
     the lines of oxiwarp's classes and functions end with "of oxiwarp".
     """
     found: list[str] = []
@@ -29,7 +31,8 @@ def state(model: nn.Module) -> list[str]:
 
 
 def add_lines(found: list[str], path: str, x: Any, seen: dict[int, Any], name: Callable[[type], str]) -> None:
-    """Append the lines of `x` to `found`. `seen` keeps the objects of earlier lines alive, so that no id is reused."""
+    """Append the lines of `x` to `found`. `seen` keeps the objects of earlier lines alive, so that Python
+    reuses no id."""
     if isinstance(x, PLAIN):
         found.append(f"{path}: {'an address' if type(x) is int and x >= 1 << 32 else repr(x)}")
     elif isinstance(x, torch.Tensor):
@@ -53,9 +56,10 @@ def name(cls: type) -> str:
 
 
 def of_function(x: Any) -> str:
-    """Return a function's name. If oxiwarp defines the function, add "of oxiwarp".
+    """Return the name of a function. If oxiwarp defines the function, add "of oxiwarp".
 
-    `functools.wraps` replaces `__module__`. The globals of the function therefore decide who defines it.
+    `functools.wraps` replaces the attribute `__module__`. The module is therefore determined from the
+    function's globals.
     """
     x = getattr(x, "__func__", x)
     if not isinstance(x, types.FunctionType):
@@ -65,7 +69,8 @@ def of_function(x: Any) -> str:
 
 
 def parts(x: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the objects that `x` refers to, such as list items and attributes, each with its suffix of the path."""
+    """Yield the objects that `x` refers to, such as list items and attributes. Also yield the path suffix
+    of each object."""
     if isinstance(x, types.MethodType):
         yield ".__self__", x.__self__
     elif isinstance(x, types.FunctionType):

@@ -1,4 +1,4 @@
-"""Finds missing parts of ops (host code, tests, schema, docs) in the text of a source tree, without a build.
+"""Finds missing files and entries of ops (host code, tests, schema, docs) in a source tree, without a build.
 
 An op is a file of `kernels-gpu/src/ops` (a unit) or a module of `py-bindings/python/oxiwarp/ops`.
 """
@@ -23,7 +23,8 @@ def says(text: str, name: str) -> bool:
 
 @functools.cache
 def words(text: str) -> frozenset[str]:
-    """Return the words of a text. Most texts are the same in each call of `missing`, so they are cached."""
+    """Return the words of a text. The words are cached, because most texts are the same in each call of
+    `missing`."""
     return frozenset(re.findall(r"\w+", text))
 
 
@@ -52,9 +53,10 @@ def missing(root: Path) -> list[str]:
 
 
 def of_kernels(root: Path) -> Iterator[str]:
-    """Yield missing parts of kernel units (files in `kernels-gpu/src/ops`): host code, tests and benchmarks in Rust.
+    """Yield the missing parts of kernel units: host code, tests and benchmarks in Rust.
 
-    This function does not check lists of all units, because `test_module_lists.py` checks these lists.
+    A kernel unit is a file in `kernels-gpu/src/ops`. The test file `test_module_lists.py` checks lists of all
+    units, so this function does not check them.
     """
     units = sorted(path.stem for path in (root / UNITS).glob("*.rs") if path.stem != "mod")
     tests, host = texts(root / KERNEL_TESTS, ".rs"), texts(root / HOST, ".rs")
@@ -66,7 +68,8 @@ def of_kernels(root: Path) -> Iterator[str]:
     for unit in units:
         if root / HOST / f"{unit}.rs" not in host:
             yield f"{unit}: {HOST}/{unit}.rs"
-        if unit.endswith("_hopper"):  # it cannot run on the CPU executor, but GPU tests of its op run it
+        # This unit cannot run on the CPU executor, but GPU tests of its op run it.
+        if unit.endswith("_hopper"):
             continue
         if not any(says(text, unit) for text in tested.values()):
             yield f"{unit}: a test in {KERNEL_TESTS}"
@@ -75,8 +78,10 @@ def of_kernels(root: Path) -> Iterator[str]:
 
 
 def of_operators(root: Path) -> Iterator[str]:
-    """Yield missing parts of torch operators: a schema in Python, or an entry in the macro call `operators!` of the
-    Rust binding."""
+    """Yield the missing parts of torch operators.
+
+    The parts are a schema in Python, and an entry in the macro call `operators!` of the Rust binding.
+    """
     table = re.search(r"^operators! \{\n(.*?)^\}", (root / BINDING).read_text(), re.MULTILINE | re.DOTALL)[1]
     rows = re.findall(r"\w+", "".join(re.findall(r"^    ([\w, ]+)=>", table, re.MULTILINE)))
     defined = [name for text in texts(root / PYTHON, ".py").values() for name in schemas(text)]

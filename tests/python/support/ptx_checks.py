@@ -1,7 +1,8 @@
-"""Checks of PTX files and of the machine code that ptxas makes of them, for `test_ptx.py`.
+"""Checks of PTX files, and of the machine code that ptxas generates from them, for `test_ptx.py`.
 
-Each check takes a parsed module, or a part of one, and returns a list of problems. ptxas and the disassembler run
-without a GPU. The tests therefore find register spills, local arrays and narrow loads on every machine.
+Each check takes a parsed module, or a part of a module, and returns a list of problems. ptxas and the
+disassembler run without a GPU. The tests therefore find register spills, local arrays and narrow loads on
+every machine.
 """
 
 import os
@@ -50,12 +51,13 @@ Sass = dict[str, list[Instruction]]  # machine code by name of entry
 
 
 class PtxasError(Exception):
-    """ptxas rejected a file. The message is the output of ptxas."""
+    """Raised if ptxas rejects a file. The message is the output of ptxas."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Launch bounds that a kernel entry declares. `threads` is None if the entry has no `.maxntid` directive."""
+    """Launch bounds that a kernel entry declares. `threads` is None if the entry has no `.maxntid`
+    directive."""
 
     threads: int | None
     min_blocks: int = 1
@@ -63,7 +65,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Usage:
-    """Resources of a kernel entry as ptxas reports them: registers per thread, and bytes of stack and spills."""
+    """Resources of a kernel entry, as reported by ptxas: registers per thread, and bytes of stack and of
+    spills."""
 
     registers: int
     stack: int = 0
@@ -73,8 +76,8 @@ class Usage:
 
 @dataclass(frozen=True)
 class Module:
-    """A PTX file: its declarations and, after `assemble`, the resource report and the machine code that ptxas
-    gives."""
+    """A PTX file with its declarations. After `assemble`, it also has the resource report and machine code
+    from ptxas."""
 
     isa: tuple[int, int]
     target: str
@@ -85,7 +88,8 @@ class Module:
 
 
 def find_tool(name: str) -> Path | None:
-    """Return the path of a CUDA tool from NVIDIA's wheels, else from the PATH, else None."""
+    """Return the path of a CUDA tool. Search NVIDIA's Python wheels first, then the PATH. Return None if
+    it is not found."""
     for scheme in ("purelib", "platlib"):
         path = Path(sysconfig.get_path(scheme)) / "nvidia" / "cu13" / "bin" / name
         if path.exists():
@@ -196,9 +200,11 @@ def declared_entries(source: str) -> set[str]:
 
 
 def declared_overlaps(source: str) -> dict[str, str]:
-    """Return the value of the attribute `@overlap(...)`, `Before` or `Plain`, of each kernel entry that has one.
+    """Return the value of the attribute `@overlap(...)` of each kernel entry that has this attribute:
+    `Before` or `Plain`.
 
-    The value limits programmatic dependent launch. An entry without it overlaps with the launches before and after it.
+    The value limits programmatic dependent launch. Without the attribute, an entry overlaps with the launches
+    before and after it.
     """
     others = r"(?:@shared\([^\n]*\)\s*)?(?:@only\(\w+\)\s*)?"
     kernels = re.findall(rf"@overlap\((\w+)\)\s*{others}(\w+<\w+: \[[\w, ]+\]>\s*\()", source)
@@ -232,12 +238,13 @@ def check_memory(module: Module) -> list[str]:
 
 
 def check_registers(module: Module) -> list[str]:
-    """Check that the blocks that an entry declares per SM (`.minnctapersm`) fit into the registers of the SM."""
+    """Check that the blocks per SM that an entry declares (`.minnctapersm`) fit into the register file of
+    the SM."""
     problems = []
     for name, entry in module.entries.items():
         if entry.threads is None or name not in module.usage:
             continue
-        # Hardware allocates the registers of a warp in units of 256, that is 8 per thread.
+        # The hardware allocates the registers of a warp in units of 256, which is 8 per thread.
         registers, threads = -(-module.usage[name].registers // 8) * 8, -(-entry.threads // 32) * 32
         if registers * threads * entry.min_blocks > REGISTER_FILE:
             times = f" x {entry.min_blocks} blocks" if entry.min_blocks > 1 else ""
@@ -259,11 +266,12 @@ def check_serial(module: Module) -> list[str]:
 
 
 class Residency(NamedTuple):
-    """Where a kernel keeps its row after the first pass over it, and how wide its global memory accesses must be."""
+    """Says where a kernel keeps its row after the first pass over the row, and how wide its global memory
+    accesses must be."""
 
     description: str
     elements: int
-    """Minimum number of elements per access; 0: any number."""
+    """Minimum number of elements per access, or 0 if any number is allowed."""
 
 
 # Entries are named `<op>[_<variant>]_<residency>[<n>]_<dtype>`, for example `rms_norm_block2_bf16`. The
@@ -276,8 +284,8 @@ RESIDENCIES = {
     "smem": Residency("in shared memory", 4),
     "any": Residency("nowhere: it is read again, in any layout", 0),
 }
-# Kernels that access a row in packs (vectors of 16 bytes). All other kernels access it in vec4s (four
-# elements).
+# Kernels that access a row in packs (16-byte vectors). All other kernels access a row in vec4s (vectors of
+# four elements).
 PACKS = re.compile(
     r"(?:activation|add_rms_norm|cross_entropy|gated_activation|gated_residual(?:_per_row)?|modulate"
     r"|layer_norm_backward(?:_rows2)?|rms_norm|rms_norm_gated|softmax)(?:_backward)?(?:_sigmoid|_relu2)?_(?:block|cluster)\d+"
@@ -296,8 +304,11 @@ _BITS = re.compile(r"\.(?:U|S)?(8|16|32|64|128)\b")
 
 
 def check_names(names: Iterable[str], op: str) -> list[str]:
-    """Check entry names: each starts with the name of the op, and ends with a residency (such as `block2`)
-    and a dtype."""
+    """Check entry names: each name starts with the name of the op, and ends with a residency (such as
+    `block2`) and a dtype.
+
+    The residency says where the kernel keeps its row.
+    """
     scheme = f"<op>[_<variant>]_<{'|'.join(RESIDENCIES)}>[<n>]_<dtype>"
     return [
         f"{name}: expected a name of {op} by the scheme {scheme}"
@@ -307,10 +318,11 @@ def check_names(names: Iterable[str], op: str) -> list[str]:
 
 
 def check_width(sass: Sass) -> list[str]:
-    """Check the width of global memory accesses: 16 bytes in kernels of `PACKS`, otherwise as `RESIDENCIES` says.
+    """Check the width of global memory accesses: 16 bytes in the kernels of `PACKS`, otherwise as in
+    `RESIDENCIES`.
 
     Attention kernels move tiles and are not checked. Loads of kernel parameters do not count, because
-    parameters are in constant memory. A generic `LD` or `ST` counts as a global access.
+    parameters are in constant memory. A generic `LD` or `ST` instruction counts as a global access.
     """
     problems = []
     for name, code in sass.items():
@@ -332,8 +344,8 @@ def check_width(sass: Sass) -> list[str]:
 
 
 def _count(sass: Sass, what: str, is_bad: Callable[[str, str], bool]) -> list[str]:
-    """Return one line per kernel entry with bad instructions: the number of bad instructions, and their
-    opcodes."""
+    """Return one line per kernel entry with bad instructions. The line has the number of bad instructions
+    and their opcodes."""
     problems = []
     for name, code in sass.items():
         bad = [opcode + modifiers for opcode, modifiers, *_ in code if is_bad(opcode, modifiers)]

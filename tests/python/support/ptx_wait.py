@@ -7,17 +7,17 @@ import re
 
 from ptx_checks import Instruction, Sass
 
-# The opcodes into which ptxas translates the wait for earlier launches, in this order. The last opcode is a
+# The opcodes that ptxas generates for the wait for earlier launches, in this order. The last opcode is a
 # conditional `EXIT` whose condition is never true.
 _WAIT = ("ACQBULK", "BAR", "B2R", "EXIT")
 _MEMORY = re.compile(r"(U?LD(?!C)|ST|ATOM|RED|CCTL|UBLK|UTMA|SULD|SUST|TEX|TLD)")
 
 
 def check_wait(sass: Sass) -> list[str]:
-    """Check that on every path a kernel waits for earlier launches before it accesses memory.
+    """Check that a kernel, on every path, waits for earlier launches before it accesses memory.
 
-    ptxas may move `ld.global.nc` before a `griddepcontrol.wait`. The wait is therefore followed by a barrier and by an
-    exit that no thread takes. ptxas does not move loads across this exit.
+    ptxas may move an `ld.global.nc` before a `griddepcontrol.wait`. In the PTX, the wait is therefore
+    followed by a barrier and by an exit that no thread takes. ptxas does not move loads across this exit.
     """
     problems = []
     for name, code in sass.items():

@@ -1,4 +1,4 @@
-"""Calls of every public operator with one argument: the other operands are fixed.
+"""Calls of every public operator as functions of one tensor. All other operands are fixed.
 
 There is one call per form (one choice of operands and options).
 """
@@ -14,11 +14,11 @@ SHAPE = (3, 4, 16)
 
 
 NAMES = tuple(FORMS)
-"""The names of all forms."""
+"""The names of all forms (test calls of operators)."""
 
 
 def call_of(name: str, device) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-    """Return a function of one tensor that calls the operator form `name`, and a tensor to pass to this
+    """Return a function of one tensor that makes the test call `name`, and a tensor to pass to this
     function."""
     x = random(SHAPE, torch.float32, device)
     return of_one_tensor(FORMS[name], Operands(x)), x

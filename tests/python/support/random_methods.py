@@ -1,7 +1,8 @@
 """Random methods in the style of transformer blocks, to compare a rewritten method with the original.
 
-A method is a list of statements. A statement is a line of text, or a tuple (header, statements). `method` makes the
-method of a seed, `load` imports methods from a file, `simplest` removes statements as long as a check fails.
+A method is a list of statements. A statement is a line of text, or a tuple (header, statements). The function
+`method` makes the method of a seed, `load` imports methods from a file, and `simplest` removes statements
+while a check fails.
 """
 
 import importlib.util
@@ -34,7 +35,8 @@ def plus_one(scale):
 
 
 class Logged(nn.Module):
-    """A module that adds its name to a log. With `changes`, it also changes its argument in place."""
+    """A module that adds its name to a log when it is called. If `changes` is true, it also changes its
+    argument in place."""
 
     def __init__(self, name: str, log: list[str], changes: bool = False) -> None:
         super().__init__()
@@ -48,7 +50,7 @@ class Logged(nn.Module):
 
 
 class LoggedLayerNorm(nn.LayerNorm):
-    """A LayerNorm that adds its name to a log."""
+    """A LayerNorm that adds its name to a log when it is called."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.log.append(self.name)
@@ -56,7 +58,8 @@ class LoggedLayerNorm(nn.LayerNorm):
 
 
 class Parts(nn.Module):
-    """The modules that a method calls. `logs` makes norms that add their names to the log, which have no kernel."""
+    """The modules that a random method calls. With `logs`, norms add their names to a log, and there is no
+    kernel for them."""
 
     def __init__(self, logs: bool, dtype: torch.dtype) -> None:
         super().__init__()
@@ -76,9 +79,10 @@ class Parts(nn.Module):
 
 
 class Maker:
-    """Makes the statements of a method.
+    """Makes the statements of a random method.
 
-    `without_norms` leaves norms and activations out, so that the kernels give the bits of torch's CPU code.
+    If `without_norms` is true, the method has no norms and activations, so the kernels give the bits of
+    torch's CPU code.
     """
 
     def __init__(self, seed: int, without_norms: bool = False, in_place: bool = True) -> None:
@@ -232,7 +236,8 @@ def load(methods: dict[str, list[Statement]], folder: Path) -> Any:
 
 
 def without_each(statements: list[Statement]) -> list[list[Statement]]:
-    """Return the programs with one statement less, or with the statements of an inner block in the place of it."""
+    """Return all programs with one statement fewer, and all programs in which the statements of a block
+    replace the block."""
     made = []
     for at, statement in enumerate(statements):
         before, after = statements[:at], statements[at + 1 :]
@@ -244,7 +249,7 @@ def without_each(statements: list[Statement]) -> list[list[Statement]]:
 
 
 def simplest(statements: list[Statement], fails: Callable[[list[Statement]], Any]) -> list[Statement]:
-    """Remove statements as long as `fails` is true."""
+    """Remove statements one by one as long as `fails` is true for the remaining statements."""
     while True:
         for smaller in without_each(statements):
             if fails(smaller):
@@ -255,7 +260,8 @@ def simplest(statements: list[Statement], fails: Callable[[list[Statement]], Any
 
 
 def call(module: nn.Module, flag: bool, dtype: torch.dtype) -> tuple[Any, list[torch.Tensor], list[str]]:
-    """Call a module. Return its result or its error, its arguments after the call, and the log of its modules."""
+    """Call a module. Return its result or error, its arguments after the call, and the names of the called
+    modules."""
     generator = torch.Generator().manual_seed(3)
     shapes = [(BATCH, ROWS, WIDTH)] * 2 + [(BATCH, 1, WIDTH)] * 3 + [(BATCH, WIDTH)]
     given = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]

@@ -1,4 +1,5 @@
-"""Three small models in the style of research code: own norms, own helper functions, gates as arguments."""
+"""Three small models in the style of research code. They define norms and helper functions, and take gates
+as arguments."""
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +25,7 @@ class GainRMSNorm(nn.Module):
 
 
 class Mixer(nn.Module):
-    """A stand-in for an attention: each token sees the mean of all tokens."""
+    """A stand-in for an attention module, in which each token sees the mean of all tokens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +47,8 @@ class GatedMLP(nn.Module):
 
 
 class Tabled(nn.Module):
-    """A block with a table of modulations, as PixArt and Wan have. Chains extend over two statements."""
+    """A block with a table of modulations, as in PixArt and Wan. A kernel must replace operations of two
+    statements."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +65,7 @@ class Tabled(nn.Module):
 
 
 class Adaptive(nn.Module):
-    """A block whose modulation comes from a linear, with gates of shape `[B, D]`."""
+    """A block whose modulation is the output of a linear. Its gates have the shape `[B, D]`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +83,7 @@ class Adaptive(nn.Module):
 
 
 class PreNorm(nn.Module):
-    """A block of a decoder, with gates of a parallel branch as arguments."""
+    """A block of a language model's decoder. It takes a gate as an argument."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +101,7 @@ class PreNorm(nn.Module):
 
 
 class Research(nn.Module):
-    """Two blocks of one class."""
+    """A model that consists of two blocks of one class."""
 
     def __init__(self, block: type[nn.Module]) -> None:
         super().__init__()

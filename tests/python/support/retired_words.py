@@ -1,6 +1,6 @@
 """Words that identifiers and file names must not contain, each with the term to use instead.
 
-`test_retired_words.py` finds a word even in a longer identifier: `forget_lanes` contains `forget`.
+`test_retired_words.py` also finds a word in a longer identifier: `forget_lanes` contains `forget`.
 """
 
 RETIRED = {
@@ -27,6 +27,6 @@ RETIRED = {
     "wants": "the name of what is asked for",
     "bring": "prefetch",
 }
-# Exceptions: retired words that are names in Rust, Python or their libraries, or that occur in names of
+# Exceptions: names that contain a retired word, but are names in Rust, Python or their libraries, or names of
 # tests.
 ALLOWED = {"mem::forget", ".fold", ".try_fold", "fold_left"}

@@ -1,4 +1,4 @@
-"""Rotary functions in the styles of several libraries, and random methods that normalise and rotate heads."""
+"""Rotary functions in the styles of several libraries, and random methods that normalize and rotate heads."""
 
 import random
 import types
@@ -34,7 +34,7 @@ def rotate_pairs(x: Tensor, tables: tuple[Tensor, Tensor], dim: int = 1) -> Tens
 
 
 def rope_of_wan(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Reads every second column of each table."""
+    """Rotate with every second column of each table, as Wan does."""
     a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
     cos, sin = cos[None, :, None, 0::2], sin[None, :, None, 1::2]
     out = torch.empty_like(x)
@@ -49,7 +49,7 @@ def rope_complex(x: Tensor, table: Tensor) -> Tensor:
 
 
 def rope_angles(x: Tensor, angles: Tensor) -> Tensor:
-    """Rotates the first columns only, in the dtype of `x`."""
+    """Rotate only the first columns of each head, in the dtype of `x`."""
     size = angles.shape[-1]
     own, rest = x[..., :size], x[..., size:]
     cos, sin = angles.cos().to(x.dtype)[:, None], angles.sin().to(x.dtype)[:, None]
@@ -62,13 +62,13 @@ def rope_chunks(x: Tensor, table: Tensor) -> Tensor:
 
 
 def rope_matrices(x: Tensor, table: Tensor) -> Tensor:
-    """Multiplies each pair of columns by a matrix, as Kandinsky 6 does."""
+    """Rotate by multiplying each pair of columns by a 2x2 matrix, as Kandinsky 6 does."""
     pairs = x.reshape(*x.shape[:-1], -1, 1, 2).float()
     return (table * pairs).sum(dim=-1).reshape(x.shape).to(x.dtype)
 
 
 def rope_matrices_written_out(q: Tensor, k: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
-    """The same for queries and keys, as in HiDream."""
+    """Rotate queries and keys by multiplying each pair of columns by a 2x2 matrix, as HiDream does."""
     made = []
     for x in (q, k):
         pairs = x.float().reshape(*x.shape[:-1], -1, 1, 2)
@@ -78,7 +78,7 @@ def rope_matrices_written_out(q: Tensor, k: Tensor, table: Tensor) -> tuple[Tens
 
 
 def rope_wide_angles(x: Tensor, angles: Tensor) -> Tensor:
-    """Computes everything in float32, and rotates the first columns only."""
+    """Rotate only the first columns of each head, and compute everything in float32."""
     size = angles.shape[-1]
     own, angles = x[..., :size].float(), angles.float()[:, None]
     own = own * angles.cos() + rotated_half(own) * angles.sin()
@@ -86,19 +86,20 @@ def rope_wide_angles(x: Tensor, angles: Tensor) -> Tensor:
 
 
 def rope_swapped(x: Tensor, sin: Tensor, cos: Tensor) -> Tensor:
-    """Takes the sines first, with one entry for each pair, as GPT-J does."""
+    """Rotate with the sine table as the first argument, as GPT-J does. Each table has one entry per pair
+    of columns."""
     sin, cos = (table.repeat_interleave(2, -1)[:, None] for table in (sin, cos))
     return x * cos + torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2) * sin
 
 
 def rope_back(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Rotates by the negative angle, as NanoChat does."""
+    """Rotate by the negative angle, as NanoChat does."""
     cos, sin = cos[:, None], sin[:, None]
     return q * cos - rotated_half(q) * sin, k * cos - rotated_half(k) * sin
 
 
 def rope_last(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotates the last columns, as DeepSeek V4 does."""
+    """Rotate only the last columns of each head, as DeepSeek V4 does."""
     cos, sin = (table.repeat_interleave(2, -1)[:, None] for table in (cos, sin))
     rest, own = x[..., : -cos.shape[-1]], x[..., -cos.shape[-1] :].float()
     other = torch.stack((-own[..., 1::2], own[..., ::2]), dim=-1).flatten(-2)
@@ -106,14 +107,14 @@ def rope_last(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def rope_apart(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> list[Tensor]:
-    """Takes adjacent columns and returns them in two halves, as DeepSeek V3 does."""
+    """Rotate adjacent pairs of columns, and return the pairs in two halves, as DeepSeek V3 does."""
     cos, sin = (table[:, None, : table.shape[-1] // 2] for table in (cos, sin))
     pairs = [(x[..., 0::2], x[..., 1::2]) for x in (q, k)]
     return [torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1) for a, b in pairs]
 
 
 def rope_patches(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Rotates the last tokens, as many as the tables have, as DINOv3 does."""
+    """Rotate only the last tokens, as DINOv3 does. Their number is the number of entries in the tables."""
     start, made = q.shape[1] - cos.shape[0], []
     for x in (q, k):
         own = x[:, start:]
@@ -122,31 +123,31 @@ def rope_patches(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor
 
 
 def rope_prompt(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotates the first tokens, as many as the tables have."""
+    """Rotate only the first tokens. Their number is the number of entries in the tables."""
     stop = cos.shape[0]
     return torch.cat((rotate_halves(x[:, :stop], x[:, :stop], cos, sin)[0], x[:, stop:]), dim=1)
 
 
 def rotate_and_scale(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """No kernel computes this function."""
+    """Rotate and multiply by 2. There is no kernel for this function."""
     return 2 * rope_of_wan(x, cos, sin)
 
 
 def rotate_in_float32(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rounds once, also with 16-bit tables."""
+    """Rotate in float32 and round once, even if the tables have 16 bits."""
     cos, sin = cos[None, :, None].float(), sin[None, :, None].float()
     return (x.float() * cos + rotated_half(x).float() * sin).to(x.dtype)
 
 
 def rotate_and_clear(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Writes to columns of a table that it does not read."""
+    """Rotate, and then write to columns of a table that the rotation does not read."""
     out = rope_of_wan(x, cos, sin)
     cos[..., 1::2] = 0
     return out
 
 
 def rotate_in_place(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Writes to its argument, which no kernel does."""
+    """Rotate in place. There is no kernel that writes to its argument."""
     return x.copy_(rope_of_wan(x, cos, sin))
 
 
@@ -156,7 +157,7 @@ class OwnRMSNorm(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.weight, self.eps = nn.Parameter(torch.randn(width) * 0.2 + 1.0), 1e-5
-        self.bias = None  # an attribute, as in diffusers' RMSNorm
+        self.bias = None  # `bias` is an attribute with the value None, as in diffusers' RMSNorm
 
     def forward(self, x: Tensor) -> Tensor:
         n = x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + self.eps)
@@ -164,7 +165,7 @@ class OwnRMSNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """The parts that the methods of this file use."""
+    """A base class with the norms that the methods of this file use."""
 
     def __init__(self, norm: type[nn.Module] = nn.RMSNorm, across: bool = False) -> None:
         super().__init__()
@@ -182,7 +183,7 @@ def tables(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
 
 
 class Maker:
-    """Makes random methods that normalise, concatenate, view, read and rotate queries and keys."""
+    """Makes random methods that normalize, concatenate, view, read and rotate queries and keys."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -203,14 +204,14 @@ class Maker:
         return [*lines, "return q, k, v, *log"]
 
     def guarded(self, lines: list[str]) -> list[str]:
-        """Put statements into an `if`, a loop, or leave them."""
+        """Put statements into an `if`, a loop or a `with`, or return them unchanged."""
         head = self.random.choice(
             ["", "", "if tables is not None:", "if flag:", "for _ in range(1):", "with torch.no_grad():"]
         )
         return [head, *(f"    {line}" for line in lines)] if head else lines
 
     def normed(self, name: str) -> list[str]:
-        """Return statements that normalise a variable."""
+        """Return statements that normalize a variable."""
         norm = f"self.norm_{name}"
         line = self.random.choice(
             [f"{name} = {norm}({name})", f"{name} = {norm}({name})", f"{name} = {norm}({name} * 2)"]
@@ -218,7 +219,7 @@ class Maker:
         return self.guarded([line]) if self.random.random() < 0.4 else [line]
 
     def between(self) -> list[str]:
-        """Return statements between a norm and a rotation."""
+        """Return random statements for the place between a norm and a rotation."""
         name = self.random.choice("qk")
         return self.random.choice(
             [
@@ -248,7 +249,7 @@ class Maker:
 
 
 def load(methods: dict[str, list[str]], folder: Path) -> types.ModuleType:
-    """Write the methods to a module, each as `forward` of a class, and import the module."""
+    """Write the methods to a module file, each as the `forward` of a class, and import the module."""
     text = "import torch\nimport rotary_models\nfrom rotary_models import rotate_pairs\n\n\n"
     for name, lines in methods.items():
         text += f"class {name}(rotary_models.Attention):\n    def forward(self, q, k, v, tables, flag):\n"

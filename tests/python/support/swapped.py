@@ -1,4 +1,4 @@
-"""Models in which a fusion (a rewritten `forward`) bypasses submodules, and functions that replace these
+"""Models in which a replaced `forward` does not call some submodules, and functions that replace these
 submodules."""
 
 import copy
@@ -54,7 +54,7 @@ MODELS = {
 
 
 class Doubled(nn.Module):
-    """A wrapper that doubles a module's result and forwards its attributes."""
+    """A wrapper that doubles the result of a module and forwards its attributes."""
 
     def __init__(self, inner):
         super().__init__()
@@ -71,7 +71,7 @@ class Doubled(nn.Module):
 class Adapted(nn.Module):
     """A wrapper that applies a tuned copy of a norm, as peft's `LNTuningConfig` does.
 
-    The wrapper has none of the norm's attributes, such as `weight`.
+    The wrapper has no attributes of the norm, such as `weight`.
     """
 
     def __init__(self, base_layer):
@@ -86,10 +86,11 @@ class Adapted(nn.Module):
 
 
 def fused_parts(model):
-    """Return the submodules that fusions (rewritten `forward` methods) of this model bypass.
+    """Return the submodules that the fusions of this model do not call. A fusion is a replacement for a
+    `forward` method.
 
-    A key is (fusion, path of the submodule in the fused module). A value is the dotted name of a module that uses the
-    fusion.
+    A key is a pair: the fusion, and the path of the submodule in the fused module. A value is the dotted name
+    of a module that uses the fusion.
     """
     found = {}
     for name, module in model.named_modules():
@@ -110,7 +111,7 @@ def has(module, path):
 
 
 def swap(module, path, change):
-    """Replace a submodule by `change(submodule)`. Return the old submodule."""
+    """Replace a submodule by the result of `change(submodule)`. Return the old submodule."""
     parent, _, last = path.rpartition(".")
     old = module.get_submodule(path)
     setattr(module.get_submodule(parent), last, change(old))

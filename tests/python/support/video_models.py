@@ -1,4 +1,4 @@
-"""Small Wan, Mochi and CogVideoX models of diffusers with random weights, and their inputs."""
+"""Small Wan, Mochi and CogVideoX models of diffusers with random weights, and inputs for these models."""
 
 import pytest
 import torch
@@ -9,8 +9,8 @@ from torch import nn
 def build(make, dtype, device, seed=0):
     """Return a model with fixed random weights.
 
-    Parameters that are initialized with a constant get random values added. A kernel that ignores these
-    parameters therefore gives wrong results.
+    Random values are added to parameters that are initialized with a constant. If a kernel ignored these
+    parameters, its results would be wrong.
     """
     pytest.importorskip("diffusers")
     torch.manual_seed(seed)
@@ -40,10 +40,10 @@ def wan(dtype=torch.float32, device="cpu", kept=True, **options):
 
 
 def wan_input(dtype=torch.float32, device="cpu", per_token=False, image=0):
-    """Return the arguments of one step of a Wan model.
+    """Return the arguments of one denoising step of a Wan model.
 
-    `per_token` gives a timestep per token, as in Wan 2.2 5B. `image` is the number of image tokens, which Wan 2.1
-    image-to-video adds to the text.
+    `per_token` gives one timestep per token, as in Wan 2.2 5B. `image` is the number of image tokens. Wan 2.1
+    image-to-video adds image tokens to the text tokens.
     """
     inputs = dict(
         hidden_states=random((2, 4, 2, 6, 4), dtype, device),
@@ -86,7 +86,7 @@ def mochi_input(dtype=torch.float32, device="cpu"):
 
 
 def cogvideox(dtype=torch.float32, device="cpu", rotary=True):
-    """Return a CogVideoX 5B model, or 2B without a rotary embedding."""
+    """Return a CogVideoX 5B model, or a CogVideoX 2B model if `rotary` is false."""
     import diffusers
 
     return build(
@@ -101,7 +101,8 @@ def cogvideox(dtype=torch.float32, device="cpu", rotary=True):
 
 
 def cogvideox_input(dtype=torch.float32, device="cpu", rotary=True):
-    """Return inputs with rotary tables for 12 video tokens. Each angle occurs in two columns, as in the pipeline."""
+    """Return inputs with rotary tables for 12 video tokens. Each angle is in two columns, as in the
+    diffusers pipeline."""
     angles = random((12, 8), torch.float32, device, seed=2).repeat_interleave(2, dim=1)
     return dict(
         hidden_states=random((2, 2, 4, 6, 4), dtype, device),
@@ -113,7 +114,7 @@ def cogvideox_input(dtype=torch.float32, device="cpu", rotary=True):
 
 
 def vace(dtype=torch.float32, device="cpu"):
-    """Return a Wan VACE model, in which a second stream of blocks controls the first."""
+    """Return a Wan VACE model. The results of a second stream of blocks are added to the first stream."""
     import diffusers
 
     config = dict(

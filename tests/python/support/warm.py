@@ -1,10 +1,11 @@
-"""Runs Python programs in forks of a process that has already imported torch, diffusers, transformers and matplotlib.
+"""Runs Python programs in forks of a process that has already imported torch, diffusers, transformers and
+matplotlib.
 
-These imports take about 5 s, and most programs of the tests take less than 1 s after them. Each program still
-has a separate process, with a separate working directory, environment and output. oxiwarp is not imported
-before the fork.
+These imports take about 5 s, and most programs of the tests then take less than 1 s. Each program still has a
+separate process, with a separate working directory, environment and output. oxiwarp is not imported before
+the fork.
 
-With a GPU, `run` starts a new interpreter instead, because a fork cannot use CUDA if an import has initialised it.
+With a GPU, `run` starts a new interpreter instead. If an import has initialised CUDA, a fork cannot use CUDA.
 """
 
 import atexit
@@ -26,9 +27,10 @@ IMPORTS += ("diffusers.AutoencoderKLLTXVideo", "transformers.Qwen3ForCausalLM", 
 
 
 def run(*arguments: object, cwd: Path, timeout: float = 300, **environment: str) -> subprocess.CompletedProcess:
-    """Run `python *arguments` in the folder `cwd`. The first arguments are a script's path, or `-m` and a module.
+    """Run `python *arguments` in the folder `cwd`. The arguments start with a script's path, or with `-m` and
+    a module.
 
-    The variables in `environment` are added to those of this process.
+    The variables in `environment` are added to the environment variables of this process.
     """
     import torch
 
@@ -49,7 +51,7 @@ def plain(*arguments: object, cwd: Path, timeout: float = 300, **environment: st
 
 
 def ask(process: subprocess.Popen, request: dict[str, Any]) -> int:
-    """Send a request to run a program to the server. Return the exit code of the program."""
+    """Request the server process to run a program. Return the exit code of the program."""
     process.stdin.write(json.dumps(request) + "\n")
     process.stdin.flush()
     if not (line := process.stdout.readline()):
@@ -61,10 +63,10 @@ def ask(process: subprocess.Popen, request: dict[str, Any]) -> int:
 
 @functools.cache
 def server() -> subprocess.Popen:
-    """Start the process that imports and forks.
+    """Start the server process, which imports packages and then forks.
 
-    When the process that called this function ends, the stdin of the new process is closed, so the new
-    process ends too.
+    When the process that called this function ends, the stdin of the server is closed, and the server ends
+    too.
     """
     process = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     atexit.register(process.communicate)
@@ -72,13 +74,13 @@ def server() -> subprocess.Popen:
 
 
 def serve() -> dict[str, Any]:
-    """Fork a process for each request on stdin. In the new process, return the request."""
+    """Fork a child process for each request on stdin. In the child process, return the request."""
     for name in IMPORTS:
         module, _, attribute = name.rpartition(".")
-        # A program that needs a missing package complains itself.
+        # If a package is missing, a program that needs it reports the error itself.
         with contextlib.suppress(ImportError):
             importlib.import_module(name) if name[-1].islower() else getattr(importlib.import_module(module), attribute)
-    gc.freeze()  # the forks' garbage collections skip what exists now
+    gc.freeze()  # garbage collections in the forks then skip all existing objects
     while line := sys.stdin.readline():
         request = json.loads(line)
         child = os.fork()
@@ -129,7 +131,7 @@ def become(request: dict[str, Any]) -> None:
 
 
 def finish(request: dict[str, Any]) -> None:
-    """Run the program, and end this process as Python does, except that it does not delete all objects.
+    """Run the program and end this process as Python does, but do not delete all objects.
 
     The deletion would take 0.4 s, and libraries would report errors for the objects that `gc.freeze` keeps.
     """

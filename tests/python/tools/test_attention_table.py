@@ -1,7 +1,8 @@
-"""Tests of the table with the sizes at which oxiwarp's attention is faster than torch's. `patch` uses this table.
+"""Tests of the table with the sizes at which oxiwarp's attention is faster than torch's attention. `patch`
+uses this table.
 
-These tests check the rule that makes the table from measurements, and that the table in the package matches its results
-files.
+The tests check the rule that makes the table from measurements. They also check that the table in the package
+matches the results files.
 """
 
 import sys
@@ -31,11 +32,10 @@ def row(queries, keys, ratio, heads=1, columns=64, padded=False):
 
 
 def test_faster():
-    """A region is a set of sizes at which oxiwarp is faster.
+    """A region is a set of sizes at which oxiwarp's attention is faster than torch's attention.
 
-    If oxiwarp is slower at one size, the region contains only sizes above this size.
-
-    Smaller sizes at which oxiwarp is faster are listed one by one. Equal times count as slower.
+    If oxiwarp is slower at one size, the region contains only sizes above this size. Smaller sizes at which
+    oxiwarp is faster are listed separately. Equal times count as slower.
     """
     rows = [
         row(1024, 1024, 0.9), row(2048, 1024, 1.2), row(4096, 1024, 0.9), row(8192, 1024, 0.8),
@@ -50,10 +50,10 @@ def test_faster():
 
 
 def test_keys_between():
-    """The sizes at which oxiwarp is faster (a region) are measured for some numbers of keys.
+    """Between two measured numbers of keys, the table has the intersection of two regions.
 
-    For a number of keys between two measured numbers, the table has the intersection of the regions of both
-    measured numbers. Adjacent equal regions are merged.
+    A region is the set of sizes at which oxiwarp is faster, for one measured number of keys. Adjacent equal
+    regions are merged.
     """
     ratios = {128: (0.9, 0.9), 256: (1.1, 0.9), 512: (1.1, 0.9), 1024: (0.9, 0.9), 2048: (0.9, 0.9)}
     rows = [row(queries, keys, r) for keys, both in ratios.items() for queries, r in zip((1, 2), both, strict=True)]
@@ -63,10 +63,11 @@ def test_keys_between():
 
 
 def test_queries_of_all_heads():
-    """A region (sizes at which oxiwarp is faster) has two minima: queries per head, and queries of all heads together.
+    """A region (sizes at which oxiwarp is faster) has two minima: queries per head, and queries of all heads
+    in total.
 
-    With many heads, oxiwarp can be faster for few queries. A size is in the intersection of two regions if it
-    satisfies the minima of both regions.
+    With many heads, oxiwarp can be faster even for few queries. A size is in the intersection of two regions
+    if it satisfies the minima of both regions.
     """
     rows = [row(1024, 512, 1.1), row(1024, 512, 0.9, heads=8), row(2048, 512, 0.9), row(2048, 512, 0.8, heads=8)]
     region = ((1024, 8192), (2048, 2048))
@@ -80,7 +81,8 @@ def test_queries_of_all_heads():
 def test_a_kernel_that_writes_nothing(monkeypatch):
     """If a kernel writes no output, the comparison with torch's result fails.
 
-    The output is allocated in memory filled with NaN, not in memory that still contains torch's result.
+    The output is allocated in memory that is filled with NaN. Otherwise this memory could still contain
+    torch's result.
     """
     inputs = {name: torch.randn(1, 2048, 2, 64, dtype=torch.bfloat16) for name in "qkv"}
     monkeypatch.setattr(attention_table, "inputs_of", lambda *_: inputs)
@@ -97,7 +99,7 @@ def test_a_kernel_that_writes_nothing(monkeypatch):
 
 @pytest.mark.parametrize("capability", MEASURED)
 def test_table(capability):
-    """The table in the package equals the table made from the results folder that the package names."""
+    """The table in the package equals the table made from its results folder."""
     folder = ROOT / MEASURED[capability]["results"]
     if not (ROOT / "benches" / "results").exists():
         pytest.skip("no results beside these tests, as in a bundle")
@@ -106,7 +108,8 @@ def test_table(capability):
 
 
 def test_adopt(tmp_path, monkeypatch):
-    """If nothing changed, `attention_table.write` keeps the file as it is. `adopt` adds another GPU's measurements."""
+    """If no measurement changed, `attention_table.write` keeps the file unchanged. `adopt` adds
+    measurements of another GPU."""
     if not attention_table.TABLE.exists():
         pytest.skip("no package beside these tests, as in a bundle")
     before, copy = attention_table.TABLE.read_text(), tmp_path / "table.py"

@@ -21,7 +21,8 @@ from oxiwarp.cli.bench.workloads import WORKLOADS
 
 
 def alike(result):
-    """Return whether the output of a patched model equals that of the unpatched model, or has a PSNR above 120 dB."""
+    """Return True if the output of a patched model equals the unpatched output, or has a PSNR above 120
+    dB."""
     return result["equal"] == 1 if result["psnr"] is None else result["psnr"] > 120
 
 
@@ -30,7 +31,7 @@ def alike(result):
 def test_models(model, tmp_path, capsys, monkeypatch):
     """`bench` runs each model unpatched and patched.
 
-    In float32 the outputs agree, and the results file is complete.
+    In float32, the two outputs agree, and the results file is complete.
     """
     pytest.importorskip("transformers" if model.startswith("qwen3") else "diffusers")
     monkeypatch.setenv("OXIWARP_COMMIT", "0123abc")
@@ -48,7 +49,8 @@ def test_models(model, tmp_path, capsys, monkeypatch):
 
 
 def test_cuda_graphs(tmp_path, cuda):
-    """`--graphs` also times denoising steps as CUDA graphs. It skips a step that synchronizes, e.g. with `.item()`."""
+    """`--graphs` also times denoising steps as CUDA graphs. It skips a step that synchronizes with the
+    GPU, e.g. by `.item()`."""
     pytest.importorskip("diffusers")
     options = ["--small", "--device", "cuda", "--rounds", "3", "--variant", "patched", "--out", str(tmp_path)]
     for asked in ([], ["--graphs"]):
@@ -61,7 +63,7 @@ def test_cuda_graphs(tmp_path, cuda):
 
 
 def test_stopped(tmp_path, monkeypatch):
-    """If `bench` is interrupted, the results file contains the measurements that were complete."""
+    """If `bench` is interrupted, the results file contains the completed measurements."""
     pytest.importorskip("diffusers")
     bench = importlib.import_module("oxiwarp.cli.bench")
     measure = bench.measure
@@ -104,8 +106,10 @@ def test_compile_only(tmp_path, capsys, monkeypatch):
 
 
 def test_one_that_fails_leaves_the_others(monkeypatch, tmp_path, capsys):
-    """If a model or one of its variants (e.g. compiled) fails, `bench` still measures all other models and variants.
-    The exit code is then 1."""
+    """If a model or a variant (e.g. compiled) fails, `bench` measures all other models and variants.
+
+    The exit code is then 1.
+    """
     pytest.importorskip("transformers")
     build = WORKLOADS["qwen3"].build
 
@@ -132,7 +136,7 @@ def test_one_that_fails_leaves_the_others(monkeypatch, tmp_path, capsys):
 def test_a_token_again():
     """Before each decoding step, `restore` resets the KV cache to the same shapes, strides and values.
 
-    If shapes or strides were different, torch.compile would recompile the model.
+    With different shapes or strides, torch.compile would recompile the model.
     """
     pytest.importorskip("transformers")
     workload, found = WORKLOADS["qwen3-decode"], []
@@ -147,7 +151,8 @@ def test_a_token_again():
 
 
 def test_agreement():
-    """`compare` returns the fraction of equal values and the PSNR, also for infinite values, NaN and equal tensors."""
+    """`compare` returns the fraction of equal values and the PSNR. The tensors may be equal, or contain
+    infinities or NaN."""
     compare = importlib.import_module("oxiwarp.cli.bench.measure").compare
     reference = torch.tensor([0.0, 1.0, 4.0, 2.0])
     equal, psnr = compare(reference + torch.tensor([0.0, 0.5, 0.0, 0.0]), reference)
@@ -159,14 +164,17 @@ def test_agreement():
 
 
 def test_command():
-    """The results file contains the command line without `--out`, so that it names no path on this machine."""
+    """The results file contains the command line without `--out`. It therefore contains no path on this
+    machine."""
     arguments = ["bench", "--variant", "patched-fast", "--out", "/home/me/x", "--small", "--out=/home/me"]
     assert command(arguments) == "python -m oxiwarp bench --variant patched-fast --small"
 
 
 def test_names_of_variants(monkeypatch):
-    """The names of variants, e.g. `patched-compiled`, need no quotes in a shell. `bench --variant` also accepts the
-    names in old results files."""
+    """The names of variants, e.g. `patched-compiled`, need no quotes in a shell.
+
+    `bench --variant` also accepts the names in old results files.
+    """
     names = [variant.name for variant in VARIANTS]
     assert all(re.fullmatch("[a-z0-9-]+", name) for name in names) and len(set(names)) == len(names)
     assert set(OLD_NAMES.values()) < set(names) and not set(OLD_NAMES) & set(names)
@@ -181,7 +189,8 @@ def test_names_of_variants(monkeypatch):
 def test_progress_in_a_log(tmp_path, capsys):
     """If stderr is not a terminal, `bench` writes a numbered line to stderr for each stage.
 
-    The first stage builds the model. Then each variant, e.g. patched, is a stage. The last stage runs all timed rounds.
+    The first stage builds the model. Each variant (e.g. patched) is a further stage. The last stage runs all
+    timed rounds.
     """
     pytest.importorskip("transformers")
     options = ["--small", "--device", "cpu", "--rounds", "2", "--variant", "patched"]
@@ -198,9 +207,10 @@ def test_progress_in_a_log(tmp_path, capsys):
 
 
 def test_progress_in_a_terminal():
-    """In a terminal, `bench` shows two progress bars: one for its stages, and one for the steps of the current stage.
+    """In a terminal, `bench` shows two progress bars: one for its stages, and one for the steps of the
+    current stage.
 
-    Both progress bars are erased at the end.
+    The two progress bars are erased at the end.
     """
     console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
     with Stages(3, console) as progress:

@@ -48,7 +48,7 @@ def test_pipelines(name, tmp_path, capsys):
 
 
 def test_other_size(tmp_path):
-    """If a size differs from the published size, the name of the results file says what differs."""
+    """If a size differs from the published size, the name of the results file names the differing size."""
     options = ["bench", "--pipeline", "sdxl", *SMALL, "--variant", "eager", "--out", str(tmp_path)]
     assert main([*options, "--steps", "1", "--batch", "2"]) == 0
     record = json.loads((tmp_path / "pipeline-sdxl-steps1-batch2.json").read_text())
@@ -56,7 +56,8 @@ def test_other_size(tmp_path):
 
 
 def test_compiled(tmp_path):
-    """Compiled variants compile only the denoiser. If a variant is also patched, it is patched before."""
+    """In compiled variants, only the denoiser is compiled. If a variant is also patched, it is patched
+    before compilation."""
     record = run(tmp_path, "--variant", "compiled", "--variant", "patched-compiled", name="flux")
     names = [result["variant"]["name"] for result in record["results"]]
     assert names == ["eager", "compiled", "patched-compiled"] and not any(r["error"] for r in record["results"])
@@ -64,8 +65,8 @@ def test_compiled(tmp_path):
 
 
 def test_weights(tmp_path, capsys):
-    """`--weights` loads a pipeline with its weights and its scheduler, in this test with the stand-in for a
-    tokenizer."""
+    """`--weights` loads a pipeline with its weights and its scheduler. In this test, a stand-in replaces
+    the tokenizer."""
     pipelines = importlib.import_module("oxiwarp.cli.bench.pipelines")
     torch.manual_seed(3)
     pipe = PIPELINES["sdxl"].build(True)
@@ -113,9 +114,9 @@ def test_bad_arguments(options, expected, capsys):
 
 
 def test_no_memory_left(tmp_path, monkeypatch, capsys):
-    """A variant without enough GPU memory is left out, with a one-line message.
+    """If the GPU memory is too small for a variant, this variant is left out, with a one-line message.
 
-    If the first variant does not get enough memory, all variants are left out.
+    If the memory is too small for the first variant, all variants are left out.
     """
     module = importlib.import_module("oxiwarp.cli.bench.pipeline_run")
     monkeypatch.setattr(module, "explain", lambda failure: "the GPU has no memory left")
@@ -136,8 +137,8 @@ def test_no_memory_left(tmp_path, monkeypatch, capsys):
 
 
 def test_compare(tmp_path, capsys):
-    """`--compare` prints two files of the same run next to each other, and rejects files of different
-    runs."""
+    """`--compare` prints two results files of the same run next to each other. It rejects files of
+    different runs."""
     record = run(tmp_path, "--variant", "patched")
     capsys.readouterr()
     a, b = str(tmp_path / "pipeline-sdxl.json"), str(tmp_path / "b.json")

@@ -1,4 +1,5 @@
-"""Tests of the benchmark programs with invented times instead of a GPU: files, failures, and the time limit."""
+"""Tests of the benchmark programs with invented times instead of a GPU: output files, failures, and the
+time limit."""
 
 import csv
 import json
@@ -74,7 +75,7 @@ def test_bench_writes_as_it_goes_and_leaves_out_what_there_is_no_time_for(monkey
 
     def measure(case, *rest):
         ops = [form.op for form, *_ in seen]
-        if case[0].op == "gelu" and "gelu" not in ops:  # earlier results are already written
+        if case[0].op == "gelu" and "gelu" not in ops:  # The results of earlier ops are already in the files.
             assert {line["op"] for line in lines_of(tmp_path / "results.csv")} == set(ops)
         if len(seen) == 5:
             signal.raise_signal(signal.SIGTERM)
@@ -101,7 +102,8 @@ def test_an_op_that_is_none(program, monkeypatch, tmp_path):
 
 
 def test_a_failure_behind_the_last_op_loses_nothing(monkeypatch, tmp_path):
-    """bench.py measures the ops first and overheads last. If the last part fails, results.csv still has all ops."""
+    """bench.py measures ops first and overheads last. If the measurement of overheads fails, results.csv
+    still has all ops."""
 
     def fail(*_):
         raise RuntimeError("a fresh process failed")
@@ -114,8 +116,8 @@ def test_a_failure_behind_the_last_op_loses_nothing(monkeypatch, tmp_path):
 
 
 def test_a_goal_on_every_case_is_not_met_by_some(monkeypatch, tmp_path):
-    """A performance goal may cover all cases of an op. If a case or its baseline did not run, the goal is "not
-    measured".
+    """A performance goal may cover all cases of an op. If a case or its baseline did not run, the goal is
+    "not measured".
 
     If one case misses the goal, the goal fails.
     """
@@ -141,7 +143,7 @@ def test_a_goal_on_every_case_is_not_met_by_some(monkeypatch, tmp_path):
 
 
 def test_goals_of_shapes_that_were_not_measured(monkeypatch, tmp_path):
-    """Goals for shapes that `--quick` skips are "not measured"."""
+    """Performance goals for shapes that `--quick` skips are "not measured"."""
     monkeypatch.setattr(bench, "measure", measurement)
     assert run(bench, monkeypatch, tmp_path, "--only", "rms_norm", "--quick") == 0
     met = {line["goal"]: line["met"] for line in lines_of(tmp_path / "goals.csv")}
@@ -152,8 +154,8 @@ def test_goals_of_shapes_that_were_not_measured(monkeypatch, tmp_path):
 def checked(form, monkeypatch):
     """Check all implementations of an op against its reference, without compilation.
 
-    Returns: the correct implementations, the bytes of their results, messages about wrong results of oxiwarp, and
-    messages about failed baselines.
+    Return the correct implementations, the bytes of their results, messages about wrong results of oxiwarp,
+    and messages about failed baselines.
     """
     monkeypatch.setattr("providers.compiled", lambda chain: chain)
     results, shape = Results(), (1, 4, *form.cases[0][1][2:])
@@ -163,8 +165,10 @@ def checked(form, monkeypatch):
 
 
 def test_a_peer_that_overwrites_its_inputs_is_right(monkeypatch):
-    """A baseline such as Liger's RoPE may overwrite its inputs, because the check gives each implementation copies of
-    the inputs."""
+    """A baseline such as Liger's RoPE may overwrite its inputs.
+
+    The check gives each implementation copies of the inputs.
+    """
     form = next(form for form in exactness.selected(["rope"]) if "Liger" in form.peers)
 
     def in_place(_, q, k, cos, sin):
@@ -178,7 +182,8 @@ def test_a_peer_that_overwrites_its_inputs_is_right(monkeypatch):
 
 
 def test_a_chain_that_does_not_run_is_no_case(monkeypatch):
-    """If the model's torch code fails (out of memory), nothing is measured. oxiwarp does not count as wrong."""
+    """If the model's torch code runs out of memory, nothing is measured. oxiwarp then does not count as
+    wrong."""
 
     def out_of_memory(**_):
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -190,7 +195,8 @@ def test_a_chain_that_does_not_run_is_no_case(monkeypatch):
 
 @pytest.mark.parametrize("error", [float("nan"), 1.1e-3, None])
 def test_attention_that_is_wrong_or_missing(error, monkeypatch, tmp_path):
-    """`attention.py` exits with 1 if oxiwarp's result is NaN, is missing, or has a larger error than the baseline."""
+    """`attention.py` exits with 1 if oxiwarp's result is missing, is NaN, or has a larger error than the
+    baseline's result."""
 
     def measure(case, rounds, error=0.9e-3):
         errors = {"oxiwarp": error, "cuDNN": 1e-3}
@@ -215,7 +221,7 @@ def test_attention_that_is_wrong_or_missing(error, monkeypatch, tmp_path):
 
 
 def test_exactness_keeps_what_it_compared(monkeypatch, tmp_path, capsys):
-    """After SIGTERM, `exactness.py` writes the comparisons that are complete, and lists the ops that it skipped."""
+    """After SIGTERM, `exactness.py` writes the completed comparisons, and lists the ops that it skipped."""
     monkeypatch.setattr(exactness, "has_ours", lambda form: True)
     asked = []
 
@@ -236,7 +242,8 @@ def test_exactness_keeps_what_it_compared(monkeypatch, tmp_path, capsys):
 
 
 def test_a_curve_says_where_it_ends(monkeypatch, tmp_path, capsys):
-    """`curve.py` reports an op that fails or needs too much memory, and keeps the earlier measurements."""
+    """`curve.py` reports an op that fails or needs too much memory. It keeps the measurements before the
+    failure."""
 
     def points_of(form, device):
         for tokens in (1, 1000, 10**6):

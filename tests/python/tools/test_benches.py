@@ -1,4 +1,5 @@
-"""Tests of the torch code and the float64 references that the benchmarks compare oxiwarp with. They need no GPU.
+"""Tests of the torch code and the float64 references with which the benchmarks compare oxiwarp. They need no
+GPU.
 
 They use few tokens, and find a wrong formula before a benchmark runs on a GPU.
 """
@@ -33,13 +34,14 @@ def name(form: Form) -> str:
 
 
 CPU = torch.device("cpu")
-# Factor on the error limit. On the CPU, float32 results have larger errors for three reasons: sums of up to
-# 262,144 terms, different roundings of exp and tanh, and angles of large positions.
+# Factor by which the error limit is multiplied. On the CPU, float32 results have larger errors. There are
+# three reasons: sums of up to 262,144 terms, different roundings of exp and tanh, and large angles at large
+# positions.
 SLACK = {torch.bfloat16: 1, torch.float32: 8}
 
 
 def few(form: Form) -> Shape:
-    """Return the form's first shape with `TOKENS` tokens."""
+    """Return the first benchmark shape of an op, reduced to `TOKENS` tokens."""
     _, shape = form.cases[0]
     return (shape[0], TOKENS, *shape[2:])
 
@@ -77,7 +79,8 @@ def test_chain_has_the_bits_of_the_models_own_classes(form, dtype):
 
 @pytest.mark.parametrize("form", FORMS, ids=name)
 def test_ours_is_right(form):
-    """In every mode, oxiwarp's result has the shape of the eager result, and an error within the benchmark's limit."""
+    """In every mode, oxiwarp's result has the shape of the eager result. Its error is within the limit of
+    the benchmark."""
     if not has_ours(form):
         pytest.skip(f"{form.function}: not in this build")
     inputs = inputs_of(form, torch.bfloat16)
@@ -91,7 +94,8 @@ def test_ours_is_right(form):
 
 
 def test_alone():
-    """With `alone`, the benchmark measures only oxiwarp, in every mode. This is enough to compare two builds."""
+    """With `alone`, the benchmark measures only oxiwarp, in every mode. These measurements suffice to
+    compare two builds."""
     form, results = next(form for form in FORMS if len(form.modes) > 1), Results()
     inputs = inputs_of(form, torch.bfloat16)
     right, _ = right_providers(form, few(form), inputs, results, alone=True)
@@ -99,7 +103,8 @@ def test_alone():
 
 
 def test_a_wrong_formula_is_found():
-    """The benchmark's accuracy check rejects a result of NaN, and a result computed with a slightly wrong scale."""
+    """The accuracy check of the benchmark rejects a result of NaN, and a result that was computed with a
+    slightly wrong scale."""
     form = next(form for form in FORMS if form.op == "ada_norm")
     inputs = inputs_of(form, torch.bfloat16)
     right = run(form, form.eager, inputs)

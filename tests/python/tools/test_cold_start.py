@@ -43,6 +43,6 @@ def test_cases(tmp_path, monkeypatch, capsys):
 
 
 def test_warmup_without_a_gpu(tmp_path, monkeypatch):
-    """Without a GPU there is no warm-up to measure."""
+    """Without a GPU, the time of `warmup` is not measured."""
     monkeypatch.setenv("CUDA_CACHE_DISABLE", "1")
     assert cold_start.warmup(tmp_path) is None

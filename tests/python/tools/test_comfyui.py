@@ -1,4 +1,5 @@
-"""Tests of the ComfyUI node in examples/comfyui, with a stub of the parts of ComfyUI's API that the node uses."""
+"""Tests of the ComfyUI node in examples/comfyui. A stub replaces the functions of ComfyUI's API that the
+node uses."""
 
 import importlib.util
 import logging
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.skipif(not NODE.exists(), reason="no examples beside th
 class RMSNorm(nn.RMSNorm):
     """A norm as in ComfyUI, which stores functions that change the weight in each call.
 
-    On a machine with little memory, ComfyUI adds such functions for a LoRA.
+    If a machine has little memory, ComfyUI adds such functions for a LoRA.
     """
 
     def __init__(self, *args, **kwargs):
@@ -37,7 +38,7 @@ class RMSNorm(nn.RMSNorm):
 
 
 class ModelPatcher:
-    """A stub of ComfyUI's object for a model.
+    """A stub of `ModelPatcher`, ComfyUI's object for a model.
 
     Clones share the model, but each clone has separate wrappers.
     """
@@ -56,7 +57,7 @@ class ModelPatcher:
         self.wrappers.get(kind, {}).pop(key, None)
 
     def sample(self, sampler, *args):
-        """Call `sampler` inside of the wrappers, as ComfyUI's `CFGGuider.inner_sample` does."""
+        """Call `sampler` inside the wrappers, as ComfyUI's `CFGGuider.inner_sample` does."""
         call = sampler
         for wrappers in self.wrappers.get(SAMPLER_SAMPLE, {}).values():
             for wrapper in wrappers:
@@ -83,7 +84,7 @@ def patcher():
 
 
 def test_inputs(node):
-    """The node has the fields that ComfyUI reads."""
+    """The node has the attributes that ComfyUI reads."""
     (cls,) = node.NODE_CLASS_MAPPINGS.values()
     assert set(node.NODE_DISPLAY_NAME_MAPPINGS) == set(node.NODE_CLASS_MAPPINGS)
     assert hasattr(cls, cls.FUNCTION) and cls.RETURN_TYPES == ("MODEL",) and cls.CATEGORY
@@ -92,7 +93,7 @@ def test_inputs(node):
 
 
 def test_sampling(node, patcher, monkeypatch):
-    """The model is patched only while it samples. The log shows the report once."""
+    """The model is patched only while it samples. The log shows the report of `patch` once."""
     (patched,) = node.OxiwarpPatch().add(patcher, "exact")
     model, x = patcher.model.diffusion_model, random((3, 16), torch.float32, "cpu")
     seen, said = [], []
@@ -107,12 +108,13 @@ def test_sampling(node, patcher, monkeypatch):
     assert torch.allclose(patched.sample(sampler, None, 2.0), 2 * expected, atol=1e-6)
     assert seen == [[True, False, True]] * 2 and not any(map(is_replaced, model))
     assert len(said) == 1 and "2 modules replaced" in said[0]
-    patcher.sample(sampler, None)  # the original of the clone
+    patcher.sample(sampler, None)  # the original, from which the patched object was cloned
     assert seen[-1] == [False, False, False]
 
 
 def test_changed_weights(node, patcher):
-    """If ComfyUI changes the weight of a module in each call, this module keeps its original `forward`."""
+    """If ComfyUI changes the weight of a module in each call, `patch` leaves the original `forward` of
+    this module."""
     (patched,) = node.OxiwarpPatch().add(patcher, "exact")
     model = patcher.model.diffusion_model
     model[2].weight_function.append(lambda weight: 3 * weight)
@@ -123,9 +125,9 @@ def test_changed_weights(node, patcher):
 
 
 def test_nothing_to_replace_and_errors(node):
-    """A model without norms samples as without the node.
+    """A model without norms samples as it does without the node.
 
-    An error in the sampler leaves the model unpatched.
+    If the sampler raises an error, the model is unpatched afterwards.
     """
     (patched,) = node.OxiwarpPatch().add(ModelPatcher(SimpleNamespace(diffusion_model=nn.Linear(4, 4))), "fast")
     assert patched.sample(lambda guider, sigmas: "sampled", None) == "sampled"
@@ -142,7 +144,7 @@ def test_nothing_to_replace_and_errors(node):
 
 
 def test_two_nodes(node, patcher):
-    """Of two nodes in a row, the last one counts."""
+    """If two nodes follow each other, only the settings of the last node are used."""
     (first,) = node.OxiwarpPatch().add(patcher, "exact")
     (second,) = node.OxiwarpPatch().add(first, "fast")
     assert [wrapper.mode for wrapper in second.wrappers[SAMPLER_SAMPLE][node.KEY]] == ["fast"]

@@ -10,11 +10,12 @@ from checkout import ROOT
 MAX_COLUMNS = 110
 RUST_COMMENT = re.compile(r"^\s*//")
 UNBREAKABLE = re.compile(r"^\s*(?:///?|//!|#) ?(?:\||\S+$)")
-"""Matches a table row, or a single word such as a link."""
+"""Matches a comment line that cannot be broken: a table row, or a single word such as a link."""
 
 
 def tracked(pattern):
-    """Return the files matching `pattern` that git tracks. Outside of a git repository, return nothing."""
+    """Return the files that match `pattern` and that git tracks. Outside of a git repository, return an
+    empty list."""
     done = subprocess.run(["git", "ls-files", pattern], cwd=ROOT, capture_output=True, text=True)
     return [ROOT / name for name in done.stdout.splitlines() if (ROOT / name).exists()]
 

@@ -1,6 +1,7 @@
-"""Tests that every public function and operator has test calls, and that each of its tensor parameters has a role.
+"""Tests that every public function and operator has test calls, and that each of its tensor parameters has a
+role.
 
-The role of a tensor parameter, e.g. rows or weight, determines the tensor that the tests pass.
+The role of a tensor parameter, e.g. rows or weight, determines which tensor the tests pass.
 """
 
 import inspect
@@ -18,8 +19,10 @@ from oxiwarp.ops._roles import OPERATORS
 
 @pytest.mark.parametrize("name", ops.FUNCTIONS)
 def test_every_tensor_has_a_role(name):
-    """Every tensor parameter of a public function has a role (its kind, e.g. rows or weight). The test calls of the
-    function pass all required tensors."""
+    """Every tensor parameter of a public function has a role, e.g. rows or weight.
+
+    The test calls of the function pass all required tensors.
+    """
     info = INFOS[name]
     for parameter in inspect.signature(info.function).parameters.values():
         if "Tensor" in str(parameter.annotation):
@@ -53,6 +56,7 @@ def test_every_operator_has_kernels(name, key):
     ),
 )
 def test_an_operator_that_does_not_fit_is_refused(schema, roles, text):
-    """`_native.register` raises TypeError if an operator's schema or tensor roles do not match the Rust function."""
+    """`_native.register` raises TypeError if the schema or the tensor roles of an operator do not match
+    the Rust function."""
     with pytest.raises(TypeError, match=f"^{text}"):
         _native.register("libtorch_cpu.so", NAMESPACE, [(schema, roles)])

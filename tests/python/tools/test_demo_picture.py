@@ -1,4 +1,5 @@
-"""Tests of the picture that `python -m oxiwarp demo` draws, with invented latents: panels, legends and colours."""
+"""Tests of the picture that `python -m oxiwarp demo` draws: panels, legends and colours. The latents are
+invented."""
 
 import pytest
 import torch
@@ -16,8 +17,9 @@ from oxiwarp.cli.png import draw, save  # noqa: E402
 def outcome(dtype=torch.bfloat16, equal=False):
     """Return the result of a demo run with known errors.
 
-    The latents of the unpatched model differ by 0.5 from its latents in a wider dtype (the rounding error). The latents
-    of the patched model differ by 0.125 from those of the unpatched model, or not at all if `equal`.
+    The rounding error is 0.5: the latents of the unpatched model differ by 0.5 from its latents in a wider
+    dtype. The latents of the patched model and of the unpatched model differ by 0.125. If `equal` is true,
+    they do not differ.
     """
     stock = random((1, 24, 4), torch.float32, "cpu")
     patched = stock if equal else stock + 0.125
@@ -33,7 +35,8 @@ def titles(figure):
 
 
 def test_both_errors_are_next_to_each_other():
-    """The picture shows on one scale: error of the patched model, and rounding error of the unpatched model."""
+    """The picture shows two errors on the same scale: the error of the patched model, and the unpatched
+    rounding error."""
     figure = draw([outcome()], "a GPU", times=False)
     text = " ".join(titles(figure))
     assert "|patched - stock|" in text and "|stock - stock in float32|" in text and "within the bound" in text
@@ -63,7 +66,7 @@ def test_times_are_those_of_a_gpu(device, expected, monkeypatch, tmp_path):
 @pytest.mark.parametrize("times", [False, True])
 @pytest.mark.parametrize("equal", [False, True])
 def test_nothing_is_covered(times, equal, tmp_path):
-    """No legend covers a line, bar or mark, also if all latents are equal and log(0) cannot be drawn."""
+    """No legend covers a line, bar or mark, even if all latents are equal and log(0) cannot be drawn."""
     outcomes = [outcome(torch.float32, equal), outcome(torch.bfloat16)]
     assert_legends_cover_nothing(draw(outcomes, "here", times))
     save(outcomes, "here", str(tmp_path / "new" / "demo.png"), times)
@@ -71,7 +74,8 @@ def test_nothing_is_covered(times, equal, tmp_path):
 
 
 def test_colours():
-    """Lines and bars have colours of the palette of Okabe and Ito. Lines also differ in style, and bars in hatch."""
+    """Lines and bars have colours from the palette of Okabe and Ito. Lines also differ in style, and bars
+    in hatch."""
     figure = draw([outcome()], "here", times=True)
     assert colors_of(figure) <= set(OKABE_ITO)
     *_, shares, _, steps = axes_of(figure)

@@ -1,4 +1,5 @@
-"""Tests of docs/: code blocks run, generated tables are up to date, link targets exist, and terms are standard."""
+"""Tests of docs/: code blocks run, generated tables are up to date, link targets exist, and only standard
+terms are used."""
 
 import importlib
 import os
@@ -37,7 +38,8 @@ RUN_ELSEWHERE = {
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_shell_blocks_run(page):
-    """Every shell block of a page runs, unless a comment says why not. Every code block names a known language."""
+    """Every shell block of a page runs, unless a comment gives a reason not to run it. Every code block
+    names a known language."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for block in FENCE.finditer(page.read_text()):
         language = block["language"]
@@ -57,7 +59,8 @@ def script(name):
 
 
 def test_tables_are_fresh():
-    """The generated tables of fusions are up to date. If this test fails, run `python scripts/fused_chains.py`."""
+    """The generated tables of fusions (replaced methods) are up to date. If this test fails, run `python
+    scripts/fused_chains.py`."""
     made = script("fused_chains")
     for name, parts in made.PAGES.items():
         text = (ROOT / name).read_text()
@@ -72,7 +75,7 @@ def test_operators_are_fresh():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links(page):
-    """The files and headings that a page links to exist."""
+    """If a page links to a file or heading, the file or heading exists."""
     for target, heading in LINK.findall(page.read_text()):
         path = page.parent / target
         assert path.exists(), f"{page.name}: {target}"
@@ -87,7 +90,7 @@ OLD_TERMS = re.compile(
     r"|multiprocessors?|folds?|folded|meeting|waiting row|passed over)\b",
     re.IGNORECASE,
 )
-"""Words for which the project has a standard term, see `support/retired_words.py`."""
+"""Words for which the project has a standard term. The list is in `support/retired_words.py`."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -97,7 +100,8 @@ def test_pages_have_standard_terms(page):
 
 
 def test_module_documentation_has_standard_terms():
-    """The `//!` lines of Rust sources contain no retired word."""
+    """The `//!` lines of Rust sources contain no retired word, i.e. no word for which the project has a
+    standard term."""
     found = []
     for folder in ("cuda-std", "cuda-builder", "kernels-gpu", "host", "py-bindings"):
         for path in sorted((ROOT / folder).rglob("*.rs")):

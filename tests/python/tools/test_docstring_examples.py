@@ -1,4 +1,5 @@
-"""Tests of the docstrings of public functions: examples print the output that they show, and no section is missing."""
+"""Tests of the docstrings of public functions. Examples print the output that they show, and no section is
+missing."""
 
 import doctest
 import inspect
@@ -12,7 +13,8 @@ from oxiwarp import ops
 
 PUBLIC = {name: function for name in oxiwarp.__all__ if inspect.isfunction(function := getattr(oxiwarp, name))}
 SECTIONS = ("Args", "Returns", "Raises", "Note", "Source", "Example")
-NOTES = ("Exactness", "Gradients")  # fields of every operator in docs/reference/operators.md
+# Docstring fields that docs/reference/operators.md needs for every operator.
+NOTES = ("Exactness", "Gradients")
 
 
 def examples(function):
@@ -22,7 +24,8 @@ def examples(function):
 
 
 def lacking(function):
-    """Return what an operator's docstring lacks: an example, a section, or an argument in the section "Args:"."""
+    """Return what is missing in an operator's docstring: an example, a section, or an argument in the
+    section "Args:"."""
     text = inspect.getdoc(function) or ""
     missing = [] if examples(function).examples else ["an example"]
     missing += [f"{name}:" for name in SECTIONS if not re.search(rf"^{name}:$", text, re.MULTILINE)]

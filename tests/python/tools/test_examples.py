@@ -1,4 +1,4 @@
-"""Tests of the scripts of the agent skill, and of the notebook.
+"""Tests of the scripts of the agent skill, and of the example notebook.
 
 Each script runs on a small model and prints the expected output.
 """
@@ -48,7 +48,8 @@ def run(name: str, options: list[str], folder: Path, python=warm.run) -> subproc
     ],
 )
 def test_generate_video(options, expected, tmp_path):
-    """`generate_video.py` runs with several combinations of options. It calls `patch` only with kernels enabled."""
+    """`generate_video.py` runs with several combinations of options. It calls `patch` only if the options
+    enable kernels."""
     ran = run("generate_video", [*SMALL_VIDEO.split(), *options.split()], tmp_path)
     assert ran.returncode == 0, ran.stderr[-2000:]
     assert expected in ran.stdout and ("oxiwarp.patch(mode='fast')" in ran.stdout) is ("--mode fast" in options)
@@ -58,7 +59,7 @@ def test_generate_video(options, expected, tmp_path):
 @pytest.mark.parametrize("python", [warm.run, pytest.param(warm.plain, marks=pytest.mark.extra)])
 @pytest.mark.parametrize("name", RUNS)
 def test_example(name, python, tmp_path):
-    """Each example runs, also in a new interpreter that has imported nothing (an extra test)."""
+    """Each example runs. An extra test runs it in a new interpreter that has imported nothing."""
     options, expected = RUNS[name]
     ran = run(name, [*options.split(), "--plot", f"plots/{name}.png"], tmp_path, python)
     assert ran.returncode == 0, ran.stderr[-2000:]

@@ -1,5 +1,7 @@
-"""Tests of measured figures in README and docs: each figure is in a table made from results files, or cites a
-results file."""
+"""Tests of measured figures in README and docs.
+
+Each figure is in a table that is generated from results files, or its text cites a results file.
+"""
 
 import re
 
@@ -12,20 +14,21 @@ UNIT = re.compile(r"\d ?(?:µs|ms|TFLOP/s|TB/s|GB/s|dB)\b")
 GENERATED = re.compile(r"<!-- [^\n]*, made by scripts/\w+\.py -->.*?<!-- end -->", re.DOTALL)
 HAS_FILE = re.compile(r"\]\([^)]*benches/results/[^)]+\)")
 LATER_THAN_TABLES = ("decisions.md", "cpu-executor.md")
-"""Pages whose measurements are not from the last complete run. Each section of these pages links its results file."""
+"""Pages whose measurements are not from the last complete benchmark run. Each section of these pages links
+its results file."""
 HARDWARE = {
     "internals/attention.md": ("989 TFLOP/s",),
     "internals/launch-configuration.md": ("0.6 µs",),
     "performance.md": ("20 µs", "360 GB/s"),
 }
-"""Data sheets and assumptions, which are not measurements."""
+"""Figures from data sheets and assumptions, which are not measurements."""
 
 pytestmark = pytest.mark.skipif(not DOCS, reason="no docs beside these tests, as in a bundle")
 
 
 @pytest.mark.parametrize("name", script("figures").PAGES if DOCS else [])
 def test_tables_are_fresh(name):
-    """The tables of measured figures equal their results files.
+    """The tables of measured figures in the docs equal their results files.
 
     If this test fails, run `python scripts/figures.py`.
     """
@@ -36,7 +39,7 @@ def test_tables_are_fresh(name):
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *DOCS], ids=lambda page: page.name)
 def test_prose_has_no_figure_without_a_file(page):
-    """Every time, rate or PSNR on a page is in a generated table, or its section links the results file."""
+    """Each time, rate or PSNR on a page is in a generated table, or the section links the results file."""
     text = GENERATED.sub("", page.read_text())
     for allowed in HARDWARE.get(str(page.relative_to(ROOT / "docs")) if page in DOCS else "", ()):
         text = text.replace(allowed, "")
@@ -47,7 +50,8 @@ def test_prose_has_no_figure_without_a_file(page):
 
 
 def test_the_claim_of_the_readme():
-    """README says "x to y % less time". The numbers follow from the results files of FLUX.1 and LTX-Video."""
+    """The README says "x to y % less time". These two numbers follow from the results files of FLUX.1 and
+    LTX-Video."""
     claim = re.search(r"takes (\d+) to (\d+) % less time than with `torch.compile`", (ROOT / "README.md").read_text())
     assert claim, "README has no claim"
     model = script("figures").model

@@ -1,4 +1,5 @@
-"""Tests of the repository that oxiwarp builds for Hugging Face `kernels`: files, functions, layers, loading."""
+"""Tests of the repository that oxiwarp builds for Hugging Face's package `kernels`: files, functions,
+layers, loading."""
 
 import ast
 import importlib.util
@@ -74,7 +75,8 @@ def close(y, right):
 def test_layout(repository):
     """The built repository follows the rules of Hugging Face's package `kernels`.
 
-    It has a metadata file. Its Python files import only torch, the standard library and each other.
+    The repository has a metadata file. Its Python files import only torch, the standard library and each
+    other.
     """
     folder = repository / "build" / "torch-cuda"
     metadata = json.loads((folder / "metadata.json").read_text())
@@ -90,8 +92,10 @@ def test_layout(repository):
 
 
 def test_kernels_own_checks(repository):
-    """Hugging Face's package `kernels` reads the metadata, accepts its digest, and selects the build on this
-    machine with backend "cuda"."""
+    """Hugging Face's package `kernels` reads the metadata and accepts the digest of the repository.
+
+    On this machine, it selects the build with the backend "cuda".
+    """
     from kernels import _rust, variants
 
     folder = repository / "build" / "torch-cuda"
@@ -107,7 +111,8 @@ def test_kernels_own_checks(repository):
 
 
 def test_card(tmp_path):
-    """The card and build.toml name the repository. The card lists every function and layer, and has a benchmark."""
+    """The model card and build.toml name the repository. The card lists every function and layer, and
+    contains a benchmark."""
     folder = build(tmp_path, "someone/oxiwarp")
     card = (tmp_path / "README.md").read_text()
     assert card == (tmp_path / "CARD.md").read_text() and card.startswith("---\nlibrary_name: kernels\n")
@@ -123,7 +128,7 @@ def test_card(tmp_path):
     assert sorted(listed) == sorted([*(name for name in names if name not in ("layers", "ops")), *LAYERS])
     assert re.search(r"^\| `rms_norm` \| \d+×\d+ \|", card, re.MULTILINE)
     if sys.version_info < (3, 11):
-        return  # the standard library has no TOML parser
+        return  # this Python's standard library has no TOML parser
     import tomllib
 
     options = tomllib.loads((tmp_path / "build.toml").read_text())
@@ -131,8 +136,8 @@ def test_card(tmp_path):
 
 
 def test_old_layout(repository):
-    """`kernels` before 0.9 loads the folder `oxiwarp` inside of the build, which has the same public
-    names."""
+    """Versions of `kernels` before 0.9 load the folder `oxiwarp` inside the build, which has the same
+    public names."""
     folder = repository / "build" / "torch-cuda"
     spec = importlib.util.spec_from_file_location("old_layout", folder / "oxiwarp" / "__init__.py")
     old = importlib.util.module_from_spec(spec)
@@ -145,7 +150,7 @@ def test_old_layout(repository):
 def test_read_only_package(tmp_path, monkeypatch):
     """If the installed package is read-only, `build` still writes files that can be overwritten.
 
-    If `build` runs again into the same folder, it removes files that it does not write.
+    If `build` runs again into the same folder, it removes files that do not belong to the build.
     """
     package = tmp_path / "oxiwarp"
     shutil.copytree(Path(oxiwarp.__file__).parent, package)
@@ -161,7 +166,7 @@ def test_read_only_package(tmp_path, monkeypatch):
 
 
 def test_namespace(module):
-    """The built repository registers its operators in a different torch namespace than the installed package
+    """The built repository registers its operators in another torch namespace than the installed package
     oxiwarp."""
     namespace = module.__name__
     assert namespace.startswith("_oxiwarp_") and hasattr(getattr(torch.ops, namespace), "rms_norm")
@@ -171,8 +176,8 @@ def test_namespace(module):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(module, name, device):
-    """The repository's functions take `(out, x)` and return `out`, as the functions of kernels-community/activation
-    do."""
+    """The functions of the repository take `(out, x)` and return `out`, like the functions of
+    kernels-community/activation."""
     layer, x = FUNCTIONS[name], random((5, 64), torch.float32, device)
     right = expected(layer, x)
     out = torch.full_like(right, float("nan"))
@@ -181,9 +186,11 @@ def test_functions(module, name, device):
 
 @pytest.mark.parametrize("layer", [*ACTIVATIONS, *GATED])
 def test_layers(module, repository, layer, device):
-    """`kernels.kernelize` replaces a module's `forward` with the `forward` of a layer, which returns the right result.
+    """`kernels.kernelize` replaces a module's `forward` with the `forward` of a layer class. The layer's
+    result is correct.
 
-    A layer class follows the rules of `kernels`: it has no `__init__`, and flags for torch.compile and for gradients.
+    A layer class follows the rules of `kernels`: it has no `__init__`, and it has flags for torch.compile and
+    for gradients.
     """
     cls = getattr(module.layers, layer)
     assert "__init__" not in vars(cls) and cls.can_torch_compile and cls.has_backward
@@ -203,8 +210,8 @@ def test_layers(module, repository, layer, device):
 
 
 def test_norms(module, device):
-    """The layers for the RMSNorms of Llama, Gemma and Qwen3-Next read `weight` and epsilon from the replaced
-    module."""
+    """The layers for the RMSNorms of Llama, Gemma and Qwen3-Next read `weight` and epsilon from the module
+    that they replace."""
     x, gate = random((4, 64), torch.float32, device), random((4, 64), torch.float32, device, seed=1)
     norm = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)
     host = nn.Module()
@@ -217,7 +224,7 @@ def test_norms(module, device):
 
 
 def test_roundings(module, device):
-    """In bfloat16, a layer rounds intermediate results at the same points as the module that it replaces.
+    """In bfloat16, a layer rounds after the same steps as the module that it replaces.
 
     Two layers may have the same formula but different roundings, e.g. NewGELU and FastGELU.
     """
@@ -237,8 +244,10 @@ def test_roundings(module, device):
 @pytest.mark.parametrize("eps", [None, 1e-3, 0.0])
 @pytest.mark.parametrize("name", ["eps", "variance_epsilon"])
 def test_epsilon(module, name, eps, device):
-    """The RMSNorm layer reads epsilon from `eps` or `variance_epsilon`. If epsilon is None, the layer uses torch's
-    default."""
+    """The RMSNorm layer reads epsilon from the attribute `eps` or `variance_epsilon`.
+
+    If epsilon is None, the layer uses torch's default.
+    """
     host, x = nn.Module(), random((4, 64), torch.float32, device) * 1e-3
     host.weight = nn.Parameter(torch.ones(64, device=device))
     setattr(host, name, eps)
@@ -246,7 +255,8 @@ def test_epsilon(module, name, eps, device):
 
 
 def parts(x, how):
-    """Split the last dimension of `x` into two parts: halves, even and odd columns, or copies of the halves."""
+    """Split the last dimension of `x` into two tensors: halves, even and odd columns, or copies of the
+    halves."""
     if how == "interleaved":
         return x[..., ::2], x[..., 1::2]
     first, second = x.chunk(2, -1)
@@ -257,7 +267,8 @@ def parts(x, how):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("leading", [(), (2,), (2, 3)], ids=str)
 def test_apply_rotary(module, monkeypatch, device, how, dtype, leading):
-    """`apply_rotary` computes in float32 and rounds once, with one call of oxiwarp's `rope`, also in place."""
+    """`apply_rotary` computes in float32 and rounds once, with one call of oxiwarp's `rope`. It also works
+    in place."""
     x = random((*leading, 6, 4, 16), dtype, device, seed=1)
     angles = random((6, 1, 8), torch.float32, device, seed=2)
     rotary = sys.modules[module.apply_rotary.__module__]
@@ -294,8 +305,8 @@ def test_apply_rotary_of_each_head(module, device):
 def test_rotary(module, device, unsqueeze_dim):
     """`apply_rotary_transformers` returns the result of transformers' `apply_rotary_pos_emb`.
 
-    `apply_rotary` takes the two halves of each head, as in kernels-community/rotary. Its last argument inverts the
-    rotation.
+    `apply_rotary` takes the two halves of each head as separate arguments, as in kernels-community/rotary.
+    Its last argument inverts the rotation.
     """
     q, k = (
         random((2, 4, 6, 16) if unsqueeze_dim == 1 else (2, 6, 4, 16), torch.float32, device, seed=s) for s in (1, 2)
@@ -316,9 +327,11 @@ def test_rotary(module, device, unsqueeze_dim):
 
 
 def test_rotary_of_a_model(repository, monkeypatch):
-    """A Llama model whose RoPE function comes from the kernel repository gives the logits of the original model."""
+    """A Llama model whose RoPE function comes from the built repository gives the logits of the original
+    model."""
     transformers = pytest.importorskip("transformers")
-    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as turn  # shared by all models
+    # All models share this function.
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as turn
 
     monkeypatch.setattr(turn, "forward", turn.forward)  # restored after the test
     sizes = dict(vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=4)
@@ -342,7 +355,8 @@ def test_local_kernels(repository, monkeypatch):
 
 
 def test_transformers(repository, cuda, tmp_path):
-    """A model that loads RMSNorm from the repository by `KernelConfig` has the original logits (GPU only)."""
+    """On a GPU, a model that loads RMSNorm from the repository by `KernelConfig` gives the original
+    logits."""
     transformers = pytest.importorskip("transformers")
     config = transformers.Qwen3Config(
         vocab_size=64,

@@ -1,4 +1,4 @@
-"""Tests of imports inside the package oxiwarp: a layer imports only lower layers, and files import without cycles.
+"""Tests of imports inside the package oxiwarp. A layer imports only lower layers, and imports have no cycles.
 
 py-bindings/pyproject.toml lists the layers, e.g. `patching` above `ops`. Imports inside functions count too.
 """
@@ -33,17 +33,17 @@ def test_layers(monkeypatch, capsys):
 
 
 def test_cycles(graph):
-    """The only import cycles are those in `CYCLES`. Unlike `test_layers`, this test includes `__init__.py` files."""
+    """The set `CYCLES` contains all import cycles. Unlike `test_layers`, this test also checks
+    `__init__.py` files."""
     cycles = {tuple(sorted(pair)) for pair in imports(graph) if len({*pair}) == 2 and graph.chain_exists(*pair[::-1])}
     assert cycles == CYCLES
 
 
 def test_internals_of_operators_import_none(graph):
-    """A module of ops/ whose name starts with an underscore is internal.
+    """An internal module of ops/ imports no module that defines an operator.
 
-    Such a module imports no module that defines an operator.
-
-    The exception is the module `_modulation_backward`, because it calls operators.
+    A module is internal if its name starts with an underscore. The only exception is the module
+    `_modulation_backward`, because it calls operators.
     """
     for module, other in imports(graph):
         internal = module.startswith("oxiwarp.ops._") and module != "oxiwarp.ops._modulation_backward"

@@ -1,4 +1,4 @@
-"""Tests of the Makefile's rules with `make --dry-run`."""
+"""Tests of the rules in the Makefile with `make --dry-run`."""
 
 import shutil
 import subprocess

@@ -1,4 +1,5 @@
-"""Tests of `scripts/module_lists.py`: module lists are up to date, and a new source file changes one of them."""
+"""Tests of `scripts/module_lists.py`. Lists of modules are up to date, and a new source file changes one
+of the lists."""
 
 import shutil
 import sys

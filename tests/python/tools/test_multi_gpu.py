@@ -1,4 +1,4 @@
-"""Runs scripts/multi_gpu.py on the CPU: small models, two processes with gloo."""
+"""Runs scripts/multi_gpu.py on the CPU, with small models and two processes with the gloo backend."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ CHECKS = ("collectives", "language", "fsdp", "context", "flux")
 
 @pytest.mark.extra
 def test_it_runs_on_the_cpu(tmp_path):
-    """Every check that runs without GPUs passes.
+    """Every check of the script that runs without GPUs passes.
 
     The check `tests`, which runs tests by pytest, is left out, because pytest runs these tests anyway.
     """

@@ -1,5 +1,7 @@
-"""Tests of the benchmark plots with invented measurements: names, colours and marks, and that legends cover
-nothing."""
+"""Tests of the benchmark plots with invented measurements.
+
+They check names, colours and marks, and that legends cover nothing.
+"""
 
 import csv
 import json
@@ -86,17 +88,19 @@ def test_nothing_is_covered(draw, folder):
 
 @pytest.mark.parametrize("draw", [family, overview, curve])
 def test_colours(draw, folder):
-    """Plots use the palette of Okabe and Ito, and grey only for lines that connect points and for baselines."""
+    """Plots use the palette of Okabe and Ito. They use grey only for baselines and for lines that connect
+    points."""
     greys = {"#CCCCCC", "#BFBFBF"}
     found = colors_of(draw(folder)) - greys
     assert found <= set(OKABE_ITO) and len(found) > 2
 
 
 def test_a_family_names_its_bars_and_lines(folder):
-    """The plot of a family of ops has a legend entry for each implementation, and each entry has a different
-    colour and hatch.
+    """The plot of a family of ops has a legend entry for each implementation, with a separate colour and
+    hatch.
 
-    torch's function appears by its name, e.g. `F.cross_entropy`. An `x` marks each baseline that was not measured.
+    torch's function appears under its name, e.g. `F.cross_entropy`. An `x` marks each baseline that was not
+    measured.
     """
     figure = family(folder)
     named = labels_of(figure)
@@ -154,7 +158,8 @@ def test_the_curve_is_the_share_of_copy_by_family(folder):
 
 
 def test_redraw(folder, monkeypatch, capsys, tmp_path):
-    """`redraw.py` draws all plots from the files of a run. Reading and writing results does not change them."""
+    """`redraw.py` draws all plots from the files of a run. Writing and reading the results does not change
+    them."""
     monkeypatch.setattr(sys, "argv", ["redraw.py", str(folder), "--out", str(tmp_path / "new")])
     assert redraw.main() == 0
     drawn = {path.name for path in (tmp_path / "new").iterdir()}

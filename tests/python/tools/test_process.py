@@ -1,4 +1,5 @@
-"""Tests of oxiwarp in a process: import, type stubs, exported symbols, command line, fork and threads."""
+"""Tests of oxiwarp as a process sees it: import, type stubs, exported symbols, command line, fork and
+threads."""
 
 import ctypes
 import importlib.util
@@ -42,7 +43,8 @@ def test_import_is_lean():
 def test_stubs(tmp_path):
     """The type stub `_native.pyi` matches the native module `_native`.
 
-    mypy checks a copy of both files in another folder. In the package's folder, it would also analyse torch.
+    mypy checks copies of these two files in another folder. In the package's folder, it would also analyse
+    torch.
     """
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed")
@@ -55,11 +57,10 @@ def test_stubs(tmp_path):
 
 
 def test_no_symbols_of_the_driver():
-    """The native library defines functions with the names of CUDA driver functions.
+    """The native library must not export functions with the names of CUDA driver functions.
 
-    The library must not export these functions.
-
-    If the library exported them, other libraries in the process could call them instead of the driver's functions.
+    The library defines such functions. If it exported them, other libraries in the process could call them
+    instead of the driver's functions.
     """
     library = ctypes.CDLL(_native.__file__)
     assert hasattr(library, "PyInit__native")
@@ -110,7 +111,8 @@ def test_info():
 
 
 def test_doctor():
-    """`python -m oxiwarp doctor` prints "ok" for working parts. Without a GPU, it prints a remedy and exits with 1."""
+    """`python -m oxiwarp doctor` prints "ok" for components that work. Without a GPU, it prints a remedy
+    and exits with 1."""
     done = python("-m", "oxiwarp", "doctor")
     assert "ok    CPU executor" in done.stdout and not done.stderr, done.stdout + done.stderr
     assert done.returncode == (0 if torch.cuda.is_available() else 1), done.stdout
@@ -130,11 +132,12 @@ def test_demo(tmp_path):
 
 
 def test_demo_without_matplotlib(monkeypatch, capsys):
-    """Without matplotlib, `python -m oxiwarp demo` succeeds, and prints one line that no picture is written."""
+    """Without matplotlib, `python -m oxiwarp demo` succeeds, and prints a line which says that it writes
+    no picture."""
     pytest.importorskip("diffusers")
     from oxiwarp.__main__ import main
 
-    # Another test of this process may have imported it.
+    # Another test in this process may have imported matplotlib.
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
 
@@ -162,7 +165,7 @@ def test_demo_arguments(arguments, capsys):
 
 
 def test_demo_can_fail():
-    """The demo fails if the relative error is 1e-2, or if there is a NaN. It accepts a relative error of 1e-4."""
+    """The demo fails for a relative error of 1e-2, and for NaN. It accepts a relative error of 1e-4."""
     from oxiwarp.cli.demo import Job, Outcome
 
     stock = random((1, 8, 4), torch.float32, "cpu")
@@ -175,9 +178,10 @@ def test_demo_can_fail():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_fork_after_use():
-    """After a fork, the child process computes the same result as the parent.
+    """After a fork, the child process computes the same result as the parent process.
 
-    The worker threads of the CPU executor do not exist in the child, so the child runs on one thread.
+    The worker threads of the CPU executor do not exist in the child process, so the child process uses only
+    one thread.
     """
     x, weight = random((300, 640), torch.float32, "cpu"), make_weight("same", 640, torch.float32, "cpu")
     expected = oxiwarp.rms_norm(x, weight)
@@ -199,7 +203,7 @@ def test_fork_after_use():
 
 
 def test_threads(device):
-    """If eight threads call `rms_norm` at the same time, each gets the result of its own input."""
+    """If eight threads call `rms_norm` at the same time, each thread gets the result of its own input."""
     inputs = [random((64, 320), torch.bfloat16, device, seed=seed) for seed in range(8)]
     expected = [oxiwarp.rms_norm(x) for x in inputs]
     wrong = []

@@ -1,7 +1,7 @@
-"""Tests that the Python blocks of README.md run, on a GPU or else on the CPU executor.
+"""Tests that the Python blocks of README.md run on a GPU, or on the CPU executor if there is no GPU.
 
-The blocks run in order and share their variables. Some blocks cannot run in a test, for example because they download a
-model. Such a block has `<!-- not run: <reason> -->` on the line before it.
+The blocks run in order and share their variables. Some blocks cannot run in a test, for example because they
+download a model. Such a block has `<!-- not run: <reason> -->` on the line before it.
 """
 
 import re
@@ -32,7 +32,8 @@ def run_blocks(page: Path) -> int:
         code = block["code"]
         if not torch.cuda.is_available():
             code = re.sub(r"(['\"])cuda(:\d+)?\1", '"cpu"', code).replace(".cuda()", "")
-        # Empty lines before the block give its code the line numbers of the page, for tracebacks.
+        # Add empty lines before the block, so that its line numbers in tracebacks equal the line numbers of
+        # the page.
         line = text.count("\n", 0, block.start("code"))
         exec(compile("\n" * line + code, str(page), "exec"), names)
         ran += 1
@@ -45,7 +46,9 @@ def test_python_blocks_run(readme, monkeypatch, tmp_path):
 
 
 def test_every_python_block_is_found(readme):
-    """The regex `BLOCK` matches every Python block of the README. A block that the regex does not match would not be
-    tested."""
+    """The regex `BLOCK` matches every Python block of the README.
+
+    A block that the regex does not match would not be tested.
+    """
     fences = re.findall(r"^\s*```+\s*(?:python|py)\w*.*$", readme, re.MULTILINE | re.IGNORECASE)
     assert len(fences) == len(BLOCK.findall(readme)), fences

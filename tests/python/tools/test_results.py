@@ -20,10 +20,7 @@ def files():
 
 
 def citations():
-    """Return the results files that pages and sources cite.
-
-    The value of the dictionary is one file that cites them.
-    """
+    """Map each results file that pages or source files cite to one file that cites it."""
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     found = {}
     for name in tracked.splitlines():
@@ -42,7 +39,7 @@ def test_cited_files_exist():
 def test_files_are_cited():
     """Every plot, and every file of benches/results/decisions, is cited by a page or a source file.
 
-    The other results files are listed in a table, which `test_tables_list_the_files` checks.
+    All other results files are listed in a table, and `test_tables_list_the_files` checks this table.
     """
     cited = citations()
     for name in files():
@@ -60,9 +57,10 @@ def test_tables_list_the_files():
 
 
 def test_comments_name_files_that_exist():
-    """If a source of cuda-std, kernels-gpu or host names a `.csv` or `.txt` file, this results file exists.
+    """If a source file of cuda-std, kernels-gpu or host names a `.csv` or `.txt` file, this results file
+    exists.
 
-    The crates do not read or write such files, so the name can only be a citation.
+    These crates do not read or write such files, so the name can only be a citation.
     """
     names = {name.rpartition("/")[2] for name in files()}
     for crate in ("cuda-std", "kernels-gpu", "host"):

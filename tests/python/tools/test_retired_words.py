@@ -1,6 +1,7 @@
-"""Tests of names in the Rust crates. A retired word is an old name for which the project now has a standard term.
+"""Tests of names in the Rust crates. A retired word is an old name for which the project now has a standard
+term.
 
-No identifier or file name contains a retired word, and no type name is defined twice in a crate.
+No identifier or file name contains a retired word. No type name is defined twice in a crate.
 """
 
 import re
@@ -11,7 +12,7 @@ from checkout import ROOT
 from retired_words import RETIRED
 
 PART = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
-# The check skips comments, strings and characters.
+# The check skips comments, strings and character literals.
 NO_CODE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^\\'\n])'", re.S)
 # The check for retired words skips the names of test functions, because these names are sentences.
 TEST = re.compile(r"#\[test\]\s*(?:#\[[^\]]*\]\s*)*fn \w+")
@@ -30,8 +31,10 @@ def words(text: str) -> list[str]:
 
 
 def test_the_check_finds_them():
-    """`words` finds retired words (old names for standard terms) only in identifiers. It ignores comments, strings,
-    names of tests, and standard functions such as `fold`."""
+    """`words` finds retired words (old names for standard terms) only in identifiers.
+
+    It ignores comments, strings, names of tests, and standard functions such as `fold`.
+    """
     assert words(
         'fn held_rows() {} // forget\nlet Quad { octets } = 1; x.iter().fold(0); mem::forget(x); "a turn"'
     ) == [
@@ -76,7 +79,7 @@ def test_no_type_is_defined_twice(crate):
         pytest.skip("no sources")
     defined: dict[str, list[str]] = {}
     for path in sorted(folder.rglob("*.rs")):
-        if "/arch/" in path.as_posix():  # each build compiles one of the two backends
+        if "/arch/" in path.as_posix():  # each build compiles only one of the two backends
             continue
         for name in TYPE.findall(path.read_text()):
             defined.setdefault(name, []).append(str(path.relative_to(ROOT)))

@@ -1,4 +1,5 @@
-"""Tests of the dependencies inside each Rust crate. Folders have no cycle, and files have only one permitted cycle."""
+"""Tests of dependencies inside each Rust crate. There is no cycle of folders, and only one permitted cycle
+of files."""
 
 import importlib.util
 
@@ -8,8 +9,8 @@ from checkout import ROOT
 SCRIPT = ROOT / "scripts" / "rust_modules.py"
 pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="the bundle has no Rust sources")
 
-# The only permitted cycle: the files of the CPU executor's scheduler. Their module documentation gives the
-# reason.
+# The files of the only permitted cycle, the scheduler of the CPU executor. Their module documentation gives
+# the reason for the cycle.
 SCHEDULER = [f"cpu/{name}.rs" for name in ("block", "copies", "matrix", "race", "warp")]
 
 
@@ -41,10 +42,11 @@ def test_the_root_of_the_kernels_has_one_file():
 
 @pytest.fixture
 def crate(tmp_path):
-    """Return a function that writes a small Rust crate into a folder and returns the dependencies of its files.
+    """Return a function that writes a small Rust crate into a folder and returns the dependencies of its
+    files.
 
-    In this crate, folder `high` uses folder `low` in every form that the script recognises. A keyword argument replaces
-    the content of a file.
+    In this crate, folder `high` uses folder `low` with every kind of path that the script recognises. A
+    keyword argument replaces the content of a file.
     """
 
     def write(**changed):
@@ -95,9 +97,9 @@ def test_a_cycle_is_found(crate, text, is_cycle):
 
 
 def test_a_file_for_each_backend(tmp_path):
-    """In a file of one cuda-std backend, `crate::arch` means this backend.
+    """In a source file of one cuda-std backend, `crate::arch` means this backend.
 
-    In all other files, `crate::arch` means both backends.
+    In all other files, `crate::arch` means the two backends.
     """
     for path, text in {
         "lib.rs": '#[cfg_attr(a, path = "arch/a/mod.rs")]\n#[cfg_attr(b, path = "arch/b/mod.rs")]\nmod arch;\nmod c;\n',

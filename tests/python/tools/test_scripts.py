@@ -1,4 +1,5 @@
-"""Tests of `run.sh`, which runs the tests and benchmarks of a bundle (compiled programs and wheels for a GPU machine).
+"""Tests of `run.sh`, which runs the tests and benchmarks of a bundle (compiled programs and wheels for a GPU
+machine).
 
 The tests check steps, exit codes and log files. A fake Python prints its arguments, and a fake
 compute-sanitizer reports faults.
@@ -34,8 +35,10 @@ def bundle(tmp_path):
 
 
 def run(bundle: Path, *arguments: str) -> subprocess.CompletedProcess:
-    """Run `run.sh` from the bundle's parent folder. `CDPATH` is set, so that `cd` prints a path. This output must not
-    disturb `run.sh`."""
+    """Run `run.sh` from the parent folder of the bundle.
+
+    `CDPATH` is set, so that `cd` prints a path. This output must not disturb `run.sh`.
+    """
     temporary = bundle.parent / "temporary"
     temporary.mkdir(exist_ok=True)
     names = {"PYTHON": str(bundle / "python"), "OUT": "the results", "CDPATH": ".", "TMPDIR": str(temporary)}
@@ -113,8 +116,10 @@ def test_sanitize(bundle, sanitizer):
     ],
 )
 def test_steps(bundle, step, program):
-    """A step of `run.sh` passes its options and the commit to a program, logs the program's output, and fails
-    if it fails."""
+    """A step of `run.sh` passes its options and the commit to a program, and logs the output of the program.
+
+    If the program fails, the step fails.
+    """
     out = bundle.parent / "the results"
     ran = run(bundle, step, "--model", "flux")
     said = f"commit 0123abc: {program.format(bundle=bundle, out=out)}\n"

@@ -1,4 +1,5 @@
-"""Tests of the agent skill: front matter, links, code, and generated pages."""
+"""Tests of the agent skill (instructions for coding agents): front matter, links, code, and generated
+pages."""
 
 import importlib
 import re
@@ -22,14 +23,16 @@ def script(name):
 
 
 def test_sources_are_fresh():
-    """The source code on the pages is up to date. If this test fails, run `python scripts/skill.py`."""
+    """The source code on the pages of the skill is up to date. If this test fails, run `python
+    scripts/skill.py`."""
     for name, parts in script("skill").PAGES.items():
         text = (ROOT / name).read_text()
         assert script("generated").fill(text, "skill", parts) == text, f"{name} is stale"
 
 
 def test_copies_are_fresh():
-    """The references are copies of pages in docs. If this test fails, run `python scripts/skill.py`."""
+    """The references in the skill are copies of pages in docs. If this test fails, run `python
+    scripts/skill.py`."""
     made = script("skill")
     for page, name in made.COPIES.items():
         assert (SKILL / "references" / name).read_text() == made.copied(page), f"{name} is stale"
@@ -45,7 +48,8 @@ def test_front_matter():
 
 @pytest.mark.parametrize("page", sorted(SKILL.rglob("*.md")), ids=lambda page: page.name)
 def test_links(page):
-    """Links lead to files of the skill, or to the repository by URL: the skill is installed without the repository."""
+    """Links lead to files of the skill, or by URL to the repository. The skill is installed without the
+    repository."""
     text = page.read_text()
     for target, heading in LINK.findall(text):
         path = (page.parent / target).resolve()

@@ -1,4 +1,8 @@
-"""Tests of the scripts that count the chains which `patch` computes in models of diffusers and transformers."""
+"""Tests of the scripts that count the chains in models of diffusers and transformers, and how many `patch`
+computes.
+
+A chain is a sequence of operations that one kernel can replace, such as a norm with a modulation.
+"""
 
 import ast
 import importlib.util
@@ -15,7 +19,7 @@ from test_docs import DOCS, script
 pytestmark = pytest.mark.skipif(not DOCS, reason="no docs beside these tests, as in a bundle")
 
 SAMPLE = 2
-"""Number of models per library that the test calls again."""
+"""Number of models per library that the test runs again."""
 CHAINS = {
     "x = residual + gate * y": ["gate"],
     "x = residual + y * self.gate_msa.unsqueeze(1)": ["gate"],
@@ -54,7 +58,8 @@ CHAINS = {
     "x = compute_rope_table(x)": [],
     "x = self.property_of(x)": [],
 }
-"""Statements of a method, and the kinds of chains in them."""
+"""Maps statements of a method to the kinds of chains in them. A chain is a sequence of operations that a
+kernel can replace."""
 MODEL = """
 import torch
 from torch import nn
@@ -113,7 +118,8 @@ STATES = {
 
 @pytest.mark.parametrize("statements", CHAINS)
 def test_loose_chains(statements, tmp_path):
-    """The rules find the chains of a method by names."""
+    """The rules find the chains of a method. They recognise the operations of a chain by the names of
+    variables and functions."""
     path = tmp_path / "model.py"
     path.write_text("class Block:\n    def forward(self, x):\n" + textwrap.indent(statements, " " * 8))
     found = script("loose_chains").loose_in(str(path), path.name, 2)
@@ -121,22 +127,30 @@ def test_loose_chains(statements, tmp_path):
 
 
 def test_rotations_are_counted_once(tmp_path):
-    """The parts of a rotation are no chains: only its call is one."""
+    """The operations inside a rotary function are not counted as chains. Only the call of the function is
+    counted."""
     path = tmp_path / "model.py"
     path.write_text("def apply_rotary(x, cos, sin):\n    return x * cos + rotate_half(x) * sin\n")
     assert not script("loose_chains").loose_in(str(path), path.name, 1)
 
 
 def test_rules_do_not_use_patch():
-    """The rules that find chains import nothing of oxiwarp. Otherwise `patch` would find all chains by definition."""
+    """The rules that find chains (operations that a kernel can replace) do not import oxiwarp.
+
+    If they used the code of `patch`, they could not find a chain that `patch` misses.
+    """
     tree = ast.parse((ROOT / "scripts/loose_chains.py").read_text())
     imports = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     assert imports and not any("oxiwarp" in text or "chain_coverage" in text for text in imports)
 
 
 def test_states(tmp_path, monkeypatch):
-    """Each chain of a model gets the state that it has: a kernel ran, it did not, the method is left, or is missed."""
-    path = tmp_path / "diffusers" / "states.py"  # the script looks at files in folders of this name
+    """Each chain (operations that a kernel can replace) gets its state.
+
+    The state says that a kernel ran, that the original code ran, that `patch` left the method, or that
+    `patch` missed the chain.
+    """
+    path = tmp_path / "diffusers" / "states.py"  # the script reads only files in folders with this name
     path.parent.mkdir()
     path.write_text(MODEL)
     spec = importlib.util.spec_from_file_location("states_of_chains", path)
@@ -151,7 +165,7 @@ def test_states(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("factor", "right"), [(1.0, True), (1.00001, True), (1.001, False)])
 def test_wrong_outputs(factor, right):
-    """An output whose difference is larger than rounding does not agree."""
+    """If the difference of two outputs is larger than a rounding error, the outputs do not agree."""
     x = torch.randn(100)
     model = {"float32": {"difference": script("chain_coverage").difference([x * factor], [x])}}
     assert script("supported_models").agrees(model, "float32") == right
@@ -159,7 +173,8 @@ def test_wrong_outputs(factor, right):
 
 
 def test_versions():
-    """The report about a class has its fusion, or the chains that `patch` rewrites."""
+    """The report about a class names its fusion (replaced method), or the operations that `patch`
+    rewrites."""
     from diffusers.models.transformers.transformer_ltx import LTXVideoTransformerBlock
 
     covers, made = script("chain_coverage").Covers(), script("versions")
@@ -171,7 +186,7 @@ def test_versions():
 
 
 def test_page_is_fresh():
-    """The page equals its data. If this test fails, run `python scripts/supported_models.py --page`."""
+    """The page equals its data file. If this test fails, run `python scripts/supported_models.py --page`."""
     made = script("supported_models")
     text = (ROOT / made.PAGE).read_text()
     assert script("generated").fill(text, "supported_models", made.parts()) == text, f"{made.PAGE} is stale"
@@ -179,7 +194,8 @@ def test_page_is_fresh():
 
 @pytest.mark.parametrize("library", ["diffusers", "transformers"])
 def test_sample(library):
-    """Models that are called again give the data of the page. If not, run `python scripts/supported_models.py`."""
+    """If some models run again, they give the data of the page. If this test fails, run `python
+    scripts/supported_models.py`."""
     made = script("supported_models")
     data = made.load()
     installed = made.versions()
@@ -199,5 +215,6 @@ def test_sample(library):
 
 
 def chains(made, data, name, dtype):
-    """Return the outcomes of the chains of a model, by their file, kind, line, owner and source."""
+    """Return the states of the chains in a model. A key consists of the chain's file, kind, line, owner
+    and source code."""
     return {tuple(data["chains"][at]): list(found) for at, found in made.outcomes_of(data, name, dtype).items()}

@@ -1,4 +1,5 @@
-"""Tests of `python -m oxiwarp warmup`: on a GPU, and with a stub of the native module on machines without one."""
+"""Tests of `python -m oxiwarp warmup` on a GPU. On a machine without a GPU, a stub replaces the native
+module."""
 
 import threading
 
@@ -13,7 +14,8 @@ from oxiwarp.cli import warmup
 
 @pytest.fixture
 def two_gpus(monkeypatch):
-    """Two GPUs that can launch the kernels of sm_80, and a list that records the kernels that were loaded."""
+    """Simulate two GPUs that can launch the kernels of sm_80. Return a list that records the loaded
+    kernels."""
     loaded, lock = [], threading.Lock()
     names = sorted({entry for kernel in kernel_info() if kernel["arch"] == "sm_80" for entry in kernel["entries"]})
 
@@ -50,7 +52,7 @@ def test_one_operator(two_gpus, capsys):
 
 
 def test_failures(two_gpus, monkeypatch, capsys):
-    """If one kernel or one GPU fails, all other kernels and GPUs are still loaded. The exit code is 1."""
+    """If one kernel or one GPU fails, all other kernels and GPUs are still processed. The exit code is 1."""
     names, loaded = two_gpus
     prepare = _native.prepare_kernel
 
@@ -68,8 +70,7 @@ def test_failures(two_gpus, monkeypatch, capsys):
 
 
 def test_nothing_to_do(two_gpus, monkeypatch, capsys):
-    """Without a GPU, without a driver, or without the driver's cache, the error message names the missing
-    part."""
+    """If the GPU, the driver or the driver's cache is missing, the error message says which one."""
 
     def no_driver():
         raise RuntimeError("no CUDA driver")
@@ -86,7 +87,7 @@ def test_nothing_to_do(two_gpus, monkeypatch, capsys):
 def test_on_a_gpu(cuda):
     """`warmup` compiles the kernels of an operator into the driver's cache.
 
-    They can be launched afterwards.
+    The kernels can be launched afterwards.
     """
     index = cuda.index or 0
     with pytest.raises(RuntimeError, match=r"there is no kernel softmaxx"):

@@ -1,4 +1,4 @@
-//! Thread-block cluster operations on the CPU executor, where a cluster has one block.
+//! Operations of thread-block clusters on the CPU executor. On the executor, a cluster always has one block.
 use super::memory::shared_base;
 use super::sync::sync_threads;
 use crate::cpu::note;

@@ -1,7 +1,7 @@
 //! Conversions between f32 and the 16-bit floats, and arithmetic on pairs of 16-bit floats.
 use half::f16;
 
-/// Bits of the NaN that `cvt.rn` returns for f16 and for bf16.
+/// Bits of the NaN that the PTX instruction `cvt.rn` returns for f16 and for bf16.
 pub const NAN_16: u16 = 0x7FFF;
 
 #[inline]
@@ -17,9 +17,9 @@ pub fn f16_to_f32(bits: u16) -> f32 {
 /// Converts f32 to bf16, rounding to nearest even. The code adds a number to the bits of the f32 value and
 /// then drops the low 16 bits.
 ///
-/// If the upper 16 bits are an even number, the addend is 0x7FFF, just below half a bf16 ulp. If the upper 16
-/// bits are an odd number, the addend is 0x8000, exactly half an ulp. A carry into the upper 16 bits rounds
-/// the result up.
+/// If the upper 16 bits are an even number, the code adds 0x7FFF, which is just below half a bf16 ulp. If the
+/// upper 16 bits are an odd number, the code adds 0x8000, which is exactly half an ulp. A carry into the
+/// upper 16 bits rounds the result up.
 #[inline]
 pub fn f32_to_bf16(x: f32) -> u16 {
     let bits = x.to_bits();
@@ -67,5 +67,5 @@ pub fn bf16x2_to_f32x2(bits: u32) -> [f32; 2] {
     [bf16_to_f32(bits as u16), bf16_to_f32((bits >> 16) as u16)]
 }
 
-/// Emulate `max.f16x2` and `max.bf16x2`.
+/// Emulate the PTX instructions `max.f16x2` and `max.bf16x2`.
 pub(crate) use crate::base::halves::{max_halves as max_f16x2, max_halves as max_bf16x2};

@@ -1,5 +1,5 @@
-//! Copies to shared memory, and L2 prefetches, on the CPU executor. This file implements the functions of
-//! `arch/ptx/copy.rs`.
+//! Copies to shared memory, and L2 prefetches, on the CPU executor. The functions have the same names as the
+//! PTX versions in `arch/ptx/copy.rs`.
 use super::memory::check_aligned;
 use crate::cpu::copies;
 
@@ -13,11 +13,11 @@ pub unsafe fn copy_async(to: usize, from: *const u8) {
 }
 
 /// # Safety
-/// `to` is the offset of 16 bytes in the launch's shared memory, and a multiple of 16. If `wanted`, `from`
-/// points to 16 readable bytes that are aligned to 16 bytes. Otherwise `from` is not read.
+/// `to` is the offset of 16 bytes in the launch's shared memory, and a multiple of 16. If `wanted` is true,
+/// `from` points to 16 readable bytes that are aligned to 16 bytes. Otherwise `from` is not read.
 pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
     if wanted {
-        // SAFETY: the caller passes 16 readable, aligned bytes at `from` if `wanted`.
+        // SAFETY: if `wanted` is true, the caller passes 16 readable, aligned bytes at `from`.
         unsafe { copy_async(to as usize, from) }
     } else {
         copies::begin(to as usize, [0; 16]);
@@ -25,7 +25,7 @@ pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
 }
 
 /// Reads the range at `from`, so that an invalid prefetch causes a segmentation fault or a sanitizer report.
-/// Does not prefetch, because the CPU executor emulates no L2 cache.
+/// The function prefetches nothing, because the CPU executor emulates no L2 cache.
 ///
 /// # Safety
 /// The whole range is readable memory. `from` and `bytes` are multiples of 16.
@@ -33,7 +33,8 @@ pub unsafe fn prefetch(from: *const u8, bytes: u32) {
     check_aligned(from.addr(), 16);
     check_aligned(from.addr() + bytes as usize, 16);
     for at in (0..bytes as usize).step_by(16) {
-        // SAFETY: the caller passes `bytes` readable bytes, and the loop keeps `at` below `bytes`.
+        // SAFETY: the caller passes `bytes` readable bytes, and the loop ensures that `at` is less than
+        // `bytes`.
         unsafe { from.add(at).read_volatile() };
     }
 }
@@ -42,7 +43,7 @@ pub fn copy_wait() {
     copies::wait();
 }
 
-/// Returns the offset itself, because the CPU executor addresses shared memory by offset.
+/// Returns `offset` unchanged. On the CPU executor, an address in shared memory is an offset.
 #[inline(always)]
 pub fn shared_window(offset: u32) -> u32 {
     offset

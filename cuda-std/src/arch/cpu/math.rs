@@ -12,67 +12,68 @@ pub fn sqrt(x: f32) -> f32 {
     x.sqrt()
 }
 
-/// `rsqrt.approx.f32`: relative error at most 2^-22.9.
+/// Emulates `rsqrt.approx.f32`, whose relative error is at most 2^-22.9.
 #[inline]
 pub fn rsqrt(x: f32) -> f32 {
     (1.0 / f64::from(x).sqrt()) as f32
 }
 
-/// `rcp.approx.f32`: at most 1 ulp.
+/// Emulates `rcp.approx.f32`, whose error is at most 1 ulp.
 #[inline]
 pub fn rcp(x: f32) -> f32 {
     1.0 / x
 }
 
-/// `ex2.approx.f32`: at most 2 ulp.
+/// Emulates `ex2.approx.f32`, whose error is at most 2 ulp.
 #[inline]
 pub fn ex2(x: f32) -> f32 {
     libm::exp2(f64::from(x)) as f32
 }
 
-/// `lg2.approx.f32`. For arguments between 0.5 and 2, the absolute error is at most 2^-22. For other
-/// arguments, the relative error is at most 2^-22.
+/// Emulates `lg2.approx.f32`. For arguments between 0.5 and 2, the absolute error of the instruction is at
+/// most 2^-22. For other arguments, the relative error is at most 2^-22.
 #[inline]
 pub fn lg2(x: f32) -> f32 {
     libm::log2(f64::from(x)) as f32
 }
 
-/// `tanh.approx.f32`: relative error at most 2^-11.
+/// Emulates `tanh.approx.f32`, whose relative error is at most 2^-11.
 #[inline]
 pub fn tanh(x: f32) -> f32 {
     libm::tanh(f64::from(x)) as f32
 }
 
-/// Replaces a subnormal number by a zero of the same sign, as `.ftz` does for operands and results.
+/// Replaces a subnormal number by a zero of the same sign. PTX instructions with `.ftz` do this with their
+/// operands and results.
 fn flush(x: f32) -> f32 {
     if x.is_subnormal() { 0.0_f32.copysign(x) } else { x }
 }
 
-/// `ex2.approx.ftz.f32`: at most 2 ulp.
+/// Emulates `ex2.approx.ftz.f32`, whose error is at most 2 ulp.
 #[inline]
 pub fn ex2_ftz(x: f32) -> f32 {
     flush(ex2(flush(x)))
 }
 
-/// `rcp.approx.ftz.f32`: at most 1 ulp.
+/// Emulates `rcp.approx.ftz.f32`, whose error is at most 1 ulp.
 #[inline]
 pub fn rcp_ftz(x: f32) -> f32 {
     flush(rcp(flush(x)))
 }
 
-/// `fma.rn.sat.f32`: clamps the result to 0 to 1 and returns 0 for a NaN.
+/// Emulates `fma.rn.sat.f32`, which clamps the result to the range from 0 to 1 and returns 0 for a NaN.
 #[inline]
 pub fn fma_sat(a: f32, b: f32, c: f32) -> f32 {
     let value = fma(a, b, c);
     if value.is_nan() { 0.0 } else { value.clamp(0.0, 1.0) }
 }
 
-/// `fma.rm.f32`: rounds towards negative infinity.
+/// Emulates `fma.rm.f32`, which rounds towards negative infinity.
 #[inline]
 pub fn fma_rm(a: f32, b: f32, c: f32) -> f32 {
     // The product of two f32 values is exact in f64, but adding `c` in f64 may round. `lost` is the exact sum
-    // minus the rounded f64 sum. If `nearest`, the sum in f32, equals the f64 sum, then `nearest` is above
-    // the exact sum only if `lost` is negative.
+    // minus the rounded f64 sum. `nearest` is the f64 sum rounded to f32. If `nearest` equals the f64 sum,
+    // `nearest` is above the exact sum only if `lost` is negative.
     let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
     let sum = product + c;
     let lost = (product - (sum - (sum - product))) + (c - (sum - product));

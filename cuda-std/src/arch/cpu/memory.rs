@@ -1,4 +1,4 @@
-//! Loads, stores and bounds checks of shared memory on the CPU executor.
+//! Loads and stores of global memory, and bounds checks of shared memory, on the CPU executor.
 use crate::base::cache::{LINE, Load, Store};
 use crate::cpu::{FaultKind, with};
 
@@ -22,7 +22,8 @@ pub fn check_shared(offset: usize, bytes: usize) {
     });
 }
 
-/// Raises a fault for a misaligned access, as the GPU does. Most host CPUs accept such an access.
+/// Raises a fault if an access is misaligned. A GPU also reports a fault, but most host CPUs accept such an
+/// access.
 #[inline]
 pub(super) fn check_aligned(address: usize, bytes: usize) {
     if !address.is_multiple_of(bytes) {
@@ -33,7 +34,7 @@ pub(super) fn check_aligned(address: usize, bytes: usize) {
 macro_rules! accesses {
     ($($load:ident, $store:ident: $bits:ty;)*) => { $(
         /// # Safety
-        /// `ptr` is valid for a read of the type's size.
+        /// `ptr` is valid for a read of a value of the function's type.
         #[inline]
         pub unsafe fn $load(ptr: *const u8, _: Load) -> $bits {
             check_aligned(ptr.addr(), size_of::<$bits>());
@@ -42,7 +43,7 @@ macro_rules! accesses {
         }
 
         /// # Safety
-        /// `ptr` is valid for a write of the type's size.
+        /// `ptr` is valid for a write of a value of the function's type.
         #[inline]
         pub unsafe fn $store(ptr: *mut u8, value: $bits, _: Store) {
             check_aligned(ptr.addr(), size_of::<$bits>());
@@ -59,8 +60,8 @@ accesses! {
     load_u16, store_u16: u16;
 }
 
-/// Reads the first and the last byte of the cache line at `ptr`, so that an address sanitizer reports an
-/// invalid `ptr`.
+/// Reads the first and the last byte of the cache line at `ptr`. If `ptr` is invalid, an address sanitizer
+/// then reports the read.
 ///
 /// # Safety
 /// `ptr` is the start of a cache line of readable memory.

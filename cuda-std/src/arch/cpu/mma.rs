@@ -1,5 +1,5 @@
-//! Matrix multiplication of a warp on the CPU executor. This file implements the functions of
-//! `arch/ptx/mma.rs`.
+//! Matrix multiplication by a warp on the CPU executor. The functions have the same names as the PTX versions
+//! in `arch/ptx/mma.rs`.
 use half::{bf16, f16};
 
 use super::memory::shared_base;
@@ -8,7 +8,8 @@ use crate::cpu::{Fragments, Operation, exchange, multiply, note};
 
 macro_rules! products {
     ($($name:ident: $t:ty;)*) => { $(
-        /// Emulates `mma.sync.m16n8k16`. Not inlined, because a kernel contains hundreds of calls.
+        /// Emulates `mma.sync.m16n8k16`. The function is not inlined, because a kernel contains hundreds of
+        /// calls.
         #[inline(never)]
         pub fn $name(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
             multiply(Fragments { a, b, c, widen: |bits| <$t>::from_bits(bits).to_f32() })
@@ -20,15 +21,15 @@ products! {
     mma_bf16: bf16;
 }
 
-/// Returns the 16-bit element `element` of one matrix row. Lane `lane` passed the shared-memory offset of
-/// this row as `address`.
+/// Returns element `element` (16 bits) of one matrix row. `lane` is the lane that passes the address of this
+/// row. `address` is the shared-memory offset that the calling lane passes for its own row.
 ///
 /// # Safety
 /// The requirements of [`load_matrices`] apply to every lane.
 #[inline(always)]
 unsafe fn element(address: u32, lane: u32, element: u32) -> u32 {
     let row = exchange(Operation::ShuffleIdx, u32::MAX, address, lane);
-    // SAFETY: `Shared::window` checked the bounds of `row` in lane `lane`. `element` is below 8.
+    // SAFETY: `Shared::window` checked the bounds of `row` in lane `lane`. `element` is less than 8.
     u32::from(unsafe { shared_base().add(row as usize).cast::<u16>().add(element as usize).read() })
 }
 

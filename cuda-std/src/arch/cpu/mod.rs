@@ -1,4 +1,5 @@
-//! The CPU executor's implementation of [`arch`](crate::arch), with the function names of `arch/ptx`.
+//! The CPU executor's implementation of [`arch`](crate::arch). Its functions have the same names as the PTX
+//! versions in `arch/ptx`.
 //!
 //! IEEE operations (`fma`, `sqrt`, the conversions) return the same bits as the GPU. For functions that are
 //! approximate on the GPU, the executor returns the correctly rounded result. The GPU's result differs from

@@ -1,4 +1,4 @@
-//! Thread-block clusters, from sm_90 on. On older GPUs a cluster has one block.
+//! Operations of thread-block clusters, from sm_90 on. On older GPUs, a cluster has one block.
 use core::arch::asm;
 
 unsafe extern "C" {
@@ -13,8 +13,8 @@ const CLUSTERS: bool = cfg!(target_feature = "sm_90");
 #[inline(always)]
 pub fn cluster_bounds<const BLOCKS: u32>() {
     if CLUSTERS {
-        // SAFETY: the assembly is only a comment. `cuda_builder` converts the comment into directives of the
-        // kernel's PTX entry.
+        // SAFETY: the assembly is only a comment. The crate `cuda_builder` converts the comment into
+        // directives of the kernel's PTX entry.
         unsafe {
             asm!("//@entry .explicitcluster .reqnctapercluster {}, 1, 1", const BLOCKS, options(nomem, nostack))
         };
@@ -48,12 +48,12 @@ pub fn cluster_arrive() {
 #[inline(always)]
 pub fn cluster_wait() {
     if CLUSTERS {
-        // SAFETY: the kernel has executed the matching `cluster_arrive` in every thread.
+        // SAFETY: every thread has executed the matching `cluster_arrive`.
         unsafe { wait() };
     }
 }
 
-/// Initializes the mbarrier at `barrier` and makes it expect `bytes` bytes.
+/// Initializes the mbarrier at `barrier` and sets the number of bytes that it expects to `bytes`.
 ///
 /// # Safety
 /// `barrier` is an uninitialized 64-bit word of this block's shared memory. A cluster barrier follows before
@@ -75,8 +75,8 @@ pub unsafe fn cluster_expect(barrier: *mut u64, bytes: u32) {
     }
 }
 
-/// Writes `value` to the shared memory of block `rank`, at the offset that `to` has in this block. The
-/// mbarrier of block `rank` then counts 8 more bytes.
+/// Writes `value` to the shared memory of block `rank` of the cluster. The address in that block has the same
+/// offset as `to` in this block. The mbarrier of block `rank` then counts 8 more bytes.
 ///
 /// # Safety
 /// `to` and `barrier` are words of this block's shared memory. Block `rank` of the cluster has the same

@@ -4,7 +4,7 @@ use core::arch::asm;
 use super::memory::{load_u32x4, shared_base};
 use crate::base::cache::Load;
 
-/// Starts a copy of 16 bytes to shared memory. On sm_75, the function completes the copy before it returns.
+/// Starts an asynchronous copy of 16 bytes from global to shared memory. On sm_75, the copy is synchronous.
 ///
 /// # Safety
 /// `to` is the offset of 16 bytes in the launch's shared memory, and a multiple of 16. `from` points to 16
@@ -16,8 +16,8 @@ pub unsafe fn copy_async(to: usize, from: *const u8) {
         // SAFETY: the caller passes valid, aligned `to` and `from`.
         return unsafe { to.write(load_u32x4(from, Load::Once)) };
     }
-    // SAFETY: the caller passes valid, aligned `to` and `from`. `cp.async` needs sm_80, and the code returns
-    // earlier on sm_75.
+    // SAFETY: the caller passes valid, aligned `to` and `from`. `cp.async` needs sm_80. On sm_75, the
+    // function has returned before this line.
     unsafe {
         asm!(
             "cp.async.cg.shared.global [{}], [{}], 16;",
@@ -27,15 +27,15 @@ pub unsafe fn copy_async(to: usize, from: *const u8) {
     }
 }
 
-/// Starts a copy of 16 bytes from `from` to `to` if `wanted`. Otherwise the function writes 16 zero bytes to
-/// `to` and does not read `from`.
+/// If `wanted` is true, starts an asynchronous copy of 16 bytes from `from` to `to`. Otherwise the function
+/// writes 16 zero bytes to `to` and does not read `from`.
 ///
 /// # Safety
-/// `to` is the 32-bit shared-memory address of 16 bytes that are aligned to 16 bytes. If `wanted`, `from`
-/// points to 16 bytes of global memory that are aligned to 16 bytes. The GPU is sm_80 or newer.
+/// `to` is the 32-bit shared-memory address of 16 bytes that are aligned to 16 bytes. If `wanted` is true,
+/// `from` points to 16 bytes of global memory that are aligned to 16 bytes. The GPU is sm_80 or newer.
 #[inline(always)]
 pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
-    // SAFETY: the caller passes a valid `to`, and a valid `from` if `wanted`.
+    // SAFETY: the caller passes a valid `to`. If `wanted` is true, the caller also passes a valid `from`.
     unsafe {
         asm!(
             "cp.async.cg.shared.global.L2::128B [{}], [{}], 16, {};",
@@ -45,14 +45,14 @@ pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
     }
 }
 
-/// Prefetches `bytes` bytes at `from` into L2. Does nothing before sm_90.
+/// Starts a prefetch of `bytes` bytes at `from` into L2. On GPUs before sm_90, does nothing.
 ///
 /// # Safety
 /// The whole range is readable global memory. `from` and `bytes` are multiples of 16.
 #[inline(always)]
 pub unsafe fn prefetch(from: *const u8, bytes: u32) {
     if cfg!(target_feature = "sm_90") {
-        // SAFETY: the caller passes a readable range aligned to 16 bytes. The `if` around this block checks
+        // SAFETY: the caller passes a readable range that is aligned to 16 bytes. The surrounding `if` checks
         // for sm_90.
         unsafe {
             asm!("cp.async.bulk.prefetch.L2.global [{}], {};", in(reg64) from, in(reg32) bytes, options(nostack));
@@ -63,14 +63,14 @@ pub unsafe fn prefetch(from: *const u8, bytes: u32) {
 #[inline(always)]
 pub fn copy_wait() {
     if cfg!(target_feature = "sm_80") {
-        // SAFETY: the instruction only waits for copies of this thread. The `if` around this block checks for
+        // SAFETY: the instruction only waits for copies of this thread. The surrounding `if` checks for
         // sm_80.
         unsafe { asm!("cp.async.wait_all;", options(nostack)) };
     }
 }
 
-/// Returns the 32-bit shared-memory address of the byte at `offset`. Instructions such as `cp.async` take
-/// their shared-memory operand in this form.
+/// Returns the 32-bit shared-memory address of the byte at `offset` in dynamic shared memory. Instructions
+/// such as `cp.async` take such an address as operand.
 #[inline(always)]
 pub fn shared_window(offset: u32) -> u32 {
     let base: u32;

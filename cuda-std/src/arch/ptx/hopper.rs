@@ -1,7 +1,7 @@
 //! Asynchronous instructions of Hopper: mbarriers with a transaction count, TMA tensor copies, `setmaxnreg`.
 //!
-//! All functions need sm_90, and `setmaxnreg` needs sm_90a. Addresses in shared memory are 32-bit
-//! shared-memory addresses.
+//! All functions need sm_90, and `setmaxnreg` needs sm_90a. Addresses in shared memory are 32-bit numbers
+//! (the `.shared` address space of PTX).
 use core::arch::asm;
 
 macro_rules! effects {
@@ -9,8 +9,8 @@ macro_rules! effects {
         $(#[$doc])*
         #[inline(always)]
         pub unsafe fn $name($($arg: $ty),*) {
-            // SAFETY: the caller passes valid addresses. The caller also ensures that every thread that must
-            // execute the instruction does so.
+            // SAFETY: the caller passes valid addresses. The caller also ensures that all threads that must
+            // execute the instruction do so.
             unsafe { asm!($text, $($arg = in($class) $arg,)* options(nostack)) }
         }
     )* };
@@ -30,7 +30,7 @@ effects! {
     bulk_wait_read(): "cp.async.bulk.wait_group.read 0;";
 }
 
-/// Waits until the mbarrier has completed the phase of parity `parity`.
+/// Waits until the mbarrier has completed the phase with parity `parity`.
 #[inline(always)]
 #[allow(named_asm_labels)] // Braces make the label local, so repeated copies do not conflict.
 pub unsafe fn barrier_wait(barrier: u32, parity: u32) {
@@ -89,7 +89,7 @@ pub unsafe fn tensor_store(from: u32, map: u64, [a, b, c, d]: [u32; 4]) {
 
 /// Stores four 8 x 8 matrices of 16-bit elements to shared memory (`stmatrix`).
 ///
-/// Lane `i` passes the address of row `i % 8` of matrix `i / 8`.
+/// Lane `i` passes the address of row `i % 8` of matrix `i / 8`. A row has 16 bytes.
 #[inline(always)]
 pub unsafe fn store_matrices(address: u32, [a, b, c, d]: [u32; 4]) {
     // SAFETY: the caller passes valid addresses and ensures that the whole warp executes the instruction.
@@ -103,10 +103,10 @@ pub unsafe fn store_matrices(address: u32, [a, b, c, d]: [u32; 4]) {
     }
 }
 
-/// Returns the generic address of kernel argument `NUMBER`.
+/// Returns the generic address of kernel argument `NUMBER`, counted from 0.
 ///
-/// The assembly contains the placeholder `@argument_<NUMBER>`, because LLVM chooses the name of the PTX
-/// parameter. `cuda_builder` replaces the placeholder by this name.
+/// LLVM chooses the name of the PTX parameter, so the assembly cannot contain this name. It contains the
+/// placeholder `@argument_<NUMBER>` instead. The crate `cuda_builder` replaces the placeholder by the name.
 #[inline(always)]
 pub fn argument<const NUMBER: u32>() -> u64 {
     let address: u64;
@@ -130,16 +130,18 @@ pub fn shared_address(pointer: *mut u8) -> u32 {
     address
 }
 
-/// Raises the register limit of each thread of the warpgroup to `COUNT`.
+/// Raises the register limit of each thread of the warpgroup to `COUNT` (`setmaxnreg.inc`).
 #[inline(always)]
 pub unsafe fn registers_up<const COUNT: u32>() {
-    // SAFETY: the caller ensures that enough registers are free and that the whole warpgroup takes part.
+    // SAFETY: the caller ensures that enough registers are free and that the whole warpgroup executes the
+    // instruction.
     unsafe { asm!("setmaxnreg.inc.sync.aligned.u32 {};", const COUNT, options(nostack)) }
 }
 
-/// Lowers the register limit of each thread of the warpgroup to `COUNT`.
+/// Lowers the register limit of each thread of the warpgroup to `COUNT` (`setmaxnreg.dec`).
 #[inline(always)]
 pub unsafe fn registers_down<const COUNT: u32>() {
-    // SAFETY: the caller ensures that `COUNT` registers suffice and that the whole warpgroup takes part.
+    // SAFETY: the caller ensures that `COUNT` registers suffice and that the whole warpgroup executes the
+    // instruction.
     unsafe { asm!("setmaxnreg.dec.sync.aligned.u32 {};", const COUNT, options(nostack)) }
 }

@@ -1,4 +1,4 @@
-//! f32 arithmetic and the approximate functions. Each function is one PTX instruction.
+//! f32 arithmetic and approximate functions. Each Rust function is one PTX instruction.
 use core::arch::asm;
 
 macro_rules! math {

@@ -1,12 +1,12 @@
-//! Loads, stores and the base address of dynamic shared memory.
+//! Loads and stores of global memory, and the base address of dynamic shared memory.
 use core::arch::asm;
 
 use crate::base::cache::{Load, Store};
 
 #[inline(always)]
 pub fn shared_base() -> *mut u8 {
-    // The element type `u128` aligns the start of shared memory to 16 bytes. LLVM infers the shared address
-    // space, so plain reads and writes become `ld.shared` and `st.shared`.
+    // The element type `u128` makes shared memory start at a multiple of 16 bytes. LLVM infers the shared
+    // address space, so plain reads and writes become `ld.shared` and `st.shared`.
     core::intrinsics::gpu::gpu_launch_sized_workgroup_mem::<u128>().cast()
 }
 
@@ -60,7 +60,8 @@ accesses! {
     load_u16, store_u16: u16 = v in ".b16" "{a}", reg16 (v => a: u16) => a;
 }
 
-/// Resets the eviction priority of the L2 cache line at `ptr` to `evict_normal`. Does nothing before sm_90.
+/// Resets the eviction priority of the L2 cache line at `ptr` to `evict_normal`. On GPUs before sm_90, does
+/// nothing.
 ///
 /// # Safety
 /// `ptr` is the start of a cache line of readable global memory.

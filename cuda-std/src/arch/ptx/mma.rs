@@ -1,7 +1,7 @@
 //! Matrix multiplication (`mma.sync`) and matrix loads (`ldmatrix`), from sm_80 on.
 //!
-//! No `asm!` block in this file has the option `pure`. With this option, LLVM could move the instruction into
-//! a branch that only some lanes take.
+//! No `asm!` block in this file has the option `pure`. With this option, LLVM could move a warp-wide
+//! instruction into a branch that only some lanes take.
 use core::arch::asm;
 
 macro_rules! products {

@@ -1,4 +1,4 @@
-//! Arithmetic on pairs of 16-bit floats.
+//! Arithmetic on pairs of 16-bit floats. A pair is a 32-bit word.
 //!
 //! Each result equals, bit for bit, the result of three steps: convert the operands to f32, compute in f32,
 //! and round to the 16-bit type.
@@ -29,8 +29,8 @@ f16_pairs! {
     mul_f16x2: "mul.rn.f16x2";
 }
 
-/// Returns `a * b + c` for each half. sm_80 has no bf16 addition or multiplication, so [`add_bf16x2`] and
-/// [`mul_bf16x2`] call this function.
+/// Returns `a * b + c` for both bf16 values of the 32-bit words. The functions [`add_bf16x2`] and
+/// [`mul_bf16x2`] use this function, because sm_80 has no bf16 addition or multiplication.
 #[inline(always)]
 fn fma_bf16x2(a: u32, b: u32, c: u32) -> u32 {
     let result: u32;
@@ -68,15 +68,15 @@ pub fn mul_bf16x2(a: u32, b: u32) -> u32 {
 
 macro_rules! max_pairs {
     ($($name:ident: $instruction:literal;)*) => { $(
-        /// Returns the elementwise maximum of two pairs.
+        /// Returns the elementwise maximum of two pairs of 16-bit floats.
         #[inline(always)]
         pub fn $name(a: u32, b: u32) -> u32 {
             if cfg!(not(target_feature = "sm_80")) {
                 return max_halves(a, b);
             }
             let pair: u32;
-            // SAFETY: the instruction only computes on registers. The instruction needs sm_80, and the
-            // function returns earlier on sm_75.
+            // SAFETY: the instruction only computes on registers. It needs sm_80. On sm_75, the function has
+            // returned before this line.
             unsafe {
                 asm!(concat!($instruction, " {}, {}, {};"), out(reg32) pair, in(reg32) a, in(reg32) b,
                     options(pure, nomem, nostack))

@@ -1,4 +1,5 @@
-//! Barriers, shuffles and votes, as LLVM intrinsics. LLVM treats these intrinsics as convergent operations.
+//! Barriers, shuffles and votes as calls of LLVM intrinsics. LLVM treats these intrinsics as convergent
+//! operations.
 use core::arch::nvptx as nv;
 
 unsafe extern "C" {

@@ -37,19 +37,19 @@ register! {
 
 #[inline(always)]
 pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
-    // SAFETY: the assembly is only a comment. `cuda_builder` converts the comment into directives of the
-    // kernel's PTX entry.
+    // SAFETY: the assembly is only a comment. The crate `cuda_builder` converts the comment into directives
+    // of the kernel's PTX entry.
     unsafe {
         asm!("//@entry .maxntid {}, 1, 1 .minnctapersm {}", const MAX_THREADS, const MIN_BLOCKS, options(nomem, nostack))
     };
 }
 
-/// Computes `address`, then waits for earlier launches (`griddepcontrol.wait`).
+/// Computes `address`, then waits for earlier launches of the stream (`griddepcontrol.wait`).
 ///
 /// The code has a conditional `exit`, which prevents ptxas from moving the computation of `address` after the
-/// wait. No thread takes this `exit`, because no valid `address` equals -1. When the host loads the PTX, it
-/// searches for the line with `griddepcontrol.wait`. It inserts further instructions after this line
-/// (`host/runtime/src/kernels/overlap.rs`).
+/// wait. No thread executes this `exit`, because its condition is `address == -1`, which no valid address
+/// satisfies. When the host loads the PTX, it searches for the line with `griddepcontrol.wait`. The host
+/// inserts further instructions after this line (`host/runtime/src/kernels/overlap.rs`).
 #[inline(always)]
 pub fn wait_for_earlier_launches(address: u64) {
     if cfg!(target_feature = "sm_90") {
@@ -61,7 +61,7 @@ pub fn wait_for_earlier_launches(address: u64) {
     }
 }
 
-/// Returns the same words and hides their origin from the compiler.
+/// Returns `words` unchanged and hides their origin from the compiler (an optimization barrier).
 #[inline(always)]
 pub fn opaque<const N: usize>(words: [u32; N]) -> [u32; N] {
     words.map(|mut word| {
@@ -71,7 +71,7 @@ pub fn opaque<const N: usize>(words: [u32; N]) -> [u32; N] {
     })
 }
 
-/// Returns the same address and hides its origin from the compiler.
+/// Returns `address` unchanged and hides its origin from the compiler (an optimization barrier).
 #[inline(always)]
 pub fn opaque_address(mut address: u64) -> u64 {
     // SAFETY: the assembly is only a comment.

@@ -1,15 +1,16 @@
-//! `wgmma`: matrix multiplication of a warpgroup. There is one implementation for each number of accumulator
-//! registers that the kernels use.
+//! `wgmma`: matrix multiplication by a warpgroup. Kernels use several numbers of accumulator registers per
+//! thread, and each number has a separate implementation.
 use core::arch::asm;
 
-/// Accumulator registers of one thread for a result tile of 64 rows and `2 * LEN` columns.
+/// The accumulator registers of one thread. The result tile of the warpgroup has 64 rows and `2 * LEN`
+/// columns.
 pub trait Accumulator: Copy + AsRef<[f32]> + AsMut<[f32]> {
     /// Number of registers per thread.
     const LEN: usize;
-    /// Accumulator with zero in every register.
+    /// An accumulator with zero in every register.
     const ZERO: Self;
 
-    /// Starts `self += a * b` if `add`, otherwise `self = a * b`. Both operands are in shared memory.
+    /// Starts `self += a * b` if `add` is true, otherwise `self = a * b`. Both operands are in shared memory.
     ///
     /// `a` is 64 x 16 (M x K) and `b` is 16 x `2 * LEN` (K x N). Both operands are contiguous along K. The
     /// elements are bf16 if the flag `bf16` is set, otherwise f16.
@@ -36,7 +37,8 @@ macro_rules! accumulators {
             #[inline(always)]
             unsafe fn mma_shared(&mut self, bf16: bool, add: bool, a: u64, b: u64) {
                 let d = self;
-                // SAFETY: the caller passes valid descriptors, with the whole warpgroup present.
+                // SAFETY: the caller passes valid descriptors and ensures that the whole warpgroup makes the
+                // call.
                 unsafe {
                     match (bf16, add) {
                         (true, true) => shared!(inout, "eq", "bf16", $columns, d, [$($i)*], a, b),
@@ -49,7 +51,8 @@ macro_rules! accumulators {
             #[inline(always)]
             unsafe fn mma_registers(&mut self, bf16: bool, a: [u32; 4], b: u64) {
                 let d = self;
-                // SAFETY: the caller passes valid descriptors, with the whole warpgroup present.
+                // SAFETY: the caller passes valid descriptors and ensures that the whole warpgroup makes the
+                // call.
                 unsafe {
                     match bf16 {
                         true => registers!("bf16", $columns, d, [$($i)*], a, b),
@@ -63,8 +66,8 @@ macro_rules! accumulators {
 
 /// Emits a `wgmma` with two operands in shared memory.
 ///
-/// If the product replaces the accumulators, the accumulators are only outputs of the `asm!`. The compiler
-/// then need not initialize the registers of the accumulators.
+/// If the product overwrites the accumulators (`d = a * b`), they are only outputs of the `asm!` block. The
+/// compiler then need not initialize the registers of the accumulators.
 macro_rules! shared {
     ($way:ident, $add:literal, $kind:literal, $columns:literal, $d:ident, $i:tt, $a:ident, $b:ident) => {
         wgmma!($way, $add, $kind, $columns, $d, $i, "{a}, {b}, add, 1, 1, 0, 0; }}", a = in(reg64) $a, b = in(reg64) $b)
@@ -129,24 +132,24 @@ pub unsafe fn wgmma_fence() {
     unsafe { asm!("wgmma.fence.sync.aligned;", options(nostack)) }
 }
 
-/// Commits all `wgmma` operations since the last commit as one group.
+/// Commits all `wgmma` operations that started since the last commit as one group.
 #[inline(always)]
 pub unsafe fn wgmma_commit() {
-    // SAFETY: as in `wgmma_fence`.
+    // SAFETY: the caller ensures that the whole warpgroup executes the instruction.
     unsafe { asm!("wgmma.commit_group.sync.aligned;", options(nostack)) }
 }
 
-/// Waits until at most `PENDING` committed groups are unfinished.
+/// Waits until at most `PENDING` committed groups of `wgmma` operations are unfinished.
 #[inline(always)]
 pub unsafe fn wgmma_wait<const PENDING: u32>() {
-    // SAFETY: as in `wgmma_fence`.
+    // SAFETY: the caller ensures that the whole warpgroup executes the instruction.
     unsafe { asm!("wgmma.wait_group.sync.aligned {};", const PENDING, options(nostack)) }
 }
 
-/// Prevents the compiler from moving reads of `registers` before this call.
+/// Prevents the compiler from moving reads of the accumulators `registers` before this call.
 ///
-/// An asynchronous `wgmma` writes these registers until [`wgmma_wait`] returns. The compiler has no
-/// information about these writes.
+/// An asynchronous `wgmma` writes these registers until [`wgmma_wait`] returns. The compiler does not know
+/// about these writes.
 #[inline(always)]
 pub fn settle(registers: &mut [f32]) {
     for register in registers {

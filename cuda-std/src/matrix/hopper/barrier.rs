@@ -1,8 +1,8 @@
-//! Mbarriers in shared memory, and named barriers of a block.
+//! Mbarriers in shared memory, and named barriers (`bar.sync`) of a block.
 use crate::arch::hopper;
 
-/// An mbarrier: 8 bytes in shared memory. A phase of the mbarrier ends when the mbarrier has counted all
-/// expected arrivals and all expected bytes.
+/// An mbarrier: 8 bytes in shared memory. A phase of the mbarrier ends when all expected arrivals and all
+/// expected bytes have been counted.
 #[derive(Clone, Copy)]
 pub struct Barrier {
     address: u32,
@@ -18,8 +18,8 @@ impl Barrier {
         Self { address }
     }
 
-    /// Initializes the mbarrier for `arrivals` arrivals per phase. Call [`publish`] and then a block barrier
-    /// before any thread uses the mbarrier.
+    /// Initializes the mbarrier for `arrivals` arrivals per phase. Before any thread uses the mbarrier, call
+    /// [`publish`] and then a block barrier.
     ///
     /// # Safety
     /// The address belongs to the block's shared memory, and exactly one thread initializes the mbarrier.
@@ -29,7 +29,7 @@ impl Barrier {
         unsafe { hopper::barrier_init(self.address, arrivals) }
     }
 
-    /// Arrives once.
+    /// Arrives at the mbarrier once.
     ///
     /// # Safety
     /// The mbarrier is initialized.
@@ -40,7 +40,7 @@ impl Barrier {
     }
 
     /// Arrives at the mbarrier once. Adds `bytes` to the number of bytes that asynchronous copies must
-    /// deliver in the current phase.
+    /// deliver in the current phase (`mbarrier.arrive.expect_tx`).
     ///
     /// # Safety
     /// The mbarrier is initialized.
@@ -61,23 +61,23 @@ impl Barrier {
         unsafe { hopper::barrier_wait(self.address, parity) }
     }
 
-    /// Address of the mbarrier in shared memory.
+    /// Returns the address of the mbarrier in shared memory.
     #[inline(always)]
     pub fn address(self) -> u32 {
         self.address
     }
 }
 
-/// Makes initialized mbarriers visible to TMA.
+/// Makes the initialization of mbarriers visible to TMA (a fence).
 #[inline(always)]
 pub fn publish() {
     // SAFETY: a fence accesses no memory itself.
     unsafe { hopper::barrier_init_fence() }
 }
 
-/// A named barrier of a block (`bar.sync` with a number from 1 to 15). `THREADS` is the number of
-/// participating threads, a multiple of 32. Number 0 is the barrier of
-/// [`block::sync`](crate::simt::block::sync).
+/// A named barrier of a block: `bar.sync` with a number from 1 to 15. `THREADS` is the number of
+/// participating threads, a multiple of 32. Number 0 is not available, because
+/// [`block::sync`](crate::simt::block::sync) uses it.
 #[derive(Clone, Copy)]
 pub struct Named<const THREADS: u32>(pub u32);
 
@@ -88,17 +88,19 @@ impl<const THREADS: u32> Named<THREADS> {
     /// All lanes of the warp call this function. Exactly `THREADS` threads arrive at the barrier.
     #[inline(always)]
     pub unsafe fn sync(self) {
-        // SAFETY: the caller promises whole warps and `THREADS` arrivals.
+        // SAFETY: the caller promises that whole warps make the call and that exactly `THREADS` threads
+        // arrive.
         unsafe { hopper::named_sync(self.0, THREADS) }
     }
 
-    /// Arrives without waiting.
+    /// Arrives at the barrier and does not wait.
     ///
     /// # Safety
-    /// As for [`Named::sync`].
+    /// The requirements of [`Named::sync`] apply.
     #[inline(always)]
     pub unsafe fn arrive(self) {
-        // SAFETY: the caller promises whole warps and `THREADS` arrivals.
+        // SAFETY: the caller promises that whole warps make the call and that exactly `THREADS` threads
+        // arrive.
         unsafe { hopper::named_arrive(self.0, THREADS) }
     }
 }

@@ -1,8 +1,8 @@
 //! Hopper instructions: mbarriers, TMA copies, and warpgroup matrix multiplication (`wgmma`).
 //!
-//! This module exists only for PTX, because the CPU executor does not emulate TMA and `wgmma`. Kernels that
-//! use the module need a GPU for their tests. Addresses in shared memory are 32-bit numbers, because the PTX
-//! instructions take 32-bit addresses.
+//! This module exists only for PTX, because the CPU executor does not emulate TMA and `wgmma`. Tests of
+//! kernels that use the module therefore need a GPU. Addresses in shared memory are 32-bit numbers, because
+//! the PTX instructions take 32-bit addresses.
 //!
 //! | CUDA C++ | here |
 //! | --- | --- |
@@ -19,10 +19,10 @@ pub mod barrier;
 pub mod tensor_map;
 pub mod wgmma;
 
-/// Threads of a warpgroup.
+/// Number of threads in a warpgroup.
 pub const WARP_GROUP: u32 = 128;
 
-/// Returns the index of the thread's warpgroup in the block. The shuffle from lane 0 tells the compiler that
+/// Returns the index of the thread's warpgroup in the block. A shuffle from lane 0 tells the compiler that
 /// the index is the same in all lanes of a warp.
 #[inline(always)]
 pub fn warp_group() -> u32 {
@@ -30,15 +30,15 @@ pub fn warp_group() -> u32 {
 }
 
 /// Returns the first address of the launch's shared memory that is a multiple of `align`, a power of two.
-/// Shared memory starts at a multiple of 16, so the function skips up to `align - 16` bytes to reach this
-/// address. The launch must therefore request `align - 16` bytes more than the kernel uses.
+/// Shared memory starts at a multiple of 16, so up to `align - 16` bytes lie before this address. The launch
+/// must therefore request `align - 16` bytes more than the kernel uses.
 #[inline(always)]
 pub fn shared_base(align: u32) -> u32 {
     hopper::shared_address(arch::shared_base()).next_multiple_of(align)
 }
 
-/// Raises the number of registers of each thread of the warpgroup to `COUNT` (`setmaxnreg.inc`). Waits until
-/// other warpgroups have released enough registers.
+/// Raises the number of registers of each thread of the warpgroup to `COUNT` (`setmaxnreg.inc`). The
+/// instruction waits until other warpgroups have released enough registers.
 ///
 /// # Safety
 /// The whole warpgroup calls this function, and its threads have at most `COUNT` registers.
@@ -71,7 +71,7 @@ pub unsafe fn shared_store(address: u32, value: f32) {
     unsafe { hopper::shared_store(address, value) }
 }
 
-/// Writes four matrices of 8 rows of 16 bytes to shared memory (`stmatrix.x4`).
+/// Writes four matrices to shared memory (`stmatrix.x4`). Each matrix has 8 rows of 16 bytes.
 ///
 /// Lane `i` passes the address of row `i % 8` of matrix `i / 8`. Lane `i` also passes two elements of each
 /// matrix: row `i / 4`, columns `2 * (i % 4)` and `2 * (i % 4) + 1`. The accumulators of a matrix
@@ -86,7 +86,7 @@ pub unsafe fn shared_store_matrices(address: u32, matrices: [u32; 4]) {
     unsafe { hopper::store_matrices(address, matrices) }
 }
 
-/// Makes the thread's writes to shared memory visible to TMA.
+/// Makes the thread's writes to shared memory visible to TMA (`fence.proxy.async`).
 #[inline(always)]
 pub fn publish_shared() {
     // SAFETY: a fence accesses no memory itself.

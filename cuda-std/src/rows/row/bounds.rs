@@ -7,8 +7,8 @@ use crate::simt::mem::{self, Load, Store};
 use super::{Row, RowMut};
 
 impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
-    /// Loads the pack (16-byte vector) that this thread has in tile number `tile` of the row. Elements past
-    /// the end of the row get the value `beyond`.
+    /// Loads the pack (16-byte vector) that this thread has in tile number `tile` of the row. Elements of the
+    /// pack that lie past the end of the row get the value `beyond`.
     #[inline(always)]
     pub fn load_or(&self, tile: u32, beyond: T, hint: Load) -> Pack<T> {
         let (pack, len) = (self.load(tile, hint), Pack::<T>::LEN);
@@ -20,22 +20,23 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         Pack::from_bits(|i| if inside(i) { pack.bits(i) } else { beyond.to_bits() })
     }
 
-    /// Number of tiles (one 16-byte vector per thread) that cover the row, or 0 if the row does not exist.
+    /// Returns the number of tiles (one 16-byte vector per thread) that cover the row, or 0 if the row does
+    /// not exist.
     #[inline(always)]
     pub fn tiles(&self) -> u32 {
         self.columns.tiles(Pack::<T>::LEN)
     }
 
-    /// Loads the element of `column` as f32. Any thread of the team (the threads that share the row) may load
-    /// any column. Returns `None` if `column` is past the end.
+    /// Loads the element of `column` and converts it to f32. Any thread of the team (the threads that share
+    /// the row) may load any column. Returns `None` if `column` is past the end of the row.
     #[inline(always)]
     pub fn get(&self, column: u32, hint: Load) -> Option<f32> {
         if column >= self.columns.cols {
             return None;
         }
         let at = self.start.wrapping_add(column as usize).cast();
-        // SAFETY: the comparison with `cols` keeps `column` inside the row. The caller of `of` promised that
-        // the row is readable.
+        // SAFETY: the comparison with `cols` keeps `column` inside the row. The caller of the constructor
+        // `of` promised that the row is readable.
         let bits = unsafe {
             if size_of::<T>() == 2 { u32::from(mem::load_u16(at, hint)) } else { mem::load_u32(at, hint) }
         };
@@ -44,29 +45,30 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
 }
 
 impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
-    /// Number of tiles that cover the row.
+    /// Returns the number of tiles (one 16-byte vector per thread) that cover the row, or 0 if the row does
+    /// not exist.
     #[inline(always)]
     pub fn tiles(&self) -> u32 {
         self.columns.tiles(Pack::<T>::LEN)
     }
 
-    /// Whether `column` is in one of the thread's packs.
+    /// Returns whether `column` is in one of the calling thread's packs (16-byte vectors).
     #[inline(always)]
     pub fn owns(&self, column: u32) -> bool {
         let len = if VECTOR { Pack::<T>::LEN } else { 1 };
         column < self.columns.cols && column / len % self.columns.size == self.columns.rank
     }
 
-    /// Stores `value`, rounded once, as the element of `column`. Only the thread whose packs (16-byte
+    /// Rounds `value` once and stores it as the element of `column`. Only the thread whose packs (16-byte
     /// vectors) contain this column stores the value. The store overwrites the element that this thread
-    /// stored before as part of a pack.
+    /// stored earlier as part of a pack.
     #[inline(always)]
     pub fn set(&self, column: u32, value: f32, hint: Store) {
         if !self.owns(column) {
             return;
         }
         let (at, bits) = (self.start.wrapping_add(column as usize).cast(), T::from_f32(value).to_bits());
-        // SAFETY: `owns` checked that the column lies inside the row and that no other thread has it.
+        // SAFETY: `owns` checked that the column lies inside the row and that no other thread writes it.
         unsafe {
             if size_of::<T>() == 2 {
                 mem::store_u16(at, bits as u16, hint)

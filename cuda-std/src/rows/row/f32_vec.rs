@@ -1,6 +1,6 @@
 //! Row accesses for kernels that accumulate rows in f32. If such a kernel also reads 16-bit rows, each thread
-//! has eight columns per tile. The eight columns are one pack (16-byte vector) of a 16-bit row, or two packs
-//! of an f32 row.
+//! accesses eight columns per tile. In a 16-bit row, eight columns are one pack (16-byte vector). In an f32
+//! row, they are two packs.
 use crate::numeric::elem::{Elem, F32Vec};
 use crate::rows::pack::Pack;
 use crate::simt::mem::{self, Store};
@@ -10,8 +10,8 @@ use super::{Row, RowMut};
 
 impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
     /// Replaces the values of columns past the end of the row by zeros. `lanes` are values that a kernel
-    /// computed from the thread's pack (16-byte vector) of `tile`. Columns past the end load as zero. Call
-    /// this function if the computation maps zero to a nonzero value.
+    /// computed from the thread's pack (16-byte vector) of `tile`. Loads return zero for columns past the
+    /// end. Call this function if the computation maps zero to a nonzero value.
     #[inline(always)]
     pub fn inside(&self, tile: u32, lanes: T::F32Vec) -> T::F32Vec {
         let len = Pack::<T>::LEN;
@@ -26,8 +26,8 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
 
 impl<const VECTOR: bool> RowMut<f32, VECTOR> {
     /// Stores f32 values in the thread's columns of `tile`. A tile has `L::LEN` columns per thread, for
-    /// example 8 if the kernel also reads bf16 rows. [`Row::lanes`] reads the same columns. Columns past the
-    /// end are not written.
+    /// example eight columns if the kernel also reads bf16 rows. [`Row::lanes`] reads the same columns.
+    /// Columns past the end of the row are not written.
     #[inline(always)]
     pub fn store_lanes<L: F32Vec>(&self, tile: u32, lanes: L) {
         let columns = &self.columns;
@@ -40,8 +40,8 @@ impl<const VECTOR: bool> RowMut<f32, VECTOR> {
             let at = base.wrapping_add(offset as usize);
             for i in (0..L::LEN as usize).step_by(4) {
                 let words = core::array::from_fn(|j| lanes.get(i + j).to_bits());
-                // SAFETY: `has` checked that these `L::LEN` columns lie inside the row. No other thread has
-                // the same columns.
+                // SAFETY: `has` checked that these `L::LEN` columns lie inside the row. No other thread
+                // writes these columns.
                 unsafe { mem::store_u32x4(at.wrapping_add(i).cast(), words, Store::Default) };
             }
             return;
@@ -50,18 +50,20 @@ impl<const VECTOR: bool> RowMut<f32, VECTOR> {
             let offset = offset + i * columns.step();
             if columns.has(offset, L::LEN) {
                 let at = base.wrapping_add(offset as usize).cast();
-                // SAFETY: `has` checked that the column lies inside the row. No other thread has it.
+                // SAFETY: `has` checked that the column lies inside the row. No other thread writes it.
                 unsafe { mem::store_u32(at, lanes.get(i as usize).to_bits(), Store::Default) };
             }
         }
     }
 
-    /// Stores the same values as [`RowMut::store_lanes`] to the thread's columns of `tile`, for kernels in
-    /// which all threads of a warp share one row. Every thread of the warp must call this function.
+    /// Stores f32 values in the thread's columns of `tile`, for kernels in which all threads of a warp share
+    /// one row. The result in memory is the same as with [`RowMut::store_lanes`]. Every thread of the warp
+    /// must call this function.
     ///
-    /// A vector of eight f32 values takes two stores of 16 bytes. Two neighbouring threads first exchange
-    /// halves of their vectors, so that each of their stores fills a whole L2 sector (32 bytes). L2 needs the
-    /// same time for half a sector and for a whole sector.
+    /// A thread needs two stores of 16 bytes for a vector of eight f32 values. Two neighbouring threads first
+    /// exchange halves of their vectors. The two threads then write contiguous addresses, so each of their
+    /// stores fills a whole L2 sector (32 bytes). L2 needs the same time for half a sector as for a whole
+    /// sector.
     #[inline(always)]
     pub fn store_lanes_of_warps<L: F32Vec>(&self, tile: u32, lanes: L) {
         if !VECTOR || L::LEN != 8 {
@@ -75,8 +77,8 @@ impl<const VECTOR: bool> RowMut<f32, VECTOR> {
         let high = core::array::from_fn(|i| lanes.get(i + 4).to_bits());
         let sent = choose(low, high);
         let other = core::array::from_fn(|i| warp::shuffle_xor(warp::ALL, sent[i], 1));
-        // The first store of the two threads writes the columns of the even thread. The second store writes
-        // the columns of the odd thread, which follow directly.
+        // The two threads first store the eight columns of the thread with the even rank. Then they store the
+        // eight columns of the thread with the odd rank, which follow directly.
         let first = (self.columns.rank & !1) * L::LEN + self.columns.offset(tile, L::LEN);
         let put = |column: u32, words: [u32; 4]| {
             if column < self.columns.cols {

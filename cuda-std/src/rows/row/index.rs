@@ -1,4 +1,4 @@
-//! The index of a team's row in a tensor.
+//! The index of a row in a tensor. A team is the group of threads that share one row.
 use crate::rows::team::Team;
 
 /// The index of a row in [`Rows`](super::Rows). A team is the group of threads that share one row. A kernel
@@ -14,14 +14,15 @@ impl RowIndex {
     /// The first row, for every team. Used for weights.
     pub const FIRST: Self = Self { within: 0, group: 0, exists: true };
 
-    /// Whether the row exists.
+    /// Returns whether the row exists. A team (the threads that share a row) may have no row.
     #[inline(always)]
     pub fn exists(&self) -> bool {
         self.exists
     }
 
-    /// Returns the index of the row of `team`. The operands have `count` rows in groups of `inner` rows. If
-    /// `inner` is 0, all rows are one group. The row exists if `team.row` is below `count`.
+    /// Returns the index of the row of `team` (the threads that share a row). The operands have `count` rows
+    /// in groups of `inner` rows. If `inner` is 0, all rows are one group. The row exists if `team.row` is
+    /// less than `count`.
     #[inline(always)]
     pub fn of(team: Team, count: u64, inner: u32) -> Self {
         let (row, exists) = (team.row, team.row < count);

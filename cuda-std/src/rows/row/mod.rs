@@ -1,17 +1,18 @@
-//! Rows of a tensor, which a [`Team`] (the threads that share a row) reads and writes in tiles.
+//! Rows of a tensor. A [`Team`] (the threads that share a row) reads and writes its row in tiles.
 //!
-//! A tile has one [`Pack`] (16 bytes, `LEN` elements) for each of the `size` threads of the team, so a tile
-//! has `size * LEN` columns. The constant `VECTOR` decides which columns of a tile a thread has:
+//! A tile has one [`Pack`] (16 bytes, `LEN` elements) for each of the `size` threads of the team. It
+//! therefore has `size * LEN` columns. The constant `VECTOR` selects the columns of a tile that each thread
+//! accesses:
 //!
-//! - `true`: `LEN` contiguous columns, read in one 16-byte access. The base and the strides must be aligned
-//!   to 16 bytes, and the number of columns must be divisible by `LEN`. The host checks this with
-//!   [`Rows::is_vector`].
-//! - `false`: `LEN` columns that are `size` apart. The thread makes one access per element. A warp's accesses
-//!   are still coalesced. Any number of columns and any address are allowed.
+//! - `true`: `LEN` contiguous columns, which the thread accesses as one 16-byte vector. The base address and
+//!   the strides must be multiples of 16 bytes, and the number of columns must be divisible by `LEN`. The
+//!   host checks these conditions with [`Rows::is_vector`].
+//! - `false`: `LEN` columns at a distance of `size`. The thread makes one access per element. A warp's
+//!   accesses are still coalesced. Any number of columns and any address are allowed.
 //!
-//! In both cases, the threads together access each column of a tile once. A kernel that treats all columns
-//! alike therefore needs only one source for both cases. Columns past the end read as zero and are not
-//! written.
+//! With both values, the threads together access each column of a tile once. A kernel that treats all columns
+//! alike therefore needs only one source for both values. Columns past the end of the row read as zero and
+//! are not written.
 use super::pack::Pack;
 use super::team::Team;
 use crate::numeric::elem::{Elem, F32Vec};
@@ -25,9 +26,9 @@ pub use index::RowIndex;
 
 /// The address and the strides of the rows of an operand, as a kernel argument.
 ///
-/// Rows are in groups of `inner` rows. Row `r` starts `r / inner * outer_stride + r % inner * inner_stride`
-/// elements after `base`. If `inner` is 0, row `r` starts `r * inner_stride` elements after `base`. `inner`
-/// is the same for all operands of a launch.
+/// The rows are divided into groups of `inner` rows. Row `r` starts `r / inner * outer_stride + r % inner *
+/// inner_stride` elements after `base`. If `inner` is 0, row `r` starts `r * inner_stride` elements after
+/// `base`. `inner` is the same for all operands of a launch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Rows {
@@ -40,26 +41,27 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Returns an operand with a single row, such as a weight. A kernel uses this row with every row of its
-    /// other operands.
+    /// Returns an operand with a single row, such as a weight. A kernel combines this row with every row of
+    /// its other operands.
     #[inline(always)]
     pub fn single(base: *const u8) -> Self {
         Self { base: base.cast_mut(), inner_stride: 0, outer_stride: 0 }
     }
 
-    /// Whether rows of `cols` elements of `element` bytes allow 16-byte accesses.
+    /// Returns whether all rows allow 16-byte accesses. A row has `cols` elements, and `element` is the size
+    /// of one element in bytes.
     pub fn is_vector(&self, cols: u32, element: usize) -> bool {
         self.is_aligned(cols, element, 16)
     }
 
-    /// Whether all rows start and end at a boundary of an L2 cache line. A row has `cols` elements, and
-    /// `element` is the size of one element in bytes.
+    /// Returns whether all rows start and end at a boundary of an L2 cache line. A row has `cols` elements,
+    /// and `element` is the size of one element in bytes.
     pub fn is_lines(&self, cols: u32, element: usize) -> bool {
         self.is_aligned(cols, element, l2::LINE as usize)
     }
 
-    /// Whether all rows start and end at an address that is a multiple of `bytes`. A row has `cols` elements,
-    /// and `element` is the size of one element in bytes.
+    /// Returns whether all rows start and end at an address that is a multiple of `bytes`. A row has `cols`
+    /// elements, and `element` is the size of one element in bytes.
     pub(crate) fn is_aligned(&self, cols: u32, element: usize, bytes: usize) -> bool {
         let aligned = |elements: i64| (elements * element as i64) % bytes as i64 == 0;
         (self.base as usize).is_multiple_of(bytes)
@@ -68,8 +70,8 @@ impl Rows {
             && aligned(i64::from(cols))
     }
 
-    /// Whether both strides fit in 32 bits. A kernel can then use [`RowIndex::narrow`], which needs only one
-    /// 32-bit multiplication per stride for the address of a row.
+    /// Returns whether both strides fit in 32 bits. A kernel can then use [`RowIndex::narrow`], which needs
+    /// only one 32-bit multiplication per stride for the address of a row.
     pub fn is_near(&self) -> bool {
         [self.inner_stride, self.outer_stride].iter().all(|stride| u32::try_from(*stride).is_ok())
     }
@@ -92,7 +94,7 @@ impl Rows {
     }
 }
 
-/// The columns of a row that the calling thread has.
+/// The columns of a row that the calling thread accesses.
 #[derive(Clone, Copy)]
 struct Columns<const VECTOR: bool> {
     rank: u32,
@@ -106,7 +108,7 @@ impl<const VECTOR: bool> Columns<VECTOR> {
     fn of(team: Team, at: RowIndex, cols: u32) -> Self {
         Self { rank: team.rank, size: team.size, cols: if at.exists { cols } else { 0 } }
     }
-    /// Returns the first column of the row that this thread accesses, for packs (vectors) of `len` elements.
+    /// Returns the first column of the row that this thread accesses, if a vector has `len` elements.
     #[inline(always)]
     fn base(&self, len: u32) -> u32 {
         if VECTOR { self.rank * len } else { self.rank }
@@ -118,12 +120,12 @@ impl<const VECTOR: bool> Columns<VECTOR> {
     fn offset(&self, tile: u32, len: u32) -> u32 {
         tile * self.size * len
     }
-    /// Returns the distance between consecutive columns of the thread.
+    /// Returns the distance between consecutive columns that this thread accesses in a tile.
     #[inline(always)]
     fn step(&self) -> u32 {
         if VECTOR { 1 } else { self.size }
     }
-    /// Whether the row has column `base(len) + offset`.
+    /// Returns whether the column `base(len) + offset` lies inside the row.
     #[inline(always)]
     fn has(&self, offset: u32, len: u32) -> bool {
         self.base(len) + offset < self.cols
@@ -152,13 +154,14 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         Self { start: rows.start(at), columns: Columns::of(team, at, cols) }
     }
 
-    /// Address of the thread's first column.
+    /// Returns the address of the first column that this thread accesses.
     #[inline(always)]
     pub fn first(&self) -> *const T {
         self.start.wrapping_add(self.columns.base(Pack::<T>::LEN) as usize)
     }
 
-    /// Loads the thread's pack of `tile`, with zeros past the end.
+    /// Loads the pack (16-byte vector) that this thread has in tile number `tile`. Columns past the end of
+    /// the row read as zero.
     #[inline(always)]
     pub fn load(&self, tile: u32, hint: Load) -> Pack<T> {
         let len = Pack::<T>::LEN;
@@ -170,16 +173,16 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
             return Pack::ZERO;
         }
         let at = self.first().wrapping_add(offset as usize);
-        // SAFETY: the caller of `of` ensured that the row is readable and consists of whole packs. `has`
-        // checked that this pack starts inside the row.
+        // SAFETY: the caller of the constructor `of` ensured that the row is readable and consists of whole
+        // packs. `has` checked that this pack starts inside the row.
         Pack::from_words(unsafe { mem::load_u32x4(at.cast(), hint) })
     }
 
-    /// For the L2 cache lines that start in the thread's pack (16-byte vector) of `tile`, resets the eviction
-    /// policy to the default. [`L2Policy`](crate::simt::l2::L2Policy) explains why.
+    /// Resets the L2 eviction policy to the default, for the cache lines that start in the thread's pack
+    /// (16-byte vector) of `tile`. [`L2Policy`](crate::simt::l2::L2Policy) explains the reason.
     ///
     /// # Safety
-    /// Rows start and end at an L2 line boundary.
+    /// The rows start and end at a boundary of an L2 cache line.
     #[inline(always)]
     pub unsafe fn demote(&self, tile: u32) {
         let len = Pack::<T>::LEN;
@@ -193,10 +196,10 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
     }
 
     /// Loads the thread's columns of `tile` as f32. A tile has `L::LEN` columns per thread. Columns past the
-    /// end read as zero.
+    /// end of the row read as zero.
     ///
-    /// For example, a thread loads eight columns of an f32 weight, because its pack (16-byte vector) of a
-    /// bf16 input has eight elements.
+    /// Example: a kernel reads a bf16 input and an f32 weight. A thread's pack (16-byte vector) of the input
+    /// has eight elements, so the thread also loads eight columns of the weight.
     #[inline(always)]
     pub fn lanes<L: F32Vec>(&self, tile: u32, hint: Load) -> L {
         if !VECTOR {
@@ -211,16 +214,16 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         L::from_fn(|i| {
             let within = i % Pack::<T>::LEN as usize;
             if within == 0 {
-                // SAFETY: the caller of `of` ensured that the row is readable. `L::LEN` is a multiple of
-                // `Pack::<T>::LEN`, so every pack lies inside the row.
+                // SAFETY: the caller of the constructor `of` ensured that the row is readable. `L::LEN` is a
+                // multiple of `Pack::<T>::LEN`, so every pack lies inside the row.
                 in_registers = T::unpack(unsafe { mem::load_u32x4(at.wrapping_add(i).cast(), hint) });
             }
             in_registers.get(within)
         })
     }
 
-    /// Loads the bits of one element. The thread has `len` columns in tile number `tile`, and the element is
-    /// in column number `i` of these columns. A column past the end of the row reads as zero.
+    /// Loads the bits of one element. The thread accesses `len` columns in tile number `tile`, and the
+    /// element is in column number `i` of these columns. A column past the end of the row reads as zero.
     #[inline(always)]
     fn element(&self, tile: u32, i: u32, len: u32, hint: Load) -> u32 {
         let offset = self.columns.offset(tile, len) + i * self.columns.step();
@@ -229,8 +232,8 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         }
         let at =
             self.start.wrapping_add(self.columns.base(len) as usize).wrapping_add(offset as usize).cast();
-        // SAFETY: `has` checked that the column lies inside the row. The caller of `of` ensured that the row
-        // is readable.
+        // SAFETY: `has` checked that the column lies inside the row. The caller of the constructor `of`
+        // ensured that the row is readable.
         unsafe {
             if size_of::<T>() == 2 { u32::from(mem::load_u16(at, hint)) } else { mem::load_u32(at, hint) }
         }
@@ -249,13 +252,14 @@ impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
     ///
     /// # Safety
     /// While the kernel runs, every row of `rows` has `cols` writable elements. No other team (group of
-    /// threads that share a row) has the same row. If `VECTOR`, the rows satisfy [`Rows::is_vector`].
+    /// threads that share a row) accesses the same row. If `VECTOR`, the rows satisfy [`Rows::is_vector`].
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, team: Team, at: RowIndex, cols: u32) -> Self {
         Self { start: rows.start(at), columns: Columns::of(team, at, cols) }
     }
 
-    /// Stores the thread's pack (16-byte vector) of `tile`. Columns past the end are not written.
+    /// Stores the pack (16-byte vector) that this thread has in tile number `tile`. Columns past the end of
+    /// the row are not written.
     #[inline(always)]
     pub fn store(&self, tile: u32, pack: Pack<T>, hint: Store) {
         let (columns, len) = (&self.columns, Pack::<T>::LEN);
@@ -263,8 +267,8 @@ impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
         let offset = columns.offset(tile, len);
         if VECTOR {
             if columns.has(offset, len) {
-                // SAFETY: the caller of `of` ensured that the row is writable and consists of whole packs.
-                // This pack starts inside the row, and no other thread has it.
+                // SAFETY: the caller of the constructor `of` ensured that the row is writable and consists of
+                // whole packs. This pack starts inside the row, and no other thread writes it.
                 unsafe { mem::store_u32x4(base.wrapping_add(offset as usize).cast(), pack.words(), hint) };
             }
             return;
@@ -273,7 +277,8 @@ impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
             let offset = offset + i * columns.step();
             if columns.has(offset, len) {
                 let at = base.wrapping_add(offset as usize).cast();
-                // SAFETY: `has` checked that the column lies inside the row. No other thread has the column.
+                // SAFETY: `has` checked that the column lies inside the row. No other thread writes the
+                // column.
                 unsafe {
                     if size_of::<T>() == 2 {
                         mem::store_u16(at, pack.bits(i) as u16, hint)

@@ -1,13 +1,13 @@
-//! The columns of a row that a thread has.
+//! The columns of a row that a thread accesses.
 use super::access::{Access, is_whole};
 use super::vector::LEN;
 use crate::rows::row::{RowIndex, Rows};
 use crate::simt::{thread, warp};
 
-/// Columns of a tile: one vec4 per lane of a warp.
+/// Number of columns of a tile. A tile has one vec4 (four elements) for each lane of a warp.
 pub const TILE: u32 = LEN * warp::SIZE;
 
-/// The columns of a row that the calling thread has.
+/// The columns of a row that the calling thread accesses.
 #[derive(Clone, Copy)]
 pub struct Vec4Columns {
     /// The thread's first column.
@@ -16,48 +16,49 @@ pub struct Vec4Columns {
 }
 
 impl Vec4Columns {
-    /// Returns the calling thread's columns, for kernels with one row of `cols` columns per warp. If the row
-    /// does not exist, the thread has no columns.
+    /// Returns the columns that the calling thread accesses, for kernels with one row of `cols` columns per
+    /// warp. If the row does not exist, the thread has no columns.
     #[inline(always)]
     pub fn of_warp(at: RowIndex, cols: u32) -> Self {
         Self { own: LEN * warp::lane(), cols: if at.exists() { cols } else { 0 } }
     }
 
-    /// Returns the calling thread's columns, for kernels with one row of `cols` columns per block. A tile has
-    /// 128 columns. In a block of `n` warps, warp `w` has the tiles `w`, `w + n`, `w + 2 n`, and so on.
+    /// Returns the columns that the calling thread accesses, for kernels with one row of `cols` columns per
+    /// block. The row is divided into tiles of 128 columns. In a block of `n` warps, warp `w` accesses the
+    /// tiles `w`, `w + n`, `w + 2 n`, and so on.
     #[inline(always)]
     pub fn of_block(at: RowIndex, cols: u32) -> Self {
         Self { own: LEN * thread::index()[0], cols: if at.exists() { cols } else { 0 } }
     }
 
-    /// Returns columns for a thread that accesses only one vec4 (four elements) of a row of `cols` columns.
-    /// The vec4 starts at `column`, and the thread accesses it as tile 0.
+    /// Returns the columns for a thread that accesses only one vec4 (four elements) of a row of `cols`
+    /// columns. The vec4 starts at `column`, and the thread accesses it under tile number 0.
     #[inline(always)]
     pub fn of_one(column: u32, cols: u32) -> Self {
         Self { own: column, cols }
     }
 
-    /// Returns the thread's first column of `tile`.
+    /// Returns the first of the four columns that the thread accesses in tile number `tile`.
     #[inline(always)]
     pub fn first(&self, tile: u32) -> u32 {
         self.own + tile * TILE
     }
 
-    /// Address of the thread's vec4 (four elements) of `tile` in the row that starts at `start`.
+    /// Returns the address of the thread's vec4 (four elements) of `tile`, for a row that starts at `start`.
     #[inline(always)]
     pub(super) fn place<T>(&self, start: *const T, tile: u32) -> *const T {
         start.wrapping_add(self.own as usize).wrapping_add((tile * TILE) as usize)
     }
 
-    /// Number of columns of the thread's vec4 (four elements) that lie inside the row, 0 to 4.
+    /// Returns how many columns of the thread's vec4 (four elements) of `tile` lie inside the row, 0 to 4.
     #[inline(always)]
     pub fn count(&self, tile: u32) -> u32 {
         self.cols.saturating_sub(self.first(tile)).min(LEN)
     }
 
-    /// Whether the row has at least one column of the thread's vec4 (four elements) of `tile`. Always true
-    /// for rows of whole tiles (128 columns each), because kernels never access a tile past the end of such
-    /// rows.
+    /// Returns whether at least one column of the thread's vec4 (four elements) of `tile` lies inside the
+    /// row. For rows of whole tiles (128 columns each), the result is always true, because kernels never
+    /// access a tile past the end of such rows.
     #[inline(always)]
     pub fn has<A: Access>(&self, tile: u32) -> bool {
         is_whole::<A>() || self.first(tile) < self.cols
@@ -65,8 +66,8 @@ impl Vec4Columns {
 }
 
 impl Rows {
-    /// Whether all rows are aligned for accesses of four elements. A row has `cols` elements, and `element`
-    /// is the size of one element in bytes.
+    /// Returns whether all rows are aligned for accesses of four elements. A row has `cols` elements, and
+    /// `element` is the size of one element in bytes.
     pub fn is_vec4s(&self, cols: u32, element: usize) -> bool {
         self.is_aligned(cols, element, LEN as usize * element)
     }

@@ -1,5 +1,5 @@
-//! Rows that threads access as vec4s (four elements): for reading, for writing, and with an element type that
-//! is chosen at run time.
+//! Rows that threads access as vec4s (vectors of four elements). There are three types: for reading, for
+//! writing, and for an element type that is chosen at run time.
 use core::marker::PhantomData;
 
 use super::access::{Access, is_scalar, is_vector, is_whole};
@@ -34,25 +34,27 @@ impl<T: Elem, A: Access> Vec4Row<T, A> {
         Self { start: start::<T, A>(rows, at), columns, access: PhantomData }
     }
 
-    /// Address of the first element of the row.
+    /// Returns the address of the first element of the row.
     #[inline(always)]
     pub fn first(&self) -> *const T {
         self.start
     }
 
-    /// Loads the thread's vec4 of `tile`, with zeros past the end.
+    /// Loads the vec4 (four elements) that this thread has in tile number `tile`. Columns past the end of the
+    /// row read as zero.
     #[inline(always)]
     pub fn get(&self, tile: u32) -> Vec4<T> {
         self.load(tile, Load::ReadOnly)
     }
 
     /// Copies the row to shared memory. Call [`SharedRow::wait`] before you read `staged`. `packs` says
-    /// whether the row satisfies `Rows::is_vector`. Such a row can be copied in units of 16 bytes.
+    /// whether the row satisfies `Rows::is_vector` (16-byte alignment). Such a row can be copied in units of
+    /// 16 bytes.
     #[inline(always)]
     pub fn copy_to(&self, staged: &SharedRow<T>, packs: bool) {
         if is_whole::<A>() || is_vector::<A>() && packs {
-            // SAFETY: the caller of `of` ensured that the row is readable. The type `A` or the flag `packs`
-            // says that the row is aligned to 16 bytes.
+            // SAFETY: the caller of the constructor `of` ensured that the row is readable. The type `A` or
+            // the flag `packs` says that the row is aligned to 16 bytes.
             return unsafe { staged.copy(self.start, self.columns.cols) };
         }
         let (tiles, mut first) = (self.columns.cols.div_ceil(TILE), 0);
@@ -73,9 +75,9 @@ impl<T: Elem, A: Access> Vec4Row<T, A> {
             return Vec4::ZERO;
         }
         let at = self.columns.place(self.start, tile);
-        // SAFETY: `has` returned true, so the row has columns in this tile. `count` limits the accesses to
-        // single elements to these columns. If one access reads four elements, the
-        // row consists of whole vec4s.
+        // SAFETY: `has` returned true, so the row has columns in this tile. Accesses to single elements are
+        // limited to these columns by `count`. If one access reads four elements, the row consists of whole
+        // vec4s.
         let words = unsafe {
             if is_scalar::<A>() {
                 let count = self.columns.count(tile);
@@ -114,7 +116,7 @@ unsafe fn load_words<T>(at: *const T, hint: Load) -> [u32; 4] {
 /// Loads the bits of one element.
 ///
 /// # Safety
-/// As for [`mem::load_u32`].
+/// The requirements of [`mem::load_u32`] apply.
 #[inline(always)]
 unsafe fn load_element<T>(at: *const T, hint: Load) -> u32 {
     // SAFETY: the caller passes a readable address of an element.
@@ -146,15 +148,15 @@ impl<T: Elem, A: Access> Vec4RowMut<T, A> {
         Self { start: start::<T, A>(rows, at), columns, access: PhantomData }
     }
 
-    /// Loads the vec4 (four elements) of `tile` that this thread stored before. Columns past the end read as
-    /// zero.
+    /// Loads the vec4 (four elements) that this thread stored before in tile number `tile`. Columns past the
+    /// end of the row read as zero.
     #[inline(always)]
     pub fn written(&self, tile: u32) -> Vec4<T> {
         let Self { start, columns, access } = *self;
         Vec4Row::<T, A> { start: start.cast_const(), columns, access }.load(tile, Load::Default)
     }
 
-    /// Stores the thread's vec4 (four elements) of `tile`. Columns past the end are not written.
+    /// Stores the thread's vec4 (four elements) of `tile`. Columns past the end of the row are not written.
     #[inline(always)]
     pub fn put(&self, tile: u32, vec4: Vec4<T>) {
         if !self.columns.has::<A>(tile) {
@@ -162,8 +164,8 @@ impl<T: Elem, A: Access> Vec4RowMut<T, A> {
         }
         let at = self.columns.place(self.start.cast_const(), tile).cast_mut();
         let ([a, b, ..], count) = (vec4.words, self.columns.count(tile) as usize);
-        // SAFETY: `has` and `count` keep the columns inside the row, and no other thread has these columns.
-        // If one access writes four elements, the row consists of whole vec4s.
+        // SAFETY: `has` and `count` keep the columns inside the row, and no other thread writes these
+        // columns. If one access writes four elements, the row consists of whole vec4s.
         unsafe {
             if is_vector::<A>() && size_of::<T>() == 2 {
                 return mem::store_u32x2(at.cast(), [a, b], Store::Default);
@@ -185,7 +187,7 @@ impl<T: Elem, A: Access> Vec4RowMut<T, A> {
     }
 }
 
-/// A row of a weight, a modulation or a table. The element type, `T` or f32, is chosen at run time.
+/// A row of a weight, a modulation or a table. The element type is chosen at run time: f32 or the type `T`.
 #[derive(Clone, Copy)]
 pub struct MixedRow<T, A> {
     start: *const u8,
@@ -196,7 +198,7 @@ pub struct MixedRow<T, A> {
 }
 
 impl<T: Elem, A: Access> MixedRow<T, A> {
-    /// Returns row `at` of `rows`. Its elements are f32 if `single`, otherwise `T`.
+    /// Returns row `at` of `rows`. The elements of the row are f32 if `single` is true, otherwise `T`.
     ///
     /// # Safety
     /// While the kernel runs, the columns of `columns` are readable in every row of `rows`, with the element
@@ -207,7 +209,8 @@ impl<T: Elem, A: Access> MixedRow<T, A> {
         Self { start, single, columns, element: PhantomData, access: PhantomData }
     }
 
-    /// Loads the thread's vec4 (four elements) of `tile` as f32. Columns past the end read as zero.
+    /// Loads the thread's vec4 (four elements) of `tile` as f32. Columns past the end of the row read as
+    /// zero.
     #[inline(always)]
     pub fn lanes(&self, tile: u32) -> [f32; 4] {
         let Self { start, columns, access, .. } = *self;

@@ -1,4 +1,4 @@
-//! Rows staged in shared memory between the passes over them.
+//! Rows that are staged in shared memory between the passes over them.
 use core::marker::PhantomData;
 
 use super::columns::TILE;
@@ -7,7 +7,7 @@ use crate::numeric::elem::Elem;
 use crate::simt::shared::{Shared, SharedMemory};
 use crate::simt::{block, copy, thread, warp};
 
-/// 16 bytes: the size of one asynchronous copy.
+/// 16 bytes, which is the size of one asynchronous copy.
 #[repr(C, align(16))]
 #[derive(Clone, Copy)]
 struct Chunk16([u32; 4]);
@@ -17,9 +17,9 @@ struct Chunk16([u32; 4]);
 #[derive(Clone, Copy)]
 struct Half([u32; 2]);
 
-/// A row staged in shared memory. Each warp, or each block, has one such row. Its elements have the same
-/// order as in global memory. After [`SharedRow::wait`], each thread accesses only its own vec4s (four
-/// elements each), so several passes over the row need no barrier.
+/// A row staged in shared memory. Each warp, or each block, has one such row. The elements have the same
+/// order as in global memory. After [`SharedRow::wait`], each thread accesses only the vec4s (vectors of four
+/// elements) that are assigned to it. Several passes over the row therefore need no barrier.
 #[derive(Clone, Copy)]
 pub struct SharedRow<T> {
     row: Shared<Chunk16>,
@@ -33,7 +33,8 @@ pub struct SharedRow<T> {
 impl<T: Elem> SharedRow<T> {
     const PER_LINE: u32 = 16 / size_of::<T>() as u32;
 
-    /// Allocates `tiles` tiles of `memory` for each warp of the block.
+    /// Allocates a row of `tiles` tiles (128 columns each) for each warp of the block. Takes the bytes from
+    /// `memory`.
     #[inline(always)]
     pub fn take(memory: &mut SharedMemory, tiles: u32) -> Self {
         let [x, y, z] = thread::block_dim();
@@ -43,20 +44,20 @@ impl<T: Elem> SharedRow<T> {
         Self { row, rank: warp::lane(), size: warp::SIZE, element: PhantomData }
     }
 
-    /// Allocates a row of `tiles` tiles (128 columns each) in `memory`. All warps of the block share this
-    /// row.
+    /// Allocates a row of `tiles` tiles (128 columns each), which all warps of the block share. Takes the
+    /// bytes from `memory`.
     #[inline(always)]
     pub fn take_for_block(memory: &mut SharedMemory, tiles: u32) -> Self {
         let ([rank, _, _], [size, _, _]) = (thread::index(), thread::block_dim());
         Self { row: memory.take(tiles * TILE / Self::PER_LINE), rank, size, element: PhantomData }
     }
 
-    /// Starts to copy `cols` elements from global memory to the row. Call [`SharedRow::wait`] before you read
-    /// the row.
+    /// Starts to copy `cols` elements from global memory to the row in shared memory. Call
+    /// [`SharedRow::wait`] before you read the row.
     ///
     /// # Safety
     /// `from` points to `cols` readable elements, which no thread writes during the copy. `from` is aligned
-    /// to 16 bytes, and the size of the `cols` elements is a multiple of 16 bytes. The row has room for
+    /// to 16 bytes, and the size of the `cols` elements is a multiple of 16 bytes. The row has space for
     /// `cols` elements.
     #[inline(always)]
     pub unsafe fn copy(&self, from: *const T, cols: u32) {
@@ -69,15 +70,15 @@ impl<T: Elem> SharedRow<T> {
         }
     }
 
-    /// Waits until the copies of all threads of the row have arrived and are visible to each of these
-    /// threads.
+    /// Waits for the asynchronous copies of all threads that share the row. After the wait, each of these
+    /// threads can read the whole row.
     #[inline(always)]
     pub fn wait(&self) {
         copy::wait();
         if self.size == warp::SIZE { warp::sync(warp::ALL) } else { block::sync() }
     }
 
-    /// Loads element `at` of the row. Call [`SharedRow::wait`] first.
+    /// Loads element number `at` of the row. Call [`SharedRow::wait`] first.
     #[inline(always)]
     pub fn element(&self, at: u32) -> T {
         // SAFETY: `take` allocated the element. The caller has waited for the copies of other threads.
@@ -90,15 +91,16 @@ impl<T: Elem> SharedRow<T> {
         }
     }
 
-    /// Returns the part of the row that starts at the thread's first vec4 (four elements). The thread's vec4
-    /// of tile `n` is element `n * warp::SIZE` of this part, so the address offset of a tile is a constant.
+    /// Returns the part of the row that starts at the thread's first vec4 (vector of four elements). In this
+    /// part, the thread's vec4 of tile `n` has index `n * warp::SIZE`. The address offset of a tile is
+    /// therefore a constant.
     #[inline(always)]
     fn thread_part<Q: Copy>(&self) -> Shared<Q> {
         let vec4s = self.row.cast::<Q>();
         vec4s.part(self.rank, vec4s.len().saturating_sub(self.rank))
     }
 
-    /// Stores the thread's vec4 of `tile`.
+    /// Stores the thread's vec4 (four elements) of `tile` in shared memory.
     #[inline(always)]
     pub fn put(&self, tile: u32, vec4: Vec4<T>) {
         let ([a, b, ..], at) = (vec4.words, tile * warp::SIZE);
@@ -112,7 +114,7 @@ impl<T: Elem> SharedRow<T> {
         }
     }
 
-    /// Loads the thread's vec4 of `tile`, as last stored or copied.
+    /// Loads the thread's vec4 (four elements) of `tile`, as the last store or copy wrote it.
     #[inline(always)]
     pub fn get(&self, tile: u32) -> Vec4<T> {
         let at = tile * warp::SIZE;

@@ -7,8 +7,8 @@ use crate::numeric::elem::{Elem, F32Vec};
 /// Elements in a vec4.
 pub const LEN: u32 = 4;
 
-/// Four elements of one type, kept in registers without conversion. The elements take two 32-bit words for a
-/// 16-bit type and four words for f32.
+/// Four elements of one type, kept in registers without conversion. The four elements take two 32-bit words
+/// for a 16-bit type and four words for f32.
 #[derive(Clone, Copy)]
 pub struct Vec4<T> {
     pub(crate) words: [u32; 4],
@@ -19,7 +19,7 @@ impl<T: Elem> Vec4<T> {
     /// All bits zero.
     pub const ZERO: Self = Self { words: [0; 4], element: PhantomData };
 
-    /// Creates a vec4 from f32 values, each rounded once.
+    /// Creates a vec4 (four elements) from f32 values, each rounded once to `T`.
     #[inline(always)]
     pub fn from_lanes([a, b, c, d]: [f32; 4]) -> Self {
         let lanes = T::F32Vec::from_fn(|i| match i {
@@ -32,19 +32,20 @@ impl<T: Elem> Vec4<T> {
         Self { words: T::pack(lanes), element: PhantomData }
     }
 
-    /// Returns four copies of `value`, a constant, rounded to `T`.
+    /// Rounds `value`, a compile-time constant, to `T`. Returns a vec4 with this value in all four elements.
     #[inline(always)]
     pub fn splat(value: f32) -> Self {
         Self { words: T::splat(value), element: PhantomData }
     }
 
-    /// Returns the sums of the elements, each rounded once to `T`.
+    /// Returns the elementwise sums of two vec4s (four elements each). Each sum is rounded once to `T`.
     #[inline(always)]
     pub fn plus(self, other: Self) -> Self {
         self.by_words(other, T::add_words)
     }
 
-    /// Returns the products of the elements, each rounded once to `T`.
+    /// Returns the elementwise products of two vec4s (four elements each). Each product is rounded once to
+    /// `T`.
     #[inline(always)]
     pub fn times(self, other: Self) -> Self {
         self.by_words(other, T::mul_words)
@@ -58,15 +59,15 @@ impl<T: Elem> Vec4<T> {
         Self { words, element: PhantomData }
     }
 
-    /// Reinterprets the bits as a vec4 (four elements) of type `E`, which has the same size as `T`.
+    /// Reinterprets the bits as a vec4 (four elements) of another type `E`, which has the same size as `T`.
     #[inline(always)]
     pub fn cast<E: Elem>(self) -> Vec4<E> {
         Vec4 { words: self.words, element: PhantomData }
     }
 
     /// Returns the same vec4 (four elements), through an optimization barrier. Each later use then converts
-    /// the elements to f32 again. Without the barrier, the compiler keeps the f32 values, which take twice
-    /// the registers for 16-bit types.
+    /// the elements to f32 again. Without the barrier, the compiler would keep the f32 values. For 16-bit
+    /// types, f32 values take twice the registers.
     #[inline(always)]
     pub fn opaque_lanes(self) -> Self {
         let [a, b, c, d] = self.words;
@@ -87,8 +88,8 @@ impl<T: Elem> Vec4<T> {
     }
 }
 
-/// Rounds each value to `T` and converts the rounded value back to f32. A store followed by a load has the
-/// same effect.
+/// Rounds each of the four values to `T` and converts the rounded value back to f32. A store followed by a
+/// load has the same effect.
 #[inline(always)]
 pub fn round<T: Elem>(lanes: [f32; 4]) -> [f32; 4] {
     Vec4::<T>::from_lanes(lanes).lanes()

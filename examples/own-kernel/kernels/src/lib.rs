@@ -1,4 +1,4 @@
-//! Scales each row to length 1: `y[r] = x[r] / max(|x[r]|, eps)`. The formula is that of
+//! A kernel that scales each row to length 1: `y[r] = x[r] / max(|x[r]|, eps)`. The formula is the same as in
 //! `torch.nn.functional.normalize` with `p = 2`.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
@@ -12,23 +12,23 @@ use cuda_std::prelude::*;
 ///
 /// # Safety
 /// `x` and `y` have `rows` rows of `cols` elements. If `VECTOR` is true, the rows of `x` and of `y` satisfy
-/// `Rows::is_vector`. `y` overlaps no other memory that the kernel uses.
+/// `Rows::is_vector` (16-byte alignment). `y` overlaps no other memory that the kernel uses.
 #[inline(always)]
 unsafe fn l2_normalize<T: Elem, const VECTOR: bool>(x: Rows, y: Rows, rows: u64, cols: u32, eps: f32) {
     let team = Team::of_block();
     let at = RowIndex::of(team, rows, 0);
-    // SAFETY: the caller passes `x` and `y` with `rows` rows of `cols` elements. Each team (threads that
-    // share one row, here a warp) has its own row.
+    // SAFETY: the caller passes `x` and `y` with `rows` rows of `cols` elements. Each team (the threads that
+    // share a row, here a warp) processes a different row.
     let (x, y) =
         unsafe { (Row::<T, VECTOR>::of(&x, team, at, cols), RowMut::<T, VECTOR>::of(&y, team, at, cols)) };
-    // Columns past the end of the row read as 0. If a sum of `f(x)` is needed and `f(0)` is not 0, use
-    // `load_or` with a value at which `f` is 0.
+    // Columns past the end of the row read as 0. This is correct for a sum of `f(x)` only if `f(0)` is 0. For
+    // another `f`, call `load_or` with a value at which `f` is 0.
     let mut squares = 0.0;
     for tile in 0..x.tiles() {
         squares += x.load(tile, Load::ReadOnly).lanes().map(|x| x * x).sum();
     }
-    // Every lane gets the sum of all lanes. All warps run this reduction. A warp whose row index is too large
-    // adds zeros.
+    // Every lane gets the sum of all lanes. All warps of the block run this reduction. If the row index of a
+    // warp is too large, the warp adds zeros.
     let inverse = rsqrt(warp::sum(squares, warp::SIZE));
     let scale = if inverse > 1.0 / eps { 1.0 / eps } else { inverse };
     for tile in 0..x.tiles() {

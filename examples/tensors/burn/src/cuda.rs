@@ -1,4 +1,4 @@
-//! The launch on a tensor on a GPU.
+//! Launches the kernel on a tensor in GPU memory.
 use std::error::Error;
 use std::ffi::c_void;
 
@@ -20,12 +20,12 @@ pub fn softplus(x: FloatTensor<Cuda>) -> Result<FloatTensor<Cuda>, Box<dyn Error
     let len = x.meta.shape().num_elements();
     let mut y = x.clone();
     y.handle = x.client.empty(len * x.elem_size());
-    // A resource (cubecl's handle of an allocation) keeps its memory allocated. After cubecl has returned the
-    // resource of `x`, cubecl's stream waits for the work of other streams on `x`.
+    // Get cubecl's resource (handle of an allocation) for each tensor. A resource keeps its memory allocated.
+    // After the call for `x`, cubecl's stream waits for the work of other streams on `x`.
     let from = x.client.get_resource::<Server>(x.handle.clone())?;
     let to = x.client.get_resource::<Server>(y.handle.clone())?;
-    // cubecl does not give access to its stream. The kernel runs on another stream, so the host waits before
-    // and after this kernel.
+    // cubecl does not give access to its stream, so the kernel runs on another stream. The host therefore
+    // waits before and after the kernel.
     burn::cubecl::future::block_on(x.client.sync())?;
     // SAFETY: `x` is contiguous, and both allocations have `len` elements. cubecl and oxiwarp use the primary
     // context of the same GPU, so the pointers are valid in both libraries. No other code has a handle of

@@ -1,4 +1,4 @@
-//! Launches a kernel on a `Tensor` of the crate burn.
+//! Launches a kernel on a `Tensor` of the Rust library burn.
 use std::error::Error;
 
 use burn::tensor::{DType, Tensor, TensorData};
@@ -8,8 +8,8 @@ use softplus::Softplus;
 #[cfg(feature = "cuda")]
 mod cuda;
 
-/// Returns `ln(1 + exp(x))`. If `x` is on a GPU, the kernel runs on this GPU. For other tensors, the CPU
-/// executor runs the kernel.
+/// Returns `ln(1 + exp(x))`. If `x` is on a GPU, the kernel runs on this GPU. Otherwise the kernel runs on
+/// the CPU executor.
 ///
 /// # Errors
 /// Returns the errors of burn and of [`Softplus`], and an error for a dtype other than f32, f16 and bf16.
@@ -32,7 +32,7 @@ pub fn softplus<const D: usize>(x: Tensor<D>) -> Result<Tensor<D>, Box<dyn Error
     Ok(Tensor::from_data(TensorData::from_bytes(y, shape, dtype), (&device, dtype)))
 }
 
-/// Returns the dtype of oxiwarp.
+/// Converts burn's dtype to oxiwarp's dtype. Returns an error if oxiwarp has no such dtype.
 fn oxiwarp_dtype(dtype: DType) -> Result<Dtype, Box<dyn Error>> {
     match dtype {
         DType::F32 => Ok(Dtype::F32),

@@ -1,8 +1,8 @@
-//! Tests the function on tensors of burn's CPU backend.
+//! Tests the function `softplus` on tensors of burn's CPU backend.
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use softplus_burn::softplus;
 
-/// Returns the numbers from -20 to 19 as a matrix.
+/// Returns the numbers from -20 to 19 as a matrix of 5 rows and 8 columns.
 fn matrix(dtype: DType) -> Tensor<2> {
     let x: Vec<f32> = (-20..20).map(|x| x as f32).collect();
     Tensor::<2>::from_data(TensorData::new(x, [5, 8]), (&Device::flex(), DType::F32)).cast(dtype)
@@ -17,7 +17,7 @@ fn check(x: Tensor<2>, max: f64) {
     assert_eq!((y.dtype(), y.dims()), (x.dtype(), x.dims()));
     for (x, y) in values(x).into_iter().zip(values(y)) {
         let right = x.exp().ln_1p();
-        // 2^-25 is half of the smallest f16.
+        // 2^-25 is half of the smallest positive f16.
         let allowed = (max * right).max(2.0_f64.powi(-25));
         assert!((y - right).abs() <= allowed, "x = {x}: {y}, expected {right}");
     }

@@ -1,4 +1,4 @@
-//! Launches a kernel on a `Tensor` of the crate candle, as a candle operator.
+//! Launches a kernel on a `Tensor` of the Rust library candle, as a candle operator.
 use candle_core::{CpuStorage, CustomOp1, Error, Layout, Result, Shape, WithDType, bail};
 use half::{bf16, f16};
 use oxiwarp_runtime::{Device, Element, Stream, View, ViewMut};
@@ -7,7 +7,7 @@ use softplus::Softplus;
 #[cfg(feature = "cuda")]
 mod cuda;
 
-/// The operator `ln(1 + exp(x))`. The tensor `x` must be contiguous. Usage:
+/// The operator `ln(1 + exp(x))`. The tensor `x` must be contiguous. Apply the operator with
 /// `x.apply_op1_no_bwd(&SoftplusOp)?`.
 pub struct SoftplusOp;
 
@@ -48,7 +48,7 @@ fn on_cpu<T: Element>(x: &[T], layout: &Layout) -> Result<Vec<T>> {
     Ok(y)
 }
 
-/// Returns the range of a contiguous tensor's elements in the tensor's storage.
+/// Returns the index range of a contiguous tensor's elements in the storage of the tensor.
 fn range(layout: &Layout) -> Result<std::ops::Range<usize>> {
     match layout.contiguous_offsets() {
         Some((start, end)) => Ok(start..end),

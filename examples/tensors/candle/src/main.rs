@@ -1,4 +1,4 @@
-//! Runs the kernel on a tensor and compares the result with the formula.
+//! Runs the kernel on a candle tensor and compares the result with the formula.
 use candle_core::{Device, Result, Tensor};
 use softplus_candle::SoftplusOp;
 

@@ -1,4 +1,4 @@
-//! Tests the operator on tensors on the CPU.
+//! Tests the softplus operator on candle tensors in CPU memory.
 use candle_core::{DType, Device, Tensor};
 use softplus_candle::SoftplusOp;
 
@@ -13,7 +13,7 @@ fn results_are_those_of_the_formula() {
         };
         for (x, y) in values(&x).into_iter().zip(values(&y)) {
             let right = x.exp().ln_1p();
-            // 2^-25 is half of the smallest f16.
+            // 2^-25 is half of the smallest positive f16.
             let allowed = (max * right).max(2.0_f64.powi(-25));
             assert!((y - right).abs() <= allowed, "{dtype:?}, x = {x}: {y}, expected {right}");
         }

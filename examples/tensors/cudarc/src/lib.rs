@@ -1,4 +1,4 @@
-//! Launches a kernel on a `CudaSlice` of the crate cudarc.
+//! Launches a kernel on a `CudaSlice` (array in GPU memory) of the Rust library cudarc.
 use std::error::Error;
 use std::ffi::c_void;
 
@@ -6,7 +6,7 @@ use cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut, DeviceRepr};
 use oxiwarp_runtime::{Device, Element, Stream, View, ViewMut};
 use softplus::Softplus;
 
-/// Returns `ln(1 + exp(x))`. The launch is asynchronous, on the stream of `x`.
+/// Returns `ln(1 + exp(x))`. The function starts the kernel on the stream of `x` and does not wait for it.
 ///
 /// # Errors
 /// Returns the errors of cudarc and of [`Softplus`].
@@ -20,7 +20,7 @@ pub fn softplus<T: Element + DeviceRepr>(x: &CudaSlice<T>) -> Result<CudaSlice<T
         let (y, _write) = y.device_ptr_mut(stream);
         // SAFETY: both slices have `shape` elements of type `T`. cudarc and oxiwarp use the primary context
         // of the same GPU, so pointers and stream are valid in both libraries. The kernel runs on cudarc's
-        // stream, after the work that made `x`. cudarc frees a slice only after the launch. It frees in
+        // stream, after the work that wrote `x`. cudarc frees a slice only after the launch. It frees in
         // stream order, and after the events that the two guards record.
         let (x, y, stream) = unsafe {
             let x = View::from_raw_contiguous(x as *const c_void, T::DTYPE, &shape)?;

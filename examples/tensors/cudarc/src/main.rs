@@ -1,11 +1,11 @@
-//! Runs the kernel on a slice of the first GPU and compares the result with the formula.
+//! Runs the kernel on a slice in the memory of the first GPU, and compares the result with the formula.
 use std::error::Error;
 
 use cudarc::driver::CudaContext;
 use oxiwarp_runtime::Device;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // Ask oxiwarp first: without a driver library, cudarc panics.
+    // Check with oxiwarp first whether there is a GPU. If the CUDA driver library is missing, cudarc panics.
     if let Err(error) = Device::cuda(0) {
         println!("nothing to do without a GPU: {error}");
         return Ok(());

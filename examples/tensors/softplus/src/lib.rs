@@ -1,11 +1,11 @@
-//! The kernel `y = ln(1 + exp(x))`. This crate embeds the kernel's PTX, checks the arguments and launches the
-//! kernel.
+//! Host code of the kernel `y = ln(1 + exp(x))`. This crate embeds the kernel's PTX, checks the arguments and
+//! launches the kernel.
 use kernels::launch;
 use oxiwarp_runtime::{Arch, Device, Error, Kernels, Launch, Result, Stream, View, ViewMut};
 
 const OP: &str = "softplus";
 const THREADS: u32 = 256;
-/// The PTX that the build script generates for each architecture.
+/// The PTX that the build script compiles, one text per architecture.
 const PTX: &[(Arch, &str)] = &[
     (Arch::Sm75, include_str!(concat!(env!("OUT_DIR"), "/sm_75.ptx"))),
     (Arch::Sm80, include_str!(concat!(env!("OUT_DIR"), "/sm_80.ptx"))),
@@ -24,7 +24,7 @@ impl Softplus {
         Kernels::load(device, PTX, kernels::KERNELS).map(Self)
     }
 
-    /// Returns the kernel of `device`. The first call for a device loads it.
+    /// Returns the kernel that is loaded on `device`. The first call for a device loads the kernel.
     ///
     /// # Errors
     /// Returns the errors of [`Softplus::load`].
@@ -56,7 +56,7 @@ impl Softplus {
         unsafe { launch::softplus(site, x.ptr().cast(), y.ptr().cast_mut().cast(), len) }
     }
 
-    /// Checks the device and the strides of an argument. Returns the argument's number of elements.
+    /// Checks the device and the strides of an argument. Returns the number of elements of the argument.
     fn elements(&self, arg: &'static str, view: &View) -> Result<u64> {
         view.expect_on(OP, arg, self.0.device())?;
         if !view.is_contiguous() {

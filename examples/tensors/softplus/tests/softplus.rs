@@ -18,7 +18,7 @@ fn check<T: Element>(device: &Device, len: usize, max: f64) {
     for (x, y) in x.iter().zip(to.download().unwrap()) {
         let (x, y) = (f64::from(x.to_f32()), f64::from(y.to_f32()));
         let right = x.exp().ln_1p();
-        // 2^-25 is half of the smallest f16.
+        // 2^-25 is half of the smallest positive f16.
         let allowed = (max * right).max(2.0_f64.powi(-25));
         assert!((y - right).abs() <= allowed, "{device:?}, {}: x = {x}: {y}, expected {right}", T::DTYPE);
     }
@@ -27,7 +27,7 @@ fn check<T: Element>(device: &Device, len: usize, max: f64) {
 #[test]
 fn results_are_those_of_the_formula() {
     for device in devices() {
-        // The lengths cover a partial block, full blocks, and a partial block after full ones.
+        // The lengths cover a partial block, full blocks, and full blocks that a partial block follows.
         for len in [1, 255, 512, 1000] {
             check::<f32>(&device, len, 8.0 * f64::from(f32::EPSILON));
             check::<f16>(&device, len, 1.0 / 2048.0);

@@ -1,5 +1,5 @@
-//! Guards that change a driver setting of the calling thread. When dropped, a guard restores the previous
-//! setting.
+//! Guards for the current CUDA context and the stream capture mode of the calling thread. A guard changes the
+//! setting. When dropped, the guard restores the previous setting.
 use std::ffi::c_void;
 
 use cust::context::{Context, CurrentContext};
@@ -7,7 +7,7 @@ use cust::context::{Context, CurrentContext};
 use super::raw;
 use crate::Result;
 
-/// Guard that makes a context current in this thread. When dropped, it restores the previous context.
+/// Guard that makes a context current in this thread. When dropped, the guard restores the previous context.
 pub(crate) struct Current {
     before: *mut c_void,
     changed: bool,
@@ -23,8 +23,8 @@ impl Current {
         Ok(Self { before, changed })
     }
 
-    /// Returns a guard for code that changes the current context itself. When dropped, the guard restores the
-    /// previous context.
+    /// Returns a guard for code that changes the current context by itself. This function does not change the
+    /// context. When dropped, the guard restores the context that was current when this function was called.
     pub fn restore() -> Result<Self> {
         Ok(Self { before: Self::get()?, changed: true })
     }

@@ -51,8 +51,10 @@ struct Description {
 }
 
 impl Description {
-    /// Returns the properties of a GPU without creating a context. If `arch` is given, the GPU loads PTX for
-    /// `arch` instead of PTX for the newest architecture that it runs.
+    /// Returns the properties of a GPU without creating a context. The property `arch` is the parameter
+    /// `arch`, if it is given. Otherwise the property is the newest portable architecture whose PTX runs on
+    /// the GPU. The function fails if PTX for `arch` does not run on the GPU, or if there is no such
+    /// architecture.
     fn of(device: Device, arch: Option<Arch>) -> Result<Self> {
         let name = device.name().map_err(raw::failed("cuDeviceGetName"))?;
         let major = attribute(device, DeviceAttribute::ComputeCapabilityMajor)?;
@@ -87,19 +89,20 @@ pub(crate) struct Gpu {
     pub multiprocessors: u32,
     /// Bytes of L2.
     pub l2_bytes: u32,
-    /// Whether launches use programmatic dependent launch (PDL). The value is true if the driver supports PDL
-    /// in captured graphs and the user did not switch PDL off.
+    /// Whether launches may use programmatic dependent launch (PDL). The value is true if the driver supports
+    /// PDL in captured graphs and the user did not switch PDL off. PDL also requires PTX for sm_90 or newer.
     pub overlaps: bool,
     pub extensions: Extensions,
-    /// The primary context, never released, because launches may outlive every owner.
+    /// The primary context. It is never released, because kernels may still run after all owners of this
+    /// value have been dropped.
     context: ManuallyDrop<Context>,
 }
 
 impl Gpu {
     /// Returns GPU number `index`. Each GPU is opened once per process.
     pub fn open(index: usize) -> Result<Arc<Self>> {
-        // Opening a GPU takes a second or more. `Slots` has one lock per GPU, so calls for other GPUs do not
-        // wait.
+        // Opening a GPU takes a second or more. `Slots` (an array of values that are initialized on first
+        // use) has one lock per GPU. Calls for other GPUs therefore do not wait.
         static GPUS: OnceLock<Slots<Arc<Gpu>>> = OnceLock::new();
         let gpus = match GPUS.get() {
             Some(gpus) => gpus,
@@ -112,12 +115,13 @@ impl Gpu {
         gpu.unwrap_or_else(|| Err(Error::NoDevice { index, count: gpus.count() })).cloned()
     }
 
-    /// Opens GPU number `index`. If `arch` is given, the GPU loads PTX for `arch` instead of PTX for the
-    /// newest architecture that it runs.
+    /// Opens GPU number `index`. If `arch` is given, oxiwarp loads PTX for `arch` on this GPU, instead of PTX
+    /// for the newest architecture that runs on the GPU.
     pub fn new(index: usize, arch: Option<Arch>) -> Result<Self> {
         let device = device(index)?;
         let Description { name, capability, arch } = Description::of(device, arch)?;
-        // `Context::new` makes the context current. The guard restores the previous one.
+        // `Context::new` makes the new context current. The guard restores the context that was current
+        // before.
         let restore = Current::restore()?;
         let context = Context::new(device).map_err(raw::failed("cuDevicePrimaryCtxRetain"))?;
         drop(restore);
@@ -157,8 +161,8 @@ pub(crate) fn index_of(context: &Context) -> Result<usize> {
     Ok(device.as_raw() as usize)
 }
 
-/// Returns the architecture that the environment variable `OXIWARP_ARCH` names. If the variable is set, GPUs
-/// load the PTX of this architecture instead of the newest that they run.
+/// Returns the architecture that the environment variable `OXIWARP_ARCH` names. If the variable is set, all
+/// GPUs load PTX for this architecture, instead of PTX for the newest architecture that runs on the GPU.
 fn forced_arch() -> Result<Option<Arch>> {
     static FORCED: OnceLock<Option<String>> = OnceLock::new();
     let Some(name) =

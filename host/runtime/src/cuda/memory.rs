@@ -21,10 +21,10 @@ pub(crate) struct Memory {
 impl Memory {
     /// Allocates `bytes` bytes of uninitialized device memory.
     pub fn new(gpu: &Arc<Gpu>, bytes: usize) -> Result<Self> {
-        // In the default capture mode, an ongoing stream capture forbids an allocation. So use the relaxed
-        // mode.
+        // In the default capture mode, the driver rejects an allocation during a stream capture. The relaxed
+        // mode permits the allocation.
         let (_current, _relaxed) = (gpu.current()?, Relaxed::new());
-        // SAFETY: the memory is read only as numbers, for which every bit pattern is valid.
+        // SAFETY: this crate uses the memory only for numbers, and every bit pattern is a valid number.
         match unsafe { DeviceBuffer::uninitialized(bytes.max(1)) } {
             Ok(memory) => Ok(Self { gpu: gpu.clone(), bytes: ManuallyDrop::new(memory) }),
             Err(CudaError::OutOfMemory) => Err(Error::OutOfMemory { device: gpu.name.clone(), bytes }),
@@ -46,8 +46,9 @@ impl Memory {
         let _current = self.gpu.current()?;
         self.bytes.index(..from.len()).copy_from(from).map_err(raw::failed("cuMemcpyHtoD"))?;
         // If the source is pageable memory, `cuMemcpyHtoD` returns when it has copied the data to a staging
-        // buffer. The transfer to the device may still run on the legacy default stream. An `OwnedStream`
-        // does not wait for the legacy stream, so the host waits for the transfer here.
+        // buffer. The transfer to the device may still run on the legacy default stream. An `OwnedStream` (a
+        // non-blocking stream) does not wait for the legacy default stream. Therefore, the host waits for the
+        // transfer here.
         // SAFETY: the null handle is the legacy default stream of the current context.
         raw::check("cuStreamSynchronize", unsafe { raw::cuStreamSynchronize(std::ptr::null_mut()) })
     }
@@ -64,8 +65,8 @@ impl Memory {
     /// Copies `bytes` bytes from `from`, on `stream`. The function returns before the copy is done.
     ///
     /// # Safety
-    /// The source and the destination must have `bytes` bytes each. Both must stay valid until the copy is
-    /// done.
+    /// The source and the destination must have `bytes` bytes each. Both memory ranges must stay valid until
+    /// the copy is done.
     pub unsafe fn copy_from(&self, from: &Self, bytes: usize, stream: Stream) -> Result<()> {
         let _current = self.gpu.current()?;
         // SAFETY: the caller guarantees that both addresses are valid until the copy is done.
@@ -84,7 +85,7 @@ impl Drop for Memory {
     }
 }
 
-/// Converts an address to the pointer that a view has.
+/// Converts a device address to a pointer, because tensor views store pointers.
 pub(crate) fn pointer(address: u64) -> *mut c_void {
     address as usize as *mut c_void
 }

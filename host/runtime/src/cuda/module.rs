@@ -12,7 +12,7 @@ use crate::arch::Arch;
 use crate::launch::{DEFAULT_SMEM_BYTES, Launch};
 use crate::{Error, Result, Stream};
 
-/// A loaded module. Dropping it unloads the module, unless [`Module::keep`] was called.
+/// A loaded PTX module. Dropping this value unloads the module, unless [`Module::keep`] was called.
 pub(crate) struct Module(ManuallyDrop<cust::module::Module>);
 
 impl Module {
@@ -57,8 +57,8 @@ impl Drop for Module {
     }
 }
 
-/// Returns the log of the driver's compiler for PTX that the driver has rejected. To get the log, the
-/// function compiles the PTX once more.
+/// Returns the log of the driver's PTX compiler for PTX that the driver has rejected. To get the log, this
+/// function makes the driver compile the PTX again.
 fn error_log(text: &CStr) -> String {
     let mut log = vec![0_u8; 16 << 10];
     let mut values = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
@@ -77,7 +77,8 @@ pub(crate) fn c_text(text: &str) -> Result<CString> {
     CString::new(text).map_err(why)
 }
 
-/// A kernel of a loaded module, with its current settings. Every thread may use it until the process ends.
+/// A kernel of a loaded module, with its current settings. Every thread may use the kernel until the process
+/// ends.
 pub(crate) struct Function {
     raw: *mut c_void,
     /// Limit of dynamic shared memory in bytes. The limit is never lowered, because another thread may launch
@@ -97,11 +98,12 @@ impl Function {
         Self { raw, max_shared: Setting::new(DEFAULT_SMEM_BYTES as i32), carveout: Setting::new(-1) }
     }
 
-    /// Launches the kernel in the current context. Before the launch, the function raises the kernel's limit
+    /// Launches the kernel in the current context. Before the launch, this function raises the kernel's limit
     /// of dynamic shared memory and sets its shared memory carveout, if necessary.
     ///
-    /// `overlaps`: use programmatic dependent launch. The kernel may then start before the previous launch
-    /// has ended. The kernel's PTX contains the instruction that waits for the previous launch.
+    /// If `overlaps` is true, the launch uses programmatic dependent launch. The kernel may then start before
+    /// the previous launch has ended. The kernel's PTX contains the instruction that waits for the previous
+    /// launch.
     ///
     /// # Safety
     /// `args` must point to values of the types that the kernel declares. The kernel's own safety

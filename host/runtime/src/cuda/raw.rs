@@ -2,9 +2,9 @@
 //! them. The comment before a function says what `cust` lacks.
 //!
 //! Each function returns the driver's `CUresult` as an integer. The crate `driver` (`host/driver`) defines
-//! the symbols and forwards each call to `libcuda.so.1`. `cust` declares the result as a Rust enum, so a code
+//! the symbols and forwards each call to `libcuda.so.1`. `cust` declares the result as a Rust enum. A code
 //! that this enum lacks would be undefined behaviour. The crate `driver` therefore returns
-//! `CUDA_ERROR_UNKNOWN` instead of such a code. `driver::last_error` returns the original code.
+//! `CUDA_ERROR_UNKNOWN` instead of such a code, and `driver::last_error` returns the original code.
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use cust::error::CudaError;
@@ -53,15 +53,15 @@ pub struct LaunchConfig {
 }
 
 unsafe extern "C" {
-    // `cust` can launch only on streams that it created, so it cannot use torch's streams. It also has no
-    // launch attributes.
+    // The crate `cust` can launch only on streams that it created, so it cannot use torch's streams. `cust`
+    // also does not support launch attributes.
     pub fn cuLaunchKernelEx(
         config: *const LaunchConfig,
         function: *mut c_void,
         args: *const *const c_void,
         extra: *const *const c_void,
     ) -> c_uint;
-    // `Module::from_ptx` of `cust` discards the log of the driver's compiler.
+    // The function `Module::from_ptx` of the crate `cust` discards the log of the driver's PTX compiler.
     #[rustfmt::skip]
     pub fn cuModuleLoadDataEx(
         module: *mut *mut c_void,
@@ -70,14 +70,15 @@ unsafe extern "C" {
         options: *const c_int,
         values: *mut *mut c_void,
     ) -> c_uint;
-    // `cust` reads attributes of a function, but does not set them.
+    // The crate `cust` can read the attributes of a function, but cannot set them.
     pub fn cuFuncSetAttribute(function: *mut c_void, attribute: c_int, value: c_int) -> c_uint;
-    // `DeviceAttribute` of `cust` ends at number 91.
+    // The enum `DeviceAttribute` of the crate `cust` ends at number 91.
     pub fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) -> c_uint;
-    // `cust` has no function for a current context that may be null or may belong to another library.
+    // The crate `cust` has no function that returns the current context if this context is null or belongs to
+    // another library.
     pub fn cuCtxGetCurrent(context: *mut *mut c_void) -> c_uint;
     pub fn cuCtxSetCurrent(context: *mut c_void) -> c_uint;
-    // `cust` has no capture modes, no stream capture and no executable graphs.
+    // The crate `cust` supports neither stream capture, nor capture modes, nor executable graphs.
     pub fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> c_uint;
     pub fn cuStreamBeginCapture_v2(stream: *mut c_void, mode: c_int) -> c_uint;
     pub fn cuStreamEndCapture(stream: *mut c_void, graph: *mut *mut c_void) -> c_uint;
@@ -85,13 +86,13 @@ unsafe extern "C" {
     pub fn cuGraphLaunch(exec: *mut c_void, stream: *mut c_void) -> c_uint;
     pub fn cuGraphExecDestroy(exec: *mut c_void) -> c_uint;
     pub fn cuGraphDestroy(graph: *mut c_void) -> c_uint;
-    // `cust` copies asynchronously only on its own streams.
+    // The crate `cust` supports asynchronous copies only on streams that it created.
     pub fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: *mut c_void) -> c_uint;
-    // `Stream::new` of `cust` removes the flag `NON_BLOCKING`.
+    // The function `Stream::new` of the crate `cust` ignores the flag `NON_BLOCKING`.
     pub fn cuStreamCreateWithPriority(stream: *mut *mut c_void, flags: c_uint, priority: c_int) -> c_uint;
-    // `cust` has no value for the legacy default stream.
+    // The crate `cust` has no value for the legacy default stream.
     pub fn cuStreamSynchronize(stream: *mut c_void) -> c_uint;
-    // `cust` has no tensor maps.
+    // The crate `cust` does not support tensor maps.
     #[rustfmt::skip]
     pub fn cuTensorMapEncodeTiled(
         map: *mut c_void,
@@ -107,8 +108,8 @@ unsafe extern "C" {
         promotion: c_int,
         fill: c_int,
     ) -> c_uint;
-    // The type `CudaError` of `cust` formats the error text with quotation marks, and has a text only for
-    // codes that it knows.
+    // The type `CudaError` of the crate `cust` adds quotation marks to the error text. It has texts only for
+    // the codes in its enum.
     fn cuGetErrorString(code: c_uint, text: *mut *const c_char) -> c_uint;
 }
 
@@ -124,14 +125,14 @@ fn text(code: c_uint) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// Returns the code that the driver returned for the failed call. `code` is the result as `cust` or a
-/// function of this file returned it. If `code` is `CUDA_ERROR_UNKNOWN`, the crate `driver` may have replaced
-/// the driver's code. This function then returns `driver::last_error`.
+/// Returns the driver's own code for a failed call. `code` is the result that the crate `cust` or a function
+/// of this file returned. If `code` is `CUDA_ERROR_UNKNOWN`, the crate `driver` may have replaced the
+/// driver's own code. In this case, this function returns the code from `driver::last_error`.
 fn own_code(code: c_uint) -> c_uint {
     if code == CudaError::UnknownError as c_uint { driver::last_error() } else { code }
 }
 
-/// Returns the driver's description of an error of `cust`.
+/// Returns the driver's description of an error of the crate `cust`.
 pub fn text_of(error: CudaError) -> String {
     text(own_code(error as c_uint))
 }
@@ -148,8 +149,8 @@ pub fn check(call: &'static str, code: c_uint) -> Result<()> {
     if code == 0 { Ok(()) } else { Err(error(call, code)) }
 }
 
-/// Returns the argument of a `map_err` after a call of `cust`. The returned function converts the error of
-/// `cust` to [`Error::Driver`]. This error contains `call`, the name of the driver function that failed.
+/// Returns a function for `Result::map_err` that converts an error of the crate `cust` to [`Error::Driver`].
+/// The converted error contains `call`, the name of the driver function that failed.
 pub fn failed(call: &'static str) -> impl Fn(CudaError) -> Error {
     move |code| error(call, code as c_uint)
 }

@@ -1,4 +1,5 @@
-//! Streams, events and CUDA graphs that Rust code owns. Programs without torch and benchmarks use them.
+//! Streams, events and CUDA graphs that Rust code owns. Benchmarks and programs without torch use these
+//! types.
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -10,8 +11,8 @@ use super::gpu::Gpu;
 use super::raw;
 use crate::{Error, Result, Stream};
 
-/// A stream, event or graph of a GPU. When dropped, it makes the GPU's context current, as the driver
-/// requires.
+/// A stream, event or graph of a GPU. When dropped, this value makes the GPU's context current before the
+/// driver destroys the object. The driver requires this order.
 struct Owned<T> {
     gpu: Arc<Gpu>,
     value: ManuallyDrop<T>,
@@ -51,12 +52,12 @@ unsafe impl Sync for GraphExec {}
 
 impl Drop for GraphExec {
     fn drop(&mut self) {
-        // SAFETY: no other code uses the graph any more.
+        // SAFETY: this value owns the graph, so no other code uses the graph after this call.
         unsafe { raw::cuGraphExecDestroy(self.0) };
     }
 }
 
-/// Makes a stream of `cust` from a driver handle. `cust` has no function for this conversion.
+/// Converts a driver handle to a stream of the crate `cust`. `cust` has no function for this conversion.
 ///
 /// # Safety
 /// `handle` must be a stream that no other code destroys.
@@ -81,8 +82,8 @@ impl OwnedStream {
         Ok(Self(Owned::new(gpu, unsafe { owned_stream(handle) })))
     }
 
-    /// Returns the stream for use in launches. The result borrows from `self`, so the following code does not
-    /// compile:
+    /// Returns the stream for use in launches. The result borrows from `self` and cannot outlive it.
+    /// Therefore, the following code does not compile:
     ///
     /// ```compile_fail,E0716
     /// # let device = oxiwarp_runtime::Device::cpu();
@@ -114,7 +115,7 @@ impl OwnedStream {
     }
 
     /// Captures the launches that the function `launches` submits to the stream, and returns them as a CUDA
-    /// graph. The GPU executes them only when the graph is launched.
+    /// graph. The GPU executes the captured launches only when the graph is launched.
     ///
     /// # Errors
     /// Returns the error of `launches`, or a driver error if a call cannot be captured.
@@ -135,7 +136,7 @@ impl OwnedStream {
     }
 }
 
-/// Guard for a stream capture. When dropped, it ends the capture if it is still open, and destroys the
+/// Guard for a stream capture. When dropped, the guard ends the capture if it is still open, and destroys the
 /// captured graph.
 struct Capture {
     stream: *mut c_void,
@@ -157,8 +158,8 @@ impl Drop for Capture {
             self.end();
         }
         if !self.graph.is_null() {
-            // SAFETY: this guard owns the captured graph. The executable graph that was made from it stays
-            // valid.
+            // SAFETY: this guard owns the captured graph. An executable graph that was made from the captured
+            // graph stays valid.
             unsafe { raw::cuGraphDestroy(self.graph) };
         }
     }
@@ -178,14 +179,14 @@ impl Graph {
     /// # Safety
     /// The graph does not borrow the memory of the captured launches. The caller must keep this memory valid
     /// until the launches are done on `stream`. Until then, no other code may access the memory that the
-    /// launches write, or write the memory that they read.
+    /// launches write. Other code may read, but not write, the memory that the launches only read.
     ///
     /// # Errors
     /// Returns a driver error, for example if `stream` belongs to another GPU.
     pub unsafe fn launch(&self, stream: &OwnedStream) -> Result<()> {
         let _current = self.0.gpu.current()?;
-        // SAFETY: the graph is instantiated. The caller keeps the memory valid that the launches of the graph
-        // access.
+        // SAFETY: the graph is instantiated. The caller guarantees that the memory of the captured launches
+        // is valid.
         raw::check("cuGraphLaunch", unsafe { raw::cuGraphLaunch(self.0.value.0, stream.raw()) })
     }
 }
@@ -230,7 +231,7 @@ mod tests {
     #[test]
     fn a_stream_of_cust_is_its_handle() {
         let handle = 0x1234 as *mut c_void;
-        // SAFETY: the stream is forgotten, so the handle is not destroyed.
+        // SAFETY: `ManuallyDrop` never drops the stream, so the handle is not destroyed.
         let stream = ManuallyDrop::new(unsafe { owned_stream(handle) });
         assert_eq!(stream.as_inner().cast(), handle);
     }

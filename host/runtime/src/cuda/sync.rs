@@ -1,5 +1,5 @@
-//! Synchronization between host threads. [`Setting`] is a setting of the driver. [`Slots`] is an array of
-//! values that are initialized on first use.
+//! Synchronization between host threads. The type [`Setting`] stores the value of a driver setting, and the
+//! type [`Slots`] is an array of values that are initialized on first use.
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -11,7 +11,7 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    /// Describes a setting that has the value `value`.
+    /// Returns a `Setting` for a driver setting that currently has the value `value`.
     pub const fn new(value: i32) -> Self {
         Self { value: AtomicI32::new(value), changing: Mutex::new(()) }
     }
@@ -24,8 +24,8 @@ impl Setting {
         self.update(|value| value < wanted, wanted, set)
     }
 
-    /// Makes sure that the setting is exactly `wanted`. Like [`Setting::raise`], it calls `set` only if the
-    /// value differs, and stores the new value only if `set` succeeds. Another thread may change the setting
+    /// Makes sure that the setting is exactly `wanted`. If the value differs, this function calls `set` with
+    /// `wanted`. The new value is stored only if `set` succeeds. Another thread may change the setting again
     /// at any time.
     #[inline]
     pub fn change<E>(&self, wanted: i32, set: impl FnOnce(i32) -> Result<(), E>) -> Result<(), E> {

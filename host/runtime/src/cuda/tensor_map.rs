@@ -1,5 +1,5 @@
-//! Tensor maps (`CUtensorMap`). A tensor map describes a tensor in global memory to the TMA unit of Hopper
-//! and newer GPUs.
+//! Tensor maps (`CUtensorMap`). A tensor map is a descriptor of a tensor in global memory. The TMA unit of
+//! Hopper and newer GPUs reads this descriptor.
 use std::ffi::{c_int, c_void};
 
 use cuda_std::tensor_map::TensorMap;
@@ -19,21 +19,22 @@ const PROMOTION_256: c_int = 3;
 #[repr(C, align(64))]
 struct Aligned([u64; 16]);
 
-/// The sizes and strides of an attention tensor (queries, keys, values or output) for a tensor map. The
-/// elements have 16 bits.
+/// The properties of an attention tensor (queries, keys, values or output) from which a tensor map is made.
+/// The elements have 16 bits.
 #[derive(Clone, Copy)]
 pub struct HeadsMap {
     /// Address of the first element.
     pub base: *const c_void,
     /// `F16` or `Bf16`.
     pub dtype: Dtype,
-    /// Number of columns, tokens, heads and batches. None is 0.
+    /// Number of columns, tokens, heads and batches. No number is 0.
     pub sizes: [u64; 4],
     /// Strides in bytes between tokens, heads and batches. Each stride must be a multiple of 16 and less than
     /// 2^40.
     pub strides: [u64; 3],
-    /// Number of columns (at most 64) and number of tokens that one TMA copy moves. In shared memory, the
-    /// copied tile has the 128-byte swizzle. Elements outside the tensor are filled with zeros.
+    /// Size of the tile that one TMA copy moves: number of columns (at most 64), and number of tokens. In
+    /// shared memory, the tile has the 128-byte swizzle. Tile elements outside of the tensor are filled with
+    /// zeros.
     pub part: [u32; 2],
 }
 

@@ -1,4 +1,5 @@
-//! The device handle [`Device`]: a GPU, or the CPU executor, which runs kernels thread by thread on the host.
+//! The device handle [`Device`]. A device is a GPU or the CPU executor, which runs kernels thread by thread
+//! on the host.
 use std::any::Any;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use crate::cuda::{self, Gpu, HeadsMap, OwnedStream};
 use crate::extensions::Extensions;
 use crate::{Error, Result};
 
-/// The memory that a view is in.
+/// The memory that contains the elements of a tensor view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Location {
     /// Host memory.
@@ -22,7 +23,8 @@ pub(crate) enum Location {
 }
 
 impl Location {
-    /// Returns whether the memory may be that of the other location.
+    /// Returns whether the two locations can be the same memory. A GPU whose index is not known can be any
+    /// GPU.
     pub fn may_be(self, other: Self) -> bool {
         match (self, other) {
             (Self::SomeCuda, other) | (other, Self::SomeCuda) => other != Self::Host,
@@ -56,12 +58,13 @@ impl Device {
     /// Returns GPU number `index`. The context of this GPU is the primary context, which torch and the CUDA
     /// runtime also use. Each GPU is opened once per process.
     ///
-    /// By default, a GPU loads the newest PTX that it can run. If the environment variable `OXIWARP_ARCH` is
-    /// set, for example to `sm_80`, all GPUs load the newest PTX up to this architecture. The variable is
-    /// read when the first GPU is opened.
+    /// By default, a GPU loads PTX for the newest architecture that runs on the GPU. The environment variable
+    /// `OXIWARP_ARCH` can lower this limit. If the variable has the value `sm_80`, all GPUs load the newest
+    /// PTX up to `sm_80`. The variable is read when the first GPU is opened.
     ///
     /// # Errors
-    /// Returns an error if there is no driver, no such GPU, or no architecture that the GPU can run.
+    /// Returns an error if there is no driver, or if there is no GPU with this number. Also returns an error
+    /// if no PTX up to the limit runs on the GPU.
     pub fn cuda(index: usize) -> Result<Self> {
         Gpu::open(index).map(|gpu| Kind::Cuda(gpu).into())
     }
@@ -139,8 +142,9 @@ impl Device {
         self.gpu().map_or(cpu::MAX_SHARED_BYTES, |gpu| gpu.max_shared_bytes)
     }
 
-    /// Returns the bytes of L2 cache. The CPU executor has no L2 cache, and reports 4 KiB. Ops have separate
-    /// code for inputs that are larger than L2. With 4 KiB, tests can run this code with small inputs.
+    /// Returns the bytes of L2 cache. The CPU executor (which runs kernels on the host) has no L2 cache, and
+    /// reports 4 KiB. Ops have separate code for inputs that are larger than L2. With 4 KiB, tests can run
+    /// this code with small inputs.
     pub fn l2_bytes(&self) -> u64 {
         self.gpu().map_or(cpu::L2_BYTES, |gpu| gpu.l2_bytes.into())
     }
@@ -173,9 +177,11 @@ impl Device {
     }
 
     /// Returns the value of type `T` that belongs to this device, for example the loaded kernels of a
-    /// library. The first call for a type calls `make` and keeps its result until the process ends.
+    /// library. The first call for a type calls the function `make`, and stores its result until the process
+    /// ends.
     ///
-    /// If several threads call `make` at the same time, one result is stored, and all threads return it.
+    /// If several threads call `make` at the same time, only one result is stored. All threads return the
+    /// stored result.
     ///
     /// # Errors
     /// Returns the error of `make`. The next call then calls `make` again.
@@ -198,11 +204,11 @@ impl Device {
 }
 
 impl Device {
-    /// Encodes a tensor map with `cuTensorMapEncodeTiled`. This driver function does not access the GPU, so
-    /// it is allowed during stream capture.
+    /// Encodes a tensor map (descriptor of a tensor for TMA) with `cuTensorMapEncodeTiled`. This driver
+    /// function does not access the GPU, so it is allowed during stream capture.
     ///
     /// # Errors
-    /// Returns a driver error. Also fails on the CPU executor, which has no tensor maps.
+    /// Returns a driver error. Also fails on the CPU executor, which does not support tensor maps.
     pub fn tensor_map(&self, heads: &HeadsMap) -> Result<TensorMap> {
         cuda::encode(self.expect_gpu("Device::tensor_map", "the CPU executor has no tensor maps")?, heads)
     }
@@ -217,12 +223,12 @@ impl Device {
 impl OwnedStream {
     /// Creates a stream on a GPU.
     ///
-    /// The CPU executor needs no streams: it finishes each launch before the call returns. Pass
-    /// [`Stream::default`](crate::Stream::default) to launches on the CPU executor.
+    /// The CPU executor needs no streams, because it completes each launch before the launch function
+    /// returns. Pass [`Stream::default`](crate::Stream::default) to launches on the CPU executor.
     ///
     /// # Errors
-    /// Returns a driver error if the stream cannot be created, and [`Error::Unsupported`] on the CPU
-    /// executor.
+    /// Returns a driver error if the stream cannot be created. On the CPU executor, returns
+    /// [`Error::Unsupported`].
     pub fn new(device: &Device) -> Result<Self> {
         const WHY: &str = "the CPU executor needs no streams, expected a GPU: launch with Stream::default()";
         Self::on(device.expect_gpu("OwnedStream::new", WHY)?)

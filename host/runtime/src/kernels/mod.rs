@@ -18,8 +18,8 @@ use crate::cuda::module::c_text;
 use crate::cuda::{Function, Gpu, Module};
 use crate::{Arch, Device, Dtype, Error, Launch, Result, Stream};
 
-/// The kernels of a crate, loaded on a device. A GPU runs their PTX. The CPU executor runs their Rust
-/// functions. The package `examples/own-kernel` is a complete example.
+/// The kernels of a crate, loaded on a device. A GPU runs the PTX of the kernels. The CPU executor runs the
+/// Rust functions of the kernels on the host. The package `examples/own-kernel` is a complete example.
 pub struct Kernels {
     device: Device,
     by_name: HashMap<&'static str, &'static Kernel>,
@@ -33,28 +33,30 @@ enum Loaded {
 
 /// A kernel on a GPU.
 struct GpuKernel {
-    /// `OnGpu::number` of the [`OnGpu`] that loaded the kernel.
+    /// Number of the [`OnGpu`] value that loaded the kernel.
     owner: u64,
     function: Function,
 }
 
 /// Kernels on a GPU.
 struct OnGpu {
-    /// A number that identifies this value in the process. A [`Kernel`] caches one loaded function. The
-    /// number tells whether the cached function was loaded by this value.
+    /// A number that identifies this `OnGpu` value in the process. A [`Kernel`] caches one loaded function.
+    /// The number tells whether this `OnGpu` value loaded the cached function.
     number: u64,
     gpu: Arc<Gpu>,
-    /// The portable architecture whose PTX is used. [`Kernels::load`] may also choose a native architecture,
-    /// such as `sm_90a`.
+    /// The architecture of the PTX. [`Kernels::of_library`] chooses an architecture whose PTX also runs on
+    /// newer GPUs. [`Kernels::load`] may also choose an architecture such as `sm_90a`, whose PTX runs on only
+    /// one compute capability.
     arch: Arch,
-    /// The PTX from which a kernel is loaded at its first launch. The PTX is empty after [`Kernels::load`],
-    /// which loads all kernels at once.
+    /// The PTX from which a kernel is loaded at its first launch. After [`Kernels::load`], this vector is
+    /// empty, because this function has already loaded all kernels.
     ptx: Vec<&'static Ptx>,
     /// Whether launches use programmatic dependent launch (PDL). If true, `griddepcontrol.wait` is inserted
     /// into the PTX of each kernel when the kernel is loaded. The kernel may start early, and this
     /// instruction waits until the earlier launches of the stream have finished.
     overlaps: bool,
-    /// The loaded functions. The key is the address of the [`Kernel`], which is a static variable.
+    /// The loaded functions. The key of a function is the address of its [`Kernel`], which is a static
+    /// variable.
     functions: RwLock<HashMap<usize, &'static GpuKernel>>,
 }
 
@@ -62,23 +64,26 @@ impl Kernels {
     /// Loads all kernels of `entries` on `device` before it returns.
     ///
     /// - `ptx` is the PTX that `cuda_builder` made from the crate, for one or more architectures.
-    /// - `entries` is the table `KERNELS` that [`entry!`](cuda_std::entry!) makes. If a crate has several
-    ///   tables, chain them.
+    /// - `entries` is the table `KERNELS` that the macro [`entry!`](cuda_std::entry!) makes. If a crate has
+    ///   several tables, pass the concatenation of the tables.
     ///
     /// A GPU loads the PTX of the newest architecture that it can run, and keeps the kernels until the
-    /// process ends. The CPU executor does not use `ptx`: it calls the Rust functions of the entries.
+    /// process ends. The CPU executor does not use `ptx`. Instead, it calls the Rust functions of the
+    /// entries.
     ///
-    /// The launches of these kernels never overlap: this function ignores `@overlap` of the entries. See
-    /// [`Kernels::of_library`] for programmatic dependent launch.
+    /// The loaded kernels never use programmatic dependent launch, because this function ignores the mark
+    /// `@overlap` of the entries. Use [`Kernels::of_library`] for programmatic dependent launch.
     ///
     /// # Errors
     /// On the CPU executor, this function returns no error. On a GPU, it returns an error in these cases:
     ///
     /// - [`Error::Capability`]: the GPU can run none of the architectures in `ptx`.
     /// - [`Error::Load`]: the driver rejects the PTX. The error contains the log of the driver's compiler.
-    /// - [`Error::NoKernel`]: a kernel of `entries` is not in the PTX. Kernels with `@only` may be absent. If
-    ///   such a kernel is absent, its launch returns this error.
-    /// - [`Error::Unsupported`] if the PTX contains a NUL character, or [`Error::Driver`].
+    /// - [`Error::NoKernel`]: a kernel of `entries` is not in the PTX. The PTX may lack kernels with the mark
+    ///   `@only`, which limits a kernel to one architecture. The launch of such a missing kernel returns this
+    ///   error.
+    /// - [`Error::Unsupported`]: the PTX contains a NUL character.
+    /// - [`Error::Driver`]: a call of the driver failed.
     pub fn load(
         device: &Device,
         ptx: &[(Arch, &str)],
@@ -105,8 +110,8 @@ impl Kernels {
         let kernel = |(address, function)| (address, leak(GpuKernel { owner, function }));
         let functions = RwLock::new(functions.into_iter().map(kernel).collect());
         let (gpu, number) = (gpu.clone(), owner);
-        // `ptx` is empty, because all kernels of the PTX are already in `functions`. A launch of any other
-        // kernel must not search the PTX again.
+        // `ptx` is empty, because all kernels of the PTX are already in `functions`. A launch of a kernel
+        // that is not in `functions` must not search the PTX again.
         let on_gpu = OnGpu { number, gpu, arch: *arch, ptx: vec![], overlaps: false, functions };
         Ok(Self { device: device.clone(), by_name, loaded: Loaded::Cuda(on_gpu) })
     }
@@ -115,8 +120,8 @@ impl Kernels {
     /// that a program waits only for the kernels that it uses. [`Kernels::load`] loads all kernels at once.
     ///
     /// A GPU uses the newest PTX that it can run. `ptx` must be ordered by architecture, oldest first.
-    /// Launches use programmatic dependent launch if the kernels declare it: see
-    /// [`Overlap`](cuda_std::launch::Overlap).
+    /// Launches use programmatic dependent launch on sm_90 and newer. A kernel declares the allowed kind of
+    /// overlap with the mark `@overlap`: see [`Overlap`](cuda_std::launch::Overlap).
     ///
     /// # Errors
     /// On the CPU executor, this function returns no error. On a GPU, it returns [`Error::Capability`] if the
@@ -166,8 +171,9 @@ impl Kernels {
         }
     }
 
-    /// Returns the names of the kernels that this device can launch, in alphabetical order. A GPU has the
-    /// kernels in its PTX. The CPU executor has all kernels without `@only`.
+    /// Returns the names of the kernels that this device can launch, in alphabetical order. A GPU can launch
+    /// the kernels in its PTX. The CPU executor can launch all kernels without the mark `@only`, which limits
+    /// a kernel to one architecture.
     ///
     /// ```
     /// # use cuda_std::prelude::*;
@@ -199,15 +205,16 @@ impl Kernels {
         names
     }
 
-    /// Loads a kernel without launching it. On a GPU, the driver compiles its PTX and stores the result in
-    /// the driver's cache on disk, so a later process loads it in less time. On the CPU executor, this
-    /// function only checks the name.
+    /// Loads a kernel without launching it. On a GPU, the driver compiles the kernel's PTX and stores the
+    /// result in the driver's cache on disk. A later process then loads the kernel in less time. On the CPU
+    /// executor, this function only checks the name.
     ///
     /// Several threads can load different kernels at the same time.
     ///
     /// # Errors
-    /// - [`Error::NoKernel`]: there is no kernel `name`, or the PTX that the device uses lacks it.
-    /// - [`Error::Load`]: the driver rejects the PTX, or [`Error::Driver`].
+    /// - [`Error::NoKernel`]: there is no kernel `name`, or the PTX that the device uses lacks this kernel.
+    /// - [`Error::Load`]: the driver rejects the PTX.
+    /// - [`Error::Driver`]: another call of the driver failed.
     pub fn prepare(&self, name: &str) -> Result<()> {
         let Some(kernel) = self.by_name.get(name) else { return Err(self.no_kernel(name)) };
         let Loaded::Cuda(on_gpu) = &self.loaded else { return Ok(()) };
@@ -260,26 +267,28 @@ impl Kernels {
     /// [`args!`](crate::args). A CUDA graph can capture the launch. The CPU executor ignores the stream, and
     /// has finished the launch when this function returns.
     ///
-    /// Prefer the functions that [`entry!`](cuda_std::entry!) makes: they check the arguments at compile
-    /// time.
+    /// Prefer the functions that [`entry!`](cuda_std::entry!) makes. These functions check the arguments at
+    /// compile time.
     ///
     /// # Safety
     /// The types of the arguments must match the kernel's declaration. This function checks only their number
     /// and sizes. The kernel's own safety requirements must hold until the launch is done.
     ///
     /// # Errors
-    /// Returns an error in these cases. Errors in the kernel itself, such as an access to an invalid address,
-    /// are different: a GPU reports them at a later call, for example [`Device::synchronize`].
+    /// On a GPU, this function does not report errors that happen while the kernel runs, such as an access to
+    /// an invalid address. A later call reports such errors, for example a call of [`Device::synchronize`].
+    /// This function returns an error in these cases:
     ///
     /// - [`Error::NoKernel`]: there is no kernel `name`. The message suggests the most similar name. This
-    ///   error also occurs if the PTX that the device uses lacks the kernel. [`Kernels::load`] permits this
-    ///   only for kernels with `@only`.
+    ///   error also occurs if the PTX that the device uses lacks the kernel. After [`Kernels::load`], the PTX
+    ///   can lack only kernels with the mark `@only`, which limits a kernel to one architecture.
     /// - [`Error::Arguments`]: the number or the size of the arguments differs from the kernel's declaration.
     /// - [`Error::Load`]: this is the first launch of a kernel of [`Kernels::of_library`], and the driver
     ///   rejects the kernel's PTX. Kernels of [`Kernels::load`] are already loaded.
     /// - [`Error::Driver`]: the GPU does not support the launch shape, or another driver error.
-    /// - [`Error::Fault`]: the CPU executor does not support the launch shape or the kernel (`@only`), or it
-    ///   detects an error in the kernel, for example a data race.
+    /// - [`Error::Fault`]: the CPU executor does not support the launch shape or the kernel (mark `@only`).
+    ///   The CPU executor also returns this error if it detects an error in the kernel, for example a data
+    ///   race.
     pub unsafe fn launch(&self, name: &str, shape: Launch, stream: Stream, args: &[Argument]) -> Result<()> {
         let Some(kernel) = self.by_name.get(name) else { return Err(self.no_kernel(name)) };
         kernel.check(args).map_err(Error::Arguments)?;
@@ -288,9 +297,9 @@ impl Kernels {
         unsafe { self.launch_kernel(kernel, shape, stream, &args) }
     }
 
-    /// Launches `kernel`, which must be a kernel of the entries that these kernels were loaded from. A
-    /// library can implement [`Launcher`] with this function, if it selects the kernel of an [`Entry`] by its
-    /// own rule.
+    /// Launches `kernel`. The kernel must be in the table of entries that was passed to [`Kernels::load`] or
+    /// [`Kernels::of_library`]. A library can use this function to implement the trait [`Launcher`] with its
+    /// own rule for the choice of a kernel from an [`Entry`].
     ///
     /// # Safety
     /// `args` must have one pointer per parameter of the kernel, in the same order. Each pointer must point
@@ -298,8 +307,8 @@ impl Kernels {
     /// done.
     ///
     /// # Errors
-    /// Returns the errors of [`Kernels::launch`], except [`Error::Arguments`]: this function does not check
-    /// `args`.
+    /// Returns the errors of [`Kernels::launch`], except [`Error::Arguments`], because this function does not
+    /// check `args`.
     #[inline]
     pub unsafe fn launch_kernel(
         &self,
@@ -328,9 +337,9 @@ impl Kernels {
         }
     }
 
-    /// Returns the error for a kernel that cannot be found. If the name does not exist, the error suggests
-    /// the most similar name, provided that at most a third of the characters differ (rounded up). If the
-    /// name exists but the PTX lacks its kernel, the error suggests nothing.
+    /// Returns the error for a kernel that cannot be found. If no kernel has the name, the error suggests the
+    /// most similar name of a kernel. There is no suggestion if more than a third of the characters differ
+    /// (rounded up). If the name exists but the PTX lacks the kernel, the error suggests nothing.
     fn no_kernel(&self, name: &str) -> Error {
         let distance = |known: &&str| strsim::damerau_levenshtein(known, name);
         let nearest = self.by_name.keys().copied().min_by_key(|known| (distance(known), *known));
@@ -344,8 +353,8 @@ impl OnGpu {
     /// kernel is not loaded yet, this function loads a module that contains only this kernel.
     #[inline]
     fn function(&self, kernel: &'static Kernel) -> Result<Option<&'static Function>> {
-        // SAFETY: only `find` writes the pointer. So the pointer is null, or it points to a leaked value,
-        // which lives until the process ends.
+        // SAFETY: only the function `find` writes this pointer. Therefore the pointer is null, or it points
+        // to a leaked value, which lives until the process ends.
         let cached: Option<&'static GpuKernel> =
             unsafe { kernel.cache.load(Ordering::Acquire).cast::<GpuKernel>().as_ref() };
         match cached.filter(|cached| cached.owner == self.number) {
@@ -369,17 +378,18 @@ impl OnGpu {
         Ok(Some(&found.function))
     }
 
-    /// Loads a kernel from the first PTX in `self.ptx` that has the kernel. Returns `None` if no PTX has it.
+    /// Loads a kernel from the first PTX in `self.ptx` that contains the kernel. Returns `None` if no PTX
+    /// contains the kernel.
     fn load(&self, kernel: &'static Kernel) -> Result<Option<&'static GpuKernel>> {
         let overlap = if self.overlaps { Instructions::Of(kernel.overlap) } else { Instructions::None };
         let module = |ptx: &&'static Ptx| Some((ptx.arch, ptx.module(kernel.name, overlap)?));
         let Some((arch, text)) = self.ptx.iter().find_map(module) else { return Ok(None) };
         // Do not lock `functions` while the driver compiles. The compilation may take seconds, and the first
-        // launches of other kernels need the lock. Two threads may therefore load the same kernel at once.
-        // The first thread that gets the lock stores its function. The second thread returns the stored
-        // function. At the end of this function, it drops its own module, which unloads the module. The
-        // variable `functions` is declared after `module`, so the lock is released before the module is
-        // dropped.
+        // launches of other kernels need the lock. Two threads may therefore load the same kernel at the same
+        // time. The first thread that gets the lock stores its function in `functions`. The second thread
+        // returns this stored function. Its own module is dropped, and thereby unloaded, at the end of the
+        // Rust function. The variable `functions` is declared after `module`, so the lock is released before
+        // the module is dropped.
         let module = Module::load(&self.gpu, kernel.name, arch, &text)?;
         let function = module.function(kernel.name)?;
         let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
@@ -394,10 +404,10 @@ impl OnGpu {
     }
 }
 
-/// Returns the PTX of a library that a GPU uses. The first element is the newest portable PTX that the GPU
-/// can run, up to the architecture `limit`. If there is also PTX that runs only on GPUs of this compute
-/// capability, this PTX is the second element. For example, `sm_90a` follows `sm_90`. The result is empty if
-/// the GPU can run no portable PTX.
+/// Returns the PTX of a library that a GPU uses. The first element is the newest portable PTX (which also
+/// runs on newer GPUs), up to the architecture `limit`. If the library also has PTX that runs only on GPUs of
+/// this compute capability, this PTX is the second element. For example, `sm_90a` follows `sm_90`. The result
+/// is empty if the GPU can run no portable PTX.
 fn choose(ptx: &'static [Ptx], capability: (u32, u32), limit: Arch) -> Vec<&'static Ptx> {
     let runs = |ptx: &&Ptx| ptx.arch.runs_on(capability);
     let portable = |ptx: &&Ptx| !ptx.arch.is_native() && ptx.arch <= limit;
@@ -432,8 +442,8 @@ fn next_number() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Loaded kernels, a stream and a launch shape: the first argument of a launch function. [`Kernels::on`]
-/// returns it.
+/// Loaded kernels, a stream and a launch shape. A `Site` is the first argument of a launch function.
+/// [`Kernels::on`] returns a `Site`.
 #[derive(Clone, Copy)]
 pub struct Site<'a> {
     kernels: &'a Kernels,
@@ -459,7 +469,7 @@ macro_rules! launches {
 }
 launches!(f32, f16, bf16);
 
-/// A [`Site`] with a dtype that is known only at run time. [`Kernels::on_dtype`] returns it.
+/// A [`Site`] with a dtype that is known only at run time. [`Kernels::on_dtype`] returns a `DtypeSite`.
 #[derive(Clone, Copy)]
 pub struct DtypeSite<'a> {
     site: Site<'a>,
@@ -581,7 +591,7 @@ mod tests {
         let kernels = Kernels::load(&device, &[], KERNELS).unwrap();
         let mut x = device.upload(&[1.0_f32; 2]).unwrap();
         let (pointer, n, short, value) = (x.as_mut_ptr(), 2_u64, 2_u32, 4.0_f32);
-        // SAFETY: the arguments that reach the kernel are those that it declares.
+        // SAFETY: every call that reaches the kernel passes the arguments that the kernel declares.
         let says = |name: &str, args: &[Argument]| unsafe {
             kernels.launch(name, SHAPE, Stream::default(), args).map_err(|error| error.to_string())
         };

@@ -5,24 +5,25 @@ use cuda_std::launch::Overlap;
 /// The instructions that are inserted into a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Instructions {
-    /// No instructions, because launches do not overlap. The GPU or the driver does not support programmatic
-    /// dependent launch, or the user switched it off.
+    /// No instructions, because launches do not use programmatic dependent launch (PDL). The GPU or the
+    /// driver does not support PDL, or the user switched it off.
     None,
-    /// Those for the overlap that the kernel declares.
+    /// The instructions for the kind of overlap that the kernel declares.
     Of(Overlap),
 }
 
-/// Waits until all earlier launches are done and their writes are visible. A kernel can call
-/// `thread::wait_for_earlier_launches`, which compiles to this instruction. The kernel thereby chooses where
-/// it waits.
+/// PTX instruction that waits until all earlier launches are done and their writes are visible. The function
+/// `thread::wait_for_earlier_launches` compiles to this instruction. A kernel can call this function to
+/// choose the point at which it waits.
 const WAIT: &str = "
 	griddepcontrol.wait;";
 
-/// Prevents ptxas from moving loads from after the wait instruction to before the wait instruction.
+/// PTX code that prevents ptxas from moving loads ahead of the wait instruction (`griddepcontrol.wait`).
 ///
-/// `ld.global.nc` promises that its memory is constant during the kernel, so ptxas may move it across the
-/// wait. ptxas does not move a load across an `exit`, so this code contains an `exit` that no thread ever
-/// executes. The `exit` depends on a barrier after the wait.
+/// The instruction `ld.global.nc` promises that its memory is constant during the kernel. ptxas may therefore
+/// move such a load from after the wait instruction to before the wait instruction. ptxas does not move a
+/// load across an `exit`. This code therefore contains an `exit` that no thread ever executes. The `exit`
+/// depends on the result of a barrier after the wait instruction.
 const LEAVE: &str = "
 	{
 	.reg .pred %never, %leave;
@@ -33,17 +34,17 @@ const LEAVE: &str = "
 	@%leave exit;
 	}";
 
-/// Allows the next launch in the stream to start its blocks when all blocks of this launch have executed this
-/// instruction.
+/// PTX instruction that lets the next launch in the stream start early. The next launch may start its blocks
+/// when all blocks of this launch have executed the instruction.
 ///
-/// A kernel executes this instruction after its own wait, so all earlier launches are done. The next kernel
-/// may therefore read results of the earlier launches before it waits itself. Kernels of other libraries do
-/// so: for example, they read weights before they wait.
+/// A kernel executes this instruction after its own wait instruction, so all earlier launches are done. The
+/// next kernel may therefore read results of these earlier launches before it executes its own wait
+/// instruction. Kernels of other libraries do so. For example, they read weights before they wait.
 const TRIGGER: &str = "
 	griddepcontrol.launch_dependents;";
 
 impl Instructions {
-    /// Returns the instructions at the place where the kernel waits.
+    /// Returns the PTX instructions for the position at which the kernel waits for earlier launches.
     pub fn begin(self) -> String {
         match self {
             Self::None => String::new(),
@@ -53,9 +54,9 @@ impl Instructions {
         }
     }
 
-    /// Returns the PTX of the entry `entry` with the instructions that [`Instructions::begin`] returns. If
-    /// the kernel has a wait instruction, these instructions replace it. Otherwise they are inserted at the
-    /// start of the body. Returns `None` if the entry has no body.
+    /// Returns the PTX of the kernel entry `entry` with the instructions that [`Instructions::begin`]
+    /// returns. If the entry has a wait instruction, the returned instructions replace it. Otherwise they are
+    /// inserted at the start of the body. Returns `None` if the entry has no body.
     pub fn place(self, entry: &str) -> Option<String> {
         let begin = self.begin();
         if entry.contains(WAIT) {

@@ -1,5 +1,5 @@
-//! PTX texts that are part of a program. At the first launch of a kernel, the text with its entry is
-//! decompressed. The driver then compiles only this kernel, not the complete text.
+//! PTX texts that are embedded in a program. At the first launch of a kernel, this module decompresses the
+//! text that contains the kernel. The driver then compiles only this kernel, not the complete text.
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -16,7 +16,7 @@ use crate::arch::Arch;
 pub struct Ptx {
     /// The architecture.
     pub arch: Arch,
-    /// The texts, sorted by name.
+    /// The PTX texts, sorted by name.
     pub units: Vec<Unit>,
 }
 
@@ -25,11 +25,11 @@ pub struct Unit {
     /// The name of the text. The name of each kernel entry in the text starts with this name. An empty name
     /// permits entries of any name.
     pub name: &'static str,
-    /// The first lines of the text, which name the architecture.
+    /// The first lines of the text. They name the architecture.
     head: &'static str,
-    /// The rest of the text.
+    /// The remaining lines of the text.
     code: Code,
-    /// The complete text, decompressed on first use.
+    /// The complete text. It is decompressed on first use.
     text: OnceLock<Text>,
 }
 
@@ -39,9 +39,9 @@ enum Code {
     Packed(&'static [u8]),
 }
 
-/// A PTX text, and the byte range of each kernel entry by name. An entry starts with its `.entry` directive.
-/// It ends with the first `}` at the start of a line. If there is no such `}`, the entry ends where the next
-/// entry starts.
+/// A PTX text, and a map from the name of each kernel entry to its byte range in the text. An entry starts
+/// with its `.entry` directive. It ends with the first `}` at the start of a line. If there is no such `}`,
+/// the entry ends where the next entry starts.
 struct Text {
     text: String,
     entries: BTreeMap<String, Range<usize>>,
@@ -50,18 +50,19 @@ struct Text {
 const ENTRY: &str = ".visible .entry ";
 
 impl Ptx {
-    /// Makes PTX of one text.
+    /// Returns a `Ptx` that consists of a single text.
     pub fn of_text(arch: Arch, text: impl Into<Cow<'static, str>>) -> Self {
         Self { arch, units: vec![Unit::of_text("", text)] }
     }
 
-    /// Returns a PTX module with only one entry, `kernel`. The PTX text outside of entries is also in the
-    /// module. Returns `None` if there is no such entry. `instructions` are inserted into the entry.
+    /// Returns a PTX module that contains only the kernel entry `kernel`, and the PTX text outside of
+    /// entries. `instructions` are inserted into the entry. Returns `None` if there is no entry with this
+    /// name.
     pub(crate) fn module(&self, kernel: &str, instructions: Instructions) -> Option<CString> {
         let units = self.units.iter().filter(|unit| kernel.starts_with(unit.name));
-        // A name can be a prefix of another name: `softmax` is a prefix of `softmax_backward`. The longer
-        // name comes later in the sorted list. A search from the end therefore finds `softmax_backward`
-        // first, without decompressing `softmax`.
+        // A name can be a prefix of another name. For example, `softmax` is a prefix of `softmax_backward`.
+        // In the sorted list, the longer name comes later. A search from the end therefore finds
+        // `softmax_backward` first, without decompressing `softmax`.
         units.rev().find_map(|unit| unit.text().module(kernel, instructions))
     }
 }
@@ -72,8 +73,8 @@ impl Unit {
         Self { name, head: "", code: Code::Text(text.into()), text: OnceLock::new() }
     }
 
-    /// Makes a unit (PTX text) of its first lines `head` and the rest of the text. The rest is compressed as
-    /// a `.lzma` file with the length in its header.
+    /// Makes a unit (one PTX text) from two parts: the first lines `head`, and the compressed remaining lines
+    /// `code`. `code` has the format of a `.lzma` file with the uncompressed length in its header.
     pub const fn packed(name: &'static str, head: &'static str, code: &'static [u8]) -> Self {
         Self { name, head, code: Code::Packed(code), text: OnceLock::new() }
     }

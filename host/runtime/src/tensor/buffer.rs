@@ -7,8 +7,8 @@ use super::contiguous::contiguous;
 use crate::cuda::memory::{Memory, pointer};
 use crate::{Device, Error, Result, Scalar, Stream, View, ViewMut};
 
-/// Alignment in bytes of buffers for the CPU executor. The alignment is one line of a GPU's L2 cache. On a
-/// GPU, the CUDA driver aligns buffers to 256 bytes.
+/// Alignment in bytes of buffers for the CPU executor. The alignment equals the size of a cache line in a
+/// GPU's L2 cache. On a GPU, the CUDA driver aligns buffers to 256 bytes.
 const ALIGN: usize = cuda_std::l2::LINE as usize;
 
 /// `len` elements of `T` on a device.
@@ -22,8 +22,8 @@ pub struct Buffer<T> {
 /// The memory of a buffer.
 enum Place {
     Gpu(Memory),
-    /// The address of an allocation in host memory. [`host_layout`] returns the layout of the allocation for
-    /// the number of bytes.
+    /// The address of an allocation in host memory. The function [`host_layout`] computes the memory layout
+    /// of the allocation from its number of bytes.
     Host(*mut u8),
 }
 
@@ -34,7 +34,7 @@ unsafe impl<T: Sync> Sync for Buffer<T> {}
 
 impl Device {
     /// Allocates `len` elements and sets every byte to 0xFF. Floats are then NaN, and integers are -1. Tests
-    /// notice this value in an element that a kernel failed to write.
+    /// can detect this value in an element that a kernel failed to write.
     ///
     /// # Errors
     /// Returns an error if there is not enough memory.
@@ -54,7 +54,8 @@ impl Device {
         Ok(buffer)
     }
 
-    /// Allocates `len` elements. On the CPU executor they are zero, on a GPU they are uninitialized.
+    /// Allocates `len` elements. On the CPU executor, the elements are zero. On a GPU, they are
+    /// uninitialized.
     ///
     /// # Errors
     /// Returns an error if there is not enough memory.
@@ -187,8 +188,8 @@ impl<T: Scalar> Buffer<T> {
         }
     }
 
-    /// Returns the address of element `offset`. Fails if a tensor of `shape` and `strides` that starts there
-    /// is not completely inside the buffer.
+    /// Returns the address of element `offset`. Fails if a tensor of `shape` and `strides` that starts at
+    /// this element is not completely inside the buffer.
     fn inside(&self, offset: usize, shape: &[i64], strides: &[i64]) -> Result<*mut c_void> {
         let dims =
             || shape.iter().zip(strides).map(|(&size, &stride)| (i128::from(size), i128::from(stride)));

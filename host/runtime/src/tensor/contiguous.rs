@@ -10,7 +10,8 @@ use crate::{Dtype, Error, Result, Scalar};
 
 impl<'a> View<'a> {
     /// Makes a view of a contiguous tensor in memory that other code owns. The strides follow from `shape`.
-    /// The view does not know the device of the memory. If the caller does, [`View::on`] adds it.
+    /// The view does not store the device of the memory. If the caller knows the device, [`View::on`] stores
+    /// it in the view.
     ///
     /// ```
     /// use oxiwarp_runtime::{Dtype, View};
@@ -35,8 +36,8 @@ impl<'a> View<'a> {
     }
 
     /// Makes a view of the elements of a slice, as a contiguous tensor of `shape`. The view is for the CPU
-    /// executor. The memory is host memory, so [`View::expect_on`] returns an error for a GPU.
-    /// [`Device::upload`](crate::Device::upload) copies a slice to a GPU.
+    /// executor, which runs kernels on the host. A slice is host memory, so [`View::expect_on`] returns an
+    /// error for a GPU. [`Device::upload`](crate::Device::upload) copies a slice to a GPU.
     ///
     /// ```
     /// use oxiwarp_runtime::{Dtype, View};
@@ -70,12 +71,12 @@ impl<'a> View<'a> {
     }
 
     /// Makes a view of device memory of the crate `cust`, for example of a `DeviceBuffer`. The tensor is
-    /// contiguous and starts at the first element of `memory`. The view does not know which GPU has the
-    /// memory. If the caller does, [`View::on`] adds it. For the CPU executor, [`View::expect_on`] returns an
-    /// error.
+    /// contiguous and starts at the first element of `memory`. The view does not store which GPU has the
+    /// memory. If the caller knows the GPU, [`View::on`] stores it in the view. For the CPU executor,
+    /// [`View::expect_on`] returns an error.
     ///
-    /// `cust` does not accept the f16 and bf16 types of the crate `half` 2 as elements. Use `u16` elements
-    /// and pass the dtype.
+    /// `cust` does not accept the f16 and bf16 types of version 2 of the crate `half` as elements. Use `u16`
+    /// elements and pass the dtype.
     ///
     /// # Errors
     /// Returns an error if the tensor is larger than `memory`, and in the cases of [`View::from_raw`].

@@ -17,31 +17,34 @@ pub struct View<'a> {
     rank: usize,
     shape: [i64; MAX_RANK],
     strides: [i64; MAX_RANK],
-    /// The location of the memory if this crate knows it: for a [`Buffer`](crate::Buffer), for a slice, and
-    /// after [`View::on`]. `None` if this crate does not know the location. No function asks the driver for
-    /// the location.
+    /// The location of the memory (host memory or a GPU), or `None` if this crate does not know the location.
+    /// It is known for a [`Buffer`](crate::Buffer), for a slice, and after [`View::on`]. This crate never
+    /// asks the driver for the location.
     pub(super) location: Option<Location>,
     memory: PhantomData<&'a ()>,
 }
 
 impl<'a> View<'a> {
-    /// Makes a view of memory that other code owns. The view does not know the device of the memory. If the
-    /// caller does, [`View::on`] adds it.
+    /// Makes a view of memory that other code owns. The view does not store the device of the memory. If the
+    /// caller knows the device, [`View::on`] stores it in the view.
     ///
     /// # Safety
-    /// `ptr` must point to memory of the device that the view is used on. Every element that shape and
-    /// strides reach must be readable. The pointer must stay valid and the elements must stay readable for
-    /// `'a`, and until all GPU work that uses the view has finished.
+    /// `ptr` must point to memory of the device that the view is used on. Every element that `shape` and
+    /// `strides` address must be readable. The pointer must stay valid and the elements must stay readable
+    /// for `'a`, and until all GPU work that uses the view has finished.
     ///
     /// # Errors
-    /// Returns an error in these cases: there are more than [`MAX_RANK`] dimensions; a size or stride is
-    /// negative; the number of strides differs from the number of sizes; the product of the sizes is 2^63 or
-    /// more (a size of 0 counts as 1).
+    /// Returns an error in these cases:
+    ///
+    /// - There are more than [`MAX_RANK`] dimensions.
+    /// - A size or stride is negative.
+    /// - The number of strides differs from the number of sizes.
+    /// - The product of the sizes is 2^63 or more. In this product, a size of 0 counts as 1.
     #[inline]
     pub unsafe fn from_raw(ptr: *const c_void, dtype: Dtype, shape: &[i64], strides: &[i64]) -> Result<Self> {
         let natural = shape.iter().chain(strides).all(|&number| number >= 0);
-        // Check the product of the sizes for empty tensors too. Ops multiply some of the sizes. The product
-        // of these sizes must not overflow, even if another size is 0.
+        // Check the product of the sizes even if the tensor is empty. Ops multiply some of the sizes. The
+        // product of these sizes must not overflow, even if another size is 0.
         let counted = shape.iter().try_fold(1_i64, |count, &size| count.checked_mul(size.max(1))).is_some();
         let fits = shape.len() <= MAX_RANK && shape.len() == strides.len() && natural && counted;
         if !fits {
@@ -62,7 +65,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// The address of the first element.
+    /// Returns the address of the first element.
     pub fn ptr(&self) -> *const c_void {
         self.ptr
     }
@@ -75,15 +78,15 @@ impl<'a> View<'a> {
         self.expect_dtype("View::as_ptr", "self", T::DTYPE)?;
         Ok(self.ptr.cast())
     }
-    /// The element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
-    /// The sizes.
+    /// Returns the size of each dimension.
     pub fn shape(&self) -> &[i64] {
         &self.shape[..self.rank]
     }
-    /// The strides, in elements.
+    /// Returns the stride of each dimension, in elements.
     pub fn strides(&self) -> &[i64] {
         &self.strides[..self.rank]
     }
@@ -106,10 +109,10 @@ impl<'a> View<'a> {
         Self { location: Some(location), ..self }
     }
 
-    /// Returns the same view, which now knows that its memory is on `device`. [`View::expect_on`] then
+    /// Returns the same view, with the information that its memory is on `device`. [`View::expect_on`] then
     /// returns an error for every other device. Without this information, [`View::expect_on`] accepts every
-    /// device. This function does not call the driver: the caller knows the device, for example from a tensor
-    /// of another library.
+    /// device. This function does not call the driver. The caller must know the device, for example from a
+    /// tensor of another library.
     ///
     /// ```
     /// use oxiwarp_runtime::{Device, Dtype, View};
@@ -127,13 +130,14 @@ impl<'a> View<'a> {
     /// ```
     ///
     /// # Errors
-    /// Returns [`Error::Device`] if the view already knows that its memory is on another device.
+    /// Returns [`Error::Device`] if the view already has the information that its memory is on another
+    /// device.
     pub fn on(self, device: &Device) -> Result<Self> {
         self.expect_on("View::on", "self", device)?;
         Ok(self.placed(device.location()))
     }
 
-    /// Returns an error if the memory of the view is not on `device`. If the view does not know its device,
+    /// Returns an error if the memory of the view is not on `device`. If the view does not store its device,
     /// this function returns no error. The error names `op` and `arg`.
     ///
     /// # Errors
@@ -164,8 +168,8 @@ impl<'a> View<'a> {
         }
         Err(Error::Shape { op, arg, got: self.shape().to_vec(), expected: format!("{shape:?}") })
     }
-    /// Returns the tensor broadcast to `shape`, as `torch.Tensor.expand` does. The dimensions that are
-    /// expanded get the stride 0. The error names `op` and `arg`.
+    /// Returns the tensor broadcast to `shape`, as `torch.Tensor.expand` does. Expanded dimensions have the
+    /// stride 0. The error names `op` and `arg`.
     ///
     /// # Errors
     /// Returns [`Error::Shape`].
@@ -234,7 +238,7 @@ impl<'a> ViewMut<'a> {
         Self(self.0.placed(location))
     }
 
-    /// Returns the same view, which now knows that its memory is on `device`: see [`View::on`].
+    /// Returns the same view, with the information that its memory is on `device`: see [`View::on`].
     ///
     /// # Errors
     /// Returns the errors of [`View::on`].

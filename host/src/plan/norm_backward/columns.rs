@@ -1,5 +1,5 @@
-//! Checks of the tensors with one element per column in a norm's backward pass: the weight and the gradients
-//! of weight and bias. Also checks the workspace for these gradients.
+//! Checks of the tensors that have one element per column in the backward pass of a norm. These tensors are
+//! the weight, and the gradients of weight and bias. This file also checks the workspace for these gradients.
 use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::norm_backward::params::PartialSums;
 use kernels_gpu::rms::weight::Weight;
@@ -25,9 +25,9 @@ arguments! {
     }
 }
 
-/// The checked views, and the weight as a kernel argument.
+/// The checked tensors with one element per column.
 pub(super) struct Columns<'v, 'a> {
-    /// Number of row groups. Each group has its own parameters.
+    /// Number of row groups. Each group of rows has its own weight.
     pub groups: u32,
     pub weight: Weight,
     pub dweight: Option<&'v View<'a>>,
@@ -36,8 +36,8 @@ pub(super) struct Columns<'v, 'a> {
 }
 
 impl<'v, 'a> Columns<'v, 'a> {
-    /// Checks the weight and the gradients of weight and bias against `x`. These tensors must have the same
-    /// shape: `[columns]`, or `[groups, columns]` if each group of rows has its own weight.
+    /// Checks the weight and the gradients of weight and bias. All these tensors must have the same shape:
+    /// `[columns]`, or `[groups, columns]` if each group of rows has its own weight.
     pub fn of(
         op: &'static str,
         device: &Device,
@@ -89,7 +89,8 @@ impl<'v, 'a> Columns<'v, 'a> {
         both.into_iter().filter_map(|(arg, view)| Some((arg, view?)))
     }
 
-    /// Returns whether the weight and the workspace are aligned to 16 bytes.
+    /// Returns whether the weight and the workspace are aligned to 16 bytes. A tensor that is absent counts
+    /// as aligned.
     pub fn aligned(&self) -> bool {
         let workspace = self.workspace.map_or(0, |workspace| workspace.ptr() as usize);
         (self.weight.base as usize | workspace).is_multiple_of(16)

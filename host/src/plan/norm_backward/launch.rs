@@ -24,13 +24,13 @@ pub(crate) struct NormOp {
     pub layer: bool,
     pub any_layout: RowsKernel,
     pub block4: RowsKernel,
-    /// Two kernels, which keep two and three packs (16-byte vectors) per thread. `None` if the norm lacks
-    /// these kernels.
+    /// Two kernels. The first kernel keeps two packs (16-byte vectors) per thread in registers, and the
+    /// second kernel keeps three. `None` if the norm lacks these kernels.
     pub multi_row: Option<[RowsKernel; 2]>,
     pub sums: SumsKernel,
 }
 
-/// The operands of the backward pass, except the parameter gradients.
+/// The operands of the backward pass of a norm, except the outputs for the gradients of weight and bias.
 pub(crate) struct Given<'v, 'a> {
     pub dy: &'v View<'a>,
     pub x: &'v View<'a>,

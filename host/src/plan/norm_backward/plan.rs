@@ -1,4 +1,4 @@
-//! The division of the rows among the blocks in the backward pass of a norm.
+//! Divides the rows among the blocks in the backward pass of a norm.
 use crate::Arch;
 use crate::Kernels;
 use crate::MAX_GRID_YZ;
@@ -6,20 +6,21 @@ use crate::launch::launch_override;
 use crate::library::library;
 use crate::{Device, Dtype, View};
 
-/// Maximum number of row groups. A group of rows has its own weight. The number of groups is the size of a
-/// grid dimension, which CUDA limits.
+/// Maximum number of row groups. Each group of rows has its own weight. The number of groups is the size of
+/// the grid in one dimension, which CUDA limits to 65,535.
 pub(super) const GROUPS: u64 = MAX_GRID_YZ as u64;
-/// Threads per SM that fit in the register file. Each thread needs 128 registers, for its part of two rows
-/// and for the partial sums of its columns.
+/// Number of threads per SM whose registers fit in the register file. Each thread needs 128 registers, for
+/// its part of two rows and for the partial sums of its columns.
 const RESIDENT: u32 = 512;
 /// Threads per block for short rows. Several short rows share a block.
 const THREADS: u32 = 128;
 
-/// Returns how many blocks run at once on the architecture's largest GPU (T4, A100, H100 or H200).
+/// Returns how many blocks run at the same time on the largest GPU of the architecture (T4, A100, H100 or
+/// H200).
 ///
-/// The SM counts are constants. The function does not query the device. All GPUs of an architecture therefore
-/// use the same number of blocks and add the partial sums in the same order. So their results are bitwise
-/// equal.
+/// For each architecture, the number of SMs is a constant. The function does not query the device. All GPUs
+/// of an architecture therefore use the same number of blocks, and add the partial sums in the same order.
+/// Their results are bitwise equal.
 fn resident_blocks(device: &Device, threads: u32) -> u32 {
     let multiprocessors = match library(device).ok().and_then(Kernels::arch) {
         Some(Arch::Sm75) => 40,
@@ -29,21 +30,23 @@ fn resident_blocks(device: &Device, threads: u32) -> u32 {
     multiprocessors * launch_override(device).parallelism.unwrap_or((RESIDENT / threads).min(5))
 }
 
-/// How a kernel reads and keeps a row.
+/// How a kernel reads a row, and where the kernel keeps it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowKernel {
-    /// Reads the row again for each pass.
+    /// The kernel does not keep the row. It reads the row again in each pass.
     Streamed,
-    /// Keeps the row in the registers of the threads that share it. A thread keeps up to four packs (16-byte
-    /// vectors), or one element if the row cannot be read in packs.
+    /// The kernel keeps the row in the registers of the threads that share it. A thread keeps up to four
+    /// packs (16-byte vectors), or one element if the row cannot be read in packs.
     Registers,
-    /// Processes two rows at a time. A thread keeps two packs (16-byte vectors) of each row in registers.
+    /// The kernel processes two rows at a time. A thread keeps two packs (16-byte vectors) of each row in
+    /// registers.
     Rows2,
-    /// Keeps the row in three packs per thread.
+    /// The kernel keeps the row in registers, with three packs (16-byte vectors) per thread.
     Registers3,
 }
 
-/// The division of the rows among blocks and teams. A team is the threads of a block that share a row.
+/// How the rows are divided among blocks and teams. A team consists of the threads of a block that share a
+/// row.
 #[derive(Clone, Copy)]
 pub(super) struct RowSplit {
     pub form: RowKernel,
@@ -56,8 +59,9 @@ pub(super) struct RowSplit {
 }
 
 impl RowSplit {
-    /// Plans the launch for the rows of `dims`. Several rows share a block if each row needs less than 128
-    /// threads. Longer rows get a block of their own.
+    /// Plans the launch for the rows of `dims`. A team (threads that share a row) processes each row. If a
+    /// row needs at most half of a block's 128 threads, a block has several teams. The LayerNorm kernels that
+    /// keep two or three packs (16-byte vectors) per thread have only one team per block.
     pub fn of(device: &Device, layer: bool, wanted: bool, dims: &Dims) -> Self {
         let (over, multi_row) = (launch_override(device), dims.multi_row().filter(|_| layer));
         let (form, team) = match multi_row {
@@ -71,8 +75,8 @@ impl RowSplit {
             _ => (teams, teams),
         };
         let batches = dims.rows.div_ceil(u64::from(rows));
-        // If no gradient of weight or bias is requested, blocks store no partial sums. The number of blocks
-        // then needs no limit.
+        // If no gradient of weight or bias is requested, blocks store no partial sums. In this case, the
+        // number of blocks needs no limit.
         let max = if wanted {
             u64::from((resident_blocks(device, team * teams) / dims.groups.max(1)).max(1))
         } else {
@@ -83,7 +87,7 @@ impl RowSplit {
     }
 }
 
-/// The properties of the rows on which a plan depends.
+/// The properties of the rows that determine the launch plan.
 #[derive(Clone, Copy)]
 pub(super) struct Dims {
     /// Rows per group. The rows of a group share a weight.
@@ -99,18 +103,18 @@ pub(super) struct Dims {
 }
 
 impl Dims {
-    /// Returns the number of packs per row.
+    /// Returns the number of packs (16-byte vectors) per row.
     fn packs(&self) -> u64 {
         (u64::from(self.cols) * self.dtype.size() as u64).div_ceil(16)
     }
 
-    /// Returns the kernel and the threads per row for LayerNorm rows of certain lengths. With two or three
-    /// packs (16-byte vectors) per thread, such a row needs a whole number of full warps. Returns `None` for
-    /// rows of other lengths.
+    /// Returns a LayerNorm kernel that keeps two or three packs (16-byte vectors) per thread, and its number
+    /// of threads per row. With this number of packs per thread, the row must fill whole warps. Returns
+    /// `None` for rows of all other lengths.
     ///
-    /// Two packs per thread are preferred. Three packs are used only if two conditions are true. First, two
-    /// packs would leave more than a tenth of an SM's threads unused. Second, three packs leave fewer threads
-    /// unused.
+    /// Two packs per thread are preferred. Three packs are used only if two conditions are true. First, with
+    /// two packs, more than a tenth of an SM's threads would be unused. Second, with three packs, fewer
+    /// threads are unused.
     fn multi_row(&self) -> Option<(RowKernel, u32)> {
         let few = self.vector && self.rows.saturating_mul(u64::from(self.groups)) < 1 << 31;
         let fill = |packs: u64| {
@@ -131,11 +135,11 @@ impl Dims {
     }
 
     /// Returns the kernel and the threads per row for rows of any length. The kernel processes one row at a
-    /// time. If `again` is true, the function returns the kernel that reads rows twice, even if the rows fit
-    /// in registers.
+    /// time. If `again` is true, the function returns the kernel that reads each row twice, even if the rows
+    /// fit in registers.
     fn single_row(&self, layer: bool, again: bool) -> (RowKernel, u32) {
-        // LayerNorm keeps the sums for the bias in shared memory. Every GPU gives a block 48 KB of shared
-        // memory without opt-in.
+        // LayerNorm keeps the sums for the gradient of the bias in shared memory. Every GPU gives a block 48
+        // KB of shared memory without opt-in. For 16-bit rows, this is enough for 352 threads.
         let longest = if self.vector && layer && self.dtype.size() == 2 { 352 } else { 512 };
         match self.packs().div_ceil(u64::from(self.packs_in_registers())) {
             threads if again || threads > longest => (RowKernel::Streamed, 512),
@@ -144,7 +148,8 @@ impl Dims {
         }
     }
 
-    /// Returns the packs per thread if the row stays in registers.
+    /// Returns the number of packs (16-byte vectors) per thread if the row stays in registers. If the row
+    /// cannot be read in packs, the result counts elements.
     fn packs_in_registers(&self) -> u32 {
         if self.vector { 4 } else { 1 }
     }

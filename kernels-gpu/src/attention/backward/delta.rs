@@ -1,6 +1,6 @@
-//! Two statistics of each query in the attention backward pass, `delta` and `lse`. The statistic `delta` is
+//! Computes and loads two statistics of each query for the attention backward pass. The statistic `delta` is
 //! the sum of `dO * O` over the columns, and `lse` is the log-sum-exp of the scores. The function [`delta`]
-//! computes `delta`, and [`statistics`] loads `delta` and `lse`.
+//! computes `delta`, and the function [`statistics`] loads `delta` and `lse`.
 use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
@@ -12,15 +12,16 @@ use crate::layout::vec8::Vec8;
 
 /// Smallest log-sum-exp (`lse`) that the backward pass uses, about -2^23. If `lse` is smaller, the backward
 /// pass treats the query as if no key were visible to it. A smaller `lse` means that an additive mask hides
-/// all keys of the query with huge negative finite values. Such an `lse` is useless for the probabilities:
-/// its rounding to f32 has lost the logarithm of the number of keys.
+/// all keys of the query with huge negative finite values. Probabilities cannot be computed from such an
+/// `lse`, because its rounding to f32 has lost the logarithm of the number of keys.
 const MIN_LSE: f32 = -8e6;
 
-/// Loads `lse * log2(e)` and `delta` of a query.
+/// Loads the statistics of a query: `lse * log2(e)` (`lse` is the log-sum-exp), and `delta` (the sum of
+/// `dO * O`).
 ///
-/// Returns 0 for `lse` in two cases: no key is visible to the query, or an additive mask hides all keys with
-/// huge negative finite values. All probabilities `exp2(score - lse)` of the query are then 0, so its
-/// gradients are 0, too.
+/// Returns 0 instead of `lse` in two cases. Either no key is visible to the query, or an additive mask hides
+/// all keys with huge negative finite values. All scores of the query are then -inf or huge negative numbers.
+/// All probabilities `exp2(score - 0)` and all gradients of the query therefore become 0.
 ///
 /// # Safety
 /// `query` is less than the number of queries in the sequence.
@@ -41,11 +42,11 @@ pub(super) unsafe fn statistics(p: &BackwardParams, coords: &TileCoords, query: 
 /// sum of one query.
 ///
 /// # Safety
-/// The host checked `p` for this launch. The outer-loop tiles of the launch have queries as rows.
+/// The host validated the kernel argument `p` for this launch. The tiles of the launch have queries as rows.
 #[inline(always)]
 pub(crate) unsafe fn delta<T: MatrixElem>(p: BackwardParams) {
     let f = &p.forward;
-    // SAFETY: the host checked `p`.
+    // SAFETY: the host validated the kernel argument `p`.
     let Some(coords) = (unsafe { TileCoords::of_rows(f, DELTA_ROWS, false) }) else { return };
     let (team, lane) = (thread::index()[0] / 8, thread::index()[0] % 8);
     for step in 0..DELTA_ROWS / (DELTA_THREADS / 8) {
@@ -78,9 +79,9 @@ pub(crate) unsafe fn delta<T: MatrixElem>(p: BackwardParams) {
     }
 }
 
-/// Loads eight columns of a row, from column `col` on. Columns from `dim` on are zero. If `vector`, this
-/// function uses one 16-byte load. The row must then be aligned to 16 bytes, and `dim` must be a multiple of
-/// 8.
+/// Loads eight columns of a row, from column `col` on. This function returns zeros for columns from `dim` on,
+/// which do not exist. If `vector` is true, it uses one 16-byte load. The row must then be aligned to 16
+/// bytes, and `dim` must be a multiple of 8.
 ///
 /// # Safety
 /// The row has `dim` readable columns.

@@ -1,6 +1,5 @@
-//! Attention backward kernel. A block keeps one outer-loop tile and loops over inner-loop tiles. If the
-//! outer-loop tile has queries, the inner-loop tiles have keys. If the outer-loop tile has keys, the
-//! inner-loop tiles have queries.
+//! Attention backward kernel. A block keeps one outer-loop tile and loops over inner-loop tiles. If the rows
+//! of the outer-loop tile are queries, the rows of the inner-loop tiles are keys, and vice versa.
 use cuda_std::copy;
 use cuda_std::math::ex2_ftz;
 use cuda_std::mma::MatrixElem;
@@ -20,16 +19,17 @@ use crate::attention::mma::tile::Tile;
 use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::Heads;
 
-/// Computes the gradients of one outer-loop tile. The tile contains keys if `KEYS` is true, otherwise
+/// Computes the gradients of the rows of one outer-loop tile. The rows are keys if `KEYS` is true, otherwise
 /// queries.
 ///
-/// `FIRST` and `SECOND` say which gradients the kernel computes. If the tile contains keys, `FIRST` stands
-/// for `dk` and `SECOND` for `dv`. If the tile contains queries, `FIRST` stands for `dq`, and `SECOND` is
-/// false. If `GENERAL` is true, the kernel supports a mask, softcap, any scale and any alignment.
+/// The const parameters `FIRST` and `SECOND` select the gradients that the kernel computes. If the rows are
+/// keys, `FIRST` selects `dk` and `SECOND` selects `dv`. If the rows are queries, `FIRST` selects `dq`, and
+/// `SECOND` is false. If `GENERAL` is true, the kernel supports a mask, a softcap, any scale and any
+/// alignment.
 ///
 /// # Safety
-/// The host checked `p` for this launch. The block has [`shared_bytes`](super::params::shared_bytes) bytes of
-/// shared memory.
+/// The host validated the kernel argument `p` for this launch. The block has
+/// [`shared_bytes`](super::params::shared_bytes) bytes of shared memory.
 #[inline(always)]
 pub(crate) unsafe fn gradients<
     T: MatrixElem,
@@ -45,17 +45,16 @@ pub(crate) unsafe fn gradients<
     p: BackwardParams,
 ) {
     let (rows, cols) = (WARPS * 16 * ROWS16 as u32, 16 * COLS16 as u32);
-    // SAFETY: the host checked `p`.
+    // SAFETY: the host validated the kernel argument `p`.
     let Some(coords) = (unsafe { TileCoords::of_rows(&p.forward, rows, KEYS) }) else {
-        // SAFETY: `of_rows` returned `None`, so the block has no tile in any sequence. The outputs are
-        // writable.
+        // SAFETY: `of_rows` returned `None`, so the block has no outer-loop tile. The outputs are writable.
         return unsafe { clear_rest::<KEYS, FIRST, SECOND>(&p, rows) };
     };
     let (window, there) = rows_of::<KEYS>(&p, &coords);
     let vector = !GENERAL || p.vector != 0;
     let begin = window.first(coords.first) as u32 / cols;
-    // Without the optimization barrier `opaque`, LLVM combines the minimum `(coords.first + rows).min(there)`
-    // with a maximum into one instruction that sm_80 lacks.
+    // Without the optimization barrier `opaque`, LLVM would combine the minimum
+    // `(coords.first + rows).min(there)` with a maximum. The combined instruction does not exist on sm_80.
     let [end, _] = thread::opaque([window.end((coords.first + rows).min(there) - 1) as u32, 0]);
     let tiles = if end as i32 > 0 { end.div_ceil(cols).saturating_sub(begin) } else { 0 };
 
@@ -65,7 +64,7 @@ pub(crate) unsafe fn gradients<
         InnerTile::<T, DIM16, WARPS, KEYS, GENERAL>::take(&mut memory, &p, coords, [begin, tiles, cols]);
     if inner.steps() > 0 {
         for (copier, to) in operands(&p, &coords, KEYS, 0, WARPS * warp::SIZE).iter().zip(&tiles_of_rows) {
-            // SAFETY: the host checked that the tensors are readable; no thread uses the tiles yet.
+            // SAFETY: the host checked that the tensors are readable. No thread uses the tiles yet.
             unsafe { copier.copy(to, coords.first, rows, vector) };
         }
         // SAFETY: the host checked that the tensors are readable. This is the first step, so no thread uses
@@ -79,7 +78,7 @@ pub(crate) unsafe fn gradients<
     copy::wait();
     block::sync();
 
-    // SAFETY: the host checked `p`.
+    // SAFETY: the host validated the kernel argument `p`.
     let outer =
         unsafe { OuterTile::<T, ROWS16, DIM16>::of::<KEYS>(&p, &coords, window, there, tiles_of_rows) };
     let mut sums: [Accumulator<ROWS16, DIM16>; 2] = [[[[[0.0; 4]; 2]; DIM16]; ROWS16]; 2];
@@ -92,7 +91,8 @@ pub(crate) unsafe fn gradients<
             inner.copy(after, 0);
             inner.read(after)
         };
-        // SAFETY: the tiles of `step` arrived before the last barrier. The host checked the mask.
+        // SAFETY: the copies of the tiles of step `step` were complete before the last barrier. The host
+        // checked the mask.
         unsafe {
             add::<T, ROWS16, DIM16, COLS16, WARPS, KEYS, FIRST, SECOND, GENERAL>(
                 &mut sums,
@@ -112,15 +112,14 @@ pub(crate) unsafe fn gradients<
     unsafe { write::<T, ROWS16, DIM16, KEYS, FIRST, SECOND>(&p, &coords, there, &outer, &sums, vector) };
 }
 
-/// Writes zeros to padding rows after the last packed sequence, in each gradient that the kernel computes.
-/// Blocks that have no tile in any sequence call this function.
+/// Writes zeros to padding rows of each gradient that the kernel computes. Padding rows follow the last
+/// packed sequence in a tensor. The blocks that have no outer-loop tile call this function.
 ///
 /// # Safety
-/// The launch has packed sequences, and this block has no tile in any sequence. The outputs are writable.
+/// The launch has packed sequences, and this block has no outer-loop tile. The outputs are writable.
 #[inline(always)]
 unsafe fn clear_rest<const KEYS: bool, const FIRST: bool, const SECOND: bool>(p: &BackwardParams, rows: u32) {
-    // SAFETY: the caller guarantees that the block has no tile in any sequence and that the outputs are
-    // writable.
+    // SAFETY: the caller guarantees that the block has no outer-loop tile, and that the outputs are writable.
     unsafe {
         let unused_rows = UnusedRows::of_block(&p.forward, rows, KEYS);
         if KEYS && FIRST {
@@ -135,12 +134,13 @@ unsafe fn clear_rest<const KEYS: bool, const FIRST: bool, const SECOND: bool>(p:
     }
 }
 
-/// Adds the contribution of inner-loop step `step` to the gradient accumulators `sums`. Also starts to copy
-/// the second operand (V or dO) of step `after`.
+/// Adds the contribution of step `step` to the gradient accumulators `sums`. A step is one iteration of the
+/// inner loop. Also starts to copy the second operand (V or dO) of step `after`, the step that follows
+/// `step`.
 ///
 /// # Safety
-/// The tiles of `step` have arrived in shared memory, and a barrier followed. All threads have finished the
-/// step before `step`. If there is a mask, it is readable.
+/// The copies of the tiles of step `step` to shared memory are complete, and a barrier followed. All threads
+/// have finished the previous step. If there is a mask, the mask is readable.
 #[inline(always)]
 unsafe fn add<
     T: MatrixElem,
@@ -160,16 +160,17 @@ unsafe fn add<
 ) {
     let ([first, last], col, cols) = (outer.span, inner.row(step), inner.rows);
     if first > last || outer.window.hides(outer.span, col, cols) {
-        // SAFETY: the caller guarantees that all threads have finished the step whose tile is in this buffer.
+        // SAFETY: the caller guarantees that all threads have finished the step whose tile this copy
+        // overwrites.
         return unsafe { inner.copy(after, 1) };
     }
     let (f, right) = (&inner.p.forward, inner.tiles_of(step));
-    // Without the optimization barrier `opaque`, the mask offsets of the rows would occupy registers
-    // throughout the loop over steps.
+    // Without the optimization barrier `opaque`, the compiler would compute the mask offsets of the rows
+    // before the loop over steps. These offsets would occupy registers throughout the loop.
     let at = At { row: thread::opaque([first, 0])[0], col };
     let mut slopes = [[[[1.0; 4]; 2]; COLS16]; ROWS16];
-    // SAFETY: the caller guarantees that the tiles arrived, that the buffer of step `after` is unused, and
-    // that the mask is readable.
+    // SAFETY: the caller guarantees that the copies of the tiles are complete, and that the mask is readable.
+    // It also guarantees that no thread uses the buffer of step `after`.
     unsafe {
         let product = |operands: usize| -> Scores<ROWS16, COLS16> {
             let rows = Queries::<T, ROWS16, DIM16, false>::of(outer.tiles[operands], outer.lanes);
@@ -187,7 +188,8 @@ unsafe fn add<
             hide(&mut scores, at, &outer.window);
         }
         let weight_gradients = if FIRST { product(1) } else { scores };
-        // In the general kernel (`GENERAL`), the scores are already base-2 exponents.
+        // In general kernels (const parameter `GENERAL`), the scores are already base-2 exponents, so the
+        // factor is 1.
         let factor = if GENERAL { 1.0 } else { f.scale * core::f32::consts::LOG2_E };
         for pair in 0..COLS16 {
             let (mut weights, mut gradients) = ([[[0.0; 4]; 2]; ROWS16], [[[0.0; 4]; 2]; ROWS16]);

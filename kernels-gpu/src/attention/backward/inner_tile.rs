@@ -1,5 +1,6 @@
-//! Inner-loop tiles of the attention backward pass. For each outer-loop tile, a block loops over the
-//! inner-loop tiles.
+//! Inner-loop tiles of the attention backward pass. A block keeps one outer-loop tile in shared memory, and
+//! loops over the inner-loop tiles. The rows of one kind of tile are queries, and the rows of the other kind
+//! are keys.
 use cuda_std::mma::{Chunk, MatrixElem};
 use cuda_std::prelude::*;
 
@@ -9,8 +10,8 @@ use crate::attention::mma::tile::{Copier, Tile};
 use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::Heads;
 
-/// Returns the objects that copy two operands to shared memory. The operands are keys and values if `keys` is
-/// true, otherwise queries and dO. `member` is the index of the query head in its group (GQA).
+/// Returns two `Copier` objects, which copy two operands to shared memory. The operands are keys and values
+/// if `keys` is true, otherwise queries and dO. `member` is the index of the query head in its group (GQA).
 #[inline(always)]
 pub(super) fn operands<T: MatrixElem, const DIM16: usize>(
     p: &BackwardParams,
@@ -29,20 +30,20 @@ pub(super) fn operands<T: MatrixElem, const DIM16: usize>(
 /// One iteration of the inner loop, which processes one inner-loop tile for one query head.
 #[derive(Clone, Copy)]
 pub(super) struct Step {
-    /// The step's number, counted from 0.
+    /// Number of the step, counted from 0.
     pub number: u32,
-    /// Index of the query head in its group.
+    /// Index of the query head among the query heads that share a key head (GQA).
     pub member: u32,
-    /// Number of the tile in its sequence.
+    /// Number of the inner-loop tile in its sequence.
     tile: u32,
 }
 
 /// Double buffers in shared memory for the two inner-loop operands. The operands are K and V, or they are Q
 /// and dO.
 ///
-/// If `KEYS` is true, the outer-loop rows are keys. The inner loop then processes the queries of all heads of
-/// the group (GQA), one head after the other. The buffers then also contain two statistics of these queries:
-/// the log-sum-exp `lse`, and `delta`, the sum of `dO * O`.
+/// If `KEYS` is true, the outer-loop rows are keys. The inner loop then processes the queries of all query
+/// heads that share the key head (GQA), one head after the other. The struct then also has buffers for two
+/// statistics of these queries: the log-sum-exp `lse`, and `delta`, the sum of `dO * O`.
 pub(super) struct InnerTile<
     'p,
     T,
@@ -57,13 +58,13 @@ pub(super) struct InnerTile<
     pub coords: TileCoords,
     /// Number of the first inner-loop tile that the block processes.
     pub begin: u32,
-    /// Number of tiles per head.
+    /// Number of inner-loop tiles per query head.
     pub tiles: u32,
-    /// Rows per tile.
+    /// Rows per inner-loop tile.
     pub rows: u32,
     buffers: [Tile<T, DIM16>; 2],
-    /// The statistics `lse` (log-sum-exp) and `delta` of the buffered queries. A chunk of 16 bytes has the
-    /// values of two queries, in the order `lse`, `delta`, `lse`, `delta`.
+    /// The statistics `lse` (log-sum-exp) and `delta` (sum of `dO * O`) of the buffered queries. A chunk of
+    /// 16 bytes has the values of two queries, in the order `lse`, `delta`, `lse`, `delta`.
     numbers: Shared<Chunk>,
 }
 
@@ -71,7 +72,7 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
     InnerTile<'p, T, DIM16, WARPS, KEYS, GENERAL>
 {
     /// Allocates buffers for inner-loop tiles of `rows` rows. `begin` is the number of the first tile, and
-    /// `tiles` is the number of tiles per head.
+    /// `tiles` is the number of tiles per query head.
     #[inline(always)]
     pub fn take(
         memory: &mut SharedMemory,
@@ -83,21 +84,21 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         Self { p, coords, begin, tiles, rows, buffers, numbers: memory.take(rows) }
     }
 
-    /// Number of steps of the inner loop. If `KEYS` is true, the inner loop processes all query heads of the
-    /// group (GQA).
+    /// Returns the number of steps (iterations) of the inner loop. If `KEYS` is true, the inner loop
+    /// processes all query heads that share the key head (GQA).
     #[inline(always)]
     pub fn steps(&self) -> u32 {
         self.tiles * if KEYS { self.p.forward.group } else { 1 }
     }
 
-    /// Returns the first step.
+    /// Returns the first step (iteration) of the inner loop.
     #[inline(always)]
     pub fn first(&self) -> Step {
         Step { number: 0, member: 0, tile: self.begin }
     }
 
-    /// Returns the step after `step`: the next tile of the same query head, or the first tile of the next
-    /// query head.
+    /// Returns the step that follows `step`. This step processes the next tile of the same query head, or the
+    /// first tile of the next query head.
     #[inline(always)]
     pub fn after(&self, step: Step) -> Step {
         let number = step.number + 1;
@@ -107,13 +108,13 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         Step { number, member: step.member + 1, tile: self.begin }
     }
 
-    /// First row of a step's tile.
+    /// Returns the first row of the inner-loop tile of step `step`.
     #[inline(always)]
     pub fn row(&self, step: Step) -> u32 {
         step.tile * self.rows
     }
 
-    /// Returns the buffers of the two tiles of a step.
+    /// Returns the buffers of the two inner-loop operands of step `step`.
     #[inline(always)]
     pub fn tiles_of(&self, step: Step) -> [Tile<T, DIM16>; 2] {
         let [first, second] = &self.buffers;
@@ -124,8 +125,8 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
     /// last step, this function does nothing.
     ///
     /// # Safety
-    /// The tensors are readable. All threads have finished step `step.number - 2`. The tile of that step was
-    /// in the buffer that this copy overwrites.
+    /// The tensors are readable. All threads have finished step number `step.number - 2`, whose tile was in
+    /// the buffer that this copy overwrites.
     #[inline(always)]
     pub unsafe fn copy(&self, step: Step, tensor: usize) {
         if step.number >= self.steps() {
@@ -133,15 +134,15 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         }
         let copiers = operands(self.p, &self.coords, !KEYS, step.member, WARPS * warp::SIZE);
         let vector = !GENERAL || self.p.vector != 0;
-        // SAFETY: the tensors are readable, and the caller guarantees that the buffer is unused.
+        // SAFETY: the tensors are readable, and the caller guarantees that no thread uses the buffer.
         unsafe { copiers[tensor].copy(&self.tiles_of(step)[tensor], self.row(step), self.rows, vector) };
     }
 
-    /// Loads the statistics `lse` and `delta` of the queries of step `step`. Each thread loads both
-    /// statistics of one query. If this query does not exist, both statistics are 0.
+    /// Loads the statistics `lse` (log-sum-exp) and `delta` (sum of `dO * O`) of the queries of step `step`.
+    /// Each thread loads both statistics of one query. If this query does not exist, both statistics are 0.
     ///
     /// # Safety
-    /// The host checked the kernel argument.
+    /// The host validated the kernel argument.
     #[inline(always)]
     pub unsafe fn read(&self, step: Step) -> [f32; 2] {
         let query = self.row(step) + thread::index()[0];
@@ -156,7 +157,7 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
     /// Stores the values that [`InnerTile::read`] returned for step `step`.
     ///
     /// # Safety
-    /// All threads have finished step `step.number - 2`. The values of that step were in the buffer that this
+    /// All threads have finished step number `step.number - 2`, whose values were in the buffer that this
     /// function overwrites.
     #[inline(always)]
     pub unsafe fn store(&self, step: Step, [lse, delta]: [f32; 2]) {
@@ -171,8 +172,9 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         }
     }
 
-    /// Returns `[lse, delta]` for the two queries whose scores this lane has in an accumulator. `pair` is the
-    /// number of a 16-column block. `operands` selects the left (0) or right (1) eight columns of this block.
+    /// Returns the statistics `[lse, delta]` of the two queries whose scores this lane has in an accumulator.
+    /// `pair` is the number of a block of 16 columns. `operands` selects the left (0) or the right (1) eight
+    /// columns of this block.
     ///
     /// # Safety
     /// A barrier separates this read from [`InnerTile::store`].
@@ -180,7 +182,8 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
     pub unsafe fn numbers(&self, step: Step, pair: usize, operands: usize) -> [[f32; 2]; 2] {
         let two = 8 * pair as u32 + 4 * operands as u32 + warp::lane() % 4;
         let at = step.number % 2 * self.rows / 2 + two;
-        // SAFETY: the caller synchronized after the values were stored; the index lies in the step's buffer.
+        // SAFETY: the caller guarantees a barrier after the values were stored. The index lies in the buffer
+        // of this step.
         let Chunk([a, b, c, d]) = unsafe { self.numbers.get(at) };
         [[a, b], [c, d]].map(|numbers| numbers.map(f32::from_bits))
     }

@@ -1,8 +1,9 @@
-//! Gradients of attention (FlashAttention-2, arXiv:2307.08691).
+//! Gradients of attention, with the algorithm of FlashAttention-2 (arXiv:2307.08691).
 //!
-//! `dV = Pᵀ dO`, `dS = P * (dO Vᵀ - delta)`, `dQ = scale dS K`, `dK = scale dSᵀ Q`. The kernels recompute the
-//! attention probabilities `P` from the scores and from `lse`, the log-sum-exp of the forward pass. For each
-//! query, `delta` is the sum of `dO * O` over the columns.
+//! The formulas are `dV = Pᵀ dO`, `dS = P * (dO Vᵀ - delta)`, `dQ = scale dS K` and `dK = scale dSᵀ Q`. The
+//! operator `*` multiplies element by element. The kernels recompute the attention probabilities `P` from the
+//! scores and from `lse`, the log-sum-exp of the forward pass. For each query, `delta` is the sum of `dO * O`
+//! over the columns.
 //!
 //! A block keeps one outer-loop tile and loops over inner-loop tiles:
 //!
@@ -12,8 +13,8 @@
 //!   computes `dK` and `dV`, summed over all query heads that share the key head (GQA).
 //!
 //! For each pair of tiles, two matrix multiplications give the scores and the gradients of `P`. From these
-//! results the kernel computes `P` and `dS`, or their transposes. For `dQ`, a third multiplication has `dS`
-//! as A operand. For `dK` and `dV`, two more multiplications have `dSᵀ` and `Pᵀ` as A operands.
+//! results, the kernel computes `P` and `dS`, or their transposes. For `dQ`, a third multiplication uses `dS`
+//! as A operand. For `dK` and `dV`, two further multiplications use `dSᵀ` and `Pᵀ` as A operands.
 //!
 //! The kernels use no atomics. The order of each sum is fixed, so results are reproducible bit for bit. As a
 //! consequence, the scores and the gradients of `P` are computed twice: once for `dQ`, and once for `dK` and

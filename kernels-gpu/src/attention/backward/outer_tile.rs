@@ -9,18 +9,20 @@ use crate::attention::mma::tile::{FragmentLanes, Tile};
 use crate::attention::mma::tile_coords::TileCoords;
 use crate::attention::mma::window::Window;
 
-/// The `16 ROWS16` rows of an outer-loop tile that belong to one warp. The rows are queries or keys.
+/// The rows of an outer-loop tile that one warp processes. A warp has `16 * ROWS16` rows, which are queries
+/// or keys.
 pub(super) struct OuterTile<T, const ROWS16: usize, const DIM16: usize> {
     /// The two outer-loop operands in shared memory: keys and values, or queries and dO.
     pub tiles: [Tile<T, DIM16>; 2],
-    /// `ldmatrix` offsets of this lane.
+    /// Offsets from which this lane computes its addresses for `ldmatrix`.
     pub lanes: FragmentLanes<DIM16>,
     /// Sliding window: the range of visible columns for each row.
     pub window: Window,
     /// Two row numbers: the warp's first row, and the last of the warp's rows that lies in the sequence.
     pub span: [u32; 2],
-    /// The statistics `[lse, delta]` of this lane's accumulator rows: rows `g` and `g + 8` of each 16 rows,
-    /// with `g = lane / 4`. The values are 0 if the rows are keys.
+    /// The statistics `[lse, delta]` (log-sum-exp, and sum of `dO * O`) of this lane's accumulator rows.
+    /// These are the rows `g` and `g + 8` of each 16 rows, with `g = lane / 4`. The values are 0 if the rows
+    /// are keys.
     pub numbers: [[[f32; 2]; 2]; ROWS16],
 }
 
@@ -29,7 +31,7 @@ impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize> OuterTile<T, ROWS16
     /// the sequence.
     ///
     /// # Safety
-    /// The host checked `p` for this launch.
+    /// The host validated the kernel argument `p` for this launch.
     #[inline(always)]
     pub unsafe fn of<const KEYS: bool>(
         p: &BackwardParams,

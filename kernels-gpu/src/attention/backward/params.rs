@@ -1,9 +1,9 @@
-//! Kernel argument and sizes of the backward pass.
+//! Kernel argument and sizes of the attention backward pass.
 use crate::attention::mma::params::AttentionParams;
 use crate::attention::mma::tiling::Tiling;
 use crate::layout::heads::Heads;
 
-/// The kernel argument.
+/// The kernel argument of the attention backward kernels.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardParams {
@@ -25,13 +25,14 @@ pub struct BackwardParams {
     pub vector: u32,
 }
 
-/// Threads per block of the `_delta` kernels, which compute `delta`.
+/// Threads per block of the `_delta` kernels, which compute the sum of `dO * O` for each query.
 pub const DELTA_THREADS: u32 = 128;
-/// Queries per block of the `_delta` kernels.
+/// Queries per block of the `_delta` kernels, which compute the sum of `dO * O` for each query.
 pub const DELTA_ROWS: u32 = 64;
 
-/// Bytes of shared memory per block. The block has two outer-loop tiles, and two buffers for each of the two
-/// inner-loop operands. It also has the statistics `lse` and `delta` of the buffered queries.
+/// Returns the bytes of shared memory per block. The block stores two outer-loop tiles, and has two buffers
+/// for each of the two inner-loop operands. It also stores the statistics `lse` and `delta` of the buffered
+/// queries.
 pub const fn shared_bytes(tiling: &Tiling) -> u32 {
     let cols = 16 * tiling.cols16 as u32;
     (2 * tiling.rows() + 4 * cols) * (2 * tiling.dim16 as u32 + 1) * 16 + 4 * cols * 4

@@ -7,7 +7,7 @@ use crate::attention::mma::params::AttentionParams;
 use crate::attention::mma::softmax::Scores;
 
 /// Multiplies the scores by the scale, applies the softcap, and converts the scores to base-2 exponents.
-/// Returns the derivative of the softcap for each score, or 1 if there is no softcap.
+/// Returns the derivative of the softcap for each score. The derivative is 1 if there is no softcap.
 #[inline(always)]
 pub(super) fn cap_with_slopes<const ROWS16: usize, const COLS16: usize>(
     scores: &mut Scores<ROWS16, COLS16>,
@@ -23,7 +23,7 @@ pub(super) fn cap_with_slopes<const ROWS16: usize, const COLS16: usize>(
     slopes
 }
 
-/// Rounds two adjacent accumulators to one A operand.
+/// Rounds two adjacent MMA accumulators to 16 bits, and returns them as one A operand.
 #[inline(always)]
 pub(super) fn left<T: MatrixElem>([[a, b, c, d], [e, f, g, h]]: &[C; 2]) -> A {
     [T::pair(*a, *b), T::pair(*c, *d), T::pair(*e, *f), T::pair(*g, *h)]

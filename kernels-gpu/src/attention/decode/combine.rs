@@ -1,4 +1,5 @@
-//! Second kernel of [`decode`](crate::attention::decode): combines the results of the splits of the keys.
+//! Second kernel of split-KV decoding ([`decode`](crate::attention::decode)). This kernel combines the
+//! results of all splits of the keys.
 use cuda_std::math::{ex2_ftz, lg2};
 use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
@@ -12,33 +13,34 @@ use crate::layout::heads::divide;
 /// `w` adds the results of splits `w`, `w + COMBINERS` and so on. With several warps, a block has more loads
 /// in flight than with one warp.
 pub const COMBINERS: u32 = 16;
-/// Largest head dimension. Each lane processes four columns in each of [`STEPS`] steps.
+/// Largest head dimension that the kernel supports. Each lane processes four columns in each of [`STEPS`]
+/// steps.
 const COLS: u32 = 256;
 const STEPS: usize = (COLS / (4 * warp::SIZE)) as usize;
-/// Number of splits whose loads a warp has in flight at once.
+/// Number of splits whose results a warp loads at once. These loads are in flight at the same time.
 const IN_FLIGHT: usize = 4;
 
-/// Bytes of shared memory per block: one f32 row per warp.
+/// Bytes of shared memory per block. Each warp has one row of `COLS` f32 values.
 pub const SHARED_BYTES: u32 = COMBINERS * COLS * size_of::<f32>() as u32;
 
-/// The splits of one row.
+/// The results of all splits of the keys for one row. A row is one query of one query head.
 struct Splits<'a> {
     p: &'a DecodeParams,
-    /// Index of the first split of the row tile.
+    /// Index of the row tile's first split. The splits of all row tiles are numbered consecutively.
     first: u32,
     /// Number of splits.
     count: u32,
-    /// The row's index in its tile.
+    /// Index of the row in its row tile.
     line: u32,
 }
 
 impl Splits<'_> {
-    /// Index in `partial_lse` of this row's element for split `split`.
+    /// Returns the index in `partial_lse` of this row's element for split number `split`.
     fn at(&self, split: u32) -> usize {
         (self.first + split) as usize * ROWS as usize + self.line as usize
     }
 
-    /// Reads the row's natural log-sum-exp in split `split`.
+    /// Reads the natural log-sum-exp of this row in split number `split`.
     ///
     /// # Safety
     /// The kernel [`decode`](super::split::decode) has finished, and `split` is less than `count`.
@@ -49,7 +51,7 @@ impl Splits<'_> {
         f32::from_bits(unsafe { mem::load_u32(from.cast_const().cast(), Load::ReadOnly) })
     }
 
-    /// Reads four columns of the row's result in split `split`, from column `col` on.
+    /// Reads four columns of this row's result in split number `split`, from column `col` on.
     ///
     /// # Safety
     /// The kernel [`decode`](super::split::decode) has finished, and `split` is less than `count`. `col` is a
@@ -62,9 +64,10 @@ impl Splits<'_> {
         unsafe { mem::load_u32x4(from.cast_const().cast(), Load::ReadOnly) }.map(f32::from_bits)
     }
 
-    /// Returns a reference and a total. The reference is the largest log-sum-exp of the splits, or 0 if no
-    /// split has a visible key. A split with the log-sum-exp `lse` has the weight `exp(lse - reference)`. The
-    /// total is the sum of these weights. Every warp of the block computes the same two values.
+    /// Returns two values for the combination of the splits: a reference, and the sum of the weights of all
+    /// splits. The reference is the largest log-sum-exp of the splits, or 0 if no split has a visible key. A
+    /// split with the log-sum-exp `lse` has the weight `exp(lse - reference)`. Every warp of the block
+    /// computes the same two values.
     ///
     /// # Safety
     /// The kernel [`decode`](super::split::decode) has finished, and the warp is converged.
@@ -90,8 +93,8 @@ impl Splits<'_> {
         [shift, warp::sum(total, warp::SIZE)]
     }
 
-    /// Returns the weighted sum of the results of splits `warp`, `warp + COMBINERS` and so on. Each lane
-    /// computes the sum for its own columns.
+    /// Returns the weighted sum of the results of the splits that warp number `warp` adds. These are the
+    /// splits `warp`, `warp + COMBINERS` and so on. Each lane computes the sum for its own columns.
     ///
     /// # Safety
     /// The kernel [`decode`](super::split::decode) has finished.
@@ -132,13 +135,13 @@ impl Splits<'_> {
     }
 }
 
-/// Weight of a split with log-sum-exp `lse`, relative to `shift`.
+/// Returns the weight of a split with the log-sum-exp `lse`: `exp(lse - shift)`.
 #[inline(always)]
 pub(super) fn weight(lse: f32, shift: f32) -> f32 {
     ex2_ftz((lse - shift) * core::f32::consts::LOG2_E)
 }
 
-/// First of the four columns of this lane in step `step`.
+/// Returns the first of the four columns that this lane processes in step `step`.
 fn column(step: usize) -> u32 {
     4 * (step as u32 * warp::SIZE + warp::lane())
 }
@@ -189,7 +192,8 @@ pub(crate) unsafe fn combine<T: MatrixElem>(p: DecodeParams) {
         }
         let to = coords.query::<T>(&f.out).wrapping_offset((i64::from(query) * f.out.token_stride) as isize);
         let word = T::pair(pair[0] * inverse, pair[1] * inverse);
-        // SAFETY: the host checked that the output permits stores of two adjacent columns; `dim` is even.
+        // SAFETY: the host checked that the output permits 4-byte stores of two adjacent columns. `dim` is
+        // even.
         unsafe { mem::store_u32(to.wrapping_add(col as usize).cast(), word, Store::Default) };
     }
     if thread == 0 && !f.lse.is_null() {

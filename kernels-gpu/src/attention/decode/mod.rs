@@ -1,12 +1,12 @@
-//! Attention for few queries and many keys (split-KV decoding, "Flash-Decoding").
+//! Attention for few queries and many keys, with split-KV decoding ("Flash-Decoding").
 //!
 //! The keys are divided into splits of [`SPLIT`](params::SPLIT) keys. Each block processes one split, and
 //! each of its four warps processes a quarter of the keys of this split. A second kernel combines the results
 //! of all splits.
 //!
-//! In grouped-query attention (GQA), several query heads share a key head. The queries of these heads are the
-//! rows of one matrix. A block therefore reads keys and values only once for up to [`ROWS`](params::ROWS)
-//! rows. The split size is constant, so that the result of a query does not depend on the batch size.
+//! In grouped-query attention (GQA), several query heads share a key head. The queries of these heads become
+//! the rows of one matrix. A block therefore reads keys and values only once for up to [`ROWS`](params::ROWS)
+//! rows. The split size is a constant, so that the result of a query does not depend on the batch size.
 pub mod combine;
 pub mod params;
 mod partial;

@@ -1,7 +1,7 @@
-//! Kernel argument and sizes of [`decode`](crate::attention::decode).
+//! Kernel argument and sizes of the split-KV decoding kernels ([`decode`](crate::attention::decode)).
 use crate::attention::mma::params::{AttentionParams, WARPS};
 
-/// Keys per split, and thus per block.
+/// Keys per split. Each block processes one split of the keys.
 pub const SPLIT: u32 = 512;
 /// Rows per block. A row is one query of one query head. All query heads of a block use the same key head
 /// (GQA).
@@ -9,23 +9,24 @@ pub const ROWS: u32 = 16;
 /// Keys per tile. In each step, a block processes one tile of keys, and each of its warps processes 16 keys.
 pub(crate) const KEYS: u32 = 16 * WARPS;
 
-/// The kernel argument.
+/// The kernel argument of the two split-KV decoding kernels.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeParams {
-    /// Parameters of the forward pass. Mask, softcap and packed sequences are not supported. The field
-    /// `tiles` is the number of row tiles per key head. A row tile has [`ROWS`] rows.
+    /// Parameters of the attention forward pass. Mask, softcap and packed sequences are not supported. The
+    /// field `tiles` is the number of row tiles per key head. A row tile has [`ROWS`] rows.
     pub forward: AttentionParams,
     /// Number of splits of the keys.
     pub splits: u32,
     /// Normalized attention output of each split of the keys, in f32, with the shape `[row tiles, splits,
     /// ROWS, dim]`. A row tile has [`ROWS`] rows of one key head of one batch.
     pub partial: *mut f32,
-    /// Natural log-sum-exp of each split: `[row tiles, splits, ROWS]`, f32.
+    /// Natural log-sum-exp of each row in each split of the keys, in f32, with the shape
+    /// `[row tiles, splits, ROWS]`. A row tile has [`ROWS`] rows.
     pub partial_lse: *mut f32,
 }
 
-/// Bytes of shared memory per block for a head dimension of up to `16 dim16`.
+/// Returns the bytes of shared memory per block, for a head dimension of at most `16 * dim16`.
 pub const fn shared_bytes(dim16: usize) -> u32 {
     (ROWS + 4 * KEYS) * (2 * dim16 as u32 + 1) * 16
 }

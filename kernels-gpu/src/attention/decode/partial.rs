@@ -1,5 +1,6 @@
-//! Combines the results of a block's warps in shared memory. Writes the combined result, which belongs to the
-//! block's split of the keys. See [`decode`](crate::attention::decode).
+//! Combines the results of a block's warps in shared memory, and writes the combined result. In split-KV
+//! decoding, each block processes one split of the keys, and each warp a quarter of this split. See
+//! [`decode`](crate::attention::decode).
 use cuda_std::math::lg2;
 use cuda_std::mem;
 use cuda_std::prelude::*;
@@ -11,13 +12,13 @@ use crate::attention::mma::params::WARPS;
 use crate::attention::mma::softmax::RowSoftmax;
 
 /// Results of the block's warps in shared memory. The results overwrite the tiles of queries, keys and
-/// values.
+/// values, which are not needed any more.
 pub(super) struct Found<const DIM16: usize> {
-    /// Normalized results: `[WARPS, ROWS, Self::STRIDE]`.
+    /// Normalized results of the warps, with the shape `[WARPS, ROWS, Self::STRIDE]`.
     values: Shared<f32>,
-    /// Natural log-sum-exp: `[WARPS, ROWS]`.
+    /// Natural log-sum-exp of each row in each warp, with the shape `[WARPS, ROWS]`.
     lse: Shared<f32>,
-    /// Rows of the block's tile that exist.
+    /// Number of rows of the block's tile that exist.
     rows: u32,
     /// Head dimension.
     dim: u32,
@@ -36,7 +37,7 @@ impl<const DIM16: usize> Found<DIM16> {
         Self { values, lse: memory.take(WARPS * ROWS), rows, dim }
     }
 
-    /// Stores the result of warp `warp`.
+    /// Stores the result of warp number `warp` in shared memory.
     ///
     /// # Safety
     /// A barrier separates this call from earlier and later uses of the block's shared memory. The warp is
@@ -52,8 +53,8 @@ impl<const DIM16: usize> Found<DIM16> {
             }
             let line = warp * ROWS + row;
             if lane.is_multiple_of(4) {
-                // SAFETY: the caller synchronized after earlier uses of this memory; each lane writes its own
-                // elements.
+                // SAFETY: the caller guarantees a barrier after earlier uses of this memory. Each lane writes
+                // its own elements.
                 unsafe { self.lse.set(line, lse) };
             }
             for pair in 0..DIM16 {
@@ -61,8 +62,8 @@ impl<const DIM16: usize> Found<DIM16> {
                     let col = 16 * pair as u32 + 8 * side as u32 + lane % 4 * 2;
                     for odd in 0..2 {
                         let value = out[0][pair][side][2 * half + odd] * inverse;
-                        // SAFETY: the caller synchronized after earlier uses of this memory. Each lane writes
-                        // its own elements.
+                        // SAFETY: the caller guarantees a barrier after earlier uses of this memory. Each
+                        // lane writes its own elements.
                         unsafe { self.values.set(line * Self::STRIDE + col + odd as u32, value) };
                     }
                 }
@@ -70,12 +71,13 @@ impl<const DIM16: usize> Found<DIM16> {
         }
     }
 
-    /// Combines the results of all warps, and writes the combined result as the result of split number
-    /// `split`. The splits of all row tiles are numbered consecutively. A thread computes two columns of each
-    /// row.
+    /// Combines the results of all warps of the block. Writes the combined result to global memory, as the
+    /// result of split number `split`. The splits of all row tiles are numbered consecutively. A thread
+    /// computes two columns of each row.
     ///
     /// # Safety
-    /// All warps have called [`Found::store`], and a barrier followed. The outputs have room for the split.
+    /// All warps have called [`Found::store`], and a barrier followed. The outputs have an entry for split
+    /// number `split`.
     #[inline(always)]
     pub unsafe fn add_up(&self, p: &DecodeParams, split: u32) {
         let col = 2 * thread::index()[0];
@@ -108,12 +110,12 @@ impl<const DIM16: usize> Found<DIM16> {
             let line = split as usize * ROWS as usize + row as usize;
             let to = p.partial.wrapping_add(line * self.dim as usize + col as usize);
             let words = sums.map(|sum| (sum * inverse).to_bits());
-            // SAFETY: the caller guarantees room for the split. `col` and `dim` are even, so the address is
-            // aligned to 8 bytes.
+            // SAFETY: the caller guarantees that the output has an entry for the split. `col` and `dim` are
+            // even, so the address is aligned to 8 bytes.
             unsafe { mem::store_u32x2(to.cast(), words, Store::Default) };
             if col == 0 {
                 let to = p.partial_lse.wrapping_add(line);
-                // SAFETY: the caller guarantees room for the split.
+                // SAFETY: the caller guarantees that the output has an entry for the split.
                 unsafe { mem::store_u32(to.cast(), lse.to_bits(), Store::Default) };
             }
         }

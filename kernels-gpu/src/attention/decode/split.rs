@@ -1,5 +1,5 @@
-//! First kernel of [`decode`](crate::attention::decode): each block computes attention over one split of the
-//! keys.
+//! First kernel of split-KV decoding ([`decode`](crate::attention::decode)). Each block computes attention
+//! over one split of the keys.
 use cuda_std::copy;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
@@ -17,9 +17,9 @@ use crate::attention::mma::tile_coords::TileCoords;
 use crate::attention::mma::window::Window;
 use crate::layout::heads::divide;
 
-/// Returns the coordinates of the first query head of the block's group (GQA), and the first row of the
-/// block's row tile. The row tiles of all batches and key heads are numbered, and `above` is the number of
-/// the block's row tile.
+/// Returns the coordinates of the first query head of the block, and the first row of the block's row tile.
+/// All query heads of a block share one key head (GQA). The row tiles of all batches and key heads are
+/// numbered consecutively, and `above` is the number of the block's row tile.
 #[inline(always)]
 fn coords(f: &AttentionParams, above: u32) -> (TileCoords, u32) {
     let (head, tile) = divide(above, f.tiles);
@@ -30,8 +30,8 @@ fn coords(f: &AttentionParams, above: u32) -> (TileCoords, u32) {
 /// Computes the attention of up to 16 rows over one split of the keys.
 ///
 /// # Safety
-/// The host checked `p` for this launch. The block has [`shared_bytes`](super::params::shared_bytes) bytes of
-/// shared memory.
+/// The host validated the kernel argument `p` for this launch. The block has
+/// [`shared_bytes`](super::params::shared_bytes) bytes of shared memory.
 #[inline(always)]
 pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) {
     let f = &p.forward;
@@ -51,7 +51,7 @@ pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) 
         k_copier.copy(&k_tiles.at_row(to), key, KEYS, true);
         v_copier.copy(&v_tiles.at_row(to), key, KEYS, true);
     };
-    // SAFETY: the host checked that the tensors are readable; no thread uses the tile yet.
+    // SAFETY: the host checked that the tensors are readable. No thread uses the tile yet.
     unsafe { copy_queries(f, &coords, first, &q_tile) };
     copy(begin);
     copy::wait();
@@ -75,7 +75,7 @@ pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) 
             copy(key + KEYS);
         }
         let from = key / KEYS % 2 * KEYS + 16 * warp;
-        // SAFETY: queries, keys and values arrived before the last barrier.
+        // SAFETY: the copies of queries, keys and values were complete before the last barrier.
         unsafe {
             let mut scores =
                 products::<T, 1, DIM16, 1, true>(&queries, &k_tiles.at_row(from), &lanes, |_| ());
@@ -87,8 +87,8 @@ pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) 
         key += KEYS;
     }
     let found = Found::<DIM16>::of_block((f.queries * f.group - first).min(ROWS), f.dim);
-    // SAFETY: no thread reads the tiles after the last barrier. The host checked that the outputs have room
-    // for all splits.
+    // SAFETY: no thread reads the tiles after the last barrier. The host checked that the outputs have
+    // entries for all splits.
     unsafe {
         found.store(warp, &softmax, &out);
         block::sync();
@@ -97,8 +97,8 @@ pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) 
 }
 
 /// Copies the block's queries to the rows of `tile`. In grouped-query attention (GQA), a group of query heads
-/// shares a key head. Row `member * queries + query` of the group is query `query` of query head `member` in
-/// the group.
+/// shares a key head. Row `member * queries + query` of the group contains query `query` of the group's query
+/// head number `member`.
 ///
 /// # Safety
 /// The queries are readable, and no thread uses the tile.
@@ -119,7 +119,7 @@ unsafe fn copy_queries<T: MatrixElem, const DIM16: usize>(
             let offset = i64::from(query) * f.q.token_stride + i64::from(8 * chunk);
             let from = coords.with_member(member).query::<T>(&f.q).wrapping_offset(offset as isize);
             // SAFETY: `there` is false for rows and columns that do not exist, so they are not read. The
-            // caller passes an unused tile.
+            // caller passes a tile that no thread uses.
             unsafe { tile.copy_chunk(row, chunk, from, there) };
         }
     }
@@ -127,7 +127,8 @@ unsafe fn copy_queries<T: MatrixElem, const DIM16: usize>(
 
 /// Sets the scores of keys outside a row's sliding window to minus infinity. `key` is the index of the key to
 /// which the warp's first score belongs. `seen` has one range of visible keys for each of the lane's two
-/// rows: the index of the first key, and the index of the last key plus one.
+/// rows. A range consists of the index of the first visible key, and the index of the last visible key plus
+/// one.
 #[inline(always)]
 fn hide(scores: &mut Scores<1, 1>, key: u32, seen: &[[i32; 2]; 2]) {
     for side in 0..2 {

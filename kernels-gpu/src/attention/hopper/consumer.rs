@@ -23,15 +23,16 @@ use super::shape::Shape;
 use super::softmax::{OnlineSoftmax, rescale, round};
 use super::{mask, output};
 
-/// State of a thread of a consumer warpgroup. The warpgroup computes 64 rows of a query tile.
+/// The state of a thread of a consumer warpgroup. The warpgroup computes 64 rows of each query tile.
 struct Consumer<'a, K: Shape> {
     layout: Layout<K>,
     p: &'a HopperParams,
     /// Index of this warpgroup among the consumer warpgroups.
     group: u32,
-    /// Pipeline position of the current key tile.
+    /// Pipeline position (buffer and mbarrier phase) of the current key tile.
     slot: Slot,
-    /// Parity (0 or 1) of an mbarrier phase. This phase completes when the next query tile has arrived.
+    /// Parity (0 or 1) of the mbarrier phase that completes when the next query tile has arrived in shared
+    /// memory.
     query_parity: u32,
     /// Scores of the current key tile. The softmax replaces them by unnormalized probabilities.
     scores: K::Scores,
@@ -64,33 +65,35 @@ fn ping_pong(group: u32) -> Named<256> {
 }
 
 impl<K: Shape> Consumer<'_, K> {
-    /// Address of the warpgroup's queries in shared memory.
+    /// Returns the address of the warpgroup's queries in shared memory.
     #[inline(always)]
     fn queries(&self) -> u32 {
         self.layout.queries().data + self.group * GROUP_ROWS * PART_ROW
     }
 
-    /// First of the two rows that this thread has in an accumulator. The second row is 8 rows later.
+    /// Returns the index of a query row. In an accumulator, this thread has elements of two rows: the
+    /// returned row, and the row with an index that is larger by 8.
     #[inline(always)]
     fn row(&self, tile: QueryTile) -> u32 {
         let thread = own_thread() % 128;
         tile.row + self.group * GROUP_ROWS + thread / 32 * 16 + thread % 32 / 4
     }
 
-    /// Applies mask and softmax to the scores of key tile `number`. Returns one factor per row, by which the
-    /// accumulator must be multiplied.
+    /// Applies mask and softmax to the scores of key tile number `number`. Returns one factor per row, by
+    /// which the caller must multiply the accumulator. If `masked` is true, the function also hides keys that
+    /// are not visible to a row.
     #[inline(always)]
     fn weigh(&mut self, tile: QueryTile, number: u32, masked: bool) -> [f32; 2] {
         let first = number * K::KEYS;
         if K::PADDED {
             let buffer = self.layout.masks(self.slot);
-            // SAFETY: the wait guarantees that the mask arrived. All lanes of the warp arrive on the
-            // mbarrier.
+            // SAFETY: the wait guarantees that the mask is in shared memory. All lanes of the warp arrive on
+            // the mbarrier.
             unsafe {
                 buffer.full.wait(self.slot.parity);
                 mask::add(self.scores.as_mut(), buffer.data);
                 // Every lane arrives on the mbarrier. PTX would permit a single arrival after a warp barrier,
-                // but the tool racecheck reports a single arrival as a race.
+                // but the tool `racecheck` of compute-sanitizer reports a single arrival as a race.
                 buffer.empty.arrive();
             }
         }
@@ -101,15 +104,16 @@ impl<K: Shape> Consumer<'_, K> {
         self.softmax.step(self.scores.as_mut(), K::PADDED)
     }
 
-    /// Computes scores and probabilities of the last key tile. The kernel processes key tiles from last to
-    /// first.
+    /// Computes scores and probabilities of the first key tile of the loop. This is the last key tile that
+    /// the queries attend to, because the kernel processes key tiles in descending order.
     ///
     /// # Safety
     /// The mbarriers are initialized. The whole consumer warpgroup calls this function.
     #[inline(always)]
     unsafe fn first(&mut self, tile: QueryTile) {
         let number = tile.key_tiles - 1;
-        // SAFETY: the waits guarantee that queries and keys arrived. The whole warpgroup executes this code.
+        // SAFETY: the waits guarantee that queries and keys are in shared memory. The whole warpgroup
+        // executes this code.
         unsafe {
             self.layout.queries().full.wait(self.query_parity);
             self.query_parity ^= 1;
@@ -126,8 +130,8 @@ impl<K: Shape> Consumer<'_, K> {
         round::<K::Elem>(self.scores.as_ref(), self.weights.as_mut());
     }
 
-    /// Computes scores and probabilities of key tile `number`. Also adds the product PV of the previously
-    /// processed key tile to the result.
+    /// Computes scores and probabilities of key tile number `number`. Also adds the product PV of the
+    /// previously processed key tile to the result.
     ///
     /// # Safety
     /// The mbarriers are initialized. The whole consumer warpgroup calls this function.
@@ -136,7 +140,8 @@ impl<K: Shape> Consumer<'_, K> {
         let before = self.slot;
         self.slot = before.next::<K>();
         let (keys, values) = (self.layout.keys(self.slot), self.layout.values(before));
-        // SAFETY: the waits guarantee that keys and values arrived. The whole warpgroup executes this code.
+        // SAFETY: the waits guarantee that keys and values are in shared memory. The whole warpgroup executes
+        // this code.
         unsafe {
             keys.full.wait(self.slot.parity);
             if K::PING_PONG {
@@ -163,15 +168,16 @@ impl<K: Shape> Consumer<'_, K> {
         }
     }
 
-    /// Adds the product PV of key tile 0 to the result. Key tile 0 is the last one of the loop, because the
-    /// kernel processes key tiles in descending order.
+    /// Adds the product PV of key tile 0 to the result. Key tile 0 is the last key tile of the loop, because
+    /// the kernel processes key tiles in descending order.
     ///
     /// # Safety
     /// The mbarriers are initialized. The whole consumer warpgroup calls this function.
     #[inline(always)]
     unsafe fn last(&mut self) {
         let values = self.layout.values(self.slot);
-        // SAFETY: the wait guarantees that the values arrived. The whole warpgroup executes this code.
+        // SAFETY: the wait guarantees that the values are in shared memory. The whole warpgroup executes this
+        // code.
         unsafe {
             values.full.wait(self.slot.parity);
             wgmma::fence();
@@ -183,9 +189,9 @@ impl<K: Shape> Consumer<'_, K> {
         self.slot = self.slot.next::<K>();
     }
 
-    /// Releases the buffer of key tile `number`. For each query tile, the kernel processes key tile 0 last.
-    /// After key tile 0, the queries are not needed any more, so this function also releases the buffer of
-    /// the queries.
+    /// Releases the buffer of key tile number `number`, so that the producer can overwrite it. For each query
+    /// tile, the kernel processes key tile 0 last. After the scores of key tile 0, the queries are not needed
+    /// any more. If `number` is 0, this function therefore also releases the buffer of the queries.
     ///
     /// # Safety
     /// The mbarriers are initialized. The whole consumer warpgroup calls this function.
@@ -207,8 +213,8 @@ impl<K: Shape> Consumer<'_, K> {
     #[inline(always)]
     unsafe fn hand_over(&self) {
         let next = if self.group + 1 == K::GROUPS { 0 } else { self.group + 1 };
-        // SAFETY: the whole warp executes this code. For each arrival, the next warpgroup synchronizes once
-        // at this named barrier.
+        // SAFETY: the whole warp executes this code. For each arrival here, the next warpgroup waits once at
+        // this named barrier.
         unsafe { ping_pong(next).arrive() }
     }
 }
@@ -216,8 +222,8 @@ impl<K: Shape> Consumer<'_, K> {
 /// Computes all query tiles of the block. Consumer warpgroup `group` computes its 64 rows of each query tile.
 ///
 /// # Safety
-/// `p` and the tensor map of the result were made for this launch. The mbarriers are initialized. The whole
-/// consumer warpgroup `group` calls this function.
+/// `p` and the tensor map of the result were created for this launch. The mbarriers are initialized. The
+/// whole consumer warpgroup `group` calls this function.
 #[inline(always)]
 pub(crate) unsafe fn consume<K: Shape>(layout: Layout<K>, group: u32, out: Map, p: &HopperParams) {
     let mut consumer = Consumer {
@@ -231,8 +237,8 @@ pub(crate) unsafe fn consume<K: Shape>(layout: Layout<K>, group: u32, out: Map, 
         result: K::Result::ZERO,
         softmax: OnlineSoftmax::new(p.scale),
     };
-    // SAFETY: the caller guarantees `p`, the tensor map and initialized mbarriers. The whole warpgroup
-    // executes this code.
+    // SAFETY: the caller guarantees that `p` and the tensor map belong to this launch, and that the mbarriers
+    // are initialized. The whole warpgroup executes this code.
     unsafe {
         if K::PING_PONG && group + 1 == K::GROUPS {
             consumer.hand_over();

@@ -1,4 +1,5 @@
-//! The body of the Hopper attention kernels: the roles of the warpgroups.
+//! The body of the Hopper attention kernels. One warpgroup loads tiles, and the other warpgroups compute
+//! attention.
 use cuda_std::hopper::tensor_map::Map;
 use cuda_std::hopper::{give_registers, take_registers, warp_group};
 use cuda_std::thread;
@@ -9,9 +10,13 @@ use super::params::HopperParams;
 use super::producer::{Maps, produce_keys, produce_masks, produce_values};
 use super::shape::Shape;
 
+/// Runs a Hopper attention kernel. Warpgroup 0 is the producer, which loads tiles. The other warpgroups are
+/// the consumers, which compute attention. At the start, the producer gives up registers, and the consumers
+/// take these registers (`setmaxnreg`).
+///
 /// # Safety
-/// The host created the tensor maps and `p` for this launch. The host launches the block size and the shared
-/// memory that the layout of `K` needs.
+/// The host created the tensor maps and `p` for this launch. The launch has the block size and the shared
+/// memory that `Layout<K>` requires.
 #[inline(always)]
 pub(crate) unsafe fn attention<K: Shape>(p: &HopperParams) {
     if K::GROUPS == 2 {
@@ -20,8 +25,8 @@ pub(crate) unsafe fn attention<K: Shape>(p: &HopperParams) {
         thread::launch_bounds::<512, 1>()
     }
     let layout = Layout::<K>::of_launch();
-    // SAFETY: the first four kernel arguments are the tensor maps that the host created, and the shared
-    // memory fits `layout`.
+    // SAFETY: the first four kernel arguments are the tensor maps that the host created. The shared memory is
+    // large enough for `layout`.
     unsafe {
         let maps = Maps { q: Map::argument::<0>(), k: Map::argument::<1>(), v: Map::argument::<2>() };
         let out = Map::argument::<3>();

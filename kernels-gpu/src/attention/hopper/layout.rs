@@ -1,7 +1,7 @@
 //! Layout of a block's shared memory, including its mbarriers.
 //!
-//! A tile in shared memory consists of column slices. A slice has `PART` = 64 columns of 16 bits, or 128
-//! bytes per row. The 128-byte swizzle of TMA requires rows of at most 128 bytes.
+//! A tile in shared memory consists of column slices. A slice has `PART` (64) columns of 16 bits, so a row of
+//! a slice has 128 bytes. The 128-byte swizzle of TMA requires rows of at most 128 bytes.
 use core::marker::PhantomData;
 
 use cuda_std::hopper::barrier::{Barrier, publish};
@@ -24,32 +24,32 @@ pub(crate) struct Layout<K> {
     kernel: PhantomData<K>,
 }
 
-/// A buffer and its two mbarriers.
+/// A buffer in shared memory, with its two mbarriers.
 #[derive(Clone, Copy)]
 pub(crate) struct Buffer {
-    /// Address in shared memory.
+    /// Address of the buffer in shared memory.
     pub data: u32,
-    /// Completes a phase when the producer has filled the buffer.
+    /// This mbarrier completes a phase when the producer has filled the buffer.
     pub full: Barrier,
-    /// Completes a phase when the consumers have released the buffer.
+    /// This mbarrier completes a phase when the consumers have released the buffer.
     pub empty: Barrier,
 }
 
-/// Pipeline position of a tile of keys, values or mask.
+/// The position in the pipeline of a tile of keys, values or mask values: the buffer, and the mbarrier phase.
 #[derive(Clone, Copy)]
 pub(crate) struct Slot {
     /// Index of the buffer.
     pub stage: u32,
-    /// Parity (0 or 1) of the mbarrier phase to wait for. The parity changes each time the buffer of this
-    /// stage is reused.
+    /// Parity (0 or 1) of the mbarrier phase that a thread waits for. The parity changes each time the buffer
+    /// of this stage is reused.
     pub parity: u32,
 }
 
 impl Slot {
-    /// Position of the first tile.
+    /// The pipeline position of the first tile.
     pub const FIRST: Self = Self { stage: 0, parity: 0 };
 
-    /// Returns the position of the next tile.
+    /// Returns the pipeline position of the next tile.
     #[inline(always)]
     pub fn next<K: Shape>(self) -> Self {
         let last = self.stage + 1 == K::STAGES;
@@ -60,9 +60,9 @@ impl Slot {
 impl<K: Shape> Layout<K> {
     /// Column slices per tile.
     pub const PARTS: u32 = K::DIM.div_ceil(PART);
-    /// Bytes of a column slice of the queries.
+    /// Bytes of a column slice (64 columns) of the query tile.
     pub const QUERY_PART: u32 = K::ROWS * PART_ROW;
-    /// Bytes of a column slice of a key or value tile.
+    /// Bytes of a column slice (64 columns) of a key or value tile.
     pub const KEY_PART: u32 = K::KEYS * PART_ROW;
     /// Bytes of the query tile.
     pub const QUERY_BYTES: u32 = Self::QUERY_PART * Self::PARTS;
@@ -70,7 +70,7 @@ impl<K: Shape> Layout<K> {
     pub const KEY_BYTES: u32 = Self::KEY_PART * Self::PARTS;
     /// Bytes of the additive mask of one key tile, in f32.
     const MASK_BYTES: u32 = if K::PADDED { K::KEYS * 4 } else { 0 };
-    /// Offset of the staged result.
+    /// Offset of the staged result, from which TMA stores to global memory.
     const RESULT: u32 = Self::QUERY_BYTES + 2 * K::STAGES * Self::KEY_BYTES;
     /// Offset of the masks.
     const MASKS: u32 = Self::RESULT + if K::STAGED { Self::QUERY_BYTES } else { 0 };
@@ -86,7 +86,7 @@ impl<K: Shape> Layout<K> {
         Self { base: shared_base(ALIGN), kernel: PhantomData }
     }
 
-    /// Returns buffer `number`, whose data lies at offset `data`.
+    /// Returns buffer number `number`, whose data starts at offset `data` of the layout.
     #[inline(always)]
     fn buffer(self, data: u32, number: u32) -> Buffer {
         let first = self.base + Self::BARRIERS + 2 * number * Barrier::BYTES;
@@ -103,8 +103,8 @@ impl<K: Shape> Layout<K> {
         self.buffer(0, 0)
     }
 
-    /// Address of the staged result, which TMA copies to global memory. A column slice of the result has the
-    /// same number of bytes as a column slice of the queries.
+    /// Returns the address of the staged result, which TMA copies to global memory. A column slice (64
+    /// columns) of the result has as many bytes as a column slice of the queries.
     #[inline(always)]
     pub fn result(self) -> u32 {
         self.base + Self::RESULT
@@ -138,9 +138,9 @@ impl<K: Shape> Layout<K> {
         if thread::index()[0] == 0 {
             for number in 0..Self::BUFFERS {
                 let buffer = self.buffer(0, number);
-                // Number of arrivals per warp. For a tile, one producer thread and one lane of each consumer
-                // warp arrive on the mbarriers. For a mask, all 32 lanes of the producer warp and of each
-                // consumer warp arrive.
+                // Number of lanes per warp that arrive on the mbarriers of this buffer. If the buffer
+                // contains a tile, one producer thread and one lane of each consumer warp arrive. If the
+                // buffer contains a mask, all 32 lanes of the producer warp and of each consumer warp arrive.
                 let speakers = if number > 2 * K::STAGES { warp::SIZE } else { 1 };
                 // SAFETY: the caller guarantees that the layout fits in shared memory. Only thread 0
                 // initializes the mbarriers.

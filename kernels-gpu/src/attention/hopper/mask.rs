@@ -10,8 +10,8 @@ use super::softmax::{VEC4, row_of};
 use crate::attention::mma::mask::addend;
 use crate::attention::mma::params::Mask;
 
-/// Returns the accumulator column of register `4 * j + 2 * row + c`, relative to the first column of the
-/// thread.
+/// Returns the column of accumulator register `register`, relative to the first column of the thread. In an
+/// accumulator of `wgmma`, register `4 * j + 2 * row + c` has the column `8 * j + c`. `c` is 0 or 1.
 #[inline(always)]
 fn column(register: usize) -> u32 {
     (register / 4 * 8 + register % 2) as u32
@@ -47,11 +47,12 @@ pub(crate) unsafe fn add(scores: &mut [f32], mask: u32) {
 }
 
 /// Writes the additive mask of `keys` keys, from key `first` on, to address `mask` in shared memory. The
-/// softmax later multiplies all scores by the scale, so this function divides the mask values by the scale.
+/// softmax later multiplies the sums of scores and mask values by the scale, so this function divides the
+/// mask values by the scale.
 ///
 /// # Safety
-/// The whole warp calls this function. The buffer has room for `keys` f32 values. The mask is readable at
-/// every key of the batch.
+/// The whole warp calls this function. The buffer at `mask` has at least `keys` f32 elements. The mask is
+/// readable at every key of the batch.
 #[inline(always)]
 pub(crate) unsafe fn prefetch<T: Elem>(
     mask: u32,

@@ -1,14 +1,14 @@
 //! Attention kernels for Hopper (sm_90a), with `wgmma` and TMA.
 //!
-//! In a block, one warpgroup (the producer) loads tiles of queries, keys and values. Two or three warpgroups
-//! (the consumers) compute attention.
+//! In a block, one warpgroup (the producer) loads tiles of queries, keys and values. Two or three other
+//! warpgroups (the consumers) compute attention.
 //!
 //! - `params`, `shape`: tile sizes ([`Tiles`](params::Tiles)), kernel argument and kernel types.
 //! - `layout`: regions and mbarriers in shared memory.
-//! - `kernel`: the body of the kernels.
-//! - `schedule`: order of the query tiles.
-//! - `producer`: the loads.
-//! - `consumer`, `matmul`, `mask`, `softmax`, `output`: the computation.
+//! - `kernel`: the body of the kernels, which assigns the roles to the warpgroups.
+//! - `schedule`: the order in which a block processes query tiles.
+//! - `producer`: the code of the producer warpgroup.
+//! - `consumer`, `matmul`, `mask`, `softmax`, `output`: the code of the consumer warpgroups.
 #[cfg(target_feature = "sm_90a")]
 pub(crate) mod consumer;
 #[cfg(target_feature = "sm_90a")]

@@ -13,7 +13,7 @@ use super::schedule::QueryTile;
 use super::shape::Shape;
 use super::softmax::{OnlineSoftmax, VEC4};
 
-/// Factor from base-2 to natural logarithms.
+/// Factor that converts base-2 logarithms to natural logarithms.
 const LN_2: f32 = core::f32::consts::LN_2;
 
 /// Divides the accumulator by the row sums and stores the result. Also stores the log-sum-exp of each row,
@@ -24,7 +24,7 @@ const LN_2: f32 = core::f32::consts::LN_2;
 /// first of the thread's two rows.
 ///
 /// # Safety
-/// `p` and the tensor map of the result were made for this launch. The whole warp calls this function.
+/// `p` and the tensor map of the result were created for this launch. The whole warp calls this function.
 #[inline(always)]
 pub(crate) unsafe fn store<K: Shape>(
     out: &[f32],
@@ -34,7 +34,8 @@ pub(crate) unsafe fn store<K: Shape>(
     map: Map,
     p: &HopperParams,
 ) {
-    // SAFETY: the caller guarantees `p` and the tensor map. No other warp accesses this warp's rows.
+    // SAFETY: the caller guarantees that `p` and the tensor map belong to this launch. No other warp accesses
+    // this warp's rows.
     unsafe {
         let inverse = finish_rows(softmax, tile, row, p);
         if K::STAGED {
@@ -51,7 +52,7 @@ pub(crate) unsafe fn store<K: Shape>(
 /// unless the pointer `lse` is null. `row` is the first of the two rows.
 ///
 /// # Safety
-/// `p` belongs to this launch. The whole warp calls this function.
+/// The kernel argument `p` belongs to this launch. The whole warp calls this function.
 #[inline(always)]
 unsafe fn finish_rows(softmax: &OnlineSoftmax, tile: QueryTile, row: u32, p: &HopperParams) -> [f32; 2] {
     let sums = softmax.sums();
@@ -71,12 +72,13 @@ unsafe fn finish_rows(softmax: &OnlineSoftmax, tile: QueryTile, row: u32, p: &Ho
 }
 
 /// Multiplies the warp's rows by `inverse`, and copies these rows to shared memory at `shared_address`. Then
-/// starts to store the rows with TMA. `[row, head, batch]` are their coordinates in the result tensor.
+/// starts to store these rows to global memory with TMA. `[row, head, batch]` are the coordinates of the
+/// first of these rows in the result tensor.
 ///
 /// # Safety
 /// `map` is the tensor map of the result. The TMA box of `map` has the rows of a warp and the columns of a
-/// column slice (64 columns). Only this warp uses its rows of the region at `shared_address`. The region has
-/// the layout of the query tile. The whole warp calls this function.
+/// column slice (64 columns). No other warp uses this warp's rows of the region at `shared_address`. The
+/// region has the layout of the query tile. The whole warp calls this function.
 #[inline(always)]
 unsafe fn store_staged<K: Shape>(
     out: &[f32],
@@ -86,7 +88,8 @@ unsafe fn store_staged<K: Shape>(
     map: Map,
 ) {
     let lane = warp::lane();
-    // TMA may still be reading the warp's previous result from its rows in shared memory.
+    // TMA may still be reading the warp's previous result from these rows of shared memory, so wait until TMA
+    // has finished.
     wait_for_place();
     let (own_row, chunk) = (lane % 16, lane / 16);
     let to = shared_address + own_row * PART_ROW;
@@ -116,7 +119,7 @@ unsafe fn store_staged<K: Shape>(
 /// is the first of the two rows.
 ///
 /// # Safety
-/// `p` belongs to this launch. The whole warp calls this function.
+/// The kernel argument `p` belongs to this launch. The whole warp calls this function.
 #[inline(always)]
 unsafe fn store_directly<T: Elem<F32Vec = [f32; 8]>>(
     out: &[f32],
@@ -132,8 +135,9 @@ unsafe fn store_directly<T: Elem<F32Vec = [f32; 8]>>(
         let row = row + 8 * r as u32;
         let to = p.out.wrapping_offset((head + i64::from(row) * queries) as isize);
         for block in 0..out.len() / 16 {
-            // Indices of this row's registers in a block of 32 columns. The registers contain four pairs of
-            // adjacent columns. The pairs are 8 columns apart.
+            // Returns the index of a register of this row. In each block of 32 columns, this thread has eight
+            // registers of the row. They contain four pairs of adjacent columns, and the pairs are 8 columns
+            // apart. `i` is the number of the register in the block.
             let at = |i: usize| 16 * block + i / 2 * 4 + 2 * r + i % 2;
             let words = transpose(T::pack(core::array::from_fn(|i| out[at(i)] * inverse[r])), vec4);
             let column = 32 * block as u32 + 8 * vec4;

@@ -3,63 +3,65 @@ use core::num::NonZero;
 
 use crate::attention::mma::params::Mask;
 
-/// Queries per warpgroup: the rows of a `wgmma` instruction.
+/// Queries per warpgroup. A `wgmma` instruction has 64 rows.
 pub const GROUP_ROWS: u32 = 64;
-/// Queries per warp. Each warp stores its own rows.
+/// Queries per warp. Each warp stores the result of its own rows.
 pub const WARP_ROWS: u32 = 16;
-/// Columns per column slice of a tile in shared memory. 64 columns of 16 bits are 128 bytes, the row length
-/// of the 128-byte swizzle.
+/// Columns per column slice. A tile in shared memory is divided into slices of 64 columns. A row of a slice
+/// has 128 bytes, which is the row length of the 128-byte swizzle.
 pub const PART: u32 = 64;
 
-/// The tile sizes of a kernel.
+/// The tile sizes of a Hopper attention kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Tiles {
-    /// Largest head dimension.
+    /// Largest head dimension that the kernel supports.
     pub dim: u32,
     /// Keys per tile.
     pub keys: u32,
     /// Number of consumer warpgroups, which compute 64 queries each. In addition, a block has one producer
     /// warpgroup, which loads tiles.
     pub groups: u32,
-    /// Pipeline stages: number of buffers for key tiles, and of buffers for value tiles.
+    /// Pipeline stages. Each stage has one buffer for a key tile and one buffer for a value tile.
     pub stages: u32,
-    /// Whether the block copies its result to a separate region of shared memory, from which TMA stores it.
+    /// True if the block copies its result to a separate region of shared memory, from which TMA stores the
+    /// result to global memory.
     ///
-    /// If false, threads store the result from registers. With few columns or few keys, storing from
-    /// registers is at least as fast. A separate region would need more shared memory, and a launch with more
-    /// shared memory is slower. At head dimension 256, no shared memory is left for a separate region.
+    /// If false, threads store the result from registers. With few columns or few keys, stores from registers
+    /// are at least as fast, because a launch with more shared memory per block takes longer. At head
+    /// dimension 256, no shared memory is left for a separate region.
     pub staged: bool,
 }
 
 /// Tile sizes for head dimensions up to 64. The three consumer warpgroups have 160 registers per thread. Of
-/// these registers, 128 contain scores, probabilities and result. A kernel with two consumer warpgroups and
-/// larger tiles is slower. At this head dimension, the exponentials take as long as the matrix
-/// multiplications.
+/// these registers, 128 contain scores, probabilities and the result. At this head dimension, the
+/// exponentials take as long as the matrix multiplications. A kernel with two consumer warpgroups and larger
+/// tiles was slower.
 pub const D64: Tiles = Tiles { dim: 64, keys: 128, groups: 3, stages: 2, staged: false };
 /// Tile sizes for head dimensions up to 96.
 pub const D96: Tiles = Tiles { dim: 96, keys: 144, groups: 2, stages: 2, staged: true };
 /// Tile sizes for head dimensions up to 128.
 pub const D128: Tiles = Tiles { dim: 128, keys: 144, groups: 2, stages: 2, staged: true };
-/// Alternative tile sizes for head dimensions up to 128, with 128 keys per tile. The host uses these sizes if
-/// it estimates less time for them. The estimate is the number of keys, rounded up to whole tiles, times a
-/// measured cost per key.
+/// Alternative tile sizes for head dimensions up to 128, with 128 keys per tile. The host estimates the time
+/// of a launch as the number of keys, rounded up to whole tiles, times a measured cost per key. The host
+/// selects these sizes if the estimate for them is smaller than the estimate for `D128`.
 pub const D128_EVEN: Tiles = Tiles { keys: 128, staged: false, ..D128 };
 /// Tile sizes for head dimensions up to 256. With these sizes, the tiles fill the shared memory.
 pub const D256: Tiles = Tiles { dim: 256, keys: 80, groups: 2, stages: 2, staged: false };
 
 impl Tiles {
-    /// Queries per tile.
+    /// Returns the number of queries per tile.
     pub const fn rows(&self) -> u32 {
         self.groups * GROUP_ROWS
     }
 
-    /// Threads per block.
+    /// Returns the number of threads per block.
     pub const fn threads(&self) -> u32 {
         (self.groups + 1) * 128
     }
 
-    /// Bytes of shared memory per block: the tiles, masks, mbarriers, and 1024 bytes for the alignment. Each
-    /// stage has one f32 mask value per key. Each buffer has two mbarriers of 8 bytes.
+    /// Returns the bytes of shared memory per block. The memory contains tiles, masks and mbarriers, and 1024
+    /// bytes are reserved for the alignment. Each stage has one f32 mask value per key. Each buffer has two
+    /// mbarriers of 8 bytes.
     pub const fn shared_bytes(&self) -> u32 {
         let columns = self.dim.div_ceil(PART) * PART;
         let results = if self.staged { self.rows() } else { 0 };
@@ -68,14 +70,15 @@ impl Tiles {
     }
 }
 
-/// A kernel argument. The other arguments are the tensor maps of q, k, v and the result.
+/// A kernel argument of the Hopper attention kernels. The other arguments are the tensor maps of q, k, v and
+/// the result.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct HopperParams {
     /// Pointer to the result.
     pub out: *mut u8,
-    /// Log-sum-exp of the scores, f32, `[B, H, Sq]`. If the pointer is null, the kernels do not write the
-    /// log-sum-exp.
+    /// Log-sum-exp of the scores of each query, in f32, with the shape `[B, H, Sq]`. If the pointer is null,
+    /// the kernels do not write the log-sum-exp.
     pub lse: *mut f32,
     /// Strides of batch, query and head in the result, in bytes.
     pub out_strides: [i64; 3],
@@ -87,24 +90,25 @@ pub struct HopperParams {
     pub heads: NonZero<u32>,
     /// Query heads per key head (grouped-query attention).
     pub shared_by: NonZero<u32>,
-    /// Query tiles per head.
+    /// Number of query tiles per head.
     pub query_tiles: NonZero<u32>,
-    /// Query tiles of all heads and batches.
+    /// Total number of query tiles of all heads and batches.
     pub tiles: u32,
-    /// Causal kernels: number of heads per section (group of heads). This number divides batches times heads.
-    /// A kernel finishes all query tiles of a section before it starts the next section, so that the
-    /// section's keys and values stay in L2.
+    /// Number of heads per section, in causal kernels. The heads of all batches are divided into sections of
+    /// this size. A kernel finishes all query tiles of a section before it starts the next section, so that
+    /// the section's keys and values stay in L2.
     pub section: NonZero<u32>,
-    /// Query tiles per section.
+    /// Number of query tiles per section. A section is a group of heads.
     pub section_tiles: NonZero<u32>,
     /// Head dimension, a multiple of 8.
     pub dim: u32,
-    /// Causal kernels: query `i` attends to keys up to `i + diagonal`.
+    /// In causal kernels, query `i` attends to the keys 0 to `i + diagonal`.
     pub diagonal: i32,
-    /// Scale of the scores times log2(e).
+    /// The scale of the scores, multiplied by log2(e).
     pub scale: f32,
-    /// Reciprocal of the scale, without log2(e).
+    /// The reciprocal of the scale of the scores, without the factor log2(e).
     pub unscale: f32,
-    /// Padded kernels: the mask. It does not depend on the query.
+    /// The mask. Only the padded kernels (const parameter `PADDED`) use it. The mask is the same for all
+    /// queries.
     pub mask: Mask,
 }

@@ -22,11 +22,11 @@ pub(crate) struct Maps {
 }
 
 /// Waits until `buffer` is free. Then starts to copy a tile to `buffer` with TMA. The tile starts at row
-/// `row` of a head. Each column slice of the tile has `bytes` bytes.
+/// `row` of a head. Each column slice (64 columns) of the tile has `bytes` bytes.
 ///
 /// # Safety
-/// `map` is a tensor map of this launch, and its box is one column slice. Only one thread calls this function
-/// for the buffer.
+/// `map` is a tensor map of this launch. The TMA box of `map` is one column slice. Only one thread calls this
+/// function for the buffer.
 #[inline(always)]
 unsafe fn fill<K: Shape>(buffer: Buffer, parity: u32, bytes: u32, map: Map, [row, head, batch]: [u32; 3]) {
     let parts = Layout::<K>::PARTS;
@@ -40,23 +40,23 @@ unsafe fn fill<K: Shape>(buffer: Buffer, parity: u32, bytes: u32, map: Map, [row
     }
 }
 
-/// Loads each query tile of the block and the key tiles that its queries attend to. Key tiles are loaded from
-/// last to first.
+/// Loads each query tile of the block and the key tiles that its queries attend to. The function loads key
+/// tiles from last to first.
 ///
 /// # Safety
-/// The maps and `p` belong to this launch. The mbarriers are initialized. Only one thread of the block calls
-/// this function.
+/// The tensor maps and the kernel argument `p` belong to this launch. The mbarriers are initialized. Only one
+/// thread of the block calls this function.
 #[inline(always)]
 pub(crate) unsafe fn produce_keys<K: Shape>(layout: Layout<K>, maps: Maps, p: &HopperParams) {
     let mut query_parity = 0;
     let first = |tile: QueryTile| {
         let at = [tile.row, tile.head, tile.batch];
-        // SAFETY: the maps belong to this launch, and only this thread fills the buffer.
+        // SAFETY: the tensor maps belong to this launch, and only this thread fills the buffer.
         unsafe { fill::<K>(layout.queries(), query_parity, Layout::<K>::QUERY_PART, maps.q, at) };
         query_parity ^= 1;
     };
     each_tile::<K>(p, first, |tile, slot, key| {
-        // SAFETY: the maps belong to this launch, and only this thread fills the buffer.
+        // SAFETY: the tensor maps belong to this launch, and only this thread fills the buffer.
         unsafe {
             fill::<K>(layout.keys(slot), slot.parity, Layout::<K>::KEY_PART, maps.k, tile.keys_at(key, p))
         };
@@ -67,8 +67,8 @@ pub(crate) unsafe fn produce_keys<K: Shape>(layout: Layout<K>, maps: Maps, p: &H
 /// order, too.
 ///
 /// # Safety
-/// The maps and `p` belong to this launch. The mbarriers are initialized. Only one thread of the block calls
-/// this function.
+/// The tensor maps and the kernel argument `p` belong to this launch. The mbarriers are initialized. Only one
+/// thread of the block calls this function.
 #[inline(always)]
 pub(crate) unsafe fn produce_values<K: Shape>(layout: Layout<K>, maps: Maps, p: &HopperParams) {
     each_tile::<K>(
@@ -76,7 +76,7 @@ pub(crate) unsafe fn produce_values<K: Shape>(layout: Layout<K>, maps: Maps, p: 
         |_| (),
         |tile, slot, key| {
             let at = tile.keys_at(key, p);
-            // SAFETY: the maps belong to this launch, and only this thread fills the buffer.
+            // SAFETY: the tensor maps belong to this launch, and only this thread fills the buffer.
             unsafe { fill::<K>(layout.values(slot), slot.parity, Layout::<K>::KEY_PART, maps.v, at) };
         },
     );
@@ -86,8 +86,8 @@ pub(crate) unsafe fn produce_values<K: Shape>(layout: Layout<K>, maps: Maps, p: 
 /// [`produce_keys`] loads the key tiles in this order, too.
 ///
 /// # Safety
-/// `p` belongs to this launch. The mbarriers are initialized. One whole warp of the block calls this
-/// function.
+/// The kernel argument `p` belongs to this launch. The mbarriers are initialized. Exactly one warp of the
+/// block calls this function, with all its lanes.
 #[inline(always)]
 pub(crate) unsafe fn produce_masks<K: Shape>(layout: Layout<K>, p: &HopperParams) {
     each_tile::<K>(
@@ -105,9 +105,10 @@ pub(crate) unsafe fn produce_masks<K: Shape>(layout: Layout<K>, p: &HopperParams
     );
 }
 
-/// Iterates over the query tiles of the block. Calls `first` for each query tile that has visible keys. Then
-/// calls `then` for each key tile of this query tile, from last to first. The arguments of `then` are the
-/// query tile, the pipeline position of the key tile, and the index of its first key.
+/// Iterates over the query tiles of the block. For each query tile with visible keys, calls the callback
+/// `first`. Then calls the callback `then` for each key tile of this query tile, from last to first. The
+/// arguments of `then` are the query tile, the pipeline position of the key tile, and the index of the key
+/// tile's first key.
 #[inline(always)]
 fn each_tile<K: Shape>(
     p: &HopperParams,

@@ -1,4 +1,4 @@
-//! Order in which a block of the Hopper attention kernels processes its query tiles. Also says which keys
+//! The order in which a block of the Hopper attention kernels processes its query tiles, and the keys that
 //! each query tile attends to.
 use cuda_std::thread;
 
@@ -8,13 +8,13 @@ use super::shape::Shape;
 /// A tile of queries of one head of one batch.
 #[derive(Clone, Copy)]
 pub(crate) struct QueryTile {
-    /// The batch.
+    /// Index of the batch.
     pub batch: u32,
-    /// The query head.
+    /// Index of the query head.
     pub head: u32,
-    /// First query of the tile.
+    /// Index of the tile's first query.
     pub row: u32,
-    /// Number of key tiles with at least one key that is visible to this query tile. The first of these key
+    /// Number of key tiles that have at least one key visible to this query tile. The first of these key
     /// tiles starts at key 0.
     pub key_tiles: u32,
 }
@@ -32,12 +32,12 @@ pub(crate) fn numbers(p: &HopperParams) -> impl Iterator<Item = u32> {
 }
 
 impl QueryTile {
-    /// Returns the query tile with number `number`.
+    /// Returns query tile number `number` of the launch.
     ///
     /// Causal kernels process the heads in sections (groups of heads). They finish one section before they
     /// start the next section, so that the keys and values of a section stay in L2. In a section, the query
-    /// tiles with the most keys come first. The query tiles with few keys then fill idle SMs at the end of
-    /// the launch.
+    /// tiles that attend to the most keys come first. The query tiles with few keys then fill idle SMs at the
+    /// end of the launch.
     #[inline(always)]
     pub fn of<K: Shape>(number: u32, p: &HopperParams) -> Self {
         let (query_tile, head) = if K::CAUSAL {
@@ -62,8 +62,8 @@ impl QueryTile {
         [first, self.head / p.shared_by, self.batch]
     }
 
-    /// Returns one index for query `row` and one index for query `row + 8`. Each is the index of the first
-    /// key after all keys that the query attends to. The indices count from key `first`.
+    /// Returns the ends of the visible keys for the queries `row` and `row + 8`. An end is the index of the
+    /// last visible key plus one. The indices count from key `first`.
     #[inline(always)]
     pub fn ends<K: Shape>(self, row: u32, first: u32, p: &HopperParams) -> [i32; 2] {
         let all = p.keys as i32 - first as i32;
@@ -73,7 +73,7 @@ impl QueryTile {
         })
     }
 
-    /// Returns the number of key tiles, from key 0 on, that need no masking: all queries of this query tile
+    /// Returns the number of key tiles, from key 0 on, that need no masking. All queries of this query tile
     /// attend to all keys of these key tiles.
     #[inline(always)]
     pub fn clear_tiles<K: Shape>(self, p: &HopperParams) -> u32 {

@@ -5,18 +5,18 @@ use cuda_std::hopper::wgmma::{Accumulator, Operand};
 
 use super::params::{D64, D96, D128, D128_EVEN, D256, GROUP_ROWS};
 
-/// The types and sizes of a kernel.
+/// The types and sizes of a Hopper attention kernel, as associated types and constants.
 pub(crate) trait Shape: Copy {
-    /// The element type.
+    /// The element type of queries, keys, values and result.
     type Elem: Operand<F32Vec = [f32; 8]>;
-    /// Accumulator of a thread for the scores of a key tile.
+    /// Registers of a thread for the scores of a key tile: an accumulator of `wgmma`.
     type Scores: Accumulator;
-    /// Accumulator of a thread for the result.
+    /// Registers of a thread for the result: an accumulator of `wgmma`.
     type Result: Accumulator;
     /// A thread's unnormalized probabilities for a key tile, rounded to the element type. One array element
     /// contains this thread's probabilities for 16 keys.
     type Weights: Copy + AsRef<[[u32; 4]]> + AsMut<[[u32; 4]]>;
-    /// Initial value of the probabilities.
+    /// Initial value of `Weights`. All probabilities are zero.
     const NO_WEIGHTS: Self::Weights;
     /// Largest head dimension. For a smaller head dimension, TMA fills the missing columns of a tile with
     /// zeros.
@@ -27,20 +27,20 @@ pub(crate) trait Shape: Copy {
     const ROWS: u32 = GROUP_ROWS * Self::GROUPS;
     /// Number of consumer warpgroups, which compute 64 queries each.
     const GROUPS: u32;
-    /// Whether the consumer warpgroups start their matrix multiplications in a fixed order (ping-pong).
+    /// True if the consumer warpgroups start their matrix multiplications in a fixed order (ping-pong).
     const PING_PONG: bool = Self::GROUPS > 2;
-    /// Pipeline stages: number of buffers for key tiles, and of buffers for value tiles.
+    /// Pipeline stages. Each stage has one buffer for a key tile and one buffer for a value tile.
     const STAGES: u32;
-    /// Whether TMA stores the result from shared memory.
+    /// True if TMA stores the result from shared memory. If false, threads store the result from registers.
     const STAGED: bool;
-    /// Whether the attention is causal.
+    /// True if the attention is causal.
     const CAUSAL: bool;
-    /// Whether there is a mask. The mask does not depend on the query.
+    /// True if there is a mask. The mask is the same for all queries.
     const PADDED: bool;
 }
 
-/// A kernel for head dimension `2 * O` and key tiles of `2 * S` keys. `P` is the number of 16-key blocks per
-/// key tile, so it must be `S / 8`.
+/// The shape of a kernel for head dimension `2 * O`, with `2 * S` keys per key tile. `P` is the number of
+/// 16-key blocks per key tile, so `P` must be `S / 8`.
 #[derive(Clone, Copy)]
 pub(crate) struct KernelShape<
     T,

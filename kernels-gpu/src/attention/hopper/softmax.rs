@@ -9,18 +9,19 @@ use cuda_std::warp;
 /// Lanes per row of an accumulator.
 pub(super) const VEC4: u32 = 4;
 
-/// Softmax state of the two rows of a thread.
+/// Softmax state of two rows. In an accumulator of `wgmma`, each thread has elements of exactly two rows.
 #[derive(Clone, Copy)]
 pub(crate) struct OnlineSoftmax {
     /// The largest score of each row so far.
     pub max: [f32; 2],
     /// Sum of the unnormalized probabilities in this thread's columns so far.
     pub sum: [f32; 2],
-    /// Scale of the scores times log2(e).
+    /// The scale of the scores, multiplied by log2(e).
     pub scale: f32,
 }
 
-/// Returns the row, 0 or 1, to which accumulator register `4 * j + 2 * row + c` belongs.
+/// Returns the row (0 or 1 of the thread's two rows) to which accumulator register `register` belongs. In an
+/// accumulator of `wgmma`, register `4 * j + 2 * row + c` belongs to row `row`. `c` is 0 or 1.
 #[inline(always)]
 pub(crate) fn row_of(register: usize) -> usize {
     register / 2 % 2
@@ -35,9 +36,10 @@ impl OnlineSoftmax {
     /// Replaces the scores by unnormalized probabilities. Returns one factor per row, by which the caller
     /// must multiply the accumulator.
     ///
-    /// Set `added` if a mask was added to the scores, because such scores can be huge and equal. With
-    /// `added`, this function subtracts the maximum before it multiplies by the scale. The exponents of
-    /// scores that equal the maximum are then exactly 0. Without `added`, this function uses one `fma`. For
+    /// `added` must be true if a mask was added to the scores. All scores of a row can then be equal and
+    /// huge, for example if the mask hides keys with the lowest f32 number. If `added` is true, this function
+    /// subtracts the maximum before it multiplies by the scale. The exponents of scores that equal the
+    /// maximum are then exactly 0. If `added` is false, this function uses one `fma` for both operations. For
     /// huge scores, the rounding error of this `fma` would be large.
     #[inline(always)]
     pub fn step(&mut self, scores: &mut [f32], added: bool) -> [f32; 2] {
@@ -80,7 +82,7 @@ pub(crate) fn round<T: Operand<F32Vec = [f32; 8]>>(weights: &[f32], rounded: &mu
     }
 }
 
-/// Multiplies the two rows of the accumulator by the factors `by`.
+/// Multiplies the two rows of the accumulator by the factors in `by`, one factor per row.
 #[inline(always)]
 pub(crate) fn rescale(result: &mut [f32], by: [f32; 2]) {
     for i in 0..result.len() {

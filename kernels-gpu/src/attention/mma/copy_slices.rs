@@ -1,20 +1,20 @@
 //! Asynchronous copies of rows from global to shared memory. A warp issues these copies one by one between
 //! its MMAs.
 //!
-//! A row has `2 DIM16` chunks of 16 bytes, and each lane copies one chunk per instruction. If a row has fewer
-//! than 32 chunks, one copy instruction of a warp therefore covers several rows.
+//! A row has `2 * DIM16` chunks of 16 bytes, and each lane copies one chunk per instruction. If a row has
+//! fewer than 32 chunks, one copy instruction of a warp therefore covers several rows.
 //!
-//! The single-buffered forward kernel of attention uses these copies. This kernel has no free registers. The
-//! kernel therefore keeps tile coordinates and pointers in shared memory. It computes each source address
-//! from the previous source address.
+//! The single-buffered forward kernel of attention uses these copies. This kernel has no free registers. It
+//! therefore keeps tile coordinates and pointers in shared memory, and computes each source address from the
+//! previous source address.
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
 use super::tile::Tile;
 use super::tile_coords::TileCoords;
 
-/// Describes which rows of a tile a warp copies. The copies of a tile are numbered, and the warps issue them
-/// round-robin: a warp issues every copy whose number modulo `warps` is `warp`.
+/// Describes which rows of a tile a warp copies. The copy instructions for a tile are numbered, and the warps
+/// issue them round-robin. A warp issues every copy whose number modulo `warps` is `warp`.
 #[derive(Clone, Copy)]
 pub(super) struct WarpCopies<const DIM16: usize> {
     /// The warp's index in the block.
@@ -26,27 +26,27 @@ pub(super) struct WarpCopies<const DIM16: usize> {
 }
 
 impl<const DIM16: usize> WarpCopies<DIM16> {
-    /// Lanes per row, one chunk per lane.
+    /// Lanes that copy one row. Each lane copies one 16-byte chunk.
     const TEAM: u32 = 2 * DIM16 as u32;
     /// Rows per copy instruction of a warp.
     const ROWS: u32 = warp::SIZE / Self::TEAM;
-    /// True if one copy instruction covers one row. All lanes then have the same row address, which stays in
-    /// uniform registers.
+    /// True if one copy instruction of a warp copies exactly one row. All lanes then have the same row
+    /// address, which the compiler keeps in uniform registers.
     const UNIFORM: bool = Self::ROWS == 1;
 
-    /// Copies that the warp issues for a tile of `rows` rows.
+    /// Returns the number of copies that the warp issues for a tile of `rows` rows.
     #[inline(always)]
     const fn copies(&self, rows: u32) -> u32 {
         rows / (self.warps * Self::ROWS)
     }
 
-    /// Row of this lane in the warp's first copy of a tile.
+    /// Returns the row of the tile from which this lane copies a chunk in the warp's first copy.
     #[inline(always)]
     fn first(&self) -> u32 {
         self.warp * Self::ROWS + if Self::UNIFORM { 0 } else { warp::lane() / Self::TEAM }
     }
 
-    /// Chunk of this lane in each row.
+    /// Returns the index of the 16-byte chunk that this lane copies in each row.
     #[inline(always)]
     fn chunk() -> u32 {
         warp::lane() % Self::TEAM
@@ -60,7 +60,7 @@ impl<const DIM16: usize> WarpCopies<DIM16> {
         if 8 * Self::chunk() < self.dim { rows as i32 - self.first() as i32 } else { i32::MIN }
     }
 
-    /// Creates the warp's copies of the tile that starts at row `first` of `head`.
+    /// Returns the copies that the warp issues for the tile that starts at row `first` of `head`.
     #[inline(always)]
     pub fn of<T: MatrixElem>(&self, head: *const T, stride: i64, first: u32, limit: i32) -> Copies<T, DIM16> {
         let row = head.wrapping_offset((i64::from(first + self.first()) * stride) as isize);
@@ -75,25 +75,27 @@ impl<const DIM16: usize> WarpCopies<DIM16> {
     }
 }
 
-/// The remaining copies of a warp for one tile.
+/// The copies of one tile that a warp still has to issue.
 pub(super) struct Copies<T, const DIM16: usize> {
-    /// Source of the next copy: the start of the row if `UNIFORM`, otherwise this lane's chunk of the row.
+    /// Source address of the next copy. If `UNIFORM` is true, the address is the start of the row. Otherwise,
+    /// the address is this lane's 16-byte chunk of the row.
     from: *const T,
-    /// Elements from one source to the next.
+    /// Distance between the source addresses of consecutive copies, in elements.
     step: isize,
     copies_of_warp: WarpCopies<DIM16>,
     /// First row of the tile.
     first: u32,
-    /// Result of [`WarpCopies::limit`].
+    /// The value that [`WarpCopies::limit`] returned. This value limits the copies of the lane to rows of the
+    /// sequence.
     limit: i32,
 }
 
 impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
-    /// Issues copy `number` of the warp's copies of a tile. Rows and columns outside the tensor become zero
-    /// in the tile.
+    /// Issues copy number `number` of the warp's copies for a tile. Rows and columns outside the tensor
+    /// become zero in the tile.
     ///
     /// # Safety
-    /// The head is readable in units of 16 bytes. The tile contains the copied rows, and no thread accesses
+    /// The head is readable with 16-byte accesses. The tile contains the copied rows, and no thread accesses
     /// them until the copy is complete.
     #[inline(always)]
     unsafe fn next(&mut self, tile: &Tile<T, DIM16>, number: u32) {
@@ -102,26 +104,27 @@ impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
         let uniform = WarpCopies::<DIM16>::UNIFORM;
         let from = if uniform { self.from.wrapping_add(8 * chunk as usize) } else { self.from };
         let wanted = ((self.first + row) as i32) < self.limit;
-        // SAFETY: `wanted` is false for rows outside the sequence, so they are not read. The caller passes an
-        // unused tile.
+        // SAFETY: `wanted` is false for rows outside the sequence, so these rows are not read. The caller
+        // passes a tile that no thread uses.
         unsafe { tile.copy_chunk(self.copies_of_warp.first() + row, chunk, from, wanted) };
-        // Without the optimization barrier `opaque_address`, the offsets of all rows would occupy registers.
+        // Without the optimization barrier `opaque_address`, the compiler would keep the offsets of all rows
+        // in registers.
         self.from = thread::opaque_address(self.from.wrapping_offset(self.step));
     }
 
-    /// Issues at most one copy for a tile of `rows` rows. The caller executes `pairs` groups of MMAs, and
-    /// calls this function after each group with the group's number `pair`. This function spreads the copies
-    /// over the first half of the groups, so that the last copy can complete during the second half.
+    /// Issues at most one copy for a tile of `rows` rows. The caller executes `pairs` groups of MMAs. After
+    /// each group, the caller calls this function with the group's number `pair`. This function spreads the
+    /// copies over the first half of the groups, so that the last copy can complete during the second half.
     ///
     /// # Safety
-    /// The head is readable in units of 16 bytes. The tile has `rows` rows, and no thread accesses them until
-    /// the copies are complete.
+    /// The head is readable with 16-byte accesses. The tile has `rows` rows, and no thread accesses them
+    /// until the copies are complete.
     #[inline(always)]
     pub unsafe fn operands(&mut self, tile: &Tile<T, DIM16>, rows: u32, [pair, pairs]: [usize; 2]) {
         let copies = self.copies_of_warp.copies(rows);
         let every = pairs / 2 / copies as usize;
         if pair % every == every - 1 && pair / every < copies as usize {
-            // SAFETY: the caller passes a readable head and an unused tile of `rows` rows.
+            // SAFETY: the caller passes a readable head, and a tile of `rows` rows that no thread uses.
             unsafe { self.next(tile, (pair / every) as u32) };
         }
     }
@@ -129,28 +132,29 @@ impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
     /// Issues all copies of the warp for a tile of `rows` rows.
     ///
     /// # Safety
-    /// The head is readable in units of 16 bytes. The tile has `rows` rows, and no thread accesses them until
-    /// the copies are complete.
+    /// The head is readable with 16-byte accesses. The tile has `rows` rows, and no thread accesses them
+    /// until the copies are complete.
     #[inline(always)]
     pub unsafe fn all(&mut self, tile: &Tile<T, DIM16>, rows: u32) {
         for number in 0..self.copies_of_warp.copies(rows) {
-            // SAFETY: the caller passes a readable head and an unused tile of `rows` rows.
+            // SAFETY: the caller passes a readable head, and a tile of `rows` rows that no thread uses.
             unsafe { self.next(tile, number) };
         }
     }
 }
 
-/// Block state that is kept in shared memory to save registers.
+/// State of a block that is kept in shared memory instead of registers.
 #[derive(Clone, Copy)]
 pub(super) struct BlockState<T> {
-    /// The tile of this block.
+    /// The coordinates of the tile that this block computes.
     pub coords: TileCoords,
     /// Pointers to the first key and to the first value of the block's sequence, in the block's key head.
     pub heads: [*const T; 2],
 }
 
 impl<T> BlockState<T> {
-    /// Thread 0 writes this state to shared memory. A barrier must follow before any thread reads it.
+    /// Writes this state to shared memory with thread 0. A barrier must follow before any thread reads the
+    /// state.
     #[inline(always)]
     pub fn put(self, memory: &mut SharedMemory) -> Shared<Self>
     where

@@ -18,11 +18,12 @@ use super::tile::{Copier, FragmentLanes, Tile};
 use super::tile_coords::TileCoords;
 use super::window::Window;
 
-/// Computes attention for one tile of queries. With `Q_IN_REGISTERS`, the queries stay in registers. With
-/// `GENERAL`, the kernel supports a mask, softcap, any scale and any alignment.
+/// Computes attention for one tile of queries. If the const parameter `Q_IN_REGISTERS` is true, the queries
+/// stay in registers. If `GENERAL` is true, the kernel supports a mask, a softcap, any scale and any
+/// alignment.
 ///
 /// # Safety
-/// The host checked `p` for this launch. The block has
+/// The host validated the kernel argument `p` for this launch. The block has
 /// [`Tiling::shared_bytes`](super::tiling::Tiling::shared_bytes) bytes of shared memory.
 #[inline(always)]
 pub(crate) unsafe fn forward<
@@ -37,9 +38,9 @@ pub(crate) unsafe fn forward<
     p: AttentionParams,
 ) {
     let (rows, keys) = (WARPS * 16 * ROWS16 as u32, 16 * KEYS16 as u32);
-    // SAFETY: the host checked `p`.
+    // SAFETY: the host validated the kernel argument `p`.
     let Some(coords) = (unsafe { TileCoords::of_block(&p, rows) }) else {
-        // SAFETY: the host checked `p`, and the outputs are writable.
+        // SAFETY: the host validated the kernel argument `p`, and the outputs are writable.
         return unsafe { clear_rest(&p, rows) };
     };
     let window = Window::of(coords.queries, coords.keys, p.before, p.after);
@@ -51,14 +52,15 @@ pub(crate) unsafe fn forward<
     let q_tile = Tile::<T, DIM16>::take(&mut memory, rows);
     let kv = Keys::<T, DIM16>::take(&mut memory, &p, &coords, [keys, end], threads, vector);
     let own = thread::index()[0] / warp::SIZE * 16 * ROWS16 as u32;
-    // `own` is equal in all lanes of the warp. A shuffle from lane 0 makes ptxas treat `own` as warp-uniform.
+    // `own` is the index of the warp's first row, which is equal in all lanes. A shuffle from lane 0 makes
+    // ptxas treat `own` as warp-uniform.
     let own = warp::shuffle(warp::ALL, own, 0);
     let lanes = FragmentLanes::new();
     let mut queries = Queries::<T, ROWS16, DIM16, Q_IN_REGISTERS>::of(q_tile.at_row(own), lanes);
     if begin < end {
         let there = [coords.queries, p.dim];
         let copier = Copier::<T, DIM16>::of(coords.query(&p.q), p.q.token_stride, there, threads);
-        // SAFETY: the host checked that the tensors are readable; no thread uses the tiles yet.
+        // SAFETY: the host checked that the tensors are readable. No thread uses the tiles yet.
         unsafe {
             copier.copy(&q_tile, coords.first, rows, vector);
             kv.copy(KEYS, begin);
@@ -70,8 +72,8 @@ pub(crate) unsafe fn forward<
     // SAFETY: the copies are complete, and the barrier above followed.
     unsafe { queries.hold() };
 
-    // In the general kernel (`GENERAL`), the function `cap` already multiplies the scores by `scale *
-    // log2(e)`.
+    // In general kernels (const parameter `GENERAL`), the function `cap` already multiplies the scores by
+    // `scale * log2(e)`. The softmax then uses the factor 1.
     let mut softmax = RowSoftmax::new(if GENERAL { 1.0 } else { p.scale * core::f32::consts::LOG2_E });
     let mut out: Accumulator<ROWS16, DIM16> = [[[[0.0; 4]; 2]; DIM16]; ROWS16];
     let first = coords.first + own;
@@ -82,13 +84,13 @@ pub(crate) unsafe fn forward<
             kv.copy(KEYS, tile + 1);
             kv.copy(VALUES, tile + 1);
         }
-        // Without the optimization barrier `opaque`, the mask bounds of the rows would occupy registers
-        // throughout the loop over tiles.
+        // Without the optimization barrier `opaque`, the compiler would compute the mask bounds of the rows
+        // before the loop over tiles. These bounds would occupy registers throughout the loop.
         let [query, _] = thread::opaque([first, 0]);
         let at = At { row: query, col: tile * keys };
         let seen = first <= last && !window.hides(span, at.col, keys);
         if seen {
-            // SAFETY: the tile arrived before the last barrier. The host checked the mask.
+            // SAFETY: the copy of the tile was complete before the last barrier. The host checked the mask.
             unsafe {
                 let mut scores: Scores<ROWS16, KEYS16> =
                     products(&queries, &kv.tile(KEYS, tile), &lanes, |_| ());
@@ -110,15 +112,14 @@ pub(crate) unsafe fn forward<
     unsafe { finish::<T, ROWS16, DIM16>(&p, &coords, &softmax, &out, &q_tile.at_row(own), first, vector) };
 }
 
-/// Clears the padding rows after the last packed sequence: writes zeros to `out` and minus infinity to `lse`.
-/// Blocks that have no tile in any sequence call this function.
+/// Clears padding rows, which follow the last packed sequence in a tensor. Writes zeros to `out` and minus
+/// infinity to `lse` (log-sum-exp). The blocks that have no tile of queries call this function.
 ///
 /// # Safety
-/// The launch has packed sequences, and this block has no tile in any sequence. The outputs are writable.
+/// The launch has packed sequences, and this block has no tile of queries. The outputs are writable.
 #[inline(always)]
 pub(crate) unsafe fn clear_rest(p: &AttentionParams, rows: u32) {
-    // SAFETY: the caller guarantees that the block has no tile in any sequence and that the outputs are
-    // writable.
+    // SAFETY: the caller guarantees that the block has no tile of queries, and that the outputs are writable.
     unsafe {
         let unused_rows = UnusedRows::of_block(p, rows, false);
         unused_rows.clear(&p.out);
@@ -147,7 +148,7 @@ pub(crate) unsafe fn accumulate<
     rescale(out, softmax, scores);
     for step in 0..KEYS16 {
         let weights = core::array::from_fn(|row| softmax.weights::<T>(row, &scores[row][step]));
-        // SAFETY: the caller waited for the values and synchronized.
+        // SAFETY: the caller guarantees that the copy of the values is complete, and that a barrier followed.
         unsafe { add_product(out, weights, values, lanes, step) };
     }
 }
@@ -175,7 +176,8 @@ pub(crate) fn rescale<const ROWS16: usize, const DIM16: usize, const KEYS16: usi
 /// unless the pointer `lse` is null.
 ///
 /// # Safety
-/// Only this warp accesses `tile`, which has room for the warp's queries. The outputs are writable.
+/// Only this warp accesses `tile`, which has at least as many rows as the warp has queries. The outputs are
+/// writable.
 #[inline(always)]
 pub(crate) unsafe fn finish<T: MatrixElem, const ROWS16: usize, const DIM16: usize>(
     p: &AttentionParams,
@@ -194,8 +196,8 @@ pub(crate) unsafe fn finish<T: MatrixElem, const ROWS16: usize, const DIM16: usi
             let query = first + 16 * row as u32 + 8 * half as u32 + lane / 4;
             if !p.lse.is_null() && lane.is_multiple_of(4) && query < coords.queries {
                 let at = p.lse.wrapping_add(coords.number(p, query));
-                // SAFETY: the host checked that `lse` has one element per head and query. `query` is in the
-                // sequence.
+                // SAFETY: the host checked that `lse` has one element per head and query. The sequence
+                // contains the query `query`.
                 unsafe { mem::store_u32(at.cast(), lse.to_bits(), Store::Default) };
             }
         }

@@ -6,18 +6,18 @@ use super::params::AttentionParams;
 use super::tile::{Copier, Tile};
 use super::tile_coords::TileCoords;
 
-/// Indices of the two operands: keys and values.
+/// Values of the parameter `side`, which selects one of two operands: keys or values.
 pub(super) const KEYS: usize = 0;
 pub(super) const VALUES: usize = 1;
 
-/// Two buffers for key tiles and two buffers for value tiles, with the objects that copy rows to these
-/// buffers.
+/// Two buffers for key tiles and two buffers for value tiles, and the `Copier` objects that copy rows to
+/// these buffers.
 pub(super) struct Keys<T, const DIM16: usize> {
     buffers: [Tile<T, DIM16>; 2],
     copiers: [Copier<T, DIM16>; 2],
     /// Keys per tile.
     pub count: u32,
-    /// One past the number of the last tile.
+    /// Number of the last tile plus one.
     end: u32,
     /// True if all rows are aligned to 16 bytes. If false, the threads read single elements of a row.
     vector: bool,
@@ -42,7 +42,7 @@ impl<T: MatrixElem, const DIM16: usize> Keys<T, DIM16> {
         Self { buffers, copiers, count, end, vector }
     }
 
-    /// Returns the buffer of tile `tile`. `side` is [`KEYS`] or [`VALUES`].
+    /// Returns the buffer of tile number `tile`. `side` is [`KEYS`] or [`VALUES`].
     #[inline(always)]
     pub fn tile(&self, side: usize, tile: u32) -> Tile<T, DIM16> {
         self.buffers[side].at_row(tile % 2 * self.count)
@@ -57,8 +57,8 @@ impl<T: MatrixElem, const DIM16: usize> Keys<T, DIM16> {
     pub unsafe fn copy(&self, side: usize, tile: u32) {
         if tile < self.end {
             let (to, first) = (self.tile(side, tile), tile * self.count);
-            // SAFETY: the tensors are readable, and the caller synchronized after earlier accesses to the
-            // buffer.
+            // SAFETY: the tensors are readable, and the caller executed a barrier after earlier accesses to
+            // the buffer.
             unsafe { self.copiers[side].copy(&to, first, self.count, self.vector) };
         }
     }

@@ -12,7 +12,7 @@ use super::tile_coords::TileCoords;
 use super::window::Window;
 
 /// First row and first column of a warp's scores in the score matrix. Rows are queries and columns are keys.
-/// In the backward pass for keys, rows are keys and columns are queries.
+/// In the backward kernels for dK and dV, rows are keys and columns are queries.
 #[derive(Clone, Copy)]
 pub(crate) struct At {
     pub row: u32,
@@ -20,15 +20,15 @@ pub(crate) struct At {
 }
 
 impl At {
-    /// Returns this lane's row of the score matrix in MMA tile `row`, which has 16 rows. The lane has one row
-    /// in the upper 8 rows (`half` 0) and one in the lower 8 rows (`half` 1).
+    /// Returns the index of a row of the score matrix. In MMA tile number `row`, which has 16 rows, this lane
+    /// has elements of two rows. `half` selects the row in the upper 8 rows (0) or in the lower 8 rows (1).
     #[inline(always)]
     pub fn row(&self, row: usize, half: usize) -> u32 {
         self.row + 16 * row as u32 + 8 * half as u32 + warp::lane() / 4
     }
 
-    /// Returns this lane's first column of the score matrix in 16-column block `pair`. `side` selects the
-    /// left (0) or right (1) 8 columns of the block.
+    /// Returns the index of this lane's first column of the score matrix in block number `pair`, which has 16
+    /// columns. `side` selects the left (0) or the right (1) 8 columns of the block.
     #[inline(always)]
     pub fn col(&self, pair: usize, side: usize) -> u32 {
         self.col + 16 * pair as u32 + 8 * side as u32 + warp::lane() % 4 * 2
@@ -93,14 +93,16 @@ pub(crate) fn each<const ROWS16: usize, const COLS16: usize>(
 }
 
 /// Smallest finite value that a kernel adds to a score for a mask element. The product of this value and
-/// `log2(e)` is finite, too. If a mask hides all keys of a row with the most negative f32 or bf16 number, all
-/// scores of the row therefore become equal and finite. The result of the row is then the mean of all values,
-/// as in torch.
+/// `log2(e)` is finite, too.
+///
+/// Some masks contain the most negative f32 or bf16 number instead of minus infinity. If such a mask hides
+/// all keys of a row, the limit makes all scores of the row equal and finite. The result of the row is then
+/// the mean of all values, as in torch.
 const MIN: f32 = -2.3e38;
 
-/// Returns the value that the caller adds to a score for the mask element `element`: the product `element *
-/// unscale`. After the addition, the caller multiplies the score by `1 / unscale`. If `element` is finite and
-/// negative, the returned value is finite, too.
+/// Returns the value that the caller adds to a score for the mask element `element`: the product
+/// `element * unscale`. After the addition, the caller multiplies the score by `1 / unscale`. If `element` is
+/// finite and negative, the product is limited so that the returned value is finite, too.
 #[inline(always)]
 pub(crate) fn addend(element: f32, unscale: f32) -> f32 {
     let addend = element * unscale;
@@ -108,14 +110,14 @@ pub(crate) fn addend(element: f32, unscale: f32) -> f32 {
     if addend < min && element != f32::NEG_INFINITY { min } else { addend }
 }
 
-/// The mask of one head as a matrix. The rows are queries and the columns are keys. Only in the backward pass
-/// for keys, the rows are keys and the columns are queries.
+/// The mask of one head as a matrix. The rows are queries and the columns are keys. In the backward kernels
+/// for dK and dV, the rows are keys and the columns are queries.
 #[derive(Clone, Copy)]
 pub(crate) struct Lines {
     base: *const u8,
     /// One of the constants of [`Mask`].
     kind: u32,
-    /// Elements before the head in the mask.
+    /// Offset of this head's matrix from the start of the mask, in elements.
     head: i64,
     /// Elements from one row to the next, or 0 if the mask broadcasts over rows.
     by_row: i64,
@@ -140,8 +142,8 @@ impl Lines {
         Self { base: mask.base, kind: mask.kind, head, by_row, by_col, rows, cols }
     }
 
-    /// Adds the mask to the scores. The scores were already multiplied by `log2(e)`, so the mask values are
-    /// multiplied by `log2(e)`, too.
+    /// Adds the mask to the scores. The caller has already multiplied the scores by `log2(e)`, so this
+    /// function multiplies the mask values by `log2(e)`, too.
     ///
     /// # Safety
     /// The mask is readable at every row and column of the sequence.
@@ -169,9 +171,9 @@ impl Lines {
         }
     }
 
-    /// Adds one mask element, multiplied by `log2(e)`, to each score. `load` reads the mask element at an
-    /// address. A mask element has `size` bytes. If the mask broadcasts over rows, the thread reads the
-    /// element of a column only once for all its rows.
+    /// Adds one mask element, multiplied by `log2(e)`, to each score. A mask element has `size` bytes, and
+    /// the function `load` reads the mask element at an address. If the mask broadcasts over rows, the thread
+    /// reads the element of a column only once for all its rows.
     ///
     /// # Safety
     /// The mask is readable at every row and column of the sequence, and its elements have `size` bytes.
@@ -191,7 +193,7 @@ impl Lines {
         };
         let lines: [[_; 2]; ROWS16] = core::array::from_fn(|row| [line(row, 0), line(row, 1)]);
         for pair in 0..COLS16 {
-            // Without this warp barrier, the compiler loads all mask elements of the tile at once. These
+            // Without this warp barrier, the compiler would load all mask elements of the tile at once. These
             // elements would need more registers than a thread has.
             warp::sync(warp::ALL);
             for side in 0..2 {

@@ -7,8 +7,8 @@ use super::q_fragments::Queries;
 use super::softmax::Scores;
 use super::tile::{FragmentLanes, Tile};
 
-/// Returns QKᵀ: the scores of the warp's queries for a tile of keys. The tile of keys consists of 16 x 16
-/// matrices. After the MMAs that use matrix number `i`, this function calls the callback `operands(i)`, in
+/// Returns QKᵀ: the scores of the warp's queries for a tile of keys. The tile of keys consists of numbered 16
+/// x 16 matrices. After the MMAs that use matrix `i`, this function calls the callback `operands(i)`, in
 /// which the caller can issue copies.
 ///
 /// # Safety
@@ -27,11 +27,11 @@ pub(crate) unsafe fn products<
     mut operands: impl FnMut(usize),
 ) -> Scores<ROWS16, KEYS16> {
     let mut scores = [[[[0.0; 4]; 2]; KEYS16]; ROWS16];
-    // SAFETY: the caller waited for the queries and synchronized.
+    // SAFETY: the caller guarantees that the copy of the queries is complete, and that a barrier followed.
     let left = |col| -> [_; ROWS16] { core::array::from_fn(|row| unsafe { queries.get(row, col) }) };
-    // SAFETY: the caller waited for the keys and synchronized.
+    // SAFETY: the caller guarantees that the copy of the keys is complete, and that a barrier followed.
     let right = |at: usize| unsafe { keys.columns(lanes, at % KEYS16, at / KEYS16) };
-    // Read each matrix one step before its use.
+    // Read each matrix one step before its use, so that the read overlaps with MMAs.
     let (mut a, mut b) = (left(0), right(0));
     for col in 0..DIM16 {
         let next_a = if col + 1 < DIM16 { left(col + 1) } else { a };
@@ -52,7 +52,7 @@ pub(crate) unsafe fn products<
 }
 
 /// Multiplies the A operands `a` by 16 rows of the tile `right`, and adds the product to `sums`. The rows are
-/// `16 step` to `16 step + 15`.
+/// `16 * step` to `16 * step + 15`.
 ///
 /// # Safety
 /// The copy of the tile is complete, and a barrier followed.
@@ -65,7 +65,7 @@ pub(crate) unsafe fn add_product<T: MatrixElem, const ROWS16: usize, const DIM16
     step: usize,
 ) {
     for col in 0..DIM16 {
-        // SAFETY: the caller waited for the tile and synchronized.
+        // SAFETY: the caller guarantees that the copy of the tile is complete, and that a barrier followed.
         let b = unsafe { right.rows(lanes, step, col) };
         for row in 0..ROWS16 {
             for side in 0..2 {
@@ -76,8 +76,8 @@ pub(crate) unsafe fn add_product<T: MatrixElem, const ROWS16: usize, const DIM16
 }
 
 /// Multiplies the A operands `left(0)` to `left(STEPS - 1)` by the tile `right`, and adds the product to
-/// `sums`. The tile consists of 16 x 16 matrices. This function reads matrix `i + 2` after the MMAs that use
-/// matrix `i`. Then it calls the callback `operands(i)`, in which the caller can issue copies.
+/// `sums`. The tile consists of numbered 16 x 16 matrices. This function reads matrix `i + 2` after the MMAs
+/// that use matrix `i`. Then it calls the callback `operands(i)`, in which the caller can issue copies.
 ///
 /// # Safety
 /// The copy of the tile is complete, and a barrier followed.
@@ -94,7 +94,7 @@ pub(crate) unsafe fn add_products<
     lanes: &FragmentLanes<DIM16>,
     mut operands: impl FnMut(usize),
 ) {
-    // SAFETY: the caller waited for the tile and synchronized.
+    // SAFETY: the caller guarantees that the copy of the tile is complete, and that a barrier followed.
     let read = |at: usize| unsafe { right.rows(lanes, at / DIM16, at % DIM16) };
     let mut ahead = [read(0), read(1)];
     for step in 0..STEPS {

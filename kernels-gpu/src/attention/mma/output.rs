@@ -5,11 +5,11 @@ use cuda_std::prelude::*;
 
 use super::tile::Tile;
 
-/// A warp's accumulator of `16 ROWS16` rows and `16 DIM16` columns. Each 16 x 16 block consists of two MMA
-/// accumulators (16 x 8), left and right.
+/// A warp's accumulator of `16 * ROWS16` rows and `16 * DIM16` columns. Each 16 x 16 block consists of two
+/// MMA accumulators (16 x 8), left and right.
 pub(crate) type Accumulator<const ROWS16: usize, const DIM16: usize> = [[[C; 2]; DIM16]; ROWS16];
 
-/// The destination of a warp's rows.
+/// The location in global memory to which a warp writes its rows.
 pub(crate) struct Output<T> {
     /// Pointer to the first row of the sequence.
     pub head: *mut T,
@@ -31,7 +31,7 @@ impl<T: MatrixElem> Output<T> {
     /// row.
     ///
     /// # Safety
-    /// Only this warp accesses `tile`, which has room for the warp's rows. The output is writable.
+    /// Only this warp accesses `tile`, which has at least as many rows as the warp. The output is writable.
     #[inline(always)]
     pub unsafe fn write<const ROWS16: usize, const DIM16: usize>(
         &self,
@@ -40,7 +40,8 @@ impl<T: MatrixElem> Output<T> {
         factors: &[[f32; 2]; ROWS16],
     ) {
         let lane = warp::lane();
-        // Wait until all lanes have finished reading `tile`, because `tile` can contain the warp's queries.
+        // The next loop overwrites `tile`, which can contain the warp's queries. Wait until all lanes have
+        // finished reading these queries.
         warp::sync(warp::ALL);
         for row in 0..ROWS16 {
             for half in 0..2 {
@@ -50,7 +51,8 @@ impl<T: MatrixElem> Output<T> {
                         let c = sums[row][pair][side];
                         let word = T::pair(c[2 * half] * factor, c[2 * half + 1] * factor);
                         let at = 8 * pair as u32 + 4 * side as u32 + lane % 4;
-                        // SAFETY: the tile has room for the warp's rows, and only this warp accesses it.
+                        // SAFETY: the tile has at least as many rows as the warp, and only this warp accesses
+                        // the tile.
                         unsafe { tile.put(line, at, word) };
                     }
                 }
@@ -66,16 +68,16 @@ impl<T: MatrixElem> Output<T> {
                 continue;
             }
             let offset = i64::from(self.first + line) * self.stride + i64::from(8 * chunk);
-            // SAFETY: the comparison above keeps the row in the sequence. The warp synchronized after the
-            // chunk was written.
+            // SAFETY: the comparison above guarantees that the row is in the sequence. The warp executed a
+            // barrier after it wrote the chunk.
             unsafe {
                 self.store(self.head.wrapping_offset(offset as isize), tile.chunk(line, chunk).0, cols)
             };
         }
     }
 
-    /// Writes the first `cols` elements of a 16-byte chunk (eight elements). If the alignment of the rows
-    /// permits 16-byte stores, `cols` is 0 or 8.
+    /// Writes the first `cols` elements of a 16-byte chunk (eight elements). If the field `vector` is true,
+    /// `cols` must be 0 or 8, and this function uses one 16-byte store.
     ///
     /// # Safety
     /// The `cols` elements at `to` are writable.

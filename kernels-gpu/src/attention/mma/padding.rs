@@ -1,7 +1,8 @@
 //! Clears the padding of packed tensors (several sequences in one tensor): the rows after the last sequence.
 //!
-//! A launch can have blocks without a tile in any sequence. These blocks clear the padding. The code that
-//! clears the padding is separate from the attention loop, because the loop needs all registers.
+//! A launch with packed sequences can have more blocks than there are tiles in the sequences. The additional
+//! blocks clear the padding. This module computes its own indices instead of using values of the attention
+//! loop, because that loop has no free registers.
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
@@ -9,7 +10,7 @@ use super::params::AttentionParams;
 use super::tile_coords::tile_of_block;
 use crate::layout::heads::{Heads, Token, divide};
 
-/// A tile of padding rows of one head.
+/// A tile of padding rows of one head. Padding rows follow the last sequence of a packed tensor.
 #[derive(Clone, Copy)]
 pub(crate) struct UnusedRows {
     first: u32,
@@ -19,8 +20,8 @@ pub(crate) struct UnusedRows {
 }
 
 impl UnusedRows {
-    /// Returns this block's tile of at most `rows` padding rows. The rows are keys if `keys` is true,
-    /// otherwise queries. The tile can be empty.
+    /// Returns the tile of at most `rows` padding rows that this block clears. The rows belong to a tensor of
+    /// keys if `keys` is true, otherwise to a tensor of queries. The tile can be empty.
     ///
     /// # Safety
     /// [`TileCoords::of_rows`](super::tile_coords::TileCoords::of_rows) returned `None` for the same
@@ -29,20 +30,21 @@ impl UnusedRows {
     pub unsafe fn of_block(p: &AttentionParams, rows: u32, keys: bool) -> Self {
         let [_, head, tile] = tile_of_block(p, keys);
         let (starts, there) = if keys { (p.key_starts, p.keys) } else { (p.query_starts, p.queries) };
-        // SAFETY: the host checked that there is one more start offset than sequences.
+        // SAFETY: the host checked that the array has one more start offset than there are sequences.
         let end = unsafe { mem::load_u32(starts.wrapping_add(p.batches as usize).cast(), Load::ReadOnly) };
         let end = end.min(there);
-        // Tile numbers below `before` belong to sequences: see `TileCoords::in_sequence`.
+        // Tile numbers below `before` are reserved for tiles of the sequences. `TileCoords::in_sequence`
+        // explains the tile numbers.
         let before = end / rows + p.batches;
         let first = end + tile.saturating_sub(before) * rows;
         let rows = if tile < before { 0 } else { rows.min(there.saturating_sub(first)) };
         Self { first, rows, cols: p.dim, head: if keys { divide(head, p.group).0 } else { head } }
     }
 
-    /// Writes zeros to the padding rows of `heads`.
+    /// Writes zeros to these padding rows of the tensor `heads`.
     ///
     /// # Safety
-    /// The rows of `heads` have 16-bit elements and are writable.
+    /// The tensor `heads` has 16-bit elements and is writable.
     #[inline(always)]
     pub unsafe fn clear(self, heads: &Heads) {
         let mut at = thread::index()[0];
@@ -56,11 +58,11 @@ impl UnusedRows {
         }
     }
 
-    /// Writes minus infinity to the padding rows of the log-sum-exp tensor `lse`. Minus infinity is the
+    /// Writes minus infinity to these padding rows of the log-sum-exp tensor `lse`. Minus infinity is the
     /// log-sum-exp of a query without visible keys. If `lse` is null, this function does nothing.
     ///
     /// # Safety
-    /// `lse` is null or has one element per head and query.
+    /// The pointer `lse` is null, or the tensor has one element per head and query.
     #[inline(always)]
     pub unsafe fn clear_lse(self, p: &AttentionParams) {
         let row = thread::index()[0];

@@ -16,15 +16,16 @@ pub struct Mask {
 }
 
 impl Mask {
-    /// No mask.
+    /// Value of `kind`: there is no mask.
     pub const NONE: u32 = 0;
-    /// Boolean mask, one byte per element. A zero hides the key.
+    /// Value of `kind`: a boolean mask, with one byte per element. An element that is 0 hides the key from
+    /// the query.
     pub const BOOL: u32 = 1;
-    /// Additive mask in f32.
+    /// Value of `kind`: an additive mask with f32 elements.
     pub const F32: u32 = 2;
-    /// Additive mask in the element type of the queries.
+    /// Value of `kind`: an additive mask with elements of the same type as the queries.
     pub const SAME: u32 = 3;
-    /// The value for a launch without a mask.
+    /// The `Mask` of a launch without a mask.
     pub const ABSENT: Self = Self { base: core::ptr::null(), strides: [0; 4], kind: Self::NONE };
 }
 
@@ -32,7 +33,8 @@ impl Mask {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionParams {
-    /// Queries, `[B, Sq, H, D]` in any order of strides.
+    /// Queries, with the shape `[B, Sq, H, D]`: batch, query, head, column. Columns are contiguous, and the
+    /// other strides are arbitrary.
     pub q: Heads,
     /// Keys.
     pub k: Heads,
@@ -40,20 +42,20 @@ pub struct AttentionParams {
     pub v: Heads,
     /// The result. It has the shape of `q`.
     pub out: Heads,
-    /// Log-sum-exp of the scores, `[B, H, Sq]`, or `[H, Sq]` for packed sequences. If the pointer is null,
-    /// the kernels do not write the log-sum-exp.
+    /// Log-sum-exp of the scores of each query. The shape is `[B, H, Sq]`, or `[H, Sq]` for packed sequences
+    /// (several sequences in one tensor). If the pointer is null, the kernels do not write the log-sum-exp.
     pub lse: *mut f32,
-    /// Packed sequences (several sequences in one tensor): the row at which each sequence starts in the query
-    /// tensor. One more element is the end of the last sequence. If the pointer is null, the tensor is not
-    /// packed, and each batch has `queries` queries.
+    /// Start offsets of packed sequences (several sequences in one tensor): the row at which each sequence
+    /// starts in the query tensor. An additional last element is the end of the last sequence. If the pointer
+    /// is null, the tensor is not packed, and each batch has `queries` queries.
     pub query_starts: *const i32,
-    /// Packed sequences (several sequences in one tensor): the row at which each sequence starts in the key
-    /// tensor. One more element is the end of the last sequence. If the pointer is null, the tensor is not
-    /// packed.
+    /// Start offsets of packed sequences (several sequences in one tensor): the row at which each sequence
+    /// starts in the key tensor. An additional last element is the end of the last sequence. If the pointer
+    /// is null, the tensor is not packed.
     pub key_starts: *const i32,
-    /// Additive or boolean mask. Only the general kernels read it.
+    /// Additive or boolean mask. Only the general kernels (const parameter `GENERAL`) read the mask.
     pub mask: Mask,
-    /// Number of batches, or of packed sequences.
+    /// Number of batches, or number of packed sequences (several sequences in one tensor).
     pub batches: u32,
     /// Queries per batch, or in all packed sequences together.
     pub queries: u32,
@@ -65,13 +67,13 @@ pub struct AttentionParams {
     pub group: u32,
     /// Head dimension.
     pub dim: u32,
-    /// Number of query tiles per head: in one batch, or in all packed sequences together.
+    /// Number of query tiles per head, counted in one batch or in all packed sequences together.
     pub tiles: u32,
     /// 1 if the alignment of every head permits 16-byte loads, otherwise 0. Only the general kernels (const
     /// parameter `GENERAL`) support the value 0. They then load single elements.
     pub vector: u32,
-    /// 1 if the first blocks compute the last query tiles, otherwise 0. Causal attention uses 1: later
-    /// queries attend to more keys, so the longest tiles start first.
+    /// 1 if the first blocks compute the last query tiles, otherwise 0. Causal attention uses 1. Later
+    /// queries attend to more keys, so the tiles that take the most time then start first.
     pub backwards: u32,
     /// Sliding window: number of keys before a query's own position that the query attends to.
     pub before: i32,
@@ -85,7 +87,8 @@ pub struct AttentionParams {
     pub softcap: f32,
 }
 
-/// Value of `before` or `after` for a sliding window without a limit. It is larger than every number of keys.
+/// Value of the parameters `before` and `after` for a sliding window that is not limited on this side. The
+/// value is larger than every number of keys.
 pub const UNLIMITED: i32 = 1 << 30;
 
 /// Largest shared memory per block, in bytes, that all GPUs from sm_80 on permit. The GPUs with this smallest

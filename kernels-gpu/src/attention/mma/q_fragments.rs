@@ -3,8 +3,9 @@ use cuda_std::mma::{A, MatrixElem};
 
 use super::tile::{FragmentLanes, Tile};
 
-/// The queries of a warp, which are A operands of MMAs. With `Q_IN_REGISTERS`, all queries stay in registers.
-/// Otherwise, the warp reads the queries from shared memory before each MMA that uses them.
+/// The queries of a warp, which are A operands of MMAs. If the const parameter `Q_IN_REGISTERS` is true, all
+/// queries stay in registers. Otherwise, the warp reads queries from shared memory before each MMA that uses
+/// them.
 pub(crate) struct Queries<T, const ROWS16: usize, const DIM16: usize, const Q_IN_REGISTERS: bool> {
     tile: Tile<T, DIM16>,
     lanes: FragmentLanes<DIM16>,
@@ -14,8 +15,8 @@ pub(crate) struct Queries<T, const ROWS16: usize, const DIM16: usize, const Q_IN
 impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize, const Q_IN_REGISTERS: bool>
     Queries<T, ROWS16, DIM16, Q_IN_REGISTERS>
 {
-    /// Creates the queries of the first `16 ROWS16` rows of `tile`, but does not read these rows. After the
-    /// copy to `tile` is complete, call [`Queries::hold`].
+    /// Returns an object for the queries in the first `16 * ROWS16` rows of `tile`. This function does not
+    /// read these rows. After the copy to `tile` is complete, call [`Queries::hold`].
     #[inline(always)]
     pub fn of(tile: Tile<T, DIM16>, lanes: FragmentLanes<DIM16>) -> Self {
         Self { tile, lanes, in_registers: [[[0; 4]; DIM16]; ROWS16] }
@@ -31,14 +32,16 @@ impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize, const Q_IN_REGISTER
         if Q_IN_REGISTERS {
             for row in 0..ROWS16 {
                 for col in 0..DIM16 {
-                    // SAFETY: the caller waited for the queries and synchronized.
+                    // SAFETY: the caller guarantees that the copy of the queries is complete, and that a
+                    // barrier followed.
                     self.in_registers[row][col] = unsafe { self.tile.left(&self.lanes, row, col) };
                 }
             }
         }
     }
 
-    /// Returns an A operand: the 16 x 16 matrix of queries that starts at row `16 row` and column `16 col`.
+    /// Returns an A operand: the 16 x 16 matrix of queries that starts at row `16 * row` and column
+    /// `16 * col`.
     ///
     /// # Safety
     /// The copy of the queries is complete, and a barrier followed.
@@ -47,7 +50,8 @@ impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize, const Q_IN_REGISTER
         if Q_IN_REGISTERS {
             self.in_registers[row][col]
         } else {
-            // SAFETY: the caller waited for the queries and synchronized.
+            // SAFETY: the caller guarantees that the copy of the queries is complete, and that a barrier
+            // followed.
             unsafe { self.tile.left(&self.lanes, row, col) }
         }
     }

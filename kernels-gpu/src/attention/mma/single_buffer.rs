@@ -4,10 +4,10 @@
 //! The block copies a tile of values while it computes QKᵀ. It copies the next tile of keys while it computes
 //! PV.
 //!
-//! At head dimension 256, a warp has only 16 queries, because their accumulator already takes half of the
-//! registers. With 16 queries, only two MMAs use each matrix that `ldmatrix` reads, so shared memory
-//! bandwidth limits the speed. If a warp issued all its copies to shared memory at once, they would delay the
-//! `ldmatrix` reads. A warp therefore issues its copies one by one between its MMAs.
+//! At head dimension 256, a warp has only 16 queries, because the accumulator of 16 queries already takes
+//! half of the registers. With 16 queries, only two MMAs use each matrix that `ldmatrix` reads, so shared
+//! memory bandwidth limits the speed. If a warp issued all its copies to shared memory at once, they would
+//! delay the `ldmatrix` reads. A warp therefore issues its copies one by one between its MMAs.
 //!
 //! At head dimension 128, a warp has 32 queries, and two blocks fit on an SM.
 use cuda_std::copy;
@@ -34,7 +34,7 @@ pub(crate) const KEPT_BYTES: u32 = size_of::<BlockState<u16>>() as u32;
 /// to 16 bytes. It supports neither a mask nor a softcap.
 ///
 /// # Safety
-/// The host checked `p` for this launch. The block has
+/// The host validated the kernel argument `p` for this launch. The block has
 /// [`Tiling::shared_bytes`](super::tiling::Tiling::shared_bytes) bytes of shared memory.
 #[inline(always)]
 pub(crate) unsafe fn ping_pong<
@@ -48,9 +48,9 @@ pub(crate) unsafe fn ping_pong<
 ) {
     let (own_rows, keys) = (16 * ROWS16 as u32, 16 * KEYS16 as u32);
     let rows = WARPS * own_rows;
-    // SAFETY: the host checked `p`.
+    // SAFETY: the host validated the kernel argument `p`.
     let Some(coords) = (unsafe { TileCoords::of_block(&p, rows) }) else {
-        // SAFETY: the host checked `p`, and the outputs are writable.
+        // SAFETY: the host validated the kernel argument `p`, and the outputs are writable.
         return unsafe { clear_rest(&p, rows) };
     };
     let window = Window::of(coords.queries, coords.keys, p.before, p.after);
@@ -61,7 +61,7 @@ pub(crate) unsafe fn ping_pong<
     let [q_tile, k_tile, v_tile] = [rows, keys, keys].map(|rows| Tile::<T, DIM16>::take(&mut memory, rows));
     let heads = [&p.k, &p.v].map(|heads| coords.key::<T>(heads, p.group).cast_const());
     let block_state = BlockState { coords, heads }.put(&mut memory);
-    // SAFETY: a barrier separates all reads of the block state from its write.
+    // SAFETY: a barrier separates the write of the block state from all reads.
     let block_state = || unsafe { block_state.get(0) };
     // The warp index is equal in all lanes. A shuffle from lane 0 makes ptxas treat the warp index as
     // warp-uniform.
@@ -76,7 +76,7 @@ pub(crate) unsafe fn ping_pong<
     };
     if begin < end {
         let limit = copies_of_warp.limit(coords.queries);
-        // SAFETY: the host checked that the tensors are readable; no thread uses the tiles yet.
+        // SAFETY: the host checked that the tensors are readable. No thread uses the tiles yet.
         unsafe {
             copies_of_warp
                 .of(coords.query::<T>(&p.q).cast_const(), p.q.token_stride, coords.first, limit)
@@ -95,15 +95,15 @@ pub(crate) unsafe fn ping_pong<
         let coords = block_state().coords;
         let (window, row) =
             (Window::of(coords.queries, coords.keys, p.before, p.after), coords.first + own_rows * warp);
-        // Without the optimization barrier `opaque`, the row numbers of the copies would occupy registers
-        // throughout the loop over tiles.
+        // Without the optimization barrier `opaque`, the compiler would compute the row numbers of the copies
+        // before the loop over tiles. These numbers would occupy registers throughout the loop.
         let [col, next] = thread::opaque([tile * keys, (tile + 1) * keys]);
         let (at, span) = (At { row, col }, [row, (row + own_rows - 1).min(coords.queries - 1)]);
         let seen = row < coords.queries && !window.hides(span, col, keys);
         let mut scores: Scores<ROWS16, KEYS16> = [[[[0.0; 4]; 2]; KEYS16]; ROWS16];
         let mut values = copies(VALUES, col);
-        // SAFETY: queries and keys arrived before the last barrier. After this barrier, no warp reads the
-        // previous values.
+        // SAFETY: the copies of queries and keys were complete before the last barrier. After this barrier,
+        // no warp reads the previous tile of values.
         unsafe {
             if seen {
                 scores = products(&queries, &k_tile, &lanes, |pair| {
@@ -120,7 +120,8 @@ pub(crate) unsafe fn ping_pong<
         copy::wait();
         block::sync();
         let mut next_keys = copies(KEYS, next);
-        // SAFETY: the values arrived before the last barrier. After this barrier, no warp reads the keys.
+        // SAFETY: the copy of the values was complete before the last barrier. After this barrier, no warp
+        // reads the current tile of keys.
         unsafe {
             if seen {
                 let weights =

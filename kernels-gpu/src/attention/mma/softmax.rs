@@ -6,12 +6,12 @@ use cuda_std::math::{ex2_ftz, lg2};
 use cuda_std::mma::{A, C, MatrixElem};
 use cuda_std::prelude::*;
 
-/// Threshold for a rise of the row maximum, as a difference of base-2 exponents. [`RowSoftmax::advance`]
-/// ignores a smaller rise. The threshold is so small that the largest probability still rounds to 1. The only
-/// reason for the threshold is that ptxas spills registers if it is not added to the old maximum.
+/// Smallest rise for which [`RowSoftmax::advance`] updates a row maximum, as a difference of base-2
+/// exponents. If a smaller rise is ignored, the largest probability still rounds to 1. The computation would
+/// be correct without this threshold, but ptxas would then spill registers.
 const SLACK: f32 = 1e-30;
 
-/// A warp's scores of `16 ROWS16` queries and `16 KEYS16` keys. Each 16 x 16 block consists of two MMA
+/// A warp's scores of `16 * ROWS16` queries and `16 * KEYS16` keys. Each 16 x 16 block consists of two MMA
 /// accumulators (16 x 8), left and right.
 pub(crate) type Scores<const ROWS16: usize, const KEYS16: usize> = [[[C; 2]; KEYS16]; ROWS16];
 
@@ -22,7 +22,7 @@ pub(crate) struct RowSoftmax<const ROWS16: usize> {
     max: [[f32; 2]; ROWS16],
     /// Sum of the unnormalized probabilities in this thread's columns so far.
     sum: [[f32; 2]; ROWS16],
-    /// Factor from scores to base-2 exponents.
+    /// Factor that converts scores to base-2 exponents.
     factor: f32,
 }
 
@@ -68,8 +68,8 @@ impl<const ROWS16: usize> RowSoftmax<ROWS16> {
         Some(rescale)
     }
 
-    /// Returns the unnormalized probabilities of 16 keys as an A operand, rounded to `T`. Adds the
-    /// probabilities to the row sums before it rounds them.
+    /// Returns the unnormalized probabilities of 16 keys as an A operand, rounded to the 16-bit type `T`.
+    /// Before the rounding, this function adds the probabilities to the row sums.
     #[inline(always)]
     pub fn weights<T: MatrixElem>(&mut self, row: usize, scores: &[C; 2]) -> A {
         let mut weights = [[0.0; 4]; 2];

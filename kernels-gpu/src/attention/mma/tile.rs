@@ -5,18 +5,19 @@ use cuda_std::mem;
 use cuda_std::mma::{self, Chunk, MatrixElem};
 use cuda_std::prelude::*;
 
-/// A tile of rows with `16 DIM16` columns in shared memory. Each row consists of chunks of 16 bytes (eight
+/// A tile of rows with `16 * DIM16` columns in shared memory. Each row consists of chunks of 16 bytes (eight
 /// elements).
 #[derive(Clone, Copy)]
 pub(crate) struct Tile<T, const DIM16: usize> {
     chunks: Shared<Chunk>,
-    /// Index of the tile's first chunk in `chunks`.
+    /// Index of the tile's first 16-byte chunk in the array `chunks`.
     first: u32,
     element: PhantomData<T>,
 }
 
 impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
-    /// Number of 16-byte chunks from one row to the next. It is odd to avoid bank conflicts.
+    /// Number of 16-byte chunks from one row to the next. The number is odd, because an even number would
+    /// cause bank conflicts.
     const PITCH: u32 = 2 * DIM16 as u32 + 1;
 
     /// Allocates a tile of `rows` rows in shared memory.
@@ -31,7 +32,7 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
         Self { first: self.first + row * Self::PITCH, ..*self }
     }
 
-    /// Reads the 16 x 16 matrix at row `16 row16` and column `16 col16` as an A operand of an MMA.
+    /// Reads the 16 x 16 matrix at row `16 * row16` and column `16 * col16` as an A operand of an MMA.
     ///
     /// # Safety
     /// The matrix lies inside the tile. A barrier separates this read from the writes to the tile.
@@ -42,8 +43,8 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
         unsafe { mma::load(&self.chunks, self.first + lanes.along + Self::chunk16(row16, col16)) }
     }
 
-    /// Reads the 16 x 16 matrix at row `16 row16` and column `16 col16`, transposed, as two B operands of
-    /// MMAs. Each row of the tile becomes a column of a B operand. The QKᵀ multiplication reads K with this
+    /// Reads the 16 x 16 matrix at row `16 * row16` and column `16 * col16`, transposed, as two B operands of
+    /// MMAs. Each row of the tile becomes a column of a B operand. QKᵀ reads the tile of K with this
     /// function.
     ///
     /// # Safety
@@ -57,8 +58,8 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
         [[a, b], [c, d]]
     }
 
-    /// Reads the 16 x 16 matrix at row `16 row16` and column `16 col16` as two adjacent B operands of MMAs.
-    /// The PV multiplication reads V with this function.
+    /// Reads the 16 x 16 matrix at row `16 * row16` and column `16 * col16` as two adjacent B operands of
+    /// MMAs. PV reads the tile of V with this function.
     ///
     /// # Safety
     /// The matrix lies inside the tile. A barrier separates this read from the writes to the tile.
@@ -72,13 +73,14 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
         [[a, b], [c, d]]
     }
 
-    /// Offset of the 16 x 16 matrix at row `16 row16` and column `16 col16`, in chunks of 16 bytes.
+    /// Returns the offset of the 16 x 16 matrix at row `16 * row16` and column `16 * col16`, in chunks of 16
+    /// bytes.
     #[inline(always)]
     fn chunk16(row16: usize, col16: usize) -> u32 {
         16 * row16 as u32 * Self::PITCH + 2 * col16 as u32
     }
 
-    /// Writes two adjacent elements of a row, columns `2 pair` and `2 pair + 1`.
+    /// Writes the two elements in `word` to the columns `2 * pair` and `2 * pair + 1` of a row.
     ///
     /// # Safety
     /// The columns lie inside the tile. A barrier separates this write from accesses of other threads.
@@ -89,15 +91,15 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
         unsafe { self.chunks.cast::<u32>().set((self.first + row * Self::PITCH) * 4 + pair, word) };
     }
 
-    /// Starts the asynchronous copy of one 16-byte chunk of a row. If `wanted` is false, the chunk becomes
-    /// zero, and `from` is not read.
+    /// Starts an asynchronous copy of one 16-byte chunk from `from` to a row of the tile. If `wanted` is
+    /// false, this function fills the chunk with zeros and does not read `from`.
     ///
     /// # Safety
-    /// If `wanted`, `from` is readable. The chunk lies inside the tile, and no thread accesses the chunk
-    /// until the copy is complete.
+    /// If `wanted` is true, `from` is readable. The chunk lies inside the tile, and no thread accesses the
+    /// chunk until the copy is complete.
     #[inline(always)]
     pub unsafe fn copy_chunk(&self, row: u32, chunk: u32, from: *const T, wanted: bool) {
-        // SAFETY: the caller guarantees a readable source and an unused chunk inside the tile.
+        // SAFETY: the caller guarantees that the source is readable, and that no thread uses the chunk.
         unsafe { self.chunks.copy_or_zero(self.first + row * Self::PITCH + chunk, from.cast(), wanted) };
     }
 
@@ -113,8 +115,9 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
     }
 }
 
-/// Offsets of this lane for `ldmatrix`. Each lane passes the address of one matrix row to `ldmatrix`. An
-/// offset is the distance of this row from the start of the matrix, in 16-byte chunks.
+/// Two offsets from which a lane computes its addresses for `ldmatrix`. Each lane passes the address of one
+/// matrix row to `ldmatrix`. An offset is the distance of this row from the start of the matrix, in 16-byte
+/// chunks.
 ///
 /// [`Tile::left`] and [`Tile::rows`] use the offset `along`. [`Tile::columns`] uses the offset `across`.
 #[derive(Clone, Copy)]
@@ -133,11 +136,11 @@ impl<const DIM16: usize> FragmentLanes<DIM16> {
     }
 }
 
-/// Copies rows of a head from global memory to a tile in shared memory, with all threads of a block. In each
-/// pass, a thread copies at most one 16-byte chunk, and the block copies several rows. A thread copies the
-/// same columns in every pass.
+/// Copies rows of one attention head from global memory to a tile in shared memory. All threads of the block
+/// take part. A copy has several passes. In each pass, a thread copies at most one 16-byte chunk, and the
+/// block copies several rows. A thread copies the same columns in every pass.
 pub(crate) struct Copier<T, const DIM16: usize> {
-    /// This thread's chunk in the first row of the head.
+    /// Address of this thread's 16-byte chunk in the first row of the head.
     from: *const T,
     /// Elements from one row to the next.
     stride: i64,
@@ -145,11 +148,11 @@ pub(crate) struct Copier<T, const DIM16: usize> {
     rows: u32,
     /// This thread's row in the first pass.
     row: u32,
-    /// This thread's chunk in each row.
+    /// Index of this thread's 16-byte chunk in each row.
     chunk: u32,
-    /// Number of columns of the chunk that exist, 0 to 8.
+    /// Number of columns of this thread's chunk that lie inside the head dimension, 0 to 8.
     cols: u32,
-    /// Rows per pass.
+    /// Rows that the block copies per pass.
     pass: u32,
     /// True if every thread of the block copies a chunk in each pass, and every chunk lies inside the head
     /// dimension.
@@ -157,7 +160,7 @@ pub(crate) struct Copier<T, const DIM16: usize> {
 }
 
 impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
-    /// Threads per row.
+    /// Threads that copy one row.
     const TEAM: u32 = (2 * DIM16 as u32).next_power_of_two();
 
     /// Creates this thread's copier for a head with `rows` rows and `dim` columns.
@@ -172,8 +175,9 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
     }
 
     /// Starts to copy `count` rows of the head, from row `first` on. Rows and columns outside the head become
-    /// zero in the tile. If `vector` is true, all rows are aligned to 16 bytes, and the length of a row is a
-    /// multiple of 16 bytes. If `vector` is false, the threads read single elements.
+    /// zero in the tile. If `vector` is true, the threads use 16-byte copies. All rows must then be aligned
+    /// to 16 bytes, and the length of a row must be a multiple of 16 bytes. If `vector` is false, the threads
+    /// read single elements.
     ///
     /// # Safety
     /// The rows of the head are readable. The tile has `count` rows, and no thread accesses the tile until
@@ -186,22 +190,22 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
         let mut at = tile.first + self.row * Tile::<T, DIM16>::PITCH + self.chunk;
         if vector && self.whole && first + count <= self.rows {
             for _ in 0..count / self.pass {
-                // SAFETY: the condition above keeps the rows in the head. The caller passes an unused tile of
-                // `count` rows.
+                // SAFETY: the condition above guarantees that all rows belong to the head. The caller passes
+                // a tile of `count` rows that no thread uses.
                 unsafe { tile.chunks.copy_or_zero(at, from.cast(), true) };
                 at += self.pass * Tile::<T, DIM16>::PITCH;
                 from = from.wrapping_offset(step);
             }
             return;
         }
-        // The optimization barrier `opaque` prevents unrolling, because this loop runs only for partial tiles
-        // or unaligned rows.
+        // This loop runs only for partial tiles or unaligned rows. The optimization barrier `opaque` prevents
+        // loop unrolling, which would only make the code longer.
         let [passes, _] = thread::opaque([count / self.pass, 0]);
         for _ in 0..passes {
             if self.chunk < 2 * DIM16 as u32 {
                 let cols = if row < self.rows { self.cols } else { 0 };
-                // SAFETY: a row outside the head has `cols == 0` and is not read. The caller passes an unused
-                // tile.
+                // SAFETY: a row outside the head has `cols == 0` and is not read. The caller passes a tile
+                // that no thread uses.
                 unsafe {
                     if vector {
                         tile.chunks.copy_or_zero(at, from.cast(), cols > 0);

@@ -1,17 +1,18 @@
-//! Maps a block index to the tile that the block computes: batch or packed sequence, head, and first row.
+//! Maps the index of a block to the coordinates of the tile that the block computes. The coordinates are the
+//! batch or the packed sequence, the head, and the first row.
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
 use super::params::AttentionParams;
 use crate::layout::heads::{Heads, Token, divide};
 
-/// A tile of rows of one head of one sequence. The rows are queries. In the backward pass for keys, the rows
-/// are keys.
+/// The coordinates of a tile of rows, which belong to one head of one sequence. The rows are queries, except
+/// in the backward kernels for dK and dV. There, the rows are keys.
 #[derive(Clone, Copy)]
 pub(crate) struct TileCoords {
-    /// The batch; 0 for packed sequences.
+    /// Index of the batch, or 0 for packed sequences (several sequences in one tensor).
     pub batch: u32,
-    /// The query head.
+    /// Index of the query head.
     pub head: u32,
     /// The first row of the tile, counted from the start of its sequence.
     pub first: u32,
@@ -19,30 +20,36 @@ pub(crate) struct TileCoords {
     pub queries: u32,
     /// Number of keys in the sequence.
     pub keys: u32,
-    /// First query of the sequence in the packed tensor, or 0 if the tensors are not packed.
+    /// Index of the sequence's first query in the packed tensor (several sequences in one tensor). The value
+    /// is 0 if the tensors are not packed.
     query_start: u32,
-    /// First key of the sequence in the packed tensor, or 0 if the tensors are not packed.
+    /// Index of the sequence's first key in the packed tensor (several sequences in one tensor). The value is
+    /// 0 if the tensors are not packed.
     key_start: u32,
 }
 
 impl TileCoords {
-    /// Returns this block's tile of `rows` queries, or `None` if the block has no tile in any sequence. Only
-    /// launches with packed sequences have blocks without a tile.
+    /// Returns the coordinates of the tile of `rows` queries that this block computes. Returns `None` if the
+    /// block has no tile. Only launches with packed sequences (several sequences in one tensor) have blocks
+    /// without a tile.
     ///
     /// # Safety
-    /// The host checked `p` for this launch.
+    /// The host validated the kernel argument `p` for this launch.
     #[inline(always)]
     pub unsafe fn of_block(p: &AttentionParams, rows: u32) -> Option<Self> {
-        // SAFETY: the caller passes the parameters of a launch that the host checked.
+        // SAFETY: the caller passes a kernel argument that the host validated for this launch.
         unsafe { Self::of_rows(p, rows, false) }
     }
 
-    /// Returns this block's tile of `rows` rows, or `None` if the block has no tile in any sequence. Only
-    /// launches with packed sequences have blocks without a tile. The rows are keys if `keys` is true,
-    /// otherwise queries. For keys, `head` is the first query head of its group (GQA).
+    /// Returns the coordinates of the tile of `rows` rows that this block computes. Returns `None` if the
+    /// block has no tile. Only launches with packed sequences (several sequences in one tensor) have blocks
+    /// without a tile.
+    ///
+    /// The rows are keys if `keys` is true, otherwise queries. If the rows are keys, the field `head` is the
+    /// first of the query heads that share the key head (GQA).
     ///
     /// # Safety
-    /// The host checked `p` for this launch.
+    /// The host validated the kernel argument `p` for this launch.
     #[inline(always)]
     pub unsafe fn of_rows(p: &AttentionParams, rows: u32, keys: bool) -> Option<Self> {
         let [batch, head, tile] = tile_of_block(p, keys);
@@ -51,23 +58,24 @@ impl TileCoords {
             return Some(Self { batch, head, first, queries, keys, query_start: 0, key_start: 0 });
         }
         let coords = Self { batch: 0, head, first: 0, queries: 0, keys: 0, query_start: 0, key_start: 0 };
-        // SAFETY: the host checked that there is one more start offset than sequences.
+        // SAFETY: the host checked that the array has one more start offset than there are sequences.
         unsafe { coords.in_sequence(p, tile, rows, keys) }
     }
 
-    /// Returns the coordinates of tile number `tile`, or `None` if this tile lies outside all sequences. The
-    /// tiles of all packed sequences (several sequences in one tensor) share one numbering.
+    /// Returns the coordinates of tile number `tile`, or `None` if no sequence has a tile with this number.
+    /// The tiles of all packed sequences (several sequences in one tensor) are numbered in the order of the
+    /// sequences, with gaps.
     ///
     /// A tile has `rows` rows. Sequence `s`, which starts at row `start` of the packed tensor, has the tile
     /// numbers from `start / rows + s` on. This formula leaves enough numbers for all tiles of each sequence.
     /// It needs only the start of the sequence, so a block can find its sequence by binary search.
     ///
     /// # Safety
-    /// The host checked `p` for this launch, and the launch has packed sequences.
+    /// The host validated the kernel argument `p` for this launch. The launch has packed sequences.
     #[inline(always)]
     unsafe fn in_sequence(self, p: &AttentionParams, tile: u32, rows: u32, keys: bool) -> Option<Self> {
-        // SAFETY: `at` is at most `p.batches`, and the host checked that there is one more start offset than
-        // sequences.
+        // SAFETY: `at` is at most `p.batches`, the number of sequences. The host checked that the array has
+        // one more start offset than there are sequences.
         let start = |starts: *const i32, at: u32| unsafe {
             mem::load_u32(starts.wrapping_add(at as usize).cast(), Load::ReadOnly)
         };
@@ -103,8 +111,8 @@ impl TileCoords {
         })
     }
 
-    /// Returns coordinates that contain all queries and keys of one batch, for query head `head`. Only a
-    /// launch without packed sequences may call this function.
+    /// Returns the coordinates of a tile that contains all queries and keys of batch `batch`, for query head
+    /// `head`. The launch must not have packed sequences (several sequences in one tensor).
     #[inline(always)]
     pub fn whole(p: &AttentionParams, batch: u32, head: u32) -> Self {
         Self { batch, head, first: 0, queries: p.queries, keys: p.keys, query_start: 0, key_start: 0 }
@@ -117,21 +125,22 @@ impl TileCoords {
         Self { head: self.head + member, ..*self }
     }
 
-    /// Pointer to the first query of the sequence, in `q` or in a tensor with the shape of `q`, such as the
-    /// output.
+    /// Returns a pointer to the first query of the sequence, in the tensor `heads`. This tensor is `q` or has
+    /// the shape of `q`, for example the output.
     #[inline(always)]
     pub fn query<T>(&self, heads: &Heads) -> *mut T {
         heads.at(Token { batch: self.batch, number: self.query_start }, self.head)
     }
 
-    /// Pointer to the first key of the sequence, in `k`, `v` or their gradients. `group` is the number of
-    /// query heads per key head.
+    /// Returns a pointer to the first key of the sequence, in the tensor `heads`. This tensor is `k`, `v` or
+    /// one of their gradients. `group` is the number of query heads per key head (GQA).
     #[inline(always)]
     pub fn key<T>(&self, heads: &Heads, group: u32) -> *mut T {
         heads.at(Token { batch: self.batch, number: self.key_start }, divide(self.head, group).0)
     }
 
-    /// Index of a query in a tensor with one f32 per head and query, such as `lse`.
+    /// Returns the index of a query's element in a tensor with one f32 per head and query, such as `lse`
+    /// (log-sum-exp).
     #[inline(always)]
     pub fn number(&self, p: &AttentionParams, query: u32) -> usize {
         let head = u64::from(self.batch) * u64::from(p.heads) + u64::from(self.head);
@@ -139,8 +148,8 @@ impl TileCoords {
     }
 }
 
-/// Returns the batch, the query head and the tile number of this block. If `keys` is true, the tile has keys
-/// as rows, and the query head is the first query head of its group (GQA).
+/// Returns the batch, the query head and the tile number of this block. If `keys` is true, the rows of the
+/// tile are keys. The query head is then the first of the query heads that share the key head (GQA).
 #[inline(always)]
 pub(crate) fn tile_of_block(p: &AttentionParams, keys: bool) -> [u32; 3] {
     let group = if keys { p.group } else { 1 };

@@ -11,10 +11,10 @@ pub struct Tiling {
     pub rows16: usize,
     /// Largest head dimension, in units of 16.
     pub dim16: usize,
-    /// Rows of an inner-loop tile, in units of 16. The rows are keys, except in a kernel for the gradients of
-    /// keys: there, the rows are queries.
+    /// Rows of an inner-loop tile, in units of 16. A block loads one inner-loop tile per iteration of its
+    /// main loop. The rows are keys, except in a kernel for dK and dV, where the rows are queries.
     pub cols16: usize,
-    /// Number of buffers for key tiles, and of buffers for value tiles.
+    /// Number of buffers for key tiles in shared memory. The number of buffers for value tiles is the same.
     ///
     /// With two buffers, the block copies one tile while it computes on the previous tile. With one buffer,
     /// the block copies a tile of values while it computes QKᵀ, and the next tile of keys while it computes
@@ -23,17 +23,17 @@ pub struct Tiling {
 }
 
 impl Tiling {
-    /// Rows per block. The rows are queries, except in a kernel for the gradients of keys: there, the rows
-    /// are keys.
+    /// Returns the number of rows per block. The rows are queries, except in a kernel for dK and dV, where
+    /// the rows are keys.
     pub const fn rows(&self) -> u32 {
         self.warps * 16 * self.rows16 as u32
     }
-    /// Threads per block.
+    /// Returns the number of threads per block.
     pub const fn threads(&self) -> u32 {
         self.warps * 32
     }
-    /// Bytes of shared memory per block, for one query tile and the buffers of keys and values. Kernels with
-    /// one buffer also keep their block state (tile coordinates and pointers) in shared memory.
+    /// Returns the bytes of shared memory per block, for one query tile and the buffers of keys and values.
+    /// Kernels with one buffer also keep their block state (tile coordinates and pointers) in shared memory.
     pub const fn shared_bytes(&self) -> u32 {
         let rows = self.rows() + 2 * self.buffers * 16 * self.cols16 as u32;
         rows * (2 * self.dim16 as u32 + 1) * 16

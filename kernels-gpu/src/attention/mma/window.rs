@@ -1,9 +1,9 @@
-//! Sliding windows of attention: the range of keys that a query attends to, and the range of queries that
-//! attend to a key.
+//! Sliding windows of attention. A window gives the range of keys that a query attends to, and the range of
+//! queries that attend to a key.
 
-/// A sliding window: in row `i` of the score matrix, the columns from `i + offset - before` to `i + offset +
-/// after`, inclusive, are visible. Rows are queries and columns are keys. After [`Window::transposed`], rows
-/// are keys and columns are queries.
+/// A sliding window. In row `i` of the score matrix, the visible columns are `i + offset - before` to
+/// `i + offset + after`, inclusive. Rows are queries and columns are keys. In a window that
+/// [`Window::transposed`] returned, rows are keys and columns are queries.
 #[derive(Clone, Copy)]
 pub(crate) struct Window {
     offset: i32,
@@ -13,7 +13,8 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Creates the sliding window of a sequence. The last query and the last key have the same position.
+    /// Creates the sliding window of a sequence. The last query and the last key of the sequence have the
+    /// same position, even if the sequence has more keys than queries or fewer.
     #[inline(always)]
     pub fn of(queries: u32, keys: u32, before: i32, after: i32) -> Self {
         Self { offset: keys as i32 - queries as i32, before, after, cols: keys as i32 }
@@ -25,22 +26,22 @@ impl Window {
         Self { offset: -self.offset, before: self.after, after: self.before, cols: queries as i32 }
     }
 
-    /// First column of the row.
+    /// Returns the index of the first visible column of row `row`.
     #[inline(always)]
     pub fn first(&self, row: u32) -> i32 {
         (row as i32 + self.offset - self.before).max(0)
     }
 
-    /// Index of the last visible column of the row, plus one. If no column of the row is visible, the result
-    /// can be less than [`Window::first`].
+    /// Returns the index of the last visible column of row `row`, plus one. If no column of the row is
+    /// visible, the result can be less than [`Window::first`].
     #[inline(always)]
     pub fn end(&self, row: u32) -> i32 {
         (row as i32 + self.offset + self.after + 1).min(self.cols)
     }
 
-    /// Returns the range of tiles that contain a column visible to at least one of the rows `first` to
-    /// `last`. The result is the number of the first tile, and the number of the last tile plus one. A tile
-    /// has `size` columns.
+    /// Returns the range of column tiles that the rows `first` to `last` need. A column tile has `size`
+    /// columns, and is needed if at least one of its columns is visible in at least one of these rows. The
+    /// result is the number of the first tile, and the number of the last tile plus one.
     #[inline(always)]
     pub fn tiles(&self, [first, last]: [u32; 2], size: u32) -> [u32; 2] {
         let end = self.end(last).max(0) as u32;

@@ -17,8 +17,8 @@ pub(crate) const WARPS: u32 = THREADS / warp::SIZE;
 /// The row that the block shares.
 #[derive(Clone, Copy)]
 pub(crate) struct BlockRow<T> {
-    /// The copy of the row in shared memory. Kernels whose access type stages no rows must not access this
-    /// copy.
+    /// The copy of the row in shared memory. Kernels with some access types do not stage rows in shared
+    /// memory. These kernels must not access this copy.
     pub staged: SharedRow<T>,
     /// Number of tiles of the row. All tiles are full.
     pub tiles: u32,
@@ -30,11 +30,12 @@ pub(crate) struct BlockRow<T> {
 pub(crate) trait PartMoments: Copy {
     /// The accumulators before the first element.
     const EMPTY: Self;
-    /// `true` if `finish` reads the row from shared memory.
+    /// `true` if the method `finish` reads the row from shared memory.
     const READS: bool;
-    /// Adds the thread's next vec4 (four columns). The caller adds the tiles in ascending order.
+    /// Adds the thread's next vec4 (four columns). The thread has one vec4 per tile, and the caller adds the
+    /// tiles in ascending order.
     fn push(&mut self, lanes: [f32; 4]);
-    /// Adds the thread's `nth` vec4. `nth` is a constant after unrolling.
+    /// Adds the thread's `nth` vec4 (four columns). After loop unrolling, `nth` is a compile-time constant.
     fn push_vec4(&mut self, nth: u32, lanes: [f32; 4]);
     /// Reduces over the block. All threads of the block call this method once, and all of these threads get
     /// the result. `cols` contains the number of columns and its reciprocal.
@@ -47,7 +48,7 @@ pub(crate) trait PartMoments: Copy {
     ) -> Stats;
 }
 
-/// LayerNorm. Each warp emulates one of torch's four warps.
+/// LayerNorm. Each warp of the block emulates one of the four warps that torch uses per row.
 impl PartMoments for Welford {
     const EMPTY: Self = Self::EMPTY;
     const READS: bool = false;
@@ -73,15 +74,15 @@ impl PartMoments for Welford {
         [cols, _]: [f32; 2],
         eps: f32,
     ) -> Stats {
-        // If the row stays in registers, all threads have added the same number of elements, which is a
-        // constant.
+        // If the row stays in registers, all threads have added the same number of elements. This number is a
+        // compile-time constant.
         let even = tiles_in_registers::<A>() > 0;
         let half = if even { self.known_half() } else { self.half() };
         let Self { mean, m2, .. } = self.reduce_even_from(warp::SIZE / 2, half);
         let at = 2 * row.warp;
         if warp::lane() == 0 {
-            // SAFETY: each warp has two slots in the scratch memory. Only lane 0 of the warp writes them,
-            // before the barrier.
+            // SAFETY: each warp has two slots in the scratch memory. Only lane 0 of the warp writes these
+            // slots, before the barrier.
             unsafe {
                 reduction_scratch.set(at, mean);
                 reduction_scratch.set(at + 1, m2);

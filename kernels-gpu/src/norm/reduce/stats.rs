@@ -2,7 +2,7 @@
 #[allow(unused_imports, reason = "named in documentation")]
 use super::welford::Welford;
 
-/// The statistics of a row, which normalise it: `(x - mean) * inv`. For RMSNorm, `mean` is 0.
+/// The statistics of a row. A norm computes `(x - mean) * inv` from them. For RMSNorm, `mean` is 0.
 #[derive(Clone, Copy)]
 pub(crate) struct Stats {
     pub mean: f32,

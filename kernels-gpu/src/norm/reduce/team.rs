@@ -4,7 +4,7 @@
 //! norms use a team of four warps, whose threads add the same elements as torch's threads. An RMSNorm that a
 //! model computes as `x.float().pow(2).mean(-1)` uses a team of one warp.
 //!
-//! Kernels in which a warp processes several heads do not use [`TeamMoments`], but call
+//! Kernels in which a warp processes several heads do not use the trait [`TeamMoments`]. These kernels call
 //! [`Welford::reduce_step`] and [`Welford::stats`] directly.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
@@ -41,7 +41,7 @@ pub(crate) trait TeamMoments: Copy {
     const IN_FLIGHT: usize;
     /// The accumulators before the first element.
     const EMPTY: Self;
-    /// Adds the first `count` lanes. The other lanes are zero.
+    /// Adds the first `count` of the four values in `lanes`. The other values are zero.
     fn push(&mut self, lanes: [f32; 4], count: u32);
     /// Reduces over the team (the threads that share a row). All threads of the block call this method, and
     /// all get the result of their team.
@@ -52,7 +52,8 @@ pub(crate) trait TeamMoments: Copy {
 pub(crate) const MAX: usize = 8;
 
 impl Welford {
-    /// Merges with the moments of the lane `distance` above.
+    /// Merges the moments (mean, squared differences and count) of the calling lane with the moments of the
+    /// lane whose index is higher by `distance`.
     #[inline(always)]
     pub(crate) fn reduce_step(self, distance: u32, by_fours: bool) -> Self {
         let down = |value| warp::shuffle_down(warp::ALL, value, distance);
@@ -147,7 +148,8 @@ impl TeamMoments for TeamMeanSquare {
 }
 
 /// Broadcasts `values` from lane 0 of each of the team's four warps to all threads of the team. A team is the
-/// set of threads that share a row. Element `[value][warp]` of the result is from warp `warp`.
+/// set of threads that share a row. In the result, element `[i][w]` is element `i` of the `values` of warp
+/// `w`.
 ///
 /// If the team has only one warp, the values of the other three warps are 0.
 #[inline(always)]
@@ -164,15 +166,16 @@ fn warps_of<const N: usize>(team: Team, memory: &mut SharedMemory, values: [f32;
     let slot = |warp: u32, value: usize| (thread::index()[1] * 4 + warp) * N as u32 + value as u32;
     if warp::lane() == 0 {
         for value in 0..N {
-            // SAFETY: each warp has one slot per value. Only lane 0 of the warp writes them, before the
-            // barrier.
+            // SAFETY: each warp has one slot per value. Only lane 0 of the warp writes the slots of the warp,
+            // before the barrier.
             unsafe { partial.set(slot(team.rank / warp::SIZE, value), values[value]) };
         }
     }
     block::sync();
     for value in 0..N {
         for warp in 0..4 {
-            // SAFETY: lane 0 of each of the team's four warps wrote its slots before the barrier.
+            // SAFETY: the team (the threads that share a row) has four warps. Lane 0 of each warp wrote its
+            // slots before the barrier.
             found[value][warp] = unsafe { partial.get(slot(warp as u32, value)) };
         }
     }

@@ -14,11 +14,11 @@ use cuda_std::vec4::{Access, LEN, is_scalar};
 use super::stats::Stats;
 use super::team::{MAX, TeamCols, TeamMoments};
 
-/// The row of the calling thread's team, for reading.
+/// The row that the calling thread's team (the threads that share a row) reads.
 #[derive(Clone, Copy)]
 pub(crate) struct TeamRow<T, A> {
     start: *const T,
-    /// Number of columns. 0 if the team has no row.
+    /// Number of columns, or 0 if the team (the threads that share a row) has no row.
     cols: u32,
     team: Team,
     staged: SharedRow<T>,
@@ -28,11 +28,12 @@ pub(crate) struct TeamRow<T, A> {
 }
 
 impl<T: Elem, A: Access> TeamRow<T, A> {
-    /// Returns the row of `cols` columns at `start`. It takes shared memory for `room` tiles (four columns
-    /// per thread) from `memory`.
+    /// Returns the row of `cols` columns at `start`. The function allocates shared memory for `room` tiles
+    /// (four columns per thread) from `memory`.
     ///
     /// # Safety
-    /// While the kernel runs, the row is readable, with the alignment that the access type `A` requires.
+    /// While the kernel runs, the row is readable, with the alignment that the access type `A` (how many
+    /// elements one load reads) requires.
     #[inline(always)]
     pub unsafe fn of(start: *const T, cols: u32, room: u32, memory: &mut SharedMemory) -> Self {
         Self {
@@ -51,7 +52,8 @@ impl<T: Elem, A: Access> TeamRow<T, A> {
         LEN * (self.team.rank + tile * self.team.size)
     }
 
-    /// Returns the thread's columns of `tile`. In the returned object, these columns have the tile number 0.
+    /// Returns the thread's columns of `tile`, as an object with a single tile. In this object, the tile has
+    /// the index 0.
     #[inline(always)]
     pub fn columns(&self, tile: u32) -> Vec4Columns {
         Vec4Columns::of_one(self.first(tile), self.cols)
@@ -73,14 +75,14 @@ impl<T: Elem, A: Access> TeamRow<T, A> {
     #[inline(always)]
     fn read(&self, tile: u32) -> Vec4<T> {
         let rows = Rows::single(self.start.cast());
-        // SAFETY: the caller of the function `of` passed a readable row of `cols` columns, with the alignment
-        // that the access type `A` requires.
+        // SAFETY: the caller of the function `of` passed a readable row of `cols` columns. The row has the
+        // alignment that the access type `A` (how many elements one load reads) requires.
         unsafe { Vec4Row::<T, A>::of(&rows, RowIndex::FIRST, self.columns(tile)) }.get(0)
     }
 
-    /// Loads the row and reduces it. Copies the first tiles of the row to shared memory, as many as fit
-    /// there. `cols` is the number of columns per row. A team (threads that share a row) must pass the
-    /// correct `cols` even if it has no row.
+    /// Loads the row and reduces it. This method also copies the first tiles of the row to shared memory, as
+    /// many as fit there. `cols` is the number of columns per row. A team (threads that share a row) must
+    /// pass the correct `cols` even if it has no row.
     #[inline(always)]
     pub fn reduce<M: TeamMoments>(&self, memory: &mut SharedMemory, cols: TeamCols, eps: f32) -> Stats {
         // With scalar access, a vec4 (four columns) takes four loads, so one vec4 keeps enough loads in

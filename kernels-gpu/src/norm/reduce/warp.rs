@@ -1,19 +1,20 @@
-//! Reductions of a row by one warp. They add in the same order as torch's CUDA kernels, and therefore give
-//! the same bits.
+//! Reductions of a row by one warp. These reductions add in the same order as torch's CUDA kernels, and
+//! therefore give the same bits.
 //!
 //! The two reductions have the summation orders of these kernels of torch 2.11:
 //!
 //! - [`LayerNorm`]: the vectorised kernel of aten's `layer_norm_kernel.cu`, which uses four warps per row.
-//! - [`MeanSquare`]: `Reduce.cuh`, for the mean of an f32 tensor over its last dimension. It uses one warp
-//!   per row.
+//! - [`MeanSquare`]: `Reduce.cuh`, for the mean of an f32 tensor over its last dimension. This kernel uses
+//!   one warp per row.
 //!
 //! In [`LayerNorm`], one warp emulates the four warps of torch's kernel. A tile is 128 columns: one vec4
-//! (four columns) per lane. In torch, warp `i % 4` adds the elements of tile `i`. In this module, lane `l`
-//! has the accumulators of lane `l` of all four torch warps.
+//! (four columns) per lane. In torch, warp `i % 4` adds the elements of tile `i`. In this module, lane `l` of
+//! the one warp has four sets of accumulators. These sets correspond to lane `l` of each of the four torch
+//! warps.
 //!
 //! If the number of columns is not divisible by 4, torch adds the elements in a different order. The
 //! reductions in this module still use the order of the vectorised kernel, so their bits can differ from
-//! torch's. They merge means with the formula that torch uses for this number of columns.
+//! torch's. However, they merge means with the formula that torch uses for this number of columns.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, is_scalar, is_vector};
@@ -28,12 +29,12 @@ pub(crate) const GROUP: usize = 4;
 
 /// The accumulators of one thread for a reduction of a row by one warp.
 pub(crate) trait Moments: Copy {
-    /// Type of the accumulators that compute the same norm if the four warps of a block share the row.
+    /// The accumulators for the same norm in kernels in which the four warps of a block share a row.
     type Part: PartMoments;
     /// The accumulators before the first element.
     const EMPTY: Self;
-    /// Adds the thread's vec4s (four columns each) of a group of tiles. The access type `A` says whether one
-    /// load reads one element or four.
+    /// Adds the thread's vec4s (four columns each) of a group of tiles. The access type `A` states whether
+    /// one load reads one element or four.
     ///
     /// `counts` contains, for each vec4, how many of its columns are inside the row: 4, except at the end of
     /// the row. Elements past the end are zero.
@@ -79,19 +80,19 @@ impl LayerNorm {
         a.with(c, by_fours).with(b.with(d, by_fours), by_fours)
     }
 
-    /// Reduces and merges the accumulators as `reduce_uneven` does, with the same result but fewer
-    /// instructions. For each of torch's four warps, all lanes must have the same number of elements, at
-    /// least one. The result is in lane 0.
+    /// Computes the same result as `reduce_uneven` with fewer instructions. For each of torch's four warps,
+    /// all lanes must have added the same number of elements, at least one. The result is in lane 0.
     ///
-    /// A warp reduction does not use half of the lanes after its first step. In this function, these lanes
-    /// reduce the elements of a second torch warp.
+    /// After the first step of a warp reduction, half of the lanes are usually idle. In this function, these
+    /// lanes reduce the elements of a second torch warp instead.
     #[inline(always)]
     fn reduce_even(self) -> Welford {
         let [a, b, c, d] = self.warps();
         let eighth = a.reduce_even_with(c, 16).reduce_even_with(b.reduce_even_with(d, 16), 8);
         let warp_tile = eighth.reduce_even_from(4, eighth.half());
         let of = |warp: Welford| warp.count * warp::SIZE as f32;
-        // Lane 0 has the result of `a`, lane 8 has the result of `b`, lane 16 of `c`, and lane 24 of `d`.
+        // Four lanes now have the results of the four torch warps. Lane 0 has the result of `a`, lane 8 of
+        // `b`, lane 16 of `c`, and lane 24 of `d`.
         let upper = if warp::lane() & 8 == 0 { of(c) } else { of(d) };
         let pair = warp_tile.with(warp_tile.above(16, upper), true);
         pair.with(pair.above(8, of(b) + of(d)), true)

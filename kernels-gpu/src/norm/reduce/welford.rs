@@ -3,11 +3,11 @@ use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
 use cuda_std::vec4::{LEN, MAX_IN_REGISTERS};
 
-/// The reciprocals of 1 to `4 * MAX_IN_REGISTERS`, as constants in groups of four. They have the same bits as
-/// the results of [`reciprocal`].
+/// The reciprocals of 1 to `4 * MAX_IN_REGISTERS`, as constants in groups of four. These constants have the
+/// same bits as the results of the function [`reciprocal`].
 ///
-/// `INVERSES[nth][i]` is the reciprocal of the number of elements that a thread has added, after element `i`
-/// of its vec4 (four columns) number `nth`.
+/// A thread adds the elements of its vec4s (four columns each) in order. After element `i` of vec4 number
+/// `nth`, it has added `4 * nth + i + 1` elements. `INVERSES[nth][i]` is the reciprocal of this number.
 const INVERSES: [[f32; 4]; MAX_IN_REGISTERS] = {
     let (mut inverses, mut at) = ([[0.0; 4]; MAX_IN_REGISTERS], 0);
     while at < 4 * MAX_IN_REGISTERS {
@@ -38,14 +38,15 @@ impl Welford {
         self.m2 = fma(delta, x - self.mean, self.m2);
     }
 
-    /// Merges the means and the `m2` of two disjoint sets of elements. `self` is from the thread or warp with
-    /// the lower index, and `upper` is from the thread or warp with the higher index.
+    /// Merges the means, and the sums of squared differences (`m2`), of two disjoint sets of elements. `self`
+    /// is from the thread or warp with the lower index, and `upper` is from the thread or warp with the
+    /// higher index.
     ///
-    /// torch has two formulas for the mean. Its vectorised kernel, for a number of columns divisible by 4
-    /// (`by_fours`), computes the weighted sum of both means. For two equal means, this sum can have a
-    /// rounding error. If the number of columns is not divisible by 4, torch's kernel adds a fraction of the
-    /// difference of the means to `self.mean`. For two equal means, this sum is exact, so a constant row has
-    /// a variance of exactly 0.
+    /// torch has two formulas for the mean. Its vectorised kernel is for a number of columns divisible by 4
+    /// (`by_fours`). This kernel computes the weighted sum of both means. For two equal means, this sum can
+    /// have a rounding error. If the number of columns is not divisible by 4, torch's kernel adds a fraction
+    /// of the difference of the means to `self.mean`. For two equal means, this sum is exact, so a constant
+    /// row has a variance of exactly 0.
     #[inline(always)]
     pub fn with(self, upper: Self, by_fours: bool) -> Self {
         let count = self.count + upper.count;
@@ -68,8 +69,8 @@ impl Welford {
         Self { mean: fma(-delta, theirs, self.mean), m2: fma(warp_tile, between, upper.m2 + self.m2), count }
     }
 
-    /// Adds the thread's vec4 (four columns) number `nth`. `nth` is a constant after unrolling, so the
-    /// reciprocals of the counts are constants too.
+    /// Adds the thread's vec4 (four columns) number `nth`. After loop unrolling, `nth` is a compile-time
+    /// constant, so the reciprocals of the counts are constants too.
     #[inline(always)]
     pub fn add_vec4(&mut self, nth: u32, lanes: [f32; 4]) {
         for i in 0..4 {
@@ -78,11 +79,11 @@ impl Welford {
         self.count = (LEN * (nth + 1)) as f32;
     }
 
-    /// Returns the weight of each set when two sets of this count are merged:
-    /// `count * reciprocal(2 * count)`. The weight can differ from 0.5, because the reciprocal is rounded.
+    /// Returns `count * reciprocal(2 * count)`. This value is the weight of each mean if two sets of `count`
+    /// elements are merged. The weight can differ from 0.5, because the reciprocal is rounded.
     ///
-    /// Each merge doubles the count, but the bits of the weight stay the same: the reciprocal of twice a
-    /// number is exactly half the reciprocal of the number. So one weight serves all merge steps.
+    /// Each merge doubles the count. The reciprocal of twice a number is exactly half the reciprocal of the
+    /// number, so the bits of the weight stay the same. One weight therefore serves all merge steps.
     #[inline(always)]
     pub fn half(&self) -> f32 {
         self.count * reciprocal(self.count * 2.0)
@@ -95,8 +96,8 @@ impl Welford {
         self.count * (1.0 / (self.count * 2.0))
     }
 
-    /// Merges two sets with the same count. `lower` and `upper` are the means of the two sets. `self.m2` is
-    /// the sum of both `m2`, and `self.count` is the count of one set.
+    /// Merges two sets with the same count. `lower` and `upper` are the means of the two sets. `self.m2`
+    /// already contains the sum of the two sums of squared differences. `self.count` is the count of one set.
     #[inline(always)]
     fn doubled(self, [lower, upper]: [f32; 2], half: f32) -> Self {
         let Self { m2, count, .. } = self;
@@ -115,8 +116,8 @@ impl Welford {
         Self { m2: upper.m2 + self.m2, ..self }.doubled([self.mean, upper.mean], half)
     }
 
-    /// Returns the mean and the `m2` of lane `lane + distance`. The caller passes `count`, the number of
-    /// elements of that lane.
+    /// Returns the mean and the sum of squared differences (`m2`) of the lane whose index is higher by
+    /// `distance`. The caller passes `count`, the number of elements of that lane.
     #[inline(always)]
     pub fn above(self, distance: u32, count: f32) -> Self {
         let down = |value| warp::shuffle_down(warp::ALL, value, distance);

@@ -1,1 +1,1 @@
-"""Commands of `python -m oxiwarp`, except `hub`, which builds the kernel repository for Hugging Face."""
+"""Commands of `python -m oxiwarp`, except the command `hub`."""

@@ -1,14 +1,16 @@
-"""Compare and time an unpatched and a patched diffusion transformer: `python -m oxiwarp demo`.
+"""Compares the results and the speed of an unpatched and a patched diffusion transformer:
+`python -m oxiwarp demo`.
 
 The model is diffusers' LTXVideoTransformer3DModel with seeded random weights and a flow-matching scheduler. On a GPU,
 the real 28-layer model runs in bf16 with classifier-free guidance on 49 frames of 512 x 768 pixels (2 x 2688 tokens).
 On the CPU, a small model runs in float32 and bf16, with oxiwarp's kernels on the CPU executor.
 
-The demo also measures a bound on the difference between both models. For this bound, the demo also executes the
-unpatched model in the next wider dtype. The difference between the unpatched latents in both dtypes is the rounding
-error E of the unpatched model. The patched model performs the same roundings, and only sums rows in another order. So
-its rounding error is about E too, and the patched and the unpatched latents differ by at most 2 E. This holds for the
-mean and for the maximum of the difference. If the latents differ by more, the demo fails.
+The demo also measures how much the latents of both models may differ. For this, it also executes the
+unpatched model in the next wider dtype. The difference between the unpatched latents in the two dtypes is the
+rounding error E of the unpatched model. The patched model rounds in the same steps, and only sums rows in a
+different order. Its rounding error is therefore also about E, and the patched and the unpatched latents
+differ by at most 2 E. The demo applies this bound to the mean and to the maximum of the difference, and fails
+if the difference is larger.
 """
 
 import importlib
@@ -48,7 +50,11 @@ class Job:
 
 @dataclass
 class Outcome:
-    """Results of one job: latents of three runs (wider dtype without patch, unpatched, patched), seconds per step."""
+    """Results of one job.
+
+    The results are the latents of three runs, and the seconds of each step. The runs are the unpatched model
+    in the wider dtype (`wide`), the unpatched model (`stock`), and the patched model.
+    """
 
     job: Job
     wide: Tensor
@@ -74,11 +80,14 @@ class Outcome:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Bounds on the mean and on the largest difference."""
+        """Upper bounds of the mean difference and of the maximum difference."""
         return 2 * self.own_error.mean().item(), 2 * self.own_error.max().item()
 
     def problem(self) -> str:
-        """Return a message if the latents are not finite or differ too much, otherwise an empty string."""
+        """Return an error message if the latents are not finite or differ too much.
+
+        Otherwise, return an empty string.
+        """
         finite = all(bool(latents.isfinite().all()) for latents in (self.wide, self.stock, self.patched))
         mean, largest = self.difference.mean().item(), self.difference.max().item()
         mean_bound, largest_bound = self.bounds
@@ -93,7 +102,10 @@ class Outcome:
 
 
 def jobs(device: torch.device, steps: int | None) -> list[Job]:
-    """Return the jobs of the demo: one with the real model on a GPU, or two with a small model on the CPU."""
+    """Return the jobs of the demo.
+
+    On a GPU, there is one job with the real model. On the CPU, there are two jobs with a small model.
+    """
     if device.type == "cuda":
         return [Job({}, (7, 16, 24), torch.bfloat16, steps or 8)]
     small = dict(
@@ -114,13 +126,17 @@ def build(job: Job, device: torch.device) -> Any:
 def cast(model: Any, dtype: torch.dtype) -> Any:
     """Convert all parameters and buffers of the model to one dtype.
 
-    This function does not call diffusers' `.to`, which warns about modules that should stay in float32.
+    This function calls `torch.nn.Module.to`, because diffusers' `.to` warns about modules that should stay in
+    float32.
     """
     return torch.nn.Module.to(model, dtype)
 
 
 def denoise(job: Job, model: Any, device: torch.device, on_step: Callable[[], None]) -> tuple[Tensor, list[float]]:
-    """Run all denoising steps, from the same noise in every call. Return the latents and the seconds of each step."""
+    """Run all denoising steps. Return the latents and the seconds of each step.
+
+    Every call starts from the same noise.
+    """
     diffusers: Any = importlib.import_module("diffusers")
     dtype, (frames, height, width) = model.dtype, job.grid
     generator = torch.Generator("cpu").manual_seed(1)
@@ -152,7 +168,7 @@ def denoise(job: Job, model: Any, device: torch.device, on_step: Callable[[], No
 
 
 def run(job: Job, device: torch.device, console: Any) -> Outcome:
-    """Execute a job: the unpatched model in two dtypes (the wider one first), then the patched model."""
+    """Execute a job: first the unpatched model in both dtypes, and then the patched model."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console.print(f"\n{job.title}, on {device}", style="bold")
@@ -178,7 +194,7 @@ def run(job: Job, device: torch.device, console: Any) -> Outcome:
 
 
 def describe(outcome: Outcome, device: torch.device, console: Any) -> None:
-    """Print a table of the differences, the times and the device of one job."""
+    """Print the differences as a table, the times, and the device of one job."""
     from rich.table import Table
 
     difference, own = outcome.difference, outcome.own_error
@@ -196,7 +212,7 @@ def describe(outcome: Outcome, device: torch.device, console: Any) -> None:
 
 
 def where(device: torch.device) -> str:
-    """Return a description of the device and of the PTX that this device executes."""
+    """Return a text that describes the device and the PTX that this device executes."""
     if device.type != "cuda":
         return "the CPU executor: the same kernels, thread by thread; it is for checking, not for speed"
     found = _native.devices()[device.index or 0]
@@ -209,9 +225,9 @@ def median(values: list[float]) -> float:
 
 
 def demo(steps: int | None = None, device: str | None = None, out: str = "demo.png") -> int:
-    """Execute all jobs and write the picture.
+    """Execute all jobs of the demo and write the picture.
 
-    Returns: 0, or 1 if a package is missing or a difference is too large. The reason for the failure is printed.
+    Returns: 0, or 1 if a package is missing or if a difference is too large. The reason is printed.
     """
     try:
         importlib.import_module("diffusers")

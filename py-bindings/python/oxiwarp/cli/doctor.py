@@ -1,4 +1,4 @@
-"""Describes and checks the installation: `python -m oxiwarp info` and `python -m oxiwarp doctor`."""
+"""Describes the installation (`python -m oxiwarp info`), and checks it (`python -m oxiwarp doctor`)."""
 
 import platform
 import sys
@@ -50,7 +50,7 @@ def facts() -> Iterator[tuple[str, str]]:
 
 
 def check_torch() -> str:
-    """Check that torch is new enough. Return the versions of torch and Python."""
+    """Check that torch is new enough. Return a text with the versions of torch and Python."""
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 10):
         raise RuntimeError(f"torch {torch.__version__}: pip install 'torch>=2.10'")
     return f"torch {torch.__version__}, Python {sys.version.split()[0]}: the operators are registered"
@@ -82,9 +82,9 @@ def check_ptx(index: int) -> str:
 
 
 def check_op(device: str) -> str:
-    """Check `rms_norm` and `add_rms_norm` on one device against float64.
+    """Check the results of `rms_norm` and `add_rms_norm` on one device. The reference is computed in float64.
 
-    The check allows a relative error of 2 eps in a 16-bit dtype, and of 16 eps in float32.
+    The largest permitted relative error is 2 eps in a 16-bit dtype, and 16 eps in float32.
     """
     worst = 0.0
     for dtype in DTYPES:
@@ -108,7 +108,7 @@ def check_op(device: str) -> str:
 
 
 def checks() -> Iterator[tuple[str, Callable[[], str]]]:
-    """Yield the name and the function of each check. A check assumes that the earlier checks passed."""
+    """Yield the name and the function of each check. A check assumes that all earlier checks passed."""
     yield "torch", check_torch
     yield "CPU executor", lambda: check_op("cpu")
     yield "driver", check_driver
@@ -119,7 +119,10 @@ def checks() -> Iterator[tuple[str, Callable[[], str]]]:
 
 
 def doctor() -> int:
-    """Print one line per check, with a remedy if the check fails. Return 1 if a check failed, otherwise 0."""
+    """Run all checks and print one line per check.
+
+    If a check fails, the line has a remedy. Return 1 if a check failed, otherwise 0.
+    """
     failed = 0
     for name, check in checks():
         try:

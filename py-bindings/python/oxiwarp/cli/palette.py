@@ -1,4 +1,7 @@
-"""Colours of all pictures: the palette of Okabe and Ito, which is distinguishable with any form of colour blindness."""
+"""Colours for all pictures: the palette of Okabe and Ito.
+
+Readers with any form of colour blindness can distinguish them.
+"""
 
 BLACK = "#000000"
 ORANGE = "#E69F00"

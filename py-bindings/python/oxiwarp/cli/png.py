@@ -1,4 +1,7 @@
-"""Draws the demo's picture: the difference of the patched from the unpatched latents, next to the rounding error."""
+"""Draws the picture of the demo.
+
+It compares the difference between patched and unpatched latents with the rounding error.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +14,7 @@ if TYPE_CHECKING:
     from .demo import Outcome
 
 PATCHED, STOCK = BLUE, ORANGE
-# The two errors have different line styles and markers too, for readers who cannot distinguish the colours.
+# The curves also have different line styles and markers, for readers who cannot distinguish the colours.
 SERIES: dict[str, dict[str, Any]] = {
     "patched against stock": dict(color=PATCHED, linestyle="-", marker="o", markersize=9),
     "stock against stock in a wider type: rounding error": dict(
@@ -23,7 +26,7 @@ LEGEND: dict[str, Any] = dict(loc="outside lower center", ncols=3, fontsize=10, 
 
 
 def save(outcomes: "list[Outcome]", where: str, path: str, times: bool) -> None:
-    """Draw the picture and write it. Raises ModuleNotFoundError if matplotlib is missing."""
+    """Draw the picture and write it to a file. Raise ModuleNotFoundError if matplotlib is missing."""
     figure = draw(outcomes, where, times)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
@@ -32,10 +35,11 @@ def save(outcomes: "list[Outcome]", where: str, path: str, times: bool) -> None:
 def draw(outcomes: "list[Outcome]", where: str, times: bool) -> Any:
     """Draw a row of panels for each job.
 
-    The panels show two errors: the difference between the patched and the unpatched latents, and the unpatched model's
-    rounding error. Two panels show the first frame of these errors. One panel shows their distributions, and one panel
-    shows their means and maxima with the bounds. If `times` is True, one more panel shows the time of each step. Times
-    of the CPU executor are not meaningful.
+    The panels show two errors: the difference between the patched and the unpatched latents, and the rounding
+    error of the unpatched model. The first two panels show these errors in the first frame. The third panel
+    shows their distributions. The fourth panel shows their means and maxima, and the permitted bounds. If
+    `times` is True, a fifth panel shows the time of each step. It is omitted for the CPU executor, because
+    its times are not meaningful.
     """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -57,7 +61,9 @@ def draw(outcomes: "list[Outcome]", where: str, times: bool) -> Any:
 
 
 def images(figure: Any, axes: Any, outcome: "Outcome") -> None:
-    """Draw two images with one colour scale: the difference and the rounding error of the first latent frame."""
+    """Draw two images with the same colour scale: the difference and the rounding error in the first latent
+    frame.
+    """
     errors = ((outcome.difference, "|patched - stock|"), (outcome.own_error, f"|stock - stock in {outcome.wider}|"))
     frames = [first_frame(outcome, latents) for latents, _ in errors]
     largest = max(float(frame.max()) for frame in frames) or 1.0
@@ -69,12 +75,15 @@ def images(figure: Any, axes: Any, outcome: "Outcome") -> None:
 
 
 def first_frame(outcome: "Outcome", latents: "Tensor") -> "Tensor":
-    """Return the first latent frame as an image: the mean over its channels."""
+    """Return the first latent frame as an image. Each pixel is the mean over the channels."""
     return latents[0].float().reshape(*outcome.job.grid, -1)[0].mean(-1)
 
 
 def shares(axis: Any, outcome: "Outcome") -> None:
-    """Draw the fraction of latents whose error is larger than x, as a function of x. The log axis omits errors of 0."""
+    """Draw the fraction of latents whose error is larger than x, as a function of x.
+
+    The logarithmic x axis omits errors of 0.
+    """
     for values, color, style in ((outcome.difference, PATCHED, "-"), (outcome.own_error, STOCK, "--")):
         values = values.flatten().double()
         axis.ecdf(values.numpy(), complementary=True, color=color, linestyle=style, linewidth=2)
@@ -92,7 +101,11 @@ def shares(axis: Any, outcome: "Outcome") -> None:
 
 
 def checked(axis: Any, outcome: "Outcome") -> None:
-    """Draw the values that the demo checks: mean and maximum of the two errors (see `draw`), and their bounds."""
+    """Draw the values that the demo checks.
+
+    They are the mean and the maximum of the difference and of the rounding error, and the bounds of the
+    difference.
+    """
     difference, own = outcome.difference, outcome.own_error
     means, maxima = (difference.mean().item(), own.mean().item()), (difference.max().item(), own.max().item())
     errors = (*zip(means, maxima, strict=True), outcome.bounds)
@@ -107,7 +120,7 @@ def checked(axis: Any, outcome: "Outcome") -> None:
 
 
 def steps(axis: Any, outcome: "Outcome") -> None:
-    """Draw the milliseconds of each step."""
+    """Draw the time of each step in milliseconds, for the unpatched and the patched model."""
     both = ((-0.2, outcome.stock_times, "stock", STOCK, "//"), (0.2, outcome.patched_times, "patched", PATCHED, ""))
     for shift, times, label, color, hatch in both:
         places = [at + shift for at in range(1, len(times) + 1)]

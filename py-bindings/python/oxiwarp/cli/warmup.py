@@ -1,7 +1,7 @@
 """Compiles the PTX of every kernel for this machine's GPUs: `python -m oxiwarp warmup`.
 
-The driver compiles a kernel at its first launch and stores the result in a cache on disk. After `warmup`, the first
-launches in all later processes of this user load from the cache.
+The driver compiles a kernel at its first launch and stores the result in a cache on disk. After `warmup`,
+later processes of the same user load the compiled kernels from this cache.
 """
 
 import os
@@ -16,11 +16,11 @@ CACHE = "~/.nv/ComputeCache"
 
 
 def warmup(ops: list[str] | None = None, console: Any = None) -> int:
-    """Compile the kernels of every GPU with several threads, and show the progress.
+    """Compile the kernels for every GPU of this machine with several threads, and show the progress.
 
-    If `ops` is given, compile only the kernels of these operators.
+    If `ops` is not None, compile only the kernels of these operators.
 
-    Returns: 0, or 1 if there is no GPU or a kernel failed. The reason for the failure is printed.
+    Returns: 0, or 1 if there is no GPU or if a kernel did not compile. The reason is printed.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -59,7 +59,10 @@ def warmup(ops: list[str] | None = None, console: Any = None) -> int:
 
 
 def selected(names: list[str], ops: list[str] | None) -> list[str]:
-    """Return the kernels of the operators `ops`, or all kernels. Raise ValueError for an unknown operator."""
+    """Return the kernels in `names` that belong to the operators `ops`, or all if `ops` is None.
+
+    Raise ValueError for an unknown operator.
+    """
     if ops is None:
         return names
     entries = {
@@ -74,7 +77,7 @@ def selected(names: list[str], ops: list[str] | None) -> list[str]:
 
 
 def cache() -> str:
-    """Return the folder of the driver's cache."""
+    """Return the folder in which the driver caches compiled kernels."""
     return os.environ.get("CUDA_CACHE_PATH", CACHE)
 
 

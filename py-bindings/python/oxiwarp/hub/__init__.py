@@ -1,15 +1,17 @@
-"""Writes this package as a kernel repository of Hugging Face Kernels: `python -m oxiwarp hub <folder>`.
+"""Writes a copy of this package as a kernel repository for Hugging Face Kernels:
+`python -m oxiwarp hub <folder>`.
 
-    <folder>/README.md, CARD.md                              the card, made from card.md
+    <folder>/README.md, CARD.md                              the repository card, made from card.md
              build.toml                                      name and version, for `kernel-builder upload`
              build/torch-cuda/metadata.json
-                              __init__.py, layers.py, ...    from repository/
+                              __init__.py, layers.py, ...    copied from repository/
                               _ops.py                        the namespace of the operators
-                              oxiwarp/__init__.py            the same names, for old versions of Kernels
+                              oxiwarp/__init__.py            the same names for old versions of Kernels
                               _oxiwarp/                      a copy of the package
 
-`kernels.get_local_kernel(Path(folder))` loads the repository. Its operators have a separate namespace in `torch.ops`.
-So one process can load the repository together with an installed oxiwarp, or with another version of the repository.
+`kernels.get_local_kernel(Path(folder))` loads the repository. The operators of the repository have a separate
+namespace in `torch.ops`. Therefore one process can load the repository together with an installed oxiwarp, or
+with another version of the repository.
 """
 
 import ast
@@ -22,8 +24,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent
-# Files of the package to copy: the operators and the modules that they import. These files import only torch,
-# because Hugging Face Kernels allows no other dependency.
+# These patterns select the files that are copied to the repository: the operators, and the modules that they
+# import. The files import only torch and the standard library, because Hugging Face Kernels allows no other
+# dependency.
 TAKEN = ("_[a-z]*.py", "_native.*", "ops", "py.typed")
 INIT = """from .ops import *  # noqa: F403
 from .ops import _register
@@ -58,15 +61,15 @@ globals().update({{each: getattr(sys.modules["{name}"], each) for each in __all_
 '''
 ARCHS = ("7.5+PTX", "8.0+PTX", "9.0+PTX")
 VERSION = 1
-"""The major version of the repository's interface. Kernels loads the branch `v<version>`."""
+"""The major version of the repository's interface. The library Kernels loads the branch `v<version>`."""
 LICENSE = "Apache-2.0"
-"""One of the two licences of oxiwarp. The Hub takes one identifier."""
+"""One of the two licences of oxiwarp. The Hugging Face Hub accepts only one identifier."""
 
 
 def build(folder: str | Path, repo_id: str = "oxiwarp/oxiwarp") -> Path:
     """Write the repository to `folder`, and return the path of its `build/torch-cuda`.
 
-    An existing `build/torch-cuda` is replaced.
+    If `build/torch-cuda` exists, it is deleted first.
 
     `repo_id` is the name of the repository on the Hub, which is written into the card and into build.toml.
     """
@@ -123,14 +126,18 @@ def listed(path: Path, names: Callable[[ast.Module], Iterator[str]]) -> str:
 
 
 def exported(module: ast.Module) -> Iterator[str]:
-    """Yield the names in `__all__` that are functions."""
+    """Yield the names of the functions in `__all__` of a parsed Python file."""
     for node in module.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "__all__":
             yield from (name for name in ast.literal_eval(node.value) if name not in ("layers", "ops"))
 
 
 def classes(module: ast.Module) -> Iterator[str]:
-    """Yield the names of the classes in a file, and of the variables to which a call of `_applying` is assigned."""
+    """Yield the names of the layer classes in a parsed Python file.
+
+    A class may be defined by a `class` statement, or by an assignment of the result of the function
+    `_applying`.
+    """
     for node in module.body:
         if isinstance(node, ast.ClassDef):
             yield node.name
@@ -151,7 +158,10 @@ def copy(source: Path, target: Path, taken: tuple[str, ...]) -> None:
 
 
 def namespace(folder: Path) -> str:
-    """Return a namespace for `torch.ops`. It ends with a hash of the folder's files, so it differs between versions."""
+    """Return the name of a namespace for `torch.ops`.
+
+    The name ends with a hash of the folder's files, so each version has a different name.
+    """
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         digest.update(str(path.relative_to(folder)).encode())

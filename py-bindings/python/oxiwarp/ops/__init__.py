@@ -1,6 +1,8 @@
-"""The operators of the package. Each module defines an operator's schema, fake (meta) kernel and public functions.
+"""The operators of the package. Each module defines the schema, the fake (meta) kernel and the public
+functions of an operator.
 
-`__all__` of a module lists its public functions. The package exports only the modules that this file imports.
+The list `__all__` of a module has its public functions. The package exports only the functions of the modules
+that this file imports.
 """
 
 from inspect import isfunction
@@ -30,6 +32,6 @@ FUNCTIONS = {
     if isfunction(value) and value.__module__.startswith(f"{__name__}.")
 }
 """Every public function, by name."""
-# mypy reads `__all__` only if it is a literal. Without an assignment to `__all__`, mypy exports all names
-# imported above.
+# mypy understands an assignment to `__all__` only if the value is a literal. This line sets `__all__` without
+# an assignment, so mypy exports all names that are imported above.
 globals()["__all__"] = list(FUNCTIONS)

@@ -1,4 +1,6 @@
-"""Base class of the operators' `torch.autograd.Function`s, and `apply`, which calls such a function."""
+"""Base class of the autograd functions of the operators, and the function `apply`, which calls an autograd
+function.
+"""
 
 from typing import Any
 
@@ -12,16 +14,17 @@ compiling = torch.compiler.is_compiling
 class Function(torch.autograd.Function):
     """An autograd function whose `forward` and `backward` call operators.
 
-    `forward` takes no context, and `setup_context` saves the tensors for the backward. The transforms of torch.func
-    require this division into two methods. torch.vmap uses the batching rules of the operators. These rules call an
-    operator once per batch element.
+    `forward` takes no context, and `setup_context` saves the tensors for the backward. The transforms of
+    torch.func require these two separate methods. Under torch.vmap, the batching rules of the operators run.
+    They call an operator once per batch element.
     """
 
     generate_vmap_rule = True
     eager: type[torch.autograd.Function]
-    """The same function in the form `forward(ctx, ...)`, for eager calls.
+    """An equivalent autograd function for eager calls, whose `forward` takes the context as first argument.
 
-    For the other form, torch binds the arguments to the signature of `forward`. That takes about 20 µs per call.
+    If a function has a separate `setup_context`, torch binds the arguments to the signature of `forward` in
+    every call. This takes about 20 µs. The equivalent function avoids this time.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -48,7 +51,10 @@ def apply(function: type[Function], *arguments: Any) -> Any:
 
 
 def distinct(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments with each repeated tensor replaced by a view. Dynamo rejects repeated tensors."""
+    """Return the arguments, with a view in place of each repeated tensor.
+
+    Dynamo rejects a call with repeated tensors.
+    """
     made: list[Any] = []
     for argument in arguments:
         repeated = isinstance(argument, Tensor) and any(argument is other for other in made)

@@ -1,15 +1,17 @@
-"""Computes the gradients of modulated norms and of gates from the norms' backward kernels and float32 sums.
+"""Computes the gradients of modulated norms and of gates, with the backward kernels of the norms and with
+float32 sums.
 
-The forward is `y = n * (1 + scale) + shift` with `n = norm(x) * weight + bias`. A group is a run of consecutive rows
-with the same scale. Within a group, `(1 + scale) * weight` acts as the weight of the norm. The backward kernel of the
-norm therefore takes one weight per group, and returns two sums per group: `A = sum(dy * norm(x))` and `B = sum(dy)`.
-The gradients of scale, shift, weight and bias follow from these sums:
+The forward is `y = n * (1 + scale) + shift` with `n = norm(x) * weight + bias`. `dy` is the incoming gradient
+of `y`. Consecutive rows that share one row of `scale` form a group. For the gradient of x,
+`(1 + scale) * weight` replaces the weight of the norm. The backward kernel of the norm therefore takes one
+weight per group. It also returns two sums over the rows of each group: `A = sum(dy * norm(x))` and
+`B = sum(dy)`. The gradients of scale, shift, weight and bias follow from these sums:
 
     dscale  = A * weight + B * bias           dshift = B
     dweight = sum((1 + scale) * A)            dbias  = sum((1 + scale) * B)      (sums over the groups)
 
-If the rows do not form such groups, torch multiplies `dy` by `1 + scale` before the norm's backward. The gradients
-ignore the intermediate roundings of the forward pass. The gradients of the norms ignore them too.
+If the rows do not form such groups, torch multiplies `dy` by `1 + scale` before the backward kernel of the
+norm. All gradients ignore the intermediate roundings of the forward pass.
 """
 
 import math
@@ -28,7 +30,7 @@ GROUPS = 65_535  # maximum number of groups that the norms' backward kernels sup
 
 
 class Norm(NamedTuple):
-    """A norm with its parameters. `rms` selects RMSNorm, otherwise LayerNorm."""
+    """A norm with its parameters. If `rms` is True, the norm is an RMSNorm. Otherwise, it is a LayerNorm."""
 
     rms: bool
     eps: float
@@ -49,9 +51,10 @@ class Norm(NamedTuple):
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return the gradient of x plus `dsum`, and two sums: `A = sum(dy * norm(x))` and `B = sum(dy)`.
 
-        `wanted` has two flags: whether the caller needs A, and whether it needs B. A sum that the caller does not need
-        is None. `weight` replaces the weight of the norm. Its shape is `[N]`, or `[groups, N]` with one weight per
-        group of consecutive rows.
+        `wanted` has two flags: whether the caller needs A, and whether it needs B. A sum that the caller does
+        not need is None. `weight` replaces the weight of the norm. Its shape is `[N]`, or `[groups, N]` with
+        one row for each group of consecutive rows of x. A and B are sums over all rows, or over the rows of
+        each group.
         """
         dweight, dbias = wanted
         if not self.rms:
@@ -65,7 +68,10 @@ class Norm(NamedTuple):
 
 
 class Modulation(NamedTuple):
-    """A scale, shift or gate that the caller passed, and the table `[N]` that is added to it, or None."""
+    """A scale, shift or gate, and the vector `table` of shape `[N]` that is added to it.
+
+    `table` may be None.
+    """
 
     value: Tensor
     table: Tensor | None
@@ -74,14 +80,18 @@ class Modulation(NamedTuple):
 def modulations(
     scale: Tensor, scale_table: Tensor | None, shift: Tensor | None, shift_table: Tensor | None
 ) -> tuple[Modulation, Modulation | None]:
-    """Pair scale and shift with their tables. If `shift` is None, the second pair is None."""
+    """Combine scale and shift with their tables, each to a `Modulation`.
+
+    If `shift` is None, the second result is None.
+    """
     return Modulation(scale, scale_table), None if shift is None else Modulation(shift, shift_table)
 
 
 class Gradients(NamedTuple):
-    """Gradients of the operands. The gradient of `x` has the dtype of `x`, and the remaining gradients are float32.
+    """Gradients of a modulated norm. The gradient of `x` has the dtype of `x`, and the other gradients are
+    float32.
 
-    A gradient is None if its operand is missing or needs no gradient.
+    A gradient is None if the operand is missing, or if the caller does not need the gradient.
     """
 
     x: Tensor
@@ -102,9 +112,9 @@ def modulated(
 ) -> Gradients:
     """Return the gradients of `norm(x) * (1 + scale) + shift` for the incoming gradient `dy`.
 
-    `dsum` is added to the gradient of x. The gradients of scale and shift have the shapes of `scale.value` and
-    `shift.value`. For the gradients of the tables, the caller sums these gradients further. If `sums` is False, only
-    the gradient of x is computed.
+    If `dsum` is not None, it is added to the gradient of x. The gradients of scale and shift have the shapes
+    of `scale.value` and `shift.value`. To get the gradients of the tables, the caller sums these gradients
+    over the rows. If `sums` is False, only the gradient of x is computed.
     """
     factor = 1 + summed(scale.value.float(), scale.table)
     groups = groups_of(scale.value, x)
@@ -144,10 +154,10 @@ def _by_torch(
     dsum: Tensor | None,
     sums: bool,
 ) -> Gradients:
-    """Return the gradients of a modulated norm for a `scale` that consecutive rows do not share.
+    """Return the gradients of a modulated norm if consecutive rows do not share one row of `scale`.
 
-    torch computes `dy * (1 + scale)` and rounds the product to the dtype of x. The norm's backward kernel then takes
-    this product as its incoming gradient.
+    torch computes `dy * (1 + scale)` and rounds the product to the dtype of x. This product is the incoming
+    gradient of the norm's backward kernel.
     """
     dn = (dy * factor).to(x.dtype)
     wanted = (sums and norm.weight is not None, sums and norm.bias is not None)
@@ -167,7 +177,8 @@ def _by_torch(
 
 
 def groups_of(modulation: Tensor, x: Tensor) -> int | None:
-    """Return the number of groups of consecutive rows of x, where the rows of a group share a row of `modulation`.
+    """Return the number of groups of x. A group is a run of consecutive rows that share one row of
+    `modulation`.
 
     Return None if the rows do not form such groups, if each group has one row, or if there are more than `GROUPS`
     groups. For x of shape `[B, S, N]`, a modulation `[B, 1, N]` gives B groups, and a modulation `[N]` gives 1 group. A
@@ -182,7 +193,9 @@ def groups_of(modulation: Tensor, x: Tensor) -> int | None:
 
 
 def sum_to(gradient: Tensor, like: Tensor) -> Tensor:
-    """Sum `gradient` in float32 over the dimensions in which `like` is broadcast, to the shape of `like`."""
+    """Reduce `gradient` to the shape of `like`: sum in float32 over the dimensions in which `like` is
+    broadcast.
+    """
     dims = list(range(gradient.dim() - like.dim()))
     dims += [dim for dim in range(len(dims), gradient.dim()) if like.shape[dim - gradient.dim()] != gradient.shape[dim]]
     total = gradient.sum(dims, dtype=torch.float32) if dims else gradient.float()
@@ -194,8 +207,8 @@ def of_modulation(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the gradients of a modulation's value and of its table, in their dtypes.
 
-    `wanted` has two flags: whether the caller needs the gradient of the value, and of the table. Other gradients are
-    None.
+    `wanted` has two flags: whether the caller needs the gradient of the value, and of the table. A gradient
+    that the caller does not need is None.
     """
     if gradient is None or modulation is None:
         return None, None
@@ -214,7 +227,8 @@ def ada_norm_gradients(
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of x, scale, scale table, shift, shift table, weight and bias, in their dtypes.
 
-    `wanted` says for each gradient, in this order, whether the caller needs it. The gradient of x is always computed.
+    `wanted` has one flag per gradient, in this order: whether the caller needs it. The gradient of x is
+    always computed. `dsum`, if it is not None, is added to the gradient of x.
     """
     scale, shift = by
     all_of = modulated(dy.contiguous(), x, norm, scale, shift, dsum, any(wanted[1:]))
@@ -232,7 +246,8 @@ def gated(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Return the gradients of `gate * y` for y, the gate and the gate's table.
 
-    `wanted` says for each gradient whether the caller needs it. The other gradients are None.
+    `dtotal` is the incoming gradient. `wanted` has one flag per gradient: whether the caller needs it. A
+    gradient that the caller does not need is None.
     """
     dy = (dtotal * summed(gate.value.float(), gate.table)).to(y.dtype) if wanted[0] else None
     if not (wanted[1] or wanted[2]):

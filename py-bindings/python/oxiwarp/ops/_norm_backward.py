@@ -9,7 +9,10 @@ from ._register import check_number, check_rows, dtype_name, or_f32
 
 
 def check(op: str, dy: Tensor, x: Tensor, weight: Tensor | None, dsum: Tensor | None, eps: float) -> None:
-    """Raise RuntimeError for operands that the norms' backward operators do not support. Read no tensor values."""
+    """Raise RuntimeError for operands that the backward operators of the norms do not support.
+
+    The check does not read the values of tensors.
+    """
     check_number(op, "eps", eps, 0.0)
     check_rows(op, x, None, dy=dy, **({} if dsum is None else {"dsum": dsum}))
     if weight is None:
@@ -28,9 +31,10 @@ def check(op: str, dy: Tensor, x: Tensor, weight: Tensor | None, dsum: Tensor | 
 
 
 def like(what: str, parameter: Tensor | None, x: Tensor, wanted: bool) -> Tensor:
-    """Return an uninitialised tensor for the gradient of `parameter`. If `wanted` is False, it has no elements.
+    """Allocate the gradient of `parameter`. If `wanted` is False, the returned tensor has no elements.
 
-    Raise RuntimeError if `wanted` is True but `parameter` is None. `what` names the gradient in the message.
+    Raise RuntimeError if `wanted` is True but `parameter` is None. `what` is the name of the gradient in the
+    error message.
     """
     if not wanted:
         return x.new_empty(0)

@@ -1,4 +1,4 @@
-"""Makes second derivatives raise RuntimeError, because the backward kernels have no derivative."""
+"""Makes a second derivative raise RuntimeError, because the backward kernels have no derivative."""
 
 import functools
 from collections.abc import Callable
@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
 
-# The message of torch's `once_differentiable`.
+# This is the text of the error that torch's decorator `once_differentiable` raises.
 TWICE = "trying to differentiate twice a function that was marked with @once_differentiable"
 
 
 class _ReadOnce:
-    """A backward context that unpacks the saved tensors once. Gradient checkpointing rejects a second unpacking."""
+    """Wraps the context of a backward, so that the saved tensors are unpacked only once.
+
+    Gradient checkpointing raises an error if `ctx.saved_tensors` is read a second time.
+    """
 
     def __init__(self, ctx: Any) -> None:
         self.ctx, self.saved_tensors = ctx, ctx.saved_tensors
@@ -25,8 +28,8 @@ class _ReadOnce:
 def _apart(tensor: Tensor) -> Tensor:
     """Return a tensor with the same elements and no autograd history.
 
-    The result is `tensor.data` instead of a view. If a function with several outputs returns a view, torch forbids
-    in-place writes to this view.
+    The result is `tensor.data`, because it is not a view for autograd. If an autograd function with several
+    outputs returns a view, torch forbids in-place writes to the view.
     """
     if is_functorch_wrapped_tensor(tensor) or is_legacy_batchedtensor(tensor):  # reading their `data` aborts
         return tensor.view_as(tensor)
@@ -36,8 +39,9 @@ def _apart(tensor: Tensor) -> Tensor:
 class _Twice(torch.autograd.Function):
     """An autograd function that returns its first `count` inputs unchanged, and whose backward raises RuntimeError.
 
-    The remaining inputs are the tensors from which the first `count` inputs were computed. So a derivative with respect
-    to one of the remaining inputs reaches the backward.
+    The remaining inputs are the tensors from which the first `count` inputs were computed. Without them, the
+    graph would have no path from the error to these tensors, and their derivative would be 0 instead of an
+    error.
     """
 
     generate_vmap_rule = True
@@ -56,13 +60,15 @@ class _Twice(torch.autograd.Function):
 
 
 def once(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[..., tuple[Tensor | None, ...]]:
-    """Decorate a `backward` that calls kernels: differentiating its results (`create_graph=True`) raises RuntimeError.
+    """Decorate a `backward` that calls kernels, so that differentiating its results raises RuntimeError.
 
-    torch's `once_differentiable` adds an error node to the graph, but the graph has no path from this node to the saved
-    tensors. Therefore the second derivative is 0 instead of an error if the incoming gradient is constant (`y.sum()`),
-    or if `autograd.grad` names the inputs. This decorator makes all saved tensors and incoming gradients inputs of the
-    error node. If a gradient depends only on constants (e.g. the gradient of a rotation for a constant `dy`), its
-    second derivative is still 0.
+    Autograd differentiates the results if the caller passes `create_graph=True`. The decorator
+    `once_differentiable` of torch adds an error node to the graph, but the graph has no path from this node
+    to the saved tensors. Therefore the second derivative is 0 instead of an error in two cases. Either the
+    incoming gradient is constant (for example after `y.sum()`), or the caller passes the inputs to
+    `autograd.grad`. The decorator `once` makes all saved tensors and incoming gradients inputs of the error
+    node. If a gradient depends only on constants, its second derivative is still 0. An example is the
+    gradient of a rotation if the incoming gradient is constant.
     """
 
     @functools.wraps(backward)

@@ -1,7 +1,9 @@
-"""Registers operators with torch, and provides the checks and errors that public functions share.
+"""Registers operators with torch. The file also has checks and error messages that several public functions
+use.
 
-Python defines the schema, the fake (meta) kernel and the tags of an operator. Rust provides the CPU and CUDA kernels.
-Op modules call `define` for each operator. Only this module calls `torch.library`.
+Python defines the schema, the fake (meta) kernel and the tags of an operator. Rust provides the CPU and CUDA
+kernels. The modules of the operators call the function `define` for each operator. Only this module calls
+`torch.library`.
 """
 
 import functools
@@ -37,8 +39,9 @@ _KINDS = {
 }
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")  # registrations last as long as this object
 ROUNDINGS = {"once": False, "before_weight": True}
-# Tensor types that patched modules pass to the operators. torch.compile and torch.export trace with
-# `FakeTensor` and `FunctionalTensor`. Other subclasses (distributed, quantized, ...) have their own dispatch.
+# A patched module runs kernels only for tensors of these types. torch.compile and torch.export trace with the
+# types `FakeTensor` and `FunctionalTensor`. Other tensor subclasses, such as distributed or quantized
+# tensors, implement their own dispatch.
 PLAIN = (Tensor, torch.nn.Parameter, FakeTensor, FunctionalTensor)
 REAL = (Tensor, torch.nn.Parameter)
 OPTIONAL = (Tensor, type(None))
@@ -47,8 +50,9 @@ OPTIONAL = (Tensor, type(None))
 def define(schema: str, fake: Callable[..., Any], **roles: Role) -> Any:
     """Define an operator in `torch.ops.<NAMESPACE>` and return its overload.
 
-    `fake` is the meta kernel, for meta tensors and torch.compile: it returns outputs without data, and raises for
-    inputs that the kernel does not support. `roles` has a `Role` (shape and dtype) for every tensor argument.
+    `fake` is the meta kernel, which runs for meta tensors and under torch.compile. It returns outputs without
+    data, and raises an error for inputs that the kernel does not support. `roles` maps each tensor argument
+    to its role (its shape and dtype relative to the other arguments).
     """
     return _define(schema, fake, roles, in_python=False)
 
@@ -65,11 +69,12 @@ def _define(schema: str, fake: Callable[..., Any], roles: dict[str, Role], in_py
 
 
 def define_in_place(schema: str, run: Callable[..., Any], **roles: Role) -> Any:
-    """Define an operator whose kernel is the Python function `run`, which writes to its arguments and returns nothing.
+    """Define an operator whose kernel is the Python function `run`. It writes to its arguments and returns
+    nothing.
 
-    Return a function that calls the operator under torch.compile, and `run` in eager mode. torch.compile would replace
-    an in-place operator of torch by a functional operator, which adds a copy. torch.compile does not replace a custom
-    operator.
+    Return a function that calls the operator under torch.compile, and `run` in eager mode. The custom
+    operator avoids a copy under torch.compile. If a function called an in-place operator of torch,
+    torch.compile would replace it by a functional operator and a copy. It does not replace a custom operator.
     """
     name = schema.partition("(")[0]
     op = _define(schema, lambda *args: None, roles, in_python=True)
@@ -83,8 +88,9 @@ def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: 
 
     If `out` is given, each call writes to one batch element of `out`.
     """
-    # `Function.forward` calls operators with grad mode off. If grad mode is on here, autograd does not record
-    # this call, and the gradient would be lost without an error.
+    # An autograd function calls operators with grad mode off. If grad mode is on here, no autograd function
+    # made this call, so autograd does not record it. Without this check, the gradient would be lost without
+    # an error.
     if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments):
         raise RuntimeError(
             f"{op._schema.name.partition('::')[2]}: an input under torch.vmap requires grad, and this call records no "
@@ -93,8 +99,8 @@ def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: 
     for argument, value, dim in zip(op._schema.arguments, arguments, in_dims, strict=True):
         if argument.is_write and value is not None and dim is None:
             raise RuntimeError(f"{op}: {argument.name} has no batch dimension under torch.vmap, and an input has one")
-    # Make the batch the first dimension. Operators may not support the strides of a slice along another
-    # dimension.
+    # Move the batch to the first dimension and make the tensors contiguous. Operators may not support the
+    # strides of a slice along another dimension.
     batched = [
         value if dim is None or argument.is_write else value.movedim(dim, 0).contiguous()
         for argument, value, dim in zip(op._schema.arguments, arguments, in_dims, strict=True)
@@ -117,9 +123,10 @@ def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: 
 
 
 def empty_batch(op: Any, arguments: list[Any], dims: list[int | None]) -> tuple[Any, Any]:
-    """Return the results of `one_by_one` (one call per batch element under torch.vmap) for an empty batch.
+    """Return the results of an operator under torch.vmap for an empty batch.
 
-    To determine the shapes of the results, call the operator for one batch element on the meta device.
+    The function `one_by_one` calls the operator once per batch element, so it makes no call for an empty
+    batch. To determine the shapes of the results, call the operator for one batch element on the meta device.
     """
     device = next(value.device for value in arguments if isinstance(value, Tensor))
     element = [
@@ -143,8 +150,8 @@ def empty_batch(op: Any, arguments: list[Any], dims: list[int | None]) -> tuple[
 def define_lazy(name: str, resolve: Callable[..., Any]) -> None:
     """Register `resolve` as the kernel of operator `name` for lazily negated or conjugated tensors.
 
-    torch's fallback for such tensors expects that an operator returns the tensor to which it writes. Therefore an
-    operator that returns nothing needs a separate kernel for such tensors.
+    By default, torch runs a fallback kernel for such tensors. This fallback expects that an operator returns
+    the tensor to which it writes. An operator that returns nothing therefore needs a separate kernel.
     """
     for key in ("Negative", "Conjugate"):
         _LIBRARY.impl(name, resolve, key)
@@ -153,8 +160,8 @@ def define_lazy(name: str, resolve: Callable[..., Any]) -> None:
 def register_kernels() -> None:
     """Register the Rust kernels of every defined operator.
 
-    Rust derives from the schema and the roles how a kernel reads its arguments. Raise TypeError if an operator has no
-    kernel or does not match its kernel, and ImportError if torch is too old.
+    From the schema and the roles, Rust derives how a kernel reads its arguments. Raise TypeError if an
+    operator has no kernel or does not match its kernel. Raise ImportError if torch is too old.
     """
     operators = [
         (operator.schema, [role.name for role in operator.roles.values()])
@@ -169,7 +176,7 @@ def register_kernels() -> None:
 
 
 def needs_grad(*tensors: Tensor | None) -> bool:
-    """Return whether autograd must record a call with these inputs, or whether forward-mode AD is active."""
+    """Return True if autograd must record a call with these inputs, or if forward-mode AD is active."""
     if forward_ad._current_level >= 0:
         return True
     if not torch.is_grad_enabled():
@@ -177,8 +184,9 @@ def needs_grad(*tensors: Tensor | None) -> bool:
     for tensor in tensors:  # noqa: SIM110  a generator would add 0.3 µs per call
         if tensor is not None and tensor.requires_grad:
             return True
-    # A vmap tensor does not require grad, but the tensor inside it may require grad. torch.compile cannot
-    # trace this check.
+    # A tensor that torch.vmap wraps does not require grad, even if the tensor inside the wrapper does.
+    # Therefore the code below also checks the inner tensors. Under torch.compile, it does not, because the
+    # check cannot be traced.
     if torch.compiler.is_compiling() or peek_interpreter_stack() is None:
         return False
     return any(tensor is not None and _wraps_grad(tensor) for tensor in tensors)
@@ -194,20 +202,22 @@ def _wraps_grad(tensor: Tensor) -> bool:
 
 
 def may_write(x: Tensor) -> bool:
-    """Return whether several operators may write into parts of one new tensor, in a call whose input is `x`.
+    """Return whether several operators may write to different slices of one new tensor, in a call whose input
+    is `x`.
 
-    In eager mode, the address of a part shows to which tensor it belongs. Tensors without memory and wrappers of
-    torch.func have no address, so the result is False. torch.compile tracks the writes itself, so the result is True.
-    This function does not check autograd; callers also call `needs_grad`.
+    In eager mode, the caller identifies the slices of a tensor by their addresses. Tensors without memory and
+    wrappers of torch.func have no address, so the result is False for them. Under torch.compile, the result
+    is True, because torch.compile tracks the writes itself. This function does not check whether autograd is
+    active. Callers also call `needs_grad`.
     """
     return torch.compiler.is_compiling() or (type(x) in REAL and peek_interpreter_stack() is None)
 
 
 def write(name: str, op_out: Any, arguments: tuple[Any, ...], outs: tuple[Tensor | None, ...], grad: bool) -> None:
-    """Run an operator that writes to the caller's tensors `outs`, which are its last arguments.
+    """Call the operator `op_out`, which writes to the caller's tensors `outs`. They are its last arguments.
 
-    `grad` says whether an input requires grad. Raise RuntimeError if `grad` is True, or if a tensor in `outs` is lazily
-    negated or conjugated.
+    `grad` says whether an input requires grad. Raise RuntimeError if `grad` is True, if a tensor in `outs`
+    requires grad, or if a tensor in `outs` is lazily negated or conjugated.
     """
     if grad or needs_grad(*outs):
         raise RuntimeError(
@@ -216,7 +226,8 @@ def write(name: str, op_out: Any, arguments: tuple[Any, ...], outs: tuple[Tensor
         )
     compiling = torch.compiler.is_compiling()  # torch.compile cannot trace the checks of `outs` below
     for out in outs:
-        # torch's fallback for lazily negated views expects that an operator returns the tensor it writes to.
+        # torch runs a fallback for lazily negated views. It expects that an operator returns the tensor to
+        # which it writes, but `op_out` returns nothing.
         if not compiling and out is not None and (out.is_neg() or out.is_conj()):
             raise RuntimeError(
                 f"{name}: out is a lazily negated (or conjugated) view, expected a plain tensor; call .resolve_neg() "
@@ -229,7 +240,10 @@ def write(name: str, op_out: Any, arguments: tuple[Any, ...], outs: tuple[Tensor
 
 
 def refuse_forward_mode(op: str) -> None:
-    """Raise RuntimeError in forward-mode AD, because the operator `op` would return a result without its tangent."""
+    """Raise RuntimeError in forward-mode AD.
+
+    Otherwise, the operator `op` would return a result without a tangent.
+    """
     if forward_ad._current_level >= 0:
         raise RuntimeError(
             f"{op}: called in forward-mode AD (torch.func.jvp, forward_ad.dual_level), and this operator has no "
@@ -238,10 +252,10 @@ def refuse_forward_mode(op: str) -> None:
 
 
 def refuse_types(op: str, required: dict[str, Any], optional: dict[str, Any]) -> NoReturn:
-    """Raise TypeError for the first argument that is not a tensor. An argument in `optional` may be None.
+    """Raise TypeError for the first argument that is not a tensor. Arguments in `optional` may be None.
 
-    Public functions first check their arguments with a chain of `isinstance`. They call this function only if the chain
-    fails, because building the dicts would add half a microsecond to every call.
+    Public functions first check their arguments with `isinstance`. They call this function only if this check
+    fails, because building the two dicts would add half a microsecond to every call.
     """
     for name, value in (required | optional).items():
         if not isinstance(value, Tensor if name in required else OPTIONAL):
@@ -250,7 +264,7 @@ def refuse_types(op: str, required: dict[str, Any], optional: dict[str, Any]) ->
 
 
 def before_weight(op: str, rounding: str) -> bool:
-    """Return whether `rounding` is "before_weight" (round, then multiply). Raise ValueError for an unknown name."""
+    """Return whether `rounding` is "before_weight". Raise ValueError for an unknown name."""
     try:
         return ROUNDINGS[rounding]
     except (KeyError, TypeError):
@@ -260,20 +274,23 @@ def before_weight(op: str, rounding: str) -> bool:
 def explain(
     error: RuntimeError, op: str, outputs: int, x: Tensor, called: str = "x", /, **others: Tensor | None
 ) -> None:
-    """Raise a clearer error in place of an operator's `error`.
+    """Raise a clearer error in place of `error`, which an operator raised.
 
-    The cases below have a clearer error. In all further cases, return, so that the caller raises `error` again.
+    A clearer error exists for the cases below. In all other cases, the function returns, and the caller
+    raises `error` again.
 
     - Sparse and nested tensors: torch's dispatcher raises a long message that names no argument.
-    - Failed allocation: libtorch's C shim reports only an error code. Allocating the same memory in Python raises
-      torch.OutOfMemoryError. `outputs` is the number of results like `x`.
-    - Argument of a wrong type: torch's message contains the whole schema.
+    - Failed allocation: libtorch's C shim reports only an error code. Allocating the same memory in Python
+      raises torch.OutOfMemoryError. `outputs` is the number of results with the shape and dtype of `x`.
+    - Argument of a wrong type: torch's message contains the whole schema of the operator. The new message has
+      only the argument and its type.
     - Input that must be contiguous: the new message names `.contiguous()`.
-    - Operator that several public functions share: its message begins with the operator's name. The new message begins
-      with `op`, the public function.
+    - Operator that several public functions call: its message begins with the name of the operator. The new
+      message begins with `op`, the name of the public function.
 
-    `called` is the name of parameter `x` in the operator's schema. This function does not raise `error` itself: the
-    traceback of `error` would keep this frame, and the tensors in it, alive until the next garbage collection.
+    `called` is the name of the argument `x` in the operator's schema. This function does not raise `error`
+    again itself. If it did, the traceback of `error` would refer to this stack frame. The tensors in the
+    frame would then stay alive until the next garbage collection.
     """
     for name, tensor in {called: x, **others}.items():
         if tensor is not None and tensor.layout is not torch.strided:
@@ -296,12 +313,15 @@ def explain(
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Return the name of a dtype in error messages: "f32", "f16", "bf16", or torch's name for other dtypes."""
+    """Return the name of a dtype for error messages: "f32", "f16", "bf16", or torch's name."""
     return FLOATS.get(dtype) or str(dtype).removeprefix("torch.")
 
 
 def or_f32(dtype: torch.dtype, like: str = "x") -> str:
-    """Return text such as "f16 (as x) or f32": the dtype of argument `like`, and float32, which an operand may have."""
+    """Return the two dtypes of an operand as text for error messages, such as "f16 (as x) or f32".
+
+    One is `dtype`, which is the dtype of the argument `like`. The other is float32.
+    """
     return "f32" if dtype is torch.float32 else f"{FLOATS[dtype]} (as {like}) or f32"
 
 
@@ -322,10 +342,11 @@ def is_eps(value: float) -> bool:
 
 
 def check_rows(op: str, x: Tensor, weight: Tensor | None, **others: Tensor) -> None:
-    """Raise RuntimeError for inputs that the row kernels do not support. Read only shapes, dtypes and devices.
+    """Raise RuntimeError for inputs that the kernels do not support. The check reads only shapes, dtypes and
+    devices.
 
-    The tensors in `others` must have the shape, dtype and device of `x`. `weight` must have shape `[N]`, and the dtype
-    of `x` or float32.
+    The tensors in `others` must have the shape, dtype and device of `x`. `weight` must have shape `[N]` for
+    `x` of shape `[..., N]`. Its dtype must be the dtype of `x` or float32.
     """
     if x.dtype not in FLOATS:
         raise RuntimeError(f"{op}: x is {dtype_name(x.dtype)}, expected f32, f16 or bf16")

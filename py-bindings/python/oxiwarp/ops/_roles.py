@@ -1,7 +1,9 @@
-"""Roles of operands. A role is the shape and dtype of a tensor argument relative to the operator's other arguments.
+"""Roles of tensor arguments. A role is the shape and dtype of an argument relative to the operator's other
+arguments.
 
-`define` records a role for every tensor of an operator. `patching` uses the roles to convert operands. The tests use
-them to generate arguments, and `scripts/operators.py` to generate the reference.
+The function `define` records a role for every tensor argument of an operator. The package `patching` uses the
+roles to convert operands. The tests use the roles to generate arguments. `scripts/operators.py` uses them to
+generate the reference page.
 """
 
 import enum
@@ -14,7 +16,7 @@ TENSOR = re.compile(r"Tensor(?:\([a-z]!\))?\?? (\w+)")  # an argument: results h
 
 
 class Role(enum.Enum):
-    """Role of a tensor argument. The value states its shape and dtype."""
+    """Role of a tensor argument. The value of each role is a text that states the shape and dtype."""
 
     ROWS = "`[..., N]`: rows. All operands with this role have one shape and one dtype"
     VECTOR = "`[N]`, in the dtype of the rows or in float32"
@@ -70,9 +72,10 @@ def checked(schema: str, roles: Mapping[str, Role]) -> dict[str, Role]:
 def roles_of(function: Callable[..., Any]) -> dict[str, Role]:
     """Return the roles of a public function's tensor parameters, by name.
 
-    A parameter takes its role from the first operator of the same module that has a tensor of this name. The dict
-    `ROLES` of the module overrides these roles. `ROLES` has the parameters that no operator has, and the parameters for
-    which the function accepts more shapes than the operator.
+    The role of a parameter is the role of the tensor with this name in the first operator of the same module.
+    Entries of the module's dict `ROLES` override these roles. They are necessary for two kinds of parameters:
+    parameters that no operator has, and parameters for which the function accepts more shapes than the
+    operator.
     """
     module, code = function.__module__, function.__code__
     known: dict[str, Role] = {}

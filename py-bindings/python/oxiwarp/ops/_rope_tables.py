@@ -1,8 +1,9 @@
-"""Frequencies and tables of rotary embeddings, computed by torch's operators.
+"""Computes frequencies and tables of cosines and sines for rotary embeddings, with torch's operators.
 
-`rope_3d` uses tables, because they are small and all layers share them. Float32 tables with one entry per pair of
-columns have `4 * S * D` bytes. In comparison, the kernel reads and writes `8 * S * heads * D` bytes of bfloat16 queries
-and keys. `rope_1d` uses no tables: its kernel computes the angles.
+The function `rope_3d` uses tables, because they are small and all layers share them. For S tokens and D
+columns per head, the two float32 tables have `4 * S * D` bytes. In comparison, the kernel reads and writes
+`8 * S * heads * D` bytes of bfloat16 queries and keys. The function `rope_1d` uses no tables, because its
+kernel computes the angles.
 """
 
 import math
@@ -16,9 +17,9 @@ from ._checks.positions import check_theta
 
 @kept
 def frequencies(dim: int, theta: float, device: torch.device) -> Tensor:
-    """Return `theta**(-2i/dim)` in float32, computed on the CPU because transformers computes it there.
+    """Return the frequencies `theta**(-2i/dim)` in float32, of shape `[dim / 2]`.
 
-    The result has shape `[dim / 2]`.
+    They are computed on the CPU, because transformers computes them there.
     """
     check_theta(theta)
     return (1.0 / (theta ** (torch.arange(0, dim, 2, dtype=torch.float32, device="cpu") / dim))).to(device)
@@ -28,10 +29,10 @@ def frequencies(dim: int, theta: float, device: torch.device) -> Tensor:
 def grid_tables(
     grid: tuple[int, ...], splits: tuple[int, ...], theta: float, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines, float32 `[S, D / 2]`, for the tokens of a grid.
+    """Return tables of cosines and sines for the tokens of a grid, in float32, of shape `[S, D / 2]`.
 
-    `splits` says how many columns of a head are rotated by the position on each axis (frame, row, column). The angles
-    are computed in float64.
+    `splits` has three numbers: how many columns of a head are rotated for each axis (frame, row, column). The
+    angles are computed in float64.
     """
     check_theta(theta)
     parts = []
@@ -45,7 +46,10 @@ def grid_tables(
 
 
 def ltx_tables(coordinates: Tensor, dim: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Return LTX-Video's cosines and sines, float32 `[..., S, dim / 2]`, for coordinates `[..., S, 3]`."""
+    """Return the tables of cosines and sines of the model LTX-Video, in float32.
+
+    The tables have shape `[..., S, dim / 2]` for coordinates of shape `[..., S, 3]`.
+    """
     check_theta(theta, one=False)
     low, high = (math.log(end, theta) for end in (1.0, theta))
     base = theta ** torch.linspace(low, high, dim // 6, device=coordinates.device, dtype=torch.float32)

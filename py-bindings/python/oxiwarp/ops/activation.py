@@ -11,8 +11,9 @@ from ._once_differentiable import once
 from ._register import FLOATS, OPTIONAL, define, dtype_name, explain, needs_grad, refuse_types, write
 from ._roles import Role
 
-# Values of the operators' argument `kind`. Kind 1 is GELU with the bits of torch builds for CUDA 13.2 and
-# newer. The erf of these builds and the erf of older builds differ in the last bits.
+# These constants are the values of the operators' argument `kind`, which selects the activation function.
+# Kinds 0 and 1 are both GELU, with different `erf` functions. Kind 1 has the `erf` of torch builds for CUDA
+# 13.2 and newer. Kind 0 has the `erf` of older builds, which differs in the last bits.
 CUDA = tuple(int(part) for part in (torch.version.cuda or "0.0").split(".")[:2])
 GELU = 1 if CUDA >= (13, 2) else 0
 GELU_TANH, GELU_NEW, GELU_FAST, GELU_QUICK, SILU, FATRELU, SIGMOID, RELU2 = range(2, 10)
@@ -52,8 +53,9 @@ op_backward = define(
 def check(name: str, x: Tensor, bias: Tensor | None, halves: int, **others: Tensor) -> None:
     """Raise RuntimeError for inputs that the kernels do not support.
 
-    `halves` is 2 if `x` is one of the two halves of a gated activation, and otherwise 1. The bias must have shape
-    `[halves * x.shape[-1]]`. `others` has further inputs, by name. They must have the shape, dtype and device of `x`.
+    `halves` is 2 if `x` is one of the two halves of a gated activation, and otherwise 1. The bias must have
+    shape `[halves * x.shape[-1]]`. `others` maps names to further tensors, which must have the shape, dtype
+    and device of `x`.
     """
     if x.dtype not in FLOATS:
         raise RuntimeError(f"{name}: x is {dtype_name(x.dtype)}, expected f32, f16 or bf16")
@@ -79,7 +81,7 @@ def sum_rows(gradient: Tensor) -> Tensor:
 
 
 class Activation(Function):
-    """The activation operator with its backward. Saves the inputs."""
+    """Autograd function of the activation operator. It saves the inputs for the backward."""
 
     @staticmethod
     def forward(x: Tensor, bias: Tensor | None, kind: int, exact: bool) -> Tensor:
@@ -120,11 +122,13 @@ def gelu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
     One kernel adds the bias and applies the activation.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. A contiguous `x` without a bias may have
-            any shape, including no elements. Otherwise the shape is `[..., N]` and the last stride is 1. It must
-            be possible to merge the leading dimensions into at most two by `view`, as in a slice or chunk of a
-            contiguous tensor. With `out`, two dimensions count as merged only if they merge in both tensors.
-        bias (Tensor | None): shape `[N]`, contiguous, in the dtype of `x`. It is added to `x` first.
+        x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. A contiguous `x` without a bias
+            may have any shape, and may be empty. Otherwise the shape is `[..., N]`, and the last stride is 1.
+            `view` must then be able to merge all dimensions before the last into at most two. Slices and
+            chunks of a contiguous tensor fulfil this condition. With `out`, the same dimensions must be
+            mergeable in `x` and `out`.
+        bias (Tensor | None): shape `[N]`, contiguous, in the dtype of `x`. The activation is applied to
+            `x + bias`.
         mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
         out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written. It may be a
             slice of a wider buffer. It must not overlap an input.
@@ -141,13 +145,14 @@ def gelu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of eager torch for every input. "fast" uses an approximate division.
-            For inputs of -20 or more, its float32 value before rounding is within a few units in the last place (ulp).
-            Below -20, the relative error of functions with an exponential grows to 90 ulp. `silu` is 0 below -88.7, as
-            in torch. The CPU executor rounds exponentials correctly, so its last bits can differ from a GPU's.
-        Gradients: Computed in float32 from `x` and rounded once, unlike eager autograd, which rounds after each
-            operator. The gradient of `bias` is the sum of the rounded gradient of `x` over the rows, computed by torch.
-            A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, "exact" and eager torch give bitwise equal results for every input. "fast" uses
+            an approximate division. For inputs of -20 or more, the float32 value before rounding has an error
+            of a few units in the last place (ulp). For inputs below -20, the error of functions that compute
+            an exponential grows to 90 ulp. `silu` is 0 below -88.7, as in torch. The CPU executor rounds
+            exponentials correctly, so its last bits can differ from a GPU's.
+        Gradients: The gradient of `x` is computed in float32 and rounded once. Eager autograd rounds after
+            each operator instead. For `bias`, torch sums the rounded gradient of `x` over the rows. A second
+            derivative and forward-mode AD raise RuntimeError.
 
     Source:
         `torch.nn.functional.gelu`; Hendrycks and Gimpel, "Gaussian Error Linear Units" (arXiv:1606.08415).
@@ -179,10 +184,10 @@ def gelu_tanh(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of eager torch for every input. "fast" has the error bounds that
-            `gelu` states.
-        Gradients: Computed in float32 from `x` and rounded once. The gradient of `bias` is computed as for `gelu`. A
-            second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, "exact" and eager torch give bitwise equal results for every input. The docstring
+            of `gelu` states the error bounds of "fast".
+        Gradients: The gradient of `x` is computed in float32 and rounded once. For `bias`, torch sums the
+            rounded gradient of `x` over the rows. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         `torch.nn.functional.gelu(x + bias, approximate="tanh")`; arXiv:1606.08415.
@@ -214,13 +219,14 @@ def gelu_new(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out:
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of eager torch for every input. "fast" has the error bounds that
-            `gelu` states. "exact" rounds after each of the eight operators of `NewGELUActivation`.
-        Gradients: Computed in float32 from `x` and rounded once. The gradient of `bias` is computed as for `gelu`. A
-            second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, "exact" and eager torch give bitwise equal results for every input. "exact"
+            rounds after each of the eight operators of `NewGELUActivation`. The docstring of `gelu` states
+            the error bounds of "fast".
+        Gradients: The gradient of `x` is computed in float32 and rounded once. For `bias`, torch sums the
+            rounded gradient of `x` over the rows. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
-        transformers' `NewGELUActivation`. The formula is that of `gelu_tanh`.
+        transformers' `NewGELUActivation`. `gelu_tanh` has the same formula.
 
     Example:
         >>> oxiwarp.gelu_new(torch.tensor([-1.0, 0.0, 2.0]))
@@ -249,13 +255,15 @@ def gelu_fast(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of eager torch for every input. "fast" has the error bounds that
-            `gelu` states. "exact" rounds after each operator of `FastGELUActivation`.
-        Gradients: Computed in float32 from `x` and rounded once. The gradient of `bias` is computed as for `gelu`. A
-            second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, "exact" and eager torch give bitwise equal results for every input. "exact"
+            rounds after each operator of `FastGELUActivation`. The docstring of `gelu` states the error
+            bounds of "fast".
+        Gradients: The gradient of `x` is computed in float32 and rounded once. For `bias`, torch sums the
+            rounded gradient of `x` over the rows. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
-        transformers' `FastGELUActivation`: the formula of `gelu_tanh`, whose operators run in a different order.
+        transformers' `FastGELUActivation`. It is equal to the formula of `gelu_tanh`, but has a different
+        order of operations.
 
     Example:
         >>> oxiwarp.gelu_fast(torch.tensor([-1.0, 0.0, 2.0]))
@@ -284,10 +292,11 @@ def gelu_quick(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", ou
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of eager torch for every input. "fast" has the error bounds that
-            `gelu` states. "exact" rounds after each of the three operators of `QuickGELUActivation`.
-        Gradients: Computed in float32 from `x` and rounded once. The gradient of `bias` is computed as for `gelu`. A
-            second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, "exact" and eager torch give bitwise equal results for every input. "exact"
+            rounds after each of the three operators of `QuickGELUActivation`. The docstring of `gelu` states
+            the error bounds of "fast".
+        Gradients: The gradient of `x` is computed in float32 and rounded once. For `bias`, torch sums the
+            rounded gradient of `x` over the rows. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         transformers' `QuickGELUActivation` and diffusers' `ApproximateGELU`.
@@ -319,10 +328,10 @@ def silu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of eager torch for every input. "fast" has the error bounds that
-            `gelu` states.
-        Gradients: Computed in float32 from `x` and rounded once. The gradient of `bias` is computed as for `gelu`. A
-            second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, "exact" and eager torch give bitwise equal results for every input. The docstring
+            of `gelu` states the error bounds of "fast".
+        Gradients: The gradient of `x` is computed in float32 and rounded once. For `bias`, torch sums the
+            rounded gradient of `x` over the rows. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         `torch.nn.functional.silu`.
@@ -340,8 +349,8 @@ def relu2(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Te
     Args:
         x (Tensor): float32, float16 or bfloat16, with the shapes and strides that `gelu` supports.
         bias (Tensor | None): shape `[N]` for `x` of shape `[..., N]`, contiguous, in the dtype of `x`.
-        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end. Without a
-            bias, both modes give the same bits.
+        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
+            Without a bias, the results of both modes are bitwise equal.
         out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -355,10 +364,10 @@ def relu2(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Te
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of `torch.square(torch.relu(x + bias))` for every input. "fast" has
-            the error bounds that `gelu` states.
-        Gradients: Computed in float32 from `x` and rounded once. The gradient of `bias` is computed as for `gelu`. A
-            second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, the result of "exact" is bitwise equal to `torch.square(torch.relu(x + bias))`
+            for every input. The docstring of `gelu` states the error bounds of "fast".
+        Gradients: The gradient of `x` is computed in float32 and rounded once. For `bias`, torch sums the
+            rounded gradient of `x` over the rows. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         transformers' `ReLUSquaredActivation`; So et al., "Primer" (arXiv:2109.08668).

@@ -20,7 +20,10 @@ def check(
     eps: float,
     **modulations: tuple[Tensor | None, Tensor | None],
 ) -> None:
-    """Raise RuntimeError for unsupported operands. `modulations` maps a name such as "scale" to (value, table)."""
+    """Raise RuntimeError for unsupported operands.
+
+    `modulations` maps a name such as "scale" to its value and its table.
+    """
     check_norm(op, x, weight, bias, eps)
     for name, (value, table) in modulations.items():
         check_modulation(op, name, value, table, x)
@@ -57,7 +60,7 @@ op = define(
 
 
 class _AdaNorm(Function):
-    """Autograd function that saves its operands. The backward recomputes the norm from x."""
+    """Autograd function that saves the operands. The backward recomputes the norm from x."""
 
     @staticmethod
     def forward(
@@ -106,26 +109,29 @@ def ada_norm(
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the CPU or a
             CUDA device.
-        scale (Tensor): broadcasts to `x` and has its last dimension, in the dtype of `x` or in float32. For example
-            `[B, 1, N]` (per batch), `[B, S, N]` (per token), `[N]`, or a slice of `[B, S, 6, N]`. A tensor for `x` of
-            shape `[A, B, C, N]` may be broadcast in the first leading dimensions (`[B, C, N]`, `[C, N]`) or in the last
-            ones (`[A, 1, 1, N]`, `[A, B, 1, N]`). Broadcasting in a middle dimension (`[A, 1, C, N]`) or at both ends
-            (`[1, B, 1, N]`) is not supported.
-        shift (Tensor | None): shapes and dtypes as for `scale`. If `scale` and `shift` are broadcast in some but not
-            all leading dimensions, they must be broadcast in the same dimensions. It must be possible to merge the
-            leading dimensions into at most two by `view`. Two dimensions count as merged only if they merge in `x`,
-            `scale` and `shift`.
+        scale (Tensor): broadcasts to `x`, in the dtype of `x` or in float32. Its last dimension is N.
+            Examples are `[B, 1, N]` (per batch), `[B, S, N]` (per token), `[N]`, and a slice of
+            `[B, S, 6, N]`. For `x` of shape `[A, B, C, N]`, `scale` may be broadcast in the first dimensions
+            (`[B, C, N]`, `[C, N]`). Or it may be broadcast in the last dimensions before N (`[A, 1, 1, N]`,
+            `[A, B, 1, N]`). Broadcasting only in the middle (`[A, 1, C, N]`) or at both ends (`[1, B, 1, N]`)
+            is not supported.
+        shift (Tensor | None): tensor that is added last, with a shape and dtype that `scale` may have. If
+            `scale` and `shift` are broadcast in some but not all dimensions before the last, they must be
+            broadcast in the same dimensions. `view` must be able to merge all dimensions before the last into
+            at most two. The same dimensions must be mergeable in `x`, `scale` and `shift`.
         norm (str): "layer_norm" or "rms_norm". RMSNorm is `x * rsqrt(mean(x**2) + eps)`.
-        weight (Tensor | None): weight of the norm, contiguous `[N]` in the dtype of `x` or in float32.
-        bias (Tensor | None): bias of the norm, contiguous `[N]` in the dtype of `x` or in float32.
-        eps (float): added to the variance or to the mean of squares; finite, 0 or more.
-        scale_table (Tensor | None): shape `[N]`, added to `scale` in the kernel, as diffusers'
+        weight (Tensor | None): weight of the norm, contiguous, shape `[N]`, in the dtype of `x` or in
+            float32.
+        bias (Tensor | None): bias of the norm, contiguous, shape `[N]`, in the dtype of `x` or in float32.
+        eps (float): added to the variance (LayerNorm) or to the mean of squares (RMSNorm); finite, 0 or more.
+        scale_table (Tensor | None): vector of shape `[N]` that the kernel adds to `scale`, as in diffusers'
             `scale_shift_table + temb`.
-        shift_table (Tensor | None): shape `[N]`, added to `shift` in the kernel.
-        mode (str): "exact" or "fast", see Exactness.
+        shift_table (Tensor | None): vector of shape `[N]` that the kernel adds to `shift`.
+        mode (str): "exact" or "fast". The section "Exactness" describes both.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `x`. The bits of a row depend only on the row and its operands.
+        Contiguous Tensor with the shape and dtype of `x`. Every bit of a row's result depends only on this
+        row and its operands.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
@@ -136,14 +142,16 @@ def ada_norm(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: "exact" rounds where the modules of diffusers do. If all operands have the dtype of `x`, it rounds
-            after the norm, after `1 + scale`, after the product and after the sum. An RMSNorm also rounds before its
-            weight, as diffusers' `RMSNorm` does. If an operand is float32, as in Wan, "exact" computes in float32 and
-            rounds once. "fast" always rounds once. In both modes, `scale + scale_table` is rounded first if both have
-            the dtype of `x`; the same holds for `shift`.
-        Gradients: Computed in float32, also for the tables. They ignore the intermediate roundings of the forward pass.
-            Sums are deterministic. If rows of `x` share scale and shift (`[B, 1, N]`, `[N]`), one pass over the rows
-            computes all gradients. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: "exact" rounds where the modules of diffusers round. If all operands have the dtype of `x`,
+            it rounds after the norm, after `1 + scale`, after the product and after the sum. An RMSNorm is
+            also rounded before the multiplication by its weight, as in diffusers' `RMSNorm`. If an operand is
+            float32 and `x` is not, as in Wan, "exact" computes in float32 and rounds once. "fast" always
+            rounds once. In both modes, the sum `scale + scale_table` is rounded if both have the dtype of
+            `x`. The same holds for `shift + shift_table`.
+        Gradients: All operands have gradients, also the tables. The gradients are computed in float32, and
+            ignore the intermediate roundings of the forward pass. Sums over rows are deterministic. If rows
+            of `x` share scale and shift (shape `[B, 1, N]` or `[N]`), one pass over the rows computes all
+            gradients. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         adaLN of Peebles and Xie, "Scalable Diffusion Models with Transformers" (arXiv:2212.09748).

@@ -1,4 +1,4 @@
-"""Two modulations of one norm: `torch.ops.oxiwarp.ada_norm_pair` and its public function."""
+"""One norm with two modulations: `torch.ops.oxiwarp.ada_norm_pair` and its public function."""
 
 from typing import Any
 
@@ -55,9 +55,10 @@ op = define(
 
 
 class _AdaNormPair(Function):
-    """Autograd function that saves its operands.
+    """Autograd function that saves the operands.
 
-    The backward kernel of the second modulation adds the gradient of x from the first modulation to its result.
+    The gradient of x is the sum of the gradients through both results. The backward calls a kernel for the
+    first result, and then a kernel for the second result. The second kernel adds the result of the first.
     """
 
     @staticmethod
@@ -114,19 +115,20 @@ def ada_norm_pair(
     eps: float = 1e-6,
     mode: str = "exact",
 ) -> tuple[Tensor, Tensor]:
-    """Compute two modulations of one norm: `norm(x) * (1 + scale) + shift` and `norm(x) * (1 + scale2) + shift2`.
+    """Modulate one norm twice: `norm(x) * (1 + scale) + shift` and `norm(x) * (1 + scale2) + shift2`.
 
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the CPU or a
             CUDA device.
-        scale (Tensor): scale of the first result, with the shapes and dtypes that `ada_norm` supports.
-        shift (Tensor | None): shift of the first result. The same shapes and dtypes as for `scale` are possible.
-        scale2 (Tensor): scale of the second result, as `scale`.
-        shift2 (Tensor | None): shift of the second result, as `scale`.
+        scale (Tensor): scale of the first result, with a shape and dtype that `ada_norm` supports.
+        shift (Tensor | None): shift of the first result, with a shape and dtype that `scale` may have.
+        scale2 (Tensor): scale of the second result, with a shape and dtype that `scale` may have.
+        shift2 (Tensor | None): shift of the second result, with a shape and dtype that `scale` may have.
         norm (str): "layer_norm" or "rms_norm". RMSNorm is `x * rsqrt(mean(x**2) + eps)`.
-        weight (Tensor | None): weight of the norm, contiguous `[N]` in the dtype of `x` or in float32.
-        bias (Tensor | None): bias of the norm, contiguous `[N]` in the dtype of `x` or in float32.
-        eps (float): added to the variance or to the mean of squares; finite, 0 or more.
+        weight (Tensor | None): weight of the norm, contiguous, shape `[N]`, in the dtype of `x` or in
+            float32.
+        bias (Tensor | None): bias of the norm, contiguous, shape `[N]`, in the dtype of `x` or in float32.
+        eps (float): added to the variance (LayerNorm) or to the mean of squares (RMSNorm); finite, 0 or more.
         mode (str): "exact" or "fast", as for `ada_norm`.
 
     Returns:
@@ -141,8 +143,9 @@ def ada_norm_pair(
         torch.OutOfMemoryError: The results do not fit in GPU memory.
 
     Note:
-        Exactness: As for `ada_norm`.
-        Gradients: As for `ada_norm`. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: Each result has the exactness of `ada_norm`.
+        Gradients: The gradients are computed as for `ada_norm`. A second derivative and forward-mode AD raise
+            RuntimeError.
 
     Source:
         `SD35AdaLayerNormZeroX` of diffusers, which modulates one norm for two attentions; arXiv:2212.09748.

@@ -1,4 +1,4 @@
-"""Residual addition and RMSNorm in one pass: `torch.ops.oxiwarp.add_rms_norm` and its public function."""
+"""Residual addition and RMSNorm in one kernel: `torch.ops.oxiwarp.add_rms_norm` and its public function."""
 
 from typing import Any
 
@@ -42,9 +42,10 @@ op = define(
 
 
 class _AddRmsNorm(Function):
-    """Autograd function that saves the sum and the weight.
+    """Autograd function that saves the sum `x + residual` and the weight.
 
-    The backward kernel adds the incoming gradient of the sum to the gradient that comes from the norm.
+    The outputs `y` and `sum` each have an incoming gradient. The backward kernel computes the gradient that
+    flows through the norm, and adds the incoming gradient of `sum`.
     """
 
     @staticmethod
@@ -85,13 +86,14 @@ def add_rms_norm(
     """Add a residual and normalize the sum: `sum = x + residual`, `y = rms_norm(sum, weight, eps)`.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, with the strides that `rms_norm`
-            supports, on the CPU or a CUDA device.
-        residual (Tensor): shape, dtype and device of `x`. Two leading dimensions merge (see `rms_norm`)
-            only if they merge in both `x` and `residual`.
-        weight (Tensor | None): contiguous `[N]` in the dtype of `x` or in float32.
+        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA
+            device. Its strides must be supported by `rms_norm`.
+        residual (Tensor): shape, dtype and device of `x`. As for `rms_norm`, `view` must be able to merge all
+            dimensions before the last into at most two. The same dimensions must be mergeable in `x` and
+            `residual`.
+        weight (Tensor | None): contiguous, shape `[N]`, in the dtype of `x` or in float32.
         eps (float): added to the mean of squares; finite, 0 or more.
-        weight_offset (float): added to `weight` in float32, as in `rms_norm`.
+        weight_offset (float): number that is added to `weight` in float32, as in `rms_norm`.
         rounding (str): "once" or "before_weight", as in `rms_norm`.
 
     Returns:
@@ -106,13 +108,15 @@ def add_rms_norm(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: `sum` has the bits of torch's `x + residual`. The norm reads this rounded sum, with the exactness of
-            `rms_norm`.
-        Gradients: As for `rms_norm`. The incoming gradient of `sum` is added before the gradient of `x` is rounded. A
-            second derivative and forward-mode AD raise RuntimeError.
+        Exactness: `sum` is bitwise equal to torch's `x + residual`. The norm reads this rounded sum and has
+            the exactness of `rms_norm`.
+        Gradients: The gradients are computed as for `rms_norm`. The backward kernel adds the incoming
+            gradient of `sum` before it rounds the gradient of `x`. A second derivative and forward-mode AD
+            raise RuntimeError.
 
     Source:
-        The residual chain `h = h + f(h); y = norm(h)` of LLaMA-like decoders; the norm is that of arXiv:1910.07467.
+        The operations `h = h + f(h); y = norm(h)` of decoders such as LLaMA. The norm is defined in
+        arXiv:1910.07467.
 
     Example:
         >>> oxiwarp.add_rms_norm(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.ones(1, 4))

@@ -19,16 +19,23 @@ NUMBER = (float, int, type(None))
 MOST_KEYS = 2**31 - 1  # maximum of a window limit; no tensor has more keys
 LAYOUTS = {"bshd": False, "bhsd": True}
 MOST_HEADS = 256
-"""More heads than known models have. A tensor with more heads, and with fewer tokens, may have the other layout."""
+"""Limit for a warning.
+
+Known models have fewer heads. If a tensor has more heads and few tokens, the caller may have passed the wrong
+`layout`.
+"""
 
 
 def _check(
     op: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, starts: Sequence[Tensor | None], heads_first: bool
 ) -> None:
-    """Raise RuntimeError for tensors that the kernels do not support. Read only shapes, dtypes and devices.
+    """Raise RuntimeError for tensors that the kernels do not support.
 
-    `starts` is a pair: the offsets of the packed sequences in the queries, and their offsets in the keys. Both are None
-    if sequences are not packed.
+    The check reads only shapes, dtypes and devices.
+
+
+    `starts` is a pair of offset tensors. The first tensor says where each packed sequence starts in the
+    queries, and the second where it starts in the keys. Both are None if sequences are not packed.
     """
     if q.dtype not in (torch.float16, torch.bfloat16):
         got = dtype_name(q.dtype)
@@ -68,7 +75,10 @@ def _check(
 
 
 def _layout_hint(q: Tensor, k: Tensor, heads_first: bool) -> str:
-    """Return a hint for error messages if the shapes of `q` and `k` are valid in the other layout, otherwise ""."""
+    """Return a hint for error messages, or "".
+
+    The hint says that the shapes of `q` and `k` would be valid with the other value of `layout`.
+    """
     heads_at = -2 if heads_first else -3
     heads, kv_heads = q.shape[heads_at], k.shape[heads_at]
     if q.dim() < 4 or q.shape[0] != k.shape[0] or q.shape[-1] != k.shape[-1] or not kv_heads or heads % kv_heads:
@@ -77,7 +87,7 @@ def _layout_hint(q: Tensor, k: Tensor, heads_first: bool) -> str:
 
 
 def _warn_of_layout(k: Tensor, layout: str) -> None:
-    """Warn if `k` has more heads than `MOST_HEADS`, and fewer tokens."""
+    """Warn if `layout` may be wrong: `k` has more than `MOST_HEADS` heads and at most `MOST_HEADS` tokens."""
     heads, tokens = (k.shape[-3], k.shape[-2]) if LAYOUTS[layout] else (k.shape[-2], k.shape[-3])
     if heads > MOST_HEADS >= tokens:
         other = "bshd" if LAYOUTS[layout] else "bhsd"
@@ -89,7 +99,10 @@ def _warn_of_layout(k: Tensor, layout: str) -> None:
 
 
 def _empty_heads(x: Tensor, heads_first: bool) -> Tensor:
-    """Return an output with the shape of `x`. In both layouts, the heads of a token are adjacent in memory."""
+    """Return an uninitialized output with the shape of `x`.
+
+    In both layouts, the heads of one token are adjacent in memory.
+    """
     if not heads_first:
         return x.new_empty(x.shape)
     return x.new_empty([*x.shape[:-3], x.shape[-2], x.shape[-3], x.shape[-1]]).transpose(-3, -2)
@@ -138,7 +151,11 @@ op_backward = define(
 
 
 class _Attention(Function):
-    """Autograd function that saves the inputs, the result and `lse`. The backward recomputes the probabilities."""
+    """Autograd function that saves the inputs, the result and `lse`.
+
+    `lse` is the logarithm of the softmax denominator of each query. The backward recomputes the attention
+    probabilities from the inputs and `lse`.
+    """
 
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor, *params: Any) -> tuple[Tensor, Tensor]:
@@ -164,7 +181,11 @@ class _Attention(Function):
 
 
 def _refuse_options(causal: Any, **numbers: Any) -> None:
-    """Raise TypeError for options of a wrong type. torch would convert such an option, or quote the whole schema."""
+    """Raise TypeError for options of a wrong type.
+
+    Without this check, torch would convert such an option, or raise an error whose message contains the whole
+    schema.
+    """
     if not isinstance(causal, (bool, torch.SymBool)):
         kind = type(causal)  # numpy.bool needs its module's name in the message
         name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
@@ -175,7 +196,10 @@ def _refuse_options(causal: Any, **numbers: Any) -> None:
 
 
 def _limits(window: Any) -> list[int]:
-    """Return how many keys before and how many keys after its position a query attends to. -1 means no limit."""
+    """Return the two limits of a sliding window: the numbers of keys before and after a query's position.
+
+    -1 means no limit.
+    """
     limits, pair = [], window if isinstance(window, (tuple, list)) else (window, window)
     for limit in pair:
         if limit is None:
@@ -188,7 +212,7 @@ def _limits(window: Any) -> list[int]:
 
 
 def _starts(cu_seqlens: Any) -> Sequence[Tensor]:
-    """Return the offsets of packed sequences for queries and for keys."""
+    """Convert the argument `cu_seqlens` to a pair of offset tensors: for the queries and for the keys."""
     starts = cu_seqlens if isinstance(cu_seqlens, (tuple, list)) else (cu_seqlens, cu_seqlens)
     for each in starts:
         if not isinstance(each, OPTIONAL):
@@ -213,46 +237,54 @@ def attention(
     cu_seqlens: Tensor | tuple[Tensor, Tensor] | list[Tensor] | None = None,
     out: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Compute attention of `[B, S, H, D]` tensors (torch has `[B, H, S, D]`): `softmax(scale * q @ k.T + mask) @ v`.
+    """Compute attention: `softmax(scale * q @ k.T + mask) @ v`.
 
-    The kernels compute on tensor cores.
+    The kernels use tensor cores. The default layout of the tensors is `[B, S, H, D]`, unlike torch's
+    `[B, H, S, D]`.
 
     Args:
-        q (Tensor): float16 or bfloat16, shape `[B, Sq, H, D]` with D from 1 to 256, on the CPU or a CUDA device of
-            compute capability 8.0 or newer. D is contiguous; all other strides are free. The kernels read 16 bytes at a
-            time if D is a multiple of 8 and every head starts at a multiple of 16 bytes. Otherwise they read single
-            elements, which is slow.
-        k (Tensor): shape `[B, Sk, Hkv, D]`, dtype and device of `q`. H is a multiple of Hkv (grouped-query attention):
-            `H / Hkv` consecutive heads of `q` use one head of `k`.
+        q (Tensor): float16 or bfloat16, shape `[B, Sq, H, D]` with D from 1 to 256, on the CPU or a CUDA
+            device of compute capability 8.0 or newer. The last stride is 1; the other strides are arbitrary.
+            If D is a multiple of 8 and every head starts at a multiple of 16 bytes, the kernels use 16-byte
+            loads. Otherwise they load single elements, which is slow.
+        k (Tensor): shape `[B, Sk, Hkv, D]`, dtype and device of `q`. In grouped-query attention, H is a
+            multiple of Hkv, and `H / Hkv` consecutive heads of `q` use one head of `k`.
         v (Tensor): shape, dtype and device of `k`.
-        causal (bool): a query attends to no key after its position. The last query has the position of the last key.
-            So with a KV cache (Sk > Sq), the first query attends to Sk - Sq + 1 keys. For 2 queries and 4 keys (1: the
-            query attends to the key):
+        causal (bool): if True, a query attends to no key after its position. The last query has the position
+            of the last key. With a KV cache (Sk > Sq), the first query therefore attends to Sk - Sq + 1 keys.
+            The matrices show 2 queries (rows) and 4 keys (columns). A 1 means that the query attends to the
+            key.
 
                 oxiwarp   1 1 1 0    torch's is_causal   1 0 0 0
                           1 1 1 1                        1 1 0 0
 
         scale (float | None): factor of the scores. Default: `1 / sqrt(D)`.
-        mask (Tensor | None): bool (True: the query attends to the key), or an additive mask in float32 or the dtype of
-            `q`. It broadcasts to `[B, H, Sq, Sk]`, whatever `layout` is, and is not copied. A padding mask is
-            `[B, 1, 1, Sk]`.
-        window (int | tuple | None): sliding window. A pair has the numbers of keys before and after its position to
-            which a query attends. A single number is the limit in both directions. None means no limit. The last query
-            has the position of the last key, as with `causal`.
-        softcap (float | None): replaces each score by `softcap * tanh(score / softcap)`, before the mask; at most 1000.
-        return_lse (bool): also return the natural logarithm of the sum of exponentials of each query.
-        layout (str): "bshd", or "bhsd": `q` is `[B, H, Sq, D]`, `k` and `v` are `[B, Hkv, Sk, D]`. A warning says
-            if the shape of `k` looks like the other layout (more than 256 heads, and at most 256 tokens).
-        cu_seqlens (Tensor | pair of Tensors | None): int32, shape `[sequences + 1]`: the offsets at which packed
-            sequences start, and the end of the last one. The pair is for queries and keys. The tensors then have no
-            dimension B, and `mask` must be None. Tokens after the last sequence attend to nothing. The offsets start
-            with 0 and ascend.
-        out (Tensor | None): tensor with the shape, dtype and device of `q` and contiguous D, to which the result is
-            written. It may be a slice of a wider buffer. It must not overlap an input.
+        mask (Tensor | None): bool (True: the query attends to the key), or an additive mask in float32 or the
+            dtype of `q`. For every `layout`, it must broadcast to `[B, H, Sq, Sk]`. The broadcast makes no
+            copy. A padding mask has shape `[B, 1, 1, Sk]`.
+        window (int | tuple | None): sliding window. With a pair `(before, after)`, a query attends to at most
+            `before` keys before its position and `after` keys after it. A single number is the limit in both
+            directions. None means no limit. The last query has the position of the last key, as with
+            `causal`.
+        softcap (float | None): limit of the scores, at most 1000. Each score is replaced by
+            `softcap * tanh(score / softcap)` before the mask is added.
+        return_lse (bool): also return `lse`: for each query, the natural logarithm of the sum of the
+            exponentials of its scores.
+        layout (str): "bshd" or "bhsd". With "bhsd", `q` has shape `[B, H, Sq, D]`, and `k` and `v` have shape
+            `[B, Hkv, Sk, D]`. The function warns if `k` has more than 256 heads and at most 256 tokens,
+            because `layout` is then probably wrong.
+        cu_seqlens (Tensor | pair of Tensors | None): offsets of packed sequences, int32, shape
+            `[sequences + 1]`. The entries are the start of each sequence, and the end of the last sequence.
+            They start with 0 and ascend. A pair has separate offsets for queries and for keys. With offsets,
+            `q`, `k` and `v` have no dimension B, and `mask` must be None. Tokens after the last sequence
+            attend to nothing.
+        out (Tensor | None): tensor to which the result is written. It has the shape, dtype and device of `q`,
+            and its last stride is 1. It may be a slice of a wider buffer. It must not overlap an input.
 
     Returns:
-        Tensor with the shape and dtype of `q`, or `out`. In memory, its order is `[B, Sq, H, D]` for each `layout`.
-        With `return_lse`, the pair `(out, lse)`; `lse` is float32 of shape `[B, H, Sq]` (packed: `[H, Sq]`) and has no
+        `out` if it is given. Otherwise, a Tensor with the shape and dtype of `q`. In memory, the order of its
+        dimensions is `[B, Sq, H, D]` for each `layout`. With `return_lse`, the function returns the pair
+        `(out, lse)`. `lse` is float32 of shape `[B, H, Sq]` (`[H, Sq]` for packed sequences) and has no
         gradient.
 
     Raises:
@@ -260,31 +292,35 @@ def attention(
             the expected value. Also raised if the GPU is older than sm_80 or the CUDA driver is missing. Also raised if
             `mask` requires grad, or if `out` is given and an input requires grad. On the CPU, also raised for
             `cu_seqlens` that do not start with 0 or do not ascend.
-        ValueError: `layout` or `window` has an unsupported value, `cu_seqlens` is not one tensor or a pair, or `out` is
-            given with `return_lse`.
+        ValueError: `layout` or `window` has an unsupported value, or `cu_seqlens` is neither a tensor nor a
+            pair. Also raised if both `out` and `return_lse` are given.
         TypeError: A tensor, a number or `causal` has the wrong type.
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: Matrix multiplications have operands in the dtype of `q` and accumulate in float32. Scores and
-            softmax are float32. Probabilities are rounded to the dtype of `q` before the product with `v`, and the
-            result is rounded once. A query's result does not depend on the values of other queries or on the batch. The
-            number of queries selects the kernel, and the kernel determines the last bits. Hopper GPUs have separate
-            kernels for 64 queries or more. If one key head has at most 32 queries (over all its query heads) and 1024
-            keys or more, the keys are split among thread blocks.
+        Exactness: Matrix multiplications have operands in the dtype of `q` and accumulate in float32. Scores
+            and softmax are float32. Probabilities are rounded to the dtype of `q` before the product with
+            `v`, and the result is rounded once. A query's result does not depend on the values of other
+            queries or on the batch. The number of queries selects the kernel, and the last bits of the result
+            depend on the kernel. On Hopper GPUs, calls with 64 queries or more use separate kernels. The
+            split-KV kernel distributes the keys over thread blocks. It runs if one key head has at most 32
+            queries (over all its query heads) and 1024 keys or more.
         Gradients: `q`, `k` and `v` have gradients. `mask` has no gradient. The gradients are deterministic. A second
             derivative and forward-mode AD raise RuntimeError.
-        Special values: A query that attends to no key, or whose scores are all -inf, gets zeros, and -inf in `lse`. If
-            an additive mask with finite values (such as the minimum of float32) hides all keys, the query gets the mean
-            of the values. Its `lse` is then the mask value, at least -2.3e38, and no gradient flows if `lse` is below
-            -8e6. Rows of `k` that a mask hides must be finite, because NaN in them gives NaN. Rows of `v` that a mask,
-            `causal` or `window` hides must be finite too. Their NaN can reach queries of the same tile, as in torch.
-            Rows of `k` that `causal`, `window` or another sequence of `cu_seqlens` excludes are not read.
-        Unchecked offsets: A GPU call does not read `cu_seqlens` on the host. Rows before the first offset are not
-            written. If the offsets do not ascend, the results are unspecified.
+        Special values: If a query attends to no key, or if its scores are all -inf, its result is 0 and its
+            `lse` is -inf. An additive mask with finite values (such as the minimum of float32) can hide all
+            keys of a query. The result of this query is then the mean of the rows of `v`. Its `lse` is the
+            mask value, at least -2.3e38. No gradient flows through a query whose `lse` is below -8e6. Rows of
+            `k` that a mask hides must be finite, because NaN in these rows gives NaN results. Rows of `v`
+            that a mask, `causal` or `window` hides must be finite too. NaN in these rows can reach the
+            results of queries in the same tile, as in torch. The values in rows of `k` that `causal`,
+            `window` or `cu_seqlens` excludes do not affect the result.
+        Unchecked offsets: On a GPU, the host does not read the values of `cu_seqlens`, so it does not check
+            them. Rows of the result before the first offset are not written. If the offsets do not ascend,
+            the results are unspecified.
 
     Source:
-        FlashAttention-2 (arXiv:2307.08691); `window` and `softcap` are those of flash-attn.
+        FlashAttention-2 (arXiv:2307.08691). `window` and `softcap` are defined as in the package flash-attn.
 
     Example:
         >>> q = k = torch.zeros(1, 2, 1, 8, dtype=torch.bfloat16)

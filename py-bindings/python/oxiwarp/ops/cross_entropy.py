@@ -15,9 +15,10 @@ INDICES = (torch.int64, torch.int32)
 
 
 def _check(op: str, logits: Tensor, target: Tensor, label_smoothing: float, z_loss: float, **rows: Tensor) -> None:
-    """Raise RuntimeError for arguments that the kernels do not support. Read only shapes, dtypes, devices and numbers.
+    """Raise RuntimeError for arguments that the kernels do not support. The check does not read the values of
+    tensors.
 
-    `rows` are further inputs, by name: float32 tensors with one number per row of the logits.
+    `rows` maps names to further inputs: float32 tensors with one number per row of the logits.
     """
     if logits.dtype not in FLOATS:
         raise RuntimeError(f"{op}: logits is {dtype_name(logits.dtype)}, expected f32, f16 or bf16")
@@ -77,7 +78,7 @@ op_backward = define(
 
 
 class _CrossEntropy(Function):
-    """Autograd function that saves the logits, the target and `lse`.
+    """Autograd function that saves the logits, the target and `lse`, the log-sum-exp of each row.
 
     The backward reads the logits again and allocates their gradient.
     """
@@ -104,10 +105,11 @@ class _CrossEntropy(Function):
 
 
 def counted(target: Tensor, ignore_index: int) -> Tensor | int:
-    """Return the number of rows that are not ignored.
+    """Return the number of rows whose target is not `ignore_index`.
 
-    If the dtype of `target` cannot represent `ignore_index`, no row is ignored. In this case, torch's
-    `target != ignore_index` would wrap `ignore_index` to another number, which may be a class.
+    If the dtype of `target` cannot represent `ignore_index`, this is the number of all rows. In torch, the
+    comparison `target != ignore_index` would wrap `ignore_index` around to another number, which may be a
+    valid class.
     """
     limits = torch.iinfo(target.dtype)
     return (target != ignore_index).sum() if limits.min <= ignore_index <= limits.max else target.numel()
@@ -123,24 +125,29 @@ def cross_entropy(
     z_loss: float = 0.0,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Compute the cross-entropy of logits over the last dimension: `lse - logits[target]`,
+    """Compute the cross-entropy of logits over the last dimension: `lse - logits[target]` with
     `lse = ln(sum(exp(logits)))`.
 
     Args:
-        logits (Tensor): float32, float16 or bfloat16, shape `[..., V]` with V at least 1 (tested to 262,144), on the
-            CPU or a CUDA device. Unlike in torch, the classes are always in the last dimension. The last stride is 1.
-            It must be possible to merge the leading dimensions into at most two by `view`, as in a slice or chunk of a
-            contiguous tensor. An example is `logits[:, :-1]`.
+        logits (Tensor): float32, float16 or bfloat16, shape `[..., V]` with V at least 1 (tested up to
+            262,144), on the CPU or a CUDA device. Unlike in torch, the classes are always in the last
+            dimension. The last stride is 1. `view` must be able to merge all dimensions before the last into
+            at most two. Slices and chunks of a contiguous tensor fulfil this condition, for example
+            `logits[:, :-1]`.
         target (Tensor): class of each row, int64 or int32, shape `[...]`.
         ignore_index (int): rows with this target do not contribute to the loss.
-        reduction (str): "mean" over the rows that are not ignored, "sum", or "none" for one loss per row.
-        label_smoothing (float): fraction of the target probability that is spread evenly over all classes, 0 to 1.
-        z_loss (float): adds `z_loss * lse**2` to the loss of each row; finite, 0 or more (PaLM, arXiv:2204.02311).
-        return_lse (bool): also return `lse`.
+        reduction (str): "mean" returns the mean over the rows that are not ignored. "sum" returns the sum.
+            "none" returns one loss per row.
+        label_smoothing (float): fraction of the target probability that is distributed evenly over all
+            classes. It is between 0 and 1.
+        z_loss (float): factor of the term `z_loss * lse**2`, which is added to the loss of each row (PaLM,
+            arXiv:2204.02311). It is finite, and 0 or more.
+        return_lse (bool): if True, also return `lse`.
 
     Returns:
-        The loss in the dtype of `logits`: a scalar, or shape `[...]` with `reduction="none"`. With `return_lse`, the
-        pair `(loss, lse)`; `lse` is float32 of shape `[...]` and has no gradient.
+        The loss in the dtype of `logits`. It is a scalar, or has shape `[...]` with `reduction="none"`. With
+        `return_lse`, the function returns the pair `(loss, lse)`. `lse` is float32 of shape `[...]` and has
+        no gradient.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
@@ -154,9 +161,10 @@ def cross_entropy(
         Exactness: Each row is read once and computed in float32. The result is rounded once. The loss of a row does not
             depend on the other rows.
         Gradients: Only `logits` has a gradient. A second derivative and forward-mode AD raise RuntimeError.
-        Special values: A row with NaN or +inf gives NaN for the loss and for `lse`; torch.logsumexp gives +inf for
-            +inf. "mean" over no rows is NaN. On a GPU, the host does not read the targets. A target that is neither a
-            class nor `ignore_index` gives a NaN loss and a NaN gradient. In torch, it fails a device-side assertion.
+        Special values: If a row contains NaN or +inf, its loss and its `lse` are NaN. For a row with +inf,
+            torch.logsumexp returns +inf instead. If all rows are ignored, "mean" returns NaN. On a GPU, the
+            host does not read the targets. A target that is neither a class nor `ignore_index` gives a NaN
+            loss and a NaN gradient. In torch, such a target triggers a device-side assertion.
 
     Source:
         `torch.nn.functional.cross_entropy`; label smoothing, arXiv:1512.00567; online maximum and sum,

@@ -22,7 +22,10 @@ ROLES = {"gate": Role.ROWS, "up": Role.ROWS}
 def _check(
     name: str, x: Tensor, second: Tensor | None, bias: Tensor | None, gate_first: bool, kind: int, threshold: float
 ) -> int:
-    """Return the number of columns of a half. Raise RuntimeError for inputs that the kernels do not support."""
+    """Check the inputs of a gated activation, and return the number of columns of each half.
+
+    Raise RuntimeError for inputs that the kernels do not support.
+    """
     if second is not None:
         check(name, x, bias, 2, **{"up" if gate_first else "gate": second})
     else:
@@ -73,7 +76,10 @@ op_backward = define(
 
 
 class GatedActivation(Function):
-    """Autograd function of the gated activation. Its backward writes the gradients of both halves to one tensor."""
+    """Autograd function of the gated activation.
+
+    The backward kernel writes the gradients of both halves to one tensor.
+    """
 
     @staticmethod
     def forward(
@@ -151,19 +157,20 @@ def geglu(
     mode: str = "exact",
     out: Tensor | None = None,
 ) -> Tensor:
-    """Compute GEGLU over two halves of the last dimension: `first * gelu(second)`.
+    """Compute GEGLU of the two halves of the last dimension: `first * gelu(second)`.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. Shape `[..., 2 * H]` if `x` has both
-            halves, or `[..., H]` if `gate` is given. The last stride is 1. It must be possible to merge the leading
-            dimensions into at most two by `view`, as in a slice or chunk of a contiguous tensor. Two dimensions count
-            as merged only if they merge in `x`, `gate` and `out`.
-        gate (Tensor | None): the second half, with the shape and dtype of `x`.
+        x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. Shape `[..., 2 * H]` if `x` has
+            both halves, or `[..., H]` if `gate` is given. The last stride is 1. `view` must be able to merge
+            all dimensions before the last into at most two. Slices and chunks of a contiguous tensor fulfil
+            this condition. The same dimensions must be mergeable in `x`, `gate` and `out`.
+        gate (Tensor | None): tensor to use as the second half, with the shape and dtype of `x`. The first
+            half is then `x`.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
             `bias[H:]` to `second`, before the activation.
         approximate (str): "none" or "tanh", as for `torch.nn.functional.gelu`.
-        mode (str): "exact" rounds where torch's eager operators do: after the addition of the bias, the activation and
-            the product. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each operator, as eager torch does: after adding the bias, after the
+            activation, and after the product. "fast" rounds once, at the end.
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written. It may
             be a slice of a wider buffer. It must not overlap an input.
 
@@ -179,14 +186,16 @@ def geglu(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of eager torch. "fast" has the error bounds that `gelu`
-            states.
-        Gradients: Computed in float32 from the inputs and rounded once. The gradients of `x` and `gate` are the two
-            halves of one tensor. torch sums this tensor over the rows, which gives the gradient of `bias`. A second
-            derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
+            states the error bounds of "fast".
+        Gradients: The gradients are computed in float32 from the inputs and rounded once. If `gate` is given,
+            the gradients of `x` and `gate` are the two halves of one tensor. For `bias`, torch sums the
+            rounded gradients of both halves over the rows. A second derivative and forward-mode AD raise
+            RuntimeError.
 
     Source:
-        diffusers' `GEGLU` after its linear layer; Shazeer, "GLU Variants Improve Transformer" (arXiv:2002.05202).
+        The operation after the linear layer in diffusers' `GEGLU`; Shazeer, "GLU Variants Improve
+        Transformer" (arXiv:2002.05202).
 
     Example:
         >>> oxiwarp.geglu(torch.tensor([[1.0, 2.0, -1.0, 2.0]]))
@@ -201,15 +210,16 @@ def geglu(
 def swiglu(
     x: Tensor, gate: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
 ) -> Tensor:
-    """Compute SwiGLU over two halves of the last dimension: `first * silu(second)`.
+    """Compute SwiGLU of the two halves of the last dimension: `first * silu(second)`.
 
     Args:
         x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
             has both halves, or `[..., H]` if `gate` is given.
-        gate (Tensor | None): the second half, with the shape and dtype of `x`.
+        gate (Tensor | None): tensor to use as the second half, with the shape and dtype of `x`. The first
+            half is then `x`.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
             `bias[H:]` to `second`, before the activation.
-        mode (str): "exact" rounds where torch's eager operators do. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -223,13 +233,14 @@ def swiglu(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of eager torch. "fast" has the error bounds that `gelu`
-            states.
-        Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
-            `geglu`. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
+            states the error bounds of "fast".
+        Gradients: The gradients are computed in float32 from the inputs and rounded once. For `bias`, torch
+            sums the rounded gradients of both halves over the rows. A second derivative and forward-mode AD
+            raise RuntimeError.
 
     Source:
-        diffusers' `SwiGLU` after its linear layer; arXiv:2002.05202.
+        The operation after the linear layer in diffusers' `SwiGLU`; arXiv:2002.05202.
 
     Example:
         >>> oxiwarp.swiglu(torch.tensor([[1.0, 2.0, -1.0, 2.0]]))
@@ -241,15 +252,17 @@ def swiglu(
 def mul_and_silu(
     x: Tensor, gate: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
 ) -> Tensor:
-    """Compute `first * silu(second)` over two halves of the last dimension. `swiglu` computes the same formula.
+    """Compute `first * silu(second)`: the operands are the two halves of the last dimension. `swiglu` has the
+    same formula.
 
     Args:
         x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
             has both halves, or `[..., H]` if `gate` is given.
-        gate (Tensor | None): the second half, with the shape and dtype of `x`.
+        gate (Tensor | None): tensor to use as the second half, with the shape and dtype of `x`. The first
+            half is then `x`.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
             `bias[H:]` to `second`, before the activation.
-        mode (str): "exact" rounds where torch's eager operators do. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -263,10 +276,11 @@ def mul_and_silu(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of eager torch. "fast" has the error bounds that `gelu`
-            states.
-        Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
-            `geglu`. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
+            states the error bounds of "fast".
+        Gradients: The gradients are computed in float32 from the inputs and rounded once. For `bias`, torch
+            sums the rounded gradients of both halves over the rows. A second derivative and forward-mode AD
+            raise RuntimeError.
 
     Source:
         `MulAndSilu` of vLLM and of kernels-community.
@@ -281,15 +295,16 @@ def mul_and_silu(
 def silu_and_mul(
     x: Tensor, up: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
 ) -> Tensor:
-    """Compute `silu(first) * second` over two halves of the last dimension.
+    """Compute `silu(first) * second`: the operands are the two halves of the last dimension.
 
     Args:
         x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
             has both halves, or `[..., H]` if `up` is given.
-        up (Tensor | None): the second half, with the shape and dtype of `x`.
+        up (Tensor | None): tensor to use as the second half, with the shape and dtype of `x`. The first half
+            is then `x`.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
             `bias[H:]` to `second`, before the activation.
-        mode (str): "exact" rounds where torch's eager operators do. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -303,13 +318,14 @@ def silu_and_mul(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of eager torch. "fast" has the error bounds that `gelu`
-            states.
-        Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
-            `geglu`. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
+            states the error bounds of "fast".
+        Gradients: The gradients are computed in float32 from the inputs and rounded once. For `bias`, torch
+            sums the rounded gradients of both halves over the rows. A second derivative and forward-mode AD
+            raise RuntimeError.
 
     Source:
-        the MLP of LLaMA between its linear layers; `SiluAndMul` of vLLM; arXiv:2002.05202.
+        The operation between the linear layers of LLaMA's MLP; `SiluAndMul` of vLLM; arXiv:2002.05202.
 
     Example:
         >>> oxiwarp.silu_and_mul(torch.tensor([[1.0, 2.0, -1.0, 2.0]]))
@@ -321,15 +337,16 @@ def silu_and_mul(
 def gelu_and_mul(
     x: Tensor, up: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
 ) -> Tensor:
-    """Compute `gelu(first) * second` over two halves of the last dimension.
+    """Compute `gelu(first) * second`: the operands are the two halves of the last dimension.
 
     Args:
         x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
             has both halves, or `[..., H]` if `up` is given.
-        up (Tensor | None): the second half, with the shape and dtype of `x`.
+        up (Tensor | None): tensor to use as the second half, with the shape and dtype of `x`. The first half
+            is then `x`.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
             `bias[H:]` to `second`, before the activation.
-        mode (str): "exact" rounds where torch's eager operators do. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -343,10 +360,11 @@ def gelu_and_mul(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of eager torch. "fast" has the error bounds that `gelu`
-            states.
-        Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
-            `geglu`. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
+            states the error bounds of "fast".
+        Gradients: The gradients are computed in float32 from the inputs and rounded once. For `bias`, torch
+            sums the rounded gradients of both halves over the rows. A second derivative and forward-mode AD
+            raise RuntimeError.
 
     Source:
         `GeluAndMul` of vLLM and of kernels-community; arXiv:2002.05202.
@@ -361,15 +379,17 @@ def gelu_and_mul(
 def gelu_tanh_and_mul(
     x: Tensor, up: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
 ) -> Tensor:
-    """Compute `gelu(first, approximate="tanh") * second` over two halves of the last dimension.
+    """Compute `gelu(first, approximate="tanh") * second`: the operands are the two halves of the last
+    dimension.
 
     Args:
         x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
             has both halves, or `[..., H]` if `up` is given.
-        up (Tensor | None): the second half, with the shape and dtype of `x`.
+        up (Tensor | None): tensor to use as the second half, with the shape and dtype of `x`. The first half
+            is then `x`.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
             `bias[H:]` to `second`, before the activation.
-        mode (str): "exact" rounds where torch's eager operators do. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -383,13 +403,15 @@ def gelu_tanh_and_mul(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of eager torch. "fast" has the error bounds that `gelu`
-            states.
-        Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
-            `geglu`. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
+            states the error bounds of "fast".
+        Gradients: The gradients are computed in float32 from the inputs and rounded once. For `bias`, torch
+            sums the rounded gradients of both halves over the rows. A second derivative and forward-mode AD
+            raise RuntimeError.
 
     Source:
-        the MLP of Gemma between its linear layers; `GeluTanhAndMul` of kernels-community; arXiv:2002.05202.
+        The operation between the linear layers of Gemma's MLP; `GeluTanhAndMul` of kernels-community;
+        arXiv:2002.05202.
 
     Example:
         >>> oxiwarp.gelu_tanh_and_mul(torch.tensor([[1.0, 2.0, -1.0, 2.0]]))
@@ -409,16 +431,19 @@ def fatrelu_and_mul(
 ) -> Tensor:
     """Compute `torch.nn.functional.threshold(first, threshold, 0) * second`.
 
-    `first` and `second` are the two halves of the last dimension of `x`, or `x` and `up`.
+    If `up` is given, `first` is `x` and `second` is `up`. Otherwise, they are the two halves of the last
+    dimension of `x`.
 
     Args:
         x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
             has both halves, or `[..., H]` if `up` is given.
-        up (Tensor | None): the second half, with the shape and dtype of `x`.
+        up (Tensor | None): tensor to use as the second half, with the shape and dtype of `x`. The first half
+            is then `x`.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
             `bias[H:]` to `second`, before the activation.
-        threshold (float): `first` is replaced by 0 if it is not greater than this number. 0 gives ReGLU.
-        mode (str): "exact" rounds where torch's eager operators do. "fast" rounds once, at the end.
+        threshold (float): an element of `first` is replaced by 0 if it is not greater than `threshold`. With
+            a threshold of 0, the function computes ReGLU.
+        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -432,11 +457,13 @@ def fatrelu_and_mul(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of eager torch. "fast" has the error bounds that `gelu`
-            states.
-        Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
-            `geglu`. A second derivative and forward-mode AD raise RuntimeError.
-        Special values: The threshold is rounded to the dtype of `x`, as in torch's CUDA kernel. It may be infinite.
+        Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
+            states the error bounds of "fast".
+        Gradients: The gradients are computed in float32 from the inputs and rounded once. For `bias`, torch
+            sums the rounded gradients of both halves over the rows. A second derivative and forward-mode AD
+            raise RuntimeError.
+        Special values: `threshold` is rounded to the dtype of `x`, as in torch's CUDA kernel. It may be
+            infinite, but not NaN.
 
     Source:
         `FatreluAndMul` of vLLM and of kernels-community; `torch.nn.functional.threshold`.
@@ -451,15 +478,16 @@ def fatrelu_and_mul(
 def relu2_and_mul(
     x: Tensor, up: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
 ) -> Tensor:
-    """Compute `relu(first)**2 * second` over two halves of the last dimension.
+    """Compute `relu(first)**2 * second`: the operands are the two halves of the last dimension.
 
     Args:
         x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
             has both halves, or `[..., H]` if `up` is given.
-        up (Tensor | None): the second half, with the shape and dtype of `x`.
+        up (Tensor | None): tensor to use as the second half, with the shape and dtype of `x`. The first half
+            is then `x`.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
             `bias[H:]` to `second`, before the activation.
-        mode (str): "exact" rounds where torch's eager operators do. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -473,13 +501,16 @@ def relu2_and_mul(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of `torch.square(torch.relu(first)) * second`. "fast" has the
-            error bounds that `gelu` states.
-        Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
-            `geglu`. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, the result of "exact" is bitwise equal to
+            `torch.square(torch.relu(first)) * second`. The docstring of `gelu` states the error bounds of
+            "fast".
+        Gradients: The gradients are computed in float32 from the inputs and rounded once. For `bias`, torch
+            sums the rounded gradients of both halves over the rows. A second derivative and forward-mode AD
+            raise RuntimeError.
 
     Source:
-        The MLP of BitNet between its linear layers; `ReLUSquaredActivation` of transformers; arXiv:2109.08668.
+        The operation between the linear layers of BitNet's MLP; `ReLUSquaredActivation` of transformers;
+        arXiv:2109.08668.
 
     Example:
         >>> oxiwarp.relu2_and_mul(torch.tensor([[3.0, -2.0, -1.0, 2.0]]))
@@ -491,15 +522,16 @@ def relu2_and_mul(
 def sigmoid_and_mul(
     x: Tensor, up: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
 ) -> Tensor:
-    """Compute `sigmoid(first) * second` over two halves of the last dimension.
+    """Compute `sigmoid(first) * second`: the operands are the two halves of the last dimension.
 
     Args:
         x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
             has both halves, or `[..., H]` if `up` is given.
-        up (Tensor | None): the second half, with the shape and dtype of `x`.
+        up (Tensor | None): tensor to use as the second half, with the shape and dtype of `x`. The first half
+            is then `x`.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
             `bias[H:]` to `second`, before the activation.
-        mode (str): "exact" rounds where torch's eager operators do. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -513,14 +545,16 @@ def sigmoid_and_mul(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of `torch.sigmoid(first) * second`. `torch.nn.functional.glu`
-            gates with the second half, and rounds once. "fast" has the error bounds that `gelu` states.
-        Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
-            `geglu`. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, the result of "exact" is bitwise equal to `torch.sigmoid(first) * second`.
+            `torch.nn.functional.glu` differs: it applies sigmoid to the second half, and rounds once. The
+            docstring of `gelu` states the error bounds of "fast".
+        Gradients: The gradients are computed in float32 from the inputs and rounded once. For `bias`, torch
+            sums the rounded gradients of both halves over the rows. A second derivative and forward-mode AD
+            raise RuntimeError.
 
     Source:
-        The gate after the attention of Krea 2, Qwen3-Next and other models; the GLU of Dauphin et al.
-        (arXiv:1612.08083).
+        The gate that Krea 2, Qwen3-Next and other models apply to the attention output; the GLU of Dauphin et
+        al. (arXiv:1612.08083).
 
     Example:
         >>> oxiwarp.sigmoid_and_mul(torch.tensor([[1.0, 2.0, -1.0, 2.0]]))

@@ -38,7 +38,7 @@ op = define(
 def unclipped(
     dtotal: Tensor, x: Tensor, y: Tensor, gate: Tensor | None, gate_table: Tensor | None, exact: bool
 ) -> Tensor:
-    """Return the incoming gradient `dtotal`, but 0 at the elements that the forward clamped.
+    """Return the incoming gradient `dtotal` with 0 at the elements that the forward pass clamped.
 
     To find these elements, the sum is recomputed without the clamp.
     """
@@ -47,7 +47,10 @@ def unclipped(
 
 
 class _GatedResidual(Function):
-    """Autograd function that saves y and the gate. If `clip` is True, it also saves x, to find the clamped elements."""
+    """Autograd function that saves y and the gate.
+
+    If `clip` is True, it also saves x, because the backward recomputes the sum to find the clamped elements.
+    """
 
     @staticmethod
     def forward(x: Tensor, y: Tensor, gate: Tensor, gate_table: Tensor | None, exact: bool, clip: bool) -> Tensor:
@@ -83,14 +86,17 @@ def gated_residual(
         x (Tensor): residual, float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the
             CPU or a CUDA device.
         y (Tensor): output of the branch (attention or MLP), with the shape, dtype and device of `x`.
-        gate (Tensor): broadcasts to `x` and has its last dimension (`[B, 1, N]`, `[B, S, N]`, `[N]`, slices), in the
-            dtype of `x` or in float32. Its last dimension may also be 1: one number per row (`[B, S, 1]`), per head
-            (`[H, 1]` for `x` of shape `[B, S, H, N]`), or one number (`[1]`). It may be broadcast in the first or in
-            the last leading dimensions, as `scale` of `ada_norm`. It must be possible to merge the leading dimensions
-            into at most two by `view`. Two dimensions count as merged only if they merge in `x`, `y` and `gate`.
-        gate_table (Tensor | None): shape `[N]`, added to `gate` in the kernel. A gate with one column has no table.
-        clip (bool): clamp the sum to ±65504, as Flux and Qwen-Image do in float16.
-        mode (str): "exact" or "fast", see Exactness.
+        gate (Tensor): broadcasts to `x`, in the dtype of `x` or in float32. Its last dimension is N or 1.
+            Examples with N are `[B, 1, N]`, `[B, S, N]`, `[N]` and slices. With 1, the gate may have one
+            number per row (`[B, S, 1]`), or one number in total (`[1]`). For `x` of shape `[B, S, H, N]`, it
+            may have one number per head (`[H, 1]`). The gate may be broadcast in the first dimensions, or in
+            the last dimensions before N, but not in both. `view` must be able to merge all dimensions before
+            the last into at most two. The same dimensions must be mergeable in `x`, `y` and `gate`.
+        gate_table (Tensor | None): vector of shape `[N]` that the kernel adds to `gate`. It must be None if
+            the last dimension of `gate` is 1 and N is not.
+        clip (bool): if True, clamp the sum to ±65504 (the maximum of float16), as Flux and Qwen-Image do in
+            float16.
+        mode (str): "exact" or "fast". The section "Exactness" describes both.
 
     Returns:
         Contiguous Tensor with the shape and dtype of `x`.
@@ -104,11 +110,11 @@ def gated_residual(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: "exact" rounds the product and the sum, as torch's operators do in one dtype. With a float32 gate, as
-            in Wan, it rounds only the sum. "fast" rounds only the result. In both modes, `gate + gate_table` is rounded
-            first if both have the dtype of `x`.
-        Gradients: torch's operators compute them in float32 and round once, also for the table. A second derivative and
-            forward-mode AD raise RuntimeError.
+        Exactness: If `gate` has the dtype of `x`, "exact" rounds the product and the sum, as torch's
+            operators do. With a float32 gate, as in Wan, it rounds only the sum. "fast" always rounds only
+            the sum. In both modes, `gate + gate_table` is rounded if both have the dtype of `x`.
+        Gradients: All operands have gradients, also the table. torch's operators compute the gradients in
+            float32 and round once. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         The gates of adaLN-Zero (arXiv:2212.09748).

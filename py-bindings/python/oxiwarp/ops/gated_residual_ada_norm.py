@@ -1,6 +1,7 @@
-"""Gated residual and the modulated norm of its sum: `torch.ops.oxiwarp.gated_residual_ada_norm`.
+"""Gated residual connection, followed by a modulated norm: the operator
+`torch.ops.oxiwarp.gated_residual_ada_norm`.
 
-`sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift`.
+The operator computes `sum = x + gate * y` and `normed = norm(sum) * (1 + scale) + shift`.
 """
 
 from typing import Any
@@ -71,9 +72,10 @@ op = define(
 
 
 class _GatedResidualAdaNorm(Function):
-    """Autograd function that saves the sum and the operands. It saves x only if `clip` is True.
+    """Autograd function that saves the sum and the operands. The operand x is saved only if `clip` is True.
 
-    The backward kernel of the norm adds the incoming gradient of `sum` to the gradient that comes from the norm.
+    The outputs `normed` and `sum` each have an incoming gradient. The backward kernel of the norm computes
+    the gradient that flows through `normed`, and adds the incoming gradient of `sum`.
     """
 
     @staticmethod
@@ -134,24 +136,28 @@ def gated_residual_ada_norm(
     clip: bool = False,
     mode: str = "exact",
 ) -> tuple[Tensor, Tensor]:
-    """Add a gated branch and modulate the norm: `sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift`.
+    """Add a gated branch, then compute a modulated norm: `sum = x + gate * y`,
+    `normed = norm(sum) * (1 + scale) + shift`.
 
     Args:
         x (Tensor): residual, float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the
             CPU or a CUDA device.
         y (Tensor): output of the branch (attention or MLP), with the shape, dtype and device of `x`.
-        gate (Tensor | None): as for `gated_residual`. None gives `sum = x + y`.
-        scale (Tensor): broadcasts to `x`, with the shapes and dtypes that `ada_norm` supports.
-        shift (Tensor | None): shapes and dtypes as for `scale`.
-        norm (str): "layer_norm" or "rms_norm". RMSNorm is `x * rsqrt(mean(x**2) + eps)`. The norm reads the sum after
-            rounding.
-        weight (Tensor | None): weight of the norm, contiguous `[N]` in the dtype of `x` or in float32.
-        bias (Tensor | None): bias of the norm, contiguous `[N]` in the dtype of `x` or in float32.
-        eps (float): added to the variance or to the mean of squares; finite, 0 or more.
-        gate_table (Tensor | None): shape `[N]`, added to `gate` in the kernel.
-        scale_table (Tensor | None): shape `[N]`, added to `scale` in the kernel.
-        shift_table (Tensor | None): shape `[N]`, added to `shift` in the kernel.
-        clip (bool): clamp the sum to ±65504, as Flux and Qwen-Image do in float16.
+        gate (Tensor | None): gate of the branch, with a shape and dtype that `gated_residual` supports. If it
+            is None, `sum` is `x + y`.
+        scale (Tensor): broadcasts to `x`, with a shape and dtype that `ada_norm` supports.
+        shift (Tensor | None): tensor that is added last, with a shape and dtype that `scale` may have.
+        norm (str): "layer_norm" or "rms_norm". RMSNorm is `x * rsqrt(mean(x**2) + eps)`. The norm reads the
+            rounded sum.
+        weight (Tensor | None): weight of the norm, contiguous, shape `[N]`, in the dtype of `x` or in
+            float32.
+        bias (Tensor | None): bias of the norm, contiguous, shape `[N]`, in the dtype of `x` or in float32.
+        eps (float): added to the variance (LayerNorm) or to the mean of squares (RMSNorm); finite, 0 or more.
+        gate_table (Tensor | None): vector of shape `[N]` that the kernel adds to `gate`.
+        scale_table (Tensor | None): vector of shape `[N]` that the kernel adds to `scale`.
+        shift_table (Tensor | None): vector of shape `[N]` that the kernel adds to `shift`.
+        clip (bool): if True, clamp the sum to ±65504 (the maximum of float16), as Flux and Qwen-Image do in
+            float16.
         mode (str): "exact" or "fast", as for `gated_residual` and `ada_norm`.
 
     Returns:
@@ -166,12 +172,14 @@ def gated_residual_ada_norm(
         torch.OutOfMemoryError: The results do not fit in GPU memory.
 
     Note:
-        Exactness: The results have the bits of `gated_residual` followed by `ada_norm`.
-        Gradients: As for `gated_residual` and `ada_norm`. The incoming gradient of `sum` is added before the gradient
-            of `x` is rounded. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: The results are bitwise equal to those of `gated_residual` followed by `ada_norm`.
+        Gradients: The gradients are computed as for `gated_residual` and `ada_norm`. The backward kernel adds
+            the incoming gradient of `sum` before it rounds the gradient of `x`. A second derivative and
+            forward-mode AD raise RuntimeError.
 
     Source:
-        adaLN-Zero (arXiv:2212.09748): the end of one half of a block and the start of the next.
+        adaLN-Zero (arXiv:2212.09748): the residual connection after one branch of a block, and the norm
+        before the next branch.
 
     Example:
         >>> x, y, gate = torch.zeros(1, 4), torch.ones(1, 4), torch.tensor([1.0, 2.0, 3.0, 4.0])

@@ -27,7 +27,7 @@ op = define(
 
 
 class _LayerNorm(Function):
-    """Autograd function that saves x and the parameters, from which the backward recomputes the norm."""
+    """Autograd function that saves x and the parameters. The backward recomputes the norm from them."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
@@ -55,11 +55,11 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     """Compute LayerNorm over the last dimension: `(x - mean) / sqrt(variance + eps) * weight + bias`.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA device. The
-            last stride is 1. It must be possible to merge the leading dimensions into at most two by `view`, as in a
-            slice or chunk of a contiguous tensor.
-        weight (Tensor | None): contiguous `[N]` in the dtype of `x` or in float32.
-        bias (Tensor | None): contiguous `[N]` in the dtype of `x` or in float32.
+        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA
+            device. The last stride is 1. `view` must be able to merge all dimensions before the last into at
+            most two. Slices and chunks of a contiguous tensor fulfil this condition.
+        weight (Tensor | None): contiguous, shape `[N]`, in the dtype of `x` or in float32.
+        bias (Tensor | None): contiguous, shape `[N]`, in the dtype of `x` or in float32.
         eps (float): added to the variance; finite, 0 or more.
 
     Returns:
@@ -73,15 +73,18 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: Mean and biased variance are computed in float32 by Welford's method, in the order of torch's CUDA
-            kernel, and the result is rounded once. On a GPU, if N is divisible by 4, the bits are those of
-            `torch.nn.functional.layer_norm` in the same dtype. With a 16-bit `x` and float32 parameters the result is
-            that of diffusers' `FP32LayerNorm`. The bits of a row depend only on the row and the parameters.
-        Gradients: Computed in float32 from `x` and rounded once. The gradients of `weight` and `bias`, which are sums
-            over rows, are deterministic. A second derivative and forward-mode AD raise RuntimeError.
-        Special values: A constant row gives the bias if N is not divisible by 4. If N is divisible by 4, rounding of
-            the mean can give another value, as in torch. If the variance overflows float32, the row is NaN for N
-            divisible by 4 and the bias otherwise, as in torch.
+        Exactness: Mean and biased variance are computed in float32 by Welford's method, in the order of
+            torch's CUDA kernel. The result is rounded once. On a GPU, if N is divisible by 4, the result is
+            bitwise equal to that of `torch.nn.functional.layer_norm` in the same dtype. With a 16-bit `x` and
+            float32 parameters, the result is that of diffusers' `FP32LayerNorm`. Every bit of a row's result
+            depends only on this row and the parameters.
+        Gradients: The gradients are computed in float32 from `x` and rounded once. The gradients of `weight`
+            and `bias` are sums over rows, and they are deterministic. A second derivative and forward-mode AD
+            raise RuntimeError.
+        Special values: If all elements of a row are equal, its result is the bias. But if N is divisible by
+            4, the mean may be rounded, and the result may then differ from the bias, as in torch. If the
+            variance of a row overflows float32, the result depends on N, as in torch. It is NaN if N is
+            divisible by 4. Otherwise, it is the bias.
 
     Source:
         `torch.nn.functional.layer_norm`; Ba, Kiros and Hinton, "Layer Normalization" (arXiv:1607.06450).

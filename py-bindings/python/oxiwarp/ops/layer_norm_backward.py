@@ -1,4 +1,6 @@
-"""Gradients of LayerNorm: `torch.ops.oxiwarp.layer_norm_backward`, which the backward functions call."""
+"""The operator `torch.ops.oxiwarp.layer_norm_backward`, which computes the gradients of LayerNorm for other
+operators.
+"""
 
 from torch import Tensor
 
@@ -23,10 +25,11 @@ def _fake(
     return x.new_empty(x.shape), like(f"{name}: dweight", weight, x, dweight), dbias_out
 
 
-# This operator returns dx + dsum and the gradients of weight and bias. A gradient that the caller does not
-# need is a tensor without elements. A weight of shape [G, N] has one row for each of G equal groups of
-# consecutive rows of x. If `bias` is None and `dbias` is set, the gradient of the bias has the shape and
-# dtype of the weight.
+# This operator returns three tensors: `dx + dsum`, and the gradients of weight and bias. `dx` is the gradient
+# of x, and `dsum` is an optional tensor that is added to it. A gradient that the caller does not need is a
+# tensor without elements. `weight` may have shape [G, N]. The rows of x then form G groups of consecutive
+# rows of equal size, and each group has one row of `weight`. If `bias` is None and `dbias` is True, the
+# gradient of the bias has the shape and dtype of the weight.
 op = define(
     "layer_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor? dsum, float eps, bool dweight, "
     "bool dbias) -> (Tensor, Tensor, Tensor)",

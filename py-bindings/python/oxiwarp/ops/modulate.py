@@ -29,7 +29,7 @@ op = define(
 
 
 class _Modulate(Function):
-    """Autograd function that saves x and the scale."""
+    """Autograd function that saves x, the scale and the shift."""
 
     @staticmethod
     def forward(x: Tensor, scale: Tensor, shift: Tensor | None, exact: bool) -> Tensor:
@@ -54,17 +54,19 @@ class _Modulate(Function):
 
 
 def modulate(x: Tensor, scale: Tensor, shift: Tensor | None = None, *, mode: str = "exact") -> Tensor:
-    """Modulate rows: `x * (1 + scale) + shift`. `ada_norm` computes this formula together with the norm before it.
+    """Modulate rows: `x * (1 + scale) + shift`. The function `ada_norm` combines this formula with a
+    preceding norm.
 
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the CPU or a
             CUDA device.
-        scale (Tensor): broadcasts to `x` and has its last dimension (`[B, 1, N]`, `[B, S, N]`, `[N]`, slices), in the
-            dtype of `x` or in float32. It may be broadcast in the first or in the last leading dimensions, as `scale`
-            of `ada_norm`. It must be possible to merge the leading dimensions into at most two by `view`. Two
-            dimensions count as merged only if they merge in `x`, `scale` and `shift`.
-        shift (Tensor | None): added last, with the shapes and dtypes that `scale` may have.
-        mode (str): "exact" or "fast", see Exactness.
+        scale (Tensor): broadcasts to `x`, in the dtype of `x` or in float32. Its last dimension is N.
+            Examples are `[B, 1, N]`, `[B, S, N]`, `[N]` and slices. It may be broadcast in the first
+            dimensions, or in the last dimensions before N, but not in both. `view` must be able to merge all
+            dimensions before the last into at most two. The same dimensions must be mergeable in `x`, `scale`
+            and `shift`.
+        shift (Tensor | None): tensor that is added last, with a shape and dtype that `scale` may have.
+        mode (str): "exact" or "fast". The section "Exactness" describes both.
 
     Returns:
         Contiguous Tensor with the shape and dtype of `x`.
@@ -78,15 +80,16 @@ def modulate(x: Tensor, scale: Tensor, shift: Tensor | None = None, *, mode: str
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: If `x`, `scale` and `shift` have one dtype, "exact" rounds `1 + scale`, the product and the sum, as
-            torch's operators do. With a float32 scale or shift, it computes in float32 and rounds only the result. For
-            a float32 scale, these are the bits of torch's operators and a cast to the dtype of `x`. "fast" rounds only
-            the result.
-        Gradients: torch's operators compute them in float32 and round once. A second derivative and forward-mode AD
-            raise RuntimeError.
+        Exactness: If `x`, `scale` and `shift` have the same dtype, "exact" rounds `1 + scale`, the product
+            and the sum, as torch's operators do. With a float32 scale or shift, it computes in float32 and
+            rounds only the result. If the scale is float32, torch's operators have a float32 result. After a
+            cast to the dtype of `x`, it is bitwise equal to the result of this function. "fast" always rounds
+            only the result.
+        Gradients: torch's operators compute the gradients in float32 and round once. A second derivative and
+            forward-mode AD raise RuntimeError.
 
     Source:
-        The modulations of DiT (arXiv:2212.09748).
+        The modulations of the model DiT (arXiv:2212.09748).
 
     Example:
         >>> oxiwarp.modulate(torch.ones(1, 3), torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.5, 0.5, 0.5]))

@@ -1,4 +1,7 @@
-"""Mochi's modulated RMSNorm, `x * rsqrt(mean(x**2) + eps) * (1 + scale)`, by the kernel of `ada_norm`."""
+"""Modulated RMSNorm of the model Mochi, `x * rsqrt(mean(x**2) + eps) * (1 + scale)`.
+
+It uses the kernel of `ada_norm`.
+"""
 
 from torch import Tensor
 
@@ -22,15 +25,17 @@ def modulated_rms_norm(x: Tensor, scale: Tensor, eps: float = 1e-6) -> Tensor:
         Contiguous Tensor with the shape and dtype of `x`.
 
     Raises:
-        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised in
-            forward-mode AD. Messages begin with `ada_norm`, which this function calls.
+        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its
+            value and the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is
+            missing. Also raised in forward-mode AD. The messages begin with `ada_norm`, because this function
+            calls `ada_norm`.
         TypeError: `x` or `scale` is not a tensor, or `eps` is not a number.
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
         Exactness: The formula is computed in float32 and rounded once, as in Mochi's modules.
-        Gradients: As for `ada_norm`. A second derivative and forward-mode AD raise RuntimeError.
+        Gradients: The gradients are computed as for `ada_norm`. A second derivative and forward-mode AD raise
+            RuntimeError.
 
     Source:
         `modulated_rmsnorm` of genmo's Mochi 1 and diffusers' `MochiModulatedRMSNorm`.
@@ -43,7 +48,10 @@ def modulated_rms_norm(x: Tensor, scale: Tensor, eps: float = 1e-6) -> Tensor:
 
 
 def per_batch(modulation: Tensor, x: Tensor) -> Tensor:
-    """Return `modulation` of shape `[B, N]` as `[B, 1, N]` if `x` is `[B, S, N]`. Return other shapes unchanged."""
+    """Reshape a modulation of shape `[B, N]` to `[B, 1, N]` if `x` has shape `[B, S, N]`.
+
+    Return other modulations unchanged.
+    """
     if isinstance(modulation, Tensor) and isinstance(x, Tensor) and modulation.dim() == 2 and x.dim() == 3:
         return modulation.unsqueeze(1)
     return modulation

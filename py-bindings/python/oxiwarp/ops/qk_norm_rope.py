@@ -1,4 +1,6 @@
-"""Normalizes and rotates queries and keys in one launch: `torch.ops.oxiwarp.qk_norm_rope` and its public function."""
+"""Normalizes and rotates queries and keys in one kernel launch: operator `qk_norm_rope` and its public
+function.
+"""
 
 from collections.abc import Sequence
 from types import NoneType
@@ -106,10 +108,12 @@ def _norm_backward(
     wants: Sequence[bool],
     how: tuple[int, float],
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return the norm's gradients for `x`, weight and bias. A gradient that the caller does not need is None.
+    """Return the gradients of a norm for `x`, weight and bias. A gradient that the caller does not need is
+    None.
 
-    `parameters` is the pair of weight and bias. `wants` says for both whether the caller needs the gradient. The
-    gradient for `x` is always computed. `how` is the pair of the norm's number in `NORMS` and eps.
+    `grad` is the incoming gradient. `parameters` is the pair of weight and bias. `wants` has two flags:
+    whether the caller needs the gradient of the weight, and of the bias. The gradient of `x` is always
+    computed. `how` is a pair: the number of the norm in the dict `NORMS`, and eps.
     """
     (weight, bias), (wants_weight, wants_bias), (norm, eps) = parameters, wants, how
     if norm == 0:
@@ -130,7 +134,8 @@ def _forward(q: Tensor, k: Tensor | None, args: tuple[Any, ...]) -> Any:
 class _Function(Function):
     """Autograd function that saves its operands.
 
-    The backward undoes the rotation with the kernel of `rope`, and then calls the backward kernel of the norm.
+    The backward first rotates the incoming gradient by the negative angle, with the kernel of `rope`. Then it
+    calls the backward kernel of the norm.
     """
 
     @staticmethod
@@ -167,19 +172,20 @@ class _Function(Function):
 
 
 def _rows(x: Tensor, across_heads: bool, how: Rotation) -> Tensor:
-    """Return `x` in a shape whose last dimension has the columns over which the norm is computed."""
+    """Return `x` as rows: the last dimension has the columns over which the norm is computed."""
     _, _, heads, dim = sizes(x, how)
     if x.dim() == 3:
         return x if across_heads or heads == 1 else x.unflatten(2, (heads, dim))
     if not across_heads:
         return x
     x = x.transpose(1, 2) if how.heads_first else x
-    # Not `flatten`: it has no batching rule under `torch.autograd.functional.jacobian(..., vectorize=True)`.
+    # Use `reshape` instead of `flatten`, because `flatten` has no batching rule under
+    # `torch.autograd.functional.jacobian(..., vectorize=True)`.
     return x.reshape(*x.shape[:2], heads * dim)
 
 
 def _heads(rows: Tensor, x: Tensor, how: Rotation) -> Tensor:
-    """Undo `_rows`: return `rows` in the shape of `x`."""
+    """Convert the result `rows` of the function `_rows` back to the shape of `x`."""
     if x.dim() == 4 and rows.dim() == 3 and how.heads_first:
         return rows.unflatten(2, (x.shape[1], x.shape[3])).transpose(1, 2)
     return rows.reshape(x.shape)
@@ -206,63 +212,70 @@ def qk_norm_rope(
     head_dim: int | None = None,
     out: tuple[Tensor, Tensor | None] | Tensor | None = None,
 ) -> Any:
-    """Normalize queries and keys, then rotate them: `rope(norm(q) * q_weight + q_bias, cos, sin)`, and the same for
-    `k`.
+    """Normalize queries and keys, then rotate them: `rope(norm(q) * q_weight + q_bias, cos, sin)`.
 
-    One launch reads and writes each tensor once.
+    The function computes the same formula for `k`. One kernel launch reads and writes each tensor once.
 
     Args:
-        q (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. Shape `[B, S, heads, D]`,
-            `[B, heads, S, D]` with `heads_first`, or `[B, S, N]` with heads of `head_dim` columns. The last stride is
-            1; all other strides are free.
-        k (Tensor | None): the same batch, tokens, D, dtype and device as `q`; the number of heads may differ.
-        cos (Tensor | None): table of cosines, as for `rope`. Without tables there is no rotation.
+        q (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. The shape is
+            `[B, S, heads, D]`, or `[B, heads, S, D]` with `heads_first`. It may also be `[B, S, N]`, where N
+            is the number of heads times `head_dim`. The last stride is 1; the other strides are arbitrary.
+        k (Tensor | None): keys, with the same batch size, number of tokens, D, dtype and device as `q`. The
+            number of heads may differ.
+        cos (Tensor | None): table of cosines, as for `rope`. If `cos` is None, the function does not rotate.
         sin (Tensor | None): table of sines, as for `rope`.
-        norm (str | None): the module whose order of sums and roundings the kernel reproduces. "rms_norm":
-            torch.nn.RMSNorm, one rounding (Flux, LTX-Video, Wan). "llama_rms_norm": the RMSNorm of Llama, Qwen and
-            diffusers, which rounds before and after the multiplication by the weight. "mochi_rms_norm": an RMSNorm
-            composed of torch's operators with one rounding. "layer_norm": torch.nn.LayerNorm (CogVideoX, GLM). None: no
-            norm.
-        q_weight (Tensor | None): contiguous `[D]`, or `[heads * D]` with `across_heads`, in the dtype of `q` or in
-            float32.
-        k_weight (Tensor | None): shape and dtype as for `q_weight`. Without `k`, `k_weight` and `k_bias` are ignored.
-        q_bias (Tensor | None): shape and dtype as for `q_weight`, only for "layer_norm".
-        k_bias (Tensor | None): shape and dtype as for `q_weight`, only for "layer_norm".
-        eps (float): added to the variance or to the mean of squares; finite, 0 or more.
-        across_heads (bool): normalize all heads of a token together, as LTX-Video and Wan do. The heads of a token must
-            then be adjacent in memory.
-        interleaved (bool): True: a pair is two adjacent columns. False: the two columns of a pair are half of the
-            rotated width apart, as in `rotate_half` of transformers.
+        norm (str | None): selects the module whose summation order and roundings the kernel reproduces.
+            "rms_norm" is torch.nn.RMSNorm, which rounds once (Flux, LTX-Video, Wan). "llama_rms_norm" is the
+            RMSNorm of Llama, Qwen and diffusers, which rounds before and after the multiplication by the
+            weight. "mochi_rms_norm" is Mochi's RMSNorm, which computes with torch's operators in float32 and
+            rounds once. "layer_norm" is torch.nn.LayerNorm (CogVideoX, GLM). None disables the norm.
+        q_weight (Tensor | None): weight of the norm for `q`, contiguous, in the dtype of `q` or in float32.
+            Its shape is `[D]`, or `[heads * D]` with `across_heads`.
+        k_weight (Tensor | None): weight of the norm for `k`, with the shape and dtype that `q_weight` may
+            have. If `k` is None, `k_weight` and `k_bias` are ignored.
+        q_bias (Tensor | None): bias of the norm for `q`, only for "layer_norm". It has the shape and dtype
+            that `q_weight` may have.
+        k_bias (Tensor | None): bias of the norm for `k`, only for "layer_norm". It has the shape and dtype
+            that `q_weight` may have.
+        eps (float): added to the variance (LayerNorm) or to the mean of squares (RMSNorm); finite, 0 or more.
+        across_heads (bool): if True, the norm is computed over all heads of a token together, as in LTX-Video
+            and Wan. The heads of a token must then be adjacent in memory.
+        interleaved (bool): if True, columns `2 * i` and `2 * i + 1` form a pair. If False, columns `i` and
+            `i + n / 2` form a pair, where n is the number of rotated columns, as in `rotate_half` of
+            transformers.
         rotary_dim (int | None): number of columns to rotate; the other columns are copied. Default: all.
         offset (int | None): index of the first rotated token, as for `rope`.
-        mode (str): "exact" or "fast", see Exactness.
-        heads_first (bool): `q` and `k` are `[B, heads, S, D]`.
-        head_dim (int | None): columns of a head, for `q` of shape `[B, S, N]`. Default: one head of N columns.
-        out (Tensor | tuple | None): tensor to which the result is written, with the shape and dtype of `q`. With `k`, a
-            pair of tensors with the shapes and dtype of `q` and `k`. They may be slices of a buffer for text and image
-            tokens, which saves a concatenation.
+        mode (str): "exact" or "fast". The section "Exactness" describes both.
+        heads_first (bool): if True, `q` and `k` have shape `[B, heads, S, D]`.
+        head_dim (int | None): number of columns per head, if `q` has shape `[B, S, N]`. Default: N, which
+            means one head.
+        out (Tensor | tuple | None): tensor to which the result is written, with the shape and dtype of `q`.
+            If `k` is given, `out` is a pair of tensors, with the shapes and dtype of `q` and `k`. They may be
+            slices of a larger tensor. For example, a buffer for text and image tokens needs no concatenation
+            afterwards.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair of such tensors. If `out` is given,
-        the result is `out`.
+        Contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair of such tensors. If `out`
+        is given, the function returns `out`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
             the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised if
             a table requires grad, or if `out` is given and an input requires grad.
-        ValueError: `norm` or `mode` is unknown, an integer argument is too small, arguments exclude each other, or
-            `out` has the wrong number of tensors.
+        ValueError: `norm` or `mode` is unknown, an integer argument is too small, or `out` has the wrong
+            number of tensors. Also raised for arguments that cannot be combined, for example `q_weight` and
+            `norm=None`.
         TypeError: A tensor argument is not a tensor, or a number has the wrong type.
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: "exact" rounds after the norm, and then where `rope` rounds, as separate modules do. On a GPU, if D
-            is divisible by 4, the bits are those of the eager modules. With float32 weights, "llama_rms_norm" continues
-            in float32 after the norm, as diffusers' module does; both weights must then be float32. "fast" rounds
-            once, at the end.
-        Gradients: Two kernels compute them: the backward of `rope`, then the backward of `rms_norm` or `layer_norm`.
-            The values between the two are rounded to the dtype of `q`. Tables have no gradient. A second derivative and
-            forward-mode AD raise RuntimeError.
+        Exactness: "exact" rounds after the norm, and then where `rope` rounds, as separate modules do. On a
+            GPU, if D is divisible by 4, the result is bitwise equal to that of the eager modules. With
+            float32 weights, the rotation after "llama_rms_norm" is also computed in float32, as in diffusers.
+            Both weights must then be float32. "fast" rounds once, at the end.
+        Gradients: Two kernels run one after the other: the backward of `rope`, and the backward of `rms_norm`
+            or `layer_norm`. The result of the first kernel is rounded to the dtype of `q`. Tables have no
+            gradient. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         RMSNorm, arXiv:1910.07467; LayerNorm, arXiv:1607.06450; rotary embedding, arXiv:2104.09864.
@@ -314,7 +327,7 @@ def qk_norm_rope(
 
 
 def _write(q: Tensor, k: Tensor | None, args: tuple[Any, ...], out: Any, wants_grad: bool) -> Any:
-    """Run the operator on the caller's output tensors and return `out`.
+    """Call the operator that writes to the caller's output tensors `out`, and return `out`.
 
     Raise TypeError or ValueError unless `out` has one tensor per input.
     """

@@ -1,4 +1,5 @@
-"""Mochi's residual, `x + rms(x_res) * tanh(gate)`, and its combination with the modulated RMSNorm that follows it.
+"""Residual connection of the model Mochi, `x + rms(x_res) * tanh(gate)`, with or without the modulated
+RMSNorm that follows it.
 
 The operators are `residual_tanh_gated_rms_norm` and `residual_tanh_gated_rms_norm_modulated` in `torch.ops.oxiwarp`.
 """
@@ -63,17 +64,16 @@ def _formula(x: Tensor, x_res: Tensor, gate: Tensor, eps: float) -> Tensor:
 
 
 def residual_tanh_gated_rms_norm(x: Tensor, x_res: Tensor, gate: Tensor, eps: float = 1e-6) -> Tensor:
-    """Add a normalized, gated branch to a residual, as Mochi does: `x + rms(x_res) * tanh(gate)`.
+    """Add a normalized and gated branch to a residual, as Mochi does: `x + rms(x_res) * tanh(gate)`.
 
     `rms(v)` is `v * rsqrt(mean(v**2) + eps)` over the last dimension.
 
     Args:
         x (Tensor): residual, float32, float16 or bfloat16, shape `[..., N]`, last stride 1, on the CPU or a CUDA
             device.
-        x_res (Tensor): output of the branch (attention or MLP), which is normalized, gated and added to `x`. It has the
-            shape, dtype and device of `x`.
-        gate (Tensor): broadcasts to `x` (`[B, 1, N]`, or `[B, N]` for `x` of shape `[B, S, N]`), in the dtype of `x` or
-            in float32.
+        x_res (Tensor): output of the branch (attention or MLP), with the shape, dtype and device of `x`.
+        gate (Tensor): broadcasts to `x`, in the dtype of `x` or in float32. For `x` of shape `[B, S, N]`, the
+            gate has shape `[B, 1, N]` or `[B, N]`.
         eps (float): added to the mean of squares; finite, 0 or more.
 
     Returns:
@@ -86,10 +86,10 @@ def residual_tanh_gated_rms_norm(x: Tensor, x_res: Tensor, gate: Tensor, eps: fl
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: The roundings are those of Mochi's modules. `tanh(gate)` is rounded to the dtype of `gate`. The
-            product is computed in float32 and rounded, and the sum is rounded.
-        Gradients: If an input requires grad, or in forward-mode AD, torch's operators compute the result and the
-            gradients. Second derivatives and forward-mode AD are supported.
+        Exactness: The kernel rounds where Mochi's modules round. `tanh(gate)` is rounded to the dtype of
+            `gate`. The product is computed in float32. Product and sum are rounded to the dtype of `x`.
+        Gradients: If an input requires grad, or in forward-mode AD, torch's operators replace the kernel.
+            Second derivatives and forward-mode AD are supported.
 
     Source:
         `residual_tanh_gated_rmsnorm` of genmo's Mochi 1 and diffusers' `MochiTransformerBlock`.
@@ -115,7 +115,7 @@ def residual_tanh_gated_rms_norm(x: Tensor, x_res: Tensor, gate: Tensor, eps: fl
 def residual_tanh_gated_rms_norm_modulated(
     x: Tensor, x_res: Tensor, gate: Tensor, scale: Tensor, eps: float = 1e-6
 ) -> tuple[Tensor, Tensor]:
-    """Compute Mochi's residual and the next norm: `out = x + rms(x_res) * tanh(gate)`,
+    """Compute Mochi's residual and the norm that follows it: `out = x + rms(x_res) * tanh(gate)`,
     `normed = rms(out) * (1 + scale)`.
 
     `rms(v)` is `v * rsqrt(mean(v**2) + eps)` over the last dimension.
@@ -123,11 +123,10 @@ def residual_tanh_gated_rms_norm_modulated(
     Args:
         x (Tensor): residual, float32, float16 or bfloat16, shape `[..., N]`, last stride 1, on the CPU or a CUDA
             device.
-        x_res (Tensor): output of the branch (attention or MLP), which is normalized, gated and added to `x`. It has the
-            shape, dtype and device of `x`.
-        gate (Tensor): broadcasts to `x` (`[B, 1, N]`, or `[B, N]` for `x` of shape `[B, S, N]`), in the dtype of `x` or
-            in float32.
-        scale (Tensor): shapes and dtypes as for `gate`.
+        x_res (Tensor): output of the branch (attention or MLP), with the shape, dtype and device of `x`.
+        gate (Tensor): broadcasts to `x`, in the dtype of `x` or in float32. For `x` of shape `[B, S, N]`, the
+            gate has shape `[B, 1, N]` or `[B, N]`.
+        scale (Tensor): scale of the second norm, with a shape and dtype that `gate` may have.
         eps (float): added to the mean of squares of both norms; finite, 0 or more.
 
     Returns:
@@ -140,9 +139,10 @@ def residual_tanh_gated_rms_norm_modulated(
         torch.OutOfMemoryError: The results do not fit in GPU memory.
 
     Note:
-        Exactness: The results have the bits of `residual_tanh_gated_rms_norm` followed by `modulated_rms_norm`.
-        Gradients: If an input requires grad, or in forward-mode AD, torch's operators compute the results and the
-            gradients. Second derivatives and forward-mode AD are supported.
+        Exactness: The results are bitwise equal to those of `residual_tanh_gated_rms_norm` followed by
+            `modulated_rms_norm`.
+        Gradients: If an input requires grad, or in forward-mode AD, torch's operators replace the kernel.
+            Second derivatives and forward-mode AD are supported.
 
     Source:
         `residual_tanh_gated_rmsnorm` and `modulated_rmsnorm` of genmo's Mochi 1; diffusers' `MochiTransformerBlock`.

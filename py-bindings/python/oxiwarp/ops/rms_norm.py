@@ -45,8 +45,9 @@ op = define(
     x=Role.ROWS,
     weight=Role.VECTOR,
 )
-# The public function increments autograd's version counter of `out`, because the operator does not. An
-# increment in a Python kernel of the operator would take longer than the whole remaining call.
+# The operator `rms_norm_out` does not increment autograd's version counter of `out`. The public function
+# `rms_norm` increments it instead. To increment it, the operator would need a kernel in Python, which would
+# take more time than the rest of the call.
 op_out = define(
     "rms_norm_out(Tensor x, Tensor? weight, float eps, float weight_offset, bool round_before_weight, "
     "Tensor(a!) out) -> ()",
@@ -72,7 +73,7 @@ define_lazy("rms_norm_out", _resolve_out)
 
 
 def call(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool) -> Tensor:
-    """Call the operator, and replace its errors by clearer errors. Autograd does not record the call."""
+    """Call the operator `rms_norm` without autograd, and replace its errors by clearer errors."""
     try:
         return op(x, weight, eps, weight_offset, round_before_weight)
     except RuntimeError as error:
@@ -81,7 +82,7 @@ def call(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, rou
 
 
 class _RmsNorm(Function):
-    """Autograd function that saves x and the weight, from which the backward recomputes the norm."""
+    """Autograd function that saves x and the weight. The backward recomputes the norm from them."""
 
     @staticmethod
     def forward(
@@ -119,16 +120,18 @@ def rms_norm(
     """Compute RMSNorm over the last dimension: `x / sqrt(mean(x**2) + eps) * (weight_offset + weight)`.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1 (tested to 262,144), on the CPU or
-            a CUDA device. The last stride is 1. It must be possible to merge the leading dimensions into at most two by
-            `view`, as in a slice or chunk of a contiguous tensor. With `out`, two dimensions count as merged only if
-            they merge in both tensors. `x` may have no rows.
-        weight (Tensor | None): contiguous `[N]` in the dtype of `x` or in float32. None stands for a weight of ones.
+        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1 (tested up to 262,144),
+            on the CPU or a CUDA device. The last stride is 1. `view` must be able to merge all dimensions
+            before the last into at most two. Slices and chunks of a contiguous tensor fulfil this condition.
+            With `out`, the same dimensions must be mergeable in `x` and `out`. The number of rows may be 0.
+        weight (Tensor | None): contiguous, shape `[N]`, in the dtype of `x` or in float32. None means a
+            weight of ones.
         eps (float): added to the mean of squares; finite, 0 or more.
-        weight_offset (float): added to `weight` in float32. Gemma's zero-centered weights need 1.0.
-        rounding (str): "once" casts to the dtype of `x` at the end, as torch.nn.RMSNorm, Gemma and Olmo do.
-            "before_weight" also casts before the multiplication by the weight, as LLaMA, Qwen, T5 and diffusers'
-            `RMSNorm` do. In float32, the two values give the same result.
+        weight_offset (float): number that is added to `weight` in float32. For Gemma's zero-centered weights,
+            it is 1.0.
+        rounding (str): "once" rounds to the dtype of `x` only at the end, as torch.nn.RMSNorm, Gemma and Olmo
+            do. "before_weight" rounds before and after the multiplication by the weight, as LLaMA, Qwen, T5
+            and diffusers' `RMSNorm` do. For a float32 `x`, both values give the same result.
         out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written. It must not
             overlap an input.
 
@@ -136,20 +139,21 @@ def rms_norm(
         `out` if it is given. Otherwise, a contiguous Tensor with the shape and dtype of `x`.
 
     Raises:
-        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised in
-            forward-mode AD, and if `out` is given while an input requires grad.
+        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its
+            value and the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is
+            missing. Also raised in forward-mode AD. Also raised if `out` is given and an input requires grad.
         ValueError: `rounding` is not "once" or "before_weight".
         TypeError: `x`, `weight` or `out` is not a tensor, or `eps` or `weight_offset` is not a number.
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: The mean of squares, its root and the product are computed in float32. The kernel casts where
-            `rounding` says, but sums a row in a different order than torch. A row's result does not depend on the
-            number of rows. It depends on alignment: if the address or stride of a row is not a multiple of 16 bytes,
-            the order of the sum is different again.
-        Gradients: Computed in float32 from `x` and rounded once, whatever `rounding` is. The gradient of `weight`, a
-            sum over rows, is deterministic. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: The mean of squares, its root and the product are computed in float32. The kernel rounds
+            where the selected `rounding` requires, but it sums the squares of a row in a different order than
+            torch. A row's result does not depend on the number of rows. But the summation order depends on
+            alignment: rows whose address or stride is not a multiple of 16 bytes have a different order.
+        Gradients: For both values of `rounding`, the gradients are computed in float32 from `x` and rounded
+            once. The gradient of `weight` is a sum over rows, and it is deterministic. A second derivative
+            and forward-mode AD raise RuntimeError.
 
     Source:
         `torch.nn.functional.rms_norm`; Zhang and Sennrich, "Root Mean Square Layer Normalization" (arXiv:1910.07467).

@@ -1,4 +1,6 @@
-"""Gradients of RMSNorm: `torch.ops.oxiwarp.rms_norm_backward`, which the backward functions call."""
+"""The operator `torch.ops.oxiwarp.rms_norm_backward`, which computes the gradients of RMSNorm for other
+operators.
+"""
 
 from torch import Tensor
 
@@ -21,9 +23,10 @@ def _fake(
     return x.new_empty(x.shape), like("rms_norm_backward: dweight", weight, x, dweight)
 
 
-# This operator returns dx + dsum and the gradient of the weight. If the caller does not need the gradient of
-# the weight, this gradient is a tensor without elements. A weight of shape [G, N] has one row for each of G
-# equal groups of consecutive rows of x.
+# This operator returns two tensors: `dx + dsum`, and the gradient of the weight. `dx` is the gradient of x,
+# and `dsum` is an optional tensor that is added to it. If the caller does not need the gradient of the
+# weight, the second tensor has no elements. `weight` may have shape [G, N]. The rows of x then form G groups
+# of consecutive rows of equal size, and each group has one row of `weight`.
 op = define(
     "rms_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? dsum, float eps, float weight_offset, "
     "bool dweight) -> (Tensor, Tensor)",

@@ -54,14 +54,17 @@ op = define(
 
 
 def _gated(x: Tensor, gate: Tensor, sigmoid: bool) -> Tensor:
-    """Return `x * f(gate)`, rounded once; `f` is sigmoid or SiLU."""
+    """Return `x * f(gate)`, rounded once.
+
+    If `sigmoid` is True, `f` is the sigmoid function. Otherwise, `f` is SiLU.
+    """
     if sigmoid:
         return (x.float() * torch.sigmoid(gate.float())).to(x.dtype)
     return op_gated(x, gate, None, SILU, False, 0.0, False)
 
 
 def _gated_gradients(dy: Tensor, x: Tensor, gate: Tensor, sigmoid: bool) -> tuple[Tensor, Tensor]:
-    """Return the gradients of `_gated` for x and the gate."""
+    """Return the gradients of the function `_gated` for x and for the gate."""
     if sigmoid:
         wide, f = dy.float(), torch.sigmoid(gate.float())
         return (wide * f).to(x.dtype), (wide * x.float() * f * (1 - f)).to(x.dtype)
@@ -70,7 +73,11 @@ def _gated_gradients(dy: Tensor, x: Tensor, gate: Tensor, sigmoid: bool) -> tupl
 
 
 class _RmsNormGated(Function):
-    """Autograd function that saves its operands. The backward recomputes the norm, or with `gate_first` the product."""
+    """Autograd function that saves the operands.
+
+    The backward recomputes the norm. If `gate_first` is True, it recomputes the product with the gate
+    instead.
+    """
 
     @staticmethod
     def forward(
@@ -91,9 +98,9 @@ class _RmsNormGated(Function):
         wants_x, wants_gate, wants_weight, *_ = ctx.needs_input_grad
         dy, wide_x, wide_gate, scale = dy.contiguous(), x, gate, weight
         if x.dtype == torch.float16:
-            # The intermediate result is the norm or, with `gate_first`, the product with the gate. This
-            # result can exceed 65504, the maximum of float16. So it stays in float32 here, as in the forward
-            # kernel.
+            # The backward first recomputes an intermediate result: the norm or, with `gate_first`, the
+            # product with the gate. This result can exceed 65504, the maximum of float16. Therefore the
+            # backward computes it in float32, as the forward kernel does.
             dy, wide_x, wide_gate = dy.float(), x.float(), gate.float()
             scale = weight if weight is None else weight.float()
         if gate_first:
@@ -123,19 +130,22 @@ def rms_norm_gated(
     """Compute RMSNorm with a gate over the last dimension: `rms_norm(x, weight, eps) * activation(gate)`.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, with the strides that `rms_norm`
-            supports, on the CPU or a CUDA device.
-        gate (Tensor): shape, dtype and device of `x`. Two leading dimensions merge (see `rms_norm`) only if they merge
-            in both `x` and `gate`.
-        weight (Tensor | None): contiguous `[N]` in the dtype of `x` or in float32.
+        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA
+            device. Its strides must be supported by `rms_norm`.
+        gate (Tensor): shape, dtype and device of `x`. As for `rms_norm`, `view` must be able to merge all
+            dimensions before the last into at most two. The same dimensions must be mergeable in `x` and
+            `gate`.
+        weight (Tensor | None): contiguous, shape `[N]`, in the dtype of `x` or in float32.
         eps (float): added to the mean of squares; finite, 0 or more.
-        rounding (str): "before_weight" casts the normalized value to the dtype of `x`. If `weight` has the dtype of
-            `x`, it also casts the product of value and weight. Qwen3-Next, Qwen3.5 and OLMo hybrid need
-            "before_weight". So do Mamba2, Bamba, Zamba2 and Nemotron-H with one group, with `gate_first`. "once" casts
-            only at the end, as Kimi Linear, Bailing hybrid and Falcon-H1 do. In float32, the two values give the same
-            result.
-        activation (str): "silu", or "sigmoid" as in Kimi Linear and Bailing hybrid.
-        gate_first (bool): compute `rms_norm(x * activation(gate), weight, eps)`, with the product in float32.
+        rounding (str): "before_weight" rounds the normalized value to the dtype of `x`. If `weight` has the
+            dtype of `x`, it also rounds the product with `weight`. Qwen3-Next, Qwen3.5 and OLMo hybrid use
+            this rounding. Mamba2, Bamba, Zamba2 and Nemotron-H with one group use it together with
+            `gate_first`. "once" rounds only at the end, as Kimi Linear, Bailing hybrid and Falcon-H1 do. For
+            a float32 `x`, both values give the same result.
+        activation (str): function that is applied to `gate`: "silu", or "sigmoid" as in Kimi Linear and
+            Bailing hybrid.
+        gate_first (bool): if True, compute `rms_norm(x * activation(gate), weight, eps)` instead. The product
+            with the gate is then not rounded to the dtype of `x`.
 
     Returns:
         Contiguous Tensor with the shape and dtype of `x`. A row's result does not depend on the number of rows.
@@ -149,11 +159,13 @@ def rms_norm_gated(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: The norm has the exactness of `rms_norm`. The activation is computed in float32 and is not rounded.
-            In float16 and bfloat16, it has the accuracy of `silu` in mode "fast", but it is 0 for gates below -87.3.
-        Gradients: The backward kernels of the norm and of the gate run one after the other. The values between them are
-            rounded to the dtype of `x`; for float16 they stay in float32. torch's operators compute the gradient of a
-            sigmoid gate. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: The norm has the exactness of `rms_norm`. The activation is computed in float32 and is not
+            rounded. In float16 and bfloat16, the activation has the accuracy of `silu` in mode "fast". For
+            gates below -87.3, the activation is 0.
+        Gradients: The backward kernels of the norm and of the gate run one after the other. The result of the
+            first kernel is rounded to the dtype of `x`. For float16, it stays in float32 instead. For a
+            sigmoid gate, torch's operators replace the backward kernel of the gate. A second derivative and
+            forward-mode AD raise RuntimeError.
 
     Source:
         Norm first: Yang, Kautz and Hatamizadeh, "Gated Delta Networks" (arXiv:2412.06464). Gate first: Dao and Gu,

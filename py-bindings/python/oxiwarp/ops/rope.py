@@ -62,7 +62,10 @@ ROLES = {"positions": Role.POSITIONS, "inv_freq": Role.FREQUENCIES, "coordinates
 
 
 class _Rope(Function):
-    """Autograd function that saves the tables. In its backward, the forward's kernel rotates by the negative angle."""
+    """Autograd function that saves the tables of cosines and sines.
+
+    The backward calls the same kernel as the forward, which then rotates the gradients by the negative angle.
+    """
 
     @staticmethod
     def forward(q: Tensor, k: Tensor | None, *how: Any) -> Any:
@@ -84,7 +87,7 @@ class _Rope(Function):
 
 
 def call(q: Tensor, k: Tensor | None, how: Rotation) -> Any:
-    """Rotate `q` and, if it is given, `k`. Autograd records the call if an input requires grad."""
+    """Rotate `q`, and also `k` if it is not None. Autograd records the call if an input requires grad."""
     tables_want_grad("rope", how.cos, how.sin)
     try:
         if needs_grad(q, k):
@@ -122,47 +125,58 @@ def rope(
     heads_first: bool = False,
     head_dim: int | None = None,
 ) -> Any:
-    """Rotate queries and keys by tabulated angles: each pair `(a, b)` becomes `(a * cos - b * sin, b * cos + a * sin)`.
+    """Rotate queries and keys by angles from tables: a pair `(a, b)` becomes
+    `(a * cos - b * sin, b * cos + a * sin)`.
 
     Args:
-        q (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. Shape `[B, S, heads, D]`,
-            `[B, heads, S, D]` with `heads_first`, or `[B, S, N]` with heads of `head_dim` columns. The last stride is
-            1; all other strides are free. LTX-Video rotates `[B, S, N]` as one head.
-        k (Tensor | None): the same batch, tokens, D, dtype and device as `q`; the number of heads may differ.
+        q (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. The shape is
+            `[B, S, heads, D]`, or `[B, heads, S, D]` with `heads_first`. It may also be `[B, S, N]`, where N
+            is the number of heads times `head_dim`. The last stride is 1; the other strides are arbitrary.
+            LTX-Video rotates tensors `[B, S, N]` as one head of N columns.
+        k (Tensor | None): keys, with the same batch size, number of tokens, D, dtype and device as `q`. The
+            number of heads may differ.
         cos (Tensor): float32 or the dtype of `q`. Shape `[S, R]`, `[B, S, R]` or `[B, S, heads, R]` (with
-            `heads_first`, `[B, heads, S, R]`); B and heads may be 1. R is the number of rotated columns, or half of it
-            with one entry per pair. Mochi passes `[S, heads, R]` tables as `cos[None]`. A complex64 table, as in Lumina
-            and Qwen-Image, has R equal to half of the rotated columns and no `sin`.
-        sin (Tensor | None): shape and dtype of `cos`.
-        interleaved (bool): True: a pair is two adjacent columns. False: the two columns of a pair are half of the
-            rotated width apart, as in `rotate_half` of transformers.
+            `heads_first`, `[B, heads, S, R]`). The dimensions B and heads may be 1. R is the number of
+            rotated columns, or half of this number if the table has one entry per pair. A table
+            `[S, heads, R]`, as in Mochi, is passed as `cos[None]`. Alternatively, `cos` is a complex64 table,
+            as in Lumina and Qwen-Image. It has one entry per pair, and `sin` is then None.
+        sin (Tensor | None): table of sines, with the shape and dtype of `cos`.
+        interleaved (bool): if True, columns `2 * i` and `2 * i + 1` form a pair. If False, columns `i` and
+            `i + n / 2` form a pair, where n is the number of rotated columns, as in `rotate_half` of
+            transformers.
         rotary_dim (int | None): number of columns to rotate; the other columns are copied. Default: all.
-        offset (int | None): index of the first rotated token, if the tables have fewer tokens than `q`. Tokens before
-            and after the tables are copied, as the text tokens of CogVideoX and HunyuanVideo are. None: the tables must
-            cover all tokens.
-        mode (str): "exact" or "fast", see Exactness.
-        heads_first (bool): `q` and `k` are `[B, heads, S, D]`.
-        head_dim (int | None): columns of a head, for `q` of shape `[B, S, N]`. Default: one head of N columns.
+        offset (int | None): index of the first rotated token, for tables with fewer tokens than `q`. Tokens
+            to which no table entry belongs are copied, for example the text tokens of CogVideoX and
+            HunyuanVideo. If `offset` is None, the tables must cover all tokens.
+        mode (str): "exact" or "fast". The section "Exactness" describes both.
+        heads_first (bool): if True, `q` and `k` have shape `[B, heads, S, D]`.
+        head_dim (int | None): number of columns per head, if `q` has shape `[B, S, N]`. Default: N, which
+            means one head.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair: the rotated `q` and the rotated `k`.
+        Contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair of such tensors: the
+        rotated `q` and the rotated `k`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
             the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised if
             a table requires grad.
-        ValueError: `mode` is unknown, only one real table is given, or an integer argument is too small.
+        ValueError: `mode` is unknown, `sin` is missing for a real table `cos`, or an integer argument is too
+            small.
         TypeError: `q`, `k`, `cos` or `sin` is not a tensor, or an integer argument is not an integer.
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: "exact" rounds where the eager modules do: once for float32 tables, and after each of the three
-            operations for 16-bit tables, as in Llama. "fast" rounds once, as Cohere does. Products and sum are separate
-            float32 operations, so the bits are those of `x * cos + rotated * sin` in torch. For complex tables, the
-            bits are those of torch's CUDA kernel, which computes each sum with one fused multiply-add.
-        Gradients: `q` and `k` have gradients. Tables have no gradient. The backward rotates by the negative angle. It
-            assumes that both columns of a pair have the same angle. A second derivative is 0 if the incoming gradient
-            is constant, and raises RuntimeError otherwise. Forward-mode AD raises RuntimeError.
+        Exactness: "exact" rounds where eager models round. For float32 tables, it rounds the result once. For
+            16-bit tables, as in Llama, it rounds both products and the sum. "fast" always rounds once, as
+            Cohere's model does. The kernel computes products and sum as separate float32 operations, without
+            fused multiply-add. Its result is therefore bitwise equal to `x * cos + rotated * sin` in torch.
+            For complex tables, it is bitwise equal to the result of torch's CUDA kernel, which computes each
+            sum with one fused multiply-add.
+        Gradients: `q` and `k` have gradients. Tables have no gradient. The backward rotates the incoming
+            gradient by the negative angle. This is the gradient only if both columns of a pair have the same
+            angle. A second derivative is 0 if the incoming gradient is constant. Otherwise, it raises
+            RuntimeError. Forward-mode AD raises RuntimeError.
 
     Source:
         Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (arXiv:2104.09864).
@@ -208,47 +222,54 @@ def rope_1d(
     heads_first: bool = False,
     head_dim: int | None = None,
 ) -> Any:
-    """Rotate queries and keys by their positions: the angle of pair `i` is `position * theta**(-2i / rotary_dim)`.
+    """Rotate queries and keys by angles that depend on the token position: pair `i` has the angle
+    `position * theta**(-2i / rotary_dim)`.
 
-    The kernel computes the angles, so no tables are needed. It computes sine and cosine once for several heads of a
-    token.
+    The kernel computes the angles, so no tables are needed. It computes sine and cosine once, and uses them
+    for several heads of a token.
 
     Args:
-        q (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. Shape `[B, S, heads, D]`,
-            `[B, heads, S, D]` with `heads_first`, or `[B, S, N]` with heads of `head_dim` columns. The last stride is
-            1; all other strides are free.
-        k (Tensor | None): the same batch, tokens, D, dtype and device as `q`; the number of heads may differ.
+        q (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. The shape is
+            `[B, S, heads, D]`, or `[B, heads, S, D]` with `heads_first`. It may also be `[B, S, N]`, where N
+            is the number of heads times `head_dim`. The last stride is 1; the other strides are arbitrary.
+        k (Tensor | None): keys, with the same batch size, number of tokens, D, dtype and device as `q`. The
+            number of heads may differ.
         theta (float): base of the frequencies; finite, greater than 0.
-        positions (Tensor | None): shape `[S]` or `[B, S]`, integers or floats, converted to float32. Default: 0, 1, 2,
-            and so on.
-        inv_freq (Tensor | None): float32, shape `[rotary_dim / 2]`: frequencies that replace
-            `theta**(-2i / rotary_dim)`, for example for scaled RoPE.
-        interleaved (bool): True: a pair is two adjacent columns. False: the two columns of a pair are half of the
-            rotated width apart, as in `rotate_half` of transformers.
+        positions (Tensor | None): position of each token, as integers or floats, with shape `[S]` or
+            `[B, S]`. The function converts the positions to float32. Default: 0, 1, 2, and so on.
+        inv_freq (Tensor | None): frequencies that replace `theta**(-2i / rotary_dim)`, for example for scaled
+            RoPE. The dtype is float32, and the shape is `[rotary_dim / 2]`.
+        interleaved (bool): if True, columns `2 * i` and `2 * i + 1` form a pair. If False, columns `i` and
+            `i + n / 2` form a pair, where n is the number of rotated columns, as in `rotate_half` of
+            transformers.
         rotary_dim (int | None): number of columns to rotate; the other columns are copied. Default: all.
-        heads_first (bool): `q` and `k` are `[B, heads, S, D]`.
-        head_dim (int | None): columns of a head, for `q` of shape `[B, S, N]`. Default: one head of N columns.
+        heads_first (bool): if True, `q` and `k` have shape `[B, heads, S, D]`.
+        head_dim (int | None): number of columns per head, if `q` has shape `[B, S, N]`. Default: N, which
+            means one head.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair: the rotated `q` and the rotated `k`.
+        Contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair of such tensors: the
+        rotated `q` and the rotated `k`.
 
     Raises:
-        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised if
-            `positions` or `inv_freq` requires grad. Messages begin with `rope`.
+        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its
+            value and the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is
+            missing. Also raised if `positions` or `inv_freq` requires grad. The messages begin with `rope`.
         ValueError: `theta` is not finite or not greater than 0, or an integer argument is too small.
         TypeError: A tensor argument is not a tensor, or a number has the wrong type.
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: Frequencies, angles, sine and cosine are float32, as in the eager modules, and the result is rounded
-            once. Up to angles of 105,615 sine and cosine have the bits of torch's CUDA kernels. Their error is at most
-            2^-23 up to angles of 10^6, and at most 1e-5 up to 6.5 * 10^6. Results for larger angles are wrong.
-        Gradients: `q` and `k` have gradients. `positions` and `inv_freq` have no gradient. A second derivative is 0 if
-            the incoming gradient is constant, and raises RuntimeError otherwise. Forward-mode AD raises RuntimeError.
+        Exactness: Frequencies, angles, sine and cosine are float32, as in eager models, and the result is
+            rounded once. For angles up to 105,615, sine and cosine are bitwise equal to those of torch's CUDA
+            kernels. Their absolute error is at most 2^-23 for angles up to 10^6, and at most 1e-5 for angles
+            up to 6.5 * 10^6. Results for larger angles are wrong.
+        Gradients: `q` and `k` have gradients. `positions` and `inv_freq` have no gradient. A second
+            derivative is 0 if the incoming gradient is constant. Otherwise, it raises RuntimeError.
+            Forward-mode AD raises RuntimeError.
 
     Source:
-        The rotary embeddings of transformers' models; arXiv:2104.09864.
+        The rotary embeddings of the models in transformers; arXiv:2104.09864.
 
     Example:
         >>> q = torch.tensor([1.0, 0.0]).repeat(1, 3, 1, 1)  # three tokens, one head of two columns
@@ -302,51 +323,63 @@ def rope_3d(
     heads_first: bool = False,
     head_dim: int | None = None,
 ) -> Any:
-    """Rotate the tokens of a video by frame, row and column: pair `i` of an axis is rotated by
+    """Rotate the tokens of a video by frame, row and column: pair `i` of an axis has the angle
     `index * theta**(-2i / split)`.
 
-    The tokens are in the order of a contiguous `[frames, height, width]` array.
+    The three axes are frame, row and column. `index` is the token's index on the axis, and `split` is the
+    number of columns that are rotated for this axis. The tokens are in the order of a contiguous
+    `[frames, height, width]` array.
 
     Args:
-        q (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. Shape `[B, S, heads, D]`,
-            `[B, heads, S, D]` with `heads_first`, or `[B, S, N]` with heads of `head_dim` columns. The last stride is
-            1; all other strides are free.
-        k (Tensor | None): the same batch, tokens, D, dtype and device as `q`; the number of heads may differ.
-        grid (tuple[int, int, int] | None): frames, height and width in tokens. Their product is S, or with `offset` at
-            most `S - offset`. Optional if `coordinates` are given.
-        splits (tuple[int, int, int] | None): how many columns of a head are rotated by the frame, the row and the
-            column of a token. The three numbers are even, and their sum is D. The default is Wan's split:
-            `2 * (D // 6)` columns each for row and column, and the remainder for the frame (44, 42, 42 for D = 128).
+        q (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. The shape is
+            `[B, S, heads, D]`, or `[B, heads, S, D]` with `heads_first`. It may also be `[B, S, N]`, where N
+            is the number of heads times `head_dim`. The last stride is 1; the other strides are arbitrary.
+        k (Tensor | None): keys, with the same batch size, number of tokens, D, dtype and device as `q`. The
+            number of heads may differ.
+        grid (tuple[int, int, int] | None): number of frames, rows and columns of the video, in tokens. Their
+            product is S. With `offset`, it is at most `S - offset`. `grid` is optional if `coordinates` are
+            given.
+        splits (tuple[int, int, int] | None): how many columns of a head are rotated for the axes frame, row
+            and column. The three numbers are even, and their sum is D. The default is the split of the model
+            Wan: `2 * (D // 6)` each for row and column, and the remaining columns for the frame. For D = 128,
+            it is `(44, 42, 42)`.
         theta (float): base of the frequencies; finite, greater than 0, and not 1 with `coordinates`.
-        coordinates (Tensor | None): LTX-Video's scheme in place of `splits`: shape `[S, 3]` or `[B, S, 3]`, each number
-            a fraction of the largest frame, row or column. `q` is then `[B, S, N]` without a head dimension. With
-            `n = N // 6` frequencies per axis, pair `3 * i + axis` is rotated by
-            `pi / 2 * theta**(i / (n - 1)) * (2 * coordinate[axis] - 1)`. The first `N % 6` columns are copied.
-        interleaved (bool): True: a pair is two adjacent columns. False: the two columns of a pair are half of the
-            rotated width apart, as in `rotate_half` of transformers.
-        offset (int | None): index of the first rotated token; tokens before and after the grid are copied.
+        coordinates (Tensor | None): selects the scheme of LTX-Video instead of `splits`. Shape `[S, 3]` or
+            `[B, S, 3]`. Each coordinate is the frame, row or column of a token, divided by its maximum. `q`
+            then has shape `[B, S, N]` without a head dimension. There are `n = N // 6` frequencies per axis.
+            Pair `3 * i + axis` has the angle `pi / 2 * theta**(i / (n - 1)) * (2 * coordinate[axis] - 1)`.
+            The first `N % 6` columns are copied.
+        interleaved (bool): if True, columns `2 * i` and `2 * i + 1` form a pair. If False, columns `i` and
+            `i + n / 2` form a pair, where n is the number of rotated columns, as in `rotate_half` of
+            transformers.
+        offset (int | None): index of the first rotated token, which is the first token of the grid. Tokens
+            before and after the grid are copied.
         mode (str): "exact" or "fast", as for `rope`.
-        heads_first (bool): `q` and `k` are `[B, heads, S, D]`.
-        head_dim (int | None): columns of a head, for `q` of shape `[B, S, N]`. Default: one head of N columns.
+        heads_first (bool): if True, `q` and `k` have shape `[B, heads, S, D]`.
+        head_dim (int | None): number of columns per head, if `q` has shape `[B, S, N]`. Default: N, which
+            means one head.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair: the rotated `q` and the rotated `k`.
+        Contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair of such tensors: the
+        rotated `q` and the rotated `k`.
 
     Raises:
-        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Messages begin
-            with `rope`.
-        ValueError: `grid` does not match the tokens, or `splits` do not fit a head or are given with `coordinates`.
-            Also raised for an unsupported `theta` or `mode`, and for an integer argument that is too small.
+        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its
+            value and the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is
+            missing. The messages begin with `rope`.
+        ValueError: `grid` does not match the number of tokens, or `splits` are not three even numbers whose
+            sum is D. Also raised if `splits` and `coordinates` are both given. Also raised for an unsupported
+            `theta` or `mode`, and for an integer argument that is too small.
         TypeError: A tensor argument is not a tensor, or a number has the wrong type.
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: torch's operators compute the tables: for `splits` from float64 angles, as Wan and Flux do, and for
-            `coordinates` from float32 angles, as LTX-Video does. The rotation has the exactness of `rope`. The tables
-            of the last few grids are cached.
-        Gradients: `q` and `k` have gradients. `coordinates` have no gradient. A second derivative is 0 if the incoming
-            gradient is constant, and raises RuntimeError otherwise. Forward-mode AD raises RuntimeError.
+        Exactness: torch's operators compute the tables of cosines and sines. For `splits`, they use float64
+            angles, as Wan and Flux do. For `coordinates`, they use float32 angles, as LTX-Video does. The
+            rotation has the exactness of `rope`. The tables of the last few grids are cached.
+        Gradients: `q` and `k` have gradients. `coordinates` have no gradient. A second derivative is 0 if the
+            incoming gradient is constant. Otherwise, it raises RuntimeError. Forward-mode AD raises
+            RuntimeError.
 
     Source:
         `WanRotaryPosEmbed` and `LTXVideoRotaryPosEmbed` of diffusers; arXiv:2104.09864.

@@ -27,7 +27,7 @@ op_backward = define(
 
 
 class _Softmax(Function):
-    """Autograd function that saves only its result, from which the backward computes the gradient."""
+    """Autograd function that saves only its result. The backward computes the gradient from this result."""
 
     @staticmethod
     def forward(x: Tensor, log: bool) -> Tensor:
@@ -53,10 +53,11 @@ def softmax(x: Tensor, *, log: bool = False) -> Tensor:
     """Compute softmax over the last dimension: `exp(x - max(x)) / sum(exp(x - max(x)))`.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1 (tested to 262,144), on the CPU or
-            a CUDA device. The last stride is 1. It must be possible to merge the leading dimensions into at most two by
-            `view`, as in a slice or chunk of a contiguous tensor. `x` may have no rows.
-        log (bool): return the logarithm, `x - max(x) - ln(sum(exp(x - max(x))))`.
+        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1 (tested up to 262,144),
+            on the CPU or a CUDA device. The last stride is 1. `view` must be able to merge all dimensions
+            before the last into at most two. Slices and chunks of a contiguous tensor fulfil this condition.
+            The number of rows may be 0.
+        log (bool): if True, return the logarithm of softmax: `x - max(x) - ln(sum(exp(x - max(x))))`.
 
     Returns:
         Contiguous Tensor with the shape and dtype of `x`. A row's result does not depend on the number of rows.
@@ -68,12 +69,14 @@ def softmax(x: Tensor, *, log: bool = False) -> Tensor:
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: Computed in float32 and rounded once, to the dtype of `x`. The last bits can differ from torch's.
-        Gradients: `y * (dy - sum(dy * y))`, or `dy - exp(y) * sum(dy)` with `log`. They are computed in float32 from
-            the rounded result `y`, as in torch. In 16-bit dtypes, a large sum of `dy` makes this rounding visible. A
-            second derivative and forward-mode AD raise RuntimeError.
-        Special values: A row with NaN or +inf, or with only -inf, gives NaN, as in torch. float32 results below 2^-126
-            are 0.
+        Exactness: The result is computed in float32 and rounded once, to the dtype of `x`. The last bits can
+            differ from torch's result.
+        Gradients: The gradient is `y * (dy - sum(dy * y))`. With `log`, it is `dy - exp(y) * sum(dy)`. `dy`
+            is the incoming gradient, and `y` is the rounded result. The gradient is computed in float32, as
+            in torch. In 16-bit dtypes, the rounding of `y` can change the gradient visibly if the sum of `dy`
+            is large. A second derivative and forward-mode AD raise RuntimeError.
+        Special values: If a row contains NaN or +inf, or only -inf, its result is NaN, as in torch. Results
+            below 2^-126 in float32 are flushed to 0.
 
     Source:
         `torch.softmax` and `torch.log_softmax`; Milakov and Gimelshein, "Online normalizer calculation for softmax"

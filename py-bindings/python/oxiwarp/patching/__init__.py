@@ -1,7 +1,9 @@
-"""`oxiwarp.patch` makes the blocks and norms of a model run on oxiwarp kernels, in place; `unpatch` undoes it.
+"""`oxiwarp.patch` changes a model in place, so that its blocks and norms run oxiwarp kernels. `unpatch`
+restores the model.
 
-`fusions/` recognises blocks and attention processors by their source code. `norms/` recognises norms by the output of
-their original forward for a small tensor. `class_swap.py` replaces the method of an object.
+The package `fusions` recognises blocks and attention processors by their source code. The package `norms`
+recognises norms by the output of their original forward for a small tensor. The module `class_swap` replaces
+the method of an object.
 """
 
 import fnmatch
@@ -22,9 +24,9 @@ from .norms.recognise import Probed, is_candidate, recognise, takes_gate, weight
 from .report import Report
 from .rewrite import recipe as rewrite
 
-# How closely the RMSNorm kernel agrees with a module's original eager forward, by mode of `patch`. In both
-# modes, the kernel rounds where the original forward rounds, because these roundings take no extra time. The
-# kernel differs from torch only in the order in which it sums the elements of a row.
+# Maps the mode of `patch` to a text in the report: how closely the RMSNorm kernel agrees with a module's
+# original eager forward. In both modes, the kernel rounds where the original forward rounds, because these
+# roundings take no extra time. The only difference is the order in which the elements of a row are summed.
 EXACTNESS = {"exact": "same roundings", "fast": "same roundings"}
 EXCLUDED = "excluded by only= or skip="
 PATCHED_BEFORE = "excluded now, patched before"
@@ -35,7 +37,10 @@ NO_GPU = (
 
 
 class Settings(NamedTuple):
-    """The options of one `patch` call, from which it makes the recipe (the data) of each replacement."""
+    """The options of one `patch` call.
+
+    They determine the recipe (the data of a replacement) of each replaced object.
+    """
 
     mode: str
     cpu_kernels: bool
@@ -51,41 +56,45 @@ def patch(
     allow_empty: bool = False,
     attention: bool | None = None,
 ) -> Report:
-    """Make blocks, attention processors, feed-forwards and norms of `x` run on oxiwarp kernels, in place.
+    """Replace methods in a model, so that its blocks, attention processors, feed-forwards and norms run
+    oxiwarp kernels.
 
-    Parameters, state dict, hooks, dtype and device moves, offloading, `torch.compile`, training, copying and pickling
-    keep working. You may patch before or after `.to("cuda")`, and before or after offloading. A call that the kernels
-    do not support runs the original method. Examples are calls with a CPU tensor, with a float64 tensor,
-    with a tensor subclass, under autocast and under forward-mode AD.
+    The model `x` is changed in place. Parameters, state dict, hooks, `.to()`, offloading, `torch.compile`,
+    training, copying and pickling keep working. You may patch before or after `.to("cuda")`, and before or
+    after enabling offloading. If the kernels do not support a call, the original method runs. Examples are
+    calls with a CPU tensor, with a float64 tensor, with a tensor subclass, under autocast and under
+    forward-mode AD.
 
     Args:
         x: a diffusers pipeline (any object with `.components`), a transformers pipeline (any object with `.model`), or
             an nn.Module.
-        mode (str): "exact" makes the results agree with the original methods as closely as the kernels can. In mode
-            "fast", a kernel that replaces several operations rounds once, instead of once per operation. Mode "fast"
-            also computes GELUs in the preceding matrix multiplication and enables `attention`. Some
-            kernels are not faster than in mode "exact". The report says how closely each replaced class agrees with its
-            original.
+        mode (str): in mode "exact", the results agree with the original methods as closely as the kernels
+            can. In mode "fast", a kernel that replaces several operations rounds once, instead of once per
+            operation. Mode "fast" also computes GELU in the epilogue of the preceding matrix multiplication,
+            and enables `attention`. Some kernels are not faster than in mode "exact". For each replaced
+            class, the report says how closely the results agree with the original.
         only, skip (str or list of str): `fnmatch` patterns of class names or dotted module names. `patch` considers
             the modules that match `only` and do not match `skip`. Default: all modules.
         cpu_kernels (bool): also run the kernels for CPU tensors, on the CPU executor. The executor is slow, and
             serves tests and demonstrations.
         allow_empty (bool): if nothing was replaced, return a report without replacements instead of raising.
-        attention (bool or None): make replaced attention processors call `oxiwarp.attention` for the sizes at which it
-            was measured to be faster than torch's attention. Only compute capability 9.0 has such measurements. The
-            result is rounded differently from torch's. None means True in mode "fast" and False in mode "exact".
+        attention (bool or None): if True, replaced attention processors call `oxiwarp.attention` for sizes at
+            which it was faster than torch's attention in measurements. Such measurements exist only for
+            compute capability 9.0. The result is rounded differently than in torch. None means True in mode
+            "fast" and False in mode "exact".
 
     Returns:
-        `Report`, which lists the replaced objects, and the objects that were not replaced, with the reason.
+        `Report`, which lists the replaced objects. It also lists the objects that were not replaced, with the
+        reason.
 
     Raises:
         TypeError: `x` is neither a pipeline nor an nn.Module, or a pattern is not a string.
         ValueError: `mode` is neither "exact" nor "fast".
-        RuntimeError: nothing was replaced, or an error occurred while an object was replaced; the message names the
-            object. After such an error, `x` is as it was before the call.
+        RuntimeError: nothing was replaced. Also raised if an error occurs while an object is replaced; the
+            message then names the object. After such an error, `x` is in the same state as before the call.
 
     Note:
-        A second call on a patched `x` changes `mode`, `cpu_kernels` and `attention`.
+        If `x` is already patched, the call changes `mode`, `cpu_kernels` and `attention` to the new values.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.RMSNorm(8))
@@ -96,16 +105,18 @@ def patch(
     if mode not in EXACTNESS:
         raise ValueError(f"patch: mode is {mode!r}, expected 'exact' or 'fast'")
     report = Report(mode)
-    # `device_count` calls NVML. Other functions would initialize CUDA. A process that is forked after this
-    # initialization could not use CUDA.
+    # Call `device_count`, because it only calls NVML. Other functions would initialize CUDA in this process,
+    # and processes that are forked afterwards could not use CUDA.
     if not cpu_kernels and torch.cuda.device_count() == 0:
         report.warning = NO_GPU
     wanted = mode == "fast" if attention is None else attention
     settings = Settings(mode, cpu_kernels, fusions.attention_measured() if wanted else None)
     only, skip = as_patterns("only", only, ["*"]), as_patterns("skip", skip, [])
     probed: Probed = {}
-    done: list[tuple[Any, Recipe | None]] = []  # replaced objects, each with its recipe before the call
-    inner: dict[str, str] = {}  # remarks for the report, by dotted module name
+    # The replaced objects, each with the recipe that it had before this call.
+    done: list[tuple[Any, Recipe | None]] = []
+    # Maps dotted module names to remarks for the report.
+    inner: dict[str, str] = {}
     try:
         names, owners = names_of(x), owners_of(x)
         for name, part in candidates(x):
@@ -158,16 +169,16 @@ def unpatch(x: Any) -> int:
 
 @contextmanager
 def patched(x: Any, **options: Any) -> Iterator[Report]:
-    """Patch `x` for the length of a `with` block, and afterwards restore the state before the block.
+    """Patch `x` during a `with` block, and restore the previous state after the block.
 
-    Objects that were already patched keep their previous options after the block.
+    Objects that were already patched before the block have their previous options again after the block.
 
     Args:
         x: a pipeline or an nn.Module, as for `patch`.
         **options: the arguments of `patch` after `x`, by name.
 
     Returns:
-        Context manager that gives the `Report` of `patch`.
+        Context manager that returns the `Report` of `patch` on entry.
 
     Raises:
         TypeError, ValueError, RuntimeError: as for `patch`, when the block is entered.
@@ -179,8 +190,8 @@ def patched(x: Any, **options: Any) -> Iterator[Report]:
         >>> oxiwarp.unpatch(model)
         0
     """
-    # Keep references to the modules and processors of `x`. So an object that the `with` block removes from
-    # `x` is restored too. Its `id` also stays unique, because Python does not free the object.
+    # Keep references to all modules and processors of `x`. An object that the `with` block removes from `x`
+    # is then restored, too. Python also does not free the object, so no new object gets the same `id`.
     before = {id(part): (part, recipe_of(part)) for _, part in named_parts(x)}
     before |= {id(part): (part, recipe_of(part)) for part in replaced_parts(x)}
     report = patch(x, **options)
@@ -194,10 +205,10 @@ def patched(x: Any, **options: Any) -> Iterator[Report]:
 def replace_one(
     report: Report, name: str, part: Any, settings: Settings, probed: Probed, remark: str, owner: Any
 ) -> Recipe | None:
-    """Replace the method of `part`, and return the recipe (the data of the replacement) or None if it is unsuitable.
+    """Replace the method of `part`, and return the recipe (the data of the replacement).
 
-    Add a row to the report, whether `part` was replaced or not. `remark` is a text for this row. `owner` is the module
-    of an attention processor.
+    If no replacement is possible, return None. Add a row to the report in both cases. `remark` is a text for
+    this row. If `part` is an attention processor, `owner` is the module that has this processor.
     """
     path = fusions.dotted(base_of(part))
     try:
@@ -223,7 +234,10 @@ def put_back(x: Any, recipe: Recipe | None) -> None:
 
 
 def recipe_for(x: Any, settings: Settings, probed: Probed, owner: Any) -> Recipe:
-    """Return the recipe (the data of the replacement) for `x`. Raise `Unsuitable` with the reason if none applies."""
+    """Return the recipe (the data of the replacement) for `x`.
+
+    If no replacement is possible, raise `Unsuitable` with the reason.
+    """
     cls = base_of(x)
     found, why = fusions.find(cls), None
     if found is not None:
@@ -242,7 +256,8 @@ def recipe_for(x: Any, settings: Settings, probed: Probed, owner: Any) -> Recipe
             return kind(formulas, eps_name, settings.cpu_kernels, weight_name(x))
         except Unsuitable as error:
             why = error
-    # The report also says why the fusion of the class, which may replace more chains, does not apply.
+    # A fusion (a replacement for a known class) may replace more operations than a rewritten method.
+    # Therefore the report on a rewritten method also says why the fusion of its class does not apply.
     text = "" if found is None or why is None else str(why)
     try:
         recipe = rewrite.recipe_for(x, *settings, text, owner)
@@ -254,7 +269,7 @@ def recipe_for(x: Any, settings: Settings, probed: Probed, owner: Any) -> Recipe
 
 
 def outcome(recipe: Any, mode: str, x: Any) -> dict[str, str]:
-    """Return operators, exactness and remark of a replaced object, as keyword arguments of `Report.add`.
+    """Return operators, exactness and remark of a replaced object, as keyword arguments for `Report.add`.
 
     `recipe` is the data from which `patch` made the replacement.
     """
@@ -270,7 +285,7 @@ def outcome(recipe: Any, mode: str, x: Any) -> dict[str, str]:
 
 
 def not_called(name: str, recipe: Recipe) -> dict[str, str]:
-    """Return remarks for the report on the submodules that the replaced method of module `name` no longer calls.
+    """Return remarks for the report about submodules that the new method of module `name` does not call.
 
     The keys are the dotted names of these submodules.
     """
@@ -284,8 +299,9 @@ def not_called(name: str, recipe: Recipe) -> dict[str, str]:
 def candidates(x: Any) -> Iterator[tuple[str, Any]]:
     """Yield name and object of each candidate in `x`.
 
-    A candidate is an RMSNorm, an object whose class has a fusion, or an object whose method has a chain of operations
-    that one kernel computes.
+    A candidate is an object that `patch` may be able to replace. It is an RMSNorm, an object whose class has
+    a fusion, or an object with a method that oxiwarp may rewrite. A fusion is a replacement for a known
+    class. A rewritten method calls a kernel in place of several operations.
     """
     for name, part in named_parts(x):
         cls = base_of(part)
@@ -295,7 +311,8 @@ def candidates(x: Any) -> Iterator[tuple[str, Any]]:
 
 
 def named_parts(x: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (dotted name, object) for each module in `x`, and for its attention processor if it has one.
+    """Yield pairs (dotted name, object): each module in `x`, and the attention processor of the module if it
+    has one.
 
     Each object is yielded once.
     """
@@ -309,7 +326,10 @@ def named_parts(x: Any) -> Iterator[tuple[str, Any]]:
 
 
 def owners_of(x: Any) -> dict[int, nn.Module]:
-    """Map the `id` of each attention processor in `x` to its module, unless modules share the processor."""
+    """Map the `id` of each attention processor in `x` to the module that has it.
+
+    Omit processors that several modules share.
+    """
     found: dict[int, list[nn.Module]] = {}
     for _, module in named_modules(x):
         if (processor := module.__dict__.get("processor")) is not None:
@@ -320,7 +340,8 @@ def owners_of(x: Any) -> dict[int, nn.Module]:
 def replaced_parts(x: Any) -> list[Any]:
     """Return every object in `x` that `patch` replaced: modules, and processors in any attribute of a module.
 
-    For example, diffusers' `fuse_qkv_projections` stores the previous processors in a dict of the model.
+    A processor may be in an attribute or in a dict. For example, diffusers' `fuse_qkv_projections` stores the
+    previous processors in a dict of the model.
     """
     found: dict[int, Any] = {}
     pending = [part for _, part in named_parts(x)]
@@ -331,7 +352,7 @@ def replaced_parts(x: Any) -> list[Any]:
             found[id(part)] = part
         for value in vars(part).values():
             for inner in value.values() if type(value) is dict else (value,):
-                # Processors have no common base class, so search every object that may be a processor.
+                # Processors have no common base class, so examine every object that may be a processor.
                 if id(inner) not in seen and (is_replaced(inner) or is_processor(inner)):
                     seen.add(id(inner))
                     pending.append(inner)
@@ -339,12 +360,17 @@ def replaced_parts(x: Any) -> list[Any]:
 
 
 def is_processor(x: Any) -> bool:
-    """Whether `x` may be an attention processor: a callable object that is neither a module nor a class."""
+    """Return whether `x` may be an attention processor: a callable object that is neither a module nor a
+    class.
+    """
     return callable(x) and not isinstance(x, (nn.Module, type)) and type(getattr(x, "__dict__", None)) is dict
 
 
 def names_of(x: Any) -> dict[int, list[str]]:
-    """Map the `id` of each module in `x` to all dotted names of the module. A shared module has several names."""
+    """Map the `id` of each module in `x` to all its dotted names.
+
+    A module that is used in several places has several names.
+    """
     names: dict[int, list[str]] = {}
     for prefix, root in roots(x):
         for name, module in root.named_modules(prefix=prefix, remove_duplicate=False):
@@ -388,7 +414,7 @@ def as_patterns(argument: str, patterns: str | Iterable[str] | None, default: li
 
 
 def matches(patterns: Iterable[str], names: list[str], cls: type) -> bool:
-    """Whether one of the patterns matches the class name or one of the dotted names."""
+    """Return whether one of the patterns matches the class name or one of the dotted names."""
     return any(fnmatch.fnmatchcase(text, pattern) for pattern in patterns for text in (*names, cls.__name__))
 
 

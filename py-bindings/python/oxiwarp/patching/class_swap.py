@@ -1,18 +1,19 @@
-"""Replaces a method of one object: sets the object's class to a subclass, and later restores the class.
+"""Replaces a method of one object: the class of the object is set to a new subclass, and later restored.
 
-The new class is a subclass with the same name and a new `forward`, or a new `__call__` for an attention processor.
-`isinstance`, names, parameters, buffers, hooks and the state dict stay the same. A copy of a replaced module is
-replaced too. An unpickled module is replaced too, because unpickling imports oxiwarp.
+The subclass has the same name as the original class, and a new `forward`, or a new `__call__` for an
+attention processor. `isinstance`, names, parameters, buffers, hooks and the state dict stay the same. A copy
+of a replaced module has the new method, too. A pickle of a replaced module also keeps the new method, because
+unpickling imports oxiwarp.
 
-A *recipe* is the data that the new method needs, such as the mode of `patch`. Each pair of class and recipe has one
-subclass. The new method reads the recipe from this subclass. Therefore `torch.compile` only guards on the class of an
-object, which is cheap. If the method read the recipe from the object, `torch.compile` would add a guard in Python for
-each object.
+A *recipe* is the data that the new method needs, such as the mode of `patch`. There is one subclass for each
+pair of original class and recipe. The new method reads the recipe from this subclass. Therefore
+`torch.compile` only guards on the class of an object, which is cheap. If the method read the recipe from the
+object, `torch.compile` would add a slow guard in Python for each object.
 
-Some tools store the bound `forward` of the class in the *instance*. accelerate's offloading stores it as
-`_old_forward`, and diffusers' hooks (group offloading, caches) store it in their registry. `replace` exchanges such a
-bound method for a bound method of the new class. `replace` rejects an object that stores any other forward in its
-instance.
+Some tools store the bound method `forward` in the *instance*. For example, the offloading of accelerate
+stores it as `_old_forward`. The hooks of diffusers (group offloading, caches) store it in their registry. The
+function `replace` changes such a bound method to a bound method of the new class. If the instance stores a
+`forward` that does not come from its class, `replace` raises `Unsuitable`.
 """
 
 import copy
@@ -41,34 +42,41 @@ class Unsuitable(Exception):
 
 
 class Recipe(Protocol):
-    """Data that determines how an object is replaced. A recipe can be hashed and pickled."""
+    """Protocol of recipes.
+
+    A recipe is the data that determines how a method of an object is replaced. It can be hashed and pickled.
+    """
 
     @property
     def classes(self) -> tuple[type, ...]:
-        """The classes that the recipe refers to. For example, the classes of submodules that are no longer called."""
+        """The classes to which the recipe refers, for example the classes of submodules that the new method
+        does not call.
+        """
 
     def methods(self, base: Any) -> dict[str, Any]:
-        """Map names to methods of the subclass that replaces the class `base`.
+        """Return the members of the subclass of `base` by name, such as the new method `forward`.
 
-        After `restore` has deleted the attribute `RECIPE` of an object, the methods call the original methods of
-        `base`.
+        The function `restore` deletes the attribute `RECIPE` of an object. Without this attribute, the new
+        methods call the original methods of `base`.
         """
 
 
 # `_classes` maps an original class and a recipe (the data of a replacement) to the subclass. `_lasting` keeps
-# a subclass alive when no object uses it. An object that is patched again then gets the subclass for which
-# torch.compile has code. `_lasting` has only subclasses of importable classes, which live as long as the
-# process. A class that is not importable may refer to a module, and must be freed with the module. For
-# example, torch's parametrizations create such classes.
+# a subclass alive when no object uses it. An object that is patched again then gets the same subclass, for
+# which torch.compile already has code. `_lasting` has only subclasses of importable classes, which exist
+# until the process ends. A class that is not importable may refer to a module, and must be freed together
+# with the module. For example, torch's parametrizations create such classes.
 _classes: WeakKeyDictionary[type, WeakValueDictionary[Recipe, type]] = WeakKeyDictionary()
 _lasting: set[type] = set()
 _lock = threading.RLock()
 
 
 class Alike(type):
-    """Metaclass that makes the subclass of an attention processor's class compare equal to the original class.
+    """Metaclass of the subclasses of attention processor classes. With this metaclass, a subclass compares
+    equal to its original class.
 
-    diffusers tests whether the class of a processor is in a tuple of classes (`set_default_attn_processor`).
+    Equality is necessary because diffusers tests whether the class of a processor is in a tuple of classes
+    (in `set_default_attn_processor`).
     """
 
     def __eq__(cls, other: object) -> bool:
@@ -79,14 +87,17 @@ class Alike(type):
 
 
 def replace(x: Any, recipe: Recipe) -> None:
-    """Make `x` run the method of `recipe` instead of its current method. Raise `Unsuitable` if that is impossible."""
+    """Replace the current method of `x` by the method of `recipe`.
+
+    Raise `Unsuitable` if the replacement is impossible.
+    """
     old = type(x)
     if not is_replaced(x):
         check_instance_forward(x)
     elif recipe_of(x) == recipe:
         return
-    # If another tool has derived a class from the previous subclass of oxiwarp, derive the new subclass from
-    # the tool's class.
+    # Another tool may have derived a class from the previous subclass. In this case, derive the new subclass
+    # from the class of the tool.
     new = class_for(base_of(x) if is_ours(old) else old, recipe)
     x.__class__ = new
     rebind(x, old, new)
@@ -94,7 +105,7 @@ def replace(x: Any, recipe: Recipe) -> None:
 
 
 def restore(x: Any) -> bool:
-    """Give `x` its original class and method back. Return whether `x` was replaced before the call."""
+    """Restore the original class and method of `x`. Return False if `x` was not replaced."""
     if not is_replaced(x):
         return False
     if is_ours(type(x)):
@@ -103,27 +114,32 @@ def restore(x: Any) -> bool:
         x.__class__ = base
     if isinstance(x, nn.Module):
         forget(x)
-    del x.__dict__[RECIPE]  # if another tool derived a class from oxiwarp's subclass, this restores the method
+    # If another tool derived a class from the subclass, the class of `x` is unchanged here. The new method
+    # then calls the original method, because the attribute is deleted.
+    del x.__dict__[RECIPE]
     return True
 
 
 def recipe_of(x: Any) -> Any:
-    """Return the recipe of a replaced object, otherwise None."""
+    """Return the recipe of an object if its method was replaced, otherwise None."""
     return getattr(x, "__dict__", {}).get(RECIPE)
 
 
 def is_replaced(x: Any) -> bool:
-    """Whether `x` runs an oxiwarp method."""
+    """Return whether a method of `x` was replaced."""
     return recipe_of(x) is not None
 
 
 def is_ours(cls: type) -> bool:
-    """Whether oxiwarp made `cls` to replace a method. False if another tool derived `cls` from a class of oxiwarp."""
+    """Return whether the function `class_for` made `cls`.
+
+    The result is False if another tool derived `cls` from such a class.
+    """
     return "_oxiwarp_base" in vars(cls)
 
 
 def base_of(x: Any) -> type:
-    """Return the class of `x`. If `patch` replaced a method of `x`, return the class that `x` had before."""
+    """Return the original class of `x`: the class that `x` had before `patch` replaced a method."""
     base: type = getattr(type(x), "_oxiwarp_base", type(x))
     return base
 
@@ -134,7 +150,7 @@ def own_class(cls: Any) -> Any:
 
 
 def check_instance_forward(x: Any) -> None:
-    """Raise `Unsuitable` if the instance stores a `forward`, but no bound method of the `forward` of its class."""
+    """Raise `Unsuitable` if the instance stores a `forward` that does not come from its class."""
     if "forward" not in x.__dict__:
         return
     own = getattr(type(x), "forward", None)
@@ -143,7 +159,9 @@ def check_instance_forward(x: Any) -> None:
 
 
 def bound(x: Any) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield (dict, key) for each `forward` that the instance or one of its diffusers hooks stores."""
+    """Yield a pair (dict, key) for each `forward` that is stored in the instance or in one of its diffusers
+    hooks.
+    """
     for name in BOUND:
         if name in x.__dict__:
             yield x.__dict__, name
@@ -154,7 +172,9 @@ def bound(x: Any) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def rebind(x: Any, old: type, new: type) -> None:
-    """If the instance stores the bound method `old.forward`, store the bound method `new.forward` instead."""
+    """Wherever the instance stores the bound method `old.forward`, store the bound method `new.forward`
+    instead.
+    """
     for held, name in bound(x):
         method = held[name]
         if isinstance(method, MethodType) and method.__func__ is getattr(old, "forward", None):
@@ -162,7 +182,10 @@ def rebind(x: Any, old: type, new: type) -> None:
 
 
 def class_for(base: type, recipe: Recipe) -> type:
-    """Return the subclass of `base` with the recipe's methods. Equal arguments always give the same subclass."""
+    """Return the subclass of `base` with the methods of the recipe.
+
+    For equal arguments, return the same subclass.
+    """
     with _lock:
         of_base = _classes.setdefault(base, WeakValueDictionary())
         made = of_base.get(recipe)
@@ -175,7 +198,7 @@ def class_for(base: type, recipe: Recipe) -> type:
 
 
 def subclass_of(base: type, recipe: Recipe) -> type:
-    """Create a subclass of `base` with the recipe's methods."""
+    """Create a subclass of `base` with the methods of the recipe."""
     members = {
         **recipe.methods(base),
         "__reduce_ex__": make_reduce(base, recipe),
@@ -193,7 +216,7 @@ def subclass_of(base: type, recipe: Recipe) -> type:
 
 
 def is_importable(cls: type) -> bool:
-    """Whether `cls` can be imported: the module of `cls` defines it under its qualified name."""
+    """Return whether `cls` can be imported: its module has this class under the qualified name."""
     found: Any = sys.modules.get(cls.__module__)
     for name in cls.__qualname__.split("."):
         found = getattr(found, name, None)
@@ -201,7 +224,10 @@ def is_importable(cls: type) -> bool:
 
 
 def make_apply(base: Any) -> Any:
-    """Return an `_apply` that also drops the tensors cached for the module. `nn.Module.to` calls `_apply`."""
+    """Return a method `_apply` that also deletes the tensors that are cached for the module.
+
+    `nn.Module.to` calls `_apply`.
+    """
 
     def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
         forget(self)
@@ -213,8 +239,8 @@ def make_apply(base: Any) -> Any:
 def tell_diffusers(base: type, subclass: type) -> None:
     """Register the subclass in diffusers' registries with the metadata of `base`.
 
-    The caches of diffusers (FirstBlockCache, MagCache, ...) look up the class of a block or processor in these
-    registries. The entry says which values the block or processor returns.
+    The caches of diffusers (FirstBlockCache, MagCache, ...) search these registries for the class of a block
+    or processor. The entry of a class says which values the block or processor returns.
     """
     helpers = sys.modules.get("diffusers.hooks._helpers")
     for name in ("TransformerBlockRegistry", "AttentionProcessorRegistry"):
@@ -228,10 +254,11 @@ def tell_diffusers(base: type, subclass: type) -> None:
 
 
 def make_reduce(base: type, recipe: Recipe) -> Any:
-    """Return a `__reduce_ex__` that stores the base class and the recipe, from which `_new` creates the subclass.
+    """Return a method `__reduce_ex__` that stores the original class and the recipe in a pickle.
 
-    pickle imports classes by name. It can import the base class, but not the subclass that oxiwarp made. If another
-    tool derived a class from oxiwarp's subclass, the tool's class must be importable.
+    When the pickle is loaded, the function `_new` creates the subclass again from the class and the recipe.
+    This is necessary because pickle imports classes by name. It can import the original class, but not the
+    subclass. If another tool derived a class from the subclass, the class of the tool must be importable.
     """
 
     def reduce(self: Any, protocol: int) -> Any:

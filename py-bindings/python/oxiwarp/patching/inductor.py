@@ -1,9 +1,10 @@
-"""Decides for which small calls torch.compile traces the original method, so that Inductor generates the kernels.
+"""Decides for which small inputs torch.compile traces the original method, so that Inductor generates the
+kernels.
 
-If a model decodes one token, the Python time for the launches is longer than the time of the kernels. An Inductor
-kernel needs less Python time per launch than a custom operator. Inductor also fuses a norm with adjacent elementwise
-operations. So if the tensors have few elements, torch.compile traces the original method of a decoder or a norm of
-transformers.
+When a model decodes one token, Python needs more time to launch the kernels than the GPU needs to execute
+them. An Inductor kernel needs less Python time per launch than a custom operator. Inductor also fuses a norm
+with adjacent elementwise operations. Therefore torch.compile traces the original methods of decoders and
+norms of transformers if the tensors have few elements.
 """
 
 from typing import Any
@@ -12,28 +13,36 @@ import torch
 from torch import Tensor
 
 MOST = 1 << 15
-"""Largest number of elements of a tensor for which Inductor generates the kernel: 8 rows of 4096 elements.
+"""Largest number of elements for which torch.compile uses Inductor's kernels instead of oxiwarp's.
 
-Only one row was measured: see benches/results/decisions/decoder.txt."""
+It is 8 rows of 4096 elements. Measurements exist only for one row: see benches/results/decisions/decoder.txt.
+"""
 compiling = torch.compiler.is_compiling
 
 
 def is_decoders(cls: type) -> bool:
-    """Whether the class belongs to transformers, the library of the decoder models."""
+    """Return whether the class belongs to transformers, the library of the decoder models."""
     return cls.__module__.startswith("transformers.")
 
 
 def on_gpu(x: Tensor) -> bool:
-    """Whether `x` is on a GPU. There, the launches of a small call may take longer than its kernels."""
+    """Return whether `x` is on a GPU.
+
+    On a GPU, launching the kernels of a small input may take longer than executing them.
+    """
     return x.is_cuda
 
 
 def is_few(x: Any) -> bool:
-    """Whether torch.compile knows that `x` has at most `MOST` elements. The result is False under torch.export."""
+    """Return whether torch.compile knows that `x` has at most `MOST` elements.
+
+    The result is False in eager mode and under torch.export.
+    """
     if not compiling() or torch.compiler._is_exporting_flag or not isinstance(x, Tensor):
         return False
-    # torch.compile has already imported `symbolic_shapes` here. An import at the top of this file would
-    # always import SymPy too, which takes longer than the import of oxiwarp.
+    # This line is only reached under torch.compile, which has already imported `symbolic_shapes`. An import
+    # at the top of this file would also import SymPy in every process. This takes longer than the import of
+    # oxiwarp.
     return on_gpu(x) and torch.fx.experimental.symbolic_shapes.statically_known_true(x.numel() <= MOST)
 
 

@@ -1,10 +1,10 @@
-"""Registers moved modules under their old names, so that older pickles of patched models still load.
+"""Registers renamed Python modules under their old names, so that older pickles of patched models still load.
 
-A pickle of a patched model contains the names of the Python modules that define `class_swap._new`, `FusedRecipe` and
-`NormRecipe`. A pickle of a `Report` contains the name of the module that defines `Report`. So this file adds the old
-names of these modules to `sys.modules`. A pickled recipe also contains the names of its fields, and a `FusedRecipe` the
-name of its fusion. These names must not change. If you move one of these modules again, add its old name to
-`OLD_NAMES`.
+A pickle of a patched model contains the names of the Python modules that define `class_swap._new`,
+`FusedRecipe` and `NormRecipe`. A pickle of a `Report` contains the name of the module that defines `Report`.
+Therefore this file adds the old names of these modules to `sys.modules`. If you move one of these modules
+again, add its old name to `OLD_NAMES`. A pickled recipe (the data of a replacement) also contains the names
+of its fields. A pickled `FusedRecipe` contains the name of its fusion. These names must not change.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The report of `oxiwarp.patch`: rows of data that print as a table."""
+"""The report that `oxiwarp.patch` returns. It contains rows of data, and prints as a table."""
 
 import io
 from collections import Counter
@@ -13,9 +13,12 @@ from .sites import RanReport, Site, ran, sites_of
 NO_KERNEL = "-"
 COLUMNS = ("module class", "count", "op", "exactness", "status", "reason")
 TEXT_COLUMNS = 80
-"""Width of `str(report)`. A rich console uses its own width."""
+"""Width of `str(report)`. If the package rich prints the report, it uses the width of its console."""
 LABEL_SHARE = 0.45
-"""Fraction of the terminal's width. A class name that takes more than this fraction gets a separate line."""
+"""Fraction of the terminal's width.
+
+A class name that is longer than this fraction is printed on a separate line.
+"""
 INDENT = (0, 0, 0, 2)
 
 
@@ -27,17 +30,22 @@ class Row:
     """Module path and name of the class."""
     count: int
     op: str
-    """Names of the operators that run. "-": the replaced method only saves Python time. Empty: not replaced."""
-    exactness: str
-    """Agreement with the original eager method, such as "bit-exact", "same roundings" or "one rounding".
+    """Names of the operators that run. "-" means that the new method runs no kernel and only saves Python
+    time.
 
-    docs/reference/exactness.md defines these words, and the sizes for which they hold. Empty if the modules were not
-    replaced.
+    The text is empty if the modules were not replaced.
+    """
+    exactness: str
+    """How closely the results agree with the original eager method, for example "bit-exact" or "same
+    roundings".
+
+    docs/reference/exactness.md defines these terms, and the sizes for which they hold. The text is empty if
+    the modules were not replaced.
     """
     status: str
     """"replaced" or "left"."""
     reason: str
-    """Why the modules were not replaced ("left"), or a remark about the replacement."""
+    """The reason why the modules were not replaced, if the status is "left". Otherwise, a remark."""
 
     @property
     def path(self) -> str:
@@ -51,13 +59,16 @@ class Row:
 
     @property
     def outcome(self) -> str:
-        """Exactness, operators and remark as one line. For modules that were not replaced, "left" and the reason."""
+        """Exactness, operators and remark in one line.
+
+        For modules that were not replaced, the line is "left" and the reason.
+        """
         result = self.exactness if self.status == "replaced" else self.status
         done = "; ".join(text for text in ("" if self.op == NO_KERNEL else self.op, self.reason) if text)
         return f"{result}: {done}" if done else result
 
     def cells(self) -> tuple[str, ...]:
-        """The row as text, in the order of `COLUMNS`."""
+        """Return the cells of the row as text, in the order of `COLUMNS`."""
         return (self.module_class, str(self.count), self.op, self.exactness, self.status, self.reason)
 
 
@@ -74,26 +85,32 @@ class Report:
     """Maps the dotted name of each candidate to its status, "replaced" or "left"."""
     notes: list[str] = field(default_factory=list)
     watched: list[tuple[str, Site, Counter[str]]] = field(default_factory=list, repr=False, compare=False)
-    """The classes whose kernels `ran` counts, with the counts at the time of `patch`."""
+    """The classes and operations for which `ran` counts kernel calls, each with the counts at the time of
+    `patch`.
+    """
     warning: str = ""
-    """The first line of the printed report: why the kernels will not run on this machine. Empty if they will run."""
+    """A warning that the kernels cannot run on this machine, with the reason.
+
+    It is the first line of the printed report. The text is empty if the kernels can run.
+    """
 
     def add(self, name: str, module_class: str, *, op: str = "", exactness: str = "", reason: str = "") -> None:
-        """Count one module. An empty `op` means that the module was not replaced."""
+        """Add one module to the report. An empty `op` means that the module was not replaced."""
         status = "replaced" if op else "left"
         self.outcomes[module_class, op, exactness, status, reason] += 1
         self.names[name] = status
 
     def watch(self, module_class: str, cls: type) -> None:
-        """Count the kernels of a class that `patch` made from now on."""
+        """Start to count the kernel calls of `cls`, a class that `patch` made."""
         for site in sites_of(cls):
             if site.op and all(site is not held for _, held, _ in self.watched):
                 self.watched.append((module_class, site, site.outcomes.copy()))
 
     def ran(self) -> RanReport:
-        """Return how often each chain of operations ran a kernel since `patch`, and why the original code ran.
+        """Return how often kernels ran since `patch`, for each sequence of operations that a kernel replaces.
 
-        Calls of other models that have the same classes and options count too. Only calls in eager mode count.
+        If the original code ran instead of a kernel, the result has the reason. Models with the same classes
+        and options share the counts. Only calls in eager mode count.
 
         Returns:
             `RanReport`, a tuple of `Ran`. `print` shows it as a table.
@@ -111,7 +128,10 @@ class Report:
         return ran(getattr(self, "watched", []))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the counts out of copies and pickles: they belong to the classes of this process."""
+        """Return the state without the counts.
+
+        Copies and pickles omit the counts, because they belong to classes of this process.
+        """
         return {**self.__dict__, "watched": []}
 
     def __iter__(self) -> Iterator[Row]:
@@ -119,7 +139,11 @@ class Report:
 
     @property
     def rows(self) -> list[Row]:
-        """One row for each class, operator, exactness, status and reason. Rows of replaced modules come first."""
+        """The rows of the report.
+
+        Modules with the same class, operator, exactness, status and reason have one row. Rows of replaced
+        modules come first.
+        """
         made = [Row(cls, count, *rest) for (cls, *rest), count in self.outcomes.items()]
         return sorted(made, key=lambda row: (row.status != "replaced", row.module_class, row.reason))
 
@@ -140,12 +164,14 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """The mode, and the numbers of replaced and unchanged modules, in one line."""
+        """One line of text with the mode and the numbers of replaced and unchanged modules."""
         return f"oxiwarp.patch(mode={self.mode!r}): {self.replaced} modules replaced, {self.left} left"
 
     @property
     def by_path(self) -> Iterator[tuple[str, list[Row]]]:
-        """Pairs of the name of a Python module and the rows of the classes that it defines."""
+        """The rows, grouped by Python module: pairs of a module name and the rows of the classes that this
+        module defines.
+        """
         rows = sorted(self.rows, key=lambda row: row.path)  # stable sort: replaced rows stay first
         return ((path, list(group)) for path, group in groupby(rows, key=lambda row: row.path))
 
@@ -201,7 +227,7 @@ class Report:
 
 
 def _html_row(parent: ElementTree.Element, tag: str, cells: tuple[str, ...], **attributes: str) -> None:
-    """Add a table row with these cells. ElementTree escapes their text."""
+    """Add a table row with these cells. ElementTree escapes the text of the cells."""
     row = ElementTree.SubElement(parent, "tr")
     for cell in cells:
         ElementTree.SubElement(row, tag, attributes).text = cell

@@ -1,4 +1,8 @@
-"""Counts, for each chain of operations that `patch` replaced, how often a kernel ran and why it did not."""
+"""Counts how often a kernel ran in place of a chain of operations, and why the original code ran in other
+calls.
+
+A chain is a sequence of operations that one kernel can replace.
+"""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -7,18 +11,26 @@ from typing import Any, NamedTuple
 import torch
 
 SITES = "_oxiwarp_sites"
-"""Class attribute: the sites of the method that replaces the class's own method."""
+"""Name of a class attribute.
+
+The attribute is a list of `Site` objects, one per sequence of operations that a kernel replaces.
+"""
 RAN = "kernel"
-"""The outcome of a call that ran a kernel. Every other outcome is the reason why the original code ran."""
+"""The outcome of a call that ran a kernel.
+
+Any other outcome is a text that says why the original code ran instead.
+"""
 UNSUPPORTED = "the kernels do not support the call"
 
 compiling = torch.compiler.is_compiling
 
 
 class Site:
-    """A chain of operations in a replaced method, and how often each outcome occurred in eager mode.
+    """A chain of operations in a method: a sequence that one kernel replaces. Also counts the outcome of each
+    call.
 
-    `op` has the names of the operators, and `line` the line of the chain in the source, or 0 for a whole method.
+    The outcome of a call says whether the kernel ran, or why the original code ran. `op` has the names of the
+    oxiwarp operators. `line` is the source line of the chain, or 0 if the chain is a whole method.
     `functions` are functions whose source is part of the chain.
     """
 
@@ -27,28 +39,36 @@ class Site:
         self.outcomes: Counter[str] = Counter()
 
     def note(self, outcome: str) -> None:
-        """Count an outcome. torch.compile does not count, because a compiled model does not run this code."""
+        """Count an outcome.
+
+        Under torch.compile, do nothing, because a compiled model does not run this code.
+        """
         if not compiling():
             self.outcomes[outcome] += 1
 
 
 class Ran(NamedTuple):
-    """What happened to a chain of operations since `patch`."""
+    """Counts since `patch` for one sequence of operations that a kernel replaces.
+
+    Some calls run the kernel. If the kernel does not support a call, the original code runs.
+    """
 
     module_class: str
     """Module path and name of the class."""
     line: int
-    """Line of the chain in the file that defines the class. 0: the chain is a whole method."""
+    """Line of the replaced operations in the file that defines the class, or 0 if a whole method was
+    replaced.
+    """
     op: str
     """Names of the operators."""
     kernels: int
     """Number of calls that ran a kernel."""
     fallbacks: dict[str, int]
-    """Number of calls that ran the original code, by the reason."""
+    """Maps the reason why the original code ran to the number of such calls."""
 
 
 class RanReport(tuple[Ran, ...]):
-    """The chains of a patched model, each with the number of calls that ran a kernel. `print` shows a table."""
+    """Counts for all operations that kernels replace in a patched model. `print` shows a table."""
 
     @property
     def kernels(self) -> int:
@@ -70,7 +90,10 @@ class RanReport(tuple[Ran, ...]):
 
 
 def ran(watched: Iterable[tuple[str, Site, Counter[str]]]) -> RanReport:
-    """Return what happened since `patch`. `watched` has the class, the site, and the counts at the time of `patch`."""
+    """Return the counts since `patch`.
+
+    Each item of `watched` has a class name, a `Site`, and its counts at the time of `patch`.
+    """
     rows = []
     for module_class, site, before in watched:
         now = site.outcomes - before
@@ -80,7 +103,7 @@ def ran(watched: Iterable[tuple[str, Site, Counter[str]]]) -> RanReport:
 
 
 def sites_of(cls: type) -> list[Site]:
-    """Return the sites of a class that `patch` made, or [] for any other class."""
+    """Return the `Site` objects of a class that `patch` made. For any other class, return []."""
     found: list[Site] = getattr(cls, SITES, [])
     return found
 

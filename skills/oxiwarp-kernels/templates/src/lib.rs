@@ -1,4 +1,5 @@
-//! Four kernels to copy. Each module has the checks of a kernel's arguments and its launch.
+//! Host code of four kernels that you can copy. Each module checks the arguments of one kernel and launches
+//! it.
 pub mod log_sum_exp;
 pub mod matmul;
 pub mod softplus;
@@ -6,15 +7,15 @@ pub mod transpose;
 
 use oxiwarp_runtime::{Arch, Device, Error, Result, View};
 
-/// The PTX that the build script generates for each architecture, oldest first.
+/// The PTX that the build script compiles, one text per architecture, oldest architecture first.
 const PTX: &[(Arch, &str)] = &[
     (Arch::Sm75, include_str!(concat!(env!("OUT_DIR"), "/sm_75.ptx"))),
     (Arch::Sm80, include_str!(concat!(env!("OUT_DIR"), "/sm_80.ptx"))),
     (Arch::Sm90, include_str!(concat!(env!("OUT_DIR"), "/sm_90.ptx"))),
 ];
 
-/// Checks that `view` is a matrix on `device` whose columns lie side by side. Returns its number of rows, its
-/// number of columns, and the elements from one row to the next.
+/// Checks that `view` is a matrix on `device` with a column stride of 1. Returns the number of rows, the
+/// number of columns, and the distance in elements between consecutive rows.
 fn matrix(op: &'static str, arg: &'static str, view: &View, device: &Device) -> Result<(u32, u32, u64)> {
     view.expect_on(op, arg, device)?;
     let shape =
@@ -45,7 +46,7 @@ fn expect_separate_rows(
     Ok(())
 }
 
-/// Returns the number of blocks of a grid in x, or an error if a GPU cannot launch so many.
+/// Returns `blocks` as the size of a grid in x, or an error if a GPU cannot launch so many blocks.
 fn blocks(op: &'static str, arg: &'static str, view: &View, blocks: u64) -> Result<u32> {
     let error = || Error::Shape {
         op,

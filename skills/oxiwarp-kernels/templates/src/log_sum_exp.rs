@@ -1,4 +1,4 @@
-//! The row reduction `y = ln(sum(exp(x)))`.
+//! Host code of the row reduction `y = ln(sum(exp(x)))`.
 use cuda_std::row::Rows;
 use kernels::log_sum_exp::{KERNELS, launch};
 use oxiwarp_runtime::{Device, Kernels, Launch, Result, Stream, View, ViewMut};
@@ -7,24 +7,24 @@ const OP: &str = "log_sum_exp";
 /// Rows per block. Each warp processes one row.
 const ROWS: u32 = 4;
 
-/// The kernels, loaded on one device. Load them once and reuse them.
+/// The kernels of `log_sum_exp`, loaded on one device. Load them once and reuse them.
 pub struct LogSumExp(Kernels);
 
 impl LogSumExp {
     /// Loads the kernels.
     ///
     /// # Errors
-    /// The GPU is older than sm_75, or the driver rejects the PTX.
+    /// Returns an error if the GPU is older than sm_75, or if the driver rejects the PTX.
     pub fn load(device: &Device) -> Result<Self> {
         Kernels::load(device, crate::PTX, KERNELS).map(Self)
     }
 
-    /// Writes the logarithm of the sum of `exp` of each row of `x` to `y`. `x` has shape `[rows, columns]`
+    /// Computes `ln(sum(exp(x)))` for each row of `x` and writes it to `y`. `x` has shape `[rows, columns]`
     /// and a column stride of 1. `y` has shape `[rows]`, is contiguous, and has the dtype of `x` (f32, f16 or
     /// bf16).
     ///
     /// # Errors
-    /// A shape, dtype, stride or device is not supported. The message names the argument.
+    /// Returns an error if a shape, dtype, stride or device is not supported. The message names the argument.
     pub fn run(&self, x: View, y: ViewMut, stream: Stream) -> Result<()> {
         let (y, dtype) = (y.as_view(), x.dtype());
         let (rows, cols, stride) = crate::matrix(OP, "x", &x, self.0.device())?;

@@ -1,29 +1,30 @@
-//! The product of matrices `c = a bᵀ` on tensor cores.
+//! Host code of the matrix product `c = a bᵀ` on tensor cores.
 use kernels::matmul::{KERNELS, Matrix, THREADS, TILE, launch};
 use oxiwarp_runtime::{Device, Dtype, Error, Kernels, Launch, Result, Stream, View, ViewMut};
 
 const OP: &str = "matmul";
-/// Elements of a 16-byte chunk, the unit of `cp.async`.
+/// Number of elements in a chunk of 16 bytes. A `cp.async` instruction copies one chunk.
 const CHUNK: u64 = 8;
 
-/// The kernels, loaded on one device. Load them once and reuse them.
+/// The kernels of `matmul`, loaded on one device. Load them once and reuse them.
 pub struct Matmul(Kernels);
 
 impl Matmul {
     /// Loads the kernels.
     ///
     /// # Errors
-    /// The GPU is older than sm_80, or the driver rejects the PTX.
+    /// Returns an error if the GPU is older than sm_80, or if the driver rejects the PTX.
     pub fn load(device: &Device) -> Result<Self> {
-        // The PTX for sm_75 comes first in the table and lacks these kernels.
+        // Skip the PTX for sm_75. It comes first in the table and lacks these kernels.
         Kernels::load(device, &crate::PTX[1..], KERNELS).map(Self)
     }
 
-    /// Writes `a bᵀ` to `c`. The shapes are `[m, k]` for `a`, `[n, k]` for `b` and `[m, n]` for `c`. All have
-    /// one dtype (f16 or bf16) and a column stride of 1. Sums are computed in f32 and rounded once.
+    /// Writes `a bᵀ` to `c`. The shapes are `[m, k]` for `a`, `[n, k]` for `b` and `[m, n]` for `c`. All
+    /// three matrices have the same dtype (f16 or bf16) and a column stride of 1. Sums are computed in f32
+    /// and rounded once.
     ///
     /// # Errors
-    /// A shape, dtype, stride or device is not supported. The message names the argument.
+    /// Returns an error if a shape, dtype, stride or device is not supported. The message names the argument.
     pub fn run(&self, a: View, b: View, c: ViewMut, stream: Stream) -> Result<()> {
         let (c, dtype) = (c.as_view(), a.dtype());
         if !matches!(dtype, Dtype::F16 | Dtype::Bf16) {
@@ -55,8 +56,8 @@ impl Matmul {
         });
         let kernel = if vector { launch::matmul_vector } else { launch::matmul };
         let site = self.0.on_dtype(dtype, stream, shape);
-        // SAFETY: the checks above established the shapes, the strides and, for `vector`, the alignment. A
-        // `ViewMut` guarantees exclusive access to `c`.
+        // SAFETY: the checks above established the shapes and the strides. For the vectorized kernel, they
+        // also established the alignment. A `ViewMut` guarantees exclusive access to `c`.
         unsafe { kernel(site, sides[0], sides[1], side(c, m, n, to.2)) }
     }
 }

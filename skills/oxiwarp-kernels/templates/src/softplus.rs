@@ -1,29 +1,29 @@
-//! The element-wise kernel `y = ln(1 + exp(x))`.
+//! Host code of the element-wise kernel `y = ln(1 + exp(x))`.
 use kernels::softplus::{KERNELS, launch};
 use oxiwarp_runtime::{Device, Kernels, Launch, Result, Stream, View, ViewMut};
 
 const OP: &str = "softplus";
 const THREADS: u32 = 256;
-/// Bytes of a pack, the widest access of a thread.
+/// Bytes of a pack (a vector of elements), which is the widest access of a thread.
 const PACK: usize = 16;
 
-/// The kernel, loaded on one device. Load it once and reuse it.
+/// The kernel `softplus`, loaded on one device. Load it once and reuse it.
 pub struct Softplus(Kernels);
 
 impl Softplus {
     /// Loads the kernel.
     ///
     /// # Errors
-    /// The GPU is older than sm_75, or the driver rejects the PTX.
+    /// Returns an error if the GPU is older than sm_75, or if the driver rejects the PTX.
     pub fn load(device: &Device) -> Result<Self> {
         Kernels::load(device, crate::PTX, KERNELS).map(Self)
     }
 
-    /// Writes `ln(1 + exp(x))` to `y`. Both are contiguous and have one shape and one dtype (f32, f16 or
-    /// bf16).
+    /// Writes `ln(1 + exp(x))` to `y`. Both tensors are contiguous and have the same shape and the same dtype
+    /// (f32, f16 or bf16).
     ///
     /// # Errors
-    /// A shape, dtype, stride or device is not supported. The message names the argument.
+    /// Returns an error if a shape, dtype, stride or device is not supported. The message names the argument.
     pub fn run(&self, x: View, y: ViewMut, stream: Stream) -> Result<()> {
         let (y, dtype) = (y.as_view(), x.dtype());
         y.expect_dtype(OP, "y", dtype)?;
@@ -44,8 +44,8 @@ impl Softplus {
         let threads = packs + (len - packs * elements);
         let blocks = crate::blocks(OP, "x", &x, threads.div_ceil(THREADS.into()))?;
         let site = self.0.on_dtype(dtype, stream, Launch::of([blocks, 1, 1], [THREADS, 1, 1]));
-        // SAFETY: both tensors have `len` elements of `dtype` without gaps. `packs` is 0 unless both are
-        // aligned. A `ViewMut` guarantees exclusive access to `y`.
+        // SAFETY: both tensors have `len` elements of `dtype` without gaps. `packs` is 0 unless both tensors
+        // are aligned to 16 bytes. A `ViewMut` guarantees exclusive access to `y`.
         unsafe { launch::softplus(site, x.ptr().cast(), y.ptr().cast_mut().cast(), len, packs) }
     }
 }

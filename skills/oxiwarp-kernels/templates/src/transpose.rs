@@ -1,26 +1,26 @@
-//! The transpose of a matrix, through tiles in shared memory.
+//! Host code of the transpose of a matrix, which uses tiles in shared memory.
 use kernels::transpose::{KERNELS, ROWS, TILE, launch};
 use oxiwarp_runtime::{Device, Kernels, Launch, Result, Stream, View, ViewMut};
 
 const OP: &str = "transpose";
 
-/// The kernel, loaded on one device. Load it once and reuse it.
+/// The kernel `transpose`, loaded on one device. Load it once and reuse it.
 pub struct Transpose(Kernels);
 
 impl Transpose {
     /// Loads the kernel.
     ///
     /// # Errors
-    /// The GPU is older than sm_75, or the driver rejects the PTX.
+    /// Returns an error if the GPU is older than sm_75, or if the driver rejects the PTX.
     pub fn load(device: &Device) -> Result<Self> {
         Kernels::load(device, crate::PTX, KERNELS).map(Self)
     }
 
     /// Writes the transpose of `x` to `y`. If `x` has shape `[rows, columns]`, `y` has shape `[columns,
-    /// rows]`. Both have one dtype (f32, f16 or bf16) and a column stride of 1.
+    /// rows]`. Both matrices have the same dtype (f32, f16 or bf16) and a column stride of 1.
     ///
     /// # Errors
-    /// A shape, dtype, stride or device is not supported. The message names the argument.
+    /// Returns an error if a shape, dtype, stride or device is not supported. The message names the argument.
     pub fn run(&self, x: View, y: ViewMut, stream: Stream) -> Result<()> {
         let (y, dtype) = (y.as_view(), x.dtype());
         let (rows, cols, x_stride) = crate::matrix(OP, "x", &x, self.0.device())?;

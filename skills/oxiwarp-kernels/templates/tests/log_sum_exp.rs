@@ -1,4 +1,4 @@
-//! Compares `log_sum_exp` with f64.
+//! Compares the results of the kernel `log_sum_exp` with a computation in f64.
 mod common;
 
 use common::{U, devices, f64_of, fails, rounding, succeeds, values};
@@ -21,11 +21,12 @@ fn check<T: Element>(device: &Device, [rows, cols, gap]: [usize; 3]) {
     for row in 0..rows {
         let sum = x[row * stride..][..cols].iter().map(|x| f64_of(*x).exp()).sum::<f64>();
         let (got, right) = (f64_of(y[row]), sum.ln());
-        // A term has the error of `exp` (4 U) and of its argument, which is at most 2 RANGE. A lane adds
-        // `cols / 32` terms, and at most 10 more roundings follow in the pack and in the warp.
+        // Each term of the sum has the error of `exp` (4 U) and the error of its argument (at most 2 RANGE
+        // U). A lane adds `cols / 32` terms. The reductions in the pack (16-byte vector) and in the warp add
+        // at most 10 roundings.
         let relative_of_sum = (4.0 + 2.0 * f64::from(RANGE) + cols as f64 / 32.0 + 10.0) * U;
-        // `lg2` has an error of 2^-22, absolute near 1 and relative elsewhere. The constant, the product and
-        // the last sum round once each.
+        // The error of `lg2` is 2^-22. It is an absolute error near 1 and a relative error elsewhere. The
+        // constant, the product and the last sum round once each.
         let log = 2.0_f64.powi(-22) * (cols as f64).ln().max(1.0) + 2.0 * U * (cols as f64).ln();
         let f32_error = relative_of_sum + log + U * right.abs();
         let allowed = f32_error + rounding::<T>(right.abs() + f32_error);
@@ -38,7 +39,8 @@ fn check<T: Element>(device: &Device, [rows, cols, gap]: [usize; 3]) {
 #[test]
 fn results_are_those_of_the_formula() {
     for device in devices() {
-        // Fewer columns than lanes, one pack, whole packs, odd numbers, several tiles, and unaligned rows.
+        // The shapes cover fewer columns than lanes, one pack (16-byte vector), whole packs, odd numbers of
+        // columns, several tiles, and unaligned rows.
         for shape in [[1, 1, 0], [3, 7, 0], [5, 8, 0], [9, 1000, 0], [6, 64, 1], [2, 4099, 0], [70, 512, 8]] {
             check::<f32>(&device, shape);
             check::<f16>(&device, shape);
@@ -60,7 +62,7 @@ fn special_values_are_those_of_torch() {
         assert!(got[0].is_nan() && got[5].is_nan(), "{device:?}: {got:?}");
         assert_eq!((&got[1..5], got[6]), (&[INF, -INF, INF, 2.0][..], 1e30), "{device:?}");
         assert!(got[7..].iter().all(|y| y.is_nan()), "{device:?}: wrote past the output");
-        // The sum of no elements is 0.
+        // The sum of no elements is 0, so its logarithm is -inf.
         succeeds(op.run(x.view(&[3, 0]).unwrap(), y.view_mut(&[3]).unwrap(), Stream::default()));
         let (before, after) = (got, y.download().unwrap());
         assert_eq!(after[..3], [-INF; 3], "{device:?}");

@@ -1,4 +1,4 @@
-//! Compares `softplus` with f64.
+//! Compares the results of the kernel `softplus` with a computation in f64.
 mod common;
 
 use common::{U, devices, f64_of, fails, rounding, succeeds, values};
@@ -10,7 +10,7 @@ use oxiwarp_runtime::{Device, Element, Stream};
 fn check<T: Element>(device: &Device, len: usize, offset: usize) {
     let x = values::<T>(len + offset, 1, 20.0);
     let (from, shape) = (device.upload(&x).unwrap(), [len as i64]);
-    // The output is NaN before the call, and has 16 more elements at its end.
+    // The output is NaN before the call. The buffer has 16 more elements after the output.
     let mut to = device.alloc::<T>(offset + len + 16).unwrap();
     let op = Softplus::load(device).unwrap();
     let y = to.view_strided_mut(offset, &shape, &[1]).unwrap();
@@ -31,7 +31,8 @@ fn check<T: Element>(device: &Device, len: usize, offset: usize) {
 #[test]
 fn results_are_those_of_the_formula() {
     for device in devices() {
-        // No pack, one pack, a tail of each kind, several blocks. Offset 1 is not aligned to 16 bytes.
+        // The lengths cover no pack (16-byte vector), one pack, packs with a remainder, and several blocks.
+        // With offset 1, the data is not aligned to 16 bytes.
         for len in [1, 3, 4, 7, 8, 9, 255, 2048, 5003] {
             for offset in [0, 1] {
                 check::<f32>(&device, len, offset);

@@ -1,4 +1,4 @@
-//! Compares `transpose` with a plain loop, bit for bit.
+//! Compares the results of the kernel `transpose` with a plain loop, bit for bit.
 mod common;
 
 use common::{devices, f64_of, fails, succeeds, values};
@@ -6,15 +6,17 @@ use half::{bf16, f16};
 use oxiwarp_kernel_templates::transpose::Transpose;
 use oxiwarp_runtime::{Device, Element, Stream};
 
-/// Unused rows after the output, as many as a tile has.
+/// Number of unused rows after the output. A tile has the same number of rows.
 const GUARD: usize = 32;
 
-/// Checks the kernel on a matrix, with `gap` unused elements after each row of the input and the output.
+/// Checks the kernel on a matrix. Each row of the input and of the output has `gap` unused elements at its
+/// end.
 fn check<T: Element>(device: &Device, [rows, cols, gap]: [usize; 3]) {
     let (x_stride, y_stride) = (cols + gap, rows + gap);
     let x = values::<T>(rows * x_stride, 1, 1.0);
-    // The matrix is NaN before the call. Other elements are 2: a kernel that stores an element of the tile
-    // that no thread wrote stores NaN.
+    // The output matrix is NaN before the call, and the unused elements are 2. On the CPU executor, shared
+    // memory that no thread has written contains NaN. If the kernel stores such a value outside of the
+    // matrix, the test detects the NaN.
     let inside = |at: usize| at % y_stride < rows && at / y_stride < cols;
     let before = |at| T::from_f32(if inside(at) { f32::NAN } else { 2.0 });
     let y: Vec<_> = (0..(cols + GUARD) * y_stride).map(before).collect();
@@ -40,7 +42,8 @@ fn check<T: Element>(device: &Device, [rows, cols, gap]: [usize; 3]) {
 #[test]
 fn every_element_moves() {
     for device in devices() {
-        // One element, one row, one column, a whole tile, partial tiles, several tiles each way.
+        // The shapes cover one element, one row, one column, a whole tile, partial tiles, and several tiles
+        // in both dimensions.
         for shape in [[1, 1, 0], [1, 100, 0], [100, 1, 3], [32, 32, 0], [33, 31, 5], [70, 129, 1]] {
             check::<f32>(&device, shape);
             check::<f16>(&device, shape);

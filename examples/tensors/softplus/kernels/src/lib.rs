@@ -1,10 +1,10 @@
-//! `y[i] = ln(1 + exp(x[i]))`, as `torch.nn.functional.softplus` computes it.
+//! The kernel `y[i] = ln(1 + exp(x[i]))`, as `torch.nn.functional.softplus` computes it.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
 use cuda_std::libdevice::exp;
 use cuda_std::prelude::*;
 
-/// Each thread computes one element in f32 and rounds the result once.
+/// Computes one element per thread, in f32, and rounds the result once.
 ///
 /// # Safety
 /// `x` and `y` have `len` elements. `y` overlaps no other memory that the kernel uses.
@@ -14,7 +14,7 @@ unsafe fn softplus<T: Elem>(x: *const T, y: *mut T, len: u64) {
     if at >= len {
         return;
     }
-    // SAFETY: the index `at` is less than `len`, and each thread has its own element.
+    // SAFETY: the index `at` is less than `len`, and each thread accesses a different element.
     unsafe {
         let x = x.add(at as usize).read().to_f32();
         y.add(at as usize).write(T::from_f32(f32::max(x, 0.0) + ln_1p(exp(-x.abs()))));
@@ -25,7 +25,7 @@ unsafe fn softplus<T: Elem>(x: *const T, y: *mut T, len: u64) {
 ///
 /// The logarithm of the rounded sum `1 + p` would lose the low bits of a small `p`. The function therefore
 /// uses the series `2 (z + z^3 / 3 + z^5 / 5 + ...)` with `z = p / (2 + p)`. Because `z` is at most 1 / 3,
-/// the first term that it omits is less than 2^-29 of the result.
+/// the first omitted term is less than 2^-29 of the result.
 fn ln_1p(p: f32) -> f32 {
     let z = p / (2.0 + p);
     let square = z * z;

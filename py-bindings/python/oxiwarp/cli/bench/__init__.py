@@ -1,8 +1,9 @@
-"""Benchmark a whole model in several variants, unpatched, compiled and patched: `python -m oxiwarp bench --model ltx`.
+"""Benchmarks a whole model in several variants: `python -m oxiwarp bench --model ltx`. A variant is, for
+example, the unpatched, the compiled or the patched model.
 
-The command measures the wall-clock time of a transformer step, and compares the output of each variant with the output
-of the unpatched model. A profile shows which kernels take the GPU time. Weights are random, because the time does not
-depend on their values.
+The command measures the wall-clock time of a step of the model. It compares the output of each variant with
+the output of the unpatched model. A profile shows how much GPU time each kind of kernel takes. The weights
+are random, because the time does not depend on their values.
 """
 
 import gc
@@ -30,10 +31,10 @@ from .workloads import WORKLOADS, Workload
 def bench(
     models: list[str], variants: list[str], rounds: int, device: str, small: bool, graphs: bool, out: str | None
 ) -> int:
-    """Measure the models, print tables, and write `<out>/<model>.json` after each part of the measurement.
+    """Measure the models and print tables. Write `<out>/<model>.json` after each stage of a measurement.
 
-    Returns: 0, or 1 if a model or variant failed. The reason for a failure is printed, and the next model or variant
-    runs.
+    Returns: 0, or 1 if a model or variant failed. The reason for the failure is printed, and the measurement
+    continues with the next model or variant.
     """
     try:
         from rich.console import Console
@@ -64,7 +65,8 @@ def bench(
 
 
 def compile_only(models: list[str], variants: list[str], device: str, small: bool) -> int:
-    """Execute the first step of each compiled variant, to fill Inductor's cache, and print how long the step took.
+    """Execute the first step of each compiled variant, which fills Inductor's cache. Print how long the step
+    took.
 
     Returns: 0, or 1 if a variant failed. The reason for the failure is printed.
     """
@@ -94,7 +96,10 @@ def place_and_dtype(device: str) -> tuple[torch.device, torch.dtype]:
 
 
 def forget() -> None:
-    """Free the previous model, which only reference cycles keep alive, and its compiled code."""
+    """Free the memory of the previous model and its compiled code.
+
+    Only reference cycles still refer to this model.
+    """
     torch._dynamo.reset()
     gc.collect()
     torch.cuda.empty_cache()
@@ -106,7 +111,7 @@ def where(device: torch.device) -> str:
 
 
 def show(results: list[Result], console: Any) -> None:
-    """Print tables with the times, the agreement with the unpatched model, and the profile."""
+    """Print tables with the times, the agreement with the unpatched model, and the profiles."""
     from rich.table import Table
 
     for result in results:
@@ -166,14 +171,14 @@ def show(results: list[Result], console: Any) -> None:
 
 
 def save(workload: Workload, results: list[Result], device: torch.device, dtype: torch.dtype, file: Path) -> None:
-    """Write the results and the facts about the machine to a JSON file."""
+    """Write the results to a JSON file, with the command and the versions of hardware and software."""
     file.parent.mkdir(parents=True, exist_ok=True)
     record = {"model": workload.title, **machine(device, dtype), "results": [figures(result) for result in results]}
     file.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
 
 
 def machine(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    """Return what a results file says about the command and the machine."""
+    """Return the entries of a results file that describe the command, the device and the software."""
     return {
         "command": command(sys.argv[1:]),
         "commit": os.environ.get("OXIWARP_COMMIT"),
@@ -186,20 +191,26 @@ def machine(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def figures(result: Result) -> dict[str, Any]:
-    """Return a result for JSON, with None instead of infinite or NaN values.
+    """Return a result as a dict for JSON. Infinite and NaN values are replaced by None.
 
-    If the sample equals the reference, `psnr` is None. If the reference is not finite, `equal` and `psnr` are None.
+    If the output of the variant equals the reference, `psnr` is infinite and therefore None. If the reference
+    is not finite, `equal` and `psnr` are None.
     """
     return {**asdict(result), "median": result.median, **figures_of_agreement(result.equal, result.psnr)}
 
 
 def figures_of_agreement(equal: float | None, psnr: float | None) -> dict[str, float | None]:
-    """Return the values `equal` and `psnr` for JSON, with None instead of infinite or NaN values."""
+    """Return the values `equal` and `psnr` as a dict for JSON.
+
+    Infinite and NaN values are replaced by None.
+    """
     return {name: x if x is not None and math.isfinite(x) else None for name, x in (("equal", equal), ("psnr", psnr))}
 
 
 def command(arguments: list[str]) -> str:
-    """Return the command line without `--out` and the path after it, because this path only exists on this machine."""
+    """Return the command line without the option `--out` and its path, because the path only exists on this
+    machine.
+    """
     words = iter(arguments)
     kept = [word for word in words if word != "--out" or next(words, None) is None]
     return shlex.join(["python", "-m", "oxiwarp", *(word for word in kept if not word.startswith("--out="))])

@@ -1,4 +1,7 @@
-"""Captures steps as CUDA graphs and times the replays, which take a step's GPU time without Python overhead."""
+"""Captures steps as CUDA graphs and times their replays.
+
+The time of a replay is the GPU time of a step without Python overhead.
+"""
 
 from collections.abc import Callable
 
@@ -10,7 +13,8 @@ from .turns import in_turns
 def replay(
     steps: dict[int, Callable[[], object]], rounds: int, timed: Callable[[Callable[[], object]], float]
 ) -> dict[int, list[float]]:
-    """Return the milliseconds of each replay, for each step that a CUDA graph can capture.
+    """Capture each step as a CUDA graph, and return the milliseconds of each replay. Omit steps that cannot
+    be captured.
 
     The replays of the different steps alternate. The caller must have executed each step once.
     """
@@ -27,7 +31,10 @@ def replay(
 
 
 def captured(step: Callable[[], object]) -> torch.cuda.CUDAGraph:
-    """Capture a step in a CUDA graph, after one warm-up call on the capturing stream, and replay it once."""
+    """Capture a step in a CUDA graph and replay the graph once.
+
+    Before the capture, the step runs once on the capturing stream as a warm-up.
+    """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -1,8 +1,9 @@
-"""Measures several variants of one workload in one process, with the same weights and inputs, in alternating steps.
+"""Measures several variants of one workload (a model with the arguments of one step) in one process. The
+steps of the variants alternate.
 
-Each variant (unpatched, patched or compiled) has separate module objects, but all variants share one set of parameters.
-The time
-of a step is wall-clock time between two synchronizations with the GPU.
+All variants (unpatched, patched or compiled) have the same inputs. Each variant has separate module objects,
+but all variants share one set of parameters. The time of a step is the wall-clock time between two
+synchronizations with the GPU.
 """
 
 import copy
@@ -32,25 +33,34 @@ class Result:
 
     variant: Variant
     milliseconds: list[float] = field(default_factory=list)
-    """Wall-clock time of each step."""
+    """Wall-clock time of each step in milliseconds."""
     launching: list[float] = field(default_factory=list)
-    """Milliseconds of each step until Python has launched all kernels."""
+    """For each step, the milliseconds from its start until Python has launched all kernels."""
     in_a_row: float | None = None
-    """Mean milliseconds per step of a sample, whose steps run without synchronization between them, as in a pipeline.
-    None if a sample has only one step."""
+    """Mean milliseconds per step while a sample is computed.
+
+    Its steps run without synchronization between them, as in a pipeline. None for a model that computes its
+    output in one step.
+    """
     replayed: list[float] | None = None
-    """Milliseconds of each CUDA graph replay of a step. None if CUDA graphs were not requested or capture failed."""
+    """Milliseconds of each replay of a step as a CUDA graph.
+
+    None if CUDA graphs were not requested, or if the capture failed.
+    """
     warmup: float = 0.0
-    """Seconds of the first step, including compilation."""
+    """Seconds of the first step, which include compilation."""
     patch_seconds: float | None = None
     equal: float | None = None
-    """Share of the sample's values that equal the values of the unpatched model's sample."""
+    """Fraction of the values of the sample (the output) that equal those of the unpatched model's sample."""
     psnr: float | None = None
-    """PSNR in dB of the sample against the unpatched model's sample. Infinite if the samples are equal."""
+    """PSNR of the sample in dB.
+
+    The reference is the unpatched model's sample. The PSNR is infinite if the samples are equal.
+    """
     profile: Profile | None = None
     report: str = ""
     error: str = ""
-    """Reason why the variant was not measured, or an empty string."""
+    """The reason why the variant was not measured, or an empty string."""
 
     @property
     def median(self) -> float | None:
@@ -68,11 +78,12 @@ def measure(
     graphs: bool,
     progress: Progress,
 ) -> Iterator[list[Result]]:
-    """Time every variant, compare its sample with the unpatched model's sample, and profile one step of each variant.
+    """Time every variant, compare its sample (its output) with the unpatched model's sample, and profile one
+    step.
 
-    If `graphs` is True, also time the steps as CUDA graphs. Yield the results after each part of the measurement, so
-    that an interruption does not lose them. Raise an exception if the unpatched model, which is the first variant,
-    fails.
+    If `graphs` is True, also time the steps as CUDA graphs. Yield the results after each stage of the
+    measurement, so that they are not lost if the measurement is interrupted. The first variant is the
+    unpatched model. If it fails, its exception is raised.
     """
     with torch.no_grad():
         progress.begin("building the model")
@@ -113,12 +124,18 @@ def measure(
 
 
 def stages_of(variants: Sequence[Variant], device: torch.device, graphs: bool) -> int:
-    """Return the number of stages for the progress bar. For example, building the model is a stage."""
+    """Return the number of stages of a measurement, for the progress bar.
+
+    For example, building the model is a stage.
+    """
     return 1 + len(variants) + 1 + (device.type == "cuda") + graphs
 
 
 def compile_one(workload: Workload, variant: Variant, device: torch.device, dtype: torch.dtype, small: bool) -> float:
-    """Execute the first step of a variant, which fills Inductor's cache, and return how many seconds the step took."""
+    """Execute the first step of a variant, which fills Inductor's cache.
+
+    Return the seconds that the step took.
+    """
     with torch.no_grad():
         model = build(workload, small, device, dtype)
         arguments = workload.arguments(model, small, device, dtype)
@@ -130,7 +147,7 @@ def compile_one(workload: Workload, variant: Variant, device: torch.device, dtyp
 
 
 def build(workload: Workload, small: bool, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """Build the unpatched model. The weights are the same each time."""
+    """Build the unpatched model with random weights. The weights are the same in every call."""
     torch.manual_seed(0)
     if workload.large and not small:
         return build_large(workload, device, dtype)
@@ -139,9 +156,10 @@ def build(workload: Workload, small: bool, device: torch.device, dtype: torch.dt
 
 
 def build_large(workload: Workload, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """Build the model without its weights, and then make random weights of type `dtype` on the device.
+    """Build a large model without its weights, and then create random weights in `dtype` on the device.
 
-    Weights of norms are 1, biases are 0, and the standard deviation of a matrix is that of torch's linears.
+    Weights of norms are 1, and biases are 0. Matrices have the same standard deviation as in
+    `torch.nn.Linear`.
     """
     from accelerate import init_empty_weights  # type: ignore[import-untyped]
 
@@ -168,7 +186,7 @@ def begin(
     device: torch.device,
     progress: Progress,
 ) -> tuple[Result, Callable[[], Any], Tensor]:
-    """Execute the first step of a variant, then compute the sample of the variant.
+    """Execute the first step of a variant, and then compute the sample (the output) of the variant.
 
     The sample of a diffusion model is its output after all steps. The sample of a language model is the output of one
     step. Return the result with the measured times, a callable that executes one step, and the sample.
@@ -190,7 +208,10 @@ def begin(
 
 
 def prepare(variant: Variant, model: nn.Module, device: torch.device) -> tuple[Result, Callable[..., Any]]:
-    """Copy the model and patch or compile the copy for a variant. Return the result object and the callable copy."""
+    """Copy the model, and patch or compile the copy for a variant.
+
+    Return a new `Result` and the callable copy.
+    """
     result, own = Result(variant), twin(model)
     if variant.mode is not None:
         started = time.perf_counter()
@@ -209,7 +230,7 @@ def twin(model: nn.Module) -> nn.Module:
 
 
 def sample(workload: Workload, run: Callable[..., Any], arguments: dict[str, Any], progress: Progress) -> Tensor:
-    """Denoise the latents with a flow-matching scheduler and return them after all steps."""
+    """Denoise the latents with a flow-matching scheduler. Return the latents after all steps."""
     from diffusers import FlowMatchEulerDiscreteScheduler
 
     scheduler: Any = FlowMatchEulerDiscreteScheduler()
@@ -226,9 +247,11 @@ def sample(workload: Workload, run: Callable[..., Any], arguments: dict[str, Any
 
 
 def compare(y: Tensor, reference: Tensor) -> tuple[float, float]:
-    """Return the fraction of equal values, and the PSNR in dB. The peak of the PSNR is the range of the reference.
+    """Return the fraction of values of `y` that equal the reference, and the PSNR in dB. The PSNR uses the
+    value range of the reference as the peak.
 
-    If the error is infinite, the PSNR is -inf. If the reference is not finite, the fraction and the PSNR are NaN.
+    If the mean squared error is infinite, the PSNR is -inf. If the reference is not finite, the fraction and
+    the PSNR are NaN.
     """
     if not reference.isfinite().all():
         return math.nan, math.nan
@@ -239,14 +262,21 @@ def compare(y: Tensor, reference: Tensor) -> tuple[float, float]:
 
 
 def run_step(workload: Workload, run: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Undo the changes that the previous step made to `arguments`, for example to the KV cache. Then execute a step."""
+    """Execute a step.
+
+    Before it, undo the changes that the previous step made to `arguments`, for example to the KV cache.
+    """
     if workload.restore is not None:
         workload.restore(arguments)
     return run(**arguments)
 
 
 def timed(step: Callable[[], object], device: torch.device) -> tuple[float, float]:
-    """Return the milliseconds until Python has launched a step, and until the GPU has completed the step."""
+    """Execute a step and return two times in milliseconds.
+
+    The first is the time until Python has launched all kernels. The second is the time until the GPU has
+    completed them.
+    """
     synchronize(device)
     started = time.perf_counter()
     step()

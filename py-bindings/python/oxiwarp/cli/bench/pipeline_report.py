@@ -1,4 +1,7 @@
-"""The command `bench --pipeline`: measures pipelines, prints a table, writes a JSON file, and compares two files."""
+"""The command `bench --pipeline`.
+
+It measures pipelines, prints tables and writes results files. It also compares two results files.
+"""
 
 import json
 import sys
@@ -45,13 +48,15 @@ def bench_pipelines(
 ) -> int:
     """Measure the pipelines, print tables, and write `<out>/pipeline-<name>.json` for each pipeline.
 
-    `sizes` has the fields of `Size` whose values differ from the published values. `weights` is a folder with a
-    pipeline.
+    `sizes` maps fields of `Size`, such as "height", to values that replace the published values. `weights` is
+    a folder with a diffusers pipeline, or None for random weights.
 
-    Returns: 0, or 1 if a pipeline or a variant failed. The reason is printed, and the next pipeline or variant runs.
+    Returns: 0, or 1 if a pipeline or a variant failed. The reason for the failure is printed, and the
+    measurement continues with the next pipeline or variant.
 
     Raises:
-        ValueError: a size does not fit the VAE, or `weights` is not a pipeline with a VAE. Nothing was measured.
+        ValueError: the VAE does not support a size, or `weights` is not a pipeline with a VAE. In this case,
+            nothing is measured.
     """
     from rich.console import Console
 
@@ -97,7 +102,7 @@ def bench_pipelines(
 
 
 def built(kind: PipelineKind, small: bool, device: torch.device, dtype: torch.dtype) -> Any:
-    """Build a pipeline with seeded random weights, directly in `dtype` on `device`."""
+    """Build a pipeline with seeded random weights. The weights are created in `dtype` on `device`."""
     torch.manual_seed(0)
     with default_dtype(dtype), device:  # a model of 20 billion parameters does not fit in float32
         pipe = kind.build(small)
@@ -108,7 +113,7 @@ def built(kind: PipelineKind, small: bool, device: torch.device, dtype: torch.dt
 
 
 def checked_size(kind: PipelineKind, small: bool, **sizes: int | None) -> Size:
-    """Return the size for a measurement. Raise ValueError for a size that the VAE cannot compress."""
+    """Return the size for a measurement. Raise ValueError for a size that the VAE does not support."""
     size = replace(kind.small if small else kind.size, **{name: n for name, n in sizes.items() if n is not None})
     for name, pixels in (("height", size.height), ("width", size.width)):
         if pixels % kind.multiple:
@@ -127,21 +132,29 @@ def checked_size(kind: PipelineKind, small: bool, **sizes: int | None) -> Size:
 
 
 def file_name(kind: PipelineKind, size: Size, small: bool) -> str:
-    """Return the name of the results file. The name contains each value that differs from the published size."""
+    """Return the name of the results file.
+
+    The name contains each size that differs from the published size.
+    """
     usual = asdict(kind.small if small else kind.size)
     changes = [f"-{name}{value}" for name, value in asdict(size).items() if value != usual[name]]
     return f"pipeline-{kind.name}{''.join(changes)}.json"
 
 
 def title(kind: PipelineKind, size: Size) -> str:
-    """Return a pipeline's name and the size of its result, for example "LTX-Video, 512 x 768, 49 frames, 30 steps"."""
+    """Return a text with the pipeline's name and its sizes, for example "LTX-Video, 512 x 768, 49 frames, 30
+    steps".
+    """
     frames = "" if size.frames is None else f", {size.frames} frames"
     batch = "" if size.batch == 1 else f", batch {size.batch}"
     return f"{kind.title}, {size.height} x {size.width}{frames}, {size.steps} steps{batch}"
 
 
 def figures(result: PipelineResult, size: Size) -> dict[str, Any]:
-    """Return the result of a variant for JSON and tables. Values that are not finite are replaced by None."""
+    """Return the result of a variant as a dict for JSON and tables.
+
+    Infinite and NaN values are replaced by None.
+    """
     from . import figures_of_agreement
 
     typical = result.typical if result.calls else None
@@ -161,12 +174,12 @@ def figures(result: PipelineResult, size: Size) -> dict[str, Any]:
 
 
 def times(call: Call) -> dict[str, Any]:
-    """Map names to the times and the peak memory of a call."""
+    """Return the times and the peak memory of a call as a dict."""
     return {**asdict(call), "denoising": call.denoising}
 
 
 def show(heading: str, results: Sequence[dict[str, Any]], console: Any) -> None:
-    """Print the table of a pipeline, and the reason for each variant that was not measured."""
+    """Print the table of a pipeline. For each variant that was not measured, print the reason."""
     from rich.table import Table
 
     for result in results:
@@ -182,7 +195,7 @@ def show(heading: str, results: Sequence[dict[str, Any]], console: Any) -> None:
 
 
 def cells(result: dict[str, Any], stock: dict[str, Any]) -> list[str]:
-    """Return a variant's row of the table. `stock` is the unpatched pipeline."""
+    """Return the table row of a variant. `stock` is the result of the unpatched pipeline."""
 
     def text(value: float | None, pattern: str) -> str:
         return "" if value is None else pattern.format(value)
@@ -208,7 +221,9 @@ def cells(result: dict[str, Any], stock: dict[str, Any]) -> list[str]:
 
 
 def compare_files(first: str, second: str) -> int:
-    """Print two results files of `bench --pipeline` next to each other, and how much less time the second file has.
+    """Print two results files of `bench --pipeline` next to each other.
+
+    For each variant, also print how much less time the pipeline took in the second file.
 
     Returns: 0.
 
@@ -247,7 +262,7 @@ def compare_files(first: str, second: str) -> int:
 
 
 def read(name: str) -> dict[str, Any]:
-    """Read a results file of `bench --pipeline`. Raise ValueError for any other file."""
+    """Read a results file of `bench --pipeline`. Raise ValueError for any other kind of file."""
     try:
         record: dict[str, Any] = json.loads(Path(name).read_text())
         if {"pipeline", "size", "results", "versions"} <= set(record):

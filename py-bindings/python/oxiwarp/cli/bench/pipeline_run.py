@@ -1,4 +1,7 @@
-"""Calls several variants of a pipeline alternately, from the prompt to the picture, with the same weights."""
+"""Times calls of a pipeline, from the prompt to the picture.
+
+Several variants of the pipeline with the same weights are called alternately.
+"""
 
 import copy
 import math
@@ -23,38 +26,41 @@ from .variants import Variant
 
 @dataclass
 class Call:
-    """Wall-clock seconds of one call of a pipeline."""
+    """Wall-clock times of one call of a pipeline, in seconds, and its peak GPU memory."""
 
     seconds: float
     text: float
-    """Until the prompt is encoded."""
+    """Seconds until the prompt is encoded."""
     decoding: float
-    """From the begin of the VAE to the end of the call."""
+    """Seconds from the start of the VAE's decoder to the end of the call."""
     peak_bytes: int | None
-    """Largest amount of allocated GPU memory."""
+    """Largest number of bytes of allocated GPU memory, or None on the CPU."""
 
     @property
     def denoising(self) -> float:
-        """Time from the encoded prompt to the start of the VAE: latents, scheduler and denoiser."""
+        """Seconds from the encoded prompt to the start of the VAE's decoder.
+
+        They include latents, scheduler and denoiser.
+        """
         return self.seconds - self.text - self.decoding
 
 
 @dataclass
 class PipelineResult:
-    """Measurements of one variant."""
+    """Measurements of one variant of a pipeline."""
 
     variant: Variant
     first: Call | None = None
-    """The first call, including compilation and the loading of kernels."""
+    """Times of the first call, which include compilation and the loading of kernels."""
     calls: list[Call] = field(default_factory=list)
     equal: float | None = None
-    """Share of the picture's values that equal the values of the unpatched pipeline's picture."""
+    """Fraction of the values of the picture that equal those of the unpatched pipeline's picture."""
     psnr: float | None = None
     report: str = ""
     clock_mhz: float | None = None
-    """Median of the SM clock while the variant ran."""
+    """Median of the SM clock in MHz while the variant ran."""
     watts: float | None = None
-    """Median of the GPU's power while the variant ran."""
+    """Median of the GPU's power draw in watts while the variant ran."""
     error: str = ""
 
     @property
@@ -72,10 +78,11 @@ def measure_pipeline(
     rounds: int,
     progress: Progress,
 ) -> Iterator[list[PipelineResult]]:
-    """Call each variant once, compare its picture with the unpatched pipeline's picture, then time alternating calls.
+    """Call each variant once, and compare its picture with the unpatched pipeline's picture. Then time
+    alternating calls.
 
-    Yield the results after each part of the measurement, so that an interruption does not lose them. Raise an exception
-    if the unpatched pipeline, which is the first variant, fails.
+    Yield the results after each stage of the measurement, so that they are not lost if the measurement is
+    interrupted. The first variant is the unpatched pipeline. If it fails, its exception is raised.
     """
     results: list[PipelineResult] = []
     timed: dict[int, Callable[[], tuple[Call, Tensor]]] = {}
@@ -112,7 +119,10 @@ def measure_pipeline(
 
 
 def copy_pipeline(pipe: Any) -> Any:
-    """Copy the modules and the scheduler of a pipeline. The copy shares all parameters and buffers with `pipe`."""
+    """Copy a pipeline with its modules and its scheduler.
+
+    The copy shares all parameters and buffers with `pipe`.
+    """
     own = copy.copy(pipe)
     for name, part in pipe.components.items():
         if isinstance(part, nn.Module):
@@ -123,7 +133,10 @@ def copy_pipeline(pipe: Any) -> Any:
 
 
 def prepare(pipe: Any, variant: Variant, device: torch.device) -> str:
-    """Patch the pipeline and compile its denoiser, if the variant requires it. Return the report of `patch`, or ""."""
+    """Patch the pipeline and compile its denoiser, if the variant requires this.
+
+    Return the report of `patch` as text, or "" if the pipeline was not patched.
+    """
     report = ""
     if variant.mode is not None:
         options: Any = {"cpu_kernels": device.type == "cpu", "attention": variant.attention, "allow_empty": True}
@@ -140,7 +153,10 @@ def denoiser(pipe: Any) -> Any:
 
 
 def caller(kind: PipelineKind, pipe: Any, size: Size, device: torch.device) -> Callable[[], tuple[Call, Tensor]]:
-    """Return a function that calls the pipeline, and then returns the times of the call and the picture on the CPU."""
+    """Return a function that calls the pipeline.
+
+    It returns the times of the call, and the picture as a CPU tensor.
+    """
     pipe.set_progress_bar_config(disable=True)
     marks: dict[str, float] = {}
     encode, decode = pipe.encode_prompt, pipe.vae.decode
@@ -181,7 +197,10 @@ def caller(kind: PipelineKind, pipe: Any, size: Size, device: torch.device) -> C
 
 
 def explain(failure: BaseException) -> str:
-    """Describe a failure in one line. If the GPU has no memory left, say how much of its memory torch uses."""
+    """Describe an exception in one line.
+
+    If the GPU has no memory left, the text says how much memory torch uses.
+    """
     if isinstance(failure, torch.OutOfMemoryError):
         total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
         used = torch.cuda.memory_allocated()
@@ -193,7 +212,10 @@ def explain(failure: BaseException) -> str:
 
 
 class GpuState:
-    """Context manager that samples the SM clock and the power of a GPU with nvidia-smi. On the CPU, it does nothing."""
+    """Context manager that samples the SM clock and the power draw of a GPU with nvidia-smi.
+
+    On the CPU, it does nothing.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device, self.samples = device, list[tuple[float, float]]()

@@ -1,8 +1,8 @@
-"""Pipelines that `bench --pipeline` measures from the prompt to the picture: text encoder, denoiser, scheduler, VAE.
+"""Pipelines for `bench --pipeline`, which measures the whole call: text encoder, denoiser, scheduler and VAE.
 
-The pipelines have random weights, and their published sizes or small sizes for tests. The time does not depend on the
-values of the weights. If the files of a tokenizer are missing, a prompt becomes random token ids of the published
-length.
+The pipelines have their published sizes, or small sizes for tests. The weights are random, because the time
+does not depend on their values. Tokenizers are replaced by random token ids of the published length, so no
+tokenizer files are necessary.
 """
 
 import json
@@ -22,20 +22,31 @@ PROMPT = "a river at dawn"
 
 @dataclass(frozen=True)
 class PipelineKind:
-    """One pipeline at its published size. A `Size` can replace the published size and number of steps."""
+    """One kind of pipeline, with its published size. A measurement can use another `Size` instead."""
 
     name: str
     title: str
     build: Callable[[bool], Any]
-    """Builds the pipeline. The argument True requests a small one. Modules are made on torch's default device."""
+    """Function that builds the pipeline.
+
+    If its argument is True, it builds a small pipeline for tests. The modules are created on torch's default
+    device.
+    """
     size: "Size"
     small: "Size"
     multiple: int
-    """Height and width must be multiples of it: the VAE's compression, times the patch size of the denoiser."""
+    """Height and width must be multiples of this number.
+
+    It is the spatial compression factor of the VAE, times the patch size of the denoiser.
+    """
     frame_step: int | None = None
-    """Number of frames that the VAE compresses to one, or None for a picture. The first frame is separate."""
+    """Temporal compression factor of the VAE: the number of frames that become one latent frame, or None for
+    a picture.
+
+    The first frame is compressed separately.
+    """
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments of the call, for example the guidance scale."""
+    """Further arguments of the pipeline call, for example the guidance scale."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +61,10 @@ class Size:
 
 
 class RandomTokens:
-    """Replaces a tokenizer whose files are missing: returns seeded token ids, always the same ids for the same text."""
+    """Replaces a tokenizer, so that no tokenizer files are necessary.
+
+    It returns random token ids, and always the same ids for the same text.
+    """
 
     def __init__(self, vocabulary: int, length: int) -> None:
         self.vocabulary, self.model_max_length = vocabulary, length
@@ -71,12 +85,12 @@ class RandomTokens:
         return BatchEncoding({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
 
     def tokenize(self, _: str) -> list[str]:
-        """Return no tokens. diffusers searches them for textual inversions."""
+        """Return an empty list. diffusers calls this method to search for textual inversion tokens."""
         return []
 
 
 def check_folder(folder: str) -> None:
-    """Raise ValueError unless `folder` has a pipeline of diffusers with a VAE."""
+    """Raise ValueError unless `folder` contains a diffusers pipeline with a VAE."""
     index = Path(folder) / "model_index.json"
     if not index.is_file():
         raise ValueError(f"--weights {folder}: no file model_index.json, expected the folder of a diffusers pipeline")
@@ -94,7 +108,7 @@ def from_folder(folder: str, dtype: torch.dtype) -> Any:
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Set torch's default dtype for the length of a `with` block."""
+    """Set torch's default dtype during a `with` block."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -104,13 +118,18 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def _scheduler(kind: Callable[..., Any], **options: Any) -> Any:
-    """Return a scheduler. Some schedulers need tensors on the CPU and in float32, whatever torch's defaults are."""
+    """Create a scheduler with float32 as default dtype and the CPU as default device.
+
+    Some schedulers require both.
+    """
     with default_dtype(torch.float32), torch.device("cpu"):
         return kind(**options)
 
 
 def _t5(small: bool, width: int, vocabulary: int = 32128) -> Any:
-    """Return the encoder of T5 v1.1 XXL, or a small encoder whose hidden states have `width` columns."""
+    """Return the encoder of T5 v1.1 XXL or UMT5 XXL, or a small encoder whose hidden states have `width`
+    columns.
+    """
     from transformers import T5Config, T5EncoderModel, UMT5Config, UMT5EncoderModel
 
     sizes: Arguments = dict(d_model=4096, d_ff=10240, num_layers=24, num_heads=64, d_kv=64, vocab_size=vocabulary)
@@ -122,7 +141,7 @@ def _t5(small: bool, width: int, vocabulary: int = 32128) -> Any:
 
 
 def _clip(projected: bool = False, **sizes: Any) -> Any:
-    """Return a text encoder of CLIP. If `projected` is True, it also projects the pooled state."""
+    """Return a text encoder of CLIP. If `projected` is True, the encoder also projects the pooled state."""
     from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
     config = CLIPTextConfig(hidden_act="gelu" if projected else "quick_gelu", **sizes)

@@ -1,4 +1,7 @@
-"""Profiles the GPU time of one step: matrix products, attention, oxiwarp kernels, and other kernels by name."""
+"""Profiles the GPU time of one step.
+
+The profile has the times of matrix products, attention, oxiwarp kernels and other kernels.
+"""
 
 import re
 from collections import Counter
@@ -11,31 +14,37 @@ from ... import kernel_info
 
 GEMM = re.compile(r"gemm|nvjet|cutlass|cublas|splitk|xmma|conv|wgrad|dgrad|implicit", re.IGNORECASE)
 ATTENTION = re.compile(r"flash|fmha|attention|sdpa", re.IGNORECASE)
-INDUCTOR = re.compile(r"triton_(?!tem)")  # except triton_tem*, Inductor's templates for matrix products and attention
-NAMED = 6  # number of kernels in the category "other" that the profile lists by name
+# Names of Inductor's fused kernels. The pattern excludes `triton_tem*`, which are templates for matrix
+# products and attention.
+INDUCTOR = re.compile(r"triton_(?!tem)")
+# Number of kernels in the category "other" that the profile lists by name.
+NAMED = 6
 
 
 @dataclass(frozen=True)
 class Profile:
-    """GPU milliseconds of one step by category of kernel."""
+    """GPU time of one step in milliseconds, for each category of kernels."""
 
     gemm: float
     attention: float
     ours: float
     other: float
     named: Mapping[str, float]
-    """The other kernels with the longest times, in milliseconds."""
+    """Maps names of kernels in the category "other" to their times in milliseconds.
+
+    It has only the kernels with the longest times.
+    """
     kernels: int
-    """Number of launched kernels."""
+    """Number of kernels that the step launched."""
 
     @property
     def total(self) -> float:
-        """GPU milliseconds of all kernels."""
+        """GPU time of all kernels in milliseconds."""
         return self.gemm + self.attention + self.ours + self.other
 
 
 def profile(step: Callable[[], object]) -> Profile:
-    """Run one step under torch's profiler and return the times of its kernels."""
+    """Run one step under torch's profiler, and return the times of its kernels."""
     ours = {entry for kernel in kernel_info() for entry in kernel["entries"]}
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profiler:
@@ -57,11 +66,11 @@ def profile(step: Callable[[], object]) -> Profile:
 
 
 def category(name: str, ours: set[str]) -> str:
-    """Return the category of a kernel by its name. `ours` has the names of oxiwarp's kernels.
+    """Return the category of the kernel with this name. `ours` has the names of oxiwarp's kernels.
 
-    The rules are tried in order. Inductor's fused kernels come before attention, because their names can contain the
-    names of adjacent attention operators. Attention comes before matrix products, because the names of cuDNN's and
-    CUTLASS's attention kernels can contain "gemm".
+    The categories are tested in a fixed order. Fused kernels of Inductor are tested before attention kernels,
+    because their names can contain the names of adjacent attention operators. Attention kernels are tested
+    before matrix products, because the names of attention kernels of cuDNN and CUTLASS can contain "gemm".
     """
     if name in ours:
         return "ours"

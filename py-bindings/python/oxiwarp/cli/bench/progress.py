@@ -1,11 +1,14 @@
-"""Shows the progress of a measurement on stderr: bars in a terminal, otherwise one line for each stage."""
+"""Shows the progress of a measurement on stderr.
+
+In a terminal, it shows progress bars. Otherwise, it prints one line for each stage.
+"""
 
 import time
 from typing import Any, Protocol
 
 
 class Progress(Protocol):
-    """Methods that a measurement calls to report its progress."""
+    """Protocol with the methods that a measurement calls to report its progress."""
 
     def begin(self, stage: str, steps: int = 1) -> None:
         """End the previous stage, and begin a new stage that has the given number of steps."""
@@ -14,7 +17,7 @@ class Progress(Protocol):
         """Count one step of this stage."""
 
     def skip(self, stages: int) -> None:
-        """Count stages that are left out."""
+        """Count stages that the measurement skips."""
 
 
 class Stages:
@@ -55,7 +58,7 @@ class Stages:
         self._bars.advance(self._stage)
 
     def skip(self, stages: int) -> None:
-        """Count stages that are left out."""
+        """Count stages that the measurement skips."""
         self._number += stages
 
 

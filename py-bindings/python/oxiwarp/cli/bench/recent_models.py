@@ -1,4 +1,4 @@
-"""Workloads of newer image and video models, in their published sizes or in small sizes for tests."""
+"""Workloads with newer image and video models, in their published sizes or in small sizes for tests."""
 
 from typing import Any
 
@@ -8,7 +8,10 @@ from torch import Tensor, nn
 from .workload import Arguments, Workload, seeded
 
 FEW_STEPS = 4
-"""Steps of a sample. A step of these models takes seconds."""
+"""Number of denoising steps for the output that is compared.
+
+It is small, because a step of these models takes seconds.
+"""
 
 
 def _qwen_image(small: bool) -> Any:
@@ -31,7 +34,10 @@ def _qwen_image_arguments(model: Any, small: bool, device: torch.device, dtype: 
 
 
 class Batch(nn.Module):
-    """Calls Z-Image, which takes and returns lists of images, with tensors that have a batch dimension."""
+    """Wrapper for the model Z-Image, which takes and returns lists of images.
+
+    The wrapper takes and returns tensors with a batch dimension.
+    """
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -53,7 +59,8 @@ def _z_image(small: bool) -> nn.Module:
 
 def _z_image_arguments(model: Any, small: bool, device: torch.device, dtype: torch.dtype) -> Arguments:
     side, prompt, config = (8, 6, model.model.config) if small else (128, 256, model.model.config)
-    # The first call makes the rotary tables on the CPU, which torch.compile cannot trace.
+    # The first call of `rope_embedder` computes the rotary tables on the CPU, and torch.compile cannot trace
+    # this. Therefore the first call is made here, before compilation.
     model.model.rope_embedder(torch.zeros(1, 3, dtype=torch.int32, device=device))
     return dict(
         hidden_states=seeded(1, 1, config.in_channels, 1, side, side).to(device, dtype),
@@ -124,7 +131,10 @@ def _wan22(small: bool) -> Any:
 
 
 def recent(wan_arguments: Any) -> tuple[Workload, ...]:
-    """Return the workloads. `wan_arguments` makes the arguments of Wan 2.2, which are those of Wan 2.1."""
+    """Return the workloads of this file.
+
+    The function `wan_arguments` creates the arguments of a step of Wan 2.1. Wan 2.2 has the same arguments.
+    """
     few: Any = dict(steps=FEW_STEPS, large=True)
     return (
         Workload("qwen-image", "Qwen-Image, 1024 x 1024, 4096 + 256 tokens", _qwen_image, _qwen_image_arguments,

@@ -1,14 +1,14 @@
-"""Determines the order of measurements: each round has every item once, in random order."""
+"""Determines the order of measurements. Each round measures every item once, in random order."""
 
 import random
 from collections.abc import Iterable, Iterator
 
 
 def in_turns(names: Iterable[int], rounds: int) -> Iterator[tuple[int, int]]:
-    """Yield the round and the name of each measurement. Every round has all names, in a random order.
+    """Yield pairs (round, name), one per measurement. Every round has all names, in a random order.
 
-    At its power limit, a GPU is slower after a step that kept the GPU busy without pauses. In a fixed order, it would
-    always be the same variant that follows such a step.
+    A GPU at its power limit is slower after a step that kept it busy without pauses. In a fixed order, the
+    same variant would follow such a step in every round, and would always be measured as slower.
     """
     for number in range(rounds):
         turns = list(names)

@@ -8,7 +8,7 @@ COMPILED = "compiled"
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to run a model: patched or not, compiled or not."""
+    """A variant of a model: whether and how it is patched, and whether it is compiled."""
 
     name: str
     """Name in the command line and results files: lower-case words with hyphens between them."""
@@ -17,7 +17,7 @@ class Variant:
     compiled: bool = False
     """Whether torch.compile compiles the model."""
     attention: bool | None = None
-    """The argument `attention` of `oxiwarp.patch`."""
+    """The argument `attention` of `oxiwarp.patch`, which selects oxiwarp's attention kernels."""
 
 
 VARIANTS = (
@@ -31,8 +31,8 @@ VARIANTS = (
     Variant("patched-fast-compiled", "fast", compiled=True),
 )
 
-# Old names of variants. The old names occur in results files up to 2026-11-25, also in the commands that
-# these files record.
+# Maps old names of variants to their current names. The old names occur in results files that were written
+# until 2026-11-25. They also occur in the commands that these files record.
 OLD_NAMES = {
     "torch.compile": COMPILED,
     "patched + attention": "patched-attention",
@@ -44,7 +44,7 @@ OLD_NAMES = {
 
 
 def current_name(name: str) -> str:
-    """Convert a variant name from any results file to the current name."""
+    """Return the current name of a variant. The argument may be an old name from a results file."""
     return OLD_NAMES.get(name, name)
 
 

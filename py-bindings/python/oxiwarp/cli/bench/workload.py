@@ -1,4 +1,5 @@
-"""A workload is a model with the arguments of one step, which `bench` measures from start to end.
+"""Defines the class `Workload`: a model with the arguments of one step. The command `bench` measures such
+steps.
 
 A step of a diffusion model denoises latents by flow matching. A step of a language model processes a prompt or decodes
 one token.
@@ -16,29 +17,37 @@ Arguments = dict[str, Any]
 
 @dataclass(frozen=True)
 class Workload:
-    """One model at one size."""
+    """A model with the arguments of one step, at one size."""
 
     name: str
     title: str
     build: Callable[[bool], nn.Module]
-    """Builds the model. The argument True requests a small model."""
+    """Function that builds the model. If its argument is True, it builds a small model for tests."""
     arguments: Callable[[nn.Module, bool, torch.device, torch.dtype], Arguments]
-    """Creates the arguments of one step, with the same seeded values each time."""
+    """Function that creates the arguments of one step. The random values are the same in every call."""
     state: str = "hidden_states"
-    """Name of the argument with the latents, which each step of a diffusion model updates."""
+    """Name of the argument that has the latents. Each step of a diffusion model updates the latents."""
     sigma: float = 1000.0
     """Value of `timestep` at the first step, or 0 for a model without timesteps."""
     steps: int = 30
-    """Steps of the sample that is compared with the unpatched model. It has as many steps as a pipeline, so that errors
-    can accumulate."""
+    """Number of steps until the output of the model is compared with that of the unpatched model.
+
+    The default is a typical number of steps in a pipeline, so that errors can accumulate.
+    """
     large: bool = False
-    """Whether the model in float32 is larger than the memory of one GPU. Its weights are made in the final dtype."""
+    """Whether the model in float32 is larger than the memory of one GPU.
+
+    If True, the weights are created directly in the final dtype.
+    """
     restore: Callable[[Arguments], None] | None = None
-    """Restores the arguments that a step has modified."""
+    """Function that restores the arguments that a step has modified, or None."""
 
     @property
     def denoises(self) -> bool:
-        """Whether the workload is a diffusion model. Its step updates the argument that `state` names."""
+        """Whether the model of this workload is a diffusion model.
+
+        A step of a diffusion model updates the argument that `state` names.
+        """
         return self.sigma > 0
 
 

@@ -1,4 +1,7 @@
-"""The workloads of `bench`, in their real sizes or in small sizes for tests, with seeded random weights."""
+"""The workloads of `bench`, in their real sizes or in small sizes for tests.
+
+A workload is a model with the arguments of one step.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -175,8 +178,8 @@ def _prompt(model: Any, small: bool, device: torch.device, _: torch.dtype) -> Ar
 def _token(model: Any, small: bool, device: torch.device, dtype: torch.dtype) -> Arguments:
     """Return the arguments of one decoding step after a prompt.
 
-    The KV cache contains the prompt and the new token, like the cache after a step. Before each step, `_forget` removes
-    the new token from the cache.
+    The KV cache contains the prompt and the new token, as after a step. Before each step, the function
+    `_forget` removes the new token from the cache.
     """
     from transformers import DynamicCache
 

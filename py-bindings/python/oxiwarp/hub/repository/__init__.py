@@ -1,11 +1,13 @@
-"""oxiwarp as a kernel of Hugging Face Kernels: kernels written in Rust, one build for every torch from 2.10 on.
+"""oxiwarp as a kernel repository for Hugging Face Kernels. The kernels are written in Rust. One build works
+with every torch version from 2.10 on.
 
-The activations have the signatures of `kernels-community/activation`, whose first argument is `out`. The rotary
-functions have the signatures of `kernels-community/rotary`. `layers` has the layers for `kernelize` and transformers'
-`KernelConfig`. All remaining functions are the public operators of the oxiwarp package.
+The activations have the same signatures as in `kernels-community/activation`: the first argument is `out`.
+The rotary functions have the same signatures as in `kernels-community/rotary`. The module `layers` has the
+layers for `kernelize` and for transformers' `KernelConfig`. The other functions are public operators of the
+oxiwarp package.
 
-`layers` and `activation` import `_oxiwarp` from this file, and this file imports `layers` and `activation`. These two
-import cycles are intended.
+This file imports `layers` and `activation`, and both import `_oxiwarp` from this file. These import cycles
+are intended.
 """
 
 from . import layers

@@ -1,4 +1,7 @@
-"""Activations that write to `out` and return it, with the signatures of `kernels-community/activation`."""
+"""Activations with the same signatures as in `kernels-community/activation`.
+
+They write to `out` and return it.
+"""
 
 from collections.abc import Callable
 
@@ -8,7 +11,7 @@ from . import _oxiwarp
 
 
 def out_first(function: Callable[..., Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return `function` with `out` as the first argument."""
+    """Return a function that takes `out` as its first argument and calls `function`."""
 
     def run(out: Tensor, x: Tensor) -> Tensor:
         return function(x, out=out)

@@ -1,6 +1,7 @@
-"""Layers for Hugging Face Kernels, which binds their `forward` to the modules of a model.
+"""Layers for Hugging Face Kernels. The library Kernels binds the `forward` of a layer to a module of a model.
 
-The layer classes define no parameters. In `forward`, `self` is a module of the model, whose parameters are used.
+Therefore the layer classes define no parameters: in `forward`, `self` is the module of the model, and its
+parameters are used.
 """
 
 from collections.abc import Callable
@@ -37,7 +38,10 @@ class RMSNormZeroCentered(nn.Module):
 
 
 class RMSNormGated(nn.Module):
-    """Qwen3-Next's RMSNorm: it rounds the normalised row, then multiplies by the weight and by `silu(gate)`."""
+    """Qwen3-Next's RMSNorm.
+
+    It rounds the normalised row, and then multiplies by the weight and by `silu(gate)`.
+    """
 
     can_torch_compile = True
     has_backward = True
@@ -50,7 +54,8 @@ class RMSNormGated(nn.Module):
 
 
 class FatreluAndMul(nn.Module):
-    """FATReLU of the first half, times the second half. FATReLU sets values that are not above `threshold` to 0.
+    """Product of FATReLU of the first half and the second half. FATReLU replaces values that are not above
+    `threshold` by 0.
 
     If the module has no attribute `threshold`, the threshold is 0.
     """
@@ -63,7 +68,10 @@ class FatreluAndMul(nn.Module):
 
 
 class apply_rotary_transformers(nn.Module):
-    """transformers' function `apply_rotary_pos_emb`. Kernels looks for a layer with this name."""
+    """transformers' function `apply_rotary_pos_emb` as a layer.
+
+    The library Kernels searches for the class name `apply_rotary_transformers`.
+    """
 
     can_torch_compile = True
     has_backward = True
@@ -97,6 +105,9 @@ QuickGELU = _applying("QuickGELU", _oxiwarp.gelu_quick, "transformers' `QuickGEL
 
 
 def _eps(module: nn.Module) -> float:
-    """Return the epsilon of a norm, from `variance_epsilon` or `eps`. If the value is None, return torch's default."""
+    """Return the epsilon of a norm: the attribute `variance_epsilon` or `eps`.
+
+    If the value is None, return torch's default for float32.
+    """
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     return torch.finfo(torch.float32).eps if eps is None else eps

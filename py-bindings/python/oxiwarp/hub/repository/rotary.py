@@ -1,4 +1,4 @@
-"""Rotary embedding with the signatures of `kernels-community/rotary`."""
+"""Rotary embedding with the same signatures as in `kernels-community/rotary`."""
 
 import torch
 from torch import Tensor
@@ -7,12 +7,13 @@ from ._oxiwarp import rope
 
 
 def apply_rotary(x1: Tensor, x2: Tensor, cos: Tensor, sin: Tensor, out1: Tensor, out2: Tensor, conj: bool) -> None:
-    """Compute `out1 = x1 cos - x2 sin` and `out2 = x1 sin + x2 cos`. If `conj` is True, rotate by the negative angle.
+    """Compute `out1 = x1 * cos - x2 * sin` and `out2 = x1 * sin + x2 * cos`. If `conj` is True, rotate by the
+    negative angle.
 
-    `x1` and `x2` are the two parts of the heads, `[..., S, H, D / 2]`. If `x1` and `x2` are the halves of one tensor,
-    or its even and its odd columns, the kernel reads this tensor. Otherwise `x1` and `x2` are concatenated first. `cos`
-    and `sin` broadcast to `[..., S, H, D / 2]`. The sums are computed in float32 and rounded once. The outputs may be
-    the inputs.
+    `x1` and `x2` each have half of the columns of the heads, in shape `[..., S, H, D / 2]`. If they are views
+    of one tensor (its two halves, or its even and its odd columns), the kernel reads this tensor directly.
+    Otherwise, `x1` and `x2` are concatenated first. `cos` and `sin` broadcast to `[..., S, H, D / 2]`. The
+    sums are computed in float32 and rounded once. `out1` and `out2` may be the same tensors as `x1` and `x2`.
     """
     x, interleaved = _whole(x1, x2)
     cos, sin = (_table(table, x1) for table in (cos, -sin if conj else sin))
@@ -25,9 +26,11 @@ def apply_rotary(x1: Tensor, x2: Tensor, cos: Tensor, sin: Tensor, out1: Tensor,
 
 
 def _whole(x1: Tensor, x2: Tensor) -> tuple[Tensor, bool]:
-    """Return the tensor whose parts are `x1` and `x2`, and whether the parts are its even and its odd columns.
+    """Return one tensor that contains `x1` and `x2`. Also return True if they are its even and its odd
+    columns, or False if they are its halves.
 
-    If the addresses of `x1` and `x2` show that they are parts of one tensor, make no copy.
+    If the addresses of `x1` and `x2` show that they are views of one tensor, return this tensor without a
+    copy.
     """
     if not torch.compiler.is_compiling() and x1.shape == x2.shape and x1.stride() == x2.stride():
         same = x1.untyped_storage().data_ptr() == x2.untyped_storage().data_ptr()
@@ -40,7 +43,9 @@ def _whole(x1: Tensor, x2: Tensor) -> tuple[Tensor, bool]:
 
 
 def _table(table: Tensor, x1: Tensor) -> Tensor:
-    """Return a table that broadcasts to `x1` in the shape that `rope` takes: `[batches, S, heads, D / 2]`."""
+    """Convert a table that broadcasts to `x1` to the shape that `rope` requires:
+    `[batches, S, heads, D / 2]`.
+    """
     if table.dtype not in (torch.float32, x1.dtype):
         table = table.float()
     table = table[(None,) * (3 - table.dim())] if table.dim() < 3 else table
@@ -54,7 +59,7 @@ def _table(table: Tensor, x1: Tensor) -> Tensor:
 def apply_rotary_transformers(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """Compute transformers' `apply_rotary_pos_emb` for `q` and `k` in one launch.
+    """Compute transformers' `apply_rotary_pos_emb` for `q` and `k` in one kernel launch.
 
     `q` and `k` have shape `[B, H, S, D]` if `unsqueeze_dim` is 1, and shape `[B, S, H, D]` if `unsqueeze_dim` is 2.
     `cos` and `sin` have shape `[B, S, D]`.

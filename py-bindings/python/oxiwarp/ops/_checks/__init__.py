@@ -1,1 +1,1 @@
-"""Checks of the operators' arguments. Operators that share a check share its error messages."""
+"""Checks of the operators' arguments. Operators that call the same check raise the same error messages."""

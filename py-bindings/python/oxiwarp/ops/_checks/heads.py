@@ -10,7 +10,8 @@ from .._register import FLOATS, dtype_name, needs_grad, or_f32
 from .._roles import Role
 from .rows import is_exact
 
-# The rotation arguments in the schemas of `rope` and `qk_norm_rope`. `Rotation` has the same fields.
+# This part of a schema has the rotation arguments of the operators `rope` and `qk_norm_rope`. The class
+# `Rotation` has the same fields.
 ROTATION = (
     "Tensor? cos, Tensor? sin, int angles, int rotary_dim, bool interleaved, int offset, bool exact, bool conjugate, "
     "bool heads_first, int head_dim"
@@ -23,11 +24,12 @@ INTEGERS = (int, torch.SymInt, Integral)  # Integral covers numpy's integers
 class Rotation(NamedTuple):
     """Rotation arguments of the operators `rope` and `qk_norm_rope`, in the order of their schemas.
 
-    `cos` is None if there is no rotation. `angles` says what `cos` and `sin` contain: tables, a complex table, or
-    frequencies and positions. If `rotary_dim` is 0, all columns are rotated. If `offset` is -1, the tables cover all
-    tokens. If `conjugate` is True, the rotation is by the negative angle. `head_dim` is the number of columns per head
-    if the queries have shape `[B, S, heads * head_dim]`. If the queries have a dimension for heads, or only one head,
-    `head_dim` is 0.
+    If `cos` is None, the operator does not rotate. `angles` says what `cos` and `sin` contain. With `TABLES`,
+    they are tables of cosines and sines. With `COMPLEX`, `cos` is a complex table. With `FREQUENCIES`, `cos`
+    has frequencies and `sin` has positions. If `rotary_dim` is 0, all columns are rotated. If `offset` is -1,
+    the tables cover all tokens. If `conjugate` is True, the operator rotates by the negative angle. If the
+    queries have shape `[B, S, heads * head_dim]`, `head_dim` is the number of columns per head. If the
+    queries have a dimension for heads, or only one head, `head_dim` is 0.
     """
 
     cos: Tensor | None
@@ -55,7 +57,10 @@ def rotation(
     head_dim: int | None,
     angles: int = TABLES,
 ) -> Rotation:
-    """Convert the arguments of a public function to the operators' arguments. A complex table becomes a real view."""
+    """Convert the rotation arguments of a public function to a `Rotation`.
+
+    A complex table becomes a real view.
+    """
     exact = is_exact(op, mode)
     if rotary_dim is not None or head_dim is not None or offset is not None:
         check_numbers(op, rotary_dim, head_dim, offset)
@@ -108,8 +113,8 @@ def tables_want_grad(op: str, *tables: Tensor | None) -> None:
 def check_heads(op: str, q: Tensor, k: Tensor | None, how: Rotation, **outs: Tensor | None) -> None:
     """Raise RuntimeError for queries, keys, tables and outputs that the kernels do not support.
 
-    This function reads only shapes, dtypes and devices, so it also works for meta tensors. `outs` has the outputs
-    `q_out` and `k_out`, if the caller passed them.
+    The check does not read the values of tensors, so it also works for meta tensors. `outs` has the output
+    tensors `q_out` and `k_out`, if the caller passed output tensors.
     """
     for name, x in (("q", q), ("k", k)):
         if x is None:
@@ -144,7 +149,7 @@ def check_heads(op: str, q: Tensor, k: Tensor | None, how: Rotation, **outs: Ten
 
 
 def sizes(x: Tensor, how: Rotation) -> tuple[int, int, int, int]:
-    """Return four numbers: batches, tokens, heads, and columns per head."""
+    """Return four numbers for the queries or keys `x`: batches, tokens, heads, and columns per head."""
     if x.dim() == 3:
         batches, tokens, columns = x.shape
         dim = how.head_dim or columns
@@ -154,7 +159,10 @@ def sizes(x: Tensor, how: Rotation) -> tuple[int, int, int, int]:
 
 
 def check_tables(op: str, q: Tensor, k: Tensor | None, how: Rotation) -> None:
-    """Raise RuntimeError if tables, or frequencies and positions, do not match the shapes of `q` and `k`."""
+    """Raise RuntimeError if the tables do not match the shapes of `q` and `k`.
+
+    If `cos` and `sin` have frequencies and positions instead of tables, check these.
+    """
     cos, sin = how.cos, how.sin
     if cos is None:
         return
@@ -200,9 +208,10 @@ def _expect(
     expected: str,
     shape: tuple[int, ...] | None = None,
 ) -> None:
-    """Raise RuntimeError unless `tensor` is on the device of `q` and has one of `dtypes`, and `shape` if it is given.
+    """Raise RuntimeError unless `tensor` has the device of `q`, a dtype in `dtypes`, and the shape `shape`.
 
-    `expected` is the text that names `dtypes` in the error message.
+    If `shape` is None, every shape is accepted. `expected` is the text that names `dtypes` in the error
+    message.
     """
     same_device(op, name, tensor, q)
     if tensor.dtype not in dtypes:
@@ -219,9 +228,9 @@ def _check_broadcast(
     tensors: tuple[Tensor, Tensor | None],
     how: Rotation,
 ) -> None:
-    """Raise RuntimeError unless a rotary table matches the tensors `q` and `k`, or broadcasts to them.
+    """Raise RuntimeError unless a rotary table has the sizes of `q` and `k`, or broadcasts to these sizes.
 
-    `held` has three numbers: the batches, tokens and heads of the table.
+    `held` has three numbers: the batches, tokens and heads of the table. `tensors` is the pair `(q, k)`.
     """
     q, k = tensors
     batches, tokens, heads, _ = sizes(q, how)
@@ -243,7 +252,10 @@ def same_device(op: str, name: str, tensor: Tensor, q: Tensor) -> None:
 
 
 def readable(grad: Tensor) -> Tensor:
-    """Return a gradient with last stride 1. Autograd may pass expanded gradients, which the kernels do not support."""
+    """Return `grad`, or a contiguous copy if its last stride is not 1.
+
+    The kernels do not support the expanded gradients that autograd may pass.
+    """
     return grad if grad.stride(-1) == 1 or grad.shape[-1] == 1 else grad.contiguous()
 
 

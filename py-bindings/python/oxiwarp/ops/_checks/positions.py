@@ -1,6 +1,8 @@
-"""Checks of the arguments of `rope_1d` and `rope_3d` that describe positions: grids, coordinates and frequencies.
+"""Checks of the arguments that describe positions, for the functions `rope_1d` and `rope_3d`: grids,
+coordinates, frequencies.
 
-`check_theta` is called when a table is computed. A call that finds the table in the cache does not call `check_theta`.
+The function `check_theta` is called only if a table is computed. If the table is in the cache, its `theta` is
+already checked.
 """
 
 import math
@@ -13,8 +15,8 @@ from torch import Tensor
 from .._register import dtype_name
 from .heads import INTEGERS
 
-# Types of theta that need no check before the cache lookup, because they are hashable. Values of other types,
-# such as arrays, may not be hashable.
+# `theta` is part of the key of the table cache, so it must be hashable. Values of these types are hashable
+# and need no check before the cache lookup. Values of other types, such as arrays, may not be hashable.
 NUMBERS = (float, int, torch.SymFloat, torch.SymInt)
 Three = tuple[int, int, int]
 
@@ -27,7 +29,8 @@ def sizes(q: Tensor, heads_first: bool) -> tuple[int, int]:
 
 
 def checked_grid(grid: Sequence[int] | None, tokens: int, offset: int | None) -> Three:
-    """Return the grid as a tuple. Raise TypeError or ValueError unless it has three sizes that match the tokens.
+    """Return the grid as a tuple. Raise TypeError or ValueError unless it has three sizes that match the
+    number of tokens.
 
     If `offset` is None, the product of the sizes must be `tokens`. Otherwise the grid starts at token `offset` and may
     end before the last token.
@@ -43,7 +46,9 @@ def checked_grid(grid: Sequence[int] | None, tokens: int, offset: int | None) ->
 
 
 def checked_splits(splits: Sequence[int] | None, dim: int) -> Three:
-    """Return the number of columns of each position axis. If `splits` is None, use the split of the model Wan.
+    """Return the number of columns that are rotated for each position axis.
+
+    If `splits` is None, return the split of the model Wan.
 
     Raise TypeError or ValueError unless the three numbers are even and their sum is `dim` (the columns per head).
     """
@@ -57,7 +62,10 @@ def checked_splits(splits: Sequence[int] | None, dim: int) -> Three:
 
 
 def _three(name: str, values: Any) -> Three | None:
-    """Return `values` as a tuple, or None if they are not three integers. Raise TypeError if they are not iterable."""
+    """Return `values` as a tuple, or None if it does not contain three integers.
+
+    Raise TypeError if it is not iterable.
+    """
     try:
         first, second, third = values
     except TypeError:
@@ -73,7 +81,7 @@ def check_coordinates(
 ) -> None:
     """Raise RuntimeError unless the coordinates have shape `[tokens, 3]` or `[batches, tokens, 3]`.
 
-    If `offset` is given, there may be fewer coordinates than tokens of `q`. Raise ValueError if `splits` is given too.
+    With `offset`, `coordinates` may have fewer tokens than `q`. Raise ValueError if `splits` is not None.
     """
     if splits is not None:
         raise ValueError(f"rope: splits is {splits}, expected None beside coordinates")
@@ -99,7 +107,10 @@ def check_inv_freq(inv_freq: Tensor, columns: int) -> None:
 
 
 def check_theta(theta: float, one: bool = True) -> None:
-    """Raise TypeError or ValueError unless `theta` is a finite number above 0, and is not 1 if `one` is False."""
+    """Raise TypeError or ValueError unless `theta` is a finite number above 0.
+
+    If `one` is False, 1 is not allowed either.
+    """
     try:
         fits = 0.0 < theta < math.inf and (one or theta != 1)
     except TypeError:

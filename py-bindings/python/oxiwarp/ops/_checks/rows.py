@@ -1,7 +1,7 @@
 """Checks of the operands of norms, modulations and gates.
 
-The checks of shapes, dtypes and devices are also in the Rust host crate. They are repeated here, because calls with
-meta tensors or under torch.compile do not reach the Rust code.
+The Rust code also checks shapes, dtypes and devices. The checks are repeated in this file for meta tensors
+and for torch.compile, because these calls do not run the Rust code.
 """
 
 import itertools
@@ -16,7 +16,7 @@ NORMS = {"layer_norm": False, "rms_norm": True}
 
 
 def is_exact(op: str, mode: str) -> bool:
-    """Return the operators' argument `exact`, which is True for mode "exact". Raise ValueError for an unknown mode."""
+    """Return whether `mode` is "exact". Raise ValueError for an unknown mode."""
     try:
         return MODES[mode]
     except (KeyError, TypeError):
@@ -24,7 +24,7 @@ def is_exact(op: str, mode: str) -> bool:
 
 
 def is_rms(op: str, norm: str) -> bool:
-    """Return the operators' argument `rms`, which is True for "rms_norm". Raise ValueError for an unknown norm."""
+    """Return whether `norm` is "rms_norm". Raise ValueError for an unknown norm."""
     try:
         return NORMS[norm]
     except (KeyError, TypeError):
@@ -37,7 +37,10 @@ def check_eps(op: str, eps: float) -> None:
 
 
 def check_vector(op: str, name: str, vector: Tensor | None, x: Tensor) -> None:
-    """Raise RuntimeError unless `vector` is None or has shape `[x.shape[-1]]`, in the dtype of x or float32."""
+    """Raise RuntimeError if `vector` has an unsupported shape, dtype or device. None is supported.
+
+    The shape must be `[x.shape[-1]]`. The dtype must be the dtype of x or float32.
+    """
     if vector is None:
         return
     _check_kind(op, name, vector, x)
@@ -48,10 +51,11 @@ def check_vector(op: str, name: str, vector: Tensor | None, x: Tensor) -> None:
 def check_modulation(
     op: str, name: str, value: Tensor | None, table: Tensor | None, x: Tensor, per_row: bool = False
 ) -> None:
-    """Raise RuntimeError unless `value` is None or broadcasts to x, in the dtype of x or float32.
+    """Raise RuntimeError unless `value` is None, or broadcasts to x and has the dtype of x or float32.
 
-    `table` is the vector that is added to `value`. `table` must be None or have shape `[x.shape[-1]]`. If `value` is
-    None, `table` must be None too. If `per_row` is True, the last dimension of a value without a table may be 1.
+    `value` is a scale, shift or gate. `table` is a vector that the kernel adds to `value`. It must be None or
+    have shape `[x.shape[-1]]`. If `value` is None, `table` must be None too. If `per_row` is True and `table`
+    is None, the last dimension of `value` may be 1.
     """
     if value is None:
         if table is not None:
@@ -76,9 +80,11 @@ def check_modulation(
 
 
 def _check_repeats(op: str, name: str, value: Tensor, x: Tensor) -> None:
-    """Raise RuntimeError unless `value` is broadcast only in the first or only in the last of x's leading dimensions.
+    """Raise RuntimeError if `value` is broadcast in a way that the kernels do not support.
 
-    For x of shape `[A, B, C, N]`, `[B, C, N]` and `[A, 1, 1, N]` are supported, and `[A, 1, C, N]` is not.
+    `value` may be broadcast in the first dimensions of x, or in the last dimensions before N. Broadcasting in
+    both or only in the middle is not supported. For x of shape `[A, B, C, N]`, the shapes `[B, C, N]` and
+    `[A, 1, 1, N]` are supported. The shape `[A, 1, C, N]` is not supported.
     """
     missing = x.dim() - value.dim()
     repeats = [
@@ -105,7 +111,7 @@ def _check_kind(op: str, name: str, tensor: Tensor, x: Tensor) -> None:
 def check_norm(op: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, **others: Tensor) -> None:
     """Raise RuntimeError for operands that the norms do not support.
 
-    `others` are further inputs, by name. They must have the shape, dtype and device of x.
+    `others` maps names to further inputs, which must have the shape, dtype and device of x.
     """
     check_rows(op, x, None, **others)
     check_vector(op, "weight", weight, x)

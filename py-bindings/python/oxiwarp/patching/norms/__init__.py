@@ -1,1 +1,3 @@
-"""Recognises RMSNorm modules by the output of their original forward, and replaces the forward by one kernel."""
+"""Recognises RMSNorm modules by the output of their original `forward`, and replaces the `forward` by one
+kernel.
+"""

@@ -1,4 +1,7 @@
-"""The forward of a replaced norm. It runs the kernel if the call is supported, otherwise the original forward."""
+"""The new `forward` of a replaced norm.
+
+If the kernel supports the call, it runs the kernel. Otherwise, it runs the original `forward`.
+"""
 
 import functools
 from dataclasses import dataclass
@@ -19,11 +22,11 @@ from .recognise import DEFAULT_EPS, input_names
 
 @dataclass(frozen=True)
 class NormRecipe:
-    """Data of a replaced norm.
+    """Recipe of a norm: the data with which its `forward` is replaced.
 
-    `formulas` maps (input dtype, weight dtype) to a description of how the norm rounds for these dtypes. `eps_name` is
-    the name of the norm's eps attribute. `cpu_kernels` says whether the kernel also runs for CPU tensors. `weight_name`
-    is the name of the norm's weight.
+    `formulas` maps a pair (input dtype, weight dtype) to a description of how the norm rounds for these
+    dtypes. `eps_name` is the name of the norm's eps attribute. `cpu_kernels` says whether the kernel also
+    runs for CPU tensors. `weight_name` is the name of the norm's weight.
     """
 
     formulas: dict[DtypePair, Formula]
@@ -37,9 +40,10 @@ class NormRecipe:
         return hash((tuple(self.formulas), self.eps_name, self.cpu_kernels, self.weight_name))
 
     def methods(self, base: Any) -> dict[str, Any]:
-        """Return the new forward of a subclass of `base`, under the name "forward".
+        """Return a dict with the new method "forward" for a subclass of `base`.
 
-        Each call looks up `base.forward`, because a tool may replace the `forward` of `base` after `patch`.
+        If the kernel does not support a call, the method calls `base.forward`. Each call looks up this
+        attribute again, because a tool may replace `base.forward` after `patch`.
         """
         (argument,) = input_names(base)
         decodes = is_decoders(base)
@@ -60,11 +64,12 @@ class NormRecipe:
 
 
 def run(module: nn.Module, recipe: NormRecipe, x: Any) -> Tensor | None:
-    """Return the kernel's result, or None if the original forward must run.
+    """Run the kernel and return its result. Return None if the original `forward` must run instead.
 
-    `x` must be a CUDA tensor, or, if `recipe.cpu_kernels` is True, a CPU tensor. `recipe.formulas` must have the dtype
-    of `x`, and `row_order` must accept the strides of `x`. The weight must be contiguous. Tensor subclasses, autocast
-    and forward-mode AD are not supported.
+    The kernel runs under these conditions: `x` is a CUDA tensor, or a CPU tensor if `recipe.cpu_kernels` is
+    True. `recipe.formulas` has an entry for the dtypes of `x` and the weight. The function `row_order`
+    accepts the strides of `x`. The weight is contiguous. Tensor subclasses, autocast and forward-mode AD are
+    not supported.
     """
     found = parameters(module, recipe, x)
     if found is None:
@@ -86,7 +91,10 @@ def run(module: nn.Module, recipe: NormRecipe, x: Any) -> Tensor | None:
 
 
 def parameters(module: nn.Module, recipe: NormRecipe, x: Any) -> tuple[Tensor | None, float, Any] | None:
-    """Return the weight, eps and formula of a norm for the input `x`, or None if no kernel runs. See `run`."""
+    """Return the weight, eps and formula of a norm for the input `x`.
+
+    Return None if the kernel does not support the call.
+    """
     if type(x) not in PLAIN or forward_ad._current_level >= 0:
         return None
     if not (x.is_cuda or (recipe.cpu_kernels and x.is_cpu)) or not 0 < x.dim() <= MAX_RANK:
@@ -112,12 +120,13 @@ def parameters(module: nn.Module, recipe: NormRecipe, x: Any) -> tuple[Tensor | 
 
 
 def row_order(x: Tensor) -> list[int] | None:
-    """Return the dimensions of `x` by descending stride, or None if the kernel cannot read `x` in this order.
+    """Return the dimensions of `x` sorted by descending stride. Return None if the kernel cannot read `x` in
+    this order.
 
-    The caller permutes `x` to this order, and permutes the result back. For example, a transposed `[B, H, S, D]` is
-    read as `[B, S, H, D]`, its order in memory. So no copy is made, and the result has the strides that an elementwise
-    torch operation would give. The kernel takes at most two (size, stride) pairs for all dimensions before the last
-    one.
+    The caller permutes `x` to this order, and permutes the result back. For example, a transposed tensor of
+    shape `[B, H, S, D]` is read as `[B, S, H, D]`, its order in memory. This avoids a copy. The result also
+    has the same strides as the result of an elementwise torch operation. The kernel supports at most two
+    pairs of size and stride for all dimensions before the last. Adjacent dimensions can share a pair.
     """
     strides, shape = x.stride(), x.shape
     last = len(strides) - 1

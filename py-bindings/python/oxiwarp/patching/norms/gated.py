@@ -1,4 +1,7 @@
-"""The forward of a replaced RMSNorm with a gate, as in Mamba 2 and Qwen3-Next. It runs one kernel if it can."""
+"""The new `forward` of a replaced RMSNorm with a gate, as in Mamba 2 and Qwen3-Next.
+
+If the kernel supports the call, it runs one kernel.
+"""
 
 import functools
 from typing import Any
@@ -16,10 +19,13 @@ from .recognise import input_names
 
 
 class GatedNormRecipe(NormRecipe):
-    """Data of a replaced norm whose forward takes a gate. The formulas are `GatedFormula`."""
+    """Recipe (the data of a replacement) of a norm whose `forward` takes a gate.
+
+    Its formulas have the type `GatedFormula`.
+    """
 
     def methods(self, base: Any) -> dict[str, Any]:
-        """Return the new forward of a subclass of `base`, under the name "forward"."""
+        """Return a dict with the new method "forward" for a subclass of `base`."""
         names = input_names(base)
         decodes = is_decoders(base)
         site = Site("rms_norm_gated")
@@ -40,10 +46,11 @@ class GatedNormRecipe(NormRecipe):
 
 
 def run(module: nn.Module, recipe: NormRecipe, x: Any, gate: Any) -> Tensor | None:
-    """Return the kernel's result, or None if the original forward must run.
+    """Run the kernel and return its result. Return None if the original `forward` must run instead.
 
-    The conditions are those of a norm without a gate. The gate must have the shape and device of `x`. If `x` is
-    float32, as the scans of Mamba 2 are, gate and weight may have 16 bits, because the original forward casts them.
+    The kernel runs under the same conditions as for a norm without a gate. In addition, the gate must have
+    the shape and device of `x`. `x` may be float32 with a 16-bit gate and a 16-bit weight, as after the scan
+    of Mamba 2. In this case, gate and weight are cast to float32, as in the original `forward`.
     """
     found = parameters(module, recipe, x)
     if found is None or type(gate) not in PLAIN or gate.shape != x.shape or gate.device != x.device:
@@ -60,9 +67,11 @@ def run(module: nn.Module, recipe: NormRecipe, x: Any, gate: Any) -> Tensor | No
 
 
 def are_rows(x: Tensor, gate: Tensor) -> bool:
-    """Whether the kernel can read both tensors: the dimensions before the last one merge into at most two.
+    """Return whether the kernel can read both tensors: their dimensions before the last must merge into at
+    most two.
 
-    The dimensions of `x` must be in order, so that the result has the strides of torch's result.
+    The strides of `x` must be in descending order. Otherwise, the result would not have the same strides as
+    torch's result.
     """
     strides = [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size != 1]
     if x.stride(-1) != 1 or gate.stride(-1) != 1 or strides != sorted(strides, reverse=True):

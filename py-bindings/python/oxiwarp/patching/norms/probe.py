@@ -1,8 +1,9 @@
-"""Finds the formula that a norm's original forward computes, from the forward's result for a small random tensor.
+"""Finds the formula that a norm's original `forward` computes. For this, the `forward` is run on a small
+random tensor, and its result is compared with the result of each formula.
 
-Rows of several magnitudes show where the forward adds `eps` and whether the forward clamps. Random weights show whether
-the forward adds an offset to the weight, and where the forward casts. A norm is not replaced if its forward gives
-different rows in training mode, or for tensors of different ranks.
+Rows of several magnitudes show where the `forward` adds `eps`, and whether it clamps values. Random weights
+show whether the `forward` adds an offset to the weight, and where it rounds. A norm is not replaced if the
+result of its `forward` depends on the training mode or on the rank of the tensor.
 """
 
 import copy
@@ -23,7 +24,10 @@ from ..class_swap import RECIPE, Unsuitable, base_of
 PROBE_COLS = 64  # row length for a module without a known row length
 HALVES = (torch.bfloat16, torch.float16)
 MAX_RANK = 5
-"""The largest probed rank, `[B, T, H, W, C]`. Calls with a larger rank run the original forward."""
+"""The largest rank of a tensor, as in `[B, T, H, W, C]`, for which the `forward` is checked.
+
+For tensors of a larger rank, the original `forward` runs.
+"""
 CONTAINERS = (list, dict, set, bytearray)
 
 DtypePair = tuple[torch.dtype, torch.dtype | None]
@@ -31,7 +35,7 @@ DtypePair = tuple[torch.dtype, torch.dtype | None]
 
 @dataclass(frozen=True)
 class Formula:
-    """Arguments with which `oxiwarp.rms_norm` computes and rounds as a module's original forward does."""
+    """Arguments with which `oxiwarp.rms_norm` computes and rounds as the original `forward` of a module."""
 
     uses_weight: bool
     weight_offset: float
@@ -40,7 +44,9 @@ class Formula:
 
 @dataclass(frozen=True)
 class GatedFormula:
-    """Arguments with which `oxiwarp.rms_norm_gated` computes and rounds as a module's original forward does."""
+    """Arguments with which `oxiwarp.rms_norm_gated` computes and rounds as the original `forward` of a
+    module.
+    """
 
     round_before_weight: bool
     activation: str
@@ -50,19 +56,22 @@ class GatedFormula:
 def probe(
     module: nn.Module, weight: Tensor | None, eps: float, name: str = "weight", gated: bool = False
 ) -> dict[DtypePair, Any]:
-    """Map (input dtype, weight dtype) to the formula that reproduces the results of the original forward.
+    """Map pairs (input dtype, weight dtype) to the formula that reproduces the results of the original
+    `forward`.
 
-    If no formula reproduces the results for a pair of dtypes, the map does not have this pair. `name` is the name of
-    the weight. With `gated`, the forward takes a gate too, and the formulas are `GatedFormula`.
+    If no formula reproduces the results for a pair of dtypes, the map does not have this pair. `name` is the
+    name of the weight. If `gated` is True, the `forward` also takes a gate, and the formulas have the type
+    `GatedFormula`.
     """
     shape = getattr(module, "normalized_shape", None)
-    # With FSDP and ZeRO-3, the weight has no elements here. These libraries gather the weight for each call.
+    # With FSDP and ZeRO-3, the weight has no elements at this point, because these libraries gather the
+    # weight for each call. The probe then uses rows of `PROBE_COLS` elements.
     cols = len(weight) if weight is not None else shape[-1] if isinstance(shape, tuple) and shape else PROBE_COLS
     cols = cols or PROBE_COLS
     found: dict[DtypePair, Any] = {}
     with ExitStack() as stack:
-        # Disable the caller's torch modes, because the values of fake tensors cannot be compared. Preserve
-        # the caller's random state.
+        # Disable torch modes that are active in the caller, such as the mode of fake tensors, whose values
+        # cannot be compared. Preserve the caller's random state.
         for manager in (_disable_current_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False)):
             stack.enter_context(manager)
         stack.enter_context(torch.random.fork_rng(devices=[]))
@@ -82,7 +91,8 @@ def probe(
 
 
 def check_steady(module: nn.Module, inputs: tuple[Tensor, ...], w: Tensor | None, y: Tensor, name: str) -> None:
-    """Raise `Unsuitable` if the forward gives another result in training mode or for tensors of another rank.
+    """Raise `Unsuitable` if the result of the `forward` depends on the training mode or on the rank of the
+    tensor.
 
     `y` is the result in evaluation mode for `inputs` and the weight `w`.
     """
@@ -96,9 +106,10 @@ def check_steady(module: nn.Module, inputs: tuple[Tensor, ...], w: Tensor | None
 
 
 def pairs(with_weight: bool, gated: bool) -> Iterator[DtypePair]:
-    """Yield the (input, weight) dtype pairs that have a kernel.
+    """Yield the pairs (input dtype, weight dtype) for which a kernel exists.
 
-    A norm with a gate may cast a 16-bit weight and a 16-bit gate to float32.
+    For a norm with a gate, the input may also be float32 while weight and gate have 16 bits. Such a norm
+    casts weight and gate to float32.
     """
     for dtype in (torch.float32, *HALVES):
         yield dtype, dtype if with_weight else None
@@ -109,10 +120,11 @@ def pairs(with_weight: bool, gated: bool) -> Iterator[DtypePair]:
 
 
 def probe_tensors(cols: int, pair: DtypePair, eps: float) -> tuple[Tensor, Tensor | None]:
-    """Return a random `x` of shape `[2, 5, cols]`, and a random weight with mean near 1 and some negative values.
+    """Return a random input `x` of shape `[2, 5, cols]`, and a random weight with a mean near 1 and some
+    negative values.
 
-    `pair` is the dtype of `x` and the dtype of the weight. The five rows of `x` have the magnitudes 1, 30, sqrt(eps),
-    0.03 and a large value whose square does not overflow float32.
+    `pair` has the dtypes of `x` and of the weight. The five rows of `x` have the magnitudes 1, 30, sqrt(eps),
+    0.03, and a large value whose square does not overflow float32.
     """
     generator = torch.Generator("cpu").manual_seed(0)
     of: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # torch's default dtype and device may be different
@@ -125,7 +137,10 @@ def probe_tensors(cols: int, pair: DtypePair, eps: float) -> tuple[Tensor, Tenso
 
 
 def probe_gate(x: Tensor) -> Tensor:
-    """Return random gates in the shape and dtype of `x`. Some are so large that an activation saturates."""
+    """Return a random gate with the shape and dtype of `x`.
+
+    Some elements are so large that the activation saturates.
+    """
     generator = torch.Generator("cpu").manual_seed(1)
     gate = torch.randn(x.shape, generator=generator, dtype=torch.float32, device="cpu") * 3
     gate[..., ::16] *= 10
@@ -135,13 +150,13 @@ def probe_gate(x: Tensor) -> Tensor:
 def own_forward(
     module: nn.Module, inputs: tuple[Tensor, ...], w: Tensor | None, weight: str, training: bool = False
 ) -> Any:
-    """Run the class's `forward` on a copy of the module, whose parameter `weight` has the value `w`.
+    """Run the original `forward` on a copy of the module, in which the parameter `weight` has the value `w`.
 
-    Return the result or the raised error.
+    Return the result of the `forward`, or the exception that it raised.
     """
     cls: Any = base_of(module)
-    # Call `object.__new__`, because FSDP2 gives a module a class whose `__new__` creates an object of a
-    # different class.
+    # Call `object.__new__` instead of `cls.__new__`. FSDP2 gives a module a class whose `__new__` creates an
+    # object of a different class.
     probed: Any = object.__new__(cls)
     probed.__dict__.update({name: own_value(value, module, probed) for name, value in module.__dict__.items()})
     probed.__dict__.pop(RECIPE, None)
@@ -158,10 +173,10 @@ def own_forward(
 
 
 def own_value(value: Any, module: nn.Module, probed: nn.Module) -> Any:
-    """Return the value of an attribute of `module`, for use in the copy `probed` of the module.
+    """Return the value that an attribute of `module` must have in `probed`, a copy of the module.
 
-    Containers are copied, because a forward may write into them. Methods that are bound to `module` are bound to the
-    copy.
+    Containers are copied, because a `forward` may modify them. A method that is bound to `module` is bound to
+    the copy instead.
     """
     if isinstance(value, MethodType) and value.__self__ is module:
         return MethodType(value.__func__, probed)
@@ -169,7 +184,10 @@ def own_value(value: Any, module: nn.Module, probed: nn.Module) -> Any:
 
 
 def match(y: Any, inputs: tuple[Tensor, ...], w: Tensor | None, eps: float) -> Formula | GatedFormula | None:
-    """Return the formula that gives `y` for the inputs and the weight `w`, or None."""
+    """Return the formula whose result for the inputs and the weight `w` is `y`.
+
+    Return None if no formula matches.
+    """
     x, *gates = inputs
     if not isinstance(y, Tensor) or y.dtype != x.dtype or y.shape != x.shape:
         return None
@@ -185,7 +203,10 @@ def match(y: Any, inputs: tuple[Tensor, ...], w: Tensor | None, eps: float) -> F
 
 
 def reference(x: Tensor, w: Tensor | None, eps: float, formula: Formula) -> Tensor:
-    """Compute in plain torch what `oxiwarp.rms_norm` computes for the arguments `formula`, with the same casts."""
+    """Compute `oxiwarp.rms_norm` for the arguments `formula`, but with torch's operators.
+
+    The casts are the same.
+    """
     h = x.float()
     n = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
     if w is None or not formula.uses_weight:
@@ -196,7 +217,7 @@ def reference(x: Tensor, w: Tensor | None, eps: float, formula: Formula) -> Tens
 
 
 def reference_gated(x: Tensor, gate: Tensor, w: Tensor | None, eps: float, formula: GatedFormula) -> Tensor:
-    """Compute in plain torch what `oxiwarp.rms_norm_gated` computes for the arguments `formula`."""
+    """Compute `oxiwarp.rms_norm_gated` for the arguments `formula`, but with torch's operators."""
     h, g = x.float(), getattr(torch.nn.functional, formula.activation)(gate.float())
     h = h * g if formula.gate_first else h
     n = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
@@ -206,17 +227,19 @@ def reference_gated(x: Tensor, gate: Tensor, w: Tensor | None, eps: float, formu
 
 
 def same_values(y: Any, r: Tensor) -> bool:
-    """Whether `y` equals `r` except for rounding errors."""
+    """Return whether `y` equals `r` except for rounding errors."""
     if not isinstance(y, Tensor) or y.shape != r.shape:
         return False
     return torch.allclose(y.float(), r.float(), rtol=max(2e-6, 2 * torch.finfo(r.dtype).eps), atol=1e-30)
 
 
 def same_roundings(y: Tensor, r: Tensor) -> bool:
-    """Whether `y` and `r` differ so little that only the order of a float32 sum can be the reason.
+    """Return whether `y` and `r` differ so little that a different order of a float32 sum can be the only
+    reason.
 
-    Another order of the sum changes less than one 16-bit value in a thousand, by one unit in the last place. An
-    additional or missing cast changes about one value in four. So the limit is one value in a hundred.
+    A different order of the sum changes less than one 16-bit value in a thousand, by one unit in the last
+    place. An additional or missing cast changes about one value in four. Therefore the function allows
+    differences in one value in a hundred.
     """
     if y.dtype == torch.float32:
         return torch.allclose(y, r, rtol=2e-6, atol=1e-30)

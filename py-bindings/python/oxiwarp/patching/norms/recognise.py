@@ -1,11 +1,12 @@
-"""Runs the original forward of RMSNorm modules to recognise them and to find how they round.
+"""Runs the original `forward` of RMSNorm modules on a small tensor, to find out how they compute and round.
 
-transformers and diffusers have about 200 RMSNorm classes, which round in about six ways. The class name does not
-determine the rounding, so oxiwarp has no table of classes. Instead, a module is *probed* if its class name contains
-RMSNorm or L2Norm, or ends with T5LayerNorm. The probe executes the class's original `forward` on a small random CPU
-tensor, with random weights of the module's shape. The probe does this for each (input, weight) dtype pair for which a
-kernel exists, and compares the results with the formulas that the kernel can compute. If a formula reproduces the
-result, calls with this pair of dtypes use the kernel. Calls with a different pair run the original forward.
+transformers and diffusers have about 200 RMSNorm classes, which round in about six ways. The class name does
+not determine the rounding, so oxiwarp has no table of classes. Instead, a module is *probed* if its class
+name contains RMSNorm or L2Norm, or ends with T5LayerNorm. The probe executes the original `forward` of the
+class on a small random CPU tensor. The weight is random, too, and has the length of the module's weight. The
+probe does this for each pair (input dtype, weight dtype) for which a kernel exists. Then it compares the
+results with the formulas that the kernel can compute. If a formula reproduces the result, calls with this
+pair of dtypes run the kernel. Calls with other dtypes run the original `forward`.
 
 A probe does not change the module or torch's random state. It does not read the module's weights, which may be on a
 GPU, offloaded or on the meta device.
@@ -26,26 +27,27 @@ NAME = re.compile(r"rmsnorm|l2norm|t5layernorm$", re.IGNORECASE)
 EPS_NAMES = ("eps", "variance_epsilon")
 DEFAULT_EPS = torch.finfo(torch.float32).eps  # what torch.nn.RMSNorm with eps=None uses for float32
 Probed = dict[Any, dict[DtypePair, Formula]]
-"""Maps a `cache_key` to the result of the probe of a module with this key.
+"""Type of a map from a `cache_key` to the result of a probe. Modules with the same key share the result.
 
 Each `patch` call uses a new map, because the code of a class may change between two `patch` calls."""
 
-# Attributes that do not influence the result of a probe. The probe sets them, or does not use them: it runs
-# the forward of the class, not a forward or the hooks of the instance.
+# Attributes of a module that do not influence the result of a probe. The probe sets some of these attributes
+# itself. It does not use the others, because it runs the `forward` of the class, without the hooks of the
+# instance.
 NOT_READ = frozenset(vars(nn.Module())) | {RECIPE, "forward"}
 
 
 def is_candidate(module: nn.Module) -> bool:
-    """Whether the class name is that of an RMSNorm."""
+    """Return whether the class name indicates an RMSNorm."""
     return NAME.search(type(module).__name__) is not None
 
 
 def recognise(module: nn.Module, probed: Probed | None = None) -> tuple[dict[DtypePair, Any], str]:
-    """Return a map from (input dtype, weight dtype) to the norm's formula, and the name of the module's eps attribute.
+    """Return the formulas of a norm, and the name of its eps attribute.
 
-    If no formula reproduces the forward, raise `Unsuitable` with the reason. `probed` caches results, so that modules
-    with the same
-    `cache_key` are probed once.
+    The formulas are a map from pairs (input dtype, weight dtype) to a `Formula` or `GatedFormula`. If no
+    formula reproduces the `forward`, raise `Unsuitable` with the reason. `probed` caches results, so that
+    modules with the same `cache_key` are probed once.
     """
     check_forward(base_of(module))
     eps_name, eps = eps_of(module)
@@ -66,9 +68,9 @@ def recognise(module: nn.Module, probed: Probed | None = None) -> tuple[dict[Dty
 
 
 def input_names(cls: type[nn.Module]) -> list[str]:
-    """Return the names of the arguments of the class's forward: one tensor, or a tensor and a gate.
+    """Return the names of the arguments of the class's `forward`: one tensor, or a tensor and a gate.
 
-    Raise `Unsuitable` if it takes other arguments.
+    Raise `Unsuitable` if the `forward` takes other arguments.
     """
     _self, *parameters = inspect.signature(cls.forward).parameters.values()
     names = ", ".join(str(parameter) for parameter in parameters)
@@ -79,7 +81,7 @@ def input_names(cls: type[nn.Module]) -> list[str]:
 
 
 def takes_gate(cls: type[nn.Module]) -> bool:
-    """Whether the class's forward takes a tensor and a gate."""
+    """Return whether the class's `forward` takes a tensor and a gate."""
     return len(input_names(cls)) == 2
 
 
@@ -107,7 +109,10 @@ def eps_of(module: nn.Module) -> tuple[str, float]:
 
 
 def weight_name(module: nn.Module) -> str:
-    """Return the name of the weight: that of the only parameter, such as "gamma", or "weight"."""
+    """Return the name of the weight.
+
+    If the module has only one parameter, this is its name, such as "gamma". Otherwise, it is "weight".
+    """
     names = [name for name, parameter in module._parameters.items() if parameter is not None]
     return names[0] if len(names) == 1 and getattr(module, "weight", None) is None else "weight"
 
@@ -115,7 +120,7 @@ def weight_name(module: nn.Module) -> str:
 def check_tensors(module: nn.Module) -> Tensor | None:
     """Return the module's weight, or None if it has no weight.
 
-    Raise `Unsuitable` if the weight is unsupported, or if the module has more parameters or buffers.
+    Raise `Unsuitable` if the weight is not supported, or if the module has other parameters or buffers.
     """
     tensors = dict(module.named_parameters(recurse=False)) | dict(module.named_buffers(recurse=False))
     weight = tensors.pop(weight_name(module), None)
@@ -135,7 +140,10 @@ def check_tensors(module: nn.Module) -> Tensor | None:
 
 
 def is_sharded(weight: Tensor) -> bool:
-    """Whether the weight is a DTensor, for example under FSDP2, which gathers the whole weight for each call."""
+    """Return whether the weight is a DTensor.
+
+    For example, FSDP2 uses DTensors, and gathers the whole weight for each call.
+    """
     if not torch.distributed.is_available():
         return False
     from torch.distributed.tensor import DTensor
@@ -144,9 +152,10 @@ def is_sharded(weight: Tensor) -> bool:
 
 
 def cache_key(module: nn.Module, weight: Tensor | None, name: str) -> Any:
-    """Return a key for the cache of probe results. Modules have equal keys if their forwards read equal values.
+    """Return a key for the cache of probe results. Modules with equal keys have the same result of the probe.
 
-    Return None if an attribute is not a plain value. Then the result of the module's probe must not be cached.
+    The key contains the class, the length and dtype of the weight, and the attributes that the `forward` may
+    read. Return None if an attribute is not a plain value. The result of the probe must then not be cached.
     """
     own = {name: value for name, value in module.__dict__.items() if name not in NOT_READ}
     if not all(isinstance(value, (int, float, str, bool, tuple, torch.dtype, type(None))) for value in own.values()):

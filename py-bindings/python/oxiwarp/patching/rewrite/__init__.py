@@ -1,1 +1,2 @@
-"""Rewrites methods from their source: chains of operations become calls that run one kernel."""
+"""Rewrites the source of methods: chains (expressions that one kernel can compute) become calls that run a
+kernel."""

@@ -1,4 +1,5 @@
-"""The blocks of a method: lists of statements that run one after the other, with what each of them reads and writes."""
+"""The blocks of a method: lists of statements that run one after the other, and the variables that they
+use."""
 
 import ast
 from collections.abc import Iterator
@@ -17,40 +18,47 @@ from .flow import (
 
 
 class Block:
-    """The statements of a block, with what each of them reads and writes."""
+    """The statements of a block. `reads` has for each statement the variables that it reads and writes."""
 
     def __init__(self, statements: list[ast.stmt], outside: list[str], aliases: Aliases) -> None:
         self.statements = statements
         self.aliases = aliases
         self.outside = outside
-        """Names that the function reads outside of this block. A name that a loop reads again is one of them."""
+        """Names that the function reads outside of this block. If the block is in a loop, the next iteration
+        counts too."""
         self.reads = [Read(statement) for statement in statements]
         self.moved: dict[int, list[Read]] = {}
-        """What is read and written by statements that will stand before statement `at`."""
+        """For a statement index: the reads and writes of the statements that will be inserted before this
+        statement."""
 
     def update(self, at: int, statement: ast.stmt) -> None:
-        """Put another statement into the place of a statement."""
+        """Replace statement `at` by another statement."""
         self.statements[at] = statement
         self.reads[at] = Read(statement)
         for read in self.moved.get(at, ()):
             self.reads[at].include(read)
 
     def move(self, first: int, last: int, statement: ast.stmt) -> None:
-        """Record that `statement` will stand before statement `last`, and not in the place of statement `first`."""
+        """Record that `statement` replaces statement `first`, but will be inserted before statement
+        `last`."""
         read = Read(statement)
         for at in (first, last):
             self.moved.setdefault(at, []).append(read)
             self.reads[at].include(read)
 
     def defined(self, name: str, at: int) -> int | None:
-        """Return the index of the last statement `name = value` before statement `at`, or None if it is not one."""
+        """Return the index of the definition of `name` before statement `at`, or None.
+
+        The last statement before `at` that assigns the name must have the form `name = value`.
+        """
         for index in range(at - 1, -1, -1):
             if name in self.reads[index].stores:
                 return index if is_definition(self.statements[index]) else None
         return None
 
     def used_once(self, name: str, first: int, at: int) -> bool:
-        """Whether the value that statement `first` gives to `name` is read once, and only by statement `at`."""
+        """Return whether the value that statement `first` assigns to `name` is read only once, by statement
+        `at`."""
         read = (node for node in evaluated_once(self.statements[at]) if isinstance(node, ast.Name) and node.id == name)
         if self.reads[at].loads.count(name) != 1 or not any(isinstance(node.ctx, ast.Load) for node in read):
             return False
@@ -65,11 +73,14 @@ class Block:
         return name not in self.outside
 
     def independent(self, own: Read, others: list[Read], kept: bool = False) -> bool:
-        """Whether code gives the same result before and after other code.
+        """Return whether code gives the same result before and after other code. These conditions must be
+        true:
 
-        The other code must contain no `return`, and must not assign a name that the code reads, unless the values of
-        the names are kept. If the code has side effects, the other code must have none. Otherwise, other code with side
-        effects must not read or change a tensor that the code reads.
+        - The other code contains no `return`.
+        - The other code does not assign a name that the code reads. With `kept`, this is allowed.
+        - If the code has side effects, the other code has no side effects.
+        - If the other code has side effects, it does not change a tensor that the code reads, or pass it to a
+          function.
         """
         names = set(own.loads) - {"self", "torch"}
         near, far = (names.union(*(groups.get(name, ()) for name in names)) for groups in self.aliases)
@@ -81,10 +92,12 @@ class Block:
         return True
 
     def expanded(self, name: str, at: int, split: bool = False) -> tuple[ast.expr, ast.stmt | None] | None:
-        """Return the value of the variable `name` if statement `at` may compute it in the place of its definition.
+        """Return the value of the variable `name` if statement `at` may compute it, instead of the variable's
+        definition.
 
-        With `split`, calls with side effects may stay in the place of the definition. If there are some, the second
-        result is a statement that must replace the definition, and the value reads the variables of this statement.
+        With `split`, the value may contain calls with side effects. These calls must stay at the definition.
+        The second result is then a statement that must replace the definition, and the value reads the
+        variables that it assigns. Otherwise the second result is None.
         """
         first = self.defined(name, at)
         if first is None or not self.used_once(name, first, at):
@@ -101,12 +114,13 @@ class Block:
             return None
         value, kept = made
         own, stays = Read(value), Read(kept)
-        own.effects, stays.stores = False, set()  # the value calls only activations and norms, and reads what stays
+        # The value calls only activations and norms. It reads the variables that `kept` assigns.
+        own.effects, stays.stores = False, set()
         return made if self.independent(own, [stays, *others]) else None
 
 
 def blocks(tree: ast.FunctionDef) -> Iterator[Block]:
-    """Yield the blocks of a function, inner blocks first. Nested functions are left out."""
+    """Yield the blocks of a function, inner blocks first. Skip nested functions and classes."""
 
     def inner(statements: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
         for statement in statements:
@@ -127,7 +141,8 @@ def blocks(tree: ast.FunctionDef) -> Iterator[Block]:
 def outside_of(tree: ast.FunctionDef, statements: list[ast.stmt]) -> list[str]:
     """Return the names that the function reads outside of a block, or in a loop that contains the block.
 
-    The other branch of an `if` does not run with the block. In a loop, the block reads its own names again.
+    The other branch of an `if` is ignored, because it does not run together with the block. In a loop, the
+    next iteration of the block reads the names of the block again.
     """
     own = {id(node) for statement in statements for node in ast.walk(statement)}
     again: set[int] = set()

@@ -1,7 +1,9 @@
-"""The functions that rewritten methods call. Each computes one chain: with a kernel, or with the original expression.
+"""The functions that rewritten methods call. Each function computes one chain (an expression that a kernel
+may compute).
 
-A kernel runs if it supports the operands and gives the bits of the original expression (`operands.py`). So a rewritten
-method needs no check of its arguments, and adapters, hooks and other changes of a model keep working.
+A kernel runs if it supports the operands and gives the same bits as the original expression. The checks are
+in `operands.py`. Otherwise the original expression runs. So a rewritten method needs no check of its
+arguments, and adapters, hooks and other changes of a model keep working.
 """
 
 from collections.abc import Callable
@@ -37,13 +39,14 @@ class Options(NamedTuple):
     mode: str
     cpu_kernels: bool
     attention: str | None = None
-    """Compute capability of the GPU if `oxiwarp.attention` may run in the place of torch's attention."""
+    """Compute capability of the GPU if `oxiwarp.attention` may replace torch's attention, or None."""
 
 
 class Calls(LaterCalls, RotaryCalls):
-    """The functions that a rewritten method calls, for the options of `patch`.
+    """The functions that a rewritten method calls, for given options of `patch`.
 
-    `sites` counts what happened to each chain of the method.
+    `sites` has one `Site` (a counter for the report) for each chain of the method. A chain is an expression
+    that one kernel may compute.
     """
 
     def __init__(self, how: Options, sites: list[Site]) -> None:
@@ -52,11 +55,15 @@ class Calls(LaterCalls, RotaryCalls):
         self.sites = sites
 
     def site(self, at: At) -> Site:
-        """Return the site of a chain."""
+        """Return the `Site` (the counter for the report) of a chain."""
         return self.sites[at if isinstance(at, int) else at[0]]
 
     def replaced(self, at: At) -> str | None:
-        """Return a reason if the method calls other functions than those whose source the chain contains."""
+        """Return a reason if a function that the method calls was replaced after `patch`, or None.
+
+        The rewritten expression contains the source of the functions that the method called at the time of
+        `patch`. `at` contains the functions that the method calls now.
+        """
         if isinstance(at, int):
             return None
         known = self.sites[at[0]].functions
@@ -67,7 +74,8 @@ class Calls(LaterCalls, RotaryCalls):
     def attempt(self, at: At, run: Callable[[], Any]) -> Any:
         """Call `run`, which calls an operator. Return None if the operator rejects the shapes or strides.
 
-        A shape that torch rejects too gives torch's error, because the original expression runs next.
+        The caller then evaluates the original expression. If torch rejects the shapes too, the user gets
+        torch's error.
         """
         if compiling():
             return run()
@@ -92,9 +100,10 @@ class Calls(LaterCalls, RotaryCalls):
         return own(**terms) if made is None else made
 
     def branch(self, options: tuple[Any, ...], terms: dict[str, Any]) -> tuple[Any, ...] | str:
-        """Return the branch and the gate of a sum, and for a branch with a norm its eps, or a reason.
+        """Return the branch and the gate of a sum, or a reason why no kernel computes the sum.
 
-        The gate is None for `x + y`.
+        The gate is None for `x + y`. For a sum such as `x + norm(y, torch.tanh(gate))`, also return the eps
+        of the norm.
         """
         x, y = terms["x"], terms.get("y")
         if options[0] == "tanh_sum":
@@ -112,7 +121,8 @@ class Calls(LaterCalls, RotaryCalls):
         return branch_and_gate(x, a, b, wide, inner, terms.get("target"), self.cpu_kernels)
 
     def norm(self, options: tuple[Any, ...], given: dict[str, Any]) -> Norm | str:
-        """Return the norm of `norm(x) * (1 + scale) + shift` or of `norm(x)`, or a reason."""
+        """Return the `Norm` in `norm(x) * (1 + scale) + shift` or `norm(x)`, or a reason why no kernel
+        computes it."""
         norm, x, target = given["norm"], given["x"], given.get("target")
         if options[0] == "plain_norm":
             return unmodulated(norm, x, options[1], target)
@@ -129,10 +139,10 @@ class Calls(LaterCalls, RotaryCalls):
         return own(**given) if made is None else made
 
     def after_norm(self, at: At, own: Own, options: tuple[Any, ...], why: str, given: dict[str, Any]) -> Any:
-        """Compute `norm(x) * (1 + scale) + shift` with a norm that no kernel computes, for the reason `why`.
+        """Compute `norm(x) * (1 + scale) + shift` with a norm that no kernel computes. `why` is the reason.
 
-        The module computes the norm, and a kernel the modulation of its result. If the norm's input or result is cast,
-        the original expression computes everything.
+        The module computes the norm, and a kernel modulates its result. If the input or the result of the
+        norm is cast, the original expression computes everything.
         """
         norm, rest = given["norm"], {name: value for name, value in given.items() if name != "norm"}
         scale, shift, target = given["scale"], given.get("shift"), given.get("target")
@@ -170,13 +180,13 @@ class Calls(LaterCalls, RotaryCalls):
     ) -> tuple[Any, Any]:
         """Compute a sum and the norm of the sum. Return both.
 
-        The operands of the norm have the prefix "norm_". `casts_to_sum` says that its result is cast to the dtype of
-        the sum.
+        The names of the norm's operands start with "norm_". `casts_to_sum` says whether the result of the
+        norm is cast to the dtype of the sum.
         """
         given = {name[5:]: terms.pop(name) for name in tuple(terms) if name.startswith("norm_")}
 
         def apart(total: Any, replaced: bool = False) -> tuple[Any, Any]:
-            """Return the sum, and its norm as a chain of its own."""
+            """Return the sum, and its norm, which is computed separately."""
             given.update({"x": total} | ({"target": total} if casts_to_sum else {}))
             plain = replaced or of_norm[0] == "plain_norm"
             return total, own_norm(**given) if plain else self.modulated_norm(at, own_norm, of_norm, **given)
@@ -190,7 +200,8 @@ class Calls(LaterCalls, RotaryCalls):
             return apart(own_sum(**terms), found == REPLACED)
         x, (y, gate) = terms["x"], found
         if gate is not None and gate.shape[-1] != x.shape[-1]:
-            # The kernel of both supports no gate with one column. Each is computed by a kernel of its own.
+            # The kernel for the sum and the norm does not support a gate with one column. So each is computed
+            # separately.
             made = self.attempt(at, lambda: gated_residual(rows_of(x, y), gate, self.mode))
             return apart(own_sum(**terms) if made is None else made)
         norm = self.norm(of_norm, {"x": x, **given, **({"target": x} if casts_to_sum else {})})
@@ -219,7 +230,7 @@ class Calls(LaterCalls, RotaryCalls):
         of_norm: tuple[Any, ...],
         **terms: Any,
     ) -> Any:
-        """Compute the norm of a sum that nothing else reads. The arguments are those of `sum_and_norm`."""
+        """Compute the norm of a sum that no other code reads. The arguments are those of `sum_and_norm`."""
         return self.sum_and_norm(at, own_sum, own_norm, of_sum, of_norm, False, **terms)[1]
 
     def gated_activation(self, at: At, own: Own, options: tuple[Any, ...], **factors: Any) -> Any:
@@ -246,12 +257,13 @@ class Calls(LaterCalls, RotaryCalls):
         return function(x, approximate=approximate) if made is None else made
 
     def unfused(self, at: int, value: Any, reason: str) -> Any:
-        """Count a chain that no kernel computes, and return its value."""
+        """Count an expression that no kernel computes for the report, and return its value."""
         self.site(at).note(reason)
         return value
 
     def attention(self, at: int, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Compute the attention with `oxiwarp.attention` where that is measured to be faster, or with `function`."""
+        """Compute the attention with `oxiwarp.attention` if it was measured to be faster, or else with
+        `function`."""
         if self.how.attention is None or len(args) != 3:
             return function(*args, **options)
         if function is F.scaled_dot_product_attention:
@@ -267,7 +279,7 @@ METHODS = (
 )  # fmt: skip
 """Names of the methods of `Calls` that rewritten methods call."""
 OTHERS = {"joined": joined, "computed": computed, "identity": identity, "signature": signature}
-"""Functions that rewritten methods call and that need no options."""
+"""Functions that rewritten methods call and that do not depend on the options of `patch`."""
 FUNCTIONS = (*METHODS, *OTHERS)
 
 
@@ -283,9 +295,10 @@ def added(x: Tensor, y: Tensor) -> Tensor:
 
 
 def two_terms(of_sum: tuple[Any, ...], terms: dict[str, Any]) -> dict[str, Tensor] | None:
-    """Return `x` and `y` of one shape if the sum adds tensors of different shapes, or the multiple of a tensor.
+    """Return two tensors `x` and `y` of the same shape whose sum equals the original sum, or None.
 
-    Return None for other sums. A tensor is expanded to the shape of the other. A multiple of a tensor is computed.
+    This is possible for two kinds of sums. In `x + y` with tensors of different shapes, the smaller tensor is
+    expanded. In `x + a * b` where `a` or `b` is a number, the product is computed first.
     """
     if of_sum[0] == "plain_sum":
         return operands.expanded(terms["x"], terms["y"])
@@ -304,7 +317,7 @@ def gated_residual(rows: tuple[Tensor, ...], gate: Tensor | None, mode: str) -> 
 
 
 def gated(op: Callable[..., Tensor], gate: Tensor, up: Tensor, mode: str) -> Tensor:
-    """Return `activation(gate) * up`, with the order of dimensions in memory that torch's result would have.
+    """Return `activation(gate) * up`, with the same order of dimensions in memory as torch's result.
 
     If `op` computes only the activation, torch computes the product.
     """
@@ -332,9 +345,9 @@ def ada_norm(norm: Norm, x: Tensor, given: dict[str, Any], options: tuple[Any, .
 def sum_and_norm(
     norm: Norm, rows: tuple[Tensor, Tensor, Tensor | None], given: dict[str, Any], options: tuple[Any, ...], mode: str
 ) -> tuple[Tensor, Tensor]:
-    """Return the norm of the sum `x + gate * y`, and the sum. `rows` are `x`, `y` and the gate or None.
+    """Return the norm of the sum `x + gate * y`, and the sum. `rows` contains `x`, `y` and the gate or None.
 
-    A norm without modulation is multiplied by `1 + 0`, which changes no bit.
+    For a norm without modulation, the kernel multiplies by `1 + 0`, which does not change any bit.
     """
     kind, weight, bias, eps, offset, rounding = norm
     x, y, gate = rows

@@ -1,8 +1,8 @@
-"""Norms of queries and keys that are not computed yet.
+"""Objects that stand for tensors that are not computed yet, such as norms of queries and keys.
 
-A norm of queries or keys is deferred: its variable gets a `Normed`, an object that stands for the norm's result. The
-function that replaces the rotary embedding then computes the norm and the rotation in one kernel. If there is no such
-kernel, the norm is computed first, by its own kernel or by the module.
+In a rewritten method, the norm of a query or key returns a `Normed`, which stands for the result. The
+function that replaces the rotary embedding then computes the norm and the rotation in one kernel. If no
+kernel supports both, the norm is computed first, by a kernel for the norm or by the module.
 """
 
 import copy
@@ -26,26 +26,29 @@ class Deferred:
     dtype: torch.dtype
 
     def parts(self, tokens: int) -> list[Any] | None:
-        """Return the concatenated tensors and norms, or None if `tokens` is not the dimension of the concatenation."""
+        """Return the concatenated tensors and norms, or None if they are not concatenated along dimension
+        `tokens`."""
         raise NotImplementedError
 
     def now(self) -> Tensor:
-        """Return the tensor, computed by a kernel if there is one, or by the original expression."""
+        """Compute the tensor with a kernel if there is one, or else with the original expression. Return
+        it."""
         raise NotImplementedError
 
 
 class Normed(Deferred):
-    """The norm of a tensor, or a view of the norm's result."""
+    """The norm of a tensor, or a view of its result, that is not computed yet."""
 
     def __init__(self, module: nn.Module, norm: Norm, x: Tensor, wide: bool = False) -> None:
         self.module, self.norm, self.own, self.x, self.wide = module, norm, x, x, wide
         self.views: list[tuple[str, tuple[Any, ...]]] = []
-        """Methods of the norm's result, with their arguments, that lead to the view `x` of `own`."""
+        """Names and arguments of the view methods, such as `transpose`, that turn `own` into the view `x`."""
         self.shape, self.dtype = x.shape, x.dtype
         self.name = self.name_of_norm()
 
     def viewed(self, name: str, args: tuple[Any, ...]) -> Any:
-        """Return a `Normed` for a view of the norm's result: the result of its method `name` with `args`."""
+        """Return a `Normed` for a view of the result. The tensor method `name` with the arguments `args`
+        makes the view."""
         made = copy.copy(self)
         made.x, made.views = getattr(self.x, name)(*args), [*self.views, (name, args)]
         made.shape = made.x.shape
@@ -58,7 +61,10 @@ class Normed(Deferred):
         return self.viewed("transpose", (first, second))
 
     def unflatten(self, dim: int, sizes: Any) -> Any:
-        """Split the last dimension into heads. The norm is still over all heads. Another split computes it first."""
+        """Split the last dimension into heads. The norm still covers all heads of a token.
+
+        If another dimension is split, compute the norm first.
+        """
         if self.x.dim() != 3 or dim % 3 != 2 or len(sizes) != 2:
             return self.now().unflatten(dim, sizes)
         return self.viewed("unflatten", (dim, sizes))
@@ -73,7 +79,7 @@ class Normed(Deferred):
         return self.seen(ops.qk_norm_rope(x, norm=norm, q_weight=self.norm.weight, q_bias=self.norm.bias, eps=eps))
 
     def seen(self, made: Tensor) -> Tensor:
-        """Return the view of the norm's result."""
+        """Apply the recorded views to the result of the norm."""
         for name, args in self.views:
             made = getattr(made, name)(*args)
         return made
@@ -85,7 +91,7 @@ class Normed(Deferred):
     def now(self) -> Tensor:
         if self.own.dim() not in (3, 4):
             return self.original()
-        try:  # this operator has the order of sums of the original norm
+        try:  # The operator `qk_norm_rope` adds in the same order as the original norm.
             return self.kernel()
         except torch.OutOfMemoryError:
             raise
@@ -94,15 +100,17 @@ class Normed(Deferred):
 
     @property
     def across_heads(self) -> bool:
-        """Whether the norm is over all heads of a token."""
+        """Whether the norm covers all heads of a token together."""
         return self.own.shape[-1] != self.x.shape[-1]
 
     def kind(self) -> tuple[str, float, bool] | None:
-        """Return name, eps and `across_heads` for `oxiwarp.qk_norm_rope`, or None if it does not have this norm."""
+        """Return the arguments norm, eps and across_heads of `oxiwarp.qk_norm_rope`, or None if it lacks this
+        norm."""
         return None if self.name is None else (self.name, self.norm.eps, self.across_heads)
 
     def name_of_norm(self) -> str | None:
-        """Return the name of the norm in `oxiwarp.qk_norm_rope`, or None if it does not have this norm."""
+        """Return the name of the norm in `oxiwarp.qk_norm_rope`, or None if the operator does not support
+        this norm."""
         kind, weight, bias, _, offset, rounding = self.norm
         columns, dtype = self.own.shape[-1:], self.dtype
         if offset or (weight is not None and (weight.shape != columns or weight.dtype != dtype)):
@@ -111,7 +119,8 @@ class Normed(Deferred):
             return None
         if kind == "layer_norm":
             return "layer_norm" if is_exactly(self.module, nn.LayerNorm) else None
-        if self.wide and dtype != FLOAT:  # torch composes the norm, because input and weight differ in dtype
+        # Input and weight differ in dtype, so torch computes the norm with several operations.
+        if self.wide and dtype != FLOAT:
             return "mochi_rms_norm"
         if is_exactly(self.module, nn.RMSNorm):
             return "rms_norm" if rounding == "once" else None
@@ -119,7 +128,7 @@ class Normed(Deferred):
 
 
 class Joined(Deferred):
-    """Queries or keys that are concatenated."""
+    """A concatenation of queries or of keys that is not computed yet."""
 
     def __init__(self, held: list[Any], dim: int) -> None:
         self.held, self.dim = held, dim % len(held[0].shape)
@@ -135,7 +144,10 @@ class Joined(Deferred):
 
 
 class Rotated(Deferred):
-    """A query or a key that is rotated later, both with one call of `run`, as `run(out)`. `own` is its index."""
+    """A query or a key whose rotation is not computed yet.
+
+    One call `run(out)` rotates both the query and the key. `own` is the index of this tensor in the result.
+    """
 
     __slots__ = ("dtype", "heads", "held", "own", "run", "shape")
 
@@ -151,7 +163,7 @@ class Rotated(Deferred):
 
 
 class LaterActivation(Deferred):
-    """The activation of `x`, which `op` computes."""
+    """The activation of `x`, computed by the operator `op`, that is not computed yet."""
 
     __slots__ = ("dtype", "mode", "op", "shape", "x")
 
@@ -165,7 +177,8 @@ class LaterActivation(Deferred):
 class LaterSum(Deferred):
     """A sum that is not computed yet. The norm of the sum may compute it.
 
-    `own` is the original expression as a function of `terms`, and `options` are those of `Calls.sum_and_norm`.
+    `own` is the original expression as a function of `terms`. `options` are the constant arguments for
+    `Calls.sum_and_norm`.
     """
 
     __slots__ = ("at", "device", "dtype", "ndim", "options", "own", "run", "shape", "terms", "total")
@@ -184,12 +197,12 @@ class LaterSum(Deferred):
 
 
 def computed(x: Any) -> Any:
-    """Return a tensor for a `Deferred`, and any other value unchanged."""
+    """Return the tensor that a `Deferred` stands for. Return any other value unchanged."""
     return x.now() if isinstance(x, Deferred) else x
 
 
 def joined(cat: Callable[..., Any], tensors: Any, dim: int = 0) -> Any:
-    """Return `torch.cat(tensors, dim)`, or a `Joined` if one of the tensors is deferred."""
+    """Return `torch.cat(tensors, dim)`, or a `Joined` if one of the tensors is not computed yet."""
     if any(isinstance(one, Deferred) for one in tensors):
         first = tensors[0].shape
         plain = all(isinstance(one, Normed | Tensor) and one.dtype == tensors[0].dtype for one in tensors)
@@ -201,9 +214,10 @@ def joined(cat: Callable[..., Any], tensors: Any, dim: int = 0) -> Any:
 
 
 def deferred(module: Any, x: Any, cpu_kernels: bool, wide: bool) -> Any:
-    """Return a `Normed` for the norm of `x` if `oxiwarp.qk_norm_rope` may compute it, or the norm's result.
+    """Return a `Normed` for the norm of `x` if `oxiwarp.qk_norm_rope` may compute it, or else the result of
+    the norm.
 
-    The norm is `module(x)`, or with `wide` `module(x.float()).type_as(x)`.
+    The norm is `module(x)`. With `wide`, it is `module(x.float()).type_as(x)`.
     """
     if torch.compiler.is_compiling() or rejected(x, cpu_kernels):
         return original(module, x, wide)
@@ -215,12 +229,14 @@ def deferred(module: Any, x: Any, cpu_kernels: bool, wide: bool) -> Any:
 
 
 def original(module: Any, x: Any, wide: bool = False) -> Any:
-    """Compute a norm with its module. `wide` is as for `deferred`."""
+    """Compute a norm with its module. With `wide`, the input is cast to float32, and the result is cast
+    back."""
     return module(x.float()).type_as(x) if wide else module(x)
 
 
 def rejected(x: Any, cpu_kernels: bool) -> str | None:
-    """Return the reason why no kernel rotates `x`, or None. Unlike other operators, `rope` takes permuted tensors."""
+    """Return the reason why no kernel rotates `x`, or None. Unlike other operators, `rope` accepts permuted
+    tensors."""
     if isinstance(x, Deferred):
         return None
     return unusable(x, cpu_kernels, permuted=True)

@@ -1,4 +1,4 @@
-"""Says what an expression is: a product, a cast, a sigmoid, a norm."""
+"""Recognises kinds of expressions, such as a product, a cast, a sigmoid or a norm."""
 
 import ast
 
@@ -15,7 +15,8 @@ def sigmoid_of(call: ast.Call) -> ast.expr | None:
 
 
 def without_cast(node: ast.expr) -> tuple[ast.expr, ast.expr | None]:
-    """Split `x.type_as(y)`, `x.to(y.dtype)` and `x.to(dtype)` into `x` and an expression for `y` or its dtype."""
+    """Split `x.type_as(y)`, `x.to(y.dtype)` and `x.to(dtype)` into `x` and an expression for `y` or its
+    dtype."""
     if not (
         isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and len(node.args) + len(node.keywords) == 1
     ):
@@ -32,13 +33,14 @@ def without_cast(node: ast.expr) -> tuple[ast.expr, ast.expr | None]:
 
 
 def same_dtype(a: ast.expr, b: ast.expr) -> bool:
-    """Whether two expressions for a tensor or its dtype name the same variable."""
+    """Return whether two expressions name the same variable or its dtype, for example `x` and `x.dtype`."""
     roots = [node.value if isinstance(node, ast.Attribute) and node.attr == "dtype" else node for node in (a, b)]
     return all(isinstance(root, ast.Name) for root in roots) and ast.dump(roots[0]) == ast.dump(roots[1])
 
 
 def without_float(node: ast.expr) -> tuple[ast.expr, bool]:
-    """Split `x.float()` and `x.to(torch.float32)` into `x` and True. Return another node and False."""
+    """Split `x.float()` and `x.to(torch.float32)` into `x` and True. For other nodes, return the node and
+    False."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         values = [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg == "dtype")]
         if node.func.attr == "float" and not node.args and not node.keywords:
@@ -49,26 +51,27 @@ def without_float(node: ast.expr) -> tuple[ast.expr, bool]:
 
 
 def is_sum(node: ast.AST) -> bool:
-    """Whether the node is a sum."""
+    """Return whether the node is a sum."""
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
 
 
 def is_product(node: ast.AST) -> bool:
-    """Whether the node is a product."""
+    """Return whether the node is a product."""
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)
 
 
 def is_number(node: ast.expr) -> bool:
-    """Whether the node is a number, or a calculation with numbers only."""
+    """Return whether the node is a number, or a calculation with numbers only."""
     return all(
         isinstance(part, ast.Constant | ast.BinOp | ast.UnaryOp | ast.operator | ast.unaryop) for part in ast.walk(node)
     )
 
 
 def is_share(node: ast.expr) -> bool:
-    """Whether the node is `1 - weight` or `1 + scale`: a blend of two tensors or a modulation, not a gate.
+    """Return whether the node is an expression such as `1 - weight` or `1 + scale`.
 
-    It may also be a view, such as `(1 + scale)[:, None]`.
+    Such a factor belongs to a blend of two tensors or to a modulation. It is not a gate. The node may also be
+    a view, such as `(1 + scale)[:, None]`.
     """
     while (x := viewed(node)) is not None:
         node = x
@@ -80,25 +83,29 @@ def is_share(node: ast.expr) -> bool:
 
 
 def is_parameter(node: ast.expr) -> bool:
-    """Whether the node is an attribute of `self`, also with a cast: the weight of a norm, not a modulation."""
+    """Return whether the node is an attribute of `self`, possibly with a cast. It is then a weight, not a
+    modulation."""
     node, _ = without_float(node)
     return isinstance(node, ast.Attribute) and is_self(node.value)
 
 
 def is_value(node: ast.expr) -> bool:
-    """Whether the node may be a tensor: not a constant, a container or a comparison."""
+    """Return whether the node may be a tensor: it is not a constant, a container or a comparison."""
     return isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript | ast.BinOp | ast.IfExp)
 
 
 def is_norm_call(node: ast.expr) -> bool:
-    """Whether the node calls an attribute of `self`, or a variable, with one argument. Its name contains "norm"."""
+    """Return whether the node calls a norm with one argument.
+
+    The norm must be a variable or an attribute whose name marks it as a norm, such as `norm1` or `ln_f`.
+    """
     if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords or isinstance(node.args[0], ast.Starred):
         return False
     return is_norm(node.func)
 
 
 def with_factor(node: ast.expr) -> tuple[ast.expr, ast.expr, ast.expr] | None:
-    """Split `norm(x, factor)` into norm, `x` and factor, or return None for another expression."""
+    """Split `norm(x, factor)` into the norm, `x` and the factor. Return None for another expression."""
     if not isinstance(node, ast.Call) or len(node.args) != 2 or node.keywords or not is_norm(node.func):
         return None
     x, factor = node.args
@@ -128,7 +135,7 @@ def tanh_of(gate: ast.expr) -> ast.expr:
 
 
 def orders(product: ast.expr) -> tuple[tuple[ast.expr, ast.expr], ...]:
-    """Return the two factors of a product in both orders, or nothing for another expression."""
+    """Return the two factors of a product in both orders, or () for another expression."""
     if not isinstance(product, ast.BinOp) or not is_product(product):
         return ()
     return (product.left, product.right), (product.right, product.left)

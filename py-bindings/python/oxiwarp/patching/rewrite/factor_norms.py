@@ -1,6 +1,6 @@
 """Recognises modules that compute an RMSNorm in float32 times a factor, such as Mochi's `norm(x, 1 + scale)`.
 
-`patch` runs the module on small tensors once per class, and compares the result with the formula.
+For each class, `patch` runs one module on small tensors and compares the result with the formula.
 """
 
 from typing import Any
@@ -17,32 +17,34 @@ from .operands import FLOAT, Norm, norm_of
 
 WIDTH = 8
 _known: dict[type, bool] = {}
-"""Whether a class computes such a norm."""
+"""By class: whether its modules compute an RMSNorm in float32 times a factor."""
 
 
 def is_known(cls: type) -> bool:
-    """Whether the class was found to compute an RMSNorm times a factor."""
+    """Return whether an earlier probe found that the class computes an RMSNorm times a factor."""
     return _known.get(cls, False)
 
 
-# Dynamo treats the result as a constant, and guards on the class only.
+# With this attribute, Dynamo treats the result as a constant. The compiled code only checks the class.
 is_known._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def probe(module: Any) -> str | None:
-    """Find out whether a module computes an RMSNorm times a factor. Return None, or a reason."""
+    """Return None if a module computes an RMSNorm times a factor. Otherwise return the reason why it does
+    not."""
     cls, inner = base_of(module), inner_norm(module)
     if inner is None:
         return f"{cls.__name__} is no known norm"
     if cls not in _known:
-        outside = temporarily_clear_interpreter_stack()  # vmap would refuse random tensors
+        outside = temporarily_clear_interpreter_stack()  # Without this, vmap would reject random tensors.
         with outside, _disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices=[]):
             _known[cls] = all(agrees(module, inner, dtype) for dtype in (torch.float32, torch.bfloat16))
     return None if _known[cls] else f"{cls.__name__} is no known norm"
 
 
 def agrees(module: nn.Module, inner: nn.Module, dtype: torch.dtype) -> bool:
-    """Whether the module's forward gives the bits of `inner(x.float()) * factor`, cast to the dtype of `x`."""
+    """Return whether the module computes `inner(x.float()) * factor`, cast to the dtype of `x`, with the same
+    bits."""
     x, factor = torch.randn(2, 5, WIDTH, device="cpu").to(dtype), torch.randn(2, 1, WIDTH, device="cpu")
     forward, own = (getattr(base_of(one), "forward") for one in (module, inner))  # noqa: B009
     for scale in (factor, factor.to(dtype)):
@@ -57,7 +59,7 @@ def agrees(module: nn.Module, inner: nn.Module, dtype: torch.dtype) -> bool:
 
 
 def inner_norm(module: Any) -> Any:
-    """Return the only submodule of a module, if it is an RMSNorm without weight, or None."""
+    """Return the only submodule of a module if it is an RMSNorm without weight, or None."""
     if not isinstance(module, nn.Module) or module._parameters or module._buffers:
         return None
     inner: Any = next(iter(module._modules.values())) if len(module._modules) == 1 else None
@@ -66,7 +68,7 @@ def inner_norm(module: Any) -> Any:
 
 
 def eps_of(module: Any, x: Tensor) -> float | str:
-    """Return the eps of a norm that `probe` recognised, or a reason."""
+    """Return the eps of a norm that `probe` recognised, or a reason why no kernel computes the norm."""
     inner = inner_norm(module)
     if inner is None or not is_known(base_of(module)):
         return "the norm has another formula"

@@ -1,8 +1,8 @@
-"""Follows values through statements that run one after the other.
+"""Analyses which statements of a method read and change which variables, so that an expression may be moved.
 
-A block is a list of statements that run in order, such as a function's body or the body of an `if`. A statement
-`name = value` of a block is a definition. Its value may be computed at a later statement of the same block, if the
-name is not read anywhere else, and if no statement in between can change the value.
+A block is a list of statements that run in order, such as the body of a function or of an `if`. A statement
+`name = value` of a block is a definition. A later statement of the same block may compute the value instead
+if two conditions are true: no other code reads the name, and no statement in between can change the value.
 """
 
 import ast
@@ -17,24 +17,27 @@ Aliases = tuple[dict[str, set[str]], dict[str, set[str]]]
 
 
 class Read(ast.NodeVisitor):
-    """Collects what an expression or a statement reads, writes and calls."""
+    """Collects the variables that a piece of code reads and writes, and whether its calls may have side
+    effects."""
 
     def __init__(self, node: ast.AST | None) -> None:
         self.loads: list[str] = []
         self.stores: set[str] = set()
         self.effects: bool = False
-        """Whether the code may run other code than torch operations without side effects."""
+        """Whether the code may run anything except torch operations without side effects."""
         self.changed: set[str] = set()
-        """Names of tensors that the code changes in place, as far as it is known. `effects` is true for all of them."""
+        """Names of the tensors that the code is known to change in place. If it changes one, `effects` is
+        True."""
         self.passed: set[str] = set()
-        """Names of tensors whose memory a called function with possible side effects gets."""
+        """Names of tensors that the code passes to functions with possible side effects. These may change the
+        tensors."""
         self.leaves: bool = False
-        """Whether the code may skip the code after it."""
+        """Whether the code may skip the statements after it, as `return` does."""
         if node is not None:
             self.visit(node)
 
     def include(self, other: "Read") -> None:
-        """Add what another piece of code reads, writes and calls."""
+        """Add the variables and side effects of another piece of code."""
         self.loads += other.loads
         self.stores |= other.stores
         self.changed |= other.changed
@@ -53,7 +56,7 @@ class Read(ast.NodeVisitor):
         """Record whether the called function may have side effects."""
         called = node.func
         known = isinstance(called, ast.Attribute) and called.attr in METHODS | FUNCTIONS
-        # `self.chunk` is a module or a method of the class.
+        # In a call `self.chunk(x)`, `chunk` is a module or a method of the class, not the tensor method.
         known = known and not is_self(called.value)  # type: ignore[attr-defined]
         known = known or (isinstance(called, ast.Name) and called.id in FUNCTIONS) or is_norm(called)
         if is_kernel(called):
@@ -70,14 +73,15 @@ class Read(ast.NodeVisitor):
                 self.effects = True
                 self.change(keyword.value)
         if isinstance(called, ast.Attribute) and is_self(called.value):
-            self.loads.append("self")  # `self.norm(x)` reads no tensor of `self`
+            self.loads.append("self")  # The call `self.norm(x)` reads no tensor attribute of `self`.
         else:
             self.visit(called)
         for child in (*node.args, *node.keywords):
             self.visit(child)
 
     def visit_kernel(self, node: ast.Call) -> None:
-        """Record the operands of a chain that is rewritten. The original expression computes only these."""
+        """Record the operands of a chain (a rewritten expression). The method computes only the operands
+        itself."""
         for own in node.args:
             read = Read(own)
             self.loads += read.loads
@@ -89,14 +93,14 @@ class Read(ast.NodeVisitor):
         self.changed |= set(Read(node).loads)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
-        """Record an attribute of `self`, and an assignment to an attribute."""
+        """Record the read of an attribute of `self`, or an assignment to an attribute of any object."""
         if is_self(node.value):
             self.loads.append(f"self.{node.attr}")
         self.effects |= not isinstance(node.ctx, ast.Load)
         self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
-        """Record an assignment to an element."""
+        """Record an assignment to an element, such as `x[0] = y`."""
         if not isinstance(node.ctx, ast.Load):
             self.effects = True
             self.change(node.value)
@@ -111,25 +115,29 @@ class Read(ast.NodeVisitor):
         self.generic_visit(node)
 
     def other(self, node: ast.AST) -> None:
-        """Treat all other nodes that may run code as side effects."""
+        """Record a side effect, because the node may run arbitrary code."""
         self.effects = True
         self.generic_visit(node)
 
     def leave(self, node: ast.AST) -> None:
-        """Record a statement that skips the next one. A `raise` does not count: after it, the method has no result."""
+        """Record a statement that skips the statements after it.
+
+        `raise` is not such a statement: after it, the method returns no result.
+        """
         self.leaves = True
         self.other(node)
 
     visit_Return = visit_Break = visit_Continue = leave
 
     def visit_Delete(self, node: ast.Delete) -> None:
-        """Record a statement `del name`, which needs the variable."""
+        """Record a statement `del name`. The variable must exist when the statement runs."""
         self.effects = True
         self.loads += [target.id for target in node.targets if isinstance(target, ast.Name)]
         self.generic_visit(node)
 
     def named(self, node: Any) -> None:
-        """Record a name that is no node: that of a pattern of `match`, or of `except ... as`."""
+        """Record a name that is not a syntax tree node: the name in a pattern of `match`, or in `except ...
+        as`."""
         self.stores |= {name for name in (node.name if hasattr(node, "name") else node.rest,) if name}
         self.generic_visit(node)
 
@@ -143,26 +151,26 @@ class Read(ast.NodeVisitor):
     visit_Raise = visit_Assert = visit_Import = visit_ImportFrom = other
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        """Record a nested function. The names that it reads may be read at any time."""
+        """Record a nested function. It may read its variables at any time."""
         self.effects = True
         self.stores.add(node.name)
         self.generic_visit(node)
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
-        """Record a nested function."""
+        """Record a lambda as code with possible side effects."""
         self.effects = True
         self.generic_visit(node)
 
 
 def rebinds(statement: ast.stmt, name: str) -> bool:
-    """Whether the statement always assigns the variable `name`."""
+    """Return whether the statement always assigns the variable `name`."""
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     nodes = [node for target in targets for node in ([target, *getattr(target, "elts", ())])]
     return any(isinstance(node, ast.Name) and node.id == name for node in nodes)
 
 
 def reads_old(statement: ast.stmt, name: str) -> bool:
-    """Whether a statement may read the value that the variable `name` has before the statement."""
+    """Return whether a statement may read the value that the variable `name` has before the statement."""
     if not isinstance(statement, ast.If) or name in Read(statement.test).loads:
         return name in Read(statement).loads
     for branch in (statement.body, statement.orelse):
@@ -175,10 +183,11 @@ def reads_old(statement: ast.stmt, name: str) -> bool:
 
 
 def divided(statement: ast.Assign) -> tuple[ast.expr, ast.stmt] | None:
-    """Split `name = value` into the calls with side effects and the operations on their results, or return None.
+    """Split a statement `name = value` into calls with side effects and operations on their results, or
+    return None.
 
-    Return the value, in which variables stand for the calls, and a statement that assigns these variables. Products,
-    casts, activations and norms have no side effects.
+    Return two items. The first is the value, in which variables replace the calls. The second is a statement
+    that assigns these variables. Products, casts, activations and norms have no side effects.
     """
     calls: list[ast.expr] = []
     names: list[ast.expr] = []
@@ -210,19 +219,22 @@ def divided(statement: ast.Assign) -> tuple[ast.expr, ast.stmt] | None:
 
 
 def is_definition(statement: ast.stmt) -> bool:
-    """Whether a statement is `name = value`."""
+    """Return whether a statement has the form `name = value`."""
     return (
         isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name)
     )
 
 
 def is_simple(node: ast.stmt) -> bool:
-    """Whether the statement contains no other statements."""
+    """Return whether the statement contains no other statements."""
     return isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return | ast.Expr)
 
 
 def evaluated_once(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the parts of a statement that Python evaluates exactly once: no branch of `a if b else c`, no `lambda`."""
+    """Yield the nodes of a statement that Python always evaluates exactly once.
+
+    Examples of other nodes are the branches of `a if b else c`, and the body of a `lambda`.
+    """
     yield node
     if isinstance(node, ast.Lambda):
         return
@@ -240,7 +252,10 @@ def evaluated_once(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def evaluated_before(node: ast.AST, name: str) -> list[ast.AST] | None:
-    """Return the parts of a statement that Python evaluates before it reads the variable `name`, or None without it."""
+    """Return the nodes of a statement that Python evaluates before it reads the variable `name`.
+
+    Return None if the statement does not read the variable.
+    """
     if isinstance(node, ast.Name):
         return [] if node.id == name and isinstance(node.ctx, ast.Load) else None
     before: list[ast.AST] = []
@@ -256,10 +271,10 @@ def evaluated_before(node: ast.AST, name: str) -> list[ast.AST] | None:
 
 
 def aliases_of(tree: ast.AST) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-    """Return two maps from a variable to the variables that may share its memory.
+    """Return two dictionaries from a variable to the variables that may share its memory.
 
-    In the first one, these are variables and views of them. In the second one, also results of calls, because a module
-    may return its argument.
+    The first dictionary considers assignments and views. The second one also considers calls, because a
+    module may return its argument.
     """
     made = []
     for calls in (False, True):
@@ -271,7 +286,7 @@ def aliases_of(tree: ast.AST) -> tuple[dict[str, set[str]], dict[str, set[str]]]
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names, shared = {name for target in targets for name in Read(target).stores}, shared_by(value, calls)
             if isinstance(value, ast.Call) and not shared and not calls:
-                continue  # the tensors in the result of a module are different tensors
+                continue  # A module returns a new tensor.
             names |= shared
             group = set().union(names, *(groups.get(name, set()) for name in names))
             groups.update(dict.fromkeys(group, group))
@@ -280,7 +295,10 @@ def aliases_of(tree: ast.AST) -> tuple[dict[str, set[str]], dict[str, set[str]]]
 
 
 def shared_by(node: ast.AST | None, calls: bool) -> set[str]:
-    """Return the variables whose memory the value of an expression may share. `calls` is as for `aliases_of`."""
+    """Return the variables whose memory the value of an expression may share.
+
+    If `calls` is True, the result of a call may share the memory of its arguments.
+    """
     if isinstance(node, ast.Name):
         return {node.id}
     if isinstance(node, ast.Attribute):
@@ -300,10 +318,10 @@ def shared_by(node: ast.AST | None, calls: bool) -> set[str]:
 
 
 def passed_by(node: ast.expr) -> set[str]:
-    """Return the variables whose memory a function can change if the expression is its argument."""
+    """Return the variables whose memory a function can change if it gets the expression as an argument."""
     if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.Add):
         return set()
-    if isinstance(node, ast.BinOp | ast.Tuple | ast.List):  # a sum of lists contains their tensors
+    if isinstance(node, ast.BinOp | ast.Tuple | ast.List):  # A sum of lists contains their tensors.
         return set().union(*(passed_by(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)))
     known = (ast.Name, ast.Attribute, ast.Subscript, ast.Starred, ast.Call, ast.IfExp, ast.BoolOp, ast.Constant)
     return shared_by(node, calls=True) if isinstance(node, known) else set(Read(node).loads)

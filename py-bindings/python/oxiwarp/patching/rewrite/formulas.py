@@ -1,8 +1,10 @@
-"""Reads the formula that a short function computes, such as `modulate(x, shift, scale)`, and fills in the arguments.
+"""Reads the formula that a short function computes, such as `modulate(x, shift, scale)`, and inserts the
+arguments.
 
-The body of such a function has assignments to local variables, `if` statements of such assignments, and a `return` at
-its end. It reads only its parameters, `torch` and `F`, and has no side effects. An `if` becomes `a if test else b`.
-Statements for devices without kernels, such as `if x.device.type == "mps"`, are left out.
+The body of such a function assigns local variables, possibly inside `if` statements, and ends with a
+`return`. It reads only its parameters, `torch` and `F`, and has no side effects. In the formula, an `if`
+becomes `a if test else b`. Statements for devices without kernels, such as `if x.device.type == "mps"`, are
+omitted.
 """
 
 import ast
@@ -17,32 +19,34 @@ from .method import Unreadable, check_source, tree_of
 from .views import VIEWS
 
 CLASS = "self"
-"""Key of the class of a method among its global variables, as a rewriting passes them."""
+"""Key under which the rewriter stores the class of a method among the method's global variables."""
 MOST_PARAMETERS = 4
-"""Functions with more parameters are no formulas."""
+"""Maximum number of parameters. A function with more parameters is not treated as a formula."""
 MOST_STATEMENTS = 8
-"""Functions with more statements are no formulas."""
+"""Maximum number of statements. A function with more statements is not treated as a formula."""
 LIBRARIES = ("torch", "F")
 """Global variables that a formula may read."""
 
 
 def function_name(called: ast.expr) -> str:
-    """Return the name of a called function, such as "modulate" or "self.modulate", or "" for another expression."""
+    """Return the name of a called function, such as "modulate" or "self.modulate", or "" for another
+    expression."""
     if isinstance(called, ast.Attribute) and is_self(called.value):
         return f"{CLASS}.{called.attr}"
     return called.id if isinstance(called, ast.Name) else ""
 
 
 def function_at(name: str, space: Mapping[str, Any]) -> Any:
-    """Return the function or the method of the class that has this name, or None."""
+    """Return the global function or the method of the class that has this name, or None."""
     owner, _, attribute = name.rpartition(".")
     return getattr(space.get(CLASS), attribute, None) if owner else space.get(name)
 
 
 def formula_of(call: ast.Call, function: Any, space: Mapping[str, Any]) -> ast.expr | None:
-    """Return the formula that a function computes, with the arguments of a call, or None if it is not a formula.
+    """Return the formula that a function computes, with the arguments of a call inserted, or None if it has
+    none.
 
-    `space` has the global variables of the code that calls the function.
+    `space` contains the global variables of the code that calls the function.
     """
     formula = formula_in(function) if isinstance(function, FunctionType) else None
     if formula is None:
@@ -69,7 +73,8 @@ def formula_of(call: ast.Call, function: Any, space: Mapping[str, Any]) -> ast.e
 
 @cache_weakly
 def formula_in(function: FunctionType) -> tuple[tuple[str, ...], ast.expr] | None:
-    """Return the parameters and the formula of a function, or None if it computes something else.
+    """Return the parameters of a function and the expression that it computes, or None if its body is not a
+    formula.
 
     For a method, `self` is the first parameter.
     """
@@ -101,9 +106,10 @@ def formula_in(function: FunctionType) -> tuple[tuple[str, ...], ast.expr] | Non
 
 
 def values_after(statements: list[ast.stmt], values: Mapping[str, ast.expr]) -> dict[str, ast.expr] | None:
-    """Return the values of the variables after the statements, or None if a formula may not contain a statement.
+    """Return the values of the variables after the statements, or None if a statement is not allowed in a
+    formula.
 
-    `values` has the values of the variables before the statements, as expressions of the parameters.
+    `values` contains the values before the statements. All values are expressions of the parameters.
     """
     made = dict(values)
     for statement in statements:
@@ -115,7 +121,7 @@ def values_after(statements: list[ast.stmt], values: Mapping[str, ast.expr]) -> 
             first, second = branches
             assert first is not None and second is not None
             for name in {**first, **second}:
-                # A variable that no statement has assigned before is a parameter, or unbound.
+                # If neither branch assigned the variable before, it is a parameter, or it is unbound.
                 one, other = (branch.get(name, ast.Name(name, ast.Load())) for branch in (first, second))
                 if ast.dump(one) != ast.dump(other):
                     made[name] = ast.copy_location(ast.IfExp(test, one, other), statement)
@@ -135,7 +141,8 @@ def values_after(statements: list[ast.stmt], values: Mapping[str, ast.expr]) -> 
 
 
 def is_for_other_device(statement: ast.stmt) -> bool:
-    """Whether the statement is an `if` whose body runs only on another device than a CPU or a GPU of NVIDIA."""
+    """Return whether the statement is an `if` whose body runs only on devices other than CPUs and NVIDIA
+    GPUs."""
     if not isinstance(statement, ast.If) or statement.orelse:
         return False
     both = isinstance(statement.test, ast.BoolOp) and isinstance(statement.test.op, ast.And)
@@ -149,7 +156,10 @@ def is_for_other_device(statement: ast.stmt) -> bool:
 
 
 def is_cheap(node: ast.expr) -> bool:
-    """Whether the node may be computed more than once: a variable, a constant, a view, or a choice between them."""
+    """Return whether the expression may be evaluated more than once.
+
+    It may contain only variables, constants, views, and choices between them.
+    """
     calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
     views = (ast.Name, ast.Attribute, ast.Constant, ast.Subscript, ast.Slice, ast.Tuple, ast.Call, ast.expr_context)
     others = (ast.UnaryOp, ast.USub, ast.Not, ast.IfExp)
@@ -160,9 +170,9 @@ def is_cheap(node: ast.expr) -> bool:
 
 
 def filled(node: Any, given: Mapping[str, ast.expr]) -> Any:
-    """Return a copy of the expression, in which other expressions stand in the place of variables.
+    """Return a copy of the expression in which the variables in `given` are replaced by expressions.
 
-    These expressions are not copied. Copies of one node that occurs twice are two nodes.
+    The inserted expressions are not copied. A node that occurs twice in the original is copied twice.
     """
     if isinstance(node, ast.Name) and node.id in given:
         return given[node.id]

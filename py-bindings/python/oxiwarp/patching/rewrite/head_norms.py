@@ -7,22 +7,23 @@ from typing import Any
 from .expressions import is_norm_call, without_cast, without_float
 
 HEAD_NORM = re.compile(r"(^|_)(norm_?(added_)?(q|k|query|key)|(q|k|qk|query|key)_?(norm|layernorm))$")
-"""Names of norms of queries and keys."""
+"""Pattern for the names of norm modules of queries and keys, such as `norm_q`."""
 
 
 def head_norms(tree: ast.FunctionDef) -> list[ast.Call]:
-    """Return the norms of queries and keys that are not deferred."""
+    """Return the calls of norms of queries and keys that are not deferred until the rotation."""
     return [node for node in ast.walk(tree) if is_head_norm(node)]  # type: ignore[misc]
 
 
 class WideNorms(ast.NodeTransformer):
-    """Replaces `norm(x.float()).type_as(x)` by `norm(x)`, and marks this call. `wideness` reads the mark.
+    """Replaces `norm(x.float()).type_as(x)` by `norm(x)`, and marks the new call. `wideness` reads the mark.
 
-    `Deferring` or `head_norms` must find the call later, because a marked call alone is not the original expression.
+    The new call alone does not compute the original expression, because it has no casts. So `Deferring` or
+    `head_norms` must find and replace each marked call later.
     """
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Replace a norm of queries or keys with the casts around it."""
+        """Replace a norm of queries or keys together with the casts around it."""
         norm, target = without_cast(self.generic_visit(node))  # type: ignore[arg-type]
         if target is None or not is_head_norm(norm):
             return node
@@ -39,12 +40,13 @@ class WideNorms(ast.NodeTransformer):
 
 
 def wideness(norm: ast.Call) -> list[ast.expr]:
-    """Return the last argument of the call that computes a norm in the place of `norm`, or nothing."""
+    """Return the additional argument `True` for the call that replaces `norm`, if `norm` is marked. Otherwise
+    return []."""
     return [ast.Constant(True)] if getattr(norm, "wide", False) else []
 
 
 def is_head_norm(node: ast.AST) -> bool:
-    """Whether the node calls a norm of queries or keys."""
+    """Return whether the node calls a norm of queries or keys."""
     return (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)

@@ -1,7 +1,8 @@
-"""Functions that a method calls and that contain chains, such as one that computes queries and keys for two processors.
+"""Rewrites functions that a method calls to normalize queries or keys, for example for two attention
+processors.
 
-The rewritten method calls a rewritten copy of such a function. If the function was replaced after `patch`, it calls the
-new function.
+The rewritten method calls a rewritten copy of such a function. If the original function is replaced after
+`patch`, the method calls the new function.
 """
 
 import ast
@@ -16,28 +17,34 @@ from .method import PREFIX, Unreadable, check_source, compiled, tree_of
 
 
 class Helper(NamedTuple):
-    """A function with chains (a `FunctionType`), and its changed syntax tree."""
+    """A function that was rewritten, and its changed syntax tree."""
 
     function: Any
     tree: ast.FunctionDef
 
     def bind(self, names: Mapping[str, Any]) -> Callable[[Any], Any]:
-        """Return a function that returns the rewritten copy for the original function, and any other one unchanged."""
+        """Return a function that chooses which function to call.
+
+        For the original function, it returns the rewritten copy. Any other function is returned unchanged.
+        """
         function, made = self.function, compiled(self.function, copy.deepcopy(self.tree), names)
         return lambda now: made if now is function else now
 
 
 def helper_name(name: str) -> str:
-    """Return the name that a rewritten method uses for the function that chooses a helper."""
+    """Return the name under which a rewritten method calls the function that chooses between original and
+    copy."""
     return f"{PREFIX}helper_{name}"
 
 
 def helpers_of(
     tree: ast.FunctionDef, own: FunctionType, rewrite: Callable[[FunctionType], ast.FunctionDef]
 ) -> dict[str, Helper]:
-    """Let a method call rewritten copies of the functions of its file that normalize queries or keys. Return these.
+    """Replace calls of functions that normalize queries or keys by calls of rewritten copies. Return these
+    copies.
 
-    `rewrite` returns the changed syntax tree of a function.
+    Only functions in the file of the method are rewritten. `rewrite` returns the changed syntax tree of a
+    function.
     """
     local = Read(tree).stores | {node.arg for node in ast.walk(tree.args) if isinstance(node, ast.arg)}
     found: dict[str, Helper] = {}
@@ -54,7 +61,10 @@ def helpers_of(
 
 
 def is_helper(function: FunctionType, own: FunctionType) -> bool:
-    """Whether a function of the file of `own` normalizes queries or keys, and a copy of it behaves as it does."""
+    """Return whether a function of the file of `own` normalizes queries or keys.
+
+    A copy of the function must also behave as the function does, or the result is False.
+    """
     inner = function.__closure__ or hasattr(function, "__wrapped__") or function.__qualname__ != function.__name__
     if inner or function.__module__ != own.__module__:
         return False

@@ -1,8 +1,10 @@
-"""Finds operations that often return a copy of their operand: division by 1, padding of 0, `torch.cat` of one tensor.
+"""Finds operations that often only copy their operand: division by 1, padding of 0, `torch.cat` of one
+tensor.
 
-The rewritten method leaves out the copy. An operation is replaced only if the variable of its operand gets the result,
-and if no statement of the method may change the result in place. The method also computes `inspect.signature` once for
-each function.
+The rewritten method skips the copy if the operand equals the result. An operation is replaced only if its
+result is assigned to a variable that no statement of the method may change in place. A division or a padding
+must assign its result to the variable of its operand. The rewritten method also computes `inspect.signature`
+only once for each function.
 """
 
 import ast
@@ -21,7 +23,7 @@ from .flow import Read, aliases_of
 from .method import PREFIX
 
 STRIDED = ("as_strided", "data_ptr", "is_contiguous", "stride", "view", "view_as")
-"""Methods of a tensor that depend on its strides."""
+"""Tensor methods whose result depends on the strides of the tensor."""
 IDENTITY, SIGNATURE = "identity", "signature"
 compiling = torch.compiler.is_compiling
 
@@ -29,7 +31,10 @@ compiling = torch.compiler.is_compiling
 def replace_identities(
     tree: ast.FunctionDef, value_of: Callable[[ast.expr], Any], add: Callable[[ast.expr], Any]
 ) -> None:
-    """Replace such operations. `value_of` returns a global variable, and `add` counts an operation in the report."""
+    """Replace operations that often only copy their operand, and calls of `inspect.signature`.
+
+    `value_of` returns the value of a global variable. `add` adds an operation to the report.
+    """
     changed, near = Read(tree).changed, aliases_of(tree)[0]
     strided = strided_names(tree)
     for node in ast.walk(tree):
@@ -63,7 +68,8 @@ def replace_identities(
 
 
 def signature(function: Any, method: Any) -> Any:
-    """Return `inspect.signature(method)`. The result for a method is kept, because Python takes long to compute it."""
+    """Return `inspect.signature(method)`. Results for methods are cached, because Python computes them
+    slowly."""
     if compiling() or type(method) is not MethodType or type(method.__func__) is not FunctionType:
         return function(method)
     return signature_of_method(method.__func__)
@@ -71,17 +77,18 @@ def signature(function: Any, method: Any) -> Any:
 
 @cache_weakly
 def signature_of_method(function: FunctionType) -> inspect.Signature:
-    """Return the signature of a method that is bound to an object."""
+    """Return the signature that a method has when it is bound to an object, without `self`."""
     return inspect.signature(MethodType(function, object()))
 
 
 def is_name(node: ast.expr, name: str) -> bool:
-    """Whether the node is the variable `name`."""
+    """Return whether the node is the variable `name`."""
     return isinstance(node, ast.Name) and node.id == name
 
 
 def strided_names(tree: ast.FunctionDef) -> set[str]:
-    """Return the variables whose strides the method or its caller may depend on: it returns or views them."""
+    """Return the variables whose strides may matter, because the method returns them or calls a method of
+    `STRIDED`."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Return) and node.value is not None:
@@ -92,9 +99,10 @@ def strided_names(tree: ast.FunctionDef) -> set[str]:
 
 
 def identity(function: Any, free: bool, x: Any, *rest: Any) -> Any:
-    """Compute `x / rest[0]` if `function` is None, otherwise `function(x, *rest)`. Return an operand if it is equal.
+    """Compute `x / rest[0]` if `function` is None, otherwise `function(x, *rest)`.
 
-    `free` says that the strides of the result do not matter.
+    If the result equals an operand, return this operand without a copy. `free` says whether the strides of
+    the result may differ from those of a copy.
     """
     if not compiling():
         if function is None:

@@ -1,7 +1,8 @@
-"""Puts the statements of a method in the place of its call, if the method modulates a tensor that it gets.
+"""Replaces the call of a method by the statements of the method, if the method modulates its argument.
 
-An example is `x, gate = self.modulate(x, parameters)`. Then one kernel may compute the modulation together with the
-norm before the call. The rewritten method runs only while the class has the method whose statements it contains.
+An example is `x, gate = self.modulate(x, parameters)`. After the replacement, one kernel may compute the
+modulation together with the norm before the call. At each call, the rewritten method checks that the class
+still has the method whose statements were inserted. If not, the original method runs.
 """
 
 import ast
@@ -16,13 +17,14 @@ from .flow import Read, is_self
 from .method import PREFIX, Unreadable, check_source, tree_of
 
 MOST_STATEMENTS = 40
-"""Methods with more statements, counting those inside of an `if`, are not put in the place of a call."""
+"""Maximum number of statements, including those inside of an `if`. Calls of longer methods are not
+replaced."""
 
 
 class Inlining:
-    """Replaces calls in `tree`, a method of the class `cls` whose global variables are `space`.
+    """Replaces calls in `tree`, a method of the class `cls` with the global variables `space`.
 
-    `inlined` has the methods whose statements are part of the result, by name.
+    `inlined` contains the methods whose statements were inserted, by name.
     """
 
     def __init__(self, tree: ast.FunctionDef, cls: Any, space: Any) -> None:
@@ -31,7 +33,8 @@ class Inlining:
         self.count = 0
         arguments = {node.arg for node in ast.walk(tree.args) if isinstance(node, ast.arg)}
         self.names = (arguments | Read(tree).stores) - {"self", tree.name}
-        """The variables of the method. A global variable of a replaced call must have another name."""
+        """The variables of the method. An inserted method must not read a global variable with the same
+        name."""
 
     def run(self) -> None:
         """Replace all calls."""
@@ -63,7 +66,8 @@ class Inlining:
         return made
 
     def statements(self, function: FunctionType, call: ast.Call, target: ast.Tuple) -> list[ast.stmt] | None:
-        """Return the statements of a function with the arguments of a call, or None if they cannot replace the call."""
+        """Return the statements of a function with the arguments of a call, or None if they cannot replace
+        the call."""
         try:
             tree = copy.deepcopy(tree_of(function))
             given = arguments_of(tree, function, call)
@@ -100,20 +104,21 @@ class Inlining:
 
 
 class Local(ast.NodeTransformer):
-    """Gives the variables of a function other names, and replaces parameters by the arguments in `given`."""
+    """Renames the variables of a function, and replaces parameters by the arguments in `given`."""
 
     def __init__(self, prefix: str, names: set[str], given: dict[str, ast.expr]) -> None:
         self.prefix, self.names, self.given = prefix, names, given
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        """Return the new variable or the argument."""
+        """Return the renamed variable, or the argument that replaces it."""
         if node.id in self.given:
             return copy.deepcopy(self.given[node.id])
         return ast.Name(self.prefix + node.id, node.ctx) if node.id in self.names else node
 
 
 def arguments_of(tree: ast.FunctionDef, function: FunctionType, call: ast.Call) -> dict[str, ast.expr] | None:
-    """Return the arguments of a call by the function's parameters without `self`, or None for another signature."""
+    """Return the arguments of a call by parameter name, without `self`. Return None if the signature is not
+    supported."""
     own = tree.args
     if own.vararg or own.kwarg or own.kwonlyargs or own.posonlyargs or hasattr(function, "__wrapped__"):
         return None
@@ -132,7 +137,7 @@ def arguments_of(tree: ast.FunctionDef, function: FunctionType, call: ast.Call) 
 
 
 def modulates(result: ast.Tuple, parameters: set[str]) -> bool:
-    """Whether a part of a result is `x * (1 + scale) + shift` with a parameter `x`."""
+    """Return whether an element of the returned tuple is `x * (1 + scale) + shift` with a parameter `x`."""
     for part in result.elts:
         product = part.left if isinstance(part, ast.BinOp) and is_sum(part) else part
         if any(isinstance(x, ast.Name) and x.id in parameters and is_share(scale) for x, scale in orders(product)):
@@ -141,7 +146,10 @@ def modulates(result: ast.Tuple, parameters: set[str]) -> bool:
 
 
 def is_plain(statement: ast.stmt) -> bool:
-    """Whether a statement is an assignment, or an `if` statement with assignments, without nested functions."""
+    """Return whether a statement is an assignment, or an `if` that contains only such statements.
+
+    An assignment with a nested function, a comprehension or `super` is not accepted.
+    """
     if isinstance(statement, ast.If):
         return all(map(is_plain, (*statement.body, *statement.orelse)))
     nested = (
@@ -159,7 +167,7 @@ def is_plain(statement: ast.stmt) -> bool:
 
 
 def decided(statement: ast.stmt) -> Iterator[ast.stmt]:
-    """Yield a statement, or for an `if` whose condition compares None with None, the statements that run."""
+    """Yield the statement. For an `if` that compares None with None, yield only the statements that run."""
     test = statement.test if isinstance(statement, ast.If) else None
     parts = [test.left, *test.comparators] if isinstance(test, ast.Compare) and len(test.ops) == 1 else []
     if isinstance(statement, ast.If) and isinstance(test, ast.Compare) and parts:

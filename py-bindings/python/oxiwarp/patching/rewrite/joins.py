@@ -1,8 +1,9 @@
-"""Finds concatenations whose parts kernels write into one tensor. The parts are not computed before: see `Deferred`.
+"""Finds concatenations whose inputs kernels can write directly into the concatenated tensor.
 
-Two statements `query = torch.cat([...])` and `key = torch.cat([...])` become one call of `joined_pair`. Its parts may
-be norms or rotations. `torch.cat([x, act(linear(y))])` becomes a call of `joined_activation`, also if the activation is
-the value of a variable.
+Two statements `query = torch.cat([...])` and `key = torch.cat([...])` become one call of `joined_pair`. The
+inputs may be norms or rotations. `torch.cat([x, act(linear(y))])` becomes a call of `joined_activation`, also
+if the activation was assigned to a variable first. Until the concatenation, a `Deferred` object stands for
+each input that is not computed yet.
 """
 
 import ast
@@ -19,7 +20,7 @@ LATER_ACTIVATION, JOINED_ACTIVATION = "later_activation", "joined_activation"
 
 
 class Joins:
-    """Replaces the concatenations of a method. `add` adds a chain to the report."""
+    """Replaces the concatenations of a method. The function `add` adds an expression to the report."""
 
     def __init__(self, tree: ast.FunctionDef, add: Callable[[Chain], int]) -> None:
         self.tree, self.add = tree, add
@@ -28,13 +29,13 @@ class Joins:
         calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
         rotations = [node for node in calls if node.func.id in ROTATIONS]  # type: ignore[attr-defined]
         self.rotated = [word.value for node in rotations for word in node.keywords if isinstance(word.value, ast.Name)]
-        """The variables that rotary functions take."""
+        """The variables that are arguments of rotary functions."""
         self.pairs = [node for node in nodes if isinstance(node, ast.Assign) and is_pair(node.value)]
         normed = [own for node in nodes if isinstance(node, ast.Assign) and (own := assigned(node)) is not None]
         self.norms = {name: value.func for name, value in normed if isinstance(value, ast.Call) and is_norm(value.func)}
-        """The norms that give variables their values."""
+        """The norm module that computes the value of a variable, by the name of the variable."""
         self.made = set(self.norms).union(*(targets(node) for node in self.pairs))
-        """The variables that norms or rotary functions give their value."""
+        """The variables whose values norms or rotary functions compute."""
 
     def run(self) -> None:
         """Replace all pairs of concatenations."""
@@ -47,7 +48,7 @@ class Joins:
                         self.activation(block, at)
 
     def replace(self, block: list[ast.stmt], at: int) -> None:
-        """Replace statement `at` and the next one if they concatenate queries and keys alike."""
+        """Replace statement `at` and the next one if they concatenate queries and keys in the same way."""
         own, other = assigned(block[at]), assigned(block[at + 1])
         if own is None or other is None or not (is_cat(own[1]) and is_cat(other[1])):
             return
@@ -81,7 +82,8 @@ class Joins:
                 pair.value.args.append(ast.Constant(True))  # type: ignore[attr-defined]
 
     def activation(self, block: list[ast.stmt], at: int) -> None:
-        """Let a concatenation take the activation of statement `at`, if only the concatenation reads its result."""
+        """Let a concatenation compute the activation of statement `at`, if only the concatenation reads its
+        result."""
         own = assigned(block[at])
         if own is None or not isinstance(own[1], ast.Call) or not is_activation_of_call(own[1]):
             return
@@ -92,7 +94,8 @@ class Joins:
             value = assigned(statement)
             cat: Any = None if value is None else value[1]
             parts = cat.args[0].elts if cat is not None and is_cat(cat) else []
-            ends = value is not None and value[0] == name  # later statements read the concatenation
+            # After this statement, the variable contains the concatenation.
+            ends = value is not None and value[0] == name
             read = [node for node in readers if not ends or node.lineno <= cat.end_lineno]
             if len(read) == 1 and any(part is read[0] for part in parts) and len(parts) > 1:
                 index = ast.Constant(self.add(Chain(JOINED_ACTIVATION, call, {"act": call.func})))
@@ -106,14 +109,17 @@ class Joins:
 
 
 def is_activation_of_call(call: ast.Call) -> bool:
-    """Whether a call is `self.act(linear(x))`. Only the call knows the activation's argument, so it may run later."""
+    """Return whether a call is `self.act(linear(x))`.
+
+    No other code can read or change the result of `linear(x)`, so the activation may run later.
+    """
     inner = call.args[0] if len(call.args) == 1 and not call.keywords else None
     own = isinstance(call.func, ast.Attribute) and is_self(call.func.value) and is_activation(call.func)
     return own and isinstance(inner, ast.Call) and Read(inner).effects
 
 
 def is_pair(node: ast.expr) -> bool:
-    """Whether the node rotates queries and keys."""
+    """Return whether the node is a call that rotates queries and keys together."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == PAIR
 
 

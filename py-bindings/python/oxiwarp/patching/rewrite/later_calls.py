@@ -1,4 +1,5 @@
-"""Computes what a rewritten method defers: sums until the norm of the sum, and activations until `torch.cat`."""
+"""Computes what a rewritten method defers: sums until the norm of the sum, and activations until
+`torch.cat`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +18,9 @@ from .factor_norms import eps_of
 Own = Callable[..., Any]
 """The original expression, as a function of the operands."""
 At = int | tuple[Any, ...]
-"""Index of a chain in the method. If the chain contains the source of functions, a tuple with the index and these
-functions, as the method finds them at run time."""
+"""Index of a chain (an expression that one kernel may compute) in the method. If the chain contains the
+source of functions, `At` is a tuple of the index and these functions, as the method finds them at run
+time."""
 
 compiling = torch.compiler.is_compiling
 
@@ -37,7 +39,8 @@ class LaterCalls:
     sum_and_norm: Callable[..., Any]
 
     def later_sum(self, at: At | None, own: Own, options: tuple[Any, ...], **terms: Any) -> Any:
-        """Return a `LaterSum`, or the sum if no kernel computes it together with a norm."""
+        """Return a `LaterSum` (a sum that is not computed yet), or the sum if no kernel computes it together
+        with a norm."""
         if isinstance(self.branch(options, terms), str):
             return self.sum_now(at, own, options, **terms)
         return LaterSum(at, own, options, terms, self.sum_now)
@@ -87,7 +90,7 @@ class LaterCalls:
         return own(**given) if made is None else made
 
     def factor_norm_of(self, at: At, own: Own, options: tuple[Any, ...], x: LaterSum, given: dict[str, Any]) -> Any:
-        """Compute `norm(x, 1 + scale)` and, if it is not computed yet, the sum `x`."""
+        """Compute `norm(x, 1 + scale)`. If `x` is a sum that is not computed yet, compute the sum too."""
         if x.total is None and x.options[0] == "tanh_sum" and not self.replaced(at):
             found = self.branch(x.options, x.terms)
             scale, first = given["scale"], x.terms["x"]
@@ -103,21 +106,26 @@ class LaterCalls:
         return self.factor_norm(at, own, options, **{**given, "x": x.now()})
 
     def scaled(self, options: tuple[Any, ...], x: Any, norm: Any, scale: Any) -> float | str:
-        """Return the eps of `norm(x, 1 + scale)`, or a reason."""
+        """Return the eps of `norm(x, 1 + scale)`, or a reason why no kernel computes this expression."""
         if why := operands.unusable(x, self.cpu_kernels) or operands.misplaced(x, scale):
             return why
-        exact = scale.dtype == operands.FLOAT or (options[1] and scale.dtype == x.dtype)  # 1 + scale is float32
+        # With these dtypes, `1 + scale` is computed in float32.
+        exact = scale.dtype == operands.FLOAT or (options[1] and scale.dtype == x.dtype)
         return eps_of(norm, x) if exact else operands.DTYPES
 
     def later_activation(self, at: int, act: Any, x: Any) -> Any:
-        """Return a `LaterActivation`, or `act(x)` if no kernel may write it into a part of a tensor."""
+        """Return a `LaterActivation` (an activation that is not computed yet), or `act(x)`.
+
+        Return `act(x)` if no kernel may write the result into a slice of a larger tensor.
+        """
         if compiling() or operands.unusable(x, self.cpu_kernels) or needs_grad(x) or not may_write(x):
             return act(x)
         op = operands.plain_activation(act)
         return act(x) if isinstance(op, str) or not x.is_contiguous() else LaterActivation(op, x, self.mode)
 
     def joined_activation(self, at: int, cat: Callable[..., Any], parts: Any, dim: int = 0) -> Any:
-        """Return `cat(parts, dim)`. The kernel of a `LaterActivation` writes there."""
+        """Return `cat(parts, dim)`. If a tensor is not computed yet, its kernel writes directly into the
+        result."""
         made = None
         if any([isinstance(x, LaterActivation) for x in parts]) and cat is torch.cat:
             made = self.attempt(at, lambda: written_parts(parts, dim))
@@ -125,7 +133,10 @@ class LaterCalls:
 
 
 def written_parts(parts: list[Any], dim: int) -> Tensor:
-    """Return the concatenation of tensors and activations. Raise RuntimeError if it needs `torch.cat`."""
+    """Return the concatenation of tensors and activations.
+
+    Raise RuntimeError if the tensors do not fit together, or if autograd records the concatenation.
+    """
     like = next(x for x in parts if isinstance(x, LaterActivation))
     shape, at = list(like.shape), dim % len(like.shape)
     rest = shape[:at] + shape[at + 1 :]
@@ -145,7 +156,7 @@ def written_parts(parts: list[Any], dim: int) -> Tensor:
 
 
 def rows_of(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return tensors whose last dimension is contiguous."""
+    """Return the tensors, copied if their last dimension is not contiguous."""
     return tuple(as_rows(x) for x in tensors)
 
 

@@ -1,4 +1,7 @@
-"""Says whether an expression with the form of a chain is likely to be one, according to the names in it."""
+"""Uses variable names to decide whether an expression such as `x + a * b` is really a gated residual.
+
+An expression can have the same syntax as a gated residual or a modulation, and compute something unrelated.
+"""
 
 import ast
 
@@ -6,18 +9,22 @@ from .flow import Read
 from .patterns import ACTIVATION, Chain
 
 MODULATIONS = ("scale", "shift", "mod", "gamma", "beta")
-"""Parts of the names of a scale or shift."""
+"""Strings that occur in the names of scale and shift variables."""
 
 
 def is_sigmoid(chain: Chain) -> bool:
-    """Whether the chain is `sigmoid(gate) * up`, according to the name of the function."""
+    """Return whether the chain is `sigmoid(gate) * up`, according to the name of the function.
+
+    A chain is an expression that one kernel may compute.
+    """
     return chain.op == ACTIVATION and "sigmoid" in ast.unparse(chain.operands.get("act", ast.Name("sigmoid"))).lower()
 
 
 def is_modulation(chain: Chain) -> bool:
-    """Whether `x * (1 + scale) + shift` is likely to modulate a tensor, according to the names of scale and shift.
+    """Return whether `x * (1 + scale) + shift` is likely to modulate a tensor.
 
-    An example of another calculation is the index `row * (1 + columns) + column`.
+    Decide by the names of scale and shift. The index `row * (1 + columns) + column` is an example that is no
+    modulation.
     """
     parts = [node for name in ("scale", "shift") if name in chain.operands for node in ast.walk(chain.operands[name])]
     names = [node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in parts]
@@ -25,10 +32,13 @@ def is_modulation(chain: Chain) -> bool:
 
 
 def is_likely(chain: Chain, statement: ast.stmt) -> bool:
-    """Whether `x + a * b` is likely to be a gated residual.
+    """Return whether `x + a * b` is likely to be a gated residual. One of these conditions must be true:
 
-    Either a name contains "gate", or the statement assigns the sum to the variable `x`, or `x` is called a residual, or
-    the method returns the sum of a variable and a branch that it calls.
+    - The name of a factor contains "gate".
+    - The statement assigns the sum to the variable `x`.
+    - The name of `x` contains "resid".
+    - The method returns the sum, `x` is a variable, and a factor is the result of a call with possible side
+      effects.
     """
     x = chain.operands["x"]
     names = [name.lower() for part in ("a", "b") for name in Read(chain.operands[part]).loads]

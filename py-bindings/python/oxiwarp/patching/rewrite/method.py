@@ -1,4 +1,5 @@
-"""Reads the syntax tree of a method, and compiles a changed tree to a method with the same globals and closure."""
+"""Reads the syntax tree of a method. Compiles a changed tree to a method with the same globals and
+closure."""
 
 import ast
 import dis
@@ -10,11 +11,11 @@ from types import CellType, CodeType, FunctionType
 from typing import Any
 
 PREFIX = "_oxiwarp_"
-"""The names that a rewritten method uses for the functions of this package start with this prefix."""
+"""Prefix of the names that a rewritten method uses for functions of oxiwarp."""
 
 
 class Unreadable(Exception):
-    """Raised if a method cannot be rewritten. The message gives the reason."""
+    """Raised if a method cannot be rewritten. The message contains the reason."""
 
 
 def tree_of(function: FunctionType) -> ast.FunctionDef:
@@ -32,7 +33,8 @@ def tree_of(function: FunctionType) -> ast.FunctionDef:
     tree = module.body[0]
     if not isinstance(tree, ast.FunctionDef) or tree.name != function.__name__:
         raise Unreadable("its source does not start with its definition")
-    # The loaded module may be older than the file. So compare line number and names with those of the code.
+    # The file may be newer than the loaded module. So compare the line number and the parameter names with
+    # the loaded code.
     code = function.__code__
     if (
         code.co_varnames[: code.co_argcount] != tuple(arg.arg for arg in (*tree.args.posonlyargs, *tree.args.args))
@@ -51,18 +53,18 @@ def tree_of(function: FunctionType) -> ast.FunctionDef:
 
 
 def check_source(function: FunctionType) -> None:
-    """Raise `Unreadable` if the source of a function is not the source of its code.
+    """Raise `Unreadable` if the source file does not match the code of the loaded function.
 
-    This takes a millisecond, so callers check only functions in which they have found something.
+    This check takes about a millisecond, so callers check only functions that they want to rewrite.
     """
     if not same_code(function.__code__, compiled(function, tree_of(function), {}).__code__):
         raise Unreadable("its source has changed since it was imported")
 
 
 def same_code(code: CodeType, made: CodeType) -> bool:
-    """Whether two functions have the same names, lines, operators, local variables and constants.
+    """Return whether two functions have the same names, lines, operators, local variables and constants.
 
-    The instructions may differ: Python 3.11 compiles `F.silu(x)` in another way if it knows that `F` is a module.
+    The bytecode may differ: Python 3.11 compiles `F.silu(x)` differently if it knows that `F` is a module.
     """
     names = ("co_names", "co_varnames", "co_freevars", "co_cellvars")
     if any(getattr(code, name) != getattr(made, name) for name in names) or outline(code) != outline(made):
@@ -75,28 +77,32 @@ def same_code(code: CodeType, made: CodeType) -> bool:
 
 
 def same_constant(a: Any, b: Any) -> bool:
-    """Whether two constants are equal. The lines of a docstring may be indented in another way."""
+    """Return whether two constants are equal, except for the indentation of lines in a string such as a
+    docstring."""
     both = isinstance(a, str) and isinstance(b, str)
     return a == b or (both and [line.strip() for line in a.split("\n")] == [line.strip() for line in b.split("\n")])
 
 
 def outline(code: CodeType) -> tuple[list[tuple[str, int | None]], set[int | None]]:
-    """Return the operators and the local variables that a function uses, in order, and its lines."""
+    """Return the operators and local variables that a function uses, in order, and the set of its line
+    numbers."""
     kinds = ("BINARY", "COMPARE", "UNARY", "LOAD_FAST", "STORE_FAST", "LOAD_DEREF", "STORE_DEREF")
     found = [(step.opname, step.arg) for step in dis.get_instructions(code) if step.opname.startswith(kinds)]
     return found, {line for _, _, line in code.co_lines()} - {code.co_firstlineno}
 
 
 def undecorated(function: FunctionType) -> FunctionType:
-    """Return the function inside of the decorators that `functools.wraps` marks."""
+    """Return the function inside of all decorators that use `functools.wraps`."""
     inner: Any = getattr(function, "__wrapped__", None)
     return function if inner is None else undecorated(inner)
 
 
 def decorated(function: FunctionType, new: FunctionType) -> FunctionType:
-    """Return a copy of `function` whose decorators call `new` instead of the function that they call now.
+    """Return a copy of the decorated `function` whose decorators call `new` instead of the current inner
+    function.
 
-    A decorator is a function that holds the decorated function in its closure. Raise `Unreadable` for another one.
+    The wrapper that a decorator returns must hold the inner function in its closure. Otherwise raise
+    `Unreadable`.
     """
     inner: Any = getattr(function, "__wrapped__", None)
     if inner is None:
@@ -115,7 +121,7 @@ def decorated(function: FunctionType, new: FunctionType) -> FunctionType:
 
 
 def holds_function(cell: CellType, function: Any) -> bool:
-    """Whether a cell of a closure holds the function. A cell may be empty."""
+    """Return whether a cell of a closure contains the function. An empty cell does not."""
     try:
         return cell.cell_contents is function
     except ValueError:
@@ -125,8 +131,8 @@ def holds_function(cell: CellType, function: Any) -> bool:
 def compiled(function: FunctionType, tree: ast.FunctionDef, names: Mapping[str, Any]) -> FunctionType:
     """Compile the changed `tree` of `function`. In the new function, `names` are additional variables.
 
-    The new function uses the globals, default values and closure cells of `function`. It has the name, the file and the
-    line numbers of `function`, so tracebacks and profilers show the original source.
+    The new function uses the globals, default values and closure cells of `function`. It keeps its name, file
+    and line numbers, so tracebacks and profilers show the original source.
     """
     code = function.__code__
     outer = ast.FunctionDef(
@@ -141,7 +147,8 @@ def compiled(function: FunctionType, tree: ast.FunctionDef, names: Mapping[str, 
         body=[tree],
         decorator_list=[],
     )
-    # Default values and annotations are not evaluated again: the new function gets those of `function`.
+    # Default values and annotations are not evaluated again. The new function gets the objects of the
+    # original function.
     arguments = tree.args
     for arg in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg):
         if arg is not None:
@@ -149,7 +156,8 @@ def compiled(function: FunctionType, tree: ast.FunctionDef, names: Mapping[str, 
     arguments.defaults = [ast.Constant(None) for _ in arguments.defaults]
     arguments.kw_defaults = [default and ast.Constant(None) for default in arguments.kw_defaults]
     tree.returns = None
-    tree.name = PREFIX + tree.name  # the function may read a global variable that has its name
+    # The function may read a global variable that has the same name as the function.
+    tree.name = PREFIX + tree.name
     module = ast.fix_missing_locations(ast.Module(body=[outer], type_ignores=[]))
     flags = code.co_flags & __import__("__future__").annotations.compiler_flag
     made = compile(module, code.co_filename, "exec", flags=flags, dont_inherit=True)

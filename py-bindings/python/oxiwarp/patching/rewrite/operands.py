@@ -1,7 +1,9 @@
-"""Checks the operands of a chain at run time: whether a kernel computes the chain with the bits of the original code.
+"""Checks at run time whether a kernel computes an expression with the same bits as the original code.
 
-The functions return a reason as a `str` if no kernel runs. In eager mode, the operators themselves reject shapes and
-strides that they do not support. Under torch.compile, which does not trace `except`, `misplaced` checks them first.
+The functions check the operands of the expression, such as tensors and norm modules. They return a reason as
+a `str` if no kernel can run. In eager mode, the operators themselves reject shapes and strides that they do
+not support. Under torch.compile, which does not trace `except`, the function `misplaced` checks shapes and
+strides first.
 """
 
 from types import MethodType
@@ -33,8 +35,8 @@ ACTIVATIONS = {
     "transformers.activations.FastGELUActivation": "gelu_fast",
     "transformers.activations.QuickGELUActivation": "gelu_quick",
 }
-"""Activations of torch and Hugging Face libraries, with the operator of `activation(gate) * up` or of `activation(x)`.
-"""
+"""The operator for each activation class of torch and the Hugging Face libraries. Some operators compute
+`activation(gate) * up`, and the others compute `activation(x)`."""
 DTYPES = "the operands differ in dtype"
 
 compiling = torch.compiler.is_compiling
@@ -49,13 +51,16 @@ class Norm(NamedTuple):
     bias: Tensor | None
     eps: float
     offset: float = 0.0
-    """Number that is added to the weight of an RMSNorm."""
+    """Number that an RMSNorm adds to its weight."""
     rounding: str = "once"
-    """Rounding of an RMSNorm, as `add_rms_norm` takes it."""
+    """When an RMSNorm rounds: a value of the argument `rounding` of `oxiwarp.add_rms_norm`."""
 
 
 def unusable(x: Any, cpu_kernels: bool, permuted: bool = False) -> str | None:
-    """Return the reason why no kernel runs for the tensor `x`, or None. `permuted` allows permuted dimensions."""
+    """Return the reason why no kernel runs for the tensor `x`, or None.
+
+    `permuted` says whether the kernel accepts a tensor with permuted dimensions.
+    """
     if type(x) not in PLAIN:
         return f"an operand is a {type(x).__name__}"
     if x.dtype not in FLOATS:
@@ -66,41 +71,45 @@ def unusable(x: Any, cpu_kernels: bool, permuted: bool = False) -> str | None:
         return "forward-mode AD or torch.jit.trace is active"
     if torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu"):
         return "autocast is active"
-    # torch's result for a tensor with permuted dimensions would have permuted dimensions too. The kernel's
-    # result is contiguous. Tokens whose columns are not contiguous, such as those of a patch convolution, are
-    # copied first.
+    # For a tensor with permuted dimensions, torch's result has the same order of dimensions in memory. The
+    # result of a kernel is contiguous, so such tensors are rejected. If the columns of a token are not
+    # contiguous, as after a patch convolution, the tensor is not rejected here. It is copied first.
     if not permuted and not x.is_contiguous() and x.stride(-1) == 1 and is_permuted(x):
         return "the tensor is transposed"
     return "the tensor is empty" if x.dim() == 0 or x.numel() == 0 else None
 
 
 def is_permuted(x: Tensor) -> bool:
-    """Whether the order of the dimensions in memory differs from their order in the shape.
+    """Return whether the order of the dimensions in memory differs from their order in the shape.
 
-    A dimension that was expanded has no place in memory.
+    Expanded dimensions (stride 0) are ignored because they have no position in memory.
     """
     strides = [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size != 1 and stride]
     return any(a < b for a, b in zip(strides, strides[1:], strict=False))
 
 
 def is_like(y: Any, x: Tensor) -> bool:
-    """Whether `y` is a plain tensor with the shape, dtype and device of `x`, and with dimensions in order."""
+    """Return whether `y` is a plain tensor with the shape, dtype and device of `x`, and without permuted
+    dimensions."""
     same = type(y) in PLAIN and y.shape == x.shape and y.dtype == x.dtype and y.device == x.device
     return same and (y.is_contiguous() or y.stride(-1) != 1 or not is_permuted(y))
 
 
 def is_plain(x: Any) -> bool:
-    """Whether `x` is a tensor of a class without operations of its own."""
+    """Return whether `x` is a tensor, and not a subclass with its own dispatch, such as quantized tensors."""
     return type(x) in PLAIN
 
 
 def is_number(x: Any) -> bool:
-    """Whether `x` is a number or a tensor with one element."""
+    """Return whether `x` is a number or a tensor with one element."""
     return type(x) in (float, int) or (is_plain(x) and x.numel() == 1)
 
 
 def expanded(x: Any, y: Any) -> dict[str, Tensor] | None:
-    """Return two tensors that differ in shape with the smaller one, `y`, expanded. Return None for other operands."""
+    """Return two tensors of different shapes, with the smaller one expanded to the shape of the larger one.
+
+    Return None if the operands are not tensors, or if the smaller one cannot be expanded in this way.
+    """
     if not (is_plain(x) and is_plain(y)) or x.shape == y.shape:
         return None
     if (y.dim(), y.numel()) > (x.dim(), x.numel()):
@@ -111,10 +120,11 @@ def expanded(x: Any, y: Any) -> dict[str, Tensor] | None:
 
 
 def misplaced(x: Tensor, *modulations: Any, one_column: bool = False) -> str | None:
-    """Return the reason why a modulation (a gate, scale or shift) does not fit the rows `x`, or None.
+    """Return the reason why a modulation (a gate, scale or shift) does not fit the rows of `x`, or None if it
+    fits.
 
-    In eager mode, only check the type and the last dimension: the operators check the rest. `one_column` says whether
-    the last dimension may be 1.
+    In eager mode, only check the type and the last dimension, because the operators check everything else.
+    `one_column` says whether the last dimension of the modulation may be 1.
     """
     for operand in modulations:
         if operand is None:
@@ -130,7 +140,8 @@ def misplaced(x: Tensor, *modulations: Any, one_column: bool = False) -> str | N
 
 
 def broadcasts(operand: Tensor, x: Tensor) -> bool:
-    """Whether the operators accept the shape of a gate, scale or shift for the rows `x`."""
+    """Return whether the operators can broadcast a gate, scale or shift with this shape to the rows of
+    `x`."""
     contiguous = operand.dim() > 0 and (operand.stride(-1) == 1 or operand.shape[-1] == 1)
     if not contiguous or operand.dim() > x.dim() or operand.device != x.device:
         return False
@@ -138,22 +149,25 @@ def broadcasts(operand: Tensor, x: Tensor) -> bool:
     if any(own not in (1, size) for own, size in zip(shape, x.shape, strict=True)):
         return False
     shared = [own == 1 and size != 1 for own, size in zip(shape[:-1], x.shape[:-1], strict=True)]
-    # Not `sum`: torch.compile of torch 2.11 fails if a size is symbolic.
+    # `sum` is not used here because torch.compile of torch 2.11 fails if a size is symbolic.
     return len([a for a, b in zip(shared, shared[1:], strict=False) if a != b]) <= 1
 
 
 def dtype_of(target: Any) -> Any:
-    """Return the dtype to which a result is cast. `target` is a tensor, a dtype, or None if there is no cast."""
+    """Return the dtype to which a result is cast. `target` is a tensor, a dtype, or None if there is no
+    cast."""
     return target.dtype if isinstance(target, Tensor) else target
 
 
 def branch_and_gate(
     x: Any, a: Any, b: Any, wide: tuple[bool, bool, bool], inner: bool, target: Any, cpu_kernels: bool
 ) -> tuple[Tensor, Tensor] | str:
-    """Return the branch and the gate of `x + a * b`, as `gated_residual` takes them, or a reason.
+    """Return the branch and the gate of `x + a * b`, as `gated_residual` takes them, or a reason why no
+    kernel runs.
 
-    `wide` says which of `x`, `a` and `b` the original code casts to float32, and `inner` whether it casts the product
-    and not the sum to `target`.
+    Either `a` or `b` is the gate. `wide` contains three flags: whether the original code casts `x`, `a` and
+    `b` to float32. If the original code casts the product to `target`, `inner` is True. If it casts the sum,
+    `inner` is False.
     """
     if why := unusable(x, cpu_kernels):
         return why
@@ -168,9 +182,9 @@ def branch_and_gate(
     result = dtype_of(target)
     if x.dtype == FLOAT:
         return (y, gate) if gate.dtype == FLOAT and result in (None, FLOAT) else DTYPES
-    if inner:  # the product is rounded as without casts, and the sum too
+    if inner:  # The product and the sum are each rounded, as they are without casts.
         return (y, gate) if gate.dtype == x.dtype == result and not wide_x else DTYPES
-    if gate.dtype == FLOAT:  # the product and the sum are float32
+    if gate.dtype == FLOAT:  # The product and the sum are computed in float32.
         return (y, gate) if result == x.dtype else DTYPES
     if gate.dtype != x.dtype or result not in (None, x.dtype):
         return DTYPES
@@ -182,43 +196,48 @@ def branch_and_gate(
 def modulated(
     norm: Any, x: Any, scale: Any, shift: Any, wide: bool, inner: bool, target: Any, cpu_kernels: bool
 ) -> Norm | str:
-    """Return the norm of `norm(x) * (1 + scale) + shift`, or a reason.
+    """Return the `Norm` of `norm(x) * (1 + scale) + shift`, or a reason why no kernel computes this
+    expression.
 
-    `wide` says whether the original code casts `x` to float32, and `inner` whether it casts the norm's result back to
-    `target`. Otherwise it casts the whole result to `target`.
+    `wide` says whether the original code casts `x` to float32. If the original code casts the result of the
+    norm back to `target`, `inner` is True. Otherwise it casts the result of the whole expression.
     """
     if why := unusable(x, cpu_kernels) or misplaced(x, scale, shift):
         return why
     result, dtype = dtype_of(target), scale.dtype
     if shift is not None and shift.dtype != dtype:
         return DTYPES
-    once = wide and not inner and x.dtype != FLOAT  # computed in float32, rounded once
+    once = wide and not inner and x.dtype != FLOAT  # The expression is computed in float32 and rounded once.
     if once:
         return norm_of(norm, x, wide=True) if dtype in (FLOAT, x.dtype) and result == x.dtype else DTYPES
-    # The norm's result is rounded, and the operations after it round too.
+    # The result of the norm is rounded, and so are the results of the operations after it.
     return norm_of(norm, x, wide=False) if dtype == x.dtype and result in (None, x.dtype) else DTYPES
 
 
 def unscaled(x: Any, scale: Any, shift: Any, wide: bool, target: Any, cpu_kernels: bool) -> str | None:
-    """Return the reason why no kernel computes `x * (1 + scale) + shift`, or None. `wide` is as for `modulated`."""
+    """Return the reason why no kernel computes `x * (1 + scale) + shift`, or None.
+
+    If the original code casts `x` to float32, `wide` is True.
+    """
     if why := unusable(x, cpu_kernels) or misplaced(x, scale, shift):
         return why
     dtypes = {scale.dtype} if shift is None else {scale.dtype, shift.dtype}
     result = dtype_of(target)
-    if x.dtype == FLOAT:  # the result of the kernel may be cast afterwards
+    if x.dtype == FLOAT:  # A cast may follow the kernel.
         return None if dtypes == {FLOAT} and result in (None, *FLOATS) else DTYPES
     if not dtypes <= {FLOAT, x.dtype}:
         return DTYPES
-    if wide or scale.dtype == FLOAT:  # the product and the sum are float32
+    if wide or scale.dtype == FLOAT:  # The product and the sum are computed in float32.
         return None if result == x.dtype else DTYPES
     return None if dtypes == {x.dtype} and result in (None, x.dtype) else DTYPES
 
 
 def modulation(x: Tensor, scale: Tensor, shift: Tensor | None, wide: bool, inner: bool) -> tuple[Any, Any]:
-    """Return scale and shift as `ada_norm` takes them.
+    """Return `scale` and `shift` as the operator `ada_norm` takes them.
 
-    If the norm is not rounded to the dtype of `x`, they are float32. The original code rounds `1 + scale` to the dtype
-    of `scale`. The difference between this number and 1 is exact in float32.
+    If the original code does not round the result of the norm, return both in float32. In this case, the
+    original code still rounds `1 + scale` to the dtype of `scale`. The returned scale is this rounded sum
+    minus 1, which is exact in float32.
     """
     if wide and not inner and x.dtype != FLOAT and scale.dtype != FLOAT:
         return (1 + scale).float() - 1, None if shift is None else shift.float()
@@ -226,10 +245,11 @@ def modulation(x: Tensor, scale: Tensor, shift: Tensor | None, wide: bool, inner
 
 
 def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm | str:
-    """Return the parameters of a norm, or the reason why no kernel computes it.
+    """Return the parameters of a norm module, or the reason why no kernel computes the norm.
 
-    `wide` says whether the norm's input is cast to float32, so that its result is not rounded to the dtype of `x`.
-    `modulated` says whether `ada_norm` computes the norm. `add_rms_norm` computes more kinds of RMSNorms.
+    If the input of the norm is cast to float32, `wide` is True. The result is then not rounded to the dtype
+    of `x`. If the operator `ada_norm` computes the norm, `modulated` is True. Otherwise `add_rms_norm`
+    computes it, which supports more variants of RMSNorm.
     """
     if not isinstance(module, nn.Module):
         return "the norm is not a module"
@@ -251,7 +271,8 @@ def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm 
         return rms_norm_of(module, recipe, weight, x, dtype, modulated)
     casts = False
     if not is_exactly(module, nn.LayerNorm):
-        casts = base_of(module).__name__ == "FP32LayerNorm"  # diffusers' LayerNorm, which casts everything to float32
+        # `FP32LayerNorm` of diffusers casts the input and the parameters to float32.
+        casts = base_of(module).__name__ == "FP32LayerNorm"
         if not casts:
             return f"{base_of(module).__name__} is no known norm"
     for parameter in (weight, bias):
@@ -264,7 +285,7 @@ def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm 
 
 
 def unknown_norm(module: Any) -> str | None:
-    """Return the reason why no kernel computes a norm, as far as its class shows, or None."""
+    """Return the reason why no kernel computes a norm, or None. Only check the class of the module."""
     if module is None:
         return "it has no norm"
     known = isinstance(module, nn.Module) and (is_candidate(module) or isinstance(module, nn.LayerNorm))
@@ -274,7 +295,10 @@ def unknown_norm(module: Any) -> str | None:
 def rms_norm_of(
     module: nn.Module, recipe: NormRecipe, weight: Tensor | None, x: Tensor, dtype: torch.dtype, modulated: bool
 ) -> Norm | str:
-    """Return the parameters of an RMSNorm that `patch` recognised, or a reason. `dtype` is the dtype of its input."""
+    """Return the parameters of an RMSNorm that `patch` recognised, or a reason why no kernel computes it.
+
+    `dtype` is the dtype of the norm's input, after a possible cast to float32.
+    """
     formula = recipe.formulas.get((dtype, None if weight is None else weight.dtype))
     eps = module.__dict__.get(recipe.eps_name)
     eps = DEFAULT_EPS if eps is None else eps
@@ -283,7 +307,8 @@ def rms_norm_of(
     weight = weight if formula.uses_weight else None
     early = formula.round_before_weight and weight is not None and dtype != FLOAT
     if modulated and weight is not None:
-        # `ada_norm` rounds to the dtype of x before it applies the weight. The probe's formula must do this.
+        # `ada_norm` rounds to the dtype of x before it applies the weight. The formula of this module must
+        # round there too.
         as_ada_norm = early if x.dtype != FLOAT else dtype == FLOAT
         if formula.weight_offset or not as_ada_norm:
             return "the RMSNorm applies its weight in another way than ada_norm"
@@ -291,7 +316,10 @@ def rms_norm_of(
 
 
 def unmodulated(module: Any, x: Tensor, wide: bool, target: Any) -> Norm | str:
-    """Return the parameters of a norm without modulation, or a reason. `wide` and `target` are as for `modulated`."""
+    """Return the parameters of a norm without modulation, or a reason why no kernel computes it.
+
+    `wide` and `target` have the same meaning as for the function `modulated`.
+    """
     result = dtype_of(target)
     if result not in (None, x.dtype) or (wide and result is None and x.dtype != FLOAT):
         return DTYPES
@@ -299,7 +327,10 @@ def unmodulated(module: Any, x: Tensor, wide: bool, target: Any) -> Norm | str:
 
 
 def activation_of(act: Any, approximate: str) -> Any:
-    """Return the operator of `act(gate) * up`, or a reason. `approximate` is the argument of `F.gelu`, or ""."""
+    """Return the operator that computes `act(gate) * up`, or a reason why there is none.
+
+    `approximate` is the argument of `F.gelu`, or "" for other activations.
+    """
     if not isinstance(act, nn.Module):
         if act is F.silu and not approximate:
             return ops.silu_and_mul
@@ -313,15 +344,16 @@ def activation_of(act: Any, approximate: str) -> Any:
         return ops.gelu_tanh_and_mul if act.approximate == "tanh" else ops.gelu_and_mul
     cls = base_of(act)
     kind = ACTIVATIONS.get(f"{cls.__module__}.{cls.__name__}")
-    # With `use_gelu_python`, the activation is a method of the module, which rounds in another way.
+    # If the transformers option `use_gelu_python` is set, the activation is a method that rounds differently.
     python = isinstance(act.__dict__.get("act"), MethodType)
     return f"{cls.__name__} has no kernel" if kind is None or python else getattr(ops, kind)
 
 
 def memory_order(*tensors: Tensor) -> list[int] | None:
-    """Return the order of the dimensions in memory, or None if the tensors differ in it or have gaps between columns.
+    """Return the order of the dimensions in memory.
 
-    For example, images whose channels are last in memory have the order 0, 2, 3, 1.
+    For example, channels-last images have the order 0, 2, 3, 1. Return None if the tensors have different
+    orders, or if the last dimension in memory is not contiguous.
     """
     orders = [sorted(range(x.dim()), key=x.stride().__getitem__, reverse=True) for x in tensors]
     same = all(order == orders[0] and x.stride(order[-1]) == 1 for x, order in zip(tensors, orders, strict=True))
@@ -329,7 +361,7 @@ def memory_order(*tensors: Tensor) -> list[int] | None:
 
 
 def plain_activation(act: Any) -> Any:
-    """Return the operator of `act(x)` for an activation module, or a reason."""
+    """Return the operator that computes `act(x)` for an activation module, or a reason why there is none."""
     op = activation_of(act, "")
     return (
         op
@@ -339,9 +371,10 @@ def plain_activation(act: Any) -> Any:
 
 
 def not_halves(gate: Tensor, up: Any) -> str | None:
-    """Return the reason why the kernel of a gated activation cannot read both tensors, or None.
+    """Return the reason why the kernel of a gated activation cannot read the tensors `gate` and `up`, or
+    None.
 
-    In eager mode, the operator checks all strides but those of the last dimension in memory.
+    In eager mode, the operator itself checks all strides except the stride of the last dimension in memory.
     """
     if not is_like(up, gate):
         return "the factors differ in shape or dtype"

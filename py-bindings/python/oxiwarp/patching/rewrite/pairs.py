@@ -22,19 +22,21 @@ class Pair:
     variable: str
     """Name of the variable with the sum."""
     last: int
-    """Index of the statement with the norm."""
+    """Index of the statement that contains the norm."""
     early: bool
-    """Whether the kernel runs in the place of the sum. Otherwise it runs before the statement with the norm."""
+    """If True, the kernel runs at the statement of the sum. Otherwise it runs just before the statement of
+    the norm."""
     kept: bool = False
-    """Whether the terms of the sum are computed in the place of the sum, if the kernel runs later."""
+    """Whether the terms of the sum are still computed at the statement of the sum, if the kernel runs
+    later."""
 
 
 def norms_in(block: Block, at: int, pattern: str, variable: str, space: Mapping[str, Any]) -> Iterator[Chain]:
-    """Yield the norms of a variable in a statement."""
+    """Yield the norms of the variable `variable` in statement `at`."""
     statement = block.statements[at]
     if not is_simple(statement):
         return
-    inner: set[int] = set()  # a norm with a modulation has a kernel of its own
+    inner: set[int] = set()  # A separate kernel computes a norm with a modulation.
     for node in evaluated_once(statement):
         if not isinstance(node, ast.expr):
             continue
@@ -48,14 +50,17 @@ def norms_in(block: Block, at: int, pattern: str, variable: str, space: Mapping[
 
 
 def reads_sum(node: ast.expr, variable: str) -> bool:
-    """Whether the operand is the variable with the sum, or its dtype."""
+    """Return whether the operand is the variable that contains the sum, or its dtype."""
     if isinstance(node, ast.Attribute) and node.attr == "dtype":
         node = node.value
     return isinstance(node, ast.Name) and node.id == variable
 
 
 def placed(block: Block, at: int, last: int, total: Chain, norm: Chain) -> Pair | None:
-    """Return the pair of a sum in statement `at` and a norm in statement `last`, or None if they must stay apart."""
+    """Return the pair of the sum in statement `at` and the norm in statement `last`.
+
+    Return None if one kernel at either statement would change the result of the method.
+    """
     statement = block.statements[at]
     assert isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
     variable = statement.targets[0].id
@@ -78,9 +83,10 @@ def placed(block: Block, at: int, last: int, total: Chain, norm: Chain) -> Pair 
 
 
 def keep_terms(statement: ast.stmt, pair: Pair) -> tuple[ast.stmt, list[ast.stmt]]:
-    """Let the statement of a pair read the terms of the sum from variables of its own.
+    """Make the fused statement read the terms of the sum from new temporary variables.
 
-    Return the statement that assigns them, and the statement that frees them.
+    Return a statement that assigns these variables, and a list with a statement that sets them to None
+    afterwards.
     """
     assert isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call)
     terms = [word for word in statement.value.keywords if word.arg in pair.total.operands]
@@ -96,7 +102,8 @@ def keep_terms(statement: ast.stmt, pair: Pair) -> tuple[ast.stmt, list[ast.stmt
 
 
 def is_modulated_later(block: Block, at: int, norm: ast.expr, space: Mapping[str, Any]) -> bool:
-    """Whether the norm in statement `at` is part of the modulation that a later statement computes."""
+    """Return whether a later statement modulates the norm of statement `at`, so that one kernel may compute
+    both."""
     for later in range(at + 1, len(block.statements)):
         if is_simple(block.statements[later]):
             for node in evaluated_once(block.statements[later]):
@@ -107,9 +114,9 @@ def is_modulated_later(block: Block, at: int, norm: ast.expr, space: Mapping[str
 
 
 def may_join(total: Chain, norm: Chain) -> bool:
-    """Whether the operands of a norm may be computed before the sum that is its argument.
+    """Return whether the operands of a norm may be computed before the sum that is the argument of the norm.
 
-    No operand with side effects may read a term of the sum: it might change the term.
+    No operand with side effects may read a term of the sum, because it might change the term.
     """
     terms = set().union(*(shared_by(node, calls=False) for node in total.operands.values())) - {"self"}
     others = [Read(node) for name, node in norm.operands.items() if name != "x"]
@@ -117,7 +124,10 @@ def may_join(total: Chain, norm: Chain) -> bool:
 
 
 def joined(total: Chain, norm: Chain) -> Chain:
-    """Return a sum and the norm that contains it as one chain. Operands of the norm have the prefix "norm_"."""
+    """Return a sum and its norm as one chain (an expression that one kernel may compute).
+
+    The names of the norm's operands get the prefix "norm_".
+    """
     others = {f"norm_{name}": node for name, node in norm.operands.items() if name != "x"}
     return Chain(
         NORM_OF_SUM,

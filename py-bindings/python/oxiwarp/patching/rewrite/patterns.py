@@ -1,4 +1,5 @@
-"""Finds expressions of a method that one kernel computes, such as `x + gate * y` and `norm(x) * (1 + scale)`."""
+"""Finds expressions of a method that one kernel computes, such as `x + gate * y` and `norm(x) * (1 +
+scale)`."""
 
 import ast
 import copy
@@ -42,18 +43,21 @@ class Chain:
     node: ast.expr
     """The expression."""
     operands: dict[str, ast.expr]
-    """The parts of the expression that are computed before the kernel runs, by the name of the function's argument."""
+    """The subexpressions that are computed before the kernel runs, by the name of the argument that they
+    become."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Constant arguments."""
+    """Constant arguments of the function in `calls.py`."""
     inlined: dict[int, ast.expr] = field(default_factory=dict)
-    """Nodes of the expression that stand for another expression, by their `id`: variables, and `(1 + scale)[i]`."""
+    """Nodes that are read as other expressions, by their `id`. Examples are a variable that stands for its
+    value, and a view such as `(1 + scale)[i]`."""
     names: dict[int, str] = field(default_factory=dict)
-    """The names of the variables among these nodes."""
+    """The names of the variables among the nodes of `inlined`, by the `id` of the node."""
     functions: dict[int, str] = field(default_factory=dict)
-    """The names of the functions that the expression calls and whose source is part of it, by the `id` of the call."""
+    """The called functions whose source is part of the expression: their names, by the `id` of the call."""
 
     kept: dict[str, ast.stmt] = field(default_factory=dict)
-    """Statements that must replace the definitions of variables in the expression, by the name of the variable."""
+    """Statements that must replace the definitions of variables in the expression, by the name of the
+    variable."""
 
     @property
     def line(self) -> int:
@@ -61,14 +65,20 @@ class Chain:
         return self.node.lineno
 
     def own(self) -> ast.Lambda:
-        """Return the expression as a function of the operands."""
+        """Return the expression as a lambda whose parameters are the operands."""
         own = Own(self)
         body = own.visit(self.node)
         return function_of(list(self.operands), body, own.renamed)
 
     def keeps_order(self) -> bool:
-        """Whether no operand may change another operand, which the expression casts or normalises before."""
-        operands = [node for name, node in self.operands.items() if name != "target"]  # only its dtype counts
+        """Return whether evaluating all operands first gives the same result as the original order of
+        evaluation.
+
+        It does not if an operand has side effects on a tensor that the expression would cast or normalize
+        earlier.
+        """
+        # Of the operand `target`, the code reads only the dtype.
+        operands = [node for name, node in self.operands.items() if name != "target"]
         reads = [Read(operand) for operand in operands]
         wide = self.options.get("wide", ())
         if (self.op in (GATED, SUM) and not any(wide)) or self.casts_after_arguments():
@@ -82,7 +92,8 @@ class Chain:
         )
 
     def casts_after_arguments(self) -> bool:
-        """Whether the expression is a call of a function with a formula, and each argument is an operand as a whole."""
+        """Return whether the expression calls a function with a known formula, and each argument is a
+        complete operand."""
         call = without_cast(self.node)[0]
         call = call if id(call) in self.functions else self.node
         if id(call) not in self.functions or not isinstance(call, ast.Call):
@@ -92,9 +103,11 @@ class Chain:
         return all(id(argument) in operands or is_cheap(argument) for argument in arguments)
 
     def evaluates_once(self) -> bool:
-        """Whether the original expression, as a function of the operands, runs no code that the operands run too.
+        """Return whether the original expression, as a function of the operands, does not repeat side effects
+        of an operand.
 
-        If an operand is a part of the formula of a function that is called, `own` evaluates the arguments again.
+        If an operand is only one step of a called function's formula, the original expression calls that
+        function again, with its original arguments. These arguments must then have no side effects.
         """
         own = Own(self)
         own.visit(self.node)
@@ -108,7 +121,7 @@ class Chain:
     def used(self) -> dict[str, ast.stmt | None]:
         """Return the names of the variables whose values are part of the expression.
 
-        The value of a name is a statement that must replace its definition, or None.
+        The value for a name is a statement that must replace the definition of the variable, or None.
         """
         own = Own(self)
         own.visit(self.node)
@@ -121,13 +134,13 @@ class Chain:
         return own.called
 
     def in_order(self) -> list[tuple[str, ast.expr]]:
-        """Return the operands in the order in which the expression computes them."""
+        """Return the operands in the order in which the original expression computes them."""
         at = {id(node): index for index, node in enumerate(walk(self))}
         return sorted(self.operands.items(), key=lambda item: at.get(id(item[1]), len(at)))
 
 
 def walk(chain: Chain) -> Iterator[ast.AST]:
-    """Yield the nodes of the chain's expression in the order in which Python computes them."""
+    """Yield the nodes of the expression of a `Chain`, in the order in which Python evaluates them."""
     ends = {id(node) for node in chain.operands.values()}
 
     def visit(node: ast.AST) -> Iterator[ast.AST]:
@@ -144,7 +157,7 @@ def walk(chain: Chain) -> Iterator[ast.AST]:
 
 
 class Own(ast.NodeTransformer):
-    """Copies an expression, with the operands as parameters and with the values of inlined variables."""
+    """Copies an expression. Operands become parameters, and inlined variables become their values."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
@@ -152,16 +165,17 @@ class Own(ast.NodeTransformer):
         self.used: set[str] = set()
         self.called: set[str] = set()
         self.calls: list[ast.Call] = []
-        """The copied calls of these functions."""
+        """Copies of the calls to functions whose source is part of the expression."""
         self.renamed: set[str] = set()
-        """Variables of the method that have the name of a parameter. In the function, their names have a prefix."""
+        """Variables of the method that have the same name as a parameter. In the copy, their names get a
+        prefix."""
 
     def visit(self, node: ast.AST) -> Any:
         """Return the copy of a node."""
         if name := self.parameters.get(id(node)):
             return ast.copy_location(ast.Name(name, ast.Load()), node)
         if name := self.chain.functions.get(id(node)):
-            self.called.add(name)  # the original expression calls the function
+            self.called.add(name)  # The original expression calls the function.
             made = self.generic_visit(copy.copy(node))
             assert isinstance(made, ast.Call)
             self.calls.append(made)
@@ -186,9 +200,10 @@ class Own(ast.NodeTransformer):
 
 
 class Finder:
-    """Looks for chains in the statement `at` of a block.
+    """Looks for chains (expressions that one kernel may compute) in statement `at` of a block.
 
-    With `split`, calls with side effects may stay in the place of the definition of a variable.
+    If `split` is True, the value of a variable may be inlined although it contains calls with side effects.
+    These calls then stay in the definition of the variable.
     """
 
     def __init__(self, block: Block, at: int, space: Mapping[str, Any], split: bool = True) -> None:
@@ -196,14 +211,14 @@ class Finder:
         self.start()
 
     def start(self) -> None:
-        """Forget the variables and functions that were looked at."""
+        """Clear the record of the variables and functions that the last search inlined."""
         self.inlined: dict[int, ast.expr] = {}
         self.names: dict[int, str] = {}
         self.functions: dict[int, str] = {}
         self.kept: dict[str, ast.stmt] = {}
 
     def see(self, node: ast.expr) -> ast.expr:
-        """Return the value of a variable if it may be computed here, or the formula of a function that is called.
+        """Return the value of a variable if it may be computed here, or the formula of a called function.
 
         Return any other node unchanged.
         """
@@ -217,7 +232,7 @@ class Finder:
         if not isinstance(node, ast.Name):
             return node
         if id(node) not in self.inlined:
-            if node.id in self.names.values():  # in `y = y[0]`, the inner `y` has an earlier value
+            if node.id in self.names.values():  # In `y = y[0]`, the inner `y` has an earlier value.
                 return node
             found = self.block.expanded(node.id, self.at, self.split)
             if found is None:
@@ -229,9 +244,9 @@ class Finder:
         return self.inlined[id(node)]
 
     def without_casts(self, node: ast.expr) -> tuple[ast.expr, ast.expr | None]:
-        """Return the value of an expression without its casts, and the dtype that it is cast to.
+        """Return an expression without its casts, and the dtype to which it is cast.
 
-        `f(x).type_as(x)` has two casts if the formula of `f` casts to the dtype of its argument.
+        `f(x).type_as(x)` has two casts if the formula of `f` already casts to the dtype of its argument.
         """
         result, target = without_cast(self.see(node) if isinstance(node, ast.Call) else node)
         if target is None:
@@ -240,13 +255,17 @@ class Finder:
         return (inner, target) if other is not None and same_dtype(target, other) else (self.see(result), target)
 
     def chain(self, op: str, node: ast.expr, operands: dict[str, ast.expr | None], **options: Any) -> Chain:
-        """Return a chain. An operand that is None is left out."""
+        """Return a `Chain` (an expression that one kernel may compute). Operands that are None are
+        omitted."""
         given = {name: operand for name, operand in operands.items() if operand is not None}
         seen = dict(self.inlined), dict(self.names), dict(self.functions), dict(self.kept)
         return Chain(op, node, given, options, *seen)
 
     def find(self, node: ast.expr, *patterns: str) -> Chain | None:
-        """Return the chain whose last operation is `node`, or None. `patterns` are names of methods."""
+        """Return the `Chain` whose last operation is `node`, or None.
+
+        `patterns` are names of methods of this class. Each of them matches one kind of expression.
+        """
         for pattern in (
             getattr(self, name)
             for name in patterns or (MODULATED, FACTOR_NORM, TANH_SUM, GATED, MODULATION, ACTIVATION)
@@ -258,7 +277,8 @@ class Finder:
         return None
 
     def gated_residual(self, node: ast.expr) -> Chain | None:
-        """Match `x + gate * y`, also with casts of `x` and `y` to float32 and of the sum back to the dtype of `x`."""
+        """Match `x + gate * y`. Also accept casts of `x` and `y` to float32, and of the sum back to the dtype
+        of `x`."""
         total, target = self.without_casts(node)
         if not isinstance(total, ast.BinOp) or not isinstance(total.op, ast.Add):
             return None
@@ -290,7 +310,8 @@ class Finder:
         return self.chain("plain_sum", node, {"x": node.left, "y": node.right})
 
     def plain_norm(self, node: ast.expr) -> Chain | None:
-        """Match `norm(x)`, also with a cast of `x` to float32 and of the result back to the dtype of `x`."""
+        """Match `norm(x)`. Also accept a cast of `x` to float32, and of the result back to the dtype of
+        `x`."""
         call, target = without_cast(node)
         if target is not None:
             call = self.see(call)
@@ -301,15 +322,21 @@ class Finder:
         return self.chain("plain_norm", node, {"norm": call.func, "x": x, "target": target}, wide=wide)
 
     def modulated_norm(self, node: ast.expr) -> Chain | None:
-        """Match `norm(x) * (1 + scale) + shift`, also without the shift, with casts as for `gated_residual`."""
+        """Match `norm(x) * (1 + scale) + shift`, also without the shift.
+
+        Also accept casts of the tensors to float32, and of the result back to the dtype of `x`.
+        """
         return self.shifted(node, self.modulated)
 
     def modulation(self, node: ast.expr) -> Chain | None:
-        """Match `x * (1 + scale) + shift`, also without the shift, with casts as for `gated_residual`."""
+        """Match `x * (1 + scale) + shift`, also without the shift.
+
+        Also accept casts of the tensors to float32, and of the result back to the dtype of `x`.
+        """
         return self.shifted(node, self.scaled)
 
     def shifted(self, node: ast.expr, match: Callable[..., Chain | None]) -> Chain | None:
-        """Match a product and a shift, also without the shift. `match` is the method that matches the product."""
+        """Match `product + shift`, also without the shift. The method `match` matches the product."""
         result, target = self.without_casts(node)
         if isinstance(result, ast.BinOp) and isinstance(result.op, ast.Add):
             for product, shift in ((result.left, result.right), (result.right, result.left)):
@@ -321,7 +348,7 @@ class Finder:
     def modulated(
         self, node: ast.expr, product: ast.expr, shift: ast.expr | None, target: ast.expr | None
     ) -> Chain | None:
-        """Match `norm(x) * (1 + scale)`, the part of the expression before the shift."""
+        """Match `norm(x) * (1 + scale)`, the product before the shift is added."""
         for normed, factor in orders(self.see(product)):
             scale = self.scale_of(factor)
             if scale is None:
@@ -339,7 +366,7 @@ class Finder:
     def scaled(
         self, node: ast.expr, product: ast.expr, shift: ast.expr | None, target: ast.expr | None
     ) -> Chain | None:
-        """Match `x * (1 + scale)`, but not `0.5 * x * (1 + tanh(...))`, which is an activation."""
+        """Match `x * (1 + scale)`. Reject `0.5 * x * (1 + tanh(...))`, which is a GELU activation."""
         for value, factor in orders(self.see(product)):
             scale = self.scale_of(factor)
             x, wide = without_float(value)
@@ -353,7 +380,8 @@ class Finder:
         return None
 
     def factor_norm(self, node: ast.expr) -> Chain | None:
-        """Match `norm(x, 1 + scale)`, a norm that multiplies by its second argument. `scale` may be cast to float32."""
+        """Match `norm(x, 1 + scale)`: a norm that multiplies by its second argument. `scale` may be cast to
+        float32."""
         found = with_factor(node)
         if found is None:
             return None
@@ -398,7 +426,10 @@ class Finder:
         return None
 
     def scale_of(self, factor: ast.expr) -> ast.expr | None:
-        """Return `scale` for `1 + scale` and `scale + 1`, and `scale[i]` for `(1 + scale)[i]`, as for other views."""
+        """Return `scale` for the factors `1 + scale` and `scale + 1`, or None.
+
+        For a view such as `(1 + scale)[i]`, return the same view of the scale: `scale[i]`.
+        """
         factor = self.see(factor)
         if (x := viewed(factor)) is None:
             return one_plus(factor)
@@ -412,7 +443,10 @@ class Finder:
 
 
 def function_of(names: list[str], body: ast.expr, renamed: set[str]) -> ast.Lambda:
-    """Return `lambda *names: body`. A parameter with a default value holds each variable of `renamed`."""
+    """Return the syntax tree of `lambda *names: body`.
+
+    For each variable in `renamed`, add a parameter with a prefix. Its default value is the variable.
+    """
     arguments = ast.arguments(
         posonlyargs=[],
         args=[ast.arg(name) for name in (*names, *(PREFIX + name for name in sorted(renamed)))],

@@ -1,4 +1,8 @@
-"""Defines the recipe (the options of `patch`) of an object whose methods are rewritten, and creates these methods."""
+"""Defines the recipe (the options of `patch` for one object) of an object whose methods are rewritten from
+source.
+
+Also creates the rewritten methods.
+"""
 
 import ast
 import difflib
@@ -31,15 +35,16 @@ class RewrittenRecipe:
     """The options of `patch` for an object whose methods are rewritten from their source."""
 
     method: str
-    """Name of the method. If other methods of the class have chains too, they are also rewritten."""
+    """Name of the main rewritten method. Other methods of the class are rewritten too if a kernel may compute
+    a part."""
     mode: str
     cpu_kernels: bool = False
     attention: str | None = None
     """Compute capability of the GPU if the method may call `oxiwarp.attention`."""
     remark: str = ""
-    """Why the class's fusion (a method that was written for it) does not apply, for the report."""
+    """For the report: why the method that oxiwarp has for this class (its fusion) cannot be used."""
     ops: tuple[str, ...] = ()
-    """The operators that may run, for the report."""
+    """For the report: names of the operators that may run."""
 
     classes: ClassVar[tuple[type, ...]] = ()
 
@@ -53,7 +58,10 @@ class RewrittenRecipe:
         return {**made, SITES: held}
 
     def rewritten(self, base: type, own: FunctionType) -> tuple[Any, list[Site]]:
-        """Return the rewritten method of a subclass of `base` for the method `own`, and the sites of its chains."""
+        """Return the rewritten method of a subclass of `base` for the method `own`, and its `Site` objects.
+
+        A `Site` counts for the report how often a kernel computed an expression of the method.
+        """
         rewritten = rewritten_from(own)
         assert isinstance(rewritten, Rewritten)
         sites = [Site(", ".join(chain.ops), chain.line, tuple(chain.functions.values())) for chain in rewritten.chains]
@@ -89,10 +97,12 @@ class RewrittenRecipe:
 def recipe_for(
     x: Any, mode: str, cpu_kernels: bool, attention: str | None, remark: str, owner: Any
 ) -> RewrittenRecipe | None:
-    """Return the recipe that rewrites the method of `x`, or None if its class has no method with chains.
+    """Return the recipe (the options of `patch`) for rewriting the methods of `x`, or None if no method has a
+    chain.
 
-    `owner` is the module of an attention processor. Raise `Unsuitable` with the reason if the method cannot be
-    rewritten, or if no kernel computes a chain of it.
+    A chain is an expression that one kernel may compute. `owner` is the module that owns `x`, if `x` is an
+    attention processor. Raise `Unsuitable` with the reason if the method cannot be rewritten, or if no kernel
+    supports any of its chains.
     """
     method = method_of(base_of(x))
     if method is None:
@@ -101,7 +111,8 @@ def recipe_for(
     if not chains:
         raise Unsuitable(str(found_in(getattr(base_of(x), method))))
     reasons = [impossible(x, chain, attention, owner) for chain in chains]
-    # The chain of an activation names the operator of this activation only.
+    # For an activation, `chain.ops` lists the operators of all activations. Keep only the operator of this
+    # activation.
     ops = [
         (activation(x, chain).__name__,) if chain.act else chain.ops
         for chain, reason in zip(chains, reasons, strict=True)
@@ -113,7 +124,10 @@ def recipe_for(
 
 
 def impossible(x: Any, chain: Found, attention: str | None, owner: Any) -> str | None:
-    """Return the reason why no kernel computes a chain, as far as norms and activations show, or None."""
+    """Return the reason why no kernel computes a chain (an expression of a method), or None.
+
+    Only the norm, the activation and the options of `patch` are checked here.
+    """
     if chain.reason:
         return chain.reason
     if chain.ops == ("attention",) and attention is None:
@@ -129,22 +143,27 @@ def impossible(x: Any, chain: Found, attention: str | None, owner: Any) -> str |
 
 
 def activation(x: Any, chain: Found) -> Any:
-    """Return the operator of a product `act(gate) * up` or of `act(x)`, or a reason.
+    """Return the operator of a product `act(gate) * up` or of `act(x)`, or a reason why there is none.
 
-    `chain.act` names the attribute of `x`.
+    `chain.act` is the name of the attribute of `x` that is the activation.
     """
     act = getattr(x, chain.act, None)
     return activation_of(act, "") if "silu_and_mul" in chain.ops else plain_activation(act)
 
 
 def chains_of(cls: type) -> list[Found]:
-    """Return the chains of all methods of a class that `patch` rewrites."""
+    """Return the chains (expressions that one kernel may compute) of all methods of a class that `patch`
+    rewrites."""
     found = [found_in(getattr(cls, name)) for name in methods_of(cls)]
     return [chain for chains in found if not isinstance(chains, str) for chain in chains]
 
 
 def found_in(own: FunctionType) -> tuple[Found, ...] | str:
-    """Return the chains of a method, or the reason why it cannot be rewritten. A method without chains gives ()."""
+    """Return the chains (expressions that one kernel may compute) of a method. A method without chains gives
+    ().
+
+    Return the reason as a `str` if the method cannot be rewritten.
+    """
     rewritten = rewritten_from(own)
     return rewritten if isinstance(rewritten, str) else tuple(rewritten.chains)
 
@@ -162,9 +181,11 @@ def rewritten_from(own: FunctionType) -> Rewritten | str:
 
 
 def method_of(cls: type) -> str | None:
-    """Return the name of the first method of `cls` that has chains, or None.
+    """Return the name of the first method of `cls` that has chains (expressions that one kernel may compute),
+    or None.
 
-    If there is none, but the source of `forward` or `__call__` cannot be rewritten, return this method.
+    If no method has chains, but the source of `forward` or `__call__` cannot be rewritten, return the name of
+    this method.
     """
     main = main_method(cls)
     names = methods_of(cls)
@@ -178,20 +199,21 @@ def main_method(cls: type) -> str | None:
 
 
 def is_own(function: Any) -> bool:
-    """Whether a library of models has defined a function.
+    """Return whether the function was defined by a library of models, and not by torch, oxiwarp or peft.
 
-    A tool may have derived the class, as FSDP2 does. So this looks at the module of the method. The gate of a LoRA
-    layer of peft is a number, for which there is no kernel.
+    Check the module in which the method was defined, because a tool such as FSDP2 may have derived the class.
+    Methods of peft are excluded because the gate of its LoRA layers is a number, for which there is no
+    kernel.
     """
     known = isinstance(function, FunctionType)
     return known and (function.__module__ or "").partition(".")[0] not in ("torch", "oxiwarp", "peft")
 
 
 def methods_of(cls: type) -> tuple[str, ...]:
-    """Return the names of the methods of `cls` that have chains. `forward` or `__call__` comes first.
+    """Return the names of the methods of `cls` that have chains (expressions that one kernel may compute).
 
-    The other methods are those of base classes in the file of `cls` or of its `forward`. A method whose formula is part
-    of a chain of another method, or whose statements are part of another method, is left out.
+    `forward` or `__call__` comes first. The other methods are defined by base classes in the file of `cls` or
+    of its `forward`. Methods whose source was inserted into another method of the class are omitted.
     """
     main = main_method(cls)
     if main is None:

@@ -1,4 +1,8 @@
-"""Rewrites a method: its chains become calls of functions that run one kernel, or else the original expression."""
+"""Rewrites a method so that kernels compute its chains (expressions that one kernel may compute).
+
+Each chain becomes a call of a function. The function runs a kernel if it supports the operands, or else the
+original expression.
+"""
 
 import ast
 import copy
@@ -54,7 +58,8 @@ SUM_AND_NORM = "sum_and_norm"
 ATTENTION, GELU = "attention", "gelu"
 HEAD_NORM = "head_norm"
 ATTENTIONS = ("dispatch_attention_fn", "scaled_dot_product_attention")
-"""Functions of diffusers and torch in whose place `oxiwarp.attention` may run."""
+"""Attention functions of diffusers and torch. A patched method may run `oxiwarp.attention` instead of
+them."""
 KERNELS = {
     (GATED,): ("gated_residual",),
     (MODULATED,): ("ada_norm",),
@@ -76,47 +81,50 @@ KERNELS = {
     (JOINED_PAIR,): ("qk_norm_rope",),
     (JOINED_ACTIVATION,): ("gelu", "gelu_tanh", "silu", "relu2"),
 }
-"""The operators that compute a chain, or a sum and the norm after it."""
+"""The operators that may compute an expression, by the kinds of the expression. A sum and its norm are two
+kinds."""
 
 
 @dataclass
 class Found:
-    """A chain of a method, for the report."""
+    """A chain (an expression that one kernel may compute) in a method, as the report describes it."""
 
     ops: tuple[str, ...]
-    """Names of operators. One of these operators may compute the chain."""
+    """Names of the operators that may compute the chain. At run time, one of them is used."""
     line: int
     source: str
     """The original expression."""
     functions: dict[str, Any]
-    """The functions whose source is part of the expression, by name."""
+    """Functions that the chain calls, by name. The source of these functions is part of the chain."""
     norm: str = ""
-    """Attribute of `self` that is the norm, or "" if it is not an attribute of `self`."""
+    """Name of the attribute of `self` that is the norm, or "" if the norm is not an attribute of `self`."""
     act: str = ""
-    """Attribute of `self` that is the activation, or ""."""
+    """Name of the attribute of `self` that is the activation, or ""."""
     reason: str = ""
-    """Why no kernel computes the chain, or "" if a kernel may compute it."""
+    """The reason why no kernel computes the chain, or "" if a kernel may compute it."""
     owner: str = ""
-    """Name of the parameter, such as "attn", that holds the norm, or ""."""
+    """Name of the method's parameter, such as "attn", whose attribute is the norm, or ""."""
     factor: bool = False
-    """Whether the norm multiplies by its second argument."""
+    """Whether the norm multiplies its result by its second argument."""
 
 
 @dataclass
 class Rewritten:
-    """A method with its chains as calls of the functions in `calls.py`."""
+    """A method whose chains (expressions that one kernel may compute) are calls of the functions in
+    `calls.py`."""
 
     tree: ast.FunctionDef
     chains: list[Found]
     inlined: dict[str, FunctionType]
-    """The methods of the class whose statements are part of the method, by name."""
+    """The methods of the class whose statements were inserted into this method, by name."""
     helpers: dict[str, Helper]
-    """Functions that the method calls and that have chains too, by name."""
+    """Functions that the method calls and that are rewritten too, by name."""
 
     def bind(self, own: FunctionType, calls: Mapping[str, Any]) -> FunctionType:
-        """Return the method whose original is `own`.
+        """Return the rewritten method as a function. `own` is the original method.
 
-        `calls` has the function of each operator, which the method calls for its chains.
+        `calls` contains the functions that the rewritten method calls, by name. Each of them runs a kernel or
+        an original expression.
         """
         names = {f"{PREFIX}{op}": call for op, call in calls.items()}
         names |= {helper_name(name): helper.bind(names) for name, helper in self.helpers.items()}
@@ -124,18 +132,22 @@ class Rewritten:
 
     @property
     def source(self) -> str:
-        """The rewritten source."""
+        """The source code of the rewritten method."""
         return ast.unparse(self.tree)
 
 
 class Nested(ast.NodeTransformer):
-    """Replaces the chains in a statement, also inner chains. Does not change nested functions and inner statements."""
+    """Replaces the chains (expressions that one kernel may compute) in one statement, also chains within
+    chains.
+
+    It does not change nested functions, nor statements inside the statement, such as the body of an `if`.
+    """
 
     def __init__(self, rewriting: "Rewriting", block: Block, at: int, split: bool = True) -> None:
         self.rewriting, self.block, self.at, self.split = rewriting, block, at, split
         self.absorbed: dict[str, ast.stmt | None] = {}
         self.known: set[int] = set()
-        """Parts of chains that no kernel computes, by `id`."""
+        """The `id` of each node in a chain that no kernel computes."""
 
     def visit(self, node: ast.AST) -> Any:
         """Return the replacement of a node."""
@@ -144,7 +156,8 @@ class Nested(ast.NodeTransformer):
         if isinstance(node, ast.expr) and (known := self.rewriting.computed.get(id(node))):
             return ast.copy_location(ast.Name(known[0], ast.Load()), node)
         if isinstance(node, ast.Call | ast.BinOp) and (chains := self.chains(node)):
-            # A later statement may modulate the norm, or cast the modulated norm.
+            # A later statement may modulate the norm, or cast the modulated norm. Then one kernel computes
+            # both statements, and this statement alone is not replaced.
             part = (len(chains) == 2 and chains[1].op == NORM) or chains[-1].op == MODULATED
             if part and is_modulated_later(self.block, self.at, node, self.rewriting.space):
                 return node
@@ -160,9 +173,10 @@ class Nested(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def chains(self, node: ast.expr) -> tuple[Chain, ...]:
-        """Return the chain whose last operation is `node`, if it is likely that one kernel can compute it.
+        """Return the chain (expression that one kernel may compute) whose last operation is `node`, or ().
 
-        If `node` is the norm of a sum, return the chains of the sum and of the norm.
+        Return () also if the names in the expression make a match unlikely. If `node` is the norm of a sum,
+        return two chains: the sum and the norm.
         """
         rewriting = self.rewriting
         finder = Finder(self.block, self.at, rewriting.space, self.split)
@@ -180,7 +194,8 @@ class Nested(ast.NodeTransformer):
         return () if is_sigmoid(found) and self.is_branch(node) else (found,)
 
     def is_of_activation(self, modulation: Chain) -> bool:
-        """Whether a modulation is `(up + 1) * glu` for an activation `glu = gate * sigmoid(gate)`, as in GPT-OSS."""
+        """Return whether a modulation is `(up + 1) * glu` for an activation `glu = gate * sigmoid(gate)`, as
+        in GPT-OSS."""
         x = modulation.operands["x"]
         at = self.block.defined(x.id, self.at) if isinstance(x, ast.Name) else None
         value = x if at is None else self.block.statements[at].value  # type: ignore[attr-defined]
@@ -188,14 +203,19 @@ class Nested(ast.NodeTransformer):
         return any(isinstance(call, ast.Call) and is_activation(call.func) for call in calls)
 
     def function_in_place_of(self, node: ast.Call) -> str:
-        """Return the name of the function that runs in the place of an attention or a GELU, or ""."""
+        """Return the name of the function that runs instead of an attention or GELU function, or ""."""
         if is_attention(node.func):
             return ATTENTION
         gelu = len(node.args) == 1 and value_of(node.func, self.rewriting.space) is F.gelu
         return GELU if gelu and [word.arg for word in node.keywords] in ([], ["approximate"]) else ""
 
     def is_branch(self, node: ast.expr) -> bool:
-        """Whether the statement assigns `node` to a variable that a later gated residual adds: `x + sigmoid(g) * y`."""
+        """Return whether the statement assigns the product `node` to a variable that a later gated residual
+        adds.
+
+        An example is `y = sigmoid(gate) * y`, followed by `x = x + y`. Both statements together are a gated
+        residual.
+        """
         block, statement = self.block, self.block.statements[self.at]
         target = statement.targets[0] if isinstance(statement, ast.Assign) else None
         if not isinstance(target, ast.Name) or statement.value is not node:  # type: ignore[attr-defined]
@@ -215,7 +235,8 @@ class Nested(ast.NodeTransformer):
 class Rewriting:
     """Rewrites a method, or a function that a method calls.
 
-    `found` has the chains of the method that calls the function. Those of the function are added.
+    For a called function, `found` is the list of chains of the calling method. A chain is an expression that
+    one kernel may compute. The chains of the function are appended to the list.
     """
 
     def __init__(self, own: FunctionType, found: list[Found] | None = None) -> None:
@@ -225,8 +246,9 @@ class Rewriting:
         self.local = local_functions(self.tree)
         self.nested, self.found = found is not None, [] if found is None else found
         self.computed: dict[int, tuple[str, ast.expr]] = {}
-        """Norms that are computed together with the sum before them: names of their variables, by `id` of the node.
-        Without the node itself, a new node could get the `id` of a deleted one."""
+        """Norms that are computed together with the sum before them. By the `id` of the norm's node: the
+        variable with the result, and the node itself. Keeping the node prevents a new node from getting the
+        `id` of a deleted node."""
 
     def run(self) -> Rewritten:
         """Rewrite the method."""
@@ -260,7 +282,7 @@ class Rewriting:
         return Rewriting(function, self.found).run().tree
 
     def rewrite(self, block: Block) -> None:
-        """Replace the chains of a block, statement by statement."""
+        """Replace the chains (expressions that one kernel may compute) of a block, statement by statement."""
         pending: dict[int, list[ast.stmt]] = {}
         for at in range(len(block.statements)):
             if self.rotated_part(block, at) or self.rotations(block, at):
@@ -283,7 +305,8 @@ class Rewriting:
             block.statements[at:at] = statements
 
     def rotations(self, block: Block, at: int) -> bool:
-        """Replace a statement that rotates queries, together with the next one, if that rotates the keys."""
+        """Replace a statement that rotates queries, together with the next statement, if that one rotates the
+        keys."""
         own = assigned(block.statements[at])
         first = None if own is None else rotary_chain(own[1], self.space, self.local)
         found = None if first is None else next_rotation(block, at, first, self.local, self.space)
@@ -321,9 +344,11 @@ class Rewriting:
         return True
 
     def put(self, block: Block, at: int, statement: ast.stmt, absorbed: dict[str, ast.stmt | None]) -> None:
-        """Put a statement into the place of another one, and remove the definitions that it contains now.
+        """Replace statement `at`, and remove the definitions of variables whose values the new statement
+        contains.
 
-        `absorbed` has the names of these definitions, and the statements that replace them.
+        `absorbed` contains the names of these variables, and for each name a statement that replaces the
+        definition, or None.
         """
         removed = [(block.defined(name, at), kept) for name, kept in absorbed.items()]
         block.update(at, statement)
@@ -332,7 +357,8 @@ class Rewriting:
             block.update(index, kept or ast.copy_location(ast.Pass(), statement))
 
     def call(self, chains: tuple[Chain, ...], nested: Nested) -> ast.expr:
-        """Return the call that replaces a chain, or a sum and the norm that contains it."""
+        """Return the call that replaces an expression, or a sum and the norm of this sum. `chains` describes
+        them."""
         at, last = self.add(*chains), chains[-1]
         owns, options = [chain.own() for chain in chains], sum(map(constants, chains), [])
         whole = last if len(chains) == 1 else joined(*chains)
@@ -340,17 +366,22 @@ class Rewriting:
         return called(whole.op, [self.changed(at), *owns, *options], operands, last.node)
 
     def unfused(self, chain: Chain, node: Any) -> ast.expr:
-        """Return the call that computes a chain without a kernel."""
+        """Return a call that evaluates the original expression and counts it in the report as not fused."""
         at = self.add(chain)
         return called(UNFUSED, [ast.Constant(at), node, ast.Constant(chain.options["reason"])], [], chain.node)
 
     def changed(self, at: int) -> ast.expr:
-        """Return the index of a chain, with the functions that it calls: `at` or `(at, function, ...)`."""
+        """Return an expression that gives the index of a `Chain` and the functions whose source the `Chain`
+        contains.
+
+        The expression is `at`, or `(at, function, ...)` if there are such functions.
+        """
         functions = [ast.parse(name, mode="eval").body for name in self.found[at].functions]
         return ast.Tuple([ast.Constant(at), *functions], ast.Load()) if functions else ast.Constant(at)
 
     def pair(self, block: Block, at: int) -> Pair | None:
-        """Return the pair whose sum is the value of statement `at`, or None."""
+        """Return the pair of a sum and its norm, if statement `at` assigns the sum to a variable. Otherwise
+        return None."""
         statement = block.statements[at]
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
             return None
@@ -368,9 +399,10 @@ class Rewriting:
         return None
 
     def both(self, block: Block, at: int, pair: Pair) -> tuple[ast.stmt, dict[str, ast.stmt | None]]:
-        """Return the statement that computes a pair. Also return the variables whose values it contains.
+        """Return the statement that computes a sum and its norm, and the variables whose values the sum
+        contains.
 
-        The variables that the norm contains are removed here.
+        For variables whose values the norm contains, remove the definitions here.
         """
         total, norm, variable = pair.total, pair.norm, pair.variable
         index = self.add(total, norm)
@@ -394,7 +426,7 @@ class Rewriting:
         return made, total.used() | nested.absorbed
 
     def add(self, *chains: Chain) -> int:
-        """Add a chain to the report, and return its index."""
+        """Add a chain (an expression that one kernel may compute) to the report, and return its index."""
         names = KERNELS[tuple(chain.options.get("kind", chain.op) for chain in chains)]
         functions = {name: function_at(name, self.space) for chain in chains for name in sorted(chain.called())}
         if chains[0].op == ACTIVATION and "act" in chains[0].operands:
@@ -412,21 +444,21 @@ class Rewriting:
 
 
 def is_attention(function: ast.expr) -> bool:
-    """Whether a called function is one of `ATTENTIONS`."""
+    """Return whether a called function is one of `ATTENTIONS`."""
     if isinstance(function, ast.Attribute):
         return function.attr in ATTENTIONS and not is_self(function.value)
     return isinstance(function, ast.Name) and function.id in ATTENTIONS
 
 
 def value_of(node: ast.expr, space: Mapping[str, Any]) -> Any:
-    """Return the value of a global variable such as `F`, or of an attribute of it such as `F.gelu`, or None."""
+    """Return the value of a global variable such as `F`, or of its attribute such as `F.gelu`, or None."""
     if isinstance(node, ast.Attribute):
         return getattr(value_of(node.value, space), node.attr, None)
     return space.get(node.id) if isinstance(node, ast.Name) and node.id != CLASS else None
 
 
 def class_of(method: FunctionType) -> Any:
-    """Return the class that a method belongs to, according to its name, or None."""
+    """Return the class that a method belongs to, according to its qualified name, or None."""
     found: Any = None
     for at, name in enumerate(method.__qualname__.split(".")[:-1]):
         found = getattr(found, name, None) if at else method.__globals__.get(name)
@@ -440,11 +472,14 @@ def attribute_of(node: ast.expr | None) -> str:
 
 
 def constants(chain: Chain) -> list[ast.expr]:
-    """Return the constant arguments of a chain as one tuple, with the name of its operator."""
+    """Return the constant arguments of a `Chain` as one tuple.
+
+    The first element is the name of the function in `calls.py` that computes the `Chain` at run time.
+    """
     options: Any = (chain.op, *chain.options.values())
     return [ast.Constant(options)]
 
 
 def called(op: str, args: list[ast.expr], keywords: list[ast.keyword], node: ast.expr) -> ast.expr:
-    """Return a call of the function of an operator."""
+    """Return the syntax tree of a call to the function in `calls.py` that has the name `op`."""
     return ast.copy_location(ast.Call(ast.Name(f"{PREFIX}{op}", ast.Load()), args, keywords), node)

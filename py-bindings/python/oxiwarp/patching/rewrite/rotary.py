@@ -1,9 +1,14 @@
 """Finds out what a rotary function computes, by running it on small random tensors.
 
-Models contain many rotary functions. They differ in the pairs of columns that they rotate, in the layout of queries and
-tables, in the columns of the tables that they read, and in their roundings. `rotation_of` runs a function on the CPU
-and compares the result with the results of `oxiwarp.rope` for each of these choices. Such a run is a *probe*. *Tables*
-are cosines and sines, or one complex tensor.
+Models contain many different rotary functions. They differ in four properties:
+- which columns form a pair that is rotated,
+- the layout of the queries and of the tables,
+- which columns of the tables they read,
+- which intermediate results they round.
+
+*Tables* are cosines and sines, or one complex tensor. `rotation_of` runs a function on the CPU on small
+random tensors. Such a run is called a *probe*. It then compares the result with the results of `oxiwarp.rope`
+for each combination of these properties.
 """
 
 import functools
@@ -23,83 +28,106 @@ from ...ops.rope import rope
 from .rotary_tables import HALVES, columns_of, cosines_and_sines, once
 
 SIZES = {"B": 2, "S": 4, "H": 5}
-"""Sizes of the dimensions of a probe's tensors: batch, tokens and heads."""
+"""Sizes of the dimensions of the tensors in a probe (a test run on random tensors): batch, tokens and
+heads."""
 LAYOUTS = {3: ("BS", "SH", "HS"), 4: ("BSH", "BHS")}
-"""What the dimensions of queries before the last one may be, by rank. "BS": all heads are in the last dimension."""
+"""Possible orders of the query dimensions before the last one, by the rank of the queries. The letters stand
+for batch (B), tokens (S) and heads (H). In the order "BS", the last dimension contains the columns of all
+heads."""
 FEW = SIZES["S"] - 1
-"""Tokens of the tables of a probe whose function rotates only some tokens of the queries."""
+"""Number of tokens of the tables in a probe whose function rotates only some tokens of the queries."""
 FORMS = {1: ("chunks", "angles", "wide_angles"), 2: ("pair", "swapped")}
-"""What real tables may contain, by their number. "pair": cosines and sines. "swapped": sines and cosines. "chunks":
-cosines and sines, in the two halves of the columns. "angles": the function computes cosines and sines, in the dtype of
-the table or ("wide_angles") in float32. Other forms are "complex", "wide_complex" (complex128, so that the function
-computes in float64) and "matrices" (a 2 x 2 matrix for each pair of columns)."""
+"""Possible contents of real tables, by the number of tables.
+
+- "pair": cosines and sines.
+- "swapped": sines and cosines.
+- "chunks": cosines in the first half of the columns, and sines in the second half.
+- "angles": the function computes cosines and sines from angles, in the dtype of the table.
+- "wide_angles": the function computes cosines and sines from angles in float32.
+
+Other contents are "complex", "wide_complex" (complex128, so that the function computes in float64) and
+"matrices" (a 2 x 2 matrix for each pair of columns)."""
 VARIANTS = ("back", "last", "apart", "wide")
-"""Rare kinds of rotations. "back": by the negative angle. "last": of the last columns instead of the first ones.
-"apart": of adjacent columns, and in the result, the first columns of all pairs come before all second ones. "wide": of
-16-bit queries, with a float32 result."""
+"""Rare variants of rotations.
+
+- "back": the function rotates by the negative angle.
+- "last": the function rotates the last columns instead of the first columns.
+- "apart": the function rotates pairs of adjacent columns. In the result, the first columns of all pairs come
+  before
+the second columns of all pairs.
+- "wide": the queries have 16 bits, and the result is float32."""
 CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
 MOST_COLUMNS = 1 << 14
 
 
 class Shape(NamedTuple):
-    """What a probe must know about a tensor."""
+    """The properties of a tensor on which the result of a probe (a test run of a rotary function) depends."""
 
     dtype: torch.dtype
     columns: int
     """Size of the last dimension."""
     ones: tuple[bool, ...]
-    """For each other dimension, whether its size is 1."""
+    """For each dimension before the last one, whether its size is 1."""
     matrices: bool = False
-    """Whether the shape ends with 2 x 2. `columns` and `ones` are then those of the dimensions before."""
+    """Whether the last two dimensions have size 2. `columns` and `ones` then describe the dimensions before
+    them."""
 
 
 Signature = tuple[Any, ...]
-"""The arguments of a call: a `Shape` for a tensor, a tuple for a tuple or list, and a constant for itself."""
+"""The arguments of a call. A tensor is replaced by its `Shape`, and a tuple or list by a tuple. A constant
+stays unchanged."""
 
 
 class Rotation(NamedTuple):
-    """How `oxiwarp.rope` computes a function: how to read the function's tables, and the arguments of `rope`."""
+    """How `oxiwarp.rope` computes a rotary function: how to read the tables, and which arguments to pass to
+    `rope`."""
 
     number: int
-    """Number of tensors that the function rotates. They are its first arguments: a query or a key, or both."""
+    """Number of tensors that the function rotates: 1 (a query or a key) or 2 (both). They are its first
+    arguments."""
     layout: str
-    """What the dimensions of these tensors before the last one are: letters of `SIZES`."""
+    """The dimensions of the rotated tensors before the last dimension, as letters: B (batch), S (tokens), H
+    (heads)."""
     dims: str
-    """The same for the tables. "1" is a dimension of size 1."""
+    """The dimensions of the tables before the last dimension, as letters B (batch), S (tokens), H (heads).
+    "1" is a dimension of size 1."""
     form: str
-    """What the tables contain, see `FORMS`."""
+    """What the tables contain: one of the names that are documented at `FORMS`."""
     casts: bool
     """Whether the function casts float32 tables to the dtype of the queries."""
     parts: tuple[str, str]
-    """The columns that the function reads of the cosines and of the sines: "all", or one of `HALVES`."""
+    """The columns that the function reads of the cosines and of the sines: "all", or one of the names in
+    `HALVES`."""
     interleaved: bool
     rotary_dim: int | None
     mode: str
     variant: str = ""
-    """One of `VARIANTS`, or "" for most rotations."""
+    """One of the names in `VARIANTS`, or "" for most rotations."""
     tokens: str = "all"
-    """Which tokens of the queries the function rotates: "all", or the "first" or "last" ones, as many as the tables
-    have."""
+    """Which tokens of the queries the function rotates: "all", "first" or "last". With "first" and "last",
+    the function rotates as many tokens as the tables have."""
 
     @property
     def heads_first(self) -> bool:
-        """Whether the dimension of heads stands before that of tokens."""
+        """Whether the dimension of heads comes before the dimension of tokens."""
         return "HS" in self.layout
 
     @property
     def joint(self) -> int | None:
-        """The dimension of tokens if `oxiwarp.qk_norm_rope` computes norms and this rotation together, or None."""
+        """The dimension of tokens if `oxiwarp.qk_norm_rope` computes norms and this rotation in one kernel,
+        or None."""
         return (
             None if self.layout in ("SH", "HS") or self.variant in ("last", "apart", "wide") else self.layout.index("S")
         )
 
     @property
     def whole(self) -> bool:
-        """Whether the rotation of all columns and tokens is one call of `rope`."""
+        """Whether one call of `oxiwarp.rope` computes the rotation of all columns and all tokens."""
         return self.variant in ("", "back") and self.tokens == "all"
 
     def tables(self, leaves: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """Return the tables of a call in the form that `oxiwarp.rope` takes. `dtype` is that of the queries."""
+        """Return the tables of a call in the layout that `oxiwarp.rope` takes. `dtype` is the dtype of the
+        queries."""
         if self.form == "swapped":
             leaves = leaves[::-1]
         found: tuple[Tensor, ...] = ()
@@ -112,7 +140,8 @@ class Rotation(NamedTuple):
         return found
 
     def converted(self, leaf: Tensor, at: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """Return the tables that the tensor `at` of a call contains."""
+        """Return the tables that the tensor with index `at` contains, such as cosines and sines in one
+        tensor."""
         made = []
         for own, table in enumerate(cosines_and_sines(leaf, self.form), at):
             table = columns_of(table.to(dtype) if self.casts else table, self.parts[own])
@@ -131,13 +160,14 @@ class Rotation(NamedTuple):
         return table
 
     def offset(self, x: Any, leaves: tuple[Tensor, ...]) -> int | None:
-        """Return the index of the first rotated token of `x`, or None if the tables have all tokens."""
+        """Return the index of the first rotated token of `x`, or None if the tables have a row for each
+        token."""
         if self.tokens == "all":
             return None
         return 0 if self.tokens == "first" else x.shape[self.layout.index("S")] - self.table_tokens(leaves)
 
     def has_few_tokens(self, args: tuple[Any, ...]) -> bool:
-        """Whether the tables of a call have fewer tokens than the queries."""
+        """Return whether the tables of a call have fewer tokens than the queries."""
         if "S" not in self.dims:
             return False
         return self.table_tokens(leaves_of(args[self.number :])) < args[0].shape[self.layout.index("S")]
@@ -147,7 +177,7 @@ class Rotation(NamedTuple):
         return leaves[0].shape[self.dims.index("S")]
 
     def rotate(self, heads: tuple[Tensor, ...], leaves: tuple[Tensor, ...], mode: str) -> tuple[Tensor, ...]:
-        """Rotate queries, keys or both by the tables of a call."""
+        """Rotate queries, keys or both with the tables of a call."""
         cos, sin, *_ = (*self.tables(leaves, heads[0].dtype), None)
         heads = tuple([x.float() for x in heads]) if self.variant == "wide" else heads
         own = [x.unsqueeze(0) for x in heads] if self.layout in ("SH", "HS") else heads
@@ -174,9 +204,10 @@ class Rotation(NamedTuple):
 
 @functools.cache
 def placement(dims: str, heads_first: bool) -> tuple[tuple[int, ...], tuple[int, ...] | None, tuple[int, ...]]:
-    """Return how to put a table with dimensions `dims` into the form that `oxiwarp.rope` takes.
+    """Return how to bring a table with dimensions `dims` into the layout that `oxiwarp.rope` takes.
 
-    The result has the dimensions to squeeze, then their order, or None if it stays, then the dimensions to insert.
+    The result has three elements: the dimensions to squeeze, the new order of the dimensions, and the
+    dimensions to insert. The order is None if it does not change.
     """
     own = dims.replace("1", "")
     named = ("BHS" if heads_first else "BSH") if "H" in own else "BS" if "B" in own else "S"
@@ -189,17 +220,18 @@ def placement(dims: str, heads_first: bool) -> tuple[tuple[int, ...], tuple[int,
 
 
 UNCHANGED = ("pair", "swapped", "complex")
-"""Forms of tables that `oxiwarp.rope` takes without a conversion."""
+"""Contents of tables that `oxiwarp.rope` takes without a conversion."""
 
 
 def parted(x: Tensor, rotary_dim: int | None) -> Tensor:
-    """Put the first columns of all pairs before the second ones, among the first `rotary_dim` columns."""
+    """Move the first columns of all pairs before the second columns, within the first `rotary_dim`
+    columns."""
     own, rest = (x, x[..., :0]) if rotary_dim is None else (x[..., :rotary_dim], x[..., rotary_dim:])
     return torch.cat((own[..., 0::2], own[..., 1::2], rest), dim=-1)
 
 
 def shape_of(x: Any) -> Shape:
-    """Return what a probe must know about a tensor, or about an object with its shape and dtype."""
+    """Return the `Shape` of a tensor, or of an object that has a shape and a dtype as a tensor has."""
     shape = x.shape
     if len(shape) >= 4 and shape[-1] == shape[-2] == 2:
         return Shape(x.dtype, shape[-3], tuple([size == 1 for size in shape[:-3]]), True)
@@ -207,7 +239,10 @@ def shape_of(x: Any) -> Shape:
 
 
 def signature_of(args: Any) -> Any:
-    """Return the signature of an argument or of a tuple of arguments, or `Unknown` with the reason."""
+    """Return the signature of an argument or of a tuple of arguments.
+
+    Return an `Unknown` with the reason if an argument has no signature.
+    """
     if isinstance(args, Tensor):
         if type(args) not in PLAIN:
             return Unknown(f"an argument is a {type(args).__name__}")
@@ -219,7 +254,7 @@ def signature_of(args: Any) -> Any:
 
 
 class Unknown(str):
-    """Why an argument has no signature."""
+    """The reason why an argument has no signature."""
 
     __slots__ = ()
 
@@ -232,13 +267,15 @@ def leaves_of(args: Any) -> tuple[Tensor, ...]:
 
 
 def rotation_of(function: Callable[..., Any], signature: Signature, few: bool = False) -> Rotation | None:
-    """Return what `function` computes for arguments with this signature, or None if `oxiwarp.rope` does not compute it.
+    """Return what `function` computes for arguments with this signature, or None if `oxiwarp.rope` cannot
+    compute it.
 
-    `few` says that the tables have fewer tokens than the queries. The function runs on the CPU. The caller's torch
-    modes, such as fake tensors, do not apply to it.
+    `few` is True if the tables have fewer tokens than the queries. The function runs on the CPU. The torch
+    modes of the caller, such as fake tensors, do not apply to this run.
     """
     with ExitStack() as stack:
-        stack.enter_context(temporarily_clear_interpreter_stack())  # vmap would refuse random tensors
+        # Without this, vmap would reject random tensors.
+        stack.enter_context(temporarily_clear_interpreter_stack())
         for manager in (_disable_current_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False)):
             stack.enter_context(manager)
         stack.enter_context(torch.random.fork_rng(devices=[]))
@@ -255,7 +292,7 @@ def rotation_of(function: Callable[..., Any], signature: Signature, few: bool = 
 
 
 def layouts(signature: Signature) -> Iterator[tuple[int, str, str]]:
-    """Yield all possible values of the fields number, layout and dims of a `Rotation`."""
+    """Yield all possible values of the fields `number`, `layout` and `dims` of a `Rotation`, as tuples."""
     first = signature[0]
     if not isinstance(first, Shape) or first.columns > MOST_COLUMNS or first.dtype.is_complex or first.matrices:
         return
@@ -278,14 +315,17 @@ def layouts(signature: Signature) -> Iterator[tuple[int, str, str]]:
 
 
 def shapes(signature: Any) -> list[Shape]:
-    """Return the tensors of a signature."""
+    """Return the `Shape` of each tensor of a signature."""
     if isinstance(signature, Shape):
         return [signature]
     return [shape for one in signature for shape in shapes(one)] if isinstance(signature, tuple) else []
 
 
 def tensors(signature: Signature, count: int, layout: str, dims: str, few: bool) -> tuple[Any, ...]:
-    """Return random arguments with this signature. The first `count` have dimensions `layout`, all others `dims`."""
+    """Return random arguments with this signature.
+
+    The first `count` arguments have the dimensions `layout`. All other tensors have the dimensions `dims`.
+    """
     generator = torch.Generator("cpu").manual_seed(0)
 
     def made(one: Any, names: str, tokens: int) -> Any:
@@ -305,7 +345,10 @@ def tensors(signature: Signature, count: int, layout: str, dims: str, few: bool)
 def match(
     function: Callable[..., Any], args: tuple[Any, ...], count: int, layout: str, dims: str, tokens: tuple[str, ...]
 ) -> Rotation | None:
-    """Return the rotation of `tokens` that gives the results of `function` for `args`, or None."""
+    """Return the `Rotation` that gives the results of `function` for `args`, or None.
+
+    `tokens` lists the values to try for the field `tokens`.
+    """
     heads, leaves = args[:count], leaves_of(args[count:])
     before = [x.clone() for x in (*heads, *leaves)]
     try:
@@ -313,7 +356,7 @@ def match(
     except Exception:  # noqa: BLE001  any error means that the function does not take these arguments
         return None
     if not all(torch.equal(x, own) for x, own in zip((*heads, *leaves), before, strict=True)):
-        return None  # it writes to its arguments
+        return None  # The function writes to its arguments.
     results = results if isinstance(results, tuple | list) else (results,)
     if len(results) != count:
         return None
@@ -330,7 +373,7 @@ def match(
             found = found._replace(variant="wide")
         try:
             made = found.rotate(heads, leaves, "exact")
-        except RuntimeError:  # the operator does not take these arguments
+        except RuntimeError:  # The operator `rope` does not take these arguments.
             continue
         if all(agree(y, own) for y, own in zip(made, results, strict=True)):
             return found
@@ -338,9 +381,10 @@ def match(
 
 
 def choices(leaves: tuple[Tensor, ...], rank: int, columns: int, dtype: torch.dtype) -> Iterator[tuple[Any, ...]]:
-    """Yield the remaining fields of `Rotation` for the rotations that the tables of a call allow.
+    """Yield the remaining fields of a `Rotation`, for all rotations that are possible with the tables of a
+    call.
 
-    `rank` is the number of dimensions of a table before that of its columns.
+    `rank` is the number of dimensions of a table before its column dimension.
     """
     single, whole = leaves[0].dtype == torch.float32, ("all", "all")
     if leaves[0].is_complex():
@@ -370,7 +414,8 @@ def choices(leaves: tuple[Tensor, ...], rank: int, columns: int, dtype: torch.dt
 
 
 def variants(choice: tuple[Any, ...], columns: int) -> Iterator[str]:
-    """Yield the variants of a rotation that models may contain. `choice` has the fields that `choices` yields."""
+    """Yield the rare variants of a rotation that models may contain. `choice` has the fields that `choices`
+    yields."""
     form, _, parts, interleaved, rotary_dim, _ = choice
     if form == "pair" and parts in (("all", "all"), ("first", "first")):
         if parts[0] == "all":
@@ -382,10 +427,10 @@ def variants(choice: tuple[Any, ...], columns: int) -> Iterator[str]:
 
 
 def agree(y: Tensor, r: Tensor) -> bool:
-    """Whether two results differ so little that a fused multiply-add can be the reason.
+    """Return whether two results differ so little that a fused multiply-add can be the reason.
 
-    An additional or missing rounding to 16 bits changes many more values than the limit of 1 %. In float32, the limit
-    is a difference of 2e-6.
+    For 16-bit results, at most 1 % of the values may differ. An additional or missing rounding to 16 bits
+    changes many more values. For float32 results, the tolerance is 2e-6, absolute and relative.
     """
     if y.dtype == torch.float32:
         return torch.allclose(y, r, rtol=2e-6, atol=2e-6)

@@ -1,4 +1,5 @@
-"""The functions that rewritten methods call for rotary embeddings and for the norms of queries and keys before them."""
+"""The functions that rewritten methods call for rotary embeddings and for the norms of queries and keys
+before them."""
 
 import functools
 from collections.abc import Callable, Hashable
@@ -29,12 +30,12 @@ from .rotary import (
 Own = Callable[..., Any]
 IN_FLOAT64 = "the rotary function computes in float64; mode='fast' rotates 16-bit tensors in float32"
 MOST_SHAPES = 1024
-"""Most entries of `RotaryCalls.known`."""
+"""Maximum number of entries in the dictionary `RotaryCalls.known`."""
 compiling = torch.compiler.is_compiling
 
 
 class RotaryCalls:
-    """Computes rotary embeddings with the options of `patch`."""
+    """Computes the rotary embeddings of patched methods, with the options that the caller gave to `patch`."""
 
     mode: str
     cpu_kernels: bool
@@ -44,14 +45,16 @@ class RotaryCalls:
     def __init__(self) -> None:
         self.rotations: dict[Any, Rotation | None] = {}
         self.known: dict[Any, Rotation | str] = {}
-        """The results of `probed` by the shapes of a call. A lookup takes less time than the signature of a call."""
+        """The results of `probed`, by the shapes of the arguments. A lookup here takes less time than
+        computing a signature for each call."""
 
     def rotary(self, at: int, own: Own, options: tuple[Any, ...], **given: Any) -> Any:
         """Compute a call of a rotary function."""
         return self.rotated(at, own, given, self.rotation(at, own, given))
 
     def rotated(self, at: int, own: Own, given: dict[str, Any], found: Rotation | str) -> Any:
-        """Compute a call of a rotary function with a kernel, or with the original expression."""
+        """Compute a call of a rotary function with a kernel if possible, or else with the original
+        expression."""
         if isinstance(found, Rotation):
             args = arguments(given)
             heads, leaves = args[: found.number], leaves_of(args[found.number :])
@@ -65,9 +68,11 @@ class RotaryCalls:
     def rotary_pair(
         self, at: int, own: Own, options: tuple[Any, ...], late: bool = False, *, other: Any, **given: Any
     ) -> tuple[Any, Any]:
-        """Compute two calls of a rotary function, for queries and for keys. All other arguments are the same.
+        """Compute two calls of a rotary function, for queries and for keys. All other arguments of the calls
+        are the same.
 
-        With `late`, the results may be two `Rotated`.
+        With `late`, the results may be two `Rotated` objects. They stand for rotated tensors that are not
+        computed yet.
         """
         found, second = self.rotation(at, own, given), {**given, "a0": other}
         again = self.rotation(at, own, second)
@@ -90,7 +95,10 @@ class RotaryCalls:
         return self.rotated(at, own, given, found), self.rotated(at, own, second, again)
 
     def joined_pair(self, at: int, cat: Callable[..., Any], queries: Any, keys: Any, dim: int = 0) -> tuple[Any, Any]:
-        """Return `cat(queries, dim)` and `cat(keys, dim)`. Parts that are not computed yet are written into them."""
+        """Return `cat(queries, dim)` and `cat(keys, dim)`.
+
+        If an element is not computed yet, the kernel writes its result directly into the concatenated tensor.
+        """
         made = None
         if any([isinstance(x, Deferred) for x in queries]) and cat is torch.cat:
             made = self.attempt(at, lambda: written(list(zip(queries, keys, strict=True)), dim))
@@ -99,8 +107,9 @@ class RotaryCalls:
     def rotation(self, at: int, own: Own, given: dict[str, Any]) -> Rotation | str:
         """Return what a rotary function computes, or the reason why no kernel computes it.
 
-        The first call with a signature runs the function on small tensors. Under torch.compile this is impossible. The
-        result is then "", and Inductor compiles the original function.
+        The first call with a new signature (shapes, dtypes and constants) runs the function on small random
+        tensors. This is impossible under torch.compile. The result is then "", and Inductor compiles the
+        original function.
         """
         if compiling():
             return ""
@@ -126,7 +135,10 @@ class RotaryCalls:
     def probed(
         self, at: int, own: Own, given: dict[str, Any], args: tuple[Any, ...], function: Hashable
     ) -> Rotation | str:
-        """Return what a rotary function computes for the signature of its arguments, or a reason."""
+        """Return the `Rotation` that a rotary function computes, or the reason why no kernel computes it.
+
+        The result depends only on the signature of the arguments: shapes, dtypes and constants.
+        """
         signature = signature_of_call(args)
         if why := unknown_in(signature):
             return why
@@ -151,10 +163,10 @@ class RotaryCalls:
     def rotary_part(
         self, at: int, own: Own, options: tuple[Any, ...], dim: int, start: int, stop: int, in_place: bool, **given: Any
     ) -> Any:
-        """Rotate the tokens from `start` to `stop` of `a0`, whose dimension of tokens is `dim`. Return all tokens.
+        """Rotate the tokens from `start` to `stop` of the tensor `a0`. Return all tokens of `a0`.
 
-        Either `start` or `stop` is None. `in_place` says that the original method writes to `a0`. If `a0` is not
-        computed yet, the result is a new tensor.
+        `dim` is the token dimension of `a0`. Either `start` or `stop` is None. `in_place` is True if the
+        original method writes to `a0`. If `a0` is not computed yet, the result is a new tensor.
         """
         x = given["a0"]
         index = (*(slice(None),) * dim, slice(start, stop))
@@ -181,16 +193,24 @@ class RotaryCalls:
         return torch.cat([rotated, rest] if start is None else [rest, rotated], dim)
 
     def takes_part(self, found: Rotation, dim: int) -> bool:
-        """Whether `qk_norm_rope` can normalize all tokens and rotate some. `dim` is the dimension of tokens."""
+        """Return whether `qk_norm_rope` can normalize all tokens and rotate only some. `dim` is the token
+        dimension."""
         known = found.number == 1 and found.whole and found.form != "matrices"
         return known and found.layout.find("S") == dim and (found.mode == "exact" or self.mode == "fast")
 
     def deferred_norm(self, module: Any, x: Any, wide: bool = False) -> Any:
-        """Compute the norm of queries or keys, or return a `Normed`. `wide` is as for `deferred`."""
+        """Compute the norm of queries or keys, or return a `Normed` that stands for the result.
+
+        `wide` has the same meaning as in the function `deferred`.
+        """
         return deferred(module, computed(x), self.cpu_kernels, wide)
 
     def head_norm(self, at: int, module: Any, x: Any, wide: bool = False) -> Any:
-        """Compute a norm of queries or keys with a kernel that adds in the module's order, or with the module."""
+        """Compute a norm of queries or keys with a kernel, or with the module if the kernel cannot run.
+
+        The kernel adds the squares in the same order as the module, so that the results are equal in all
+        bits.
+        """
         made = deferred(module, x, self.cpu_kernels, wide)
         if not isinstance(made, Normed):
             if not compiling():
@@ -201,7 +221,11 @@ class RotaryCalls:
 
 
 def may_be_late(how: Rotation, heads: tuple[Any, ...], mode: str) -> bool:
-    """Whether one kernel rotates queries and keys after their norms, and may write to a part of a tensor."""
+    """Return whether the rotation may run later, when the tensor that receives its result is known.
+
+    One kernel must compute the norms and the rotation of queries and keys. It must be able to write into a
+    slice of a larger tensor.
+    """
     if how.joint is None or how.form == "matrices" or (how.mode == "fast" and mode == "exact"):
         return False
     return not any([isinstance(x, Joined) for x in heads]) and not recorded([heads])
@@ -210,7 +234,7 @@ def may_be_late(how: Rotation, heads: tuple[Any, ...], mode: str) -> bool:
 def written(streams: list[tuple[Any, Any]], dim: int) -> tuple[Tensor, ...]:
     """Return the concatenated queries and keys of several streams, such as text and image.
 
-    Raise RuntimeError if a kernel does not support a part, or if parts differ in dtype.
+    Raise RuntimeError if a kernel does not support one of the tensors, or if the streams differ in dtype.
     """
     firsts = streams[0]
     at, outs = dim % len(firsts[0].shape), []
@@ -242,24 +266,32 @@ def written(streams: list[tuple[Any, Any]], dim: int) -> tuple[Tensor, ...]:
 
 
 def tensors_of(streams: list[tuple[Any, Any]]) -> list[Any]:
-    """Return a tensor for each part of several streams: the part, or the operand of its norm."""
+    """Return one tensor for each element of several streams: the element, or the operand of its norm."""
     heads = [one.heads if isinstance(one, Rotated) else (one,) for stream in streams for one in stream]
     return [one.x if isinstance(one, Normed) else one for parts in heads for one in parts]
 
 
 def arguments(given: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the arguments of a rotary function, in its order. `given` has them in the order of their evaluation."""
+    """Return the arguments of a rotary function in the order of its signature.
+
+    `given` contains them in the order in which the original expression evaluates them.
+    """
     return tuple([given[name] for name in names_of(tuple(given))])
 
 
 @functools.cache
 def names_of(operands: tuple[str, ...]) -> list[str]:
-    """Return the names of the arguments of a rotary function: "a0", "a1" and so on, without those of constants."""
+    """Return the names of the arguments of a rotary function, such as "a0" and "a1". Omit constant
+    arguments."""
     return sorted(set(operands) - {"function", "target"}, key=lambda name: int(name[1:]))
 
 
 def fingerprint(args: tuple[Any, ...] | list[Any]) -> tuple[Any, ...]:
-    """Return the shapes and dtypes of tensors, and the other arguments themselves. It determines the signature."""
+    """Return the shapes and dtypes of tensor arguments, and all other arguments unchanged.
+
+    Calls with equal fingerprints have equal signatures. A fingerprint takes less time to compute than a
+    signature.
+    """
     found: list[Any] = []
     for x in args:
         kind = type(x)
@@ -273,12 +305,13 @@ def fingerprint(args: tuple[Any, ...] | list[Any]) -> tuple[Any, ...]:
 
 
 def signature_of_call(args: tuple[Any, ...]) -> Signature:
-    """Return the signature of the arguments of a rotary function. Queries and keys may be deferred."""
+    """Return the signature of the arguments of a rotary function. Queries and keys may be `Deferred`
+    objects."""
     return tuple(shape_of(value) if isinstance(value, Deferred) else signature_of(value) for value in args)
 
 
 def unknown_in(signature: Signature) -> str:
-    """Return why an argument has no signature, or ""."""
+    """Return the reason why an argument has no signature, or "" if all arguments have one."""
     return str(next((one for one in signature if type(one) is Unknown), ""))
 
 
@@ -289,7 +322,10 @@ def unrecognised(signature: Signature) -> str:
 
 
 def identity(function: Any) -> Any:
-    """Return a key of a function, or None. Nested functions without a closure have the same key at each call."""
+    """Return a key that identifies a function, or None if it has a closure or is not hashable.
+
+    A nested function without a closure has the same key each time its outer function defines it.
+    """
     if type(function) is not FunctionType:
         return function if isinstance(function, Hashable) else None
     if function.__closure__:
@@ -298,8 +334,9 @@ def identity(function: Any) -> Any:
 
 
 def rotate(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mode: str) -> tuple[Tensor, ...]:
-    """Rotate queries, keys or both. If a kernel computes the norms and the rotation together, run it."""
-    plain = how.mode == "fast" and mode == "exact"  # such a kernel would not round the norm's result
+    """Rotate queries, keys or both. If one kernel can compute the norms and the rotation together, run this
+    kernel."""
+    plain = how.mode == "fast" and mode == "exact"  # The fused kernel would not round the result of the norm.
     if plain or how.joint is None or not any([isinstance(x, Deferred) for x in heads]):
         return rotate_tensors(how, heads, leaves, mode)
     streams = [heads]
@@ -326,7 +363,10 @@ def rotate(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mo
 
 
 def streams_of(how: Rotation, heads: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    """Return the parts of concatenated queries and keys, or nothing if they are not concatenated alike, by tokens."""
+    """Return the queries and keys of each stream, such as text and image, if both are concatenations.
+
+    Return [] if queries and keys are not concatenated in the same way, along the token dimension.
+    """
     tokens = how.joint
     assert tokens is not None
     parts = [part for x in heads if (part := x.parts(tokens) if isinstance(x, Deferred) else [x]) is not None]
@@ -336,15 +376,19 @@ def streams_of(how: Rotation, heads: tuple[Any, ...]) -> list[tuple[Any, ...]]:
 
 
 def rotate_tensors(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mode: str) -> tuple[Tensor, ...]:
-    """Rotate queries, keys or both, after their norms."""
+    """Compute the norms of queries, keys or both if they are not computed yet, then rotate the results."""
     own = tuple([as_rows(computed(x)) for x in heads])
-    if how.form == "matrices" and needs_grad(*own):  # `rope` has the gradient of a rotation, not of any matrix
+    # The gradient kernel of `rope` supports rotations, not general matrices.
+    if how.form == "matrices" and needs_grad(*own):
         raise RuntimeError("a table of matrices has no gradient kernel")
     return how.rotate(own, leaves, mode)
 
 
 def recorded(streams: list[Any]) -> bool:
-    """Whether kernels may not write into parts of a result: autograd or a transform of torch.func is active."""
+    """Return whether kernels must not write into slices of a result.
+
+    This is so if autograd records the operation, or if a transform of torch.func is active.
+    """
     for stream in streams:
         for one in stream:
             x, held = (one.x, one.norm[1:3]) if isinstance(one, Normed) else (one, ())
@@ -354,7 +398,7 @@ def recorded(streams: list[Any]) -> bool:
 
 
 def cut(how: Rotation, tables: tuple[Tensor, ...], sizes: list[int], at: int) -> tuple[Tensor, ...]:
-    """Return the rows of the tables for the tokens of part `at`."""
+    """Return the rows of the tables for the tokens of stream number `at`, such as the text tokens."""
     return tuple(
         table.narrow(-3 if table.dim() == 4 and not how.heads_first else -2, sum(sizes[:at]), sizes[at])
         for table in tables
@@ -369,10 +413,10 @@ def normed(
     out: tuple[Tensor, ...] | None = None,
     offset: int | None = None,
 ) -> tuple[Tensor, ...]:
-    """Normalize and rotate queries, keys or both, of one part of a concatenation, such as the text tokens.
+    """Normalize and rotate queries, keys or both, of one stream of a concatenation, such as the text tokens.
 
-    Write the results to `out` if it is given. Without `how`, only normalize. `offset` is the index of the first rotated
-    token if the tables have fewer tokens than the queries.
+    Write the results to `out` if it is given. If `how` is None, only normalize. `offset` is the index of the
+    first rotated token if the tables have fewer tokens than the queries.
     """
     kinds = [one.kind() if isinstance(one, Normed) else None for one in heads]
     if kinds[-1] != kinds[0]:

@@ -1,4 +1,4 @@
-"""Finds calls of rotary functions in a method, and the norms of queries and keys before them."""
+"""Finds calls of rotary functions in a method, and the norms of queries and keys before these calls."""
 
 import ast
 import re
@@ -18,16 +18,19 @@ DEFERRED, JOINED, COMPUTED = (PREFIX + name for name in ("deferred_norm", "joine
 JOINED_PAIR = "joined_pair"
 NAME = re.compile(r"rot|rope", re.IGNORECASE)
 OTHER = re.compile(r"^rope$|half|get_|freq|build|compute|create|init|pad|prepare|inv|prot", re.IGNORECASE)
-"""Names of functions that compute tables, or a part of a rotation."""
+"""Pattern for names of functions that are not rotary functions: they compute cos and sin tables, or only a
+step of a rotation, such as `rotate_half`."""
 VIEWS = ("transpose", "unflatten")
-"""Methods of a tensor that `Deferred` has too."""
+"""Names of the tensor methods that the class `Deferred` (a tensor that is not computed yet) also has."""
 
 
 def rotary_chain(node: ast.expr, space: Mapping[str, Any], local: frozenset[str]) -> Chain | None:
-    """Return the chain if `node` is a call of a rotary function, with or without a cast of its result, or None.
+    """Return the `Chain` if `node` is a call of a rotary function, with or without a cast of its result, or
+    None.
 
-    `space` has the global variables. `local` has the names of the functions that the method defines or imports. All
-    arguments but constants are operands. The first operand is the function.
+    A `Chain` is an expression that one kernel may compute. `space` contains the global variables. `local`
+    contains the names of the functions that the method defines or imports. All arguments except constants are
+    operands of the chain. Its first operand is the function.
     """
     call, target = without_cast(node)
     if target is None and (chain := written_out(node)):
@@ -58,7 +61,10 @@ def rotary_chain(node: ast.expr, space: Mapping[str, Any], local: frozenset[str]
 
 
 def written_out(node: ast.expr) -> Chain | None:
-    """Return the chain of `x * cos + rotate_half(x) * sin`, or None. The first operand is the function."""
+    """Return the `Chain` of the expression `x * cos + rotate_half(x) * sin`, or None.
+
+    A `Chain` is an expression that one kernel may compute. Its first operand is the function `rotate_half`.
+    """
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
         return None
     if not (is_product(node.left) and is_product(node.right)):
@@ -91,9 +97,11 @@ def local_functions(tree: ast.FunctionDef) -> frozenset[str]:
 def next_rotation(
     block: Block, at: int, first: Chain, local: frozenset[str], space: Mapping[str, Any]
 ) -> tuple[int, Chain] | None:
-    """Return index and chain of the next statement, if it rotates keys as statement `at` rotates queries, or None.
+    """Return index and `Chain` of the next statement if it rotates keys as statement `at` rotates queries, or
+    None.
 
-    Both statements assign a variable. Only the first operand differs, and no operand has side effects.
+    Each of the two statements must assign its result to a variable. Their calls may differ only in the first
+    operand, and no operand may have side effects.
     """
     index = at + 1
     while index < len(block.statements) and isinstance(block.statements[index], ast.Pass):
@@ -114,23 +122,26 @@ def next_rotation(
 
 
 class Part(NamedTuple):
-    """A statement that rotates some of the tokens of a variable."""
+    """A statement that rotates only some of the tokens of a variable, such as `x[:, n:] = rotary(x[:, n:],
+    cos, sin)`."""
 
     variable: str
     chain: Chain
     dim: int
-    """The dimension of the tokens."""
+    """The index of the token dimension."""
     limits: tuple[ast.expr | None, ast.expr | None]
-    """The first rotated token, and the first token after the rotated ones."""
+    """The index of the first rotated token, and the index after the last rotated token."""
     in_place: bool
-    """Whether the statement writes to the variable's tensor."""
+    """Whether the statement writes into the tensor of the variable, instead of assigning a new tensor."""
 
 
 def part_of(statement: ast.stmt, space: Mapping[str, Any], local: frozenset[str]) -> Part | None:
-    """Return what a statement rotates if it is one of these, or None.
+    """Return the variable, tokens and rotary call of a statement in one of these forms, or None for other
+    statements.
 
     - `x[:, n:] = rotary(x[:, n:], tables)`
-    - `x = torch.cat([rotary(x[:, n:], tables), x[:, :n]], dim=1)`, also with the two tensors in the other order
+    - `x = torch.cat([rotary(x[:, n:], tables), x[:, :n]], dim=1)`, also with the two tensors in the other
+      order
     """
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
         return None
@@ -168,7 +179,7 @@ Tokens = tuple[str, int, ast.expr | None, ast.expr | None]
 
 
 def tokens_of(node: ast.expr) -> Tokens | None:
-    """Return variable, dimension and limits of `x[:, a:]` and `x[:, :b]`, or None for another expression."""
+    """Return the variable, dimension and limits of a slice such as `x[:, a:]` or `x[:, :b]`, or None."""
     if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
         return None
     parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else []
@@ -184,7 +195,7 @@ def tokens_of(node: ast.expr) -> Tokens | None:
 
 
 def alike(a: Tokens, b: Tokens) -> bool:
-    """Whether two ranges of tokens are the same."""
+    """Return whether two ranges of tokens are the same."""
     texts = [[None if node is None else ast.dump(node) for node in one[2:]] for one in (a, b)]
     return a[:2] == b[:2] and texts[0] == texts[1]
 
@@ -198,22 +209,23 @@ def assigned(statement: ast.stmt) -> tuple[str, ast.expr] | None:
 
 
 class Deferring:
-    """Lets rotary functions compute the norms of their queries and keys.
+    """Lets one kernel compute the norms of queries and keys together with their rotation.
 
-    A statement `q = norm(q)` becomes `q = deferred_norm(norm, q)`, which may return an object in the place of a tensor.
-    Until the rotary function takes `q`, the method may only concatenate `q` or take a view of it. After the statement
-    with the rotary function, `q` is a tensor on each path.
+    A statement `q = norm(q)` becomes `q = deferred_norm(norm, q)`. The new call may return a `Deferred`, an
+    object that stands for a tensor that is not computed yet. Until the rotary function takes `q`, the method
+    may only concatenate `q` or take a view of it. After the statement that calls the rotary function, `q` is
+    a tensor on each path.
     """
 
     def __init__(self, tree: ast.FunctionDef) -> None:
         self.tree = tree
         self.aliases: Aliases = aliases_of(tree)
         self.place: dict[int, tuple[list[ast.stmt], int]] = {}
-        """The block of a statement, and the `id` of the statement that contains this block."""
+        """By the `id` of a statement: its block, and the `id` of the statement that contains this block."""
         self.statement: dict[int, ast.stmt] = {}
-        """The innermost statement of a node, by the node's `id`."""
+        """The innermost statement that contains a node, by the `id` of the node."""
         self.order: dict[int, int] = {}
-        """The position of a statement in the source."""
+        """The position of a statement in the source, by the `id` of the statement."""
         self.enter(tree)
 
     def enter(self, owner: ast.AST) -> None:
@@ -230,7 +242,8 @@ class Deferring:
                     self.enter(statement)
 
     def run(self) -> None:
-        """Defer the norms of all variables that rotary functions or joined pairs take."""
+        """Defer the norms of all variables that are arguments of rotary functions or of `joined_pair`
+        calls."""
         consumers: dict[str, list[ast.Call]] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -243,7 +256,10 @@ class Deferring:
             self.defer(variable, [self.statement[id(call)] for call in calls], {id(call) for call in calls})
 
     def defer(self, variable: str, users: list[ast.stmt], calls: set[int]) -> None:
-        """Defer the norms that give `variable` its value, if possible. `users` and `calls` (by `id`) rotate it."""
+        """Defer the norms whose result is assigned to `variable`, if possible.
+
+        `users` are the statements that rotate the variable. `calls` contains the `id` of each rotating call.
+        """
         last = max(users, key=lambda user: self.order[id(user)])
         norms = [
             norm for norm in self.norms_of(variable) if self.order[id(norm)] < min(self.order[id(u)] for u in users)
@@ -277,7 +293,7 @@ class Deferring:
             self.change(norm)
         block, at = end
         if any(elements(call) for call in ast.walk(last)) and variable not in Read(last).stores:
-            return  # nothing reads the variable after it was joined
+            return  # No code reads the variable after the concatenation.
         if block[at] is not last or variable not in Read(last).stores:
             name = ast.Name(variable, ast.Load())
             value = ast.Call(ast.Name(COMPUTED, ast.Load()), [name], [])
@@ -285,7 +301,8 @@ class Deferring:
             block.insert(at + 1, ast.fix_missing_locations(made))
 
     def norms_of(self, variable: str) -> list[ast.Assign]:
-        """Return the statements `variable = norm(x)`, also with a view of the result, in the order of the source."""
+        """Return the statements `variable = norm(x)` in the order of the source. The result may be a view of
+        the norm."""
         found: list[ast.Assign] = []
         for node in ast.walk(self.tree):
             if not isinstance(node, ast.Assign) or id(node) not in self.order or norm_in(node) is None:
@@ -295,9 +312,11 @@ class Deferring:
         return sorted(found, key=lambda node: self.order[id(node)])
 
     def taken(self, statement: ast.stmt, node: ast.Name, calls: set[int], only: bool) -> ast.AST | None:
-        """Return the expression that reads the variable `node`, if it accepts a `Deferred`. Otherwise return None.
+        """Return the expression that reads the variable `node` if it accepts a `Deferred`. Otherwise return
+        None.
 
-        `only` says that the variable has one norm, so that the argument of this norm is a tensor.
+        A `Deferred` stands for a tensor that is not computed yet. `only` is True if the variable is assigned
+        from exactly one norm. The argument of this norm is then always a tensor.
         """
         own = assigned(statement)
         if own is not None:
@@ -317,10 +336,13 @@ class Deferring:
         return None
 
     def end(self, variable: str, statements: list[ast.stmt]) -> tuple[list[ast.stmt], int] | None:
-        """Return the smallest block that contains all statements, and the index of the last of its statements with one.
+        """Return the smallest block that contains all statements, and the index of its last statement that
+        contains one.
 
-        Return None if a statement is in a loop, a `with` or a `try` within this block, if the variable may be unbound
-        after it, or if a statement in between changes the variable's tensor.
+        Return None in each of these cases:
+        - A statement is in a loop, a `with` or a `try` within this block.
+        - The variable may be unbound after the statement.
+        - A statement in between changes the tensor of the variable.
         """
         paths = [list(self.path(statement))[::-1] for statement in statements]
         depth = max(at for at in range(min(map(len, paths))) if all(path[at][0] is paths[0][at][0] for path in paths))
@@ -345,7 +367,10 @@ class Deferring:
         return block, stop
 
     def path(self, statement: ast.stmt) -> Iterator[tuple[list[ast.stmt], ast.stmt]]:
-        """Yield each block around a statement, from inside to outside, with the statement of that block."""
+        """Yield each block around a statement, from the innermost to the outermost.
+
+        With each block, yield the statement of this block that contains the given statement.
+        """
         owners = {id(node): node for node in ast.walk(self.tree) if isinstance(node, ast.stmt)}
         while id(statement) in self.place:
             block, owner = self.place[id(statement)]
@@ -353,7 +378,8 @@ class Deferring:
             statement = owners[owner]
 
     def join(self, call: ast.Call, variable: str) -> None:
-        """Let a concatenation take tensors that are not computed yet, and defer the norms of the other tensors."""
+        """Make a concatenation accept tensors that are not computed yet, and defer the norms of its other
+        tensors."""
         assert isinstance(call.args[0], ast.List | ast.Tuple)
         others = [part for part in call.args[0].elts if isinstance(part, ast.Name) and part.id != variable]
         for other in others:
@@ -362,7 +388,7 @@ class Deferring:
         call.func = ast.copy_location(ast.Name(JOINED, ast.Load()), call.func)
 
     def defer_part(self, other: ast.Name, call: ast.Call) -> None:
-        """Defer the norms of `other`, if only the concatenation `call` reads the result."""
+        """Defer the norms of the variable `other` if only the concatenation `call` reads their results."""
         user = self.statement[id(call)]
         norms = [norm for norm in self.norms_of(other.id) if self.order[id(norm)] < self.order[id(user)]]
         if not norms:
@@ -383,7 +409,8 @@ class Deferring:
                 self.change(norm)
 
     def change(self, statement: ast.Assign) -> None:
-        """Let a norm return a `Deferred`."""
+        """Replace the call of a norm by a call that returns a `Deferred`, a tensor that is not computed
+        yet."""
         norm = norm_in(statement)
         if norm is not None:
             norm.args = [norm.func, *norm.args, *wideness(norm)]
@@ -398,7 +425,7 @@ def elements(call: ast.AST) -> list[ast.expr]:
 
 
 def is_view(node: ast.expr) -> bool:
-    """Whether the node calls a method of `VIEWS`, with positional arguments."""
+    """Return whether the node calls one of the tensor methods in `VIEWS`, with positional arguments only."""
     own = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.keywords
     return own and node.func.attr in VIEWS  # type: ignore[attr-defined]
 
@@ -413,7 +440,7 @@ def norm_in(statement: ast.stmt) -> ast.Call | None:
 
 
 def is_cat(node: ast.AST) -> bool:
-    """Whether the node is a call `torch.cat([...], dim)` or `torch.cat([...], dim=dim)`."""
+    """Return whether the node is a call `torch.cat([...], dim)` or `torch.cat([...], dim=dim)`."""
     return (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)

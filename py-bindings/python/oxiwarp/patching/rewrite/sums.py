@@ -1,8 +1,9 @@
-"""Defers each sum to the later norm of this sum, also across `if` statements that do not read the sum.
+"""Defers each sum until the norm of this sum, so that one kernel computes both.
 
-A statement `x = x + y` becomes `x = later_sum(...)`, which returns a `LaterSum`, an object in the place of a tensor.
-The norm of `x` then computes the sum and the norm in one kernel. Before any other statement that reads `x`, or that
-may change an operand of the sum in place, the statement `x = computed(x)` computes the sum.
+A statement `x = x + y` becomes `x = later_sum(...)`. It returns a `LaterSum`, an object that stands for a
+tensor that is not computed yet. The norm of `x` then computes the sum and the norm in one kernel. The norm
+may be in another block, for example after an `if` that does not read `x`. If another statement reads `x`
+first, or may change an operand of the sum in place, the statement `x = computed(x)` is inserted before it.
 """
 
 import ast
@@ -17,13 +18,13 @@ from .rotary_rewriter import COMPUTED
 
 LATER, AFTER = "later_sum", "norm_of_later"
 KEPT = ("device", "dtype", "ndim", "shape")
-"""Attributes that a `LaterSum` has."""
+"""Attributes of a tensor that a `LaterSum` has too."""
 Pending = dict[str, set[int]]
-"""The statements, by `id`, whose sum a variable may hold."""
+"""For each variable: the `id` of each statement whose deferred sum the variable may contain."""
 
 
 class LaterSums:
-    """Finds sums of a rewritten method whose norm is in another block, and changes both."""
+    """Finds sums whose norm is in another block of the method, and changes the sum and the norm."""
 
     def __init__(self, tree: ast.FunctionDef, add: Callable[..., int], found: list[Any]) -> None:
         self.tree, self.add, self.found = tree, add, found
@@ -31,21 +32,22 @@ class LaterSums:
         self.captured = {name for node in inner for name in free_names(node)}
         """Variables that a nested function may read at any time."""
         self.terms: dict[int, set[str]] = {}
-        """The variables that a sum reads, by the `id` of the statement."""
+        """The variables that a sum reads, by the `id` of its statement."""
         self.useful: set[int] = set()
-        """The sums that reach a norm, by the `id` of the statement."""
+        """The `id` of each statement whose sum reaches a norm."""
         self.change = False
         self.aliases: Aliases = aliases_of(tree)
 
     def run(self) -> None:
-        """Change all sums that reach a norm."""
+        """Change all sums that reach a norm. The first pass over the method only finds them."""
         self.walk(self.tree.body, {})
         self.change = True
         if self.useful:
             self.walk(self.tree.body, {})
 
     def walk(self, statements: list[ast.stmt], pending: Pending) -> Pending:
-        """Follow the sums through a list of statements. Return the sums that may not be computed at its end."""
+        """Follow the deferred sums through a list of statements. Return the sums that may still be deferred
+        at its end."""
         for statement in list(statements):
             at = next(index for index, one in enumerate(statements) if one is statement)
             if isinstance(statement, ast.If):
@@ -91,7 +93,8 @@ class LaterSums:
         return pending
 
     def copies(self, statement: ast.stmt, pending: Pending) -> bool:
-        """Whether a statement is `y = x` with a sum in `x`. Both variables may hold it then."""
+        """Return whether a statement is `y = x` with a deferred sum in `x`. If so, record that `y` also
+        contains it."""
         value = statement.value if is_definition(statement) else None  # type: ignore[attr-defined]
         if not isinstance(value, ast.Name) or value.id not in pending:
             return False
@@ -102,7 +105,7 @@ class LaterSums:
         return True
 
     def changes(self, read: Read, sums: set[int]) -> bool:
-        """Whether a statement may change a tensor that one of the sums adds."""
+        """Return whether a statement may change a tensor that one of the sums adds."""
         names = set().union(*(self.terms[one] for one in sums))
         near, far = (names.union(*(groups.get(name, ()) for name in names)) for groups in self.aliases)
         return bool(read.effects and (near & read.passed or far & read.changed))
@@ -118,7 +121,7 @@ class LaterSums:
         return name if (plain or gated or is_call(value, LATER)) and name not in self.captured else ""
 
     def defer(self, statement: Any) -> None:
-        """Let a statement compute its sum later."""
+        """Change a statement so that its sum is computed later."""
         value = statement.value
         if is_call(value, GATED) or is_call(value, TANH_SUM):
             value.func.id = PREFIX + LATER
@@ -130,7 +133,7 @@ class LaterSums:
         statement.value = ast.copy_location(ast.Call(ast.Name(PREFIX + LATER, ast.Load()), args, words), value)
 
     def take(self, norm: ast.Call, name: str) -> None:
-        """Let a norm compute the sum in the variable `name` too."""
+        """Change a norm so that it also computes the sum in the variable `name`."""
         if is_call(norm, MODULATED) or is_call(norm, FACTOR_NORM):
             norm.func.id = PREFIX + AFTER  # type: ignore[attr-defined]
             chain = self.found[norm.args[0].value]  # type: ignore[attr-defined]
@@ -145,7 +148,7 @@ class LaterSums:
         norm.func = ast.copy_location(ast.Name(PREFIX + AFTER, ast.Load()), norm)
 
     def flush(self, statements: list[ast.stmt], at: int, pending: Pending, names: list[str]) -> None:
-        """Compute the sums in the variables `names` before statement `at`."""
+        """Insert statements before statement `at` that compute the sums in the variables `names`."""
         for name in names:
             pending.pop(name)
             if self.change:
@@ -156,17 +159,22 @@ class LaterSums:
 
 
 def constant(value: Any) -> ast.Constant:
-    """Return a constant, which may be a tuple."""
+    """Return a constant node. Its value may be a tuple."""
     return ast.Constant(value)
 
 
 def is_call(node: ast.expr, op: str) -> bool:
-    """Whether the node is the call that computes a chain of kind `op`."""
+    """Return whether the node is a call of the function `op` of `calls.py`, which computes a rewritten
+    expression."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == PREFIX + op
 
 
 def norm_of(statement: ast.stmt, name: str) -> ast.Call | None:
-    """Return the norm of the variable `name` in a statement if this norm may compute the variable, or None."""
+    """Return the call of a norm of the variable `name` in a statement, or None.
+
+    Also return None if the norm must not compute a deferred sum: other code of the statement reads the
+    variable too, or code with side effects runs before the norm.
+    """
     found = None
     for node in evaluated_once(statement):
         if not isinstance(node, ast.Call):
@@ -184,7 +192,10 @@ def norm_of(statement: ast.stmt, name: str) -> ast.Call | None:
 
 
 def may_test(test: ast.expr, name: str) -> bool:
-    """Whether a condition has no side effects, and reads only `KEPT` of the variable `name`."""
+    """Return whether a condition works if the variable `name` is a `LaterSum`.
+
+    The condition must have no side effects, and may read only the attributes in `KEPT` of the variable.
+    """
     kept = [node.value for node in ast.walk(test) if isinstance(node, ast.Attribute) and node.attr in KEPT]
     others = [node for node in ast.walk(test) if isinstance(node, ast.Name) and node.id == name]
     return not Read(test).effects and all(any(node is one for one in kept) for node in others)

@@ -1,4 +1,4 @@
-"""Finds expressions that no kernel of oxiwarp computes, so that the report names them with the reason."""
+"""Finds expressions that no oxiwarp kernel computes, so that the report can list them with the reason."""
 
 import ast
 
@@ -12,9 +12,11 @@ BLEND = "no kernel computes a blend with a gate"
 
 
 def unfused_chain(node: ast.expr) -> Chain | None:
-    """Return the chain if `node` is `norm(x) * scale` or `(1 - gate) * x + gate * y`, which have no kernel, or None.
+    """Return a `Chain` if `node` is an expression that has no kernel but that the report should mention, or
+    None.
 
-    The options of the chain have its kind and the reason.
+    These expressions are `norm(x) * scale` and `(1 - gate) * x + gate * y`. The options of the `Chain` name
+    the kind of the expression and the reason.
     """
     if not isinstance(node, ast.BinOp):
         return None
@@ -28,7 +30,7 @@ def unfused_chain(node: ast.expr) -> Chain | None:
 
 
 def is_blend(node: ast.BinOp) -> bool:
-    """Whether the node is `(1 - gate) * x + gate * y`."""
+    """Return whether the node is `(1 - gate) * x + gate * y`."""
     if not (is_product(node.left) and is_product(node.right)):
         return False
     factors = [part for product in (node.left, node.right) for part in (product.left, product.right)]  # type: ignore[attr-defined]

@@ -1,4 +1,5 @@
-"""Views of `1 + scale`, such as `(1 + scale)[:, None]`: a kernel reads the same view of `scale`."""
+"""Handles views of `1 + scale`, such as `(1 + scale)[:, None]`. A kernel reads the same view of `scale`
+instead."""
 
 import ast
 import copy
@@ -6,11 +7,11 @@ import copy
 from .flow import is_definition, is_self
 
 VIEWS = ("expand", "reshape", "squeeze", "transpose", "unsqueeze", "view")
-"""Methods that only make a view."""
+"""Names of tensor methods that only return a view."""
 
 
 def viewed(node: ast.expr) -> ast.expr | None:
-    """Return `x` for `x[i]` and `x.unsqueeze(1)`, or None for an expression that is no view."""
+    """Return `x` for `x[i]` and `x.unsqueeze(1)`, or None if the expression is not a view."""
     if isinstance(node, ast.Subscript):
         return node.value
     called = node.func if isinstance(node, ast.Call) else None
@@ -19,7 +20,8 @@ def viewed(node: ast.expr) -> ast.expr | None:
 
 
 def view_of(x: ast.expr, node: ast.expr) -> ast.expr:
-    """Return the view of `x` that `node` makes of another expression."""
+    """Return the expression `node`, which is a view of some expression, with `x` instead of this
+    expression."""
     made = copy.copy(node)
     if isinstance(made, ast.Subscript):
         made.value = x
@@ -52,7 +54,10 @@ def join_views(tree: ast.FunctionDef) -> None:
 
 
 def joins(first: ast.stmt, second: ast.stmt) -> bool:
-    """Whether the statements are `y = 1 + x` and a view `y = y.unsqueeze(1)`, whose arguments do not read `y`."""
+    """Return whether the statements are `y = 1 + x` and then a view such as `y = y.unsqueeze(1)`.
+
+    The arguments of the view must not read `y`.
+    """
     if not (isinstance(first, ast.Assign) and isinstance(second, ast.Assign)):
         return False
     if not (is_definition(first) and is_definition(second)) or one_plus(first.value) is None:

@@ -1,8 +1,9 @@
-//! Four kernels to copy: element-wise, row reduction, tiled transpose, and matrix product on tensor cores.
+//! Four kernels that you can copy: element-wise, row reduction, tiled transpose, and matrix product on tensor
+//! cores.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
 pub mod log_sum_exp;
-// The instructions `mma` and `cp.async` need sm_80. The PTX for sm_75 does not contain this kernel.
+// The instructions `mma` and `cp.async` need sm_80. The PTX for sm_75 therefore does not contain this kernel.
 #[cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 pub mod matmul;
 pub mod softplus;

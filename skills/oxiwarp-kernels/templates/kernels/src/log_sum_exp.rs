@@ -1,25 +1,26 @@
-//! `y[r] = ln(sum(exp(x[r, :])))`, as `torch.logsumexp` computes it.
+//! The kernel `y[r] = ln(sum(exp(x[r, :])))`, as `torch.logsumexp` computes it.
 use core::f32::consts::LN_2;
 
 use cuda_std::libdevice::exp;
 use cuda_std::math::lg2;
 use cuda_std::prelude::*;
 
-/// One warp processes one row. It reads the row twice: first for the maximum, then (from L1) for the sum.
-/// The kernel subtracts the maximum before `exp`, because `exp` overflows above 88.
+/// One warp processes one row. It reads the row twice: first for the maximum, then (from L1) for the sum. The
+/// kernel subtracts the maximum before `exp`, because `exp(x)` overflows for `x` above 88.
 ///
-/// The launch has `[32, rows per block]` threads per block. With `VECTOR`, a thread loads 16 bytes at a time.
+/// The launch has `[32, rows per block]` threads per block. If `VECTOR` is true, a thread loads 16 bytes at a
+/// time.
 ///
 /// # Safety
-/// `x` has `rows` rows of `cols` elements, and satisfies `Rows::is_vector` if `VECTOR`. `y` has `rows`
-/// elements and overlaps no other memory that the kernel uses.
+/// `x` has `rows` rows of `cols` elements. If `VECTOR` is true, `x` satisfies `Rows::is_vector` (16-byte
+/// alignment). `y` has `rows` elements and overlaps no other memory that the kernel uses.
 #[inline(always)]
 unsafe fn log_sum_exp<T: Elem, const VECTOR: bool>(x: Rows, y: *mut T, rows: u64, cols: u32) {
     let team = Team::of_block();
     let at = RowIndex::of(team, rows, 0);
     // SAFETY: the caller passes `x` with `rows` rows of `cols` elements.
     let x = unsafe { Row::<T, VECTOR>::of(&x, team, at, cols) };
-    // Columns past the end read as -inf, which changes neither the maximum nor the sum.
+    // Columns past the end of the row read as -inf, which changes neither the maximum nor the sum.
     let load = |tile| x.load_or(tile, T::NEG_INFINITY, Load::ReadOnly).lanes();
     let mut largest = f32::NEG_INFINITY;
     for tile in 0..x.tiles() {
@@ -28,18 +29,19 @@ unsafe fn log_sum_exp<T: Elem, const VECTOR: bool>(x: Rows, y: *mut T, rows: u64
             x
         });
     }
-    // All lanes of a warp must call a shuffle. A lane without columns therefore must not return early.
+    // All lanes of a warp must execute a shuffle. A lane without columns therefore must not return early.
     let largest = warp::max(largest, warp::SIZE);
-    // `inf - inf` would be NaN. As torch does, the kernel subtracts 0 if the maximum is infinite.
+    // `inf - inf` would be NaN. If the maximum is infinite, the kernel therefore subtracts 0, as torch does.
     let shift = if largest.abs() == f32::INFINITY { 0.0 } else { largest };
     let mut sum = 0.0;
     for tile in 0..x.tiles() {
-        // The maximum ignores NaN, but the sum does not: a NaN in the row makes the result NaN.
+        // The maximum ignores NaN, but the sum does not. A NaN in the row therefore makes the result NaN.
         sum += load(tile).map(|x| exp(x - shift)).sum();
     }
     let sum = warp::sum(sum, warp::SIZE);
     if warp::lane() == 0 && at.exists() {
-        // SAFETY: the row exists, so its index is less than `rows`. Only lane 0 of its warp writes it.
+        // SAFETY: the row exists, so its index is less than `rows`. Only lane 0 of the row's warp writes this
+        // element.
         unsafe { y.add(team.row as usize).write(T::from_f32(shift + lg2(sum) * LN_2)) };
     }
 }

@@ -1,19 +1,20 @@
-//! `c[m, n] = sum_k a[m, k] * b[n, k]`: a product of matrices on tensor cores, with sums in f32.
+//! The kernel `c[m, n] = sum_k a[m, k] * b[n, k]`: a matrix product on tensor cores, with sums in f32.
 use cuda_std::copy;
 use cuda_std::mma::{self, Chunk, MatrixElem};
 use cuda_std::prelude::*;
 
-/// Rows and columns of `c` per block. Each of its four warps computes a quarter of 32 x 32 elements.
+/// Rows and columns of the tile of `c` that a block computes. Each of the four warps of a block computes a
+/// quarter of the tile, 32 x 32 elements.
 pub const TILE: u32 = 64;
 /// Threads per block.
 pub const THREADS: u32 = 128;
 /// Columns of `a` and `b` that a block stages in shared memory at a time.
 const DEPTH: u32 = 32;
-/// Elements of a chunk (16 bytes).
+/// Number of elements in a chunk (16 bytes).
 const CHUNK: u32 = 8;
 const CHUNKS: u32 = DEPTH / CHUNK;
-/// Chunks from one row of a staged tile to the next. Because it is odd, the eight rows that `ldmatrix` reads
-/// together lie in different banks of shared memory.
+/// Distance, in chunks (16 bytes), between the rows of a tile in shared memory. Because this number is odd,
+/// the eight rows that `ldmatrix` reads together lie in different banks.
 const PITCH: u32 = CHUNKS + 1;
 
 /// A row-major matrix of 16-bit elements, as a kernel argument.
@@ -22,7 +23,7 @@ const PITCH: u32 = CHUNKS + 1;
 pub struct Matrix {
     /// Address of the first element.
     pub base: *mut u8,
-    /// Elements from one row to the next.
+    /// Distance, in elements, between consecutive rows.
     pub stride: u64,
     /// Number of rows.
     pub rows: u32,
@@ -37,16 +38,16 @@ impl Matrix {
     }
 }
 
-/// Each block computes one tile of 64 x 64 elements of `c`.
+/// Computes `c = a bᵀ`. Each block computes one tile of 64 x 64 elements of `c`.
 ///
-/// The launch has 128 threads per block. The grid is one-dimensional, with one block per tile of `c`: the
-/// tiles of the first 64 rows come first. With `VECTOR`, `cp.async` copies 16 bytes at a time.
+/// The launch has 128 threads per block. The grid is one-dimensional, with one block per tile of `c`. The
+/// tiles of the first 64 rows come first. If `VECTOR` is true, `cp.async` copies 16 bytes at a time.
 ///
 /// # Safety
 /// `a`, `b` and `c` describe readable matrices of `T`, and `c` is writable. `a` and `b` have the same number
-/// of columns, `c` has a row for each row of `a`, and a column for each row of `b`. `c` overlaps no other
-/// memory that the kernel uses. If `VECTOR`, base address, row size and stride of `a` and `b` are multiples
-/// of 16 bytes.
+/// of columns. `c` has a row for each row of `a`, and a column for each row of `b`. `c` overlaps no other
+/// memory that the kernel uses. If `VECTOR` is true, base address, row size and stride of `a` and `b` are
+/// multiples of 16 bytes.
 #[inline(always)]
 unsafe fn matmul<T: MatrixElem, const VECTOR: bool>(a: Matrix, b: Matrix, c: Matrix) {
     thread::launch_bounds::<THREADS, 4>();
@@ -56,7 +57,7 @@ unsafe fn matmul<T: MatrixElem, const VECTOR: bool>(a: Matrix, b: Matrix, c: Mat
     let across = c.cols.div_ceil(TILE);
     let (row0, col0) = (block / across * TILE, block % across * TILE);
     let (warp_row, warp_col) = (warp / 2 * 32, warp % 2 * 32);
-    // A fragment of C has 16 x 8 elements, so a warp has 2 x 4 fragments.
+    // A fragment of `c` has 16 x 8 elements. A warp computes 32 x 32 elements, so it has 2 x 4 fragments.
     let mut sums = [[[0.0_f32; 4]; 4]; 2];
     for step in 0..a.cols.div_ceil(DEPTH) {
         let k = step * DEPTH;
@@ -66,7 +67,7 @@ unsafe fn matmul<T: MatrixElem, const VECTOR: bool>(a: Matrix, b: Matrix, c: Mat
             stage::<T, VECTOR>(&a_tile, &a, row0, k);
             stage::<T, VECTOR>(&b_tile, &b, col0, k);
         }
-        // First this thread's copies arrive, then the barrier makes the copies of all threads visible.
+        // Wait for the copies of this thread. The barrier then makes the copies of all threads visible.
         copy::wait();
         block::sync();
         for half in 0..DEPTH / 16 {
@@ -76,7 +77,7 @@ unsafe fn matmul<T: MatrixElem, const VECTOR: bool>(a: Matrix, b: Matrix, c: Mat
             });
             for pair in 0..2 {
                 let row = warp_col + pair as u32 * 16 + lane % 8 + lane / 16 * 8;
-                // SAFETY: as for `left`.
+                // SAFETY: the rows and chunks lie inside the tile, which the block wrote before the barrier.
                 let [b0, b1, b2, b3] = unsafe { mma::load(&b_tile, row * PITCH + half * 2 + lane / 8 % 2) };
                 for row16 in 0..2 {
                     let [even, odd] = [2 * pair, 2 * pair + 1];
@@ -85,7 +86,7 @@ unsafe fn matmul<T: MatrixElem, const VECTOR: bool>(a: Matrix, b: Matrix, c: Mat
                 }
             }
         }
-        // All warps have read the tiles before the next iteration overwrites them.
+        // After this barrier, all warps have read the tiles, and the next iteration may overwrite them.
         block::sync();
     }
     for row16 in 0..2 {
@@ -102,8 +103,8 @@ unsafe fn matmul<T: MatrixElem, const VECTOR: bool>(a: Matrix, b: Matrix, c: Mat
     }
 }
 
-/// Stages 64 rows and 32 columns of `from`, starting at `row0` and `col0`. Elements outside of the matrix
-/// become zero and do not change the sums.
+/// Copies 64 rows and 32 columns of the matrix `from` to shared memory, starting at row `row0` and column
+/// `col0`. Elements outside of the matrix become zero and do not change the sums.
 ///
 /// # Safety
 /// `tile` has `TILE` rows, and a barrier separates these writes from other accesses to the tile. The
@@ -121,7 +122,8 @@ unsafe fn stage<T: MatrixElem, const VECTOR: bool>(
         let (to, row, col) = (row * PITCH + chunk, row0 + row, col0 + chunk * CHUNK);
         if VECTOR {
             let inside = row < from.rows && col < from.cols;
-            // SAFETY: rows consist of whole, aligned chunks, so a chunk that starts inside is readable.
+            // SAFETY: rows consist of whole, aligned chunks. A chunk that starts inside the matrix is
+            // therefore readable.
             unsafe { tile.copy_or_zero(to, from.at::<T>(row, col).cast(), inside) };
             continue;
         }
@@ -139,7 +141,7 @@ unsafe fn stage<T: MatrixElem, const VECTOR: bool>(
     }
 }
 
-/// Bytes of the two staged tiles.
+/// Bytes of shared memory for the two tiles of a block.
 #[cfg(not(target_arch = "nvptx64"))]
 const SHARED: u32 = 2 * TILE * PITCH * size_of::<Chunk>() as u32;
 

@@ -20,7 +20,8 @@ from .source import fingerprint
 NOWHERE: Sizes = ({}, {})
 SDPA = torch._C._nn.scaled_dot_product_attention
 """The original `F.scaled_dot_product_attention`. torch's `context_parallel` replaces that attribute."""
-PREPARE = "747a2a6ba451"  # fingerprint of diffusers' `AttentionModuleMixin.prepare_attention_mask`
+# Fingerprint (source hash) of diffusers' `AttentionModuleMixin.prepare_attention_mask`.
+PREPARE = "747a2a6ba451"
 
 
 def measured() -> str | None:
@@ -127,7 +128,8 @@ def sdpa(
 
 
 def is_ours(how: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, tokens: int) -> bool:
-    """Whether to call `oxiwarp.attention` instead of torch's attention. False if autograd records the call.
+    """Return whether to call `oxiwarp.attention` instead of torch's attention. False if autograd records the
+    call.
 
     `how` has the options that the user gave to `patch`. `tokens` is the index of the token dimension in `query` and
     `key`.
@@ -144,7 +146,7 @@ def is_ours(how: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | 
 
 
 def was_faster(sizes: Sizes, queries: int, keys: int, of_all: int) -> bool:
-    """Whether `oxiwarp.attention` was measured to be faster for these numbers of queries and keys.
+    """Return whether `oxiwarp.attention` was measured to be faster for these numbers of queries and keys.
 
     `sizes` has two tables: regions, which are given by minimum numbers of queries and keys, and single sizes outside of
     the regions. `queries` and `keys` are the numbers per head. `of_all` is the number of queries in all batches and

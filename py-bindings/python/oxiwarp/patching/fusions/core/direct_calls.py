@@ -1,10 +1,13 @@
 """Runs linears and norms without `nn.Module.__call__`, to save Python time in decoders.
 
-If a decoder generates one token per step, Python takes more time than the GPU. A layer launches about twenty kernels,
-and a module call takes as much Python time as one launch. So if there are no gradients and no hooks, the functions here
-call `F.linear` for an unmodified `nn.Linear`. For a norm that `patch` replaced, they call `rms_norm`. They call all
-other modules normally, for example adapters, quantised modules and offloaded modules. Activations have shape
-`[batch * tokens, columns]`, so that `F.linear` does not reshape them.
+If a decoder generates one token per step, Python takes more time than the GPU. A layer launches about twenty
+kernels, and a module call takes as much Python time as one launch. The functions here avoid module calls if
+gradients are disabled and there are no hooks:
+- For an unmodified `nn.Linear`, they call `F.linear`.
+- For a norm that `patch` replaced, they call `rms_norm`.
+- All other modules are called normally, for example adapters, quantised modules and offloaded modules.
+
+Activations have shape `[batch * tokens, columns]`, so that `F.linear` does not reshape them.
 """
 
 from typing import Any
@@ -26,14 +29,16 @@ LINEAR = nn.Linear.forward
 
 
 def direct() -> bool:
-    """Whether `__call__` of modules may be skipped: eager mode, gradients disabled, and no global hooks."""
+    """Return whether `__call__` of modules may be skipped: eager mode, gradients disabled, and no global
+    hooks."""
     if compiling() or torch.is_grad_enabled():
         return False
     return not (modules._global_forward_hooks or modules._global_forward_pre_hooks)
 
 
 def bare(held: dict[str, Any]) -> bool:
-    """Whether a module, given by its `__dict__`, has no forward hooks, no instance forward and no compiled call.
+    """Return whether a module, given by its `__dict__`, has no forward hooks, no instance forward and no
+    compiled call.
 
     Backward hooks do not matter, because `direct` requires that gradients are disabled.
     """
@@ -76,7 +81,7 @@ def norm(module: Any, x: Tensor, tokens: tuple[int, ...]) -> Tensor:
     """
     held = module.__dict__
     recipe, weight = held.get(RECIPE), held["_parameters"].get("weight")
-    if "weight" in held:  # hides the parameter from the original forward
+    if "weight" in held:  # An attribute with this name hides the parameter from the original forward.
         return called(module, x, tokens)
     if type(recipe) is NormRecipe and bare(held) and type(weight) in PLAIN and recipe.eps_name in held:
         formula, eps = recipe.formulas.get((x.dtype, weight.dtype)), held[recipe.eps_name]
@@ -88,12 +93,12 @@ def norm(module: Any, x: Tensor, tokens: tuple[int, ...]) -> Tensor:
 
 
 def recipe_for(module: Any, fusion: str, x: Tensor) -> FusedRecipe | None:
-    """Return the recipe of the module if a call of it would run the fusion (rewritten method) `fusion`, otherwise None.
+    """Return the recipe (the options of `patch`) of a module, if a call of the module would run the fusion
+    `fusion`.
 
-    The recipe has the options that the user gave to `patch`.
-
-    The caller must have checked `direct()` (eager mode, no gradients, no global hooks). The caller must also check with
-    `Fusion.accepts` that the kernels support the call.
+    A fusion is an oxiwarp method that replaces the module's forward. If the call would run other code, return
+    None. The caller must have checked `direct()` (eager mode, no gradients, no global hooks). The caller must
+    also check with `Fusion.accepts` that the kernels support the call.
     """
     held = module.__dict__
     how = held.get(RECIPE)

@@ -18,8 +18,10 @@ from ...report import NO_KERNEL
 from .modules import Kind, kind_of, submodule
 from .source import fingerprint, resolve
 
-SOURCE = "_oxiwarp_source"  # class attribute: fingerprint (source hash) of the original method
-MODULE = "_oxiwarp_module"  # class attribute: Python module of the class that `Fusion.classes` names
+# Class attribute that contains the fingerprint (source hash) of the original method.
+SOURCE = "_oxiwarp_source"
+# Class attribute that contains the name of the Python module of the class that `Fusion.classes` names.
+MODULE = "_oxiwarp_module"
 compiling = torch.compiler.is_compiling
 
 
@@ -81,7 +83,10 @@ class Fusion:
         return ", ".join(dict.fromkeys(chain.rpartition(": ")[2] for chain in self.chains))
 
     def promise(self, mode: str) -> str:
-        """Return the fusion's exactness in a mode: "one rounding" in mode "fast", unless `exactness` is a mapping."""
+        """Return how exact the results of the new method are in a mode, such as "bit-exact".
+
+        In mode "fast", this is "one rounding", unless `exactness` is a mapping from modes to texts.
+        """
         if isinstance(self.exactness, str):
             return self.exactness if mode == "exact" else "one rounding"
         return self.exactness[mode]
@@ -108,7 +113,7 @@ class Fusion:
 
 
 def same_dtype(x: Tensor, *operands: Tensor | None) -> bool:
-    """Whether each of the `operands` is None or has the dtype of `x`."""
+    """Return whether each of the `operands` is None or has the dtype of `x`."""
     dtype = x.dtype
     for tensor in operands:  # noqa: SIM110  a generator would double the time
         if tensor is not None and tensor.dtype != dtype:

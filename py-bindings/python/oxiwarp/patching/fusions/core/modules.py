@@ -27,7 +27,7 @@ def kind_of(module: nn.Module | None) -> Kind | None:
 
 
 def is_exactly(module: nn.Module, cls: type) -> bool:
-    """Whether the module's class is `cls`, or the subclass of `cls` that `patch` made for the module.
+    """Return whether the module's class is `cls`, or the subclass of `cls` that `patch` made for the module.
 
     The result is False for a class that another tool derived from `cls`.
     """
@@ -35,7 +35,7 @@ def is_exactly(module: nn.Module, cls: type) -> bool:
 
 
 def is_class(own: type, cls: type) -> bool:
-    """Whether `own` is `cls` or the subclass of `cls` that `class_swap` made."""
+    """Return whether `own` is `cls` or the subclass of `cls` that `class_swap` made."""
     return own is cls or (own.__base__ is cls and getattr(own, "_oxiwarp_base", None) is cls)
 
 
@@ -53,12 +53,13 @@ def submodule(x: nn.Module, path: tuple[str, ...]) -> nn.Module | None:
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether a call of the module may run other code, such as a hook, in addition to the forward of its class."""
+    """Return whether a call of the module may run other code, such as a hook, in addition to the forward of
+    its class."""
     return hooks_everywhere() or has_hooks(module)
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether the module has hooks, or its instance stores a forward that is not the class's forward.
+    """Return whether the module has hooks, or its instance stores a forward that is not the class's forward.
 
     This function ignores torch's global hooks.
     """
@@ -77,18 +78,19 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def idle(module: nn.Module) -> bool:
-    """Whether the module is the identity: a Dropout in evaluation mode without hooks."""
+    """Return whether the module is the identity: a Dropout in evaluation mode without hooks."""
     return type(module) is nn.Dropout and not module.training and not hooked(module)
 
 
 def is_plain(module: nn.Module, device: torch.device, kind: Kind | None = None) -> bool:
-    """Whether a fused method may do the module's work.
+    """Return whether a fused method may compute the result of a module without calling the module.
 
-    The module must have no hooks, and its parameters must be plain tensors on `device`. If `kind` (class and parameter
-    names) is given, the module must have this class and these parameters. So the result is False for an adapter and for
-    a quantised module. After `patch`, the user may exchange the module for another module of this kind, because the
-    fused method reads the weights at each call. Without a `kind`, the module must be a norm. The caller,
-    `recipe.ready`, checks for global hooks.
+    The module must have no hooks, and its parameters must be plain tensors on `device`. If `kind` (class and
+    parameter names) is given, the module must have this class and these parameters. So the result is False
+    for an adapter and for a quantised module. Without a `kind`, the module must be a norm.
+
+    After `patch`, the user may exchange the module for another module of this kind, because the fused method
+    reads the weights at each call. The caller, `recipe.ready`, checks for global hooks.
     """
     parameters, known = module._parameters, NORM
     if kind is not None:
@@ -107,7 +109,8 @@ def is_plain(module: nn.Module, device: torch.device, kind: Kind | None = None) 
 
 
 def resident(device: torch.device, *operands: Tensor | None) -> bool:
-    """Whether each operand is None or a plain tensor on the device, so not offloaded, sharded or quantised."""
+    """Return whether each operand is None or a plain tensor on the device, so not offloaded, sharded or
+    quantised."""
     for tensor in operands:  # noqa: SIM110  a generator would double the time
         if tensor is not None and (type(tensor) not in PLAIN or tensor.device != device):
             return False

@@ -138,7 +138,7 @@ def widened(options: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
 
 
 def same(made: tuple[Any, ...], args: tuple[Any, ...]) -> bool:
-    """Whether `made` and `args` contain the same objects (by identity) in the same order."""
+    """Return whether `made` and `args` contain the same objects (by identity) in the same order."""
     return all(a is b for a, b in zip(made, args, strict=True))
 
 

@@ -27,15 +27,17 @@ SEQUENCES = (tuple, list)
 
 @dataclass(frozen=True)
 class FusedRecipe:
-    """The options of `patch` and the name of the fusion, for an object with a fused method."""
+    """The options of `patch`, and the name of the fusion (the new method), for an object with a fused
+    method."""
 
     fusion: str
     mode: str
     cpu_kernels: bool = False
     attention: str | None = None
-    """Compute capability such as "9.0", whose measurements decide when processors call `oxiwarp.attention`.
+    """Compute capability of the GPU, such as "9.0", or None if processors must never call
+    `oxiwarp.attention`.
 
-    None: processors never call it."""
+    Measurements on such a GPU decide for which sizes they call it."""
     kinds: tuple[Kind | None, ...] | None = None
     """`Kind` (class and parameter names) that each module in `Fusion.skips` had at `patch`. None for a processor."""
 
@@ -47,8 +49,8 @@ class FusedRecipe:
     def methods(self, base: Any) -> dict[str, Any]:
         """Return the members of the subclass that replaces `base`.
 
-        These are the fused method, the fingerprint (source hash) of the original method, and the name of a Python
-        module. This module defines the class that `Fusion.classes` names.
+        These are the fused method, the fingerprint (source hash) of the original method, and the name of a
+        Python module. This module defines the class that `Fusion.classes` names.
         """
         fusion, found = FUSIONS[self.fusion], find(base)
         site = Site(fusion.ops)
@@ -90,7 +92,7 @@ def ready(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> bool:
-    """Whether the kernels support this call.
+    """Return whether the kernels support this call.
 
     The arguments must be plain tensors on a supported device, without autocast and forward-mode AD. The modules that
     the fused method does not call must have no hooks. This function must be fast: it runs for every block in every

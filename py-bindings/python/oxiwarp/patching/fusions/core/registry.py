@@ -1,4 +1,5 @@
-"""Finds the fusion of a class by the class name and the source."""
+"""Finds the fusion (the method that replaces a model's method) of a class, by the class name and the
+source."""
 
 import functools
 import sys
@@ -50,7 +51,8 @@ def named_like(cls: type) -> list[tuple[Fusion, type]]:
 
 
 def is_meant(fusion: Fusion, cls: type) -> bool:
-    """Whether a fusion (rewritten method) is meant for a class, although the hash of the class's source is unknown.
+    """Return whether a fusion (rewritten method) is meant for a class, although the hash of the class's
+    source is unknown.
 
     If the fusion is meant for the class, the report gives the reason why the class is not replaced. The class patterns
     for decoders also match other classes of transformers, such as `T5Attention`. So for a class of transformers, one of
@@ -68,7 +70,10 @@ def is_meant(fusion: Fusion, cls: type) -> bool:
 
 @functools.cache
 def has_known(module: str) -> bool:
-    """Whether a fusion that serves several models has the source hash of a class in this Python module."""
+    """Return whether the Python module `module` has a class whose source hash a general fusion knows.
+
+    A general fusion is a replacement for a method that copies in several models share.
+    """
     return any(
         dotted(known) not in fusion.classes and fusion.difference(cls, known) is None
         for cls in vars(sys.modules[module]).values()

@@ -26,11 +26,12 @@ class Signature(NamedTuple):
     """The calls that a module can pass to its processor unchanged."""
 
     names: frozenset[str]
-    """Of keyword arguments."""
+    """Names of the keyword arguments that the processor accepts."""
     needed: tuple[tuple[int, str], ...]
-    """Place and name of what must be given: the two have other defaults there."""
+    """Position and name of each argument that the caller must pass, because module and processor have
+    different defaults."""
     most: int
-    """Arguments by place."""
+    """Maximum number of positional arguments."""
 
 
 NONE = Signature(frozenset(), (), -1)
@@ -45,7 +46,7 @@ def signature(module: type[Any], processor: type[Any]) -> Signature:
     try:
         _, *own = inspect.signature(module.forward).parameters.values()
         _, _, *theirs = inspect.signature(processor.__call__).parameters.values()
-    except (TypeError, ValueError):  # the processor has no signature, or too few arguments
+    except (TypeError, ValueError):  # The processor has no signature, or too few arguments.
         return NONE
     own = [parameter for parameter in own if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD]
     named = {b.name: b for b in theirs if b.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)}
@@ -61,7 +62,7 @@ def signature(module: type[Any], processor: type[Any]) -> Signature:
 
 
 def hands_on_by_name(module: type[Any]) -> bool:
-    """Whether the module's forward passes arguments to the processor by name.
+    """Return whether the module's forward passes arguments to the processor by name.
 
     The forward of diffusers' general class `Attention` passes them by name. The forward of a class for one model, such
     as `FluxAttention`, passes them by position.
@@ -81,7 +82,7 @@ def call(self: Any, how: FusedRecipe, *args: Any, **kwargs: Any) -> Any:
 
 
 def accepts(self: Any, *args: Any, **kwargs: Any) -> bool:
-    """Whether the processor can get the arguments unchanged.
+    """Return whether the processor can get the arguments unchanged.
 
     The original forward must run if it would drop an argument with a warning, or pass its own default value to the
     processor.

@@ -1,7 +1,8 @@
 """diffusers' BasicTransformerBlock (models/attention.py), the block of SD, SDXL, PixArt, DiT and Latte.
 
-SDXL's UNet has 70 of these blocks, with few tokens. So Python takes as long as the GPU for a step. To save Python time,
-attention and feed-forward omit operations without effect: a division by 1, and dropout outside of training.
+SDXL's UNet has 70 of these blocks, with few tokens. So in each step, Python takes as long as the GPU. To save
+Python time, attention and feed-forward omit operations without effect: a division by 1, and dropout outside
+of training.
 """
 
 from typing import Any
@@ -114,7 +115,8 @@ def accepts_block(
     class_labels: Tensor | None = None,
     added_cond_kwargs: dict[str, Tensor] | None = None,
 ) -> bool:
-    """Whether all operands have one dtype and device, and the call does not use GLIGEN (an additional attention).
+    """Return whether all operands have one dtype and device, and the call does not use GLIGEN (an additional
+    attention).
 
     A call with the argument `scale` needs the original method, which warns about it.
     """
@@ -175,7 +177,8 @@ def attention(
 def accepts_attention(
     self: Any, attn: Any, hidden_states: Tensor, *args: Any, scale: Any = None, **kwargs: Any
 ) -> bool:
-    """Whether the input is `[B, S, D]`, and the attention module has no norms, residual connection or rescaling.
+    """Return whether the input is `[B, S, D]`, and the attention module has no norms, residual connection or
+    rescaling.
 
     A call with the argument `scale` needs the original method, which warns about it.
     """
@@ -196,7 +199,7 @@ def feed_forward_module(self: Any, how: FusedRecipe, hidden_states: Tensor) -> T
 
 
 def accepts_feed_forward(self: Any, *args: Any, **kwargs: Any) -> bool:
-    """Whether the call has one argument. The original method warns about a second argument."""
+    """Return whether the call has one argument. The original method warns about a second argument."""
     return len(args) + len(kwargs) == 1
 
 

@@ -62,7 +62,7 @@ def block(
 def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
-    """Whether all operands, including the norms' parameters, have one dtype and device."""
+    """Return whether all operands, including the norms' parameters, have one dtype and device."""
     norm1, norm2 = self.norm1.norm, self.norm2.norm
     return (
         hidden_states.dim() == encoder_hidden_states.dim() == 3 == temb.dim() + 1
@@ -133,7 +133,8 @@ def accepts_attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> bool:
-    """Whether query and key have either LayerNorms over a head or no norms, and the rotary tables are float32.
+    """Return whether query and key have either LayerNorms over a head or no norms, and the rotary tables are
+    float32.
 
     With float32 tables, diffusers rotates 16-bit queries in float32. The kernel also rotates in float32.
     """

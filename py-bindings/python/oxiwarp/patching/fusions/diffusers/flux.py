@@ -1,7 +1,7 @@
 """Flux (diffusers: models/transformers/transformer_flux.py).
 
-The fusions of this module also serve Chroma, which uses Flux's attention. They also serve Bria Fibo, LongCat-Image and
-Ovis-Image, which have copies of Flux's blocks.
+The fusions (new methods) of this module also serve Chroma, which uses Flux's attention. They also serve Bria
+Fibo, LongCat-Image and Ovis-Image, which have copies of Flux's blocks.
 """
 
 from collections.abc import Callable, Sequence
@@ -91,7 +91,7 @@ def single_block(
 def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
-    """Whether image tokens, text tokens and time embedding have the same dtype and device."""
+    """Return whether image tokens, text tokens and time embedding have the same dtype and device."""
     return streams_fit(temb, hidden_states, encoder_hidden_states)
 
 
@@ -123,10 +123,11 @@ def attention(
 
 
 def project(attn: Any, image: Tensor, text: Tensor | None, own: Callable[..., Sequence[Any]]) -> Sequence[Any]:
-    """Return query, key and value of the image tokens, then of the text tokens. `own` is diffusers' function for this.
+    """Return query, key and value of the image tokens, then of the text tokens.
 
-    If `products` can write the values of text and image tokens into one tensor, this tensor is returned twice: as the
-    image tokens' value and as the text tokens' value.
+    `own` is the function of diffusers that computes these tensors. If `products` can write the values of text
+    and image tokens into one tensor, this tensor is returned twice: as the values of the image tokens and as
+    the values of the text tokens.
     """
     if text is None or attn.fused_projections:
         return own(attn, image, text)
@@ -145,10 +146,11 @@ def attend(
     image_rotary_emb: Tables | None,
     out: Place | None = None,
 ) -> Tensor:
-    """Compute the attention over image tokens and, if there are any, text tokens. Its shape is `[B, S, heads * D]`.
+    """Compute the attention over image tokens and, if there are any, text tokens. Return it as `[B, S, heads
+    * D]`.
 
-    `projected` has the queries, keys and values of the tokens. If the attention was written into `out`, the result is
-    `out.first`.
+    `projected` contains the queries, keys and values of the tokens. If the attention was written into `out`,
+    the result is `out.first`.
     """
     of_image, of_text = projected[:3], [x for x in projected[3:] if isinstance(x, Tensor)]
     cos, sin = (None, None) if image_rotary_emb is None else image_rotary_emb
@@ -190,7 +192,8 @@ def accepts_attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> bool:
-    """Whether the norms are `nn.RMSNorm` with weights in the dtype of the input, and the rotary tables are float32."""
+    """Return whether the norms are `nn.RMSNorm` with weights in the dtype of the input, and the rotary tables
+    are float32."""
     tokens, norms = hidden_states.shape[1], [(attn.norm_q, attn.norm_k)]
     if (encoder_hidden_states is None) != (attn.added_kv_proj_dim is None):
         return False

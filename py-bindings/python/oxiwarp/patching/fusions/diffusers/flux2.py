@@ -1,6 +1,7 @@
 """Flux 2 (diffusers: models/transformers/transformer_flux2.py), whose blocks share modulations, unlike Flux's blocks.
 
-In a single-stream block, one linear computes query, key, value and the input of the feed-forward's activation.
+In a single-stream block, one linear computes query, key, value and the input of the feed-forward's
+activation.
 """
 
 from typing import Any
@@ -68,7 +69,7 @@ def accepts_block(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """Whether image tokens, text tokens and both modulations have the same dtype."""
+    """Return whether image tokens, text tokens and both modulations have the same dtype."""
     return temb_mod_txt.dtype == temb_mod_img.dtype and streams_fit(
         temb_mod_img, hidden_states, encoder_hidden_states, dims=(2, 3)
     )
@@ -116,7 +117,8 @@ def accepts_single_block(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """Whether the tokens (one tensor or two tensors) and the modulation have the same dtype and device."""
+    """Return whether the tokens (one tensor or two tensors) and the modulation have the same dtype and
+    device."""
     streams = [hidden_states] if encoder_hidden_states is None else [hidden_states, encoder_hidden_states]
     return streams_fit(temb_mod, *streams, dims=(2, 3))
 
@@ -186,7 +188,8 @@ def accepts_parallel_attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> bool:
-    """Whether the norms are `nn.RMSNorm` with weights in the dtype of the input, and the rotary tables are float32."""
+    """Return whether the norms are `nn.RMSNorm` with weights in the dtype of the input, and the rotary tables
+    are float32."""
     return norms_fit(hidden_states, nn.RMSNorm, (attn.norm_q, attn.norm_k)) and tables_fit(
         image_rotary_emb, hidden_states.shape[1], attn.head_dim, hidden_states
     )

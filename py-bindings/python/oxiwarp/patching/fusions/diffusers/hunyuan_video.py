@@ -44,7 +44,7 @@ def refiner_block(
 
 
 def accepts_refiner_block(self: Any, hidden_states: Tensor, temb: Tensor, attention_mask: Tensor | None = None) -> bool:
-    """Whether tokens, time embedding and the parameters of norm2 have the same dtype."""
+    """Return whether tokens, time embedding and the parameters of norm2 have the same dtype."""
     return streams_fit(temb, hidden_states) and same_dtype(temb, self.norm2.weight, self.norm2.bias)
 
 
@@ -121,7 +121,8 @@ def both_branches(
 def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
-    """Whether video tokens, text tokens (at least one) and time embedding have the same dtype and device."""
+    """Return whether video tokens, text tokens (at least one) and time embedding have the same dtype and
+    device."""
     return encoder_hidden_states.shape[1] > 0 and streams_fit(temb, hidden_states, encoder_hidden_states)
 
 
@@ -183,7 +184,7 @@ def accepts_attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> bool:
-    """Whether the norms are diffusers' RMSNorms with weights in the dtype of the input.
+    """Return whether the norms are diffusers' RMSNorms with weights in the dtype of the input.
 
     The rotary tables must be float32 and have one row per video token.
     """

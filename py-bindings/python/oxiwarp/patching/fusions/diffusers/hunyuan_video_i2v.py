@@ -72,7 +72,8 @@ def both_modulated(
 def accepts_norm(
     self: Any, hidden_states: Tensor, emb: Tensor, token_replace_emb: Tensor | None, first_frame_num_tokens: int | None
 ) -> bool:
-    """Whether some tokens, but not all, belong to the first frame, and the two embeddings have the input's dtype."""
+    """Return whether some tokens, but not all, belong to the first frame, and the two embeddings have the
+    input's dtype."""
     return (
         token_replace_emb is not None
         and first_frame_num_tokens is not None
@@ -150,7 +151,8 @@ def accepts(
     num_tokens: int | None = None,
     **tables: Any,
 ) -> bool:
-    """Whether video tokens, text tokens and embeddings have one dtype, and some tokens belong to the first frame."""
+    """Return whether video tokens, text tokens and embeddings have one dtype, and some tokens belong to the
+    first frame."""
     return accepts_norm(self, hidden_states, temb, token_replace_emb, num_tokens) and accepts_block(
         self, hidden_states, encoder_hidden_states, temb
     )

@@ -18,7 +18,7 @@ def run(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:
 
 
 def accepts(self: Any, x: Tensor | None = None, /, **by_name: Tensor) -> bool:
-    """Whether `x` is contiguous and the norm's parameters have its dtype.
+    """Return whether `x` is contiguous and the norm's parameters have its dtype.
 
     torch also accepts float32 parameters for 16-bit inputs, but its CUDA kernel then rounds differently from the
     oxiwarp kernel. Under torch.compile, the result is False, because Inductor fuses a LayerNorm with the next

@@ -13,9 +13,11 @@ from ..core.recipe import FusedRecipe
 
 MODULE = "diffusers.models.transformers.transformer_ltx"
 ONCE = "_oxiwarp_once"
-"""Name of an attribute of the tensor of cosines. Its value is the tuple (sines, cosines once, sines once).
+"""Name of an attribute of the tensor `cos`. Its value is a tuple of `sin` and two smaller tables of cosines
+and sines.
 
-The last two tensors have each angle once, instead of once for each column of a pair."""
+`cos` and `sin` contain each angle twice, once for each column of a pair. The smaller tables contain each
+angle once."""
 
 
 def block(
@@ -70,7 +72,7 @@ def block(
 def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
-    """Whether tokens, time embedding and modulation table have one dtype and device."""
+    """Return whether tokens, time embedding and modulation table have one dtype and device."""
     table = self.scale_shift_table
     return same_dtype(hidden_states, temb, table) and resident(hidden_states.device, table, temb)
 
@@ -144,7 +146,7 @@ def accepts_attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> bool:
-    """Whether the norms are `nn.RMSNorm` with equal eps and with weights in the dtype of the input."""
+    """Return whether the norms are `nn.RMSNorm` with equal eps and with weights in the dtype of the input."""
     norm_q, norm_k = attn.norm_q, attn.norm_k
     return (
         is_exactly(norm_q, nn.RMSNorm)

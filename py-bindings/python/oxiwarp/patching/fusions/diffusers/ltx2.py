@@ -18,7 +18,9 @@ from ..shared.residual_layer_norm import zeros
 
 MODULE = "diffusers.models.transformers.transformer_ltx2"
 Tables = tuple[Tensor, Tensor]
-Modulation = tuple[Tensor, Tensor | None]  # value per sample or token, and table row that the kernel adds
+# A modulation has values for each sample or token. The kernel adds the table row, if there is one, to the
+# values.
+Modulation = tuple[Tensor, Tensor | None]
 NORMS = tuple(f"{of}{norm}" for of in ("", "audio_") for norm in ("norm1", "norm2", "norm3")) + (
     "audio_to_video_norm",
     "video_to_audio_norm",
@@ -81,8 +83,8 @@ class Stream:
 def modulations(table: Tensor, temb: Tensor) -> list[Modulation]:
     """Return `n` modulations for a table `[n, D]` and an embedding `[B, 1 or S, n * D]`.
 
-    Each modulation is a pair: a part of the embedding, `[B, 1, D]` or `[B, S, D]`, and a row of the table. The kernels
-    add the row to the part.
+    Each modulation is a pair: a slice of the embedding, `[B, 1, D]` or `[B, S, D]`, and a row of the table.
+    The kernels add the row to the slice.
     """
     return list(zip(temb.unflatten(-1, (len(table), -1)).unbind(2), table.unbind(0), strict=True))
 
@@ -220,7 +222,7 @@ def accepts_block(
     *tembs: Any,
     **others: Any,
 ) -> bool:
-    """Whether all tokens, embeddings and tables have one dtype and device."""
+    """Return whether all tokens, embeddings and tables have one dtype and device."""
     tables = (
         self.scale_shift_table,
         self.audio_scale_shift_table,

@@ -134,7 +134,8 @@ def accepts(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """Whether the norms are `nn.RMSNorm` with weights in the dtype of the input, and `x` can use the rotary tables."""
+    """Return whether the norms are `nn.RMSNorm` with weights in the dtype of the input, and `x` can use the
+    rotary tables."""
     source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
     if not norms_fit(hidden_states, nn.RMSNorm, (attn.norm_q, attn.norm_k)) or source.dtype != hidden_states.dtype:
         return False
@@ -145,7 +146,8 @@ def accepts(
 
 
 def fit(attn: Any, x: Tensor, tables: Tables) -> bool:
-    """Whether the rotary tables are float32, on the device of `x`, and have a row for each token of `x`."""
+    """Return whether the rotary tables are float32, on the device of `x`, and have a row for each token of
+    `x`."""
     batch, tokens, _ = x.shape
     inner = attn.inner_dim
     shape: tuple[int, ...] = (batch, tokens, inner)
@@ -169,7 +171,8 @@ FUSIONS = (
             ":apply_interleaved_rotary_emb": ("97db520fafe3",),
             ":apply_split_rotary_emb": ("184e275de88b",),
         },
-        exactness="same roundings",  # with "split", torch's addcmul rounds once, and the kernel twice
+        # With the rotation "split", torch's addcmul rounds once, and the kernel rounds twice.
+        exactness="same roundings",
         chains=("norm_q, norm_k, rotary embedding: qk_norm_rope",),
     ),
     Fusion(

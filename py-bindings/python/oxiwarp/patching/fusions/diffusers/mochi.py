@@ -77,7 +77,7 @@ def second_half(
 def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
-    """Whether tokens and time embedding have one dtype and device, and the norms have one eps."""
+    """Return whether tokens and time embedding have one dtype and device, and the norms have one eps."""
     return (
         hidden_states.dim() == encoder_hidden_states.dim() == 3
         and hidden_states.stride(-1) == encoder_hidden_states.stride(-1) == 1
@@ -171,10 +171,10 @@ def attention(
 def tokens_of(mask: Tensor) -> tuple[Tensor, ...]:
     """Return, for each sample, the indices of the text tokens that its mask selects.
 
-    To find the number of these tokens, Python waits for the GPU. All blocks and steps get the same mask, so the indices
-    are cached until the mask is freed or written to. The version counter of autograd detects writes, except writes to
-    `mask.data`, through NumPy or DLPack, or by a kernel of another library. A mask that was created in inference mode
-    has no version counter, so its indices are not cached.
+    To find the number of these tokens, Python waits for the GPU. All blocks and steps get the same mask, so
+    the indices are cached until the mask is freed or written to. The version counter of autograd detects most
+    writes. It does not detect writes to `mask.data`, through NumPy or DLPack, or by a kernel of another
+    library. A mask that was created in inference mode has no version counter, so its indices are not cached.
     """
     if torch.compiler.is_compiling() or not lasts(mask) or mask.is_inference():
         return find_tokens(mask)
@@ -195,7 +195,7 @@ def accepts_attention(
     attention_mask: Tensor,
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> bool:
-    """Whether the norms are Mochi's RMSNorms with weights in the dtype of the input.
+    """Return whether the norms are Mochi's RMSNorms with weights in the dtype of the input.
 
     The rotary tables must be float32, have an entry per head, and not require a gradient.
     """

@@ -74,7 +74,7 @@ def accepts_block(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """Whether image tokens, text tokens and time embedding have the same dtype and device."""
+    """Return whether image tokens, text tokens and time embedding have the same dtype and device."""
     return streams_fit(temb, hidden_states, encoder_hidden_states)
 
 
@@ -137,7 +137,7 @@ def accepts_attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> bool:
-    """Whether the norms are diffusers' RMSNorms with weights in the dtype of the input.
+    """Return whether the norms are diffusers' RMSNorms with weights in the dtype of the input.
 
     The rotary tables must be complex64, with one row per image token and one row per text token.
     """

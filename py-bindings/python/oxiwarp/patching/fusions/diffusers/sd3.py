@@ -58,7 +58,7 @@ def in_chunks(self: Any, feed_forward: Any) -> Any:
 def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
-    """Whether image tokens, text tokens and time embedding have the same dtype and device."""
+    """Return whether image tokens, text tokens and time embedding have the same dtype and device."""
     return streams_fit(temb, hidden_states, encoder_hidden_states)
 
 
@@ -75,7 +75,7 @@ def single_block(self: Any, how: FusedRecipe, hidden_states: Tensor, temb: Tenso
 
 
 def accepts_single_block(self: Any, hidden_states: Tensor, temb: Tensor) -> bool:
-    """Whether tokens and time embedding have the same dtype and device."""
+    """Return whether tokens and time embedding have the same dtype and device."""
     return streams_fit(temb, hidden_states)
 
 
@@ -133,7 +133,8 @@ def accepts_attention(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """Whether the norms of query and key are diffusers' RMSNorms with weights in the dtype of the input.
+    """Return whether the norms of query and key are diffusers' RMSNorms with weights in the dtype of the
+    input.
 
     Stable Diffusion 3.5 has these norms. Stable Diffusion 3 has no such norms, so there is nothing to fuse.
     """
@@ -148,7 +149,9 @@ def accepts_attention(
 
 
 def fits_attention(attn: Any) -> str | None:
-    """Return the reason not to replace the processor of an attention module, or None if it has norms of queries."""
+    """Return the reason not to replace the processor of an attention module, or None if the module normalises
+    its queries.
+    """
     return None if attn.norm_q is not None else "its attention has no norms of queries and keys"
 
 

@@ -36,7 +36,7 @@ def frequencies(count: int, shift: float, device: torch.device) -> Tensor:
 
 
 def accepts(self: Any, timesteps: Tensor) -> bool:
-    """Whether the timesteps are a plain 1-D tensor and the width of the embedding is even."""
+    """Return whether the timesteps are a plain 1-D tensor and the width of the embedding is even."""
     return type(timesteps) is Tensor and timesteps.dim() == 1 and self.num_channels % 2 == 0
 
 

@@ -22,12 +22,14 @@ WAN = "diffusers.models.transformers.transformer_wan"
 
 
 def modulations(self: Any, temb: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor | None]]:
-    """Return the six modulations, and for each modulation the table row that the kernel must still add, or None.
+    """Return the six modulations, and for each modulation the table row that the kernel must still add, or
+    None.
 
-    For a 3-D `temb`, the modulations are float32, `[B, 1, N]`, and the rows are None. In Wan 2.2 5B, `temb` is 4-D,
-    because each token has its own modulations. In float32, these modulations would need twelve times the memory of
-    16-bit hidden states. So for a 4-D `temb`, this function returns the values of `temb` and the rows of the table, and
-    the kernels add them.
+    For a 3-D `temb`, the modulations are float32, `[B, 1, N]`, and the rows are None.
+
+    In Wan 2.2 5B, `temb` is 4-D, because each token has its own modulations. In float32, these modulations
+    would need twelve times the memory of 16-bit hidden states. So for a 4-D `temb`, this function returns the
+    values of `temb` and the rows of the table, and the kernels add them.
     """
     table = self.scale_shift_table.float()
     if temb.dim() == 4:
@@ -82,7 +84,8 @@ def block(
 def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
-    """Whether all operands are on one device, and modulations per token are float32 or have the dtype of the input."""
+    """Return whether all operands are on one device, and modulations per token are float32 or have the dtype
+    of the input."""
     return (
         hidden_states.dim() == 3
         and (temb.dim() == 3 or (temb.dim() == 4 and temb.dtype in (hidden_states.dtype, torch.float32)))
@@ -130,7 +133,8 @@ def accepts_vace_block(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """Whether `accepts_block` accepts the control tokens, and their dtype is the dtype of the hidden states."""
+    """Return whether `accepts_block` accepts the control tokens, and their dtype is the dtype of the hidden
+    states."""
     return (
         temb.dim() == 3
         and same_dtype(hidden_states, control_hidden_states)
@@ -192,7 +196,8 @@ def accepts_attention(
     attention_mask: Tensor | None = None,
     rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> bool:
-    """Whether the norms are `nn.RMSNorm` with weights in the input's dtype, and all heads share the rotary tables."""
+    """Return whether the norms are `nn.RMSNorm` with weights in the input's dtype, and all heads share the
+    rotary tables."""
     norms, dtypes = (attn.norm_q, attn.norm_k), (hidden_states.dtype, torch.float32)
     tables = () if rotary_emb is None else tuple(rotary_emb)
     return (
@@ -247,8 +252,9 @@ FUSIONS = (
         sources={
             "__call__": ("27fc49764907",),
             # The rotary tables contain each angle twice, for the two columns of a pair. The original
-            # processor reads only one of the two values, but the kernel reads both. So both must be equal,
-            # which the source of the function that makes the tables shows.
+            # processor reads only one of the two values, but the kernel reads both. So both values must be
+            # equal. The hashes of the next two functions ensure this, because these functions make the
+            # tables.
             ":WanRotaryPosEmbed.__init__": ("6715c0e01f73",),
             ":WanRotaryPosEmbed.forward": ("e6c8deee8640",),
             # The fused method calls these functions of transformer_wan.

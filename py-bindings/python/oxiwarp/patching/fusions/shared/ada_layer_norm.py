@@ -57,7 +57,7 @@ def twice(self: Any, how: FusedRecipe, hidden_states: Tensor, emb: Tensor | None
 def modulated(self: Any, how: FusedRecipe, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """Compute `norm(x) * (1 + scale) + shift`, with `x` `[B, S, D]`, and scale and shift `[B, D]`."""
     norm = self.norm
-    if scale.dtype != x.dtype:  # a replaced linear may give another dtype; torch promotes
+    if scale.dtype != x.dtype:  # A replaced linear may give another dtype. torch promotes the dtypes.
         return norm(x) * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)
     return ada_norm(
         as_rows(x),
@@ -71,7 +71,7 @@ def modulated(self: Any, how: FusedRecipe, x: Tensor, scale: Tensor, shift: Tens
 
 
 def accepts(self: Any, x: Tensor, *args: Any, **kwargs: Any) -> bool:
-    """Whether `x` is `[B, S, D]` and has the dtype of the norm's weight."""
+    """Return whether `x` is `[B, S, D]` and has the dtype of the norm's weight."""
     weight = self.norm.weight
     return x.dim() == 3 and (weight is None or weight.dtype == x.dtype)
 
@@ -84,7 +84,7 @@ def accepts_zero(
     hidden_dtype: Any = None,
     emb: Tensor | None = None,
 ) -> bool:
-    """Whether `x` and the embedding have the same dtype.
+    """Return whether `x` and the embedding have the same dtype.
 
     If `emb` is None, the module computes the embedding, and `hidden_dtype` is its dtype.
     """
@@ -93,7 +93,7 @@ def accepts_zero(
 
 
 def accepts_emb(self: Any, hidden_states: Tensor, emb: Tensor | None = None) -> bool:
-    """Whether there is an embedding of the same dtype as `hidden_states`."""
+    """Return whether there is an embedding of the same dtype as `hidden_states`."""
     return emb is not None and emb.dtype == hidden_states.dtype and accepts(self, hidden_states)
 
 
@@ -109,7 +109,8 @@ def fits(self: Any) -> str | None:
 
 
 def fusion(name: str, cls: str, run: Any, accepts: Any, known: str, chain: str = ONCE) -> Fusion:
-    """Create the fusion for diffusers' class `cls`. `known` is the fingerprint (source hash) of its forward."""
+    """Create the fusion (the new forward) for diffusers' class `cls`. `known` is the source hash of the
+    original forward."""
     return Fusion(
         name=f"ada_layer_norm.{name}",
         classes=(f"{MODULE}.{cls}",),

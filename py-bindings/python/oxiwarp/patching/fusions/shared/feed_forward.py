@@ -2,8 +2,8 @@
 
 In mode "exact", the new forward calls the linear, and one kernel computes the activation. In mode "fast", one cuBLASLt
 matrix multiplication computes the linear and `GELU(approximate="tanh")`. The epilogue of the multiplication adds the
-bias and applies the GELU, so the result is rounded once. There is no fusion for `LinearActivation`, because torch's
-SiLU is as fast.
+bias and applies the GELU, so the result is rounded once. The module `LinearActivation` is not replaced,
+because torch's SiLU is as fast as a kernel of oxiwarp.
 """
 
 from typing import Any
@@ -37,7 +37,7 @@ def gelu_product(proj: nn.Linear, x: Tensor) -> Tensor:
 
 
 def in_epilogue(proj: nn.Module, x: Tensor) -> bool:
-    """Whether one cuBLASLt matrix multiplication may compute the linear `proj` and the GELU after it.
+    """Return whether one cuBLASLt matrix multiplication may compute the linear `proj` and the GELU after it.
 
     The result is False for a modified linear, for a linear without bias, and under autograd or vmap.
     """
@@ -82,17 +82,21 @@ def silu_and_mul_block(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:
 
 
 def packed(projected: Any) -> bool:
-    """Whether the kernels support `projected`, which may have another dtype or layout after LoRA or quantisation."""
+    """Return whether the kernels support `projected`, which may have another dtype or layout after LoRA or
+    quantisation."""
     return type(projected) in PLAIN and projected.dtype in FLOATS and projected.is_contiguous()
 
 
 def accepts_one(self: Any, *args: Any, **kwargs: Any) -> bool:
-    """Whether the call has one argument. The fused method also checks the linear's result, with `packed`."""
+    """Return whether the call has one argument.
+
+    The fused method also checks the linear's result, with `packed`.
+    """
     return len(args) + len(kwargs) == 1
 
 
 def accepts_halves(self: Any, x: Tensor) -> bool:
-    """Whether the kernel can read `x`: the last dimension has an even size, and `x` is contiguous.
+    """Return whether the kernel can read `x`: the last dimension has an even size, and `x` is contiguous.
 
     A tensor of up to three dimensions may also be a slice whose last dimension has stride 1.
     """

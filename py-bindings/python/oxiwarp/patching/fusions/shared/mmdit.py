@@ -16,9 +16,10 @@ from ..core.ops import gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ..core.recipe import FusedRecipe
 from .feed_forward import in_epilogue
 
-ALIGNED = 128  # 16-bit elements; a larger alignment does not change cuBLASLt's choice of a kernel
+ALIGNED = 128  # Number of 16-bit elements. A larger alignment does not change which kernel cuBLASLt chooses.
 PART = "_oxiwarp_part"
-"""Name of a tensor attribute for torch.compile. A part of a split tensor stores that tensor and its own index in it."""
+"""Name of an attribute of views under torch.compile. Its value is the tensor that was split, and the index of
+the view in the split."""
 
 
 class Stream(NamedTuple):
@@ -37,10 +38,12 @@ class Stream(NamedTuple):
 def queries_and_keys(
     streams: Sequence[Stream], how: FusedRecipe, norm: str, heads_first: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return normalised and rotated query and key of all streams (text, image), concatenated along the tokens.
+    """Return the normalised and rotated queries and keys of all streams (text, image), concatenated along the
+    tokens.
 
-    The kernel of each stream writes directly into a part of the result, which saves `torch.cat`. Under autograd and
-    torch.func transforms, the kernels allocate separate results, and `torch.cat` concatenates them.
+    The kernel of each stream writes directly into a slice of the result, which saves `torch.cat`. Under
+    autograd and torch.func transforms, the kernels allocate separate results, and `torch.cat` concatenates
+    them.
     """
     if len(streams) == 1:
         return normed(streams[0], how, norm, heads_first)
@@ -73,13 +76,13 @@ def normed(stream: Stream, how: FusedRecipe, norm: str, heads_first: bool, out: 
 
 
 def wants_grad(stream: Stream) -> bool:
-    """Whether query, key or a norm's weight of this stream (text or image) requires a gradient."""
+    """Return whether query, key or a norm's weight of this stream (text or image) requires a gradient."""
     norms = [part.weight for part in (stream.norm_q, stream.norm_k) if part is not None]
     return needs_grad(stream.query, stream.key, *norms)
 
 
 def norms_fit(x: Tensor, cls: type[nn.Module], *pairs: tuple[Any, Any]) -> bool:
-    """Whether the kernel `qk_norm_rope` can compute each pair of query norm and key norm.
+    """Return whether the kernel `qk_norm_rope` can compute each pair of query norm and key norm.
 
     The norms must have class `cls`, no hooks, no bias and weights in the dtype of `x`. Both norms of a pair must have
     the same eps.
@@ -94,7 +97,8 @@ def norms_fit(x: Tensor, cls: type[nn.Module], *pairs: tuple[Any, Any]) -> bool:
 
 
 def tables_fit(tables: Any, tokens: int, columns: int, x: Tensor) -> bool:
-    """Whether the rotary `tables` are None, or float32 cosines and sines `[tokens, columns]` on the device of `x`."""
+    """Return whether the rotary `tables` are None, or float32 cosines and sines `[tokens, columns]` on the
+    device of `x`."""
     return tables is None or (
         len(tables) == 2
         and all(
@@ -127,7 +131,7 @@ def after_attention(
 
 
 def streams_fit(temb: Tensor, *streams: Tensor, dims: tuple[int, ...] = (2,)) -> bool:
-    """Whether all token tensors are `[B, S, D]` with dtype and device of the time embedding `temb`.
+    """Return whether all token tensors are `[B, S, D]` with dtype and device of the time embedding `temb`.
 
     The rank of `temb` must be in `dims`.
     """
@@ -137,10 +141,12 @@ def streams_fit(temb: Tensor, *streams: Tensor, dims: tuple[int, ...] = (2,)) ->
 
 
 def products(parts: Sequence[tuple[Any, Tensor]]) -> Tensor | None:
-    """Compute `torch.cat([linear(x) for linear, x in parts], 1)` without the copy, or return None if unsupported.
+    """Compute `torch.cat([linear(x) for linear, x in parts], 1)` without the copy, or return None if
+    unsupported.
 
-    Each matrix multiplication writes directly into its part of the result. Each part starts at a multiple of `ALIGNED`
-    elements. So cuBLASLt chooses the kernel that it chooses for a separate linear, and gives the same bits.
+    Each matrix multiplication writes directly into its slice of the result. Each slice starts at a multiple
+    of `ALIGNED` elements. So cuBLASLt chooses the same kernel as for a separate linear, and gives the same
+    bits.
     """
     linear, x = parts[0]
     sizes, width = [x.shape[1] for _, x in parts], linear.out_features if type(linear) is nn.Linear else 0

@@ -31,8 +31,8 @@ CHUNK = torch.complex128
 def copy_chunks(y: Tensor, x: Tensor) -> None:
     """Compute `y.copy_(x)`, in chunks of 16 bytes if alignment and dtypes permit.
 
-    torch copies a tensor that is not contiguous one element at a time. Viewed as `complex128`, each element has 16
-    bytes.
+    If a tensor is not contiguous, torch copies it one element at a time. Viewed as `complex128`, each element
+    has 16 bytes.
     """
     if y.dtype == x.dtype and in_chunks(y) and in_chunks(x):
         y, x = y.view(CHUNK), x.view(CHUNK)
@@ -40,7 +40,7 @@ def copy_chunks(y: Tensor, x: Tensor) -> None:
 
 
 def in_chunks(x: Tensor) -> bool:
-    """Whether each row of `x` is aligned to 16 bytes and a multiple of 16 bytes long.
+    """Return whether each row of `x` is aligned to 16 bytes and a multiple of 16 bytes long.
 
     The result is False for tensor subclasses, which may have no address.
     """
@@ -94,11 +94,12 @@ If its argument is a `Place`, it may write the result there, and then returns `P
 
 
 def both_projected(x: Tensor, attend: Attend, expand: Any, activation: Any, project: Any, how: FusedRecipe) -> Tensor:
-    """Compute `project(torch.cat([attention, activation(expand(x))], 2))`. `attend` computes the attention.
+    """Compute `project(torch.cat([attention, activation(expand(x))], 2))`. The function `attend` computes the
+    attention.
 
-    In mode "fast", if `expand` and `project` are unmodified linears, one matrix multiplication computes `expand` and a
-    tanh GELU. The projection is then the sum of two matrix multiplications, one for the attention and one for the
-    feed-forward. So no concatenation is necessary.
+    In mode "fast", no concatenation is necessary if `expand` and `project` are unmodified linears and the
+    activation is a tanh GELU. One matrix multiplication then computes `expand` and the GELU. The projection
+    is the sum of two matrix multiplications, one for the attention and one for the feed-forward.
     """
     if how.mode == "fast" and in_epilogue(expand, x) and is_tanh(activation) and in_epilogue(project, x):
         inner = gelu_product(expand, x)
@@ -116,8 +117,8 @@ def both_projected(x: Tensor, attend: Attend, expand: Any, activation: Any, proj
 def of_both(project: nn.Linear, attended: Tensor, inner: Tensor) -> Tensor:
     """Compute `project(torch.cat([attended, inner], -1))` without the concatenation.
 
-    The product of `attended` and its columns of the weight is rounded. Then the product of `inner` and its columns is
-    added.
+    The weight of `project` is split into the columns for `attended` and the columns for `inner`. The product
+    of `attended` and its columns is rounded. Then the product of `inner` and its columns is added.
     """
     weight, first = project.weight.t(), attended.shape[-1]
     y = torch.addmm(project.bias, attended.reshape(-1, first), weight[:first])
@@ -126,7 +127,7 @@ def of_both(project: nn.Linear, attended: Tensor, inner: Tensor) -> Tensor:
 
 
 def writes_beside(projected: Tensor) -> bool:
-    """Whether an operator may write the activation of `projected` into a part of a larger tensor.
+    """Return whether an operator may write the activation of `projected` into a slice of a larger tensor.
 
     The result is False under autograd and torch.func transforms, which need a real `torch.cat`.
     """
@@ -166,9 +167,10 @@ def give_place(attn: Any, x: Tensor, out: Place | None) -> None:
 
 
 def take_place(x: Tensor) -> Place | None:
-    """Return the `Place` (memory) into which the attention of `x` must write, or None, and remove it from `x`.
+    """Return the `Place` (memory) into which the attention of `x` must write, or None, and remove it from
+    `x`.
 
-    So if `x` has a second attention, the second attention allocates its result.
+    If `x` has a second attention, this attention therefore allocates its result.
     """
     out = getattr(x, PLACE, None)
     if out is not None:
@@ -184,7 +186,8 @@ def gelu_of(activation: Any) -> Callable[..., Tensor] | None:
 
 
 def is_tanh(activation: Any) -> bool:
-    """Whether `activation` is torch's GELU with the tanh approximation, which cuBLASLt can compute in its epilogue."""
+    """Return whether `activation` is torch's GELU with the tanh approximation, which cuBLASLt can compute in
+    its epilogue."""
     return gelu_of(activation) is gelu_tanh
 
 

@@ -20,13 +20,13 @@ def residual_layer_norm(
 ) -> tuple[Tensor, Tensor]:
     """Compute `sum = x + gate * y` and return `(norm(sum), sum)`.
 
-    This function calls `gated_residual_ada_norm` with a scale of zeros. The operator multiplies each row by
-    `1 + scale`. Here this factor is 1, which changes no bit. The zeros have the dtype of the norm's parameters, because
-    the operator has a separate kernel for equal dtypes of parameters and scale. This function has the arguments of the
-    operator and raises its errors.
+    This function calls the operator `gated_residual_ada_norm` with a scale of zeros. The operator multiplies
+    each row by `1 + scale`. Here this factor is 1, which changes no bit. The zeros have the dtype of the
+    norm's parameters, because the operator has a separate kernel for equal dtypes of parameters and scale.
+    The arguments and the errors are those of the operator.
 
-    Under torch.compile, Inductor generates the kernel for a call without a gate. Inductor's kernel needs less Python
-    time per launch than the operator, and can also compute the operation before the sum.
+    Under torch.compile, Inductor generates the kernel for a call without a gate. Inductor's kernel needs less
+    Python time per launch than the operator, and can also compute the operation before the sum.
     """
     if gate is None and compiling() and same_dtype(x, norm.weight, norm.bias):
         total = x + y

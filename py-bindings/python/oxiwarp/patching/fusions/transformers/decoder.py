@@ -1,7 +1,8 @@
-"""Decoders of transformers: Llama, Mistral, Qwen 2 and 3, Gemma 1 to 3, Phi-3, and models that copy their layers.
+"""Decoders of transformers: Llama, Mistral, Qwen 2 and 3, Gemma 1 to 3, Phi-3, and models that copy their
+layers.
 
-transformers copies code from model to model. So the layers of many other models have the same source code, and the
-fusions also match them.
+transformers copies code from model to model. So the layers of many other models have the same source code,
+and the fusions (the methods in this file) replace their methods too.
 """
 
 from typing import Any
@@ -46,7 +47,10 @@ def gates(self: Any) -> str | None:
 
 
 def has_gate(self: Any, *args: Any, **kwargs: Any) -> bool:
-    """Whether the activation has a kernel at the time of a call. The activation may have changed since `patch`."""
+    """Return whether the activation has a kernel at the time of a call.
+
+    The activation may have changed since `patch`.
+    """
     modules = self._modules
     return type(modules.get("act_fn", modules.get("activation_fn"))).__name__ in GATED
 
@@ -65,9 +69,8 @@ def layer(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwar
 def in_rows(modules: dict[str, Any], hidden_states: Tensor, options: dict[str, Any]) -> Tensor:
     """Run a decoder layer, given by its `modules`, on activations of shape `[batch * tokens, columns]`.
 
-    `options` has the arguments of the layer after `hidden_states`.
-
-    The caller must have checked `direct()`: eager mode, no gradients, no global hooks.
+    `options` contains the arguments of the layer after `hidden_states`. The caller must have checked
+    `direct()`: eager mode, no gradients, no global hooks.
     """
     batch, tokens, columns = hidden_states.shape
     sizes, rows = (batch, tokens), as_rows(hidden_states).reshape(-1, columns)
@@ -98,9 +101,8 @@ def attend(module: Any, x: Tensor, sizes: tuple[int, int], options: dict[str, An
 def rows_of(y: Tensor, sizes: tuple[int, int]) -> Tensor:
     """Reshape the result `y` of a module, `[batch, tokens, columns]`, to `[batch * tokens, columns]`.
 
-    `sizes` is `(batch, tokens)`.
-
-    A hook may have reduced the batch or the number of tokens to 1. This function expands such a result.
+    `sizes` is `(batch, tokens)`. A hook may have reduced the batch or the number of tokens to 1. Such a
+    result is expanded.
     """
     return (y if y.shape[:2] == sizes else y.expand(*sizes, -1)).flatten(0, 1)
 
@@ -124,7 +126,8 @@ def named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
 def dropped(self: Any, name: str, x: Tensor) -> Tensor:
     """Apply the dropout `name` to `x`, if the layer has this dropout.
 
-    `getattr` takes a microsecond if the module does not have the attribute, so this function reads `_modules`.
+    This function reads `_modules`, because `getattr` takes a microsecond if the module does not have the
+    attribute.
     """
     dropout = self._modules.get(name)
     return x if dropout is None else dropout(x)
@@ -147,12 +150,14 @@ def add_and_norm(x: Tensor, residual: Tensor, norm: Any) -> tuple[Tensor, Tensor
 
 
 def accepts_layer(self: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> bool:
-    """Whether `patch` replaced the norm after the attention, and its kernel supports the dtype of `hidden_states`."""
+    """Return whether `patch` replaced the norm after the attention, and its kernel supports the dtype of
+    `hidden_states`."""
     return formula_of(self.post_attention_layernorm, hidden_states) is not None
 
 
 def accepts_sandwich(self: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> bool:
-    """Whether `patch` replaced the norm before the MLP, and all arguments after the first are passed by name."""
+    """Return whether `patch` replaced the norm before the MLP, and all arguments after the first are passed
+    by name."""
     return not args and formula_of(self.pre_feedforward_layernorm, hidden_states) is not None
 
 

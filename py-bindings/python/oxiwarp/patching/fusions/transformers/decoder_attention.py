@@ -19,8 +19,9 @@ from ..core.recipe import FusedRecipe
 from ..core.source import fingerprint
 
 ROTATION = {":apply_rotary_pos_emb": ("5b72a18e3c8f", "05a4eb9d2426"), ":rotate_half": ("316f106bf0b7",)}
-SDPA = ("d6c8021e82de",)  # fingerprint of `sdpa_attention_forward` of transformers
-HANDED_ON = {"position_ids", "use_cache"}  # arguments that a layer passes to its attention, which ignores them
+SDPA = ("d6c8021e82de",)  # Fingerprint (source hash) of `sdpa_attention_forward` of transformers.
+# Arguments that a layer passes to its attention. The attention ignores them.
+HANDED_ON = {"position_ids", "use_cache"}
 
 
 def own_window(self: Any) -> int | None:
@@ -36,13 +37,14 @@ def models_window(self: Any) -> int | None:
 # Maps the fingerprint (source hash) of an attention module's forward to the additional arguments that this
 # forward passes to the attention function. Models that are not named here may have the same forward.
 BESIDES: dict[str, dict[str, Callable[[Any], Any]]] = {
-    "7818b08f0bc1": {},  # forward of Llama, Gemma, Granite
-    "80c074687dd5": {"sliding_window": models_window},  # forward of Mistral, Mixtral
-    "98180a6c232f": {"sliding_window": own_window},  # forward of Qwen 2
-    "b1270ad83a92": {"sliding_window": own_window},  # forward of Qwen 3
-    "dd97e355390c": {"sliding_window": own_window, "softcap": lambda self: self.attn_logit_softcapping},  # Gemma 2
-    "e8785e7a79ba": {"sliding_window": own_window},  # forward of Gemma 3
-    "bf8ad02d298d": {"sliding_window": models_window},  # forward of Phi-3
+    "7818b08f0bc1": {},  # The forward of Llama, Gemma and Granite.
+    "80c074687dd5": {"sliding_window": models_window},  # The forward of Mistral and Mixtral.
+    "98180a6c232f": {"sliding_window": own_window},  # The forward of Qwen 2.
+    "b1270ad83a92": {"sliding_window": own_window},  # The forward of Qwen 3.
+    # The forward of Gemma 2.
+    "dd97e355390c": {"sliding_window": own_window, "softcap": lambda self: self.attn_logit_softcapping},
+    "e8785e7a79ba": {"sliding_window": own_window},  # The forward of Gemma 3.
+    "bf8ad02d298d": {"sliding_window": models_window},  # The forward of Phi-3.
 }
 
 
@@ -107,11 +109,11 @@ def interface_of(self: Any) -> Callable[..., Any]:
 
 
 def is_sdpa(self: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether transformers' attention function would only call SDPA (`F.scaled_dot_product_attention`).
+    """Return whether transformers' attention function would only call SDPA
+    (`F.scaled_dot_product_attention`).
 
-    The caller must have checked that one query attends to all keys.
-
-    This function reads the `__dict__` of the configuration, because the lookup of an attribute takes some microseconds.
+    The caller must have checked that one query attends to all keys. This function reads the `__dict__` of the
+    configuration, because the lookup of an attribute takes some microseconds.
     """
     kept = object.__getattribute__(self.config, "__dict__")
     if kept.get("_attn_implementation_internal") != "sdpa" or self.training or self.head_dim > 256:
@@ -144,7 +146,7 @@ def formula_of(norm: Any, x: Tensor) -> Formula | None:
 
 
 def llama_norms(self: Any, query: Tensor) -> bool:
-    """Whether one kernel can compute the norms of query and key together with the rotation.
+    """Return whether one kernel can compute the norms of query and key together with the rotation.
 
     Both norms must exist and must have no hooks. Like Llama's RMSNorm, they must round before they multiply by the
     weight.
@@ -154,10 +156,11 @@ def llama_norms(self: Any, query: Tensor) -> bool:
 
 
 def is_llama(norm: Any, x: Tensor) -> bool:
-    """Whether the norm rounds before it multiplies by its weight, and may be computed without a call of the module.
+    """Return whether the norm rounds before it multiplies by its weight, so that no call of the module is
+    necessary.
 
-    In float32, a rounding before the multiplication changes nothing. So every float32 norm counts as one that rounds
-    there.
+    Every float32 norm counts as such a norm, because in float32 a rounding before the multiplication changes
+    nothing.
     """
     formula = formula_of(norm, x)
     if formula is None or formula.weight_offset != 0 or norm._parameters["weight"].dtype != x.dtype:
@@ -174,7 +177,7 @@ def particulars(self: Any) -> dict[str, Any]:
 
 
 def has_angles(x: Tensor, position_embeddings: tuple[Tensor, Tensor] | None) -> bool:
-    """Whether there are rotary cosines and sines for each token, in the dtype of `x`."""
+    """Return whether there are rotary cosines and sines for each token, in the dtype of `x`."""
     return position_embeddings is not None and position_embeddings[0].dim() == 3 and same_dtype(x, *position_embeddings)
 
 
@@ -185,7 +188,8 @@ def accepts_attention(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """Whether the input is `[batch, tokens, columns]` and has rotary cosines and sines for each token."""
+    """Return whether the input is `[batch, tokens, columns]` and has rotary cosines and sines for
+    each token."""
     return hidden_states.dim() == 3 and has_angles(hidden_states, position_embeddings)
 
 

@@ -1,9 +1,9 @@
 """Masks of transformers' decoders: omits the mask tensor if the mask is only causal.
 
 Attention kernels are faster with `is_causal=True` or without a mask than with a mask tensor. In eager mode,
-transformers omits a causal mask tensor too, but first reads the positions from the GPU, so that Python waits for the
-GPU. Under torch.compile, transformers omits a causal mask tensor from torch 2.14 on. The fusion in this module decides
-from the call's arguments and reads no tensor.
+transformers also omits a causal mask tensor. But first it reads the positions from the GPU, so that Python
+waits for the GPU. Under torch.compile, transformers omits a causal mask tensor from torch 2.14 on. The method
+in this module decides from the arguments of the call and reads no tensor.
 """
 
 from typing import Any
@@ -46,7 +46,8 @@ def accepts(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """Whether each token attends to itself and all earlier tokens: no padding, no window and no packed sequences."""
+    """Return whether each token attends to itself and all earlier tokens: no padding, no window and no packed
+    sequences."""
     tokens, config = inputs_embeds if input_ids is None else input_ids, self.config
     if attention_mask is not None or tokens is None or args or torch.compiler._is_exporting_flag:
         return False
