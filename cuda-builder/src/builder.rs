@@ -249,6 +249,7 @@ impl CudaBuilder {
             package,
             target_dir: &folder.join(format!("{package}-{}", hash(crate_dir))),
             build_dir: &folder.join("build").join(hash(files::workspace(crate_dir))),
+            sysroots: &folder.join("sysroot"),
             toolchain: self.toolchain.as_deref(),
             rustc: &rustc,
             rustc_args: &self.rustc_args,

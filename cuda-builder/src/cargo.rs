@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use std::{fs, thread};
 
 use crate::record::{Compiled, Record};
-use crate::{Arch, Error, arguments, comments, entry, files, scan, stamp, toolchain};
+use crate::{Arch, Error, arguments, comments, entry, files, scan, stamp, sysroot, toolchain};
 
 /// Profile settings of the device crate, which are the same for all architectures.
 ///
@@ -40,7 +40,15 @@ const UNROLL: &str = "-Cllvm-args=-unroll-threshold=20000 -unroll-runtime=false 
 /// option, six kernels spill registers.
 const PASSES: &str = "-Cpasses=default<O2>";
 
+/// Allows a device crate to use a `core` that was compiled for another architecture. rustc rejects this by
+/// default, because on some targets the calling convention depends on the architecture. On this target, it
+/// does not.
+const ANY_CPU: &str = "-Cunsafe-allow-abi-mismatch=target-cpu";
+
 const TARGET: &str = "nvptx64-nvidia-cuda";
+
+/// The character between two flags in `CARGO_ENCODED_RUSTFLAGS`.
+const SEPARATOR: &str = "\u{1f}";
 
 /// Name of the PTX file that rustc writes.
 const ASSEMBLY: &str = "rustc.ptx";
@@ -69,8 +77,10 @@ pub(crate) struct Compilation<'a> {
     /// Folder for the results of this crate. It contains one folder per architecture.
     pub(crate) target_dir: &'a Path,
     /// Folder for intermediate files. It contains one folder per architecture. All device crates of a
-    /// workspace use this folder, so that `core` is compiled once per architecture.
+    /// workspace use this folder, so that a common dependency is compiled once per architecture.
     pub(crate) build_dir: &'a Path,
+    /// Folder for the compiled `core`.
+    pub(crate) sysroots: &'a Path,
     pub(crate) toolchain: Option<&'a str>,
     /// Version of the compiler.
     pub(crate) rustc: &'a str,
@@ -174,8 +184,11 @@ impl Compilation<'_> {
         unit: Option<&str>,
         linker: Linker,
     ) -> Result<Output, Error> {
-        let output =
-            self.cargo(target_dir, arch, unit, linker).output().map_err(Error::io("run", "cargo"))?;
+        let mut flags = self.rustflags(arch);
+        flags.extend([format!("--sysroot={}", self.sysroot()?.display()), ANY_CPU.to_string()]);
+        let mut cargo = self.cargo(target_dir, arch, unit, linker);
+        cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join(SEPARATOR));
+        let output = cargo.output().map_err(Error::io("run", "cargo"))?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         let library = library(&String::from_utf8_lossy(&output.stdout)).map(str::to_string);
         let Some(library) = library.filter(|_| output.status.success()) else {
@@ -197,22 +210,15 @@ impl Compilation<'_> {
     }
 
     fn cargo(&self, target_dir: &Path, arch: Arch, unit: Option<&str>, linker: Linker) -> Command {
-        let mut cargo = toolchain::tool("cargo", self.crate_dir, self.toolchain);
+        let mut cargo = self.release("rustc");
         // Do not use the folder `build.build-dir` of the user's settings. If several workspaces share this
         // folder, cargo's lock in it also blocks unrelated builds.
         cargo.env("CARGO_BUILD_BUILD_DIR", self.build_dir.join(arch.name()));
-        cargo.env("CARGO_ENCODED_RUSTFLAGS", self.rustflags(arch).join("\u{1f}"));
-        cargo.args(["rustc", "--release", "--lib", "--crate-type=cdylib", "--target", TARGET]);
-        cargo.args(["-Zbuild-std=core", "--message-format=json-render-diagnostics", "--color=never"]);
+        cargo.args(["--lib", "--crate-type=cdylib", "--target", TARGET]);
         // Features of host crates in the same workspace, such as `std`, must not be enabled in the device
         // crate.
         cargo.args(["-Zfeature-unification", "--config", "resolver.feature-unification=\"selected\""]);
         cargo.arg("--target-dir").arg(target_dir).args(self.locked.then_some(LOCKED));
-        // `line-tables-only` would write `.target …, debug`, which disables ptxas optimization.
-        let debug = if self.line_info { "debug=\"line-directives-only\"" } else { "debug=false" };
-        for setting in PROFILE.iter().chain([&debug]) {
-            cargo.args(["--config", &format!("profile.release.{setting}")]);
-        }
         cargo.arg("--");
         if linker == Linker::Unused {
             cargo.args(["-Zno-link", &format!("--emit=asm={}", target_dir.join(ASSEMBLY).display())]);
@@ -225,6 +231,27 @@ impl Compilation<'_> {
             cargo.args(["-Adead_code", check, "--cfg", "unit", "--cfg", &unit]);
         }
         cargo
+    }
+
+    /// Returns a command that runs this subcommand of cargo with the profile of device code.
+    fn release(&self, subcommand: &str) -> Command {
+        let mut cargo = toolchain::tool("cargo", self.crate_dir, self.toolchain);
+        cargo.args([subcommand, "--release", "--message-format=json-render-diagnostics", "--color=never"]);
+        // `line-tables-only` would write `.target …, debug`, which disables ptxas optimization.
+        let debug = if self.line_info { "debug=\"line-directives-only\"" } else { "debug=false" };
+        for setting in PROFILE.iter().chain([&debug]) {
+            cargo.args(["--config", &format!("profile.release.{setting}")]);
+        }
+        cargo
+    }
+
+    /// Returns the folder of the compiled `core`. Compiles `core` first if necessary.
+    fn sysroot(&self) -> Result<PathBuf, Error> {
+        let mut cargo = self.release("build");
+        let flags = [UNROLL, PASSES].join(SEPARATOR);
+        cargo.env("CARGO_ENCODED_RUSTFLAGS", &flags);
+        let key = format!("{} {flags} {:?}", self.rustc, cargo.get_args().collect::<Vec<_>>());
+        sysroot::build(self.sysroots, &key, TARGET, cargo)
     }
 
     fn rustflags(&self, arch: Arch) -> Vec<String> {

@@ -44,6 +44,9 @@ pub enum Error {
         /// Output of the nested cargo, which compiles the device crate.
         output: String,
     },
+    /// `core` does not compile for the GPU.
+    #[error("core does not compile for the GPU:\n{0}")]
+    Core(String),
     /// The launch bounds that a kernel declares cannot be written to its PTX entry.
     #[error("{arch}: {source}")]
     Entry {

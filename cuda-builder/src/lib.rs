@@ -18,8 +18,9 @@
 //! - **Architectures** are compiled in parallel. Each architecture has its own result folder,
 //!   `<target>/cuda-builder/<package>-<hash of the crate's folder>/<arch>`. Debug and release builds of the
 //!   host use the same PTX. The nested cargo does not wait for locks of the outer cargo.
-//! - **`core`** is compiled once per architecture for all device crates of a workspace, in
-//!   `<target>/cuda-builder/build/<hash of the workspace's folder>/<arch>`.
+//! - **`core`** is compiled once for all architectures and all device crates of a target folder, in
+//!   `<target>/cuda-builder/sysroot`. Other dependencies are compiled once per architecture for all device
+//!   crates of a workspace, in `<target>/cuda-builder/build/<hash of the workspace's folder>/<arch>`.
 //! - **Units** ([`CudaBuilder::units`]) split a crate of many kernels into several PTX files, so that an edit
 //!   recompiles only some kernels. The builder does not start cargo for a unit whose inputs have not changed.
 //! - **Environment**: the builder removes `RUSTFLAGS`, wrappers and most `CARGO_*` variables of the outer
@@ -73,6 +74,7 @@ mod prebuilt;
 mod record;
 mod scan;
 mod stamp;
+mod sysroot;
 mod toolchain;
 
 pub use arch::Arch;

@@ -18,6 +18,14 @@ use cuda_builder::{Arch, Built, CudaBuilder};
 /// seconds later. Without a lock, a simultaneous build with `--cfg=two` would overwrite this PTX before the
 /// build with `--cfg=one` reads it.
 const CARGO: &str = r#"#!/bin/sh
+case $* in *-Zbuild-std=core*)
+    for file in "$@"; do case $file in */Cargo.toml) new=${file%/Cargo.toml} ;; esac; done
+    echo >>"$new/../compilations"
+    mkdir -p "$new/target/nvptx64-nvidia-cuda"
+    touch "$new/target/nvptx64-nvidia-cuda/libcore.rlib"
+    echo "{\"filenames\":[\"$new/target/nvptx64-nvidia-cuda/libcore.rlib\"]}"
+    exit ;;
+esac
 echo "$@" >>calls
 while [ $# -gt 0 ]; do
     case $1 in --target-dir) dir=$2 ;; --emit=asm=*) ptx=${1#--emit=asm=} ;; unit=*) unit=$(expr "$1" : 'unit="\(.*\)"') ;; esac
@@ -128,6 +136,19 @@ fn crates_of_one_name_get_their_own_ptx() {
         }
     }
     assert_eq!(["a/kernels", "b/kernels"].map(|name| folder.calls(name)), [1, 1]);
+}
+
+#[test]
+fn core_is_compiled_once_for_all_crates_and_architectures() {
+    let folder = Folder::new("core");
+    for name in ["a", "b"] {
+        folder.add_crate(name, name, "alpha");
+        folder.builder(name).archs([Arch::Sm80, Arch::Sm90, Arch::Sm100]).build().unwrap();
+    }
+    assert_eq!(["a", "b"].map(|name| folder.calls(name)), [3, 3]);
+    assert_eq!(folder.read("target/cuda-builder/sysroot/compilations").lines().count(), 1);
+    folder.builder("a").rustc_arg("--cfg=two").line_info(true).build().unwrap();
+    assert_eq!(folder.read("target/cuda-builder/sysroot/compilations").lines().count(), 2);
 }
 
 #[test]
