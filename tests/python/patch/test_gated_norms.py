@@ -112,6 +112,19 @@ def test_a_float32_input(device):
     assert report.ran().kernels == 1
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("once", [False, True], ids=["rounded", "once"])
+def test_a_float32_gate(dtype, once):
+    """The original `forward` runs if the gate is float32 and the input has 16 bits."""
+    module = OwnRMSNormGated(True, False, once)
+    module.weight.data = module.weight.to(dtype)
+    x, gate = torch.randn(2, 5, WIDTH).to(dtype), torch.randn(2, 5, WIDTH)
+    own = module(x, gate)
+    report = oxiwarp.patch(module, cpu_kernels=True)
+    assert torch.equal(module(x, gate), own)
+    assert report.ran().kernels == 0
+
+
 def test_calls_without_a_kernel():
     """The original `forward` runs without a gate, with a gate of another shape, and for a transposed
     input."""

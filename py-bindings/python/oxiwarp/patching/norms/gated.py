@@ -56,6 +56,8 @@ def run(module: nn.Module, recipe: NormRecipe, x: Any, gate: Any) -> Tensor | No
     if found is None or type(gate) not in PLAIN or gate.shape != x.shape or gate.device != x.device:
         return None
     weight, eps, formula = found
+    if gate.dtype != x.dtype and x.dtype != torch.float32:
+        return None
     known = gate.dtype == x.dtype if weight is None else recipe.formulas.get((x.dtype, gate.dtype)) == formula
     if not known or not are_rows(x, gate):
         return None
