@@ -1,10 +1,11 @@
 //! This build script compiles the GPU kernels to PTX, and embeds the compressed PTX in this library. If the
 //! environment variable `OXIWARP_PTX_DIR` names a folder, the script takes prebuilt PTX from this folder
-//! instead. `src/library/embedded.rs` includes the table of PTX texts that the script writes.
+//! instead. The script writes a table of all PTX texts to `OUT_DIR/ptx.rs`. `src/library/embedded.rs`
+//! includes this table.
 //!
 //! The environment variable `OXIWARP_PTX` limits a development build to some architectures or ops. Its value
-//! is `none`, or a comma-separated list of names. For example, `sm_90,sm_90a` compiles all ops for Hopper,
-//! and `softmax` compiles one op for all architectures.
+//! is `none` (compile nothing), or a comma-separated list of architectures and ops. For example,
+//! `sm_90,sm_90a` compiles all ops for Hopper, and `softmax` compiles one op for all architectures.
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -42,8 +43,8 @@ fn main() {
 
 fn build() -> Result<(), Box<dyn error::Error>> {
     // A published package of this crate lacks the sources of the kernels. Instead, the package contains the
-    // files that a normal build writes to `OUT_DIR`. If the sources are missing, only copy these files.
-    // `scripts/crates.sh` makes the package.
+    // files that a normal build writes to `OUT_DIR`. If the sources are missing, copy these files to
+    // `OUT_DIR`, and compile nothing. `scripts/crates.sh` makes the package.
     if !Path::new(OPS).exists() {
         return Ok(copy(Path::new(PACKAGED), Path::new(&env::var("OUT_DIR")?))?);
     }
@@ -51,8 +52,8 @@ fn build() -> Result<(), Box<dyn error::Error>> {
     let (hopper, common): (Vec<_>, Vec<_>) = ops.into_iter().partition(|op| op.ends_with(HOPPER));
     let (native, portable): (Vec<_>, Vec<_>) = archs.into_iter().partition(|&arch| arch == Arch::Sm90a);
     let out_dir = env::var("OUT_DIR")?;
-    // For several architectures, the PTX of an op often differs only in its first lines. Store the remaining
-    // lines only once if they are equal.
+    // The PTX texts of one op for several architectures often differ only in their first lines. If the
+    // remaining lines of two texts are equal, store these lines only once.
     let (mut codes, mut table) = (Vec::new(), String::new());
     let mut parts = vec![(portable, common), (native, hopper)];
     parts.retain(|(archs, ops)| !archs.is_empty() && !ops.is_empty());
@@ -126,7 +127,8 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Compiles several lists of ops in parallel. Each list of ops has its own list of architectures.
+/// Each element of `parts` is a list of architectures and a list of ops. For each element, compiles all its
+/// ops for all its architectures. The elements are compiled in parallel.
 fn compile(parts: &[(Vec<Arch>, Vec<String>)]) -> Vec<Result<Built, Error>> {
     let build = |(archs, ops): &(Vec<Arch>, Vec<String>)| {
         let builder = CudaBuilder::new("../kernels-gpu").archs(archs.iter().copied()).units(ops).locked();
@@ -146,7 +148,8 @@ fn compile(parts: &[(Vec<Arch>, Vec<String>)]) -> Vec<Result<Built, Error>> {
 }
 
 /// Returns the architectures and the ops that the environment variable [`SELECTION`] names. If the variable
-/// names no architecture, returns all architectures. If the variable names no op, returns all ops.
+/// names no architecture, returns all architectures. If the variable names no op, returns all ops. If the
+/// value of the variable is `none`, both lists are empty.
 fn selection(ops: Vec<String>) -> Result<(Vec<Arch>, Vec<String>), String> {
     println!("cargo:rerun-if-env-changed={SELECTION}");
     let selection = env::var(SELECTION).unwrap_or_default();

@@ -1,16 +1,16 @@
-//! Makes the shared object use the unwinder of the system's `libgcc_s.so.1` if zig links it.
+//! If zig is the linker, makes the shared object use the stack unwinder of the system's `libgcc_s.so.1`.
 //!
-//! zig links a static copy of its own unwinder instead of `libgcc_s`. libtorch uses the unwinder of the
-//! system. If libtorch throws an exception that passes through Rust frames, two different unwinders process
-//! it, and the process crashes. To prevent this, the build script makes an empty library with the name and
-//! the symbols of `libgcc_s.so.1`. Linked with it, the shared object refers to the system's library. In a
-//! cross build, the system's library therefore need not exist on the build machine.
+//! By default, zig links a static copy of its own unwinder. libtorch uses the unwinder of the system. If
+//! libtorch throws an exception that passes through Rust frames, both unwinders process it, and the process
+//! crashes. To prevent this, the build script makes a stub library with the name and the symbols of
+//! `libgcc_s.so.1`. It links the shared object with the stub. At run time, the dynamic loader then loads the
+//! system's library instead. In a cross build, the build machine needs no `libgcc_s.so.1` of the target.
 use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs};
 
-/// The functions of the unwinder that Rust's standard library calls, and the functions that a caller of them
-/// needs.
+/// Functions of the unwinder: those that Rust's standard library calls, and further functions that are needed
+/// together with them.
 const SYMBOLS: [&str; 17] = [
     "_Unwind_Backtrace",
     "_Unwind_DeleteException",

@@ -3,10 +3,11 @@
 A chain is a sequence of torch operations that one kernel could compute. `loose_chains.py` finds the chains in
 the source of the model. Each chain gets one of these states:
 
-- "kernel": a kernel computed the chain at least once.
-- "original": `patch` rewrote the chain, but no kernel supported a call. `report.ran()` gives the reason.
-- "left": `patch` recognises the chain, but does not replace the method, because no kernel supports its
-  modules.
+- "kernel": an oxiwarp kernel computed the chain at least once.
+- "original": `patch` rewrote the chain, but torch computed it in every call, because no kernel supported the
+  arguments. `report.ran()` gives the reason.
+- "left": `patch` recognises the chain, but does not replace the method that contains it, because no kernel
+  supports the modules of the method.
 - "missed": `patch` does not recognise the chain.
 """
 
@@ -48,7 +49,8 @@ Line = tuple[str, int]
 
 
 class Trace:
-    """Records which lines a model runs, and for each function and module the lines that call it."""
+    """Records which source lines a model runs. For each function and each module, it also records the lines
+    that call the function or module."""
 
     def __init__(self) -> None:
         self.lines: set[Line] = set()
@@ -95,16 +97,18 @@ class Trace:
         return self.stepped
 
     def ran(self, path: str, chain: Loose) -> bool:
-        """Return whether the model ran a line of the chain (a sequence of operations).
+        """Return whether the model ran a source line of the chain (a sequence of operations).
 
-        A line of the chain's sum or product must have run too, because it may be in another branch.
+        The sum or product in the chain may be on an earlier line, in another branch of an `if`. That line
+        must have run too.
         """
         parts = [(chain.line, chain.end)] + ([(chain.part[0], chain.part[2])] if chain.part else [])
         return all(any((path, line) in self.lines for line in range(first, last + 1)) for first, last in parts)
 
 
 class Operators(TorchDispatchMode):
-    """Counts the operators that torch dispatches, except views and allocations, which launch no kernel."""
+    """Counts the operators that torch dispatches. Views and allocations are not counted, because they launch
+    no kernel."""
 
     supports_higher_order_operators = True
 
@@ -129,8 +133,8 @@ def launches(function: Any) -> bool:
 
 @dataclass
 class Cover:
-    """One way in which `patch` computes a chain (a sequence of operations): a rewritten method, a fusion or a
-    norm."""
+    """How `patch` computes a chain (a sequence of operations): in a rewritten method, in a fusion, or in a
+    replaced norm."""
 
     how: str
     """"rewritten" (the method was rewritten), "fusion" (a kernel replaces the method) or "norm" (a kernel
@@ -182,7 +186,7 @@ def covers_of(model: nn.Module) -> Covers:
         sites = sites_of(type(part))
         if isinstance(recipe, NormRecipe):
             covers.norms[id(part)] = Cover("norm", sites[0])
-            # The kernel computes all formulas in the forward of the norm, such as `y * (1 + weight)`.
+            # The kernel computes everything in the `forward` of the norm, including `y * (1 + weight)`.
             covers.functions.setdefault(code_of(base.forward), []).append(Cover("fusion", sites[0]))
         elif isinstance(recipe, FusedRecipe) and sites:
             add_fusion(covers, part, recipe, Cover("fusion", sites[0]))
@@ -205,8 +209,8 @@ def covers_of(model: nn.Module) -> Covers:
 
 
 def add_fusion(covers: Covers, part: Any, recipe: FusedRecipe, cover: Cover) -> None:
-    """Record in `covers` a fused method, the functions that it replaces, and the modules that it no longer
-    calls."""
+    """Record in `covers` a method that a fusion replaces, and the functions and modules that it then no
+    longer calls."""
     fusion, base = FUSIONS[recipe.fusion], base_of(part)
     known = (find(base) or (None, base))[1]
     functions = [getattr(base, fusion.method), *(resolve(name, base, known) for name in fusion.sources)]
@@ -220,9 +224,10 @@ def add_fusion(covers: Covers, part: Any, recipe: FusedRecipe, cover: Cover) -> 
 
 
 def add_rewritten(covers: Covers, own: FunctionType, found: list[Cover]) -> None:
-    """Record in `covers` the rewritten expressions of a method. `found` has one `Cover` for each expression.
+    """Record in `covers` the expressions that `patch` rewrote in the method `own`. `found` has one `Cover`
+    for each of them.
 
-    A `Cover` says how `patch` computes the expression.
+    A `Cover` says how `patch` computes an expression.
     """
     rewritten = rewritten_from(own)
     assert not isinstance(rewritten, str)
@@ -246,8 +251,8 @@ def add_rewritten(covers: Covers, own: FunctionType, found: list[Cover]) -> None
                 names = {part.id for part in ast.walk(x) if isinstance(part, ast.Name)}
                 for tree, columns in trees:
                     places[at].update(sums_in(tree, names, columns))
-            # One call may replace two rotations, of the queries and of the keys. The argument `other` then
-            # contains the keys.
+            # One call may replace two rotations: those of the queries and of the keys. The keys are then in
+            # the argument `other`.
             lines.setdefault(at, []).extend(word.value.lineno for word in node.keywords if word.arg == "other")
         elif "norm" in node.func.id:
             norms.add(in_file(node, indent))
@@ -261,7 +266,8 @@ def add_rewritten(covers: Covers, own: FunctionType, found: list[Cover]) -> None
 
 
 def sums_in(tree: ast.AST, names: set[str], indent: int) -> Iterator[Place]:
-    """Yield the source positions of the sums that a later norm of one of the variables `names` computes."""
+    """Yield the source positions of the sums that are assigned to the variables `names` and that the kernel
+    of a later norm computes."""
     assigned = [
         (node.targets[0].id, node.value)
         for node in ast.walk(tree)
@@ -277,23 +283,23 @@ def sums_in(tree: ast.AST, names: set[str], indent: int) -> Iterator[Place]:
 
 
 def index_of(call: ast.Call) -> int | None:
-    """Return the index of the rewritten expression that a call computes, or None if the call computes no such
-    expression."""
+    """Return the index of the rewritten expression that `call` computes, which is its first argument. Return
+    None if the first argument is no index."""
     at = call.args[0] if call.args else None
     at = at.elts[0] if isinstance(at, ast.Tuple) else at
     return at.value if isinstance(at, ast.Constant) else None
 
 
 def in_file(node: ast.expr, indent: int) -> Place:
-    """Return the position of a node in its file. The rewriter removed `indent` columns of indentation from
-    the source."""
+    """Return the position of a node in the original file. Before the rewriter parsed the source, it removed
+    `indent` columns of indentation."""
     line, column, end, last = loose_chains.place(node)
     return line, column + indent, end, last + indent
 
 
 def places_of(call: ast.Call, indent: int) -> Iterator[Place]:
-    """Yield the source positions of the expressions that a call of a rewritten method computes, without its
-    operands."""
+    """Yield the source positions of the expressions that a call in a rewritten method computes. The operands
+    of these expressions are not included."""
     if isinstance(call.func, ast.Name) and call.func.id.endswith("unfused"):
         yield from (in_file(node, indent) for node in ast.walk(call.args[1]) if isinstance(node, ast.BinOp))
     for own in call.args:
@@ -304,19 +310,21 @@ def places_of(call: ast.Call, indent: int) -> Iterator[Place]:
 
 
 def inside(place: Place | None, region: Region) -> bool:
-    """Return whether the expression at `place` belongs to `region`. The result is True if `place` is None.
+    """Return whether the expression at the source position `place` belongs to `region`, or True if `place` is
+    None.
 
-    A `region` is the source of one expression that the rewriter of `patch` replaced.
+    A `Region` is the source of a chain of operations that the rewriter of `patch` replaced.
     """
     return place is None or place in region.places
 
 
 def found_for(chain: Loose, path: str, first: int, caller: Line | None, trace: Trace, covers: Covers) -> list[Cover]:
-    """Return how `patch` computes a chain of the function that starts in line `first` of the file at `path`.
+    """Return how `patch` computes `chain`. The function that contains `chain` starts in line `first` of the
+    file `path`.
 
     A chain is a sequence of operations that one kernel could compute. If the function is not a method,
-    `caller` is the line that calls the function. If this line belongs to a rewritten chain, this chain also
-    contains the given chain.
+    `caller` is the line that calls it. If this line is in a rewritten chain that includes the function, the
+    kernel of that chain also computes `chain`.
     """
     found = list(covers.functions.get((path, first), ()))
     for region in covers.regions.get(path, ()):
@@ -324,8 +332,8 @@ def found_for(chain: Loose, path: str, first: int, caller: Line | None, trace: T
         rope = chain.kind == loose_chains.ROTARY and any("rope" in op for op in region.ops)
         if whole or (rope and region.lines[0] <= chain.end and chain.line <= region.lines[1]):
             found.append(region.cover)
-    # If all callers of the function are rewritten, the rewritten expressions contain the operations of the
-    # function.
+    # If every line that calls the function is in a rewritten chain that includes the function, this
+    # function's operations are computed there.
     callers = trace.functions.get((path, first), set()) if caller is None else {caller}
     parts = [calling(line, (path, first), covers) for line in callers]
     found += sum(parts, []) if all(parts) else []
@@ -336,8 +344,8 @@ def found_for(chain: Loose, path: str, first: int, caller: Line | None, trace: T
     if chain.kind in (loose_chains.SUM_NORM, loose_chains.QK_NORM):
         for line in range(chain.line, chain.end + 1):
             norms = [covers.norms[key] for key in trace.modules.get((path, line), {}) if key in covers.norms]
-            # The kernel of a norm of queries or keys computes the whole norm. A rotation after the norm is
-            # counted separately.
+            # For a norm of queries or keys, the chain is only the norm, and its kernel computes it
+            # completely. A rotation after the norm is another chain.
             alone = chain.kind == loose_chains.QK_NORM
             found += [replace(norm, how="fusion") if alone else norm for norm in norms]
         if not found:  # A kernel may have computed the norm without the sum.
@@ -346,10 +354,10 @@ def found_for(chain: Loose, path: str, first: int, caller: Line | None, trace: T
 
 
 def calling(caller: Line, function: Line, covers: Covers) -> list[Cover]:
-    """Return how `patch` computes the rewritten expressions around the line `caller` that contain the source
-    of `function`.
+    """Return how `patch` computes the rewritten chains that contain the line `caller` and that include the
+    code of `function`.
 
-    The line calls this function.
+    The line `caller` calls this function.
     """
     regions = covers.regions.get(caller[0], ())
     return [
@@ -360,7 +368,7 @@ def calling(caller: Line, function: Line, covers: Covers) -> list[Cover]:
 
 
 def is_norm_there(chain: Loose, path: str, trace: Trace) -> bool:
-    """Return whether the norm of a chain is a real norm, and not `nn.Identity`."""
+    """Return whether the norm of a chain was a norm when the model ran, and not `nn.Identity`."""
     lines = range(chain.line, chain.end + 1)
     modules = [module for line in lines for module in trace.modules.get((path, line), {}).values()]
     return not modules or any(not isinstance(module, nn.Identity) for module in modules)
@@ -380,8 +388,8 @@ class Outcome:
 def outcome(covers: list[Cover], before: Mapping[int, Counter[str]]) -> Outcome:
     """Return how a chain (a sequence of operations) was computed.
 
-    `before` contains, for each counter, its counts before the call of the model. The key is the `id` of the
-    counter.
+    `before` contains, for each counter, its counts before the call of the model. Its keys are the `id` of the
+    counters.
     """
     results = []
     for cover in covers:
@@ -390,7 +398,7 @@ def outcome(covers: list[Cover], before: Mapping[int, Counter[str]]) -> Outcome:
             continue
         now = cover.site.outcomes - before.get(id(cover.site), Counter())
         kernels = now.pop(RAN, 0)
-        if kernels or not now:  # If the method did not run, a kernel of its caller did its work.
+        if kernels or not now:  # Not run: its caller was replaced by a kernel.
             results.append(Outcome(KERNEL, cover.how))
         else:
             results.append(Outcome(ORIGINAL, cover.how, now.most_common(1)[0][0]))
@@ -399,10 +407,11 @@ def outcome(covers: list[Cover], before: Mapping[int, Counter[str]]) -> Outcome:
 
 
 def chains_of(trace: Trace) -> Iterator[tuple[Loose, str, int, Line | None]]:
-    """Yield the chains that ran, with the path and the first line of their functions.
+    """Yield each chain that ran, the path of its file, the first line of its function, and the line that
+    calls the function.
 
-    A chain is a sequence of operations that one kernel could compute. If a function is not a method, its
-    chains are yielded once for each line that calls the function.
+    A chain is a sequence of operations that one kernel could compute. A chain in a function that is not a
+    method is yielded once for each line that calls the function. For a method, the calling line is None.
     """
     for (path, first), callers in sorted(trace.functions.items()):
         file = path.rpartition("site-packages/")[2]
@@ -435,7 +444,7 @@ class Result:
 
 
 def key_of(chain: Loose, caller: Line | None) -> Key:
-    """Return the key of a chain (a sequence of operations).
+    """Return the dictionary key that identifies a chain (a sequence of operations).
 
     If the function of the chain is not a method, the key contains the line that calls the function.
     """
@@ -456,9 +465,9 @@ def tensors_of(output: Any) -> list[Tensor]:
 
 
 def difference(made: list[Tensor], expected: list[Tensor]) -> float:
-    """Return the norm of the difference of two outputs, divided by the norm of the second output.
+    """Return the norm of `made - expected`, divided by the norm of `expected`.
 
-    The result is 0.0 only if the outputs have equal bits.
+    The result is 0.0 only if both outputs have the same bits.
     """
     if len(made) == len(expected) and all(map(same_bits, made, expected)):
         return 0.0
@@ -482,7 +491,7 @@ def call(model: nn.Module, arguments: dict[str, Any]) -> list[Tensor]:
 def study(model: nn.Module, arguments: dict[str, Any]) -> tuple[Result, list[Tensor]]:
     """Call a model without `patch`, with `patch`, and after `unpatch`.
 
-    Return the results, and the output of the call without `patch`.
+    Return two values: the results, and the output tensors of the call without `patch`.
     """
     with Trace() as trace:
         stock = call(model, arguments)
@@ -504,7 +513,8 @@ def study(model: nn.Module, arguments: dict[str, Any]) -> tuple[Result, list[Ten
 
 
 def counted(model: nn.Module, arguments: dict[str, Any]) -> int:
-    """Return the number of operators in one call, or 0 if torch cannot count the operators of this model."""
+    """Return the number of operators that one call of the model dispatches, or 0 if this model cannot run in
+    a dispatch mode."""
     try:
         with Operators() as operators:
             call(model, arguments)

@@ -46,16 +46,17 @@ def problems(wheel: Path) -> Iterator[str]:
 
 
 def problems_of_module(module: Path) -> Iterator[str]:
-    """Yield the shared libraries that the extension module needs and that a machine may lack."""
+    """Yield one message for each shared library that the extension module needs and that a Linux system may
+    lack."""
     from auditwheel.elfutils import elf_read_dt_needed  # type: ignore[import-untyped,unused-ignore]
 
     yield from (f"needs {name}" for name in elf_read_dt_needed(module) if not NEEDED.fullmatch(name))
 
 
 def problems_of_glibc(wheel: Path) -> Iterator[str]:
-    """Yield the glibc version that the wheel needs, if this version is too new.
+    """Yield a message if the wheel needs a glibc that is newer than `GLIBC` permits.
 
-    auditwheel reads this version from the versions of the symbols.
+    auditwheel finds the needed version in the symbol versions of the extension module.
     """
     done = subprocess.run([sys.executable, "-m", "auditwheel", "show", str(wheel)], capture_output=True, text=True)
     found = CONSISTENT.search(" ".join(done.stdout.split()))
@@ -66,7 +67,7 @@ def problems_of_glibc(wheel: Path) -> Iterator[str]:
 
 
 def failures(program: str, *arguments: str) -> Iterator[str]:
-    """Run a checking program, and yield its output if its exit code is not 0."""
+    """Run a Python program that checks wheels, and yield its output if its exit code is not 0."""
     done = subprocess.run([sys.executable, "-m", program, *arguments], capture_output=True, text=True)
     if done.returncode:
         yield f"{program}: {(done.stdout + done.stderr).strip()}"

@@ -1,13 +1,13 @@
 """Compare the machine code of two folders of PTX: `python scripts/compare_sass.py <before> <after>`.
 
-Each folder has the layout of `target/ptx/<crate>`: `<arch>/<op>.ptx`. ptxas assembles every file whose text
-differs. For each kernel entry, the script compares the SASS (instructions, encodings, registers) and the
-constant data. It ignores symbol names, because they contain the paths of Rust modules. An entry with the same
-code and a different name is "renamed".
+Each folder has the layout of `target/ptx/<crate>`: `<arch>/<op>.ptx`. If the texts of a file differ between
+the folders, ptxas assembles both. For each kernel entry, the script compares the SASS (instructions,
+encodings, number of registers) and the constant data of the file. It ignores the names of Rust symbols,
+because they contain the paths of Rust modules. An entry with the same code and a different name is "renamed".
 
 The script prints a line for each entry that changed, was added, removed or renamed. Then it prints a summary
-for each architecture. The exit code is 1 if the SASS of an entry changed, or if an entry exists in only one
-folder. The script needs ptxas, cuobjdump and nvdisasm from py-bindings/requirements-ptx.txt.
+for each architecture. The exit code is 1 if an entry changed, was added or was removed. The script needs
+ptxas, cuobjdump and nvdisasm from py-bindings/requirements-ptx.txt.
 """
 
 import argparse
@@ -26,16 +26,18 @@ from ptx_checks import find_tool
 
 FUNCTION = re.compile(r"^\s*Function : (\S+)$", re.M)
 ADDRESS = re.compile(r"/\*[0-9a-f]{4,}\*/")
-# Mangled names of Rust symbols. Each name contains the path of the Rust module and a hash of the crate.
+# Matches the mangled name of a Rust symbol, which contains the path of the Rust module and a hash of the
+# crate.
 SYMBOL = re.compile(r"\b_(?:ZN|R)[\w$.]+")
-# Constant and global data of a PTX file. The script reads it from the PTX, because cuobjdump does not print
-# it.
+# Matches a declaration of constant or global data in a PTX file. The script reads this data from the PTX,
+# because cuobjdump does not print it.
 DATA = re.compile(r"^\s*(?:\.visible\s+)?\.(?:global|const)\s[^;]*;", re.M)
 REGISTERS = re.compile(r"Function properties for (\w+)\s.*?Used (\d+) registers", re.S)
 
 
 class Code(NamedTuple):
-    """The machine code of a kernel entry: hash of SASS and constant data, counts of instructions and registers."""
+    """The machine code of a kernel entry: a hash of its SASS and constant data, and the numbers of
+    instructions and registers."""
 
     digest: str
     instructions: int
@@ -43,7 +45,8 @@ class Code(NamedTuple):
 
 
 def normalised(text: str) -> str:
-    """Replace symbol names by numbers in the order of their first occurrence, and remove the names of source files."""
+    """Replace the names of Rust symbols by numbers, in the order of their first occurrence. Remove the debug
+    lines that name source files."""
     numbers: dict[str, str] = {}
     text = re.sub(r"^\s*\.(?:file|loc)\s.*\n", "", text, flags=re.M)
     return SYMBOL.sub(lambda match: numbers.setdefault(match[0], f"symbol_{len(numbers)}"), text)
@@ -69,9 +72,9 @@ def assemble(source: Path) -> dict[str, Code]:
     _, *functions = FUNCTION.split(dump)
     codes = {}
     for name, body in zip(functions[::2], functions[1::2], strict=True):
-        # cuobjdump prints two lines per 16-byte instruction: address, text and first half, then the second
-        # half. cuobjdump pads all lines of a file to the length of the longest line, so the words are joined
-        # with one space.
+        # cuobjdump prints two lines per 16-byte instruction. The first has its address, its text and the
+        # first half of its encoding. The second has the other half. The number of spaces in a line depends on
+        # the longest line of the file, so runs of spaces become one space.
         lines = [" ".join(ADDRESS.sub("", line).split()) for line in normalised(body).splitlines() if "/* 0x" in line]
         digest = hashlib.sha256("\n".join(data + lines).encode()).hexdigest()
         codes[name] = Code(digest, sum(";" in line for line in lines), registers.get(name, 0))
@@ -108,7 +111,8 @@ class Comparison:
 
 
 def compare(before: Path, after: Path) -> Comparison | None:
-    """Compare two PTX files. Return None, without assembling them, if their texts differ only in symbol names."""
+    """Compare two PTX files. If their texts differ only in the names of Rust symbols, return None without
+    assembling them."""
     if before.exists() and after.exists() and normalised(before.read_text()) == normalised(after.read_text()):
         return None
     codes = [assemble(path) if path.exists() else {} for path in (before, after)]

@@ -35,8 +35,8 @@ NONE = "–"
 
 @cache
 def model(name: str, gpu: str = RUN.name) -> dict[str, Any]:
-    """Load the results file of `python -m oxiwarp bench --model <name>`. Add a dictionary of its variants by
-    name."""
+    """Load the results file of `python -m oxiwarp bench --model <name>`. Add the key "variants": the results
+    of the file by variant name."""
     found: dict[str, Any] = json.loads((LATEST / gpu / f"{name}.json").read_text())
     found["variants"] = {current_name(result["variant"]["name"]): result for result in found["results"]}
     return found
@@ -50,19 +50,20 @@ def rows(name: str) -> list[dict[str, str]]:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Format a measured value with `digits` significant digits, or as a dash if it was not measured."""
+    """Format a measured value with `digits` significant digits. Return a dash for None (not measured)."""
     if value is None:
         return NONE
     return f"{value:.{max(0, digits - len(str(int(value))))}f}"
 
 
 def less(ours: float, theirs: float) -> str:
-    """Return by how many percent the time `ours` is shorter than the time `theirs` of a baseline, as text."""
+    """Return, as text, by how many percent oxiwarp's time `ours` is shorter than a baseline's time
+    `theirs`."""
     return f"{round(100 * (1 - ours / theirs), 1) + 0.0:+.1f} %".replace("-", "−").replace("+", "")
 
 
 def faster(ours: float, theirs: float) -> str:
-    """Return the speedup of oxiwarp over a baseline as text: the baseline's time `theirs` divided by
+    """Return, as text, the speedup of oxiwarp over a baseline: the baseline's time `theirs` divided by
     oxiwarp's time `ours`."""
     return f"{theirs / ours:.2f}"
 
@@ -85,8 +86,8 @@ def step_times() -> Iterator[str]:
 
 
 def models() -> Iterator[str]:
-    """Yield one table per model. Each row shows a variant such as "patched": its times, and how it agrees
-    with eager mode.
+    """Yield one table per model. Each row shows a variant such as "patched": its times, and how closely its
+    output agrees with eager mode.
     """
     for name in MODELS:
         found = model(name)
@@ -141,7 +142,8 @@ def h100() -> Iterator[str]:
 
 
 def newer_models() -> Iterator[str]:
-    """Yield the table of newer image models on an H100, one row per model and variant."""
+    """Yield the table of newer image models on an H100. It has one row for each variant, such as "patched",
+    of each model."""
     found = json.loads((LATEST / "nvidia-h100" / "recent_models.json").read_text())["models"]
     head = ["model", "variant", "from idle, ms", "in a row, ms", "less time", "agreement with eager", "commit"]
 
@@ -232,8 +234,8 @@ def pipelines() -> Iterator[str]:
 
 
 def cold_start() -> Iterator[str]:
-    """Yield the table of the first step in a new process on an H100, with an empty and with a full cache of
-    PTX."""
+    """Yield the table of the first step in a new process on an H100. The driver's cache of compiled PTX is
+    empty or full."""
     titles = {
         "stock": "unpatched",
         "empty": "patched, empty cache",
@@ -264,7 +266,8 @@ GUIDE_ROWS = {
 
 
 def guide_shapes() -> Iterator[str]:
-    """Yield the table of small shapes on an H100. Guides for kernel authors measure these shapes too."""
+    """Yield the table of small shapes on an H100. These are the shapes that guides for kernel authors
+    measure."""
     with (LATEST / "nvidia-h100" / "guides.csv").open(newline="") as file:
         found = list(csv.DictReader(file))
 
@@ -291,8 +294,8 @@ def two_gpus(check: str) -> dict[str, dict[str, Any]]:
 
 
 def collectives() -> Iterator[str]:
-    """Yield the table of the collectives of two GPUs: eager time, time in a CUDA graph, predicted time and
-    bandwidth."""
+    """Yield the table of collectives (such as all-reduce) of two GPUs: eager time, time in a CUDA graph,
+    predicted time, and bandwidth."""
     columns = ("eager, µs", "graph, µs", "predicted, µs", "graph, GB/s sent")
 
     def lines() -> Iterator[list[str]]:
@@ -305,7 +308,7 @@ def collectives() -> Iterator[str]:
 
 
 def flux_on_two_gpus() -> Iterator[str]:
-    """Yield the table of FLUX.1 on one and on two GPUs: measured and predicted milliseconds of a step."""
+    """Yield the table of FLUX.1 on one and on two GPUs: measured and predicted milliseconds per step."""
     titles = {"one GPU": "one GPU", "tensor": "tensor parallelism", "ulysses": "Ulysses", "ring": "ring"}
     columns = {
         "unpatched, ms": "unpatched",
@@ -341,7 +344,7 @@ def attention(*rivals: str, gpu: str = "nvidia-h200") -> Iterator[str]:
     with (LATEST / gpu / "attention.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             cases.setdefault((row["case"], row["sizes"]), {})[row["provider"]] = row
-    compared = rivals[:-1]  # The last baseline is FlashAttention-2, which has no column for the ratio.
+    compared = rivals[:-1]  # FlashAttention-2, the last baseline, gets no ratio column.
 
     def cells(found: dict[str, dict[str, str]]) -> Iterator[str]:
         rates = {name: float(row["tflops"]) for name, row in found.items()}
@@ -356,7 +359,7 @@ def attention(*rivals: str, gpu: str = "nvidia-h200") -> Iterator[str]:
 
 def kernels() -> Iterator[str]:
     """Yield one table per operator. Each row shows a shape: time, bandwidth relative to a copy kernel, and
-    baselines."""
+    speedup over each baseline."""
     cases: dict[str, dict[tuple[str, str, str], dict[str, dict[str, str]]]] = {}
     for row in rows("results.csv"):
         key = row["chain"], row["model"], row["shape"]
@@ -379,9 +382,9 @@ def kernels() -> Iterator[str]:
 
 
 def card() -> Iterator[str]:
-    """Yield the benchmark table for the page of the kernel repository.
+    """Yield the benchmark table for the page of oxiwarp's kernels on the Hugging Face Hub.
 
-    Each row shows a function at the largest shape of the benchmark run.
+    Each row shows a function at its largest shape in the benchmark run.
     """
     exports = set(exported(ast.parse((REPOSITORY / "__init__.py").read_text())))
     cases: dict[str, dict[tuple[int, str], dict[str, dict[str, str]]]] = {}
@@ -404,8 +407,8 @@ def card() -> Iterator[str]:
 
 
 def goals() -> Iterator[str]:
-    """Yield the number of performance goals that the benchmark run checked, and a list of the goals that it
-    missed."""
+    """Yield a sentence with the numbers of checked and missed performance goals, and a list of the missed
+    goals."""
     found = rows("goals.csv")
     missed = [row for row in found if row["met"] != "pass"]
     yield f"The run checks {len(found)} goals. It misses {len(missed)}:\n"
@@ -416,8 +419,8 @@ DTYPES = ("bfloat16", "float16", "float32")
 
 
 def exactness() -> Iterator[str]:
-    """Yield the table of exactness: for each operator, model code and mode, how many bits equal eager
-    PyTorch."""
+    """Yield the table of exactness: for each operator, model code and mode, the share of values that equal
+    eager PyTorch in every bit."""
     cases: dict[tuple[str, str, str, str], dict[str, tuple[float, int]]] = {}
     for row in rows("exactness.csv"):
         key = row["op"], row["chain"], row["mode"] or NONE, row["guarantee"]

@@ -1,8 +1,8 @@
 """Writes the tables of fusions and the reports of `patch` into README.md and docs: `python
 scripts/fused_chains.py`.
 
-A fusion is a method of oxiwarp that replaces a sequence of torch calls by an oxiwarp operator.
-`tests/python/tools/test_docs.py` fails if a page is out of date.
+A fusion replaces a method of a model class. The new method calls an oxiwarp operator instead of a sequence of
+torch operators. `tests/python/tools/test_docs.py` fails if a page is out of date.
 """
 
 import re
@@ -17,13 +17,13 @@ from oxiwarp.patching.fusions import FAMILIES, Fusion
 from oxiwarp.patching.fusions.core.ops import INDUCTOR
 from oxiwarp.patching.report import NO_KERNEL
 
-# In a module docstring, the name of the model family ends before one of these strings.
+# Matches the end of the name of a model family at the start of a module docstring.
 TITLE = re.compile(r" \(|[:;]|, (?=whose|with)")
 
 
 def chains() -> Iterator[str]:
-    """Yield one table per family of models. A row has classes, their fused torch calls, and exactness by
-    mode."""
+    """Yield one table per family of models. A row has model classes, the torch calls in them that one kernel
+    computes, and the exactness in each mode."""
     for family in FAMILIES:
         about = " ".join(family.__doc__.split("\n\n")[0].split())
         yield f"\n## {TITLE.split(about)[0].rstrip('.')}\n\n{about}\n"
@@ -42,8 +42,8 @@ def cells(fusion: Fusion) -> list[str]:
 
 
 def inductor() -> Iterator[str]:
-    """Yield the table of operators for which `patch` lets Inductor generate the kernel, with the ratio of the
-    two times."""
+    """Yield the table of operators for which, under `torch.compile`, `patch` lets Inductor generate the
+    kernel. The second column is the time of Inductor's kernel divided by oxiwarp's."""
     yield from table(
         ["operator", "time of Inductor's kernel / time of oxiwarp's"],
         ([f"`{name}`", ratio] for name, ratio in INDUCTOR.items()),
@@ -51,9 +51,10 @@ def inductor() -> Iterator[str]:
 
 
 def ltx_report() -> Any:
-    """Patch a small LTX-Video transformer without weights (on the meta device), and return the report of `patch`.
+    """Patch a small LTX-Video transformer on the meta device (without weights), and return the report of
+    `patch`.
 
-    This report equals the report of a machine with a GPU.
+    The report has the text that it has on a machine with a GPU.
     """
     import diffusers
     import torch
@@ -73,7 +74,8 @@ def report() -> Iterator[str]:
 
 
 def short_report() -> Iterator[str]:
-    """Yield a short report: the summary, and the classes of the module `transformer_ltx` that run oxiwarp kernels."""
+    """Yield a short report: the summary line, and those classes of the Python module `transformer_ltx` that
+    run oxiwarp kernels."""
     report = ltx_report()
     labels = {row.label for row in report.rows if row.op != NO_KERNEL}
     summary, *lines = str(report).splitlines()

@@ -12,10 +12,11 @@ Part = Callable[[], Iterable[str]]
 
 
 def fill(text: str, script: str, parts: dict[str, Part]) -> str:
-    """Return `text` with new content in each part. The keys of `parts` are the marks of the parts.
+    """Return the page `text` with new content in its generated sections. The keys of `parts` are the marks of
+    the sections, and the values are functions that return the new lines.
 
     Raises:
-        ValueError: a mark is missing, or occurs more than once.
+        ValueError: the page does not contain a mark, or contains it more than once.
     """
     for mark, lines in parts.items():
         between = re.compile(
@@ -29,7 +30,8 @@ def fill(text: str, script: str, parts: dict[str, Part]) -> str:
 
 
 def write(script: str, pages: dict[str, dict[str, Part]]) -> None:
-    """Update the generated parts of every page. The keys of `pages` are paths relative to the repository's root."""
+    """Update the generated sections of pages. The keys of `pages` are paths relative to the repository's
+    root."""
     for name, parts in pages.items():
         page = ROOT / name
         page.write_text(fill(page.read_text(), script, parts))

@@ -7,13 +7,14 @@ import ctypes
 import sys
 
 ARCHS = {"sm_75": 75, "sm_80": 80, "sm_90": 90}
-# For some compute capabilities, PTX that runs only on them. It is added to the general PTX.
+# For a compute capability: PTX that runs only on it. GPUs load it in addition to the PTX of `ARCHS`.
 NATIVE = {90: ["sm_90a"]}
-MAJOR, MINOR = 75, 76  # Numbers of the CUdevice_attribute values for the major and minor compute capability.
+MAJOR, MINOR = 75, 76  # CUdevice_attribute values of the compute capability: major, minor.
 
 
 def capabilities() -> list[int]:
-    """Return the compute capability of each GPU, times ten. Raise RuntimeError if CUDA finds no GPU."""
+    """Return the compute capability of each GPU, times ten (90 for 9.0). Raise RuntimeError if CUDA finds no
+    GPU."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -32,10 +33,10 @@ def capabilities() -> list[int]:
 
 
 def selection(capabilities: list[int]) -> str:
-    """Return the names of the PTX that these GPUs load.
+    """Return the names of the PTX that GPUs with these compute capabilities load.
 
-    For each GPU, the result contains the newest general PTX that the GPU can run. If there is PTX that runs
-    only on the compute capability of the GPU, the result contains this PTX too.
+    For each GPU, the result contains the newest PTX of `ARCHS` that the GPU can run. If `NATIVE` lists PTX
+    that runs only on this compute capability, the result contains it too.
 
     >>> selection([90, 89])
     'sm_80,sm_90,sm_90a'

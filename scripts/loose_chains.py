@@ -1,8 +1,8 @@
 """Finds expressions in the source of a model that look like a chain: a sequence of operations for one kernel.
 
-`patch` has its own, exact search for chains (`oxiwarp.patching.rewrite`). This module measures how many
-chains of a library that search finds. Therefore this module must not use it. The rules here are few, and they
-use names only.
+`patch` has its own search for chains (`oxiwarp.patching.rewrite`), which finds only chains that a kernel can
+compute. With this module, scripts measure how many chains that search misses. Therefore this module does not
+use it. The rules here are few and imprecise, because they rely on the form and the names in the source.
 
 | kind | rule |
 | --- | --- |
@@ -14,9 +14,9 @@ use names only.
 | norm of q or k | the call of an attribute such as `norm_q` or `k_norm` |
 | rotary embedding | the call of a function with "rot" or "rope" in its name, except for functions that make tables |
 
-In these rules, a variable is replaced by the value that the function assigned to it last, in the order of the
-lines. Assignments in another branch of an `if` are ignored. After a loop, assignments inside the loop are
-ignored.
+Before a rule is applied, a variable is replaced by the value that the function assigned to it last, in the
+order of the lines. Assignments in another branch of an `if` are ignored. A variable whose last assignment is
+in a loop is not replaced after the loop.
 """
 
 import ast
@@ -104,12 +104,12 @@ def is_rotary(name: str) -> bool:
 
 
 def name_of(called: ast.expr) -> str:
-    """Return the last component of the name of a function, such as `silu` for `F.silu`."""
+    """Return the last component of the name of the called function, such as `silu` for `F.silu`."""
     return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
 
 
 def is_sum(node: ast.AST | None) -> bool:
-    """Return whether the node is a sum of two values that are not constants."""
+    """Return whether the node is a sum of two values, neither of which is a constant."""
     both = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
     return both and not any(isinstance(part, ast.Constant | ast.JoinedStr) for part in (node.left, node.right))
 
@@ -156,20 +156,20 @@ class Function:
                 self.enter(getattr(statement, name, []), {**around, statement: name})
 
     def reaches(self, first: int, line: int) -> bool:
-        """Return whether a value that line `first` assigns may be the value that `line` reads.
+        """Return whether line `line` may read a variable that line `first` assigned.
 
-        It cannot be if the two lines are in different branches of an `if`.
+        It may not if the two lines are in different branches of an `if`.
         """
         own = self.around.get(line, {})
         return all(name == own.get(statement, name) for statement, name in self.around.get(first, {}).items())
 
     def leaves_loop(self, first: int, line: int) -> bool:
-        """Return whether line `first` is in a loop that does not contain `line`."""
+        """Return whether line `first` is in a loop that does not contain the line `line`."""
         return any(isinstance(one, ast.For | ast.While) for one in self.around[first].keys() - self.around[line].keys())
 
     def parts(self) -> Iterator[tuple[ast.stmt, ast.AST]]:
-        """Yield the nodes of the function, each with its innermost statement. Skip inner functions and
-        classes."""
+        """Yield the syntax nodes of the function, each with the innermost statement that contains it. Skip
+        inner functions and classes."""
         pending: list[tuple[ast.stmt, ast.AST]] = [(part, part) for part in reversed(self.node.body)]
         while pending:
             statement, node = pending.pop()
@@ -193,7 +193,8 @@ class Function:
         self.values.setdefault(node.id, []).append((end, value))
 
     def value(self, node: ast.expr, line: int, levels: int = LEVELS) -> ast.expr:
-        """Return the value that a variable has before a line, without casts and views."""
+        """Return the value of an expression before line `line`, without casts and views. If the expression is
+        a variable, return the expression that was assigned to it."""
         node = stripped(node)
         if isinstance(node, ast.Name) and levels:
             before = [item for item in self.values.get(node.id, []) if item[0] < line and self.reaches(item[0], line)]
@@ -232,20 +233,22 @@ class Function:
         total: Place | None = None,
         part: Place | None = None,
     ) -> Loose:
-        """Return a `Loose` object for an expression. Its source text is cut after 100 characters."""
+        """Return a `Loose` object (a possible chain) for an expression. The source text in it is cut after
+        100 characters."""
         source = " ".join(ast.unparse(node).split())
         end = node.end_lineno or node.lineno
         return Loose(kind, self.owner, self.file, node.lineno, end, source[:100], whole, total, part or total)
 
     def gated(self, term: ast.expr, line: int) -> ast.expr | None:
-        """Return the product of a gate and a tensor if `term` is such a product, or None."""
+        """Return the product if `term` is a product of a gate and a tensor, or None. `term` may be a variable
+        with this value."""
         product = self.value(term, line)
         names = [getattr(part, "id", getattr(part, "attr", "")).lower() for part in ast.walk(product)]
         known = any("gate" in name and not re.search("gate_?(up|proj)", name) for name in names)
         return product if is_product(product) and known else None
 
     def kinds_of_product(self, node: ast.BinOp) -> Iterator[str]:
-        """Yield the kinds of operations for one kernel, such as a modulation, that the product looks like."""
+        """Yield the kinds of chains that the product looks like, such as a modulation."""
         if not isinstance(node.op, ast.Mult):
             return
         for factor, other in ((node.left, node.right), (node.right, node.left)):
@@ -267,9 +270,10 @@ class Function:
                 return
 
     def calls(self, statement: ast.stmt, node: ast.Call) -> Iterator[Loose]:
-        """Yield a `Loose` object if the call looks like operations for one kernel.
+        """Yield a `Loose` object (a possible chain) if the call looks like operations that one kernel could
+        compute.
 
-        Examples are the norm of a sum, and a rotary embedding.
+        Examples are the norm of a sum and a rotary embedding.
         """
         called = name_of(node.func)
         if isinstance(node.func, ast.Attribute) and QK.search(called):
@@ -284,9 +288,10 @@ class Function:
             yield self.made(GATE, node, place(node))
 
     def is_rotation(self, statement: ast.stmt, called: str) -> bool:
-        """Return whether a call rotates a tensor, and does not make tables.
+        """Return whether a call of a rotary embedding function rotates a tensor. Calls that only make cosine
+        and sine tables do not.
 
-        If a rotary function calls another one, only the outer call counts.
+        If a rotary embedding function calls another one, only the outer call counts.
         """
         first, *rest = words(called)
         if first in TABLES or any(is_rotary(part) or "Embed" in part for part in self.owner.split(".")):
@@ -308,10 +313,10 @@ def factors_of(node: ast.expr) -> list[ast.expr]:
 
 
 def is_one_plus(node: ast.expr) -> bool:
-    """Return whether the node is `1 + x` for a tensor `x`.
+    """Return whether the node is `1 + x` and `x` looks like a tensor.
 
-    `1 + tanh(x)`, `1 + erf(x)` and the polynomial `1 + 0.044715 * x * x` are not accepted. They are terms of
-    activations.
+    `1 + tanh(x)`, `1 + erf(x)` and the polynomial `1 + 0.044715 * x * x` give False, because they are parts
+    of activation functions.
     """
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
         return False
@@ -326,7 +331,8 @@ def is_one_plus(node: ast.expr) -> bool:
 
 @functools.cache
 def functions_of(path: str, file: str) -> dict[int, Function]:
-    """Return the functions of the Python file at `path`, by their first line. `file` is the name in the results."""
+    """Return the functions of the Python file at `path`, by their first line. Results show the name `file`
+    for this file."""
     found: dict[int, Function] = {}
 
     def visit(node: ast.AST, owner: str) -> None:
@@ -344,8 +350,8 @@ def functions_of(path: str, file: str) -> dict[int, Function]:
 
 @functools.cache
 def loose_in(path: str, file: str, first: int) -> tuple[Loose, ...]:
-    """Return the expressions that look like chains in one function. The function starts in line `first` of
-    the file.
+    """Return the expressions that look like chains, in the function that starts in line `first` of the file
+    at `path`.
 
     A chain is a sequence of operations for one kernel.
     """

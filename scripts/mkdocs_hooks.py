@@ -17,12 +17,14 @@ COPIED = "repository"
 
 
 def linked(docs: Path) -> set[str]:
-    """Return the files outside of docs that pages link to, as paths relative to the repository's root."""
+    """Return the files outside of docs/ that pages in docs/ link to, as paths relative to the repository's
+    root."""
     return {match["path"] for page in docs.rglob("*.md") for match in LINK.finditer(page.read_text())}
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the linked files to the site. Markdown is copied as plain text, because its relative links would break."""
+    """Add the files outside of docs/ that pages link to. Markdown files are added as plain text, because
+    their relative links would break."""
     for path in sorted(linked(Path(config["docs_dir"]))):
         source = ROOT / path
         if source.is_file():
@@ -32,11 +34,12 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def text_name(path: str) -> str:
-    """Return the name of a file's copy in the site. For a Markdown file such as `README.md`, it is `README.md.txt`."""
+    """Return the path of a file's copy in the site. A Markdown file such as `README.md` becomes
+    `README.md.txt`."""
     return f"{path}.txt" if path.endswith(".md") else path
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Change links that leave docs, so that they lead to the copies of the linked files."""
+    """Change links to files outside of docs/, so that they lead to the copies of these files in the site."""
     up = "../" * page.file.src_uri.count("/")
     return LINK.sub(lambda match: f"]({up}{COPIED}/{text_name(match['path'])})", markdown)

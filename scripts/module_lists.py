@@ -30,8 +30,8 @@ def modules(folder: Path, suffix: str = ".rs") -> list[Path]:
 
 
 def kernels(root: Path) -> str:
-    """Return the text of `kernels-gpu/src/ops/mod.rs`. A CPU build compiles all modules, and a PTX build only
-    one."""
+    """Return the text of `kernels-gpu/src/ops/mod.rs`. A build for the CPU compiles all of its modules, and a
+    build of PTX compiles only one."""
     ops = modules(root / KERNELS)
     declared = "".join(f'#[cfg(any(not(unit), unit = "{op.stem}"))]\npub mod {op.stem};\n' for op in ops)
     tables = "".join(f"    {op.stem}::KERNELS,\n" for op in ops)
@@ -77,7 +77,7 @@ pub(crate) const TESTS: &[&[Test]] = &[
 
 
 def has_functions(path: Path) -> bool:
-    """Return whether a Python module exports a function that it defines, that is, `__all__` contains the name."""
+    """Return whether a Python module defines a function whose name is in its `__all__`."""
     body = ast.parse(path.read_text()).body
     named = [
         node.value for node in body if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__"
@@ -103,7 +103,7 @@ def lists(root: Path) -> Iterator[tuple[Path, str]]:
 
 
 def main() -> None:
-    """Write every list that is out of date, and print the path of its file."""
+    """Write every module list that is out of date, and print the path of each written file."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for path, text in lists(ROOT):
         if path.read_text() != text:

@@ -62,8 +62,8 @@ from oxiwarp import transformers_attention  # noqa: E402
 from oxiwarp.cli.bench.workloads import WORKLOADS  # noqa: E402
 
 ROUNDS = 15  # Number of timed steps of a model.
-# The model for predicted times: each collective takes START µs, plus the time to send its bytes at RATE bytes
-# per µs.
+# Predicted times assume that a collective takes START µs, plus the time to send its bytes at RATE bytes per
+# µs.
 START, RATE = 20.0, 360e3
 
 
@@ -76,14 +76,15 @@ class Row:
     failure: str = ""
 
     def require(self, holds: bool, message: str) -> None:
-        """Add the message to the failures of this row if a requirement does not hold. The measured values
-        stay in the row."""
+        """If a requirement does not hold, add `message` to the failures of this row. The measured values stay
+        in the row."""
         if not holds:
             self.failure += f"{message}\n"
 
 
 def case(ranks: Ranks, name: str, check: Callable[..., Row], *arguments: Any) -> Row:
-    """Run a check in each process. Return the row of rank 0, to which the failures of all ranks are added."""
+    """Run a check in the process of each rank. Return the row of rank 0, to which the failures of all ranks
+    are added."""
     try:
         rows = ranks.run(check, *arguments)
         return Row(name, rows[0].figures, "".join(row.failure for row in rows))
@@ -129,9 +130,10 @@ def devices(ranks: Ranks) -> Iterator[Row]:
 
 
 def calls_on(device: torch.device) -> dict[str, tuple[Callable[[Tensor], Tensor], Tensor]]:
-    """Return, by name, a call of each operator and the operand of the call on the device.
+    """Return, by operator name, a function that calls the operator, and the operand for this function on
+    `device`.
 
-    One more call runs attention on 2048 tokens, for which the kernel for Hopper GPUs is used.
+    One more function runs attention on 2048 tokens, for which oxiwarp uses its kernel for Hopper GPUs.
     """
     calls = {name: call_of(name, device) for name in FORMS}
     x = torch.randn(1, 8, 2048, 128, generator=torch.Generator().manual_seed(1)).to(device, torch.bfloat16)
@@ -145,10 +147,10 @@ def on_both() -> list[dict[str, tuple[Callable[[Tensor], Tensor], Tensor]]]:
 
 @torch.no_grad()
 def streams() -> dict[str, float]:
-    """Enqueue calls on three streams of each GPU in alternation.
+    """Enqueue calls alternately on both GPUs, on three streams of each GPU.
 
-    In some calls, the current device is the GPU of the call's tensors. In all other calls, it is the other
-    GPU.
+    During half of the calls, torch's current device is the GPU of the call's tensors. During the other half,
+    it is the other GPU.
     """
     both, count = on_both(), 0
     expected = {name: call(x).cpu() for name, (call, x) in both[0].items()}
@@ -160,8 +162,8 @@ def streams() -> dict[str, float]:
                 stream = used[at][turn % 3]
                 stream.wait_stream(torch.cuda.default_stream(at))
                 with torch.cuda.stream(stream), torch.cuda.device(at if turn < 3 else (at + 1) % WORLD):
-                    # The current device may be the other GPU. Even then, a kernel must run on the GPU of its
-                    # tensors, on the current stream of this GPU.
+                    # torch's current device may be the other GPU. Even then, a kernel must run on the GPU of
+                    # its tensors, and on the current stream of that GPU.
                     call, x = calls[name]
                     y = call(x)
                     require(y.device == x.device, f"{name}: the result is on {y.device}")
@@ -175,7 +177,7 @@ def streams() -> dict[str, float]:
 
 
 def threads() -> dict[str, float]:
-    """Run every operator 20 times in one thread per GPU, at the same time."""
+    """Start one thread per GPU. At the same time, each thread runs every operator 20 times on its GPU."""
     both = on_both()
     with torch.no_grad():
         expected = {name: call(x).cpu() for name, (call, x) in both[0].items()}
@@ -204,9 +206,9 @@ def threads() -> dict[str, float]:
 
 @torch.no_grad()
 def graphs() -> dict[str, float]:
-    """Capture every operator in one CUDA graph per GPU.
+    """Capture one CUDA graph per GPU, which contains a call of every operator.
 
-    Replay the graphs in alternation, each time with different inputs.
+    Replay the graphs of both GPUs three times, each time with different inputs.
     """
     both, captured, outputs, inputs = on_both(), [], [], []
     for at, calls in enumerate(both):
@@ -216,7 +218,8 @@ def graphs() -> dict[str, float]:
         torch.cuda.synchronize(at)
         with torch.cuda.device(at):
             graph = torch.cuda.CUDAGraph()
-            # Without the argument `stream`, torch captures on a stream of the GPU that was captured first.
+            # Without the argument `stream`, torch would capture both graphs on the same stream, which is a
+            # stream of the first GPU.
             with torch.cuda.graph(graph, stream=torch.cuda.Stream(at)):
                 outputs.append({name: call(static[name]) for name, (call, _) in calls.items()})
         captured.append(graph)
@@ -253,7 +256,8 @@ def readable(size: int) -> str:
 
 @torch.no_grad()
 def collective(place: Place, name: str, size: int) -> Row:
-    """Check one collective on `size` bytes, and time it eagerly and in a CUDA graph."""
+    """Check the result of one collective (such as all-reduce) on `size` bytes, and time it eagerly and in a
+    CUDA graph."""
     count = size // 2  # bfloat16
     x = torch.full((count,), float(place.rank + 1), device=place.device, dtype=torch.bfloat16)
     if name == "all_reduce":
@@ -289,7 +293,7 @@ def collective(place: Place, name: str, size: int) -> Row:
 
 
 def clocked(work: Callable[[], object]) -> float:
-    """Return the median time of the work on the GPU, in microseconds. All ranks start together."""
+    """Return the median GPU time of `work` in microseconds. A barrier makes all ranks start together."""
     times = []
     for _ in range(7):
         dist.barrier()
@@ -307,9 +311,9 @@ def clocked(work: Callable[[], object]) -> float:
 
 
 def milliseconds(place: Place, step: Callable[[], object], together: bool = True) -> float:
-    """Return the median wall-clock time of a step in milliseconds, or 0 on the CPU.
+    """Return the median wall-clock time of `step` in milliseconds, or 0 on the CPU.
 
-    With `together`, a barrier makes all ranks start each step at the same time.
+    If `together` is true, a barrier makes all ranks start each step at the same time.
     """
     if place.device.type == "cpu":
         return 0.0
@@ -326,7 +330,7 @@ def milliseconds(place: Place, step: Callable[[], object], together: bool = True
 
 
 def off(y: Tensor, right: Tensor) -> float:
-    """Return the norm of the error, relative to the norm of the right values."""
+    """Return the norm of `y - right`, divided by the norm of `right`."""
     return ((y.double() - right.double()).norm() / right.double().norm()).item()
 
 
@@ -335,8 +339,8 @@ def equal_share(x: Tensor, y: Tensor) -> float:
     return (x == y).count_nonzero().item() / x.numel()
 
 
-# For each published model: configuration class, hidden size, intermediate size, query heads, key-value heads,
-# and head dimension.
+# For each published model: its configuration class in transformers, hidden size, intermediate size, number of
+# query heads, number of key-value heads, and head dimension.
 LANGUAGE_MODELS = {
     "Llama 3.1 8B": ("LlamaConfig", 4096, 14336, 32, 8, 128),
     "Qwen3 8B": ("Qwen3Config", 4096, 12288, 32, 8, 128),
@@ -347,7 +351,7 @@ LAYERS, VOCABULARY, PROMPT, CONTEXT = 2, 32064, 8192, 2048
 
 
 def checkpoint(name: str, folder: Path, small: bool) -> str:
-    """Save a model of two layers with random weights. Return its path."""
+    """Save a language model with two layers and random weights. Return the path of its folder."""
     import transformers
 
     cls, hidden, intermediate, heads, kv_heads, columns = LANGUAGE_MODELS[name]
@@ -362,16 +366,16 @@ def checkpoint(name: str, folder: Path, small: bool) -> str:
     with torch.device("cpu" if small else "cuda"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     for path, parameter in model.named_parameters():
-        if "norm" in path:  # Otherwise all weights of a norm would be 1, or all would be 0.
+        if "norm" in path:  # Without this, a norm has only ones or only zeros as weights.
             parameter.data.add_(torch.randn_like(parameter), alpha=0.1)
     model.to(torch.float32 if small else torch.bfloat16).save_pretrained(folder / name)
     return str(folder / name)
 
 
 def load(path: str, place: Place, dtype: torch.dtype | None = None, attention: str = "sdpa", **sizes: int) -> Any:
-    """Load a model on the rank's device.
+    """Load the model at `path` onto the device of this rank.
 
-    With `tp_size` or `fsdp_size`, transformers distributes the model over the ranks.
+    If `tp_size` or `fsdp_size` is given, transformers distributes the model over the ranks.
     """
     from transformers import AutoModelForCausalLM, logging
 
@@ -405,10 +409,11 @@ def language(ranks: Ranks) -> Iterator[Row]:
 
 
 def tensor_parallel(place: Place, path: str) -> Row:
-    """Compare a patched model with the unpatched model under the same tensor parallelism, and with one GPU.
+    """Compare a patched model under tensor parallelism with the unpatched model under tensor parallelism, and
+    with both on one GPU.
 
-    oxiwarp's RMSNorm rounds at the same points as transformers' class, but sums in another order. So not all
-    bits are equal, and this is also true on one GPU.
+    oxiwarp's RMSNorm rounds at the same points as the class in transformers, but adds in another order. So
+    patched and unpatched models do not have equal bits, even on one GPU.
     """
     alone, model = load(path, place), load(path, place, tp_size=WORLD)
     prompt = tokens(model, place, PROMPT if place.device.type == "cuda" else 12)
@@ -470,10 +475,10 @@ def fsdp(ranks: Ranks) -> Iterator[Row]:
 
 
 def sharded(place: Place, path: str) -> Row:
-    """Compare a model under FSDP2 with the same model on one GPU, unpatched and patched.
+    """Compare a model under FSDP2 with the same model on one GPU, both unpatched and then both patched.
 
-    The outputs must have the same bits. Both ranks have the same inputs. Therefore the mean of the gradients
-    of both ranks equals the gradient on one GPU, except for the rounding of the sum.
+    The outputs under FSDP2 and on one GPU must have the same bits. Both ranks have the same inputs. Therefore
+    the mean of their gradients equals the gradient on one GPU, except for the rounding of the sum.
     """
     alone, model = load(path, place), load(path, place, fsdp_size=WORLD)
     ids = tokens(model, place, 512 if place.device.type == "cuda" else 10)
@@ -490,8 +495,8 @@ def sharded(place: Place, path: str) -> Row:
             expected, found = gradients(alone, ids), gradients(model, ids)
             row.figures[f"{state}: equal values"] = equal_share(both, one)
             row.figures[f"{state}: gradients differ by"] = max(off(found[name], expected[name]) for name in expected)
-            # On the CPU, safetensors may load a weight at an address that is not aligned to the vector loads
-            # of the kernel.
+            # On the CPU, safetensors may load a weight at an unaligned address. Another kernel then runs, and
+            # the bits may differ.
             near = torch.equal(both, one) if place.device.type == "cuda" else torch.allclose(both, one, atol=1e-6)
             row.require(near, f"{state}: the bits are not those of one GPU")
     row.figures |= {"replaced modules": report.replaced, "kernels": sum(kernels.values())}
@@ -511,7 +516,8 @@ def context(ranks: Ranks) -> Iterator[Row]:
 
 
 def in_context(place: Place, model: Any, rotation: str) -> Tensor:
-    """Run the model under torch's context parallelism. Return the logits of all tokens."""
+    """Run the model under torch's context parallelism, which splits the tokens among the ranks. Return the
+    logits of all tokens."""
     from accelerate.big_modeling import _attach_context_parallel_hooks
     from torch.distributed.tensor.experimental import context_parallel
     from torch.distributed.tensor.experimental._attention import context_parallel_unshard, set_rotate_method
@@ -519,7 +525,8 @@ def in_context(place: Place, model: Any, rotation: str) -> Tensor:
     ids = tokens(model, place, CONTEXT if place.device.type == "cuda" else 16)
     embedded = model.get_input_embeddings()(ids).detach()
     positions = torch.arange(ids.shape[1], device=place.device)[None]
-    # accelerate also does this. A causal mask is then not passed as a tensor.
+    # accelerate also attaches these hooks. With them, attention is called with `is_causal` instead of a mask
+    # tensor.
     _attach_context_parallel_hooks(model)
     set_rotate_method(rotation)
     with torch.no_grad(), context_parallel(place.mesh(), buffers=[embedded, positions], buffer_seq_dims=[1, 1]):
@@ -530,7 +537,7 @@ def in_context(place: Place, model: Any, rotation: str) -> Tensor:
 def keys_of_one_rank(place: Place, path: str, rotation: str) -> Row:
     """Check that a model with `attn_implementation="oxiwarp"` raises an error under context parallelism.
 
-    Without the error, oxiwarp's attention would read the keys of one rank only.
+    Without the error, oxiwarp's attention would read only the keys of its own rank and give a wrong result.
     """
     transformers_attention.register()
     model = load(path, place, attention="oxiwarp")
@@ -546,7 +553,8 @@ def keys_of_one_rank(place: Place, path: str, rotation: str) -> Row:
 
 
 def context_parallel_of_torch(place: Place, path: str, rotation: str) -> Row:
-    """Check that, with torch's attention, the patched model is as accurate as the unpatched model."""
+    """Check that a patched model with torch's attention is as accurate under context parallelism as the
+    unpatched model."""
     model, row = load(path, place), Row()
     stock = in_context(place, model, rotation)
     oxiwarp.patch(model)
@@ -567,18 +575,20 @@ def context_parallel_of_torch(place: Place, path: str, rotation: str) -> Row:
 
 DOUBLE, SINGLE = 4, 8
 SENT = 4608 * 3072 * 2.0  # Bytes of the activations of 4608 tokens.
-# Additional time per block in µs, for the copies of diffusers' Ulysses and for the merge of its ring
-# attention.
+# Additional time per block in µs: for the copies in diffusers' Ulysses, and for merging the partial results
+# in its ring attention.
 COPIES, MERGE = 53.0, 73.0
 
 
 def predicted(alone: float, how: str) -> float:
-    """Return the predicted milliseconds of a step on two GPUs, from the milliseconds `alone` on one GPU.
+    """Return the predicted milliseconds of a FLUX.1 step on two GPUs, from the milliseconds `alone` on one
+    GPU.
 
-    A single block has one all-reduce (tensor parallelism), four all-to-all calls (Ulysses), or two gathers
-    (ring: one of the keys and one of the values). A double block has four all-reduces under tensor
-    parallelism, which together reduce twice as many bytes as the all-reduce of a single block. Under Ulysses
-    and ring attention, a double block has the same collectives as a single block.
+    The prediction counts the collectives of a block of the model. A single block has one all-reduce under
+    tensor parallelism, and four all-to-all calls under Ulysses. Under ring attention, it has one gather of
+    its keys and values. A double block has four all-reduces under tensor parallelism, which together reduce
+    twice as many bytes as the all-reduce of a single block. Under Ulysses and ring attention, a double block
+    has the same collectives as a single block.
     """
     share = (WORLD - 1) / WORLD
     single, double = {
@@ -593,7 +603,7 @@ def flux(ranks: Ranks) -> Iterator[Row]:
     row = case(ranks, "one GPU", flux_step, "")
     yield row
     for how in ("tensor", "ulysses", "ring"):
-        # diffusers' ring attention needs an attention that torch has only on GPUs.
+        # diffusers' ring attention needs an attention backend that torch has only on GPUs.
         if ranks.backend == "gloo" and how == "ring":
             continue
         parallel = case(ranks, how, flux_step, how)
@@ -617,8 +627,8 @@ def flux_model(place: Place, dtype: torch.dtype) -> nn.Module:
 
 @torch.no_grad()
 def flux_step(place: Place, how: str) -> Row:
-    """Run and time FLUX.1 unpatched, patched and compiled. `how` names a parallelism, or is "" for one
-    GPU."""
+    """Run and time FLUX.1 unpatched, patched and compiled. `how` is the kind of parallelism ("tensor",
+    "ulysses" or "ring"), or "" for one GPU."""
     from diffusers import attention_backend
 
     small, row = place.device.type == "cpu", Row()
@@ -632,7 +642,8 @@ def flux_step(place: Place, how: str) -> Row:
     model = flux_model(place, place.dtype)
     own = arguments(place.dtype)
     with ExitStack() as stack:
-        # The backend "native" does not return the log-sum-exp of each row, which ring attention needs.
+        # Ring attention needs the log-sum-exp of each attention row, which the backend "native" does not
+        # return.
         stack.enter_context(attention_backend("_native_flash" if how == "ring" else "native"))
         alone = model(**own)[0]
         if how:
@@ -652,7 +663,7 @@ def flux_step(place: Place, how: str) -> Row:
                 compiled = model(**own)[0]
                 figures["compiled, ms"] = milliseconds(place, lambda: model(**own))
                 figures["error, compiled"] = off(compiled, right)
-            except Exception as error:  # Such an error is a fault of torch or diffusers, not of oxiwarp.
+            except Exception as error:  # The model is unpatched: the error is a fault of torch or diffusers.
                 figures["compiled, ms"] = reason(error)
     figures["kernels"] = sum(kernels.values())
     figures["equal values"] = equal_share(ours, stock)
@@ -666,8 +677,8 @@ def flux_step(place: Place, how: str) -> Row:
 
 
 def in_a_graph(place: Place, step: Callable[[], object]) -> float | str:
-    """Return the milliseconds of the step in a CUDA graph. The replay of a graph needs no CPU time per
-    kernel."""
+    """Return the milliseconds of `step` as a CUDA graph, without the CPU time of kernel launches. If the step
+    cannot be captured, return the reason as text."""
     if place.device.type == "cpu":
         return 0.0
     graph = torch.cuda.CUDAGraph()

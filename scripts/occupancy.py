@@ -2,13 +2,13 @@
 
     python scripts/occupancy.py target/ptx/oxiwarp-kernels-gpu
 
-The bytes in flight are the bytes that the resident threads of an SM load before the first load arrives. The
-script computes them for the bf16 kernels `..._warp<n>`, `..._block<n>` and `..._cluster<n>`. In these
-kernels, a thread loads `n` vectors of 16 bytes or `n` vectors of 8 bytes.
+The bytes in flight are the bytes that the resident threads of an SM have requested from memory before the
+first of them arrive. The script computes them for the bf16 kernels `..._warp<n>`, `..._block<n>` and
+`..._cluster<n>`. In such a kernel, a thread loads `n` vectors of 16 bytes each, or of 8 bytes each.
 
 The script also prints registers and spills as reported by ptxas, the maximum threads per block, and the
 resident blocks and threads of an SM. docs/internals/launch-configuration.md explains how many bytes in flight
-the memory needs. The script needs ptxas, see py-bindings/requirements-ptx.txt.
+are necessary to use the memory bandwidth. The script needs ptxas, see py-bindings/requirements-ptx.txt.
 """
 
 import re
@@ -31,8 +31,8 @@ USAGE = re.compile(
 
 @dataclass(frozen=True)
 class Multiprocessor:
-    """Limits of an SM, and the bytes in flight (requested, not yet loaded) that are necessary to use the SM's
-    share of the memory bandwidth."""
+    """Limits of an SM. `needed` is the number of bytes in flight (requested, not yet loaded) that an SM needs
+    to use its share of the memory bandwidth."""
 
     gpu: str
     threads: int
@@ -48,7 +48,7 @@ class Multiprocessor:
         return Multiprocessor(gpu, threads, blocks, round(tb_per_s * 0.6e6 / count))
 
     def resident(self, threads: int, registers: int) -> int:
-        """Return how many blocks of `threads` threads fit on an SM.
+        """Return how many blocks of `threads` threads fit on an SM if a thread uses `registers` registers.
 
         The hardware allocates the registers of a warp in units of 256.
         """

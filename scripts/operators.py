@@ -1,9 +1,9 @@
 """Generates docs/reference/operators.md from the signatures, docstrings and tensor roles of the public
 functions.
 
-The role of a tensor is its shape and dtype relative to the other arguments. Each operator has the same fields
-on the page, e.g. arguments and errors. Most fields are copied from the sections of the docstring, such as
-"Args:". `tests/python/tools/test_docs.py` fails if the page is out of date.
+The role of a tensor says which shape and dtype it has, relative to the other arguments. On the page, each
+operator has the same fields, such as arguments and errors. Most fields are copied from the sections of the
+function's docstring, such as "Args:". `tests/python/tools/test_docs.py` fails if the page is out of date.
 """
 
 import inspect
@@ -62,14 +62,14 @@ def signature(function: Callable[..., Any]) -> str:
 
 
 def positional(function: Callable[..., Any]) -> str:
-    """Return a short form of the function's signature. It contains only the positional arguments, without
-    their default values."""
+    """Return the call of a function with only its positional arguments, without default values."""
     parameters = inspect.signature(function).parameters.values()
     return f"{function.__name__}({', '.join(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)})"
 
 
 def sections(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the sections of a docstring, e.g. "Args", by title. The text before the first section is "Summary"."""
+    """Return the sections of a function's docstring by title, such as "Args". The text before the first title
+    has the title "Summary"."""
     summary, *others = SECTION.split(inspect.getdoc(function) or "")
     made = {"Summary": summary.strip()}
     for title, text in zip(others[0::2], others[1::2], strict=True):
@@ -78,7 +78,8 @@ def sections(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def entries(text: str) -> dict[str, str]:
-    """Return the entries of a docstring section by name, e.g. arguments. An entry continues on indented lines."""
+    """Return the entries of a docstring section by name, such as the arguments in "Args". The lines that
+    continue an entry are indented."""
     _, *parts = ENTRY.split(text)
     return dict(zip(parts[0::2], map(inspect.cleandoc, parts[1::2]), strict=True))
 
@@ -89,7 +90,8 @@ def one_line(text: str) -> str:
 
 
 def cell(text: str) -> str:
-    """Return the first paragraph of a text in the form of a Markdown table cell: one line, with escaped `|`."""
+    """Return the first paragraph of a text as the content of a Markdown table cell: on one line, with escaped
+    `|`."""
     return one_line(text.split("\n\n")[0]).replace("|", "\\|")
 
 
@@ -135,7 +137,8 @@ def operator(function: Callable[..., Any], info: OpInfo) -> Iterator[str]:
 
 
 def items(found: dict[str, str]) -> Iterator[str]:
-    """Yield the Markdown list of a section's entries. An indented block in an entry becomes a code block."""
+    """Yield the Markdown list of the entries of a docstring section. A second paragraph of an entry becomes a
+    code block."""
     for name, text in found.items():
         label = re.sub(r"^(\S+)( \(|$)", r"`\1`\2", name)
         paragraph, *blocks = text.split("\n\n")

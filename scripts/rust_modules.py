@@ -2,19 +2,19 @@
 """Print the dependencies between the files and folders of each Rust crate, and the cycles among them.
 
 File `a` depends on file `b` if `a` names an item of `b`, in a `use` declaration or in a path. If `a` uses a
-re-exported name, it depends on the file that defines the item. These are not dependencies:
+re-exported name, it depends on the file that defines the item. The following are not dependencies:
 
 - `mod b;`, because a parent may declare a child without using it.
-- Names that the crate re-exports from another crate.
+- Names from another crate, even if this crate re-exports them.
 - Names in unit tests: `mod tests` in a file, and files declared with `#[cfg(test)]`.
 - Calls of methods, and names from `use other::*`, because the script does not analyse types.
 
 A folder `x` includes its module file: `x/mod.rs`, or the file `x.rs` next to the folder. `lib.rs` and
-`main.rs` are above all folders.
+`main.rs` belong to no folder.
 
 The tool `cargo modules dependencies --acyclic` analyses types, but has disadvantages. It depends on
-rust-analyzer, which takes long to compile. It reads only one of the two backends of the crate cuda-std, does
-not report folders, and does not support permitted cycles.
+rust-analyzer, which takes long to compile. It reads only one of the two backends (PTX and CPU) of the crate
+cuda-std. It does not report folders, and has no option to permit certain cycles.
 """
 
 import argparse
@@ -47,7 +47,7 @@ MOD = re.compile(ATTRIBUTES + VISIBILITY + r"\bmod\s+(?P<name>\w+)\s*;")
 USE = re.compile(ATTRIBUTES + VISIBILITY + r"\buse\s+(?P<tree>[^;]+);")
 INLINE = re.compile(r"\bmod\s+(\w+)\s*\{")
 PATH = re.compile(r"(?<![\w:.])\$?[a-z_]\w*(?:\s*::\s*\w+)+")
-# Matches a comment, a string literal or a character literal, but not a lifetime such as 'a.
+# Matches a comment, a string literal or a character literal of Rust, but not a lifetime such as 'a.
 BLANK = re.compile(
     r"//[^\n]*|/\*.*?\*/"
     r"|\b[bc]?r(?P<hashes>#*)\".*?\"(?P=hashes)|\"(?:\\.|[^\"\\])*\""
@@ -57,12 +57,14 @@ BLANK = re.compile(
 
 
 def masked(text: str) -> str:
-    """Replace comments and literals by spaces, so that positions and line numbers do not change."""
+    """Replace comments and literals in Rust code by spaces of the same length, so that positions and line
+    numbers do not change."""
     return BLANK.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 
 def leaves(tree: str) -> Iterator[tuple[list[str], str | None]]:
-    """Yield each path in the tree of a `use` declaration, with its alias or None.
+    """Yield each path in a `use` declaration, such as `a::b` and `a::c` in `a::{b, c}`, with its `as` name or
+    None.
 
     A path may end with `*` or `self`.
     """
@@ -98,7 +100,7 @@ class File:
 
     def __post_init__(self):
         self.mask = masked(self.text)
-        self.inline = []  # Start, end and name of each inline module `mod name { ... }`.
+        self.inline = []  # Start, end and name of each `mod name { ... }` in the file.
         for match in INLINE.finditer(self.mask):
             depth, end = 1, match.end()
             while depth:
@@ -119,12 +121,13 @@ class File:
 
 
 class Crate:
-    """A crate with all of its source files. The constructor finds the files by following `mod` declarations."""
+    """A crate with all of its source files. The constructor starts at the root file and follows `mod`
+    declarations."""
 
     def __init__(self, root: Path):
         self.folder = root.parent
         self.files: dict[str, File] = {}
-        # A module has two files if there is one for each backend.
+        # The files of each module. A module has two files if each backend (PTX, CPU) has its own.
         self.modules: dict[Module, list[str]] = defaultdict(list)
         self.foreign: set[Module] = set()  # Names that the crate re-exports from other crates.
         self.add(root.name, ())
@@ -147,7 +150,7 @@ class Crate:
                 self.add(str(child), (*module, name), child.name == "mod.rs" or bool(given))
 
     def resolve(self, file: File, at: int, path: list[str]) -> Module | None:
-        """Return `path` relative to the crate's root.
+        """Return the module path `path`, as written at position `at` of `file`, from the root of the crate.
 
         Return None if `path` starts with another crate or with a local name.
         """
@@ -173,7 +176,8 @@ class Crate:
                         self.foreign.add(name)
 
     def definition(self, path: Module) -> Module:
-        """Return the path at which an item is defined. `path` may be a re-exported name of this item."""
+        """Return the path at which an item is defined. `path` may be a name under which the crate re-exports
+        the item."""
         for _ in range(8):  # a longer sequence of re-exports would be a cycle
             for end in range(len(path), 0, -1):
                 if path[:end] in self.defined and path[:end] not in self.modules:
@@ -213,15 +217,15 @@ class Crate:
                 if module == path and path == file.module[: len(path)]:
                     continue  # The path names an ancestor itself, as in `super::other`.
                 common = {target: common_length(file.path, target) for target in self.modules[module]}
-                # A module may have two files, one per backend (PTX or CPU). A file of one backend depends
-                # only on the file of the same backend.
+                # The named module may have two files, one for each backend (PTX, CPU). A file of one backend
+                # depends only on the module's file for the same backend.
                 graph[file.path] |= {target for target in common if common[target] == max(common.values())}
             graph[file.path].discard(file.path)
         return graph
 
 
 def common_length(path: str, other: str) -> int:
-    """Return the number of leading folders that two paths have in common."""
+    """Return the number of folders at the start of two paths that are the same in both."""
     pairs = list(zip(Path(path).parent.parts, Path(other).parent.parts, strict=False))
     return next((at for at, (a, b) in enumerate(pairs) if a != b), len(pairs))
 

@@ -1,8 +1,8 @@
 """Writes pages of the agent skill: `python scripts/skill.py`.
 
-Some reference pages of the skill are copies of pages in docs, because a skill is installed as one folder. The
-page of the kernel templates contains the source code of the templates. `tests/python/tools/test_skill.py`
-fails if a page is out of date.
+A skill is installed as one folder and cannot link to files outside of it. Therefore some of its reference
+pages are copies of pages in docs. Another page contains the source code of the skill's kernel templates.
+`tests/python/tools/test_skill.py` fails if a page is out of date.
 """
 
 import posixpath
@@ -30,10 +30,10 @@ LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(#[^)]*)?\)")
 
 
 def copied(page: str) -> str:
-    """Return a page of docs as a reference page of the skill.
+    """Return the text of a page in docs, changed for use as a reference page of the skill.
 
-    Links to other pages are changed: they lead to the copies of these pages, or to the repository. A line at
-    the top names the original page.
+    Links to pages that the skill copies lead to the copies, and all other relative links lead to the
+    repository. A line at the top names the original page.
     """
 
     def link(found: re.Match[str]) -> str:
@@ -45,7 +45,8 @@ def copied(page: str) -> str:
 
 
 def source(path: str) -> Iterator[str]:
-    """Yield a Rust source of the repository as a fenced code block. The block starts with the name of the file."""
+    """Yield the content of a Rust file as a fenced code block. The first line of the block is a comment with
+    the name of the file."""
     yield "```rust"
     yield f"// {path.removeprefix(TEMPLATES + '/')}"
     yield from (ROOT / path).read_text().splitlines()
@@ -53,7 +54,7 @@ def source(path: str) -> Iterator[str]:
 
 
 def function(path: str, name: str) -> Iterator[str]:
-    """Yield a top-level function of a Rust source as a fenced code block, with its documentation."""
+    """Yield a top-level function of a Rust file, with its doc comment, as a fenced code block."""
     lines = (ROOT / path).read_text().splitlines()
     start = next(at for at, line in enumerate(lines) if line.startswith((f"fn {name}(", f"fn {name}<")))
     end = lines.index("}", start)
@@ -66,8 +67,8 @@ def function(path: str, name: str) -> Iterator[str]:
 
 
 def template(name: str) -> dict[str, Part]:
-    """Return the source of a template in three parts: its kernel, its host function, and the main lines of
-    its test."""
+    """Return functions that yield the source of a template, by mark: its kernel, its host function, and the
+    function `check` of its test."""
     return {
         name: partial(source, f"{TEMPLATES}/kernels/src/{name}.rs"),
         f"{name}, host": partial(source, f"{TEMPLATES}/src/{name}.rs"),

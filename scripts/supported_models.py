@@ -1,13 +1,13 @@
 """Counts the chains of operations that `patch` computes in every model: `python scripts/supported_models.py`.
 
-A chain is a sequence of operations that one kernel could compute. The script calls a tiny model of each
-class, in bfloat16 and float32, on the CPU executor. The classes are all transformers and UNets of diffusers,
-and all causal decoders and common encoders of transformers. It calls each model without `patch`, with `patch`
-and after `unpatch`.
+A chain is a sequence of operations that one kernel could compute. The script builds a tiny model of each
+class: all transformers and UNets of diffusers, and all causal decoders and common encoders of transformers.
+It calls each model in bfloat16 and float32, without `patch`, with `patch`, and after `unpatch`. oxiwarp's
+kernels run on the CPU executor.
 
-The script writes the results to docs/reference/supported-models.json. From this file, it writes the page
-docs/reference/supported-models.md. With `--page`, it writes only the page. With names of models as arguments,
-the script prints the chains of these models and writes nothing.
+The script writes the results to docs/reference/supported-models.json. From this file, it generates tables in
+the page docs/reference/supported-models.md. With `--page`, it calls no model and updates only the page. With
+names of models as arguments, the script prints the chains of these models and writes nothing.
 
 `loose_chains.py` finds the chains, independently of `patch`. `chain_coverage.py` finds out how each chain was
 computed.
@@ -110,8 +110,8 @@ def study(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def study_all(names: list[str], jobs: int) -> dict[str, Any]:
-    """Return the results of the models, by name. Several processes run, and each studies one model after the
-    other."""
+    """Return the results of the models by name. `jobs` processes run at the same time, and each studies one
+    model after the other."""
     from tqdm import tqdm
 
     with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=60) as pool:
@@ -121,8 +121,8 @@ def study_all(names: list[str], jobs: int) -> dict[str, Any]:
 def packed(results: dict[str, Any]) -> dict[str, Any]:
     """Return the content of the data file.
 
-    Chains (sequences of operations) and their outcomes are stored in lists, and models store indices into
-    these lists.
+    It has a list of all chains (sequences of operations) and a list of all outcomes (how a chain was
+    computed). The entries of models refer to both by index.
     """
     chains: dict[Any, int] = {}
     outcomes: dict[Any, int] = {}
@@ -175,23 +175,25 @@ def load() -> dict[str, Any]:
 
 
 def outcomes_of(data: dict[str, Any], name: str, dtype: str) -> dict[int, list[str]]:
-    """Return, for each chain (sequence of operations) of a model, its state, how `patch` computes it, and a
-    reason.
+    """Return three texts for each chain (sequence of operations) of a model: its state, how `patch` computes
+    it, and the reason if no kernel ran.
 
-    The key is the index of the chain.
+    The keys are the indices of the chains.
     """
     groups = data["models"][name][dtype]["chains"]
     found = {}
     for at, chains in groups.items():
         state, cover, reason = data["outcomes"][int(at)]
-        # A kernel computed the norm in the chain (the sequence of operations), but not the other operations.
+        # If a kernel computed only the norm of a chain (sequence of operations), and torch the other
+        # operations, the state is `NORM_ONLY`.
         made = [NORM_ONLY if (state, cover) == ("kernel", "norm") else state, cover, reason]
         found.update(dict.fromkeys(chains, made))
     return found
 
 
 def merged(data: dict[str, Any], names: Iterable[str], dtype: str) -> dict[int, list[str]]:
-    """Return the best outcome that each chain (sequence of operations) has in any of several models."""
+    """Return, for each chain (sequence of operations), the best of its outcomes in several models. The best
+    state is "kernel"."""
     found: dict[int, list[str]] = {}
     for name in names:
         for chain, made in outcomes_of(data, name, dtype).items():
@@ -201,9 +203,11 @@ def merged(data: dict[str, Any], names: Iterable[str], dtype: str) -> dict[int, 
 
 
 def agrees(model: dict[str, Any], dtype: str) -> bool:
-    """Return whether the output with `patch` is as close to the original as the rounding of the dtype allows.
+    """Return whether the outputs with and without `patch` differ by no more than the rounding of the dtype
+    explains.
 
-    In bfloat16, the limit is the difference between the original outputs in bfloat16 and in float32.
+    In bfloat16, the limit is the difference between the outputs of the unpatched model in bfloat16 and in
+    float32.
     """
     return model[dtype]["difference"] <= (MOST_ROUNDING if dtype == "float32" else model["rounding"])
 
@@ -296,8 +300,8 @@ def families(data: dict[str, Any]) -> Iterator[str]:
 
 
 def forms(data: dict[str, Any]) -> Iterator[str]:
-    """Yield the table of the reasons why no kernel ran, with the number of chains (sequences of
-    operations)."""
+    """Yield the table of the reasons why no kernel ran. Each row has the number of chains (sequences of
+    operations) with this reason, and an example."""
     found = merged(data, data["models"], "bfloat16")
     groups = defaultdict(list)
     for at, (state, _, reason) in found.items():
@@ -316,9 +320,9 @@ def forms(data: dict[str, Any]) -> Iterator[str]:
 
 
 def place_of(chain: list[Any]) -> str:
-    """Return the reason why `patch` does not recognise a chain (a sequence of operations).
+    """Return a likely reason why `patch` does not recognise a chain (a sequence of operations).
 
-    Only the function that contains the chain is considered.
+    The reason depends only on the function that contains the chain.
     """
     if re.match(r"[\w/]+: ", chain[4]):
         return "in a function that is no method"
@@ -345,7 +349,8 @@ def parts() -> dict[str, Any]:
 
 
 def show(results: dict[str, Any], by_class: bool) -> None:
-    """Print the chains (sequences of operations) of models, or the numbers of chains of each class."""
+    """Print the chains (sequences of operations) of models. If `by_class` is true, print only the numbers of
+    chains of each class."""
     for name, result in results.items():
         if "error" in result:
             print(f"{name}: {result['error']}\n{result['traceback']}")
@@ -368,8 +373,8 @@ def show(results: dict[str, Any], by_class: bool) -> None:
 
 
 def print_shares(data: dict[str, Any]) -> None:
-    """Print the percentage of chains (sequences of operations) that are rewritten, and that a kernel
-    computed."""
+    """Print two percentages of all chains (sequences of operations): those that `patch` rewrites, and those
+    that a kernel computed."""
     print("\n".join(summary(data)))
     for dtype in DTYPES:
         count, states = shares(merged(data, data["models"], dtype))

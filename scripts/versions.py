@@ -3,15 +3,15 @@
 The script downloads the wheel of each version, unpacks it to a temporary folder, and imports its models in a
 process with this folder first on `sys.path`. It calls no model. For each class it prints:
 
-- The chains (sequences of operations for one kernel) that `patch` rewrites, with their lines and operators.
-  If `patch` cannot rewrite the method, the reason.
-- The fusion of the class: the method that oxiwarp has for it. If the fusion does not apply, the first
-  function whose source hash (fingerprint) is unknown. Read this function before you add its fingerprint to
-  the fusion.
+- The chains (sequences of operations for one kernel) that `patch` rewrites in the class, with their lines and
+  operators. If `patch` cannot rewrite the class's method, the reason.
+- The fusion of the class: the method with which oxiwarp replaces a method of the class. If the fusion does
+  not apply, the script prints the first function whose source hash (fingerprint) is unknown. Read this
+  function before you add its fingerprint to the fusion.
 
-`loose_chains.py` finds chains independently of `patch`. The totals show how many of them a rewritten method
-or a fusion computes. Norms that `patch` replaces as modules do not count, because their classes are known
-only in a model.
+`loose_chains.py` finds chains independently of `patch`. The totals show how many of these chains a rewritten
+method or a fusion computes. Chains whose norm `patch` replaces as a module are not counted as computed,
+because only a model shows the class of its norms.
 """
 
 import argparse
@@ -45,10 +45,10 @@ def pip(*arguments: str) -> None:
 
 
 def unpack(package: str, requirement: str, folder: Path) -> None:
-    """Download a version of a library, and unpack it to a folder.
+    """Download a version of a library, and unpack it to `folder`.
 
-    transformers requires specific versions of other packages. If the installed versions do not fit, download
-    these packages too. diffusers uses the installed version of transformers.
+    For transformers, also download each required package whose installed version does not fit. diffusers uses
+    the installed packages.
     """
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
@@ -83,13 +83,14 @@ def is_installed(requirement: Any) -> bool:
 
 
 def modules(package: str) -> Iterator[types.ModuleType]:
-    """Import and yield the modules with the models of a library. Skip modules that need packages that are
-    missing."""
-    # The real module raises an error if other versions of packages are installed.
+    """Import and yield the Python modules of a library that define models. Skip modules whose import fails,
+    for example because a package is missing."""
+    # The library's own module of this name raises an error if installed packages have other versions than it
+    # expects.
     checks: Any = types.ModuleType(f"{package}.dependency_versions_check")
     checks.dep_version_check = lambda *arguments: None
     sys.modules[checks.__name__] = checks
-    # `kernels` is an optional package, which may not fit the version.
+    # `kernels` is an optional package. The installed version may not fit the version of the library.
     sys.modules["kernels"] = None  # type: ignore[assignment]
     root = Path(importlib.import_module(package).__file__ or "").parent
     for path in sorted((root / "models").rglob("*.py")):
@@ -103,9 +104,10 @@ def modules(package: str) -> Iterator[types.ModuleType]:
 
 
 def classes(module: types.ModuleType) -> Iterator[tuple[type, FunctionType]]:
-    """Yield the classes that a module defines, with the method that `patch` may replace.
+    """Yield the classes that a module defines, each with the method that `patch` may replace: `forward` or
+    `__call__`.
 
-    Only classes that define this method themselves are yielded.
+    Classes that inherit this method are skipped.
     """
     for cls in vars(module).values():
         if isinstance(cls, type) and cls.__module__ == module.__name__:
@@ -115,8 +117,8 @@ def classes(module: types.ModuleType) -> Iterator[tuple[type, FunctionType]]:
 
 
 def describe(cls: type, own: FunctionType, covers: Any) -> list[str]:
-    """Return the lines of the report about a class, and record in `covers` what `patch` computes in its
-    method."""
+    """Return the lines of the report about a class. Record in `covers` what `patch` computes in the method
+    `own` of the class."""
     from chain_coverage import Cover, add_rewritten, code_of
 
     from oxiwarp.patching.fusions import find
@@ -185,8 +187,7 @@ def scan(package: str, quiet: bool) -> dict[str, Any]:
 
 
 def callers_of(covers: Any) -> dict[Any, list[Any]]:
-    """Return the functions whose source is part of a rewritten chain, with the `Cover` objects of these
-    chains.
+    """Return the functions that a rewritten chain includes, with the `Cover` objects of their chains.
 
     A `Cover` says how `patch` computes a chain.
     """

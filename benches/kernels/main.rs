@@ -1,9 +1,9 @@
-//! criterion benchmarks of every op, timed by CUDA events: `cargo bench -p oxiwarp-benches`.
+//! criterion benchmarks of every op, timed by CUDA events. Command: `cargo bench -p oxiwarp-benches`
 //!
 //! A case is an op with a tensor size, from `oxiwarp_benches::cases`. Each op is a criterion group, and each
-//! case is one benchmark of the group. `cargo bench -p oxiwarp-benches -- softmax` measures one op. The
-//! program `bench` measures the same time: the time of one call in a captured CUDA graph of many calls.
-//! Without a GPU, the program prints one line with the reason on stderr and exits with 2.
+//! case is one benchmark of the group. `cargo bench -p oxiwarp-benches -- softmax` measures one op. Like the
+//! program `bench`, the benchmarks capture many calls in one CUDA graph and report the time of one call.
+//! Without a GPU, the benchmark program prints the reason on stderr and exits with code 2.
 use std::process::ExitCode;
 use std::time::Duration;
 

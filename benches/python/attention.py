@@ -1,5 +1,5 @@
-"""Checks `oxiwarp.attention` and torch's attention against float64 on a GPU, then times both in alternation,
-in TFLOP/s.
+"""Checks `oxiwarp.attention` and torch's attention against float64 on a GPU. Then times both in alternation
+and reports TFLOP/s.
 
     python benches/python/attention.py [--rounds N] [--out FOLDER] [--flash-attention-3 LIBRARY]
     OXIWARP_ARCH=sm_80 python benches/python/attention.py  # use the sm_80 kernels on a Hopper GPU
@@ -7,15 +7,15 @@ in TFLOP/s.
 Two baselines are backends of `F.scaled_dot_product_attention`: cuDNN and FlashAttention-2. If a case has a
 mask, the memory-efficient backend replaces FlashAttention-2. All tensors are `[B, H, S, D]`.
 
-With the option `--flash-attention-3`, FlashAttention-3 is a third baseline. The option takes the path of a
-library. FlashAttention-3 has no package that contains only this library. The wheel of vLLM contains it:
-`vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so`. Use the version of vLLM that requires the installed torch, for
-example vLLM 0.24.0 for torch 2.11. FlashAttention-3 is not measured if a case has a mask.
+With the option `--flash-attention-3`, FlashAttention-3 is a third baseline. The value of the option is the
+path of a shared library with FlashAttention-3. No package contains only this library. The wheel of vLLM
+contains it: `vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so`. Use the version of vLLM that requires the installed
+torch, for example vLLM 0.24.0 for torch 2.11. FlashAttention-3 is not measured if a case has a mask.
 
 The program writes attention.csv and attention.json. It also writes attention_accuracy.csv, which has errors
-but no times. These errors belong to inputs from attention_inputs.py that lead to large rounding errors. The
-exit code is 1 if a result of oxiwarp is wrong or missing. Another program, attention_table.py, measures for
-which sizes `patch` uses `oxiwarp.attention`.
+but no times. These errors are measured on the inputs of attention_inputs.py, which lead to large rounding
+errors. The exit code is 1 if a result of oxiwarp is wrong or missing. Another program, attention_table.py,
+determines the sizes for which `oxiwarp.patch` uses `oxiwarp.attention`.
 """
 
 import argparse
@@ -43,7 +43,8 @@ BACKENDS = {
     "memory-efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
 CHECKED = 32  # Errors are computed for this many queries at the start and at the end of a sequence.
-# The benchmark rotates through at most this many sets of inputs. Large inputs exceed the L2 cache anyway.
+# The benchmark rotates through at most this many sets of inputs. More sets are not needed, because large
+# inputs exceed the L2 cache.
 MOST_SETS = 8
 # Upper limit of oxiwarp's error divided by FlashAttention-2's error. If FlashAttention-2 did not run, the
 # divisor is the smallest error of a baseline.
@@ -61,14 +62,14 @@ class Case:
 
     @property
     def operations(self) -> float:
-        """Return the number of floating-point operations of both matrix multiplications. A causal call has
-        half as many."""
+        """Return the number of floating-point operations of QKᵀ and PV. A causal call counts half as many as
+        a call without a mask."""
         b, h, sq, sk, d = self.sizes
         return 4.0 * b * h * sq * sk * d / (2 if self.causal else 1)
 
 
-# The benchmark sizes of the FlashAttention-3 paper (arXiv:2407.08608, section 4.1). The batch has 16384
-# tokens in total, and the head dimension times the number of heads is 2048.
+# The benchmark sizes of the FlashAttention-3 paper (arXiv:2407.08608, section 4.1). All sequences of a batch
+# together have 16384 tokens. The head dimension times the number of heads is 2048.
 PAPER = tuple(
     Case(f"paper, {d} columns{', causal' * causal}", (16384 // s, 2048 // d, s, s, d), causal)
     for d in (64, 128, 256)
@@ -126,7 +127,8 @@ ACCURACY_SIZES = ((1, 8, 1024, 4096, 64), (1, 8, 1024, 4096, 128), (8, 8, 1, 409
 
 
 def inputs_of(case: Case) -> Inputs:
-    """Return normally distributed inputs. If the case is padded, a mask excludes the last keys of each batch entry."""
+    """Return normally distributed q, k and v. If the case is padded, also return a mask that excludes the
+    last keys of each batch entry."""
     b, h, sq, sk, d = case.sizes
     inputs = {
         name: torch.randn(b, h, s, d, device="cuda", dtype=DTYPE) for name, s in (("q", sq), ("k", sk), ("v", sk))
@@ -138,8 +140,8 @@ def inputs_of(case: Case) -> Inputs:
 
 
 def providers_of(case: Case) -> dict[str, Callable[[Inputs], Callable[[], Result]]]:
-    """Return a dict of the functions to time, by name. Each function takes a dict of inputs and returns
-    the call to time."""
+    """Map the name of each implementation to a function. This function takes a dict of inputs, and returns a
+    callable that runs attention on them."""
     import oxiwarp
 
     def ours(x: Inputs) -> Callable[[], Result]:
@@ -163,10 +165,11 @@ def providers_of(case: Case) -> dict[str, Callable[[Inputs], Callable[[], Result
 
 
 def flash_attention_3(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Callable[[], Tensor]:
-    """Return a call of FlashAttention-3 for tensors `[B, H, S, D]`. The call copies no tensor.
+    """Return a callable that runs FlashAttention-3 on tensors `[B, H, S, D]`. It copies no tensor.
 
-    vLLM's library requires packed sequences, in a tensor `[B * S, H, D]`. The other options have the defaults
-    of `flash_attn_varlen_func` in https://github.com/Dao-AILab/flash-attention.
+    vLLM's library requires packed sequences, in a tensor `[B * S, H, D]`. The other options, such as the
+    softmax scale, have the defaults of `flash_attn_varlen_func` in
+    https://github.com/Dao-AILab/flash-attention.
     """
     forward = torch.ops._vllm_fa3_C.fwd.default
     options = dict.fromkeys(argument.name for argument in forward._schema.arguments)
@@ -182,8 +185,8 @@ def flash_attention_3(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Callable
 
 
 def error_of(case: Case, x: Inputs, result: Tensor) -> float:
-    """Return the relative error of the first and last queries against float64. If there are many queries,
-    use only two heads."""
+    """Return the relative error of attention against float64, for the first and last `CHECKED` queries. If
+    there are more queries, check only two heads."""
     queries = range(case.sizes[2])
     ends = sorted({*queries[:CHECKED], *queries[-CHECKED:]})
     heads = slice(None) if len(ends) < CHECKED else [0, -1]
@@ -199,7 +202,8 @@ def error_of(case: Case, x: Inputs, result: Tensor) -> float:
 
 
 def errors_of(case: Case, x: Inputs, error: Callable[[Tensor], float]) -> dict[str, float]:
-    """Return the error of every implementation. Print the name of an implementation that does not run, and omit it."""
+    """Map the name of every implementation to its error. If an implementation does not run, print its name
+    and omit it."""
     errors = {}
     for name, provider in providers_of(case).items():
         try:
@@ -212,15 +216,16 @@ def errors_of(case: Case, x: Inputs, error: Callable[[Tensor], float]) -> dict[s
 
 
 def is_wrong(rows: Sequence[Row | Accuracy]) -> bool:
-    """Return True if oxiwarp's result is missing, is NaN, or has a larger error than `LIMIT` allows."""
+    """Return True if oxiwarp's error is missing, is NaN, or exceeds `LIMIT` times the error of the
+    baseline."""
     errors = {row.provider: row.relative_error for row in rows}
     least = min((error for name, error in errors.items() if name != OURS), default=0.0)
     return not errors.get(OURS, float("nan")) <= LIMIT * errors.get(FLASH, least)
 
 
 def accuracy(kind: str, sizes: Sizes, device: torch.device) -> list[Accuracy]:
-    """Return the relative error of each attention implementation, over all elements, for the inputs
-    `INPUTS[kind]`."""
+    """Return the relative error of each attention implementation for the inputs that `INPUTS[kind]` makes.
+    The error is computed over all elements of the result."""
     q, k, v = INPUTS[kind](sizes, DTYPE, device)
     errors = errors_of(Case(kind, sizes), {"q": q, "k": k, "v": v}, lambda y: relative_error(y, q, k, v))
     return [Accuracy(kind, said(sizes), name, error) for name, error in errors.items()]
@@ -248,7 +253,7 @@ def measure(case: Case, rounds: int) -> list[Row]:
 
 
 def write(path: Path, kind: type, rows: Sequence[Any]) -> None:
-    """Write a CSV file with one line per row."""
+    """Write a CSV file with one line for each element of `rows`."""
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, [field.name for field in fields(kind)])
         writer.writeheader()

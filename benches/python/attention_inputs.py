@@ -2,7 +2,7 @@
 FlashAttention-2.
 
 Queries, keys and values are `[B, H, S, D]`. attention.py measures the errors of attention kernels on these
-inputs. Tests check that the errors are below a limit.
+inputs. Tests check that the errors of oxiwarp are below a limit.
 """
 
 import torch
@@ -14,7 +14,8 @@ Sizes = tuple[int, int, int, int, int]
 
 
 def normal(sizes: Sizes, dtype: torch.dtype, device: torch.device, seed: int = 0, sharpness: float = 1.0) -> Heads:
-    """Return normally distributed q, k and v, equal on every device. `sharpness` scales the scores QKᵀ."""
+    """Return normally distributed q, k and v. They have the same values on every device. `sharpness` scales
+    the scores QKᵀ."""
     b, h, sq, sk, d = sizes
     generator = torch.Generator("cpu").manual_seed(seed)
     q, k, v = (torch.randn(b, h, s, d, generator=generator) for s in (sq, sk, sk))
@@ -22,15 +23,16 @@ def normal(sizes: Sizes, dtype: torch.dtype, device: torch.device, seed: int = 0
 
 
 def large(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
-    """Return inputs with large scores QKᵀ (some tens). After softmax, few keys have nearly all the probability."""
+    """Return inputs with scores QKᵀ of several tens. After softmax, a few keys have nearly all the attention
+    probability."""
     return normal(sizes, dtype, device, sharpness=10.0)
 
 
 def one_hot(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
-    """Return inputs where each query has one dominant key.
+    """Return inputs in which one key per query has a larger score QKᵀ than all other keys.
 
-    The position of this key varies. Its score is larger than the other scores by a varying margin of at most
-    30.
+    This key differs from query to query. Its score exceeds the other scores by about 30 in the first query,
+    and by less in later ones.
     """
     q, k, v = normal(sizes, torch.float32, device)
     keys, columns = sizes[3:]
@@ -50,9 +52,9 @@ def along_first_column(scores: Tensor, sizes: Sizes, dtype: torch.dtype, device:
 
 
 def long_tail(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
-    """Return inputs where one key has score 6 and all others have score 0.
+    """Return inputs whose score QKᵀ is about 6 for one key and about 0 for all other keys.
 
-    The sum of the probabilities of the other keys exceeds the probability of this key.
+    The other keys together have a larger attention probability than this key.
     """
     scores = torch.zeros(sizes[3])
     scores[sizes[3] * 3 // 4] = 6
@@ -60,7 +62,8 @@ def long_tail(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
 
 
 def rising(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
-    """Return inputs where every 41st key has the largest score so far, so the softmax maximum rises often."""
+    """Return inputs in which every 41st key has a larger score than all keys before it. The running maximum
+    of an online softmax therefore rises often."""
     scores = torch.zeros(sizes[3])
     scores[40::41] = torch.linspace(4, 9, sizes[3] // 41)
     return along_first_column(scores, sizes, dtype, device)
@@ -72,9 +75,9 @@ INPUTS = {"normal": normal, "large logits": large, "one-hot": one_hot, "long tai
 def flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Compute attention with the roundings of FlashAttention-2.
 
-    Scores and attention probabilities are computed in float32. The probabilities are not yet divided by their
-    row sum. They are rounded to 16 bits for the PV matrix multiplication, but not for the row sum. The result
-    is rounded once.
+    Scores and exponentials are computed in float32. The exponentials are rounded to the dtype of `q` for the
+    PV matrix multiplication, but not for the row sum. The product is divided by the row sum in float32, and
+    then rounded once.
     """
     scores = q.float() @ k.float().mT / q.shape[-1] ** 0.5
     weights = (scores - scores.amax(-1, keepdim=True)).exp()
@@ -82,7 +85,7 @@ def flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def relative_error(y: Tensor, q: Tensor, k: Tensor, v: Tensor) -> float:
-    """Return the relative error of the attention result `y` against float64, over all elements."""
+    """Return norm(y - ref) / norm(ref), where `ref` is attention of q, k and v in float64."""
     scores = q.double() @ k.double().mT / q.shape[-1] ** 0.5
     right = scores.softmax(-1) @ v.double()
     return float((y.double() - right).norm() / right.norm())

@@ -1,35 +1,37 @@
 """Finds the sizes for which `oxiwarp.attention` is faster than torch's attention.
 
-The times come from attention_table.py. A region contains all sizes above a minimum size, and oxiwarp is
-faster at each measured size in the region. If oxiwarp is faster at a size outside of all regions, this size
-is listed separately.
+The times come from attention_table.py. A size consists of two numbers: queries per head, and queries over all
+batches and heads. A region is given by a few minimal sizes. It contains each size that is at least as large
+as one of them in both numbers. oxiwarp is faster at each measured size in a region. If oxiwarp is faster at a
+size outside of all regions, this size is listed separately.
 """
 
 from collections.abc import Iterable
 from itertools import product
 
-Size = tuple[int, int]  # The number of queries per head, and this number multiplied by the batches and heads.
+Size = tuple[int, int]  # Two numbers: queries per head, and queries over all batches and heads.
 Kind = tuple[int, bool]  # A kind of attention: the head dimension, and whether keys are padded.
-# Time of oxiwarp divided by time of torch, by kind, number of keys, and size.
+# oxiwarp's time divided by torch's time, by kind of attention, number of attention keys, and size.
 Ratios = dict[Kind, dict[int, dict[Size, float]]]
-Region = tuple[Size, ...]  # A region contains every size that is at least as large as one of these sizes.
-# Sizes outside of all regions at which oxiwarp is faster. The keys of the outer dict are numbers of attention
-# keys. The keys of the inner dict are numbers of queries per head. The values are numbers of queries over all
-# batches and heads.
+# The minimal sizes of a region. The region contains every size that is at least as large as one of them.
+Region = tuple[Size, ...]
+# Sizes outside of all regions at which oxiwarp is faster. The outer dict maps a number of attention keys to
+# an inner dict. The inner dict maps queries per head to numbers of queries over all batches and heads.
 Alone = dict[int, dict[int, tuple[int, ...]]]
 Faster = dict[Kind, tuple[dict[int, Region], Alone]]
 
 
 def faster(ratios: Ratios) -> Faster:
-    """Map (head dimension, whether keys are padded) to the regions, and to the faster sizes outside of all
-    regions.
+    """Map (head dimension, whether keys are padded) to a pair: the regions, and the faster sizes outside of
+    all regions.
 
-    A region is a set of sizes, with no upper limit, at which oxiwarp is faster than torch. The regions are in
-    a dict whose keys are minimum numbers of attention keys. The number of keys of a call can lie between two
-    measured numbers. A size is then in the region only if oxiwarp is faster at both measured numbers.
+    A size consists of queries per head, and queries over all batches and heads. A region is a set of sizes,
+    without an upper limit, at which oxiwarp is faster than torch. A dict maps the minimum number of attention
+    keys to the region. If a call has a number of attention keys between two measured numbers, oxiwarp must be
+    faster at both of them.
 
-    The ratio of the times does not change monotonically with the size, because the number of tiles per SM
-    varies.
+    The ratio of the two times is not monotonic in the size, because some sizes leave SMs idle in the last
+    wave of tiles.
     """
     return {
         kind: (regions := by_least_keys(by_keys), alone(by_keys, regions)) for kind, by_keys in sorted(ratios.items())
@@ -37,9 +39,9 @@ def faster(ratios: Ratios) -> Faster:
 
 
 def by_least_keys(by_keys: dict[int, dict[Size, float]]) -> dict[int, Region]:
-    """Return a dict from minimum numbers of attention keys to regions (sets of sizes without an upper limit).
+    """Map the minimum number of attention keys to a region (a set of sizes without an upper limit).
 
-    Between two measured numbers of keys, the region is the intersection of the regions of these two numbers.
+    Between two measured numbers of attention keys, the region is the intersection of their two regions.
     """
     regions = {keys: least(ratios) for keys, ratios in sorted(by_keys.items())}
     measured = list(regions)
@@ -52,7 +54,7 @@ def by_least_keys(by_keys: dict[int, dict[Size, float]]) -> dict[int, Region]:
 
 
 def alone(by_keys: dict[int, dict[Size, float]], regions: dict[int, Region]) -> Alone:
-    """Return the measured sizes outside of all regions at which oxiwarp is faster than torch."""
+    """Return the measured sizes at which oxiwarp is faster than torch, but which no region contains."""
     found: Alone = {}
     for keys, ratios in sorted(by_keys.items()):
         region = regions[max(least for least in regions if least <= keys)]
@@ -65,8 +67,8 @@ def alone(by_keys: dict[int, dict[Size, float]], regions: dict[int, Region]) -> 
 
 
 def least(ratios: dict[Size, float]) -> Region:
-    """Return the minimum sizes of the region in which all measured ratios (oxiwarp's time / torch's time)
-    are below 1."""
+    """Return the region in which all measured ratios (oxiwarp's time / torch's time) are below 1. The region
+    is given by its minimal sizes."""
     return corners(size for size in ratios if all(ratio < 1 for other, ratio in ratios.items() if reaches(other, size)))
 
 
@@ -76,7 +78,7 @@ def common(a: Region, b: Region) -> Region:
 
 
 def corners(sizes: Iterable[Size]) -> Region:
-    """Return the minimal sizes. A size is minimal if no other size in `sizes` is at most as large in both
+    """Return the minimal elements of `sizes`. A size is minimal if no other size is at most as large in both
     of its numbers."""
     found = sorted(set(sizes))
     return tuple(size for size in found if not any(reaches(size, other) for other in found if other != size))

@@ -1,12 +1,13 @@
-"""Measures for which sizes `oxiwarp.attention` is faster than torch's attention, and writes the table for
-`patch`.
+"""Measures for which sizes `oxiwarp.attention` is faster than torch's attention. Writes them to a table that
+`oxiwarp.patch` reads.
 
     python benches/python/attention_table.py [--rounds N] [--out FOLDER]  measures, writes attention_table.csv and .json
     python benches/python/attention_table.py --from FOLDER                writes the package's table from these files
 
 The baseline is `F.scaled_dot_product_attention` without a forced backend. All inputs are bf16 `[B, S, H, D]`,
-as in diffusers. If keys are padded, the call has an additive mask with one copy per head, like LTX-Video's
-text mask. The exit code is 1 if a result of oxiwarp differs from torch's result by more than `CLOSE`.
+as in diffusers. In the cases with padded keys, the call has an additive mask that is repeated for each head,
+like LTX-Video's text mask. The exit code is 1 if a result of oxiwarp differs from torch's result by more than
+`CLOSE`.
 """
 
 import argparse
@@ -54,8 +55,8 @@ class Row:
 
     @property
     def size(self) -> Size:
-        """Return queries per head, and queries of all batches and heads. The second number determines how
-        many SMs are busy."""
+        """Return two numbers: queries per head, and queries over all batches and heads. The second number
+        determines how many SMs are busy."""
         return self.queries, self.queries * self.batches * self.heads
 
     @property
@@ -65,7 +66,8 @@ class Row:
 
 
 def inputs_of(columns: int, padded: bool, queries: int, keys: int, batches: int, heads: int) -> Inputs:
-    """Return normally distributed inputs. With `padded`, a mask excludes the last keys of each batch entry."""
+    """Return normally distributed q, k and v. If `padded` is true, also return a mask that excludes the last
+    keys of each batch entry."""
     sizes = {"q": queries, "k": keys, "v": keys}
     inputs = {
         name: torch.randn(batches, size, heads, columns, device="cuda", dtype=DTYPE) for name, size in sizes.items()
@@ -79,7 +81,7 @@ def inputs_of(columns: int, padded: bool, queries: int, keys: int, batches: int,
 
 
 def ours(x: Inputs) -> torch.Tensor:
-    """Call `oxiwarp.attention` as the processors of `patch` do."""
+    """Call `oxiwarp.attention` as the attention processors of a patched model do."""
     import oxiwarp
 
     return oxiwarp.attention(x["q"], x["k"], x["v"], mask=x.get("mask"))  # type: ignore[return-value]
@@ -92,11 +94,12 @@ def torchs(x: Inputs) -> torch.Tensor:
 
 
 def measure(columns: int, padded: bool, queries: int, keys: int, batches: int, heads: int, rounds: int) -> Row:
-    """Check oxiwarp's result against torch's result, and time both implementations for one size, with
-    rotated inputs."""
+    """Compare oxiwarp's result with torch's result, and time both for one size. The timed calls rotate
+    through several sets of inputs."""
     size = (columns, padded, queries, keys, batches, heads)
     first = inputs_of(*size)
-    # This tensor is freed at once. The result of the next call gets its memory, which is full of NaN.
+    # This tensor of NaN is freed at once. oxiwarp's result gets its memory, so an element that is not written
+    # stays NaN.
     torch.full_like(first["q"], torch.nan)
     mine, right = ours(first).float(), torchs(first).float()
     difference = float((mine - right).norm() / right.norm())
@@ -111,8 +114,8 @@ def measure(columns: int, padded: bool, queries: int, keys: int, batches: int, h
 
 
 def by_kind(rows: Iterable[Row]) -> Ratios:
-    """Return the ratios of oxiwarp's time to torch's time, by head dimension and padding, number of keys,
-    and size."""
+    """Return the ratios of oxiwarp's time to torch's time in nested dicts. The levels are (head dimension,
+    padded), number of attention keys, and size."""
     found: Ratios = {}
     for row in rows:
         found.setdefault((row.columns, row.padded), {}).setdefault(row.keys, {})[row.size] = row.ratio
@@ -122,7 +125,8 @@ def by_kind(rows: Iterable[Row]) -> Ratios:
 def read(folder: Path) -> tuple[dict[str, str], Faster]:
     """Read a results folder.
 
-    Return facts of the run (such as the GPU's name), and the sizes at which oxiwarp is faster.
+    Return two values: facts of the run (such as the GPU's name), and the sizes at which oxiwarp is faster
+    than torch.
     """
     with (folder / "attention_table.csv").open(newline="") as file:
         rows = [row_of(line) for line in csv.DictReader(file)]
@@ -146,17 +150,18 @@ def row_of(line: dict[str, str]) -> Row:
 
 
 def write(measured: dict[str, dict[str, str]], tables: dict[str, Faster]) -> None:
-    """Write the regions of sizes into the Python module of the package, by the compute capability of the
-    GPU."""
+    """Write a Python module of the package oxiwarp. It has the sizes at which oxiwarp is faster, for each
+    compute capability."""
     facts, faster = (pprint.pformat(x, width=WIDTH, compact=True, sort_dicts=True) for x in (measured, tables))
     head = TABLE.read_text().partition("\nMEASURED")[0]
     TABLE.write_text(f"{head}\nMEASURED = {facts}\nFASTER: dict[str, dict[tuple[int, bool], Sizes]] = (\n{faster}\n)\n")
 
 
 def adopt(folder: Path) -> None:
-    """Update the package's table: replace the entry of one GPU architecture by the measurement in `folder`."""
+    """Replace one GPU architecture's entry in the table of the package oxiwarp by the measurement in
+    `folder`."""
     names: dict[str, Any] = {}
-    exec(TABLE.read_text(), names)  # an import would load the table of the installed package
+    exec(TABLE.read_text(), names)  # an import statement would load the table of the installed package instead
     said, table = read(folder)
     capability = said.pop("capability")
     write(names["MEASURED"] | {capability: said}, names["FASTER"] | {capability: table})

@@ -51,9 +51,9 @@ def say(text: str) -> None:
 def right_providers(
     form: "Form", shape: "Shape", inputs: "Inputs", results: "Results", alone: bool
 ) -> "tuple[dict[str, tuple[Chain, float]], int]":
-    """Map the name of each correct implementation to its call and relative error.
+    """Map the name of each implementation with a correct result to its function and its relative error.
 
-    Also return the number of bytes of the results. The model's torch code runs first, because its error
+    Also return the number of bytes that one call writes. The model's torch code runs first, because its error
     determines the error limit of all other implementations.
     """
     from check import EAGER_LIMIT, LEAST, error_of, run
@@ -179,7 +179,8 @@ def measure_ops(options: argparse.Namespace, results: "Results", clock: Clock, w
 
 
 def measure_overheads(options: argparse.Namespace, results: "Results") -> None:
-    """Measure the Python overhead per call, the time of `import oxiwarp`, and the first call of some ops."""
+    """Measure the Python overhead per call, the time of `import oxiwarp`, and the time of the first call of
+    two ops."""
     from overhead import first_call_seconds, import_seconds, per_call
 
     say("overhead per call")

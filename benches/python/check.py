@@ -1,8 +1,8 @@
 """Checks the results of an implementation against float64. The error limit is twice the error of the model's
 torch code.
 
-Before the call, the memory for the results is filled with NaN. If an element is not written, it stays NaN,
-and the check fails.
+Before the implementation runs, the memory for its results is filled with NaN. If it does not write an
+element, this element stays NaN, and the check fails.
 """
 
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ import torch
 from forms import Chain, Form, Inputs, Result, Shape, parts, prepare, tuple_of, wide
 from torch import Tensor
 
-# A relative error of at most this value is always allowed. For bfloat16 and float16, the value is the error
-# of a single rounding.
+# A relative error of at most this value is always allowed. For bfloat16 and float16, it is the largest
+# relative error of a single rounding.
 LEAST = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12, torch.float32: 2.0**-23}
-# The torch code's error may be this factor times LEAST. A larger error means that the torch code computes
-# another formula.
+# The error of the model's torch code may be this factor times LEAST. A larger error means that the torch code
+# and the float64 reference compute different formulas.
 EAGER_LIMIT = 8
 
 
@@ -31,7 +31,8 @@ class Error:
     element: float
 
     def allowed_by(self, eager: "Error", dtype: torch.dtype) -> bool:
-        """Return True if the error is at most twice the error of the model's torch code, or at most `LEAST`.
+        """Return True if the error is at most twice `eager`, the error of the model's torch code. An error
+        within a few roundings is always allowed: `LEAST` for `relative`, 4 times `LEAST` for `element`.
 
         Return False if the error is NaN.
         """
@@ -40,13 +41,13 @@ class Error:
         return self.relative <= relative and self.element <= element
 
     def within(self, limit: float) -> bool:
-        """Return True if the error is so small that the torch code must compute the formula of the float64
-        reference."""
+        """Return True if `relative` is at most `limit`, and `element` at most 16 times `limit`."""
         return self.relative <= limit and self.element <= 16 * limit
 
 
 def run(form: Form, provider: Chain, inputs: Inputs, like: tuple[Tensor, ...] = ()) -> tuple[Tensor, ...]:
-    """Run an implementation. Its results are allocated in memory full of NaN, so unwritten elements stay NaN."""
+    """Run an implementation and return its results. They are allocated in memory full of NaN, so unwritten
+    elements stay NaN."""
     call = prepare(form, provider, inputs)
     poison = [torch.full_like(x, float("nan")) for x in like if x.is_floating_point()]
     del poison
@@ -54,8 +55,8 @@ def run(form: Form, provider: Chain, inputs: Inputs, like: tuple[Tensor, ...] = 
 
 
 def error_of(form: Form, shape: Shape, inputs: Inputs, results: tuple[Tensor, ...]) -> Error:
-    """Return the error of `results` against float64. Compute the reference for a few tokens at a time, to
-    limit the memory."""
+    """Return the error of `results` against the float64 reference. The reference is computed for a few tokens
+    at a time, to save memory."""
     outputs = dict(enumerate(results))
     together = parts({**inputs, **outputs}, shape[1], form.chunked)
     zero = torch.zeros((), dtype=torch.float64, device=results[0].device)

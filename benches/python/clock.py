@@ -1,5 +1,5 @@
-"""Limits the time of a run. After the limit or a SIGTERM, a program skips its remaining cases and writes
-its results."""
+"""Limits the time of a benchmark. After the time limit or a SIGTERM, the benchmark skips its remaining cases
+and writes its results."""
 
 import argparse
 import signal
@@ -7,8 +7,8 @@ import time
 
 
 class Clock:
-    """Measures the time since its creation. At the time limit or after a SIGTERM, the program stops and
-    writes its results."""
+    """Measures the time since its creation. `is_over` becomes true at the time limit or after a SIGTERM. The
+    benchmark then stops and writes its results."""
 
     def __init__(self, seconds: float | None) -> None:
         self._start, self._seconds, self._told = time.perf_counter(), seconds, False
@@ -19,7 +19,7 @@ class Clock:
 
     @property
     def is_over(self) -> bool:
-        """Return True if the time limit is reached, so that no further measurement may start."""
+        """Return True after the time limit or a SIGTERM. No further measurement may then start."""
         return self._told or self.left <= 0
 
     @property

@@ -1,5 +1,4 @@
-"""Measures the first step of a model in a new process, with an empty cache of compiled PTX and with a full
-one.
+"""Measures the first step of a model in a new process, with an empty and with a filled cache of compiled PTX.
 
     python benches/python/cold_start.py [--model flux --model ltx] [--out <folder>] [--small]
 
@@ -79,8 +78,8 @@ def warmup(cache: Path) -> float | None:
 
 
 def measure(model: str, device: str, small: bool) -> list[dict[str, Any]]:
-    """Return the measured cases of a model, each with its times and the difference from the unpatched
-    model's time."""
+    """Measure all cases of a model. Return for each case its times, and how many seconds it takes more than
+    the unpatched model."""
     with tempfile.TemporaryDirectory() as folder:
         stock, one, all_kernels = (Path(folder) / name for name in ("stock", "one", "all"))
         cases = [{"case": "stock", **child(model, "stock", stock, device, small)}]

@@ -4,8 +4,8 @@
 
 The arguments `<share> <of>` select the cases of one process, e.g. `0 4` for the first of four processes. This
 program measures nothing. If Inductor has several configurations of a kernel, this program compiles all of
-them. bench.py later times them on an idle GPU. If a process fails, bench.py compiles the cases of this
-process.
+them. bench.py later times these configurations on an idle GPU. If a process fails, bench.py compiles the
+cases of that process.
 """
 
 import argparse
@@ -19,7 +19,8 @@ SECONDS = 120  # All processes together take at most this many seconds.
 
 
 def in_processes(arguments: list[str], seconds: float) -> str:
-    """Compile the cases that `bench.py` would measure, in several new processes. Return a message about the result."""
+    """Compile the cases that `bench.py` would measure, in several new processes. Return a message with the
+    number of failed processes."""
     started, shares = time.perf_counter(), min(SHARES, max(1, (os.cpu_count() or 1) // 2))
     environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     runs = [
@@ -44,7 +45,8 @@ def in_processes(arguments: list[str], seconds: float) -> str:
 
 
 def only_compile(graph: object, inputs: object) -> object:
-    """Dynamo backend that fills Inductor's cache: it compiles the graph with Inductor, but runs it uncompiled."""
+    """Dynamo backend that fills Inductor's cache: it compiles the graph with Inductor, but returns the
+    uncompiled graph."""
     from torch._inductor.compile_fx import compile_fx
 
     compile_fx(graph, inputs)

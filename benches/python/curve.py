@@ -3,15 +3,15 @@
     python benches/python/curve.py [--only ada_norm,rope] [--seconds N] [--out FOLDER]
 
 Each op has the width of one model. The program compares an op with two baselines. The first baseline is the
-time of an element-wise kernel that moves as many bytes as the op. The second baseline is the number of bytes,
-divided by the bandwidth of a large device copy. Small tensors stay in the L2 cache between graph replays, so
-the times of small calls are latencies.
+time of an element-wise kernel that moves as many bytes as the op. The second baseline is the number of these
+bytes, divided by the bandwidth of a large device copy. Small tensors stay in the L2 cache between graph
+replays. The times of small calls therefore show latency, not memory bandwidth.
 
 To detect overflows of 32-bit offsets, the program checks three tokens of each result (first, middle, last).
-It compares each of these tokens with a call on this token only. If the result of a token depends on other
-tokens, the program prints "not compared". The program updates curve.csv after each size. It also draws
-curve.png, which shows bandwidth relative to a copy against bytes, with a panel for each family of ops (e.g.
-norms).
+For each of the three, it calls the op again with only this token, and compares the results. If an op combines
+several tokens, the program prints "not compared". The program updates curve.csv after each size. It also
+draws curve.png, with a panel for each family of ops (e.g. norms). The y axis is the bandwidth relative to a
+device copy, and the x axis the number of bytes.
 """
 
 import argparse
@@ -77,9 +77,9 @@ def _grained(tokens: int, grains: tuple[int, ...]) -> int:
 
 
 def tokens_alone(form: Form, inputs: Inputs, tokens: int) -> bool | None:
-    """Return whether the results for three tokens equal the results of separate calls on each token.
+    """Return True if the op's results for three tokens equal the results of three calls with one token each.
 
-    Return None if tokens cannot be compared.
+    Return None if the op combines several tokens, so that a call with one token gives other results.
     """
     if not form.chunked and form.token is None:
         return None
@@ -105,7 +105,8 @@ def points_of(form: Form, device: torch.device) -> Iterator[Point]:
     source, ours = Source(device), form.call(form.modes[0])
     room, per_token = ROOM * torch.cuda.get_device_properties(device).total_memory, 0.0
     for tokens in tokens_of(form, shape):
-        # The results of one call and the results of the graph exist at the same time.
+        # The factor 2 is necessary because the results of one eager call and of the CUDA graph exist at the
+        # same time.
         if 2 * per_token * tokens > room:
             return
         torch.cuda.empty_cache()

@@ -1,4 +1,5 @@
-"""Draws the plot of curve.py: bandwidth relative to a device copy against bytes. Each family of ops has a panel."""
+"""Draws the plot of curve.py, with a panel for each family of ops. The y axis is the bandwidth relative to a
+device copy, and the x axis the number of bytes."""
 
 import math
 from collections import defaultdict
@@ -14,7 +15,8 @@ from oxiwarp.cli.palette import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VE
 ELEMENTS = 2**32  # larger tensors need offsets of more than 32 bits
 COLOURS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY_BLUE, BLACK)
 MARKERS = "os^Dv"
-# An op's colour and marker depend on its index in the panel. The first 35 ops have different combinations.
+# An op's colour and marker depend on its index in the panel. The first 35 ops of a panel have different pairs
+# of colour and marker.
 COLUMNS = 3
 BINS = 2  # number of bins per factor of ten in bytes, for the curve of the element-wise kernel
 FLOOR = "element-wise kernel that moves the same bytes"
@@ -98,8 +100,8 @@ def _share(moved: float, us: float, copy: float) -> float:
 
 
 def _floor(points: Iterable[Point], copy: float) -> list[tuple[float, float]]:
-    """Return pairs (bytes, relative bandwidth) of the element-wise kernel. Each pair is the median over
-    similar sizes."""
+    """Return pairs (bytes, bandwidth relative to a device copy) of the element-wise kernel. Each pair is the
+    median over similar numbers of bytes."""
     bins = defaultdict[int, list[Point]](list)
     for p in points:
         bins[round(BINS * math.log10(p.bytes))].append(p)

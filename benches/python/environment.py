@@ -57,7 +57,8 @@ def results_folder(facts: dict[str, Any]) -> Path:
 
 
 def begin(out: Path | None) -> tuple[dict[str, Any], Path]:
-    """Print the GPU, versions and commit, and create the results folder. Return the facts and the folder."""
+    """Print the GPU, versions and commit, and create the results folder. Return the facts of `environment`
+    and the folder."""
     facts = environment()
     folder = out or results_folder(facts)
     folder.mkdir(parents=True, exist_ok=True)

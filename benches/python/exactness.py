@@ -1,5 +1,5 @@
-"""Compares the bits of each op's results with the results of the models' eager code, on this GPU and with
-this torch.
+"""Compares the bits of each op's results with the results of the models' eager code, with the GPU and the
+torch of this machine.
 
     python benches/python/exactness.py [--only ada_norm,rope] [--seconds N] [--out FOLDER]
 
@@ -101,7 +101,7 @@ def _ordered(bits: torch.Tensor) -> torch.Tensor:
 
 
 def own_result(form: Form, inputs: dict[str, Any]) -> tuple[Result, str]:
-    """Return the eager result and its source.
+    """Return two values: the result of the model's eager code, and the source of this code.
 
     The source is "classes" for classes of diffusers or transformers, or "chain" for equivalent torch calls.
     """
@@ -114,8 +114,8 @@ def own_result(form: Form, inputs: dict[str, Any]) -> tuple[Result, str]:
 
 
 def rows_of(form: Form, device: torch.device, dtype: torch.dtype, most: int | None = None) -> Iterator[Row]:
-    """Compare one use of an op in models with eager mode, in one dtype, for each model and mode, with at
-    most `most` tokens."""
+    """Compare oxiwarp with eager mode for one use of an op, in one dtype. Yield a result for each model and
+    mode. `most` is the largest number of tokens."""
     for model, shape in form.cases:
         if most is not None:
             shape = (shape[0], min(most, shape[1]), *shape[2:])

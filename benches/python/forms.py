@@ -2,8 +2,8 @@
 
 A form contains three functions. The first runs the torch calls of the model, which are called the chain. The
 second is the oxiwarp call that replaces the chain. The third is a float64 reference. A form also lists other
-libraries with the op (peers), and the models with their shapes. The bytes of a call are counted as if each
-input was read once and each result was written once.
+libraries that have the op (peers), and models with the shapes of their tensors. The byte count of a call
+assumes that each input is read once and each result is written once.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -35,8 +35,8 @@ class Source:
     dtype: torch.dtype = DTYPE
 
     def normal(self, *shape: int, scale: float = 1.0, mean: float = 0.0, dtype: torch.dtype | None = None) -> Tensor:
-        """Return normally distributed values. Scale them in place, because a tensor can take half of the
-        GPU memory."""
+        """Return normally distributed values. They are scaled in place, because the tensor can take half of
+        the GPU memory."""
         return torch.randn(shape, device=self.device, dtype=dtype or self.dtype).mul_(scale).add_(mean)
 
     def weight(self, cols: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -44,7 +44,8 @@ class Source:
         return torch.rand(cols, device=self.device, dtype=dtype or self.dtype).add_(0.5)
 
     def modulation(self, batch: int, cols: int, count: int, dtype: torch.dtype | None = None) -> list[Tensor]:
-        """Return `count` tensors `[batch, 1, cols]`. As in AdaLayerNormZero, they are slices of one larger tensor."""
+        """Return `count` tensors `[batch, 1, cols]`. As in diffusers' AdaLayerNormZero, they are slices of
+        one larger tensor."""
         projection = self.normal(batch, 6 * cols, scale=0.3, dtype=dtype)
         return [part[:, None] for part in projection.chunk(6, dim=1)[:count]]
 
@@ -57,8 +58,8 @@ class Source:
 class Peer:
     """Another library that has the op.
 
-    `module` is the name of the library's module. `call` is a function that takes the imported module and the
-    op's inputs.
+    `module` is the name of the library's Python module. `call` is a function that takes the imported module
+    and the op's inputs.
     """
 
     module: str
@@ -71,10 +72,11 @@ class Peer:
 class Form:
     """One use of an op: a chain of torch calls, the oxiwarp call that replaces it, and the shapes in models.
 
-    `inputs` creates inputs for a shape, whose first two sizes are batch and tokens. These functions take the
-    inputs as keyword arguments: `eager` (the model's torch calls), `reference` (in float64), `ours` (the
-    oxiwarp call) and the functions of `peers` (other libraries). `claims` maps each mode to the documented
-    guarantee. If an op has modes, `ours` also takes the argument `mode`.
+    `inputs` creates inputs for a shape, whose first two dimensions are batch and tokens. These functions take
+    the inputs as keyword arguments: `eager` (the model's torch calls), `reference` (the same in float64),
+    `ours` (the oxiwarp call) and the functions of `peers` (other libraries). `claims` maps each mode of the
+    op to its documented guarantee, such as "bit-exact". If an op has modes, `ours` also takes the argument
+    `mode`.
     """
 
     op: str
@@ -134,7 +136,8 @@ def tuple_of(result: Result) -> tuple[Tensor, ...]:
 
 
 def prepare(form: Form, provider: Chain, inputs: Inputs) -> Callable[[], Result]:
-    """Return the call to time. For a gradient, run the forward pass here, and return a call of the backward pass."""
+    """Return a callable that runs the work to time. For a gradient, run the forward pass here, and return a
+    callable that runs the backward pass."""
     if not form.backward:
         return lambda: provider(**inputs)
     grads = [x for name, x in inputs.items() if name.startswith("grad")]
@@ -146,7 +149,8 @@ def prepare(form: Form, provider: Chain, inputs: Inputs) -> Callable[[], Result]
 
 
 def bytes_of(*tensors: Tensor) -> int:
-    """Return the bytes of all elements. A slice counts only its elements, not the storage that it is a part of."""
+    """Return the total size of the tensors in bytes. A slice counts only its own elements, not the rest of
+    its storage."""
     return sum(x.numel() * x.element_size() for x in tensors)
 
 
@@ -160,7 +164,8 @@ def wide(x: Tensor) -> Tensor:
 def parts(tensors: Mapping[Any, Tensor], tokens: int, chunked: bool) -> Iterator[dict[Any, Tensor]]:
     """Split tensors along the token dimension and yield the slices, so that their float64 copies stay small.
 
-    If a tensor has no token dimension, the whole tensor is yielded with each slice.
+    Each result is a dict with one range of tokens of every tensor. A tensor without a token dimension is not
+    split.
     """
     largest = max(x.numel() for x in tensors.values())
     step = max(1, CHUNK * tokens // largest) if chunked else tokens
@@ -174,9 +179,9 @@ def parts(tensors: Mapping[Any, Tensor], tokens: int, chunked: bool) -> Iterator
 
 
 def token_dimension(x: Tensor, tokens: int) -> int | None:
-    """Return the first dimension of size `tokens`, or None.
+    """Return the index of the first dimension whose size is `tokens`, or None if there is no such dimension.
 
-    The last dimension counts only if `x` is one-dimensional.
+    The last dimension is considered only if `x` is one-dimensional.
     """
     leading = x.shape[:-1] if x.ndim > 1 else x.shape
     return leading.index(tokens) if tokens in leading else None

@@ -8,7 +8,7 @@ EPS = 1e-6
 
 
 def inputs(source: Source, shape: Shape) -> Inputs:
-    """Return `x` and one scale and shift per batch entry.
+    """Return `x`, and a scale vector and a shift vector for each batch entry.
 
     As in diffusers, scale and shift are slices of one tensor.
     """
@@ -23,13 +23,13 @@ def inputs_wan(source: Source, shape: Shape) -> Inputs:
 
 
 def layer_norm_chain(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Compute LayerNorm and modulation as AdaLayerNormZero does (Flux, SD3, HunyuanVideo, Qwen-Image),
-    with four roundings."""
+    """Compute LayerNorm and modulation as diffusers' AdaLayerNormZero does (Flux, SD3, HunyuanVideo,
+    Qwen-Image). Each of the four steps rounds its result."""
     return F.layer_norm(x, x.shape[-1:], eps=EPS) * (1 + scale) + shift
 
 
 def rms_norm_chain(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Compute RMSNorm without weight and modulation as in LTXVideoTransformerBlock."""
+    """Compute RMSNorm (without a weight), and then a modulation, as LTXVideoTransformerBlock does."""
     variance = x.to(float32).pow(2).mean(-1, keepdim=True)
     return (x * rsqrt(variance + EPS)).to(x.dtype) * (1 + scale) + shift
 

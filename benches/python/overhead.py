@@ -1,7 +1,7 @@
 """Measures overheads outside of the kernels: Python time per call, import time and the time of a first call.
 
-Import and first call are measured in new processes. The driver caches compiled PTX in a folder, so each measurement of
-a first call uses a new folder (`CUDA_CACHE_PATH`).
+Import and first call are measured in new processes. The driver caches compiled PTX in the folder
+`CUDA_CACHE_PATH`. Each measurement of a first call therefore starts with a new folder.
 """
 
 import os
@@ -15,8 +15,8 @@ from statistics import median
 import torch
 import torch.nn.functional as F
 
-# Environment variables that disable caches. They are removed for the new processes, because users normally
-# have these caches.
+# Environment variables that disable the caches of the driver and of Python. The new processes run without
+# these variables, because users normally have these caches.
 WITHOUT_CACHE = ("CUDA_CACHE_DISABLE", "PYTHONDONTWRITEBYTECODE")
 
 _IMPORT = """
@@ -69,8 +69,8 @@ def per_call(rounds: int) -> dict[tuple[str, str], float]:
 
 
 def _microseconds(call: Callable[[], object], count: int = 300) -> float:
-    """Return microseconds per call. `count` is small enough that the launch queue does not fill up and
-    block the CPU."""
+    """Return the CPU time per call in microseconds. `count` is small enough that the launch queue does not
+    fill up and block the CPU."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(count):
@@ -87,7 +87,8 @@ def import_seconds(runs: int) -> float:
 
 
 def first_call_seconds(op: str, runs: int) -> tuple[float, float]:
-    """Return the longest time of the first call of `op`, with an empty driver cache and with a filled driver cache."""
+    """Return two values: the longest time in seconds of the first call of `op` with an empty driver cache,
+    and with a filled driver cache."""
     cold: list[float] = []
     warm: list[float] = []
     for _ in range(runs):

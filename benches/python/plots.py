@@ -48,7 +48,8 @@ def plot(results: Results, folder: Path, title: str) -> str:
 
 
 def draw_family(results: Results, ops: list[str], title: str) -> Any:
-    """Draw a panel for each op. Bars are the GB/s of the implementations by model, and a line is the device copy."""
+    """Draw a panel for each op. A bar shows the GB/s of one implementation for one model, and a line shows
+    the GB/s of a device copy."""
     from matplotlib.figure import Figure
 
     counts = [len(results.of(op)) for op in ops]
@@ -90,7 +91,7 @@ def _lines(results: Results, op: str) -> list[str]:
     """Return the labels of an op's bars, one bar per implementation.
 
     A library has a bar if it was measured for this op. oxiwarp and torch.compile have a bar if they were
-    measured for any op. A missing measurement of these two implementations is then visible.
+    measured for any op of the run. Their missing measurements are then visible in the panel.
     """
     rows, everywhere = results.of(op), (OURS, COMPILED)
     return [
@@ -99,7 +100,7 @@ def _lines(results: Results, op: str) -> list[str]:
 
 
 def _family_legend(results: Results, ops: list[str]) -> list[Any]:
-    """Return legend entries for each implementation, the device copy, and the mark of a missing baseline."""
+    """Return the legend entries: each implementation, the device copy, and the mark of a missing baseline."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -117,8 +118,8 @@ def _family_legend(results: Results, ops: list[str]) -> list[Any]:
 
 
 def _provider(m: Measurement, line: str) -> str | None:
-    """Return the implementation that a bar shows. For torch.compile, this is the faster of its two
-    measured variants."""
+    """Return the name of the implementation that a bar shows. torch.compile has up to two measured variants,
+    and its bar shows the faster one."""
     if line == TORCH:
         return next((name for name in m.times if name.startswith("F.")), None)
     return m.best(line) if line in (EAGER, COMPILED, *PEERS) else line if line in m.times else None
@@ -150,7 +151,8 @@ def _in_rows(ops: list[str], counts: list[int]) -> Iterator[list[str]]:
 
 
 def draw_overview(results: Results, title: str) -> Any:
-    """Draw a line for each op's largest case: bandwidth of oxiwarp and torch.compile relative to a copy."""
+    """Draw one row with points for the largest case of each op: bandwidth of oxiwarp and torch.compile
+    relative to a device copy."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 

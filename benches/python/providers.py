@@ -1,8 +1,9 @@
-"""Lists the implementations that a benchmark compares for one use of an op. They are called providers.
+"""Lists the implementations that a benchmark compares for one use of an op. These implementations are called
+providers.
 
 The providers are oxiwarp in each mode, the model's torch calls, and a single torch function that computes the
-same result. The last two are also measured with torch.compile. Other libraries, such as Liger, are providers
-too.
+same result. The torch calls and the torch function are also measured with torch.compile. Other libraries,
+such as Liger, are providers too.
 """
 
 import importlib
@@ -21,8 +22,8 @@ FLOOR = "copy kernel"
 
 
 def name_of(mode: str, form: Form) -> str:
-    """Return the name of oxiwarp's results in `mode`. The name of the default mode is "oxiwarp", without a
-    suffix."""
+    """Return the name under which the benchmark reports oxiwarp in `mode`. It is "oxiwarp" for the default
+    mode, and otherwise has the mode as a suffix."""
     return OURS if mode == form.modes[0] else f"{OURS} {mode}"
 
 
@@ -32,12 +33,12 @@ def is_ours(provider: str) -> bool:
 
 
 def compiled(chain: Chain) -> Chain:
-    """Compile a function with Inductor, as one graph and for static shapes."""
+    """Compile a function with torch.compile, as one graph and for static shapes."""
     return torch.compile(chain, fullgraph=True, dynamic=False)
 
 
 def to_compile(form: Form) -> dict[str, Chain]:
-    """Return the functions to compile with torch.compile, by the name of the implementation."""
+    """Return the functions to compile with torch.compile, as a dict by the name of the implementation."""
     chains = {CHAIN_COMPILED: form.eager}
     if form.library:
         name, library = form.library
@@ -59,7 +60,7 @@ def providers_of(form: Form) -> dict[str, Chain]:
 
 
 def ours_of(form: Form) -> dict[str, Chain]:
-    """Map the result name of each mode to a call of oxiwarp in this mode.
+    """Map the name of each mode, such as "oxiwarp fast", to a function that calls oxiwarp in this mode.
 
     The map is empty if this build of oxiwarp lacks the op.
     """
@@ -71,8 +72,8 @@ def _bound(call: Chain, module: Any) -> Callable[..., Any]:
 
 
 def has_ours(form: Form) -> bool:
-    """Return True if this build of oxiwarp has the function. To benchmark a gradient, the gradient must
-    exist too."""
+    """Return True if this build of oxiwarp has the public function of `form`. If `form` measures a gradient,
+    the operator for the gradient must exist too."""
     import oxiwarp
 
     gradient = form.gradient or form.op
@@ -80,7 +81,8 @@ def has_ours(form: Form) -> bool:
 
 
 def absent(forms: list[Form]) -> list[str]:
-    """Return the reason for each library that has no column in the table of an op, e.g. "Liger is not installed"."""
+    """Return why libraries have no column in an op's table, one text per missing library, e.g. "Liger is not
+    installed"."""
     lines = []
     for name in PEERS:
         peers = [form.peers[name] for form in forms if name in form.peers]

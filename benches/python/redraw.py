@@ -1,5 +1,5 @@
-"""Draws the plots of an earlier run again, from its results.csv, curve.csv and environment.json. It needs no
-GPU.
+"""Draws the plots of an earlier run again, from its results.csv, curve.csv and environment.json. The program
+needs no GPU.
 
 python benches/python/redraw.py benches/results/latest/<gpu> [--out FOLDER]
 """
@@ -19,7 +19,8 @@ from results import Measurement, Results
 from timing import Time
 
 ALONE = {"same bits": True, "FAIL": False, "not compared": None}
-EXACT_SHARE = 0.1  # The files store ratios with four decimals. Ratios above this value are accurate to 0.1 %.
+# The CSV files store ratios with four decimals. Ratios of at least this value are accurate to 0.1 %.
+EXACT_SHARE = 0.1
 
 
 def lines_of(path: Path) -> list[dict[str, str]]:
@@ -29,16 +30,16 @@ def lines_of(path: Path) -> list[dict[str, str]]:
 
 
 def copy_of(lines: list[dict[str, str]]) -> float:
-    """Compute the device copy's bandwidth in GB/s. Each line has a bandwidth and the ratio of this
-    bandwidth to the copy's."""
+    """Compute the bandwidth of a device copy in GB/s. Each line of the CSV file has the bandwidth of an op,
+    and the ratio of this bandwidth to the copy's."""
     shares = [(float(line["gb_per_s"]), float(line["of_copy"])) for line in lines]
     exact = [(rate, share) for rate, share in shares if share >= EXACT_SHARE]
     return median(rate / share for rate, share in exact or shares if share > 0)
 
 
 def read_results(path: Path) -> Results:
-    """Read the results.csv of bench.py. The file lacks the size of the largest tensor, which plots do not
-    need."""
+    """Read a results.csv that bench.py wrote. This file lacks the size of the largest tensor, but the plots
+    do not need it."""
     lines = lines_of(path)
     cases: dict[tuple[str, ...], Measurement] = {}
     for line in lines:
@@ -51,7 +52,8 @@ def read_results(path: Path) -> Results:
 
 
 def read_curve(path: Path) -> tuple[list[Point], float]:
-    """Read the curve.csv of curve.py. Return its measurements, and the bandwidth of the device copy in GB/s."""
+    """Read a curve.csv that curve.py wrote. Return its measurements, and the bandwidth of a device copy in
+    GB/s."""
     lines = lines_of(path)
     sizes = ("tokens", "elements", "bytes")
     points = [

@@ -1,6 +1,6 @@
 """Float64 references of the benchmarks.
 
-The references compute the mathematical definitions. They do not use the code of the models.
+The references compute the mathematical definition of each op. They do not use the code of the models.
 """
 
 import math
@@ -39,15 +39,15 @@ def gelu_tanh(x: Tensor) -> Tensor:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate adjacent pairs of elements in the last dimension. The cos and sin tables repeat each angle in
-    two adjacent elements."""
+    """Rotate adjacent pairs of elements in the last dimension. The cos and sin tables have the value for each
+    pair twice, in adjacent elements."""
     even, odd, cos, sin = x[..., 0::2], x[..., 1::2], cos[..., 0::2], sin[..., 0::2]
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
 
 
 def rotate_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate half-split pairs: element `i` of the first half of the last dimension with element `i` of the
-    second half."""
+    """Rotate half-split pairs. A pair is element `i` of the first half of the last dimension, and element `i`
+    of the second half."""
     (first, second), half = x.chunk(2, dim=-1), x.shape[-1] // 2
     cos, sin = cos[..., :half], sin[..., :half]
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

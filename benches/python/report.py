@@ -13,7 +13,8 @@ from rich.table import Table
 
 
 def table_of(op: str, results: Results) -> Table:
-    """Return the table of one op: oxiwarp's time and bandwidth, and each baseline's time / oxiwarp's time."""
+    """Return the table of one op. It shows oxiwarp's time and bandwidth, and each baseline's time divided by
+    oxiwarp's time."""
     rows, forms = results.of(op), selected([op])
     libraries = sorted({form.library[0] for form in forms if form.library})
     peers = [EAGER, *libraries, COMPILED, *(name for name in PEERS if any(m.best(name) for m in rows))]
@@ -97,7 +98,7 @@ def write_csv(results: Results, path: Path) -> None:
 
 
 def write_overheads(results: Results, path: Path) -> None:
-    """Write the overheads in µs: Python calls, import, and first calls of ops."""
+    """Write a CSV file with the overheads in µs: Python calls, import, and first calls of ops."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("what", "of", "us"))
@@ -111,7 +112,7 @@ def write_overheads(results: Results, path: Path) -> None:
 
 
 def write_goals(results: Results, path: Path) -> None:
-    """Write each performance goal, whether it is met, and the measured figure."""
+    """Write a CSV file with each performance goal, whether it is met, and the measured figure."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("goal", "met", "figure"))
@@ -120,7 +121,8 @@ def write_goals(results: Results, path: Path) -> None:
 
 
 def write_environment(results: Results, facts: dict[str, Any], path: Path) -> None:
-    """Write environment.json: GPU, versions and command, the results of the goals, and the cases that were skipped."""
+    """Write environment.json: GPU, versions and command line, the results of the performance goals, and the
+    skipped cases."""
     met = [{"goal": goal.text, "met": goal.met, "figure": goal.figure} for goal in goals(results)]
     copies = {"median": results.copy, "all": results.copies} if results.copies else None
     absences = {"missing": results.missing, "left_out": results.left_out, "dropped": results.dropped}

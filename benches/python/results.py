@@ -8,7 +8,9 @@ from forms import Shape
 from providers import CHAIN_COMPILED, EAGER, FLOOR, OURS
 from timing import Time
 
-LARGE = 100e6  # in bytes; a performance goal for the bandwidth applies only to larger tensors
+# The performance goal for the bandwidth applies only to cases whose largest tensor has at least this many
+# bytes.
+LARGE = 100e6
 OF_COPY, OF_COPY_BACKWARD = 0.90, 0.80
 EXACT_OVER_FAST = 1.15
 FAST = f"{OURS} fast"
@@ -16,7 +18,7 @@ COMPILED = "torch.compile"
 NOT_MEASURED = "not measured"
 
 # Bandwidth of QuACK's RMSNorm on an H200, divided by the bandwidth of a device copy in the same run. The
-# source is benches/results/README.md.
+# figures are from benches/results/README.md.
 QUACK_OF_COPY = {(1, 32768, 3072): 3970 / 4275, (1, 4096, 32768): 4055 / 4275}
 LATENCY_SHAPE, LATENCY = (1, 1024, 2048), 3.9
 
@@ -57,13 +59,14 @@ class Measurement:
     def best(self, peer: str) -> str | None:
         """Return the name of the fastest measured variant of a baseline, or None if no variant was measured.
 
-        For example, torch.compile has two variants.
+        For example, torch.compile has two variants: the compiled model code, and a compiled torch function.
         """
         names = [name for name in self.times if name == peer or name.startswith(f"{peer}(")]
         return min(names, key=lambda name: self.times[name].median, default=None)
 
     def ratio(self, peer: str, of: str = OURS) -> float | None:
-        """Return the time of implementation `peer`, divided by the time of implementation `of`.
+        """Return the time of implementation `peer` (its fastest variant), divided by the time of
+        implementation `of`.
 
         Return None if one of the two implementations was not measured.
         """
@@ -118,8 +121,8 @@ class Goal:
 
 
 def goals(results: Results) -> Iterator[Goal]:
-    """Yield all performance goals. If a goal covers all cases of an op and a case was skipped, the goal
-    counts as not measured."""
+    """Yield all performance goals. A goal for all cases of an op counts as not measured if no case missed it,
+    but a case was skipped."""
     for op in dict.fromkeys([*results.ops, *(case.split()[0] for case in results.left_out)]):
         yield from _goals_of(op, results)
     yield from _goals_of_rms_norm(results)
@@ -193,8 +196,8 @@ def _worst(
     figure: str,
     left: int,
 ) -> Goal:
-    """Create a performance goal for all cases in `rows`. Its text names the worst case. `left` is the
-    number of skipped cases."""
+    """Create a performance goal that each case in `rows` must meet. Its figure names the worst case. `left`
+    is the number of skipped cases."""
     measured = [(found, m.title) for m in rows if (found := value(m)) is not None]
     if not measured:
         return Goal(text, None, NOT_MEASURED)

@@ -10,16 +10,16 @@ Tables = tuple[Tensor, Tensor]
 
 
 def tables(source: Source, *shape: int, dtype: torch.dtype = float32) -> Tables:
-    """Return cos and sin tables of random angles. As in diffusers, each angle is stored in two adjacent
-    elements."""
+    """Return cos and sin tables of random angles. As in diffusers, the value for each angle is stored twice,
+    in adjacent elements."""
     angles = torch.rand((*shape[:-1], shape[-1] // 2), device=source.device).mul_(2 * math.pi)
     return tuple(f(angles).repeat_interleave(2, dim=-1).to(dtype) for f in (torch.cos, torch.sin))  # type: ignore
 
 
 def half_tables(source: Source, *shape: int) -> Tables:
-    """Return cos and sin tables in the model's dtype.
+    """Return cos and sin tables of random angles, in the dtype of the model.
 
-    As in transformers, the second half of a table row repeats the angles of the first half.
+    As in transformers, the second half of a table row repeats the first half.
     """
     angles = torch.rand((*shape[:-1], shape[-1] // 2), device=source.device).mul_(2 * math.pi)
     angles = torch.cat((angles, angles), dim=-1)
@@ -27,7 +27,7 @@ def half_tables(source: Source, *shape: int) -> Tables:
 
 
 def flux(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate as diffusers' `embeddings.apply_rotary_emb` does (Flux, HunyuanVideo). `x` is [B, S, H, D],
+    """Rotate as diffusers' `embeddings.apply_rotary_emb` does (Flux, HunyuanVideo). `x` is [B, S, H, D], and
     the tables are [S, D]."""
     cos, sin = cos[None, :, None, :], sin[None, :, None, :]
     real, imaginary = x.reshape(*x.shape[:-1], -1, 2).unbind(-1)
@@ -61,8 +61,8 @@ def qwen_image(x: Tensor, turn: Tensor) -> Tensor:
 
 
 def llama(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Compute transformers' `apply_rotary_pos_emb` for `x` [B, H, S, D]. The computation has three
-    roundings."""
+    """Compute transformers' `apply_rotary_pos_emb` for `x` [B, H, S, D]. Both products and their sum are
+    rounded."""
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     first, second = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
     return (x * cos) + (torch.cat((-second, first), dim=-1) * sin)

@@ -1,18 +1,19 @@
-"""Measures GPU times by replays of CUDA graphs over rotated buffers. The compared implementations run
-alternately.
+"""Measures GPU times by replaying CUDA graphs whose calls rotate through several sets of buffers. The
+compared implementations run alternately.
 
-A graph of many calls excludes Python time and launch gaps. Its calls rotate through many sets of inputs, and
-each call writes to separate result tensors. No call therefore finds its data in the L2 cache. All results
-stay alive during the capture. Otherwise the graph's private memory pool would give the block of a freed
-result to the next call. That block would stay in the L2 cache, and small shapes would look too fast.
+A graph of many calls excludes Python time and the gaps between launches. Its calls rotate through many sets
+of inputs, and each call writes to separate result tensors. No call therefore finds its data in the L2 cache.
+All results stay alive during the capture. Otherwise the graph's private memory pool would reuse the memory of
+a freed result for the next call. This memory would stay in the L2 cache, and small shapes would look too
+fast.
 
 The implementations alternate, so that a change of the clock rate affects all of them. Each measurement of an
-implementation has two graph replays, and only the second replay is timed. The first replay evicts the data
-that the previous implementation left in the L2 cache.
+implementation has two graph replays, and only the second replay is timed. The first replay evicts the
+previous implementation's data from the L2 cache.
 
-A large device-to-device copy is measured in alternation with the implementations. It gives the memory
-bandwidth at that time. The copy is not in a graph, because a graph runs a copy on a DMA copy engine. On an
-H200, the copy engine moves 2767 GB/s, but a copy outside of a graph moves 4200 GB/s.
+A large device-to-device copy is measured in alternation with the implementations. Its bandwidth is the
+reference for the implementations. The copy is not in a graph, because a graph runs a copy on a DMA copy
+engine. On an H200, a copy moves 2767 GB/s on the copy engine, and 4200 GB/s outside of a graph.
 """
 
 import math
@@ -25,13 +26,16 @@ import torch
 from forms import DTYPE, Inputs, Result, bytes_of, tuple_of
 
 ROTATED = 800e6  # All input sets together have at least this many bytes, and at least three times the L2 cache.
-SMALL = 2**20  # Tensors with fewer bytes are taken as parameters, so all input sets share them.
+SMALL = 2**20  # Tensors with fewer bytes are taken as model parameters, so all input sets share them.
 CALLS = 20  # A graph has at least this many calls, if the memory is sufficient for their results.
 RESULTS = 1 / 24  # The results of a graph take at most this fraction of the GPU memory.
-SLOW = 200  # A call that takes more than this many µs is slow. Such a call takes longer than its launch.
+# A call that takes more than this many µs is slow. It takes longer than its launch, so few calls per graph
+# suffice.
+SLOW = 200
 LONGEST = 4e3  # A graph of slow calls has so few calls that a replay takes about this many µs.
 COPIES = 4  # One measurement of the device copy makes this many copies.
-# The copied tensor has at least this many bytes. It has up to twice as many if the memory is sufficient.
+# The tensor for the device copy has at least this many bytes. It has up to twice as many if the memory is
+# sufficient.
 COPY_BYTES = 2**29
 COPY = "copy"
 
@@ -71,25 +75,27 @@ def sets_for(input_bytes: int, device: torch.device) -> int:
 
 
 def rotated(make: Callable[[], Inputs], count: int) -> list[Inputs]:
-    """Return `count` sets of inputs. All sets share the small tensors, which are parameters such as weights."""
+    """Return `count` sets of inputs. All sets share the tensors with fewer than `SMALL` bytes, such as
+    weights."""
     sets = [make() for _ in range(count)]
     small = {name: x for name, x in sets[0].items() if bytes_of(x) < SMALL}
     return [{**inputs, **small} for inputs in sets]
 
 
 def calls_for(output_bytes: int, sets: int, device: torch.device) -> int:
-    """Return the number of calls in a CUDA graph. It is at least the number of input sets, and up to
-    `CALLS` if memory allows."""
+    """Return the number of calls in a CUDA graph. It is at least the number of input sets. If this number is
+    below `CALLS`, the graph has up to `CALLS` calls, as far as the memory suffices for the results."""
     room = int(torch.cuda.get_device_properties(device).total_memory * RESULTS)
     return max(sets, min(CALLS, room // output_bytes))
 
 
 def capture(prepare: Callable[[Inputs], Callable[[], Result]], sets: list[Inputs], calls: int) -> Turn:
-    """Capture a CUDA graph of at most `calls` calls over the input sets, and keep all results alive.
+    """Capture a CUDA graph of `calls` calls that rotate through the input sets, and keep all results alive.
+    If a call is slow, capture fewer calls.
 
-    `prepare` returns the call for one set of inputs. For a gradient, `prepare` also runs the forward pass.
-    The forward pass runs on the capturing stream, because autograd runs a backward pass on the stream of its
-    forward pass.
+    `prepare` takes one set of inputs and returns the callable to capture. For a gradient, `prepare` also runs
+    the forward pass. The forward pass runs on the capturing stream, because autograd runs a backward pass on
+    the stream of its forward pass.
     """
     stream = _capturing(torch.cuda.current_device())
     stream.wait_stream(torch.cuda.current_stream())
@@ -132,8 +138,8 @@ def copy_turn(device: torch.device) -> tuple[Turn, int]:
 
 
 def race(turns: dict[str, Turn], rounds: int) -> dict[str, Time]:
-    """Map the name of each implementation to its time per call. Each of `rounds` rounds starts with a
-    different implementation."""
+    """Time all implementations in alternation. Map the name of each implementation to its time per call. The
+    rounds start with different implementations in turn."""
     for turn in turns.values():
         for _ in range(2):
             turn.run()
@@ -162,8 +168,8 @@ def _events() -> tuple[torch.cuda.Event, torch.cuda.Event]:
 
 @cache
 def _capturing(device: int) -> torch.cuda.Stream:
-    """Return the only stream for all captures, because torch's caching allocator reuses blocks only within
-    a stream."""
+    """Return the stream on which all graphs are captured. There is only one, because torch's caching
+    allocator reuses memory only within a stream."""
     return torch.cuda.Stream(device)
 
 

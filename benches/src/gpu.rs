@@ -3,11 +3,11 @@ use std::time::Duration;
 
 use oxiwarp::{Device, Event, Graph, OwnedStream, Result, Stream};
 
-/// Bytes of memory traffic after which no earlier data is in the L2 cache: three times the L2 size of an H200
-/// (60 MB).
+/// Bytes of memory traffic after which no earlier data is in the L2 cache: three times 60 MB, the L2 size of
+/// an H200.
 pub const FLUSH_BYTES: usize = 180 << 20;
-/// Minimum launches per captured graph. With so many launches, the gap between two graph replays is
-/// negligible.
+/// Minimum number of launches per captured CUDA graph. Compared with the time of so many launches, the gap
+/// between two replays of the graph is negligible.
 pub const LAUNCHES: usize = 20;
 /// Number of untimed replays of a graph before the timed ones.
 const WARM_UP: usize = 3;
@@ -33,8 +33,8 @@ impl Gpu {
         Ok(Self { device, stream })
     }
 
-    /// Calls `launch` once, so that the kernel is loaded, and then captures `calls` calls in a graph.
-    /// `launch` receives the number of the call, from 0, and selects its buffers by this number.
+    /// Calls `launch` once, so that the kernel is loaded, and then captures `calls` calls in a CUDA graph.
+    /// `launch` receives the index of the call and chooses buffers by this index.
     ///
     /// # Errors
     /// Returns the error of `launch` or of the driver.
@@ -48,7 +48,7 @@ impl Gpu {
         self.stream.capture(|stream| (0..calls).try_for_each(|i| launch(i, stream)))
     }
 
-    /// Returns the GPU time of `replays` replays of `graph`.
+    /// Returns the total GPU time of `replays` replays of `graph`.
     ///
     /// # Errors
     /// The driver fails.
@@ -56,19 +56,19 @@ impl Gpu {
     /// # Safety
     /// The caller keeps all memory that the graph reads or writes alive until this function returns.
     pub unsafe fn replay(&self, graph: &Graph, replays: usize) -> Result<Duration> {
-        // SAFETY: the caller keeps the graph's memory alive. `since` returns after all launches have
-        // finished.
+        // SAFETY: the launched graph accesses only memory that the caller keeps alive until this function
+        // returns. `since`, the last call, waits for all launches.
         let replay_once = || unsafe { graph.launch(&self.stream) };
         // This replay is not timed. It keeps the GPU busy while the timed replays are launched. Otherwise the
-        // first launch latency would be part of the measured time.
+        // measured time would include the launch latency of the first replay.
         replay_once()?;
         let start = Event::record(&self.stream)?;
         (0..replays).try_for_each(|_| replay_once())?;
         Event::record(&self.stream)?.since(&start)
     }
 
-    /// Returns the median GPU time of one call of `launch`. The function captures `calls` calls in a graph
-    /// and replays the graph `replays` times after a warm-up.
+    /// Returns the median GPU time of one call of `launch`. The function captures `calls` calls in a CUDA
+    /// graph and replays the graph `replays` times after a warm-up.
     ///
     /// # Errors
     /// Returns the errors of [`Gpu::capture`].
@@ -81,7 +81,8 @@ impl Gpu {
         let graph = self.capture(calls, &mut launch)?;
         let mut times = vec![];
         for replay in 0..replays + WARM_UP {
-            // SAFETY: `launch` borrows the memory of the graph, and lives until this function returns.
+            // SAFETY: the graph accesses only memory that `launch` borrows, and `launch` lives until this
+            // function returns.
             let time = unsafe { self.replay(&graph, 1) }?;
             if replay >= WARM_UP {
                 times.push(time / calls as u32);
@@ -91,12 +92,12 @@ impl Gpu {
     }
 
     /// Returns the median GPU time of a device-to-device copy between buffers that are not in the L2 cache.
-    /// `bytes` is the number of bytes read plus the number of bytes written.
+    /// `bytes` is the number of bytes that the copy reads plus the number of bytes that it writes.
     ///
-    /// The function times the copy in two ways and returns the shorter time. In the first way, copies are
-    /// launched one by one, so that launch latency limits short copies. In the second way, the copies are
-    /// nodes of a CUDA graph. These nodes run on a copy engine, which is slower than a copy kernel for large
-    /// copies.
+    /// The function times the copy in two ways and returns the shorter time. First it launches copies one by
+    /// one. For small copies, this time is mostly launch latency. Then it replays a CUDA graph of copies. A
+    /// copy engine executes these copies. For large copies, a copy engine is slower than the copy kernel of a
+    /// single launch.
     ///
     /// # Errors
     /// There is not enough memory, or the driver fails.
@@ -108,7 +109,7 @@ impl Gpu {
         let calls = LAUNCHES.next_multiple_of(places);
         let mut times = vec![];
         for _ in 0..COPIES {
-            // These untimed copies keep the GPU busy while the timed copies are launched.
+            // These copies are not timed. They keep the GPU busy while the timed copies are launched.
             (0..WARM_UP).try_for_each(|i| copy(i, self.stream.as_stream()))?;
             let start = Event::record(&self.stream)?;
             (0..calls).try_for_each(|i| copy(i, self.stream.as_stream()))?;
@@ -117,8 +118,8 @@ impl Gpu {
         Ok(median(times).min(self.time(calls, COPIES, copy)?))
     }
 
-    /// Returns the bandwidth of a device-to-device copy of `bytes` bytes, in bytes per second. The bandwidth
-    /// counts the bytes read and the bytes written.
+    /// Returns the bandwidth of a device-to-device copy of `bytes` bytes, in bytes per second. Each copied
+    /// byte counts twice, because it is read and written.
     ///
     /// # Errors
     /// Returns the errors of [`Gpu::copy_time`].

@@ -11,8 +11,9 @@ fn capture(gpu: &Gpu, case: &Case, pool: &mut Pool) -> Graph {
     gpu.capture(case.calls(SETS), call).unwrap_or_else(|error| panic!("{}: {error}", case.id()))
 }
 
-/// Measures an op with each of its tensor sizes (`cases`). A criterion filter may select only a few cases.
-/// Memory and graphs are therefore created only when criterion measures a case.
+/// Measures an op with each of its tensor sizes (`cases`). A criterion filter may exclude most cases.
+/// Therefore the GPU memory is allocated, and the CUDA graph of a case is captured, only when criterion
+/// measures a case.
 pub fn bench(criterion: &mut Criterion, gpu: &Gpu, values: &Values, op: &Op, cases: &[Case]) {
     let mut pool = None;
     let mut group = criterion.benchmark_group(op.name);
@@ -25,8 +26,8 @@ pub fn bench(criterion: &mut Criterion, gpu: &Gpu, values: &Values, op: &Op, cas
                 pool.get_or_insert_with(|| Pool::of_ops(&gpu.device, values, &[op]).expect("device memory"));
             let graph = graph.get_or_insert_with(|| capture(gpu, case, pool));
             bencher.iter_custom(|iterations| {
-                // SAFETY: the graph accesses only the memory of the pool, and the closure borrows the pool
-                // while it runs.
+                // SAFETY: the replayed graph accesses only the memory of `pool`, and this closure borrows
+                // `pool` until the replay has finished.
                 let time = unsafe { gpu.replay(graph, iterations as usize) };
                 time.expect("a working GPU") / case.calls(SETS) as u32
             });

@@ -3,8 +3,8 @@ use std::path::Path;
 
 use oxiwarp_benches::cases::{OPS, Op};
 
-/// Suffixes of file names in `host/src/ops` for files that are not separate ops. For example, a `_hopper`
-/// file contains the kernels of another op for Hopper GPUs.
+/// Suffixes of file names in `host/src/ops` for files that do not define an op. For example, a file
+/// `<op>_hopper` contains the Hopper kernels of `<op>`.
 const SERVES_ANOTHER: &[&str] = &["_hopper"];
 
 /// The ops by the files of `host/src/ops`.
@@ -27,8 +27,8 @@ fn every_op_has_a_case() {
     assert!(missing.is_empty(), "no case in benches/src/cases/ops.rs for {missing:?}");
 }
 
-/// Checks that each benchmarked op is a file in `host/src/ops`, or a second function in such a file. For
-/// example, `ada_norm_pair` is in `ada_norm.rs`.
+/// Checks that the name of each benchmarked op starts with the name of a file in `host/src/ops`. For example,
+/// `ada_norm_pair` is in `ada_norm.rs`.
 #[test]
 fn every_case_is_of_an_op() {
     let ops = ops_of_the_host();

@@ -1,9 +1,9 @@
-//! Compiles only some units (parts of the device crate) for one architecture, and copies their PTX into a
-//! folder.
+//! Compiles selected units (parts) of a device crate for one architecture, and writes their PTX to a folder
+//! that you name.
 //!
-//! A few units compile in seconds, while the whole crate takes minutes. You can read the PTX in the folder.
-//! The folder may also be a copy of `target/ptx`, in which the new PTX replaces the old PTX. If the
-//! environment variable `OXIWARP_PTX_DIR` names this copy, the next build of oxiwarp uses the new PTX.
+//! A few units compile in seconds, while the whole crate takes minutes. To build oxiwarp with the new PTX,
+//! name a copy of `target/ptx` as the folder. The new PTX then replaces the old PTX of these units. Set the
+//! environment variable `OXIWARP_PTX_DIR` to this copy before you build oxiwarp.
 //!
 //! Example: `cargo run -p oxiwarp-cuda-builder --example ptx -- kernels-gpu sm_90 /tmp/ptx rope qk_norm_rope`
 use std::path::Path;

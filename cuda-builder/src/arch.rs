@@ -6,8 +6,8 @@ macro_rules! archs {
     ($($(#[$doc:meta])* $variant:ident = $name:literal, ptx $isa:literal;)*) => {
         /// A GPU architecture, named as in the `.target` directive of PTX.
         ///
-        /// PTX for `sm_75`, `sm_80`, … also runs on every newer GPU. PTX for a name that ends in `a`, such as
-        /// `sm_90a`, runs only on this compute capability.
+        /// PTX for `sm_75`, `sm_80`, … also runs on every newer GPU. PTX for a name with the suffix `a` runs
+        /// only on GPUs of exactly this compute capability, for example `sm_90a` on 9.0.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum Arch { $($(#[$doc])* $variant,)* }
@@ -21,17 +21,21 @@ macro_rules! archs {
                 match self { $(Arch::$variant => $name,)* }
             }
 
-            /// Returns the PTX ISA version that the compiler writes for this architecture, times ten.
+            /// Returns ten times the PTX ISA version of the PTX for this architecture, for example 74 for
+            /// 7.4.
             ///
-            /// An old driver rejects newer PTX. For each architecture, the function therefore returns the
-            /// lowest version that has all instructions of the kernels:
-            /// - 7.4 up to `sm_87`, for `ld.global.nc.L1::no_allocate` (driver R470 and newer). The other
-            ///   instructions need at most 7.2.
-            /// - 7.8 for `sm_89`. This version introduced `sm_89`.
-            /// - 8.1 for `sm_90` (driver R530), for `st.async`. The blocks of a cluster exchange partial sums
-            ///   with this instruction.
-            /// - 8.0 for `sm_90a` (driver R525), for `wgmma`, `setmaxnreg` and TMA tensor copies.
-            /// - 8.6 for `sm_100` and 8.7 for `sm_120`. These versions introduced the two architectures.
+            /// A driver rejects PTX whose ISA version is newer than the driver supports. The function
+            /// therefore returns the lowest version that has all instructions of oxiwarp's kernels for this
+            /// architecture:
+            /// - 7.4 for all architectures up to `sm_87`. `ld.global.nc.L1::no_allocate` needs this version,
+            ///   which drivers from R470 on accept. The other instructions need at most 7.2.
+            /// - 7.8 for `sm_89`. It is the first version that supports `sm_89`.
+            /// - 8.1 for `sm_90` (driver R530). `st.async` needs this version. The blocks of a cluster
+            ///   exchange partial sums with this instruction.
+            /// - 8.0 for `sm_90a` (driver R525). `wgmma`, `setmaxnreg` and TMA tensor copies need this
+            ///   version. The kernels for `sm_90a` do not use `st.async`.
+            /// - 8.6 for `sm_100` and 8.7 for `sm_120`. Each version is the first that supports its
+            ///   architecture.
             pub const fn ptx_isa(self) -> u32 {
                 match self { $(Arch::$variant => $isa,)* }
             }

@@ -1,5 +1,4 @@
-//! The builder of a device crate. It reads the settings, compiles all architectures in parallel and writes
-//! the PTX files.
+//! The builder, which compiles a device crate for all architectures in parallel and writes the PTX files.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -28,7 +27,7 @@ pub struct CudaBuilder {
     accept_stale: bool,
 }
 
-/// Folder to which the builder copies the PTX, so that users can read and reuse it.
+/// Where the builder puts a second copy of the PTX, which users can read and reuse.
 #[derive(Clone, Debug)]
 enum Copy {
     TargetFolder,
@@ -37,8 +36,8 @@ enum Copy {
 }
 
 impl CudaBuilder {
-    /// Creates a builder for the device crate in the folder `crate_dir`. A relative path is relative to the
-    /// package of the build script.
+    /// Creates a builder for the device crate in the folder `crate_dir`. If this path is relative, it starts
+    /// at the folder of the build script's package.
     pub fn new(crate_dir: impl Into<PathBuf>) -> CudaBuilder {
         CudaBuilder {
             crate_dir: crate_dir.into(),
@@ -71,14 +70,15 @@ impl CudaBuilder {
         self
     }
 
-    /// Compiles the crate once per unit (part of the crate), with `--cfg unit --cfg unit="<name>"`, into one
-    /// PTX file per unit.
+    /// Splits the crate into units (parts). The builder compiles the crate once per unit, with
+    /// `--cfg unit --cfg unit="<name>"`, into one PTX file per unit.
     ///
-    /// After an edit, the builder compiles only the units that use a changed source. Without units, the whole
-    /// crate becomes one PTX file.
+    /// After an edit, the builder compiles only the units that use a changed source file. Without units, the
+    /// whole crate becomes one PTX file.
     ///
-    /// If a module belongs to one unit, the crate marks it with `#[cfg(any(not(unit), unit = "<name>"))]`. A
-    /// build without units, for example a build for the host, then contains all modules.
+    /// In the device crate, mark a module that belongs to one unit with
+    /// `#[cfg(any(not(unit), unit = "<name>"))]`. A build without units, for example a build for the host,
+    /// then contains all modules.
     pub fn units(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> CudaBuilder {
         self.units.extend(names.into_iter().map(Into::into));
         self
@@ -99,19 +99,19 @@ impl CudaBuilder {
 
     /// Keeps `.loc` lines in the PTX, so that profilers and sanitizers show Rust sources.
     ///
-    /// The environment variable `OXIWARP_LINE_INFO=1` has the same effect. The instructions and the number of
-    /// registers do not change. However, the PTX becomes several times longer, and the driver must parse it
-    /// at the first launch of a kernel. Default: false.
+    /// The environment variable `OXIWARP_LINE_INFO=1` has the same effect. A kernel's instructions and its
+    /// number of registers do not change. However, the PTX becomes several times longer. The driver then
+    /// needs more time to parse the PTX at the first launch of a kernel. Default: false.
     pub fn line_info(mut self, keep: bool) -> CudaBuilder {
         self.line_info = keep;
         self
     }
 
-    /// Runs the nested cargo (for device code) with `--locked`. A missing or outdated lock file is then an
-    /// error.
+    /// Runs the nested cargo, which compiles the device code, with `--locked`. A missing or outdated lock
+    /// file is then an error.
     ///
-    /// The flags `--locked`, `--frozen` and `--offline` of the outer cargo have no effect on the nested
-    /// cargo. To build device code offline, set the environment variable `CARGO_NET_OFFLINE=true`.
+    /// If you pass `--locked`, `--frozen` or `--offline` to the outer cargo, the nested cargo does not get
+    /// these flags. To build device code offline, set the environment variable `CARGO_NET_OFFLINE=true`.
     pub fn locked(mut self) -> CudaBuilder {
         self.locked = true;
         self
@@ -123,8 +123,8 @@ impl CudaBuilder {
         self
     }
 
-    /// Uses this target folder for the nested cargo (for device code) instead of the target folder of the
-    /// host build.
+    /// Uses this target folder for the nested cargo, which compiles the device code, instead of the host
+    /// build's target folder.
     pub fn target_dir(mut self, folder: impl Into<PathBuf>) -> CudaBuilder {
         self.target_dir = Some(folder.into());
         self
@@ -132,8 +132,8 @@ impl CudaBuilder {
 
     /// Copies the PTX to `<folder>/<package>` instead of `<target>/ptx/<package>`.
     ///
-    /// If the builder has units (parts of the crate), it removes the copies of units that no longer exist. It
-    /// does so only for the package and the architectures of this build.
+    /// If the crate is split into units, the builder also deletes old copies of units that no longer exist.
+    /// It deletes only copies of this package and of the architectures of this build.
     pub fn copy_to(mut self, folder: impl Into<PathBuf>) -> CudaBuilder {
         self.copy_to = Copy::To(folder.into());
         self
@@ -145,23 +145,24 @@ impl CudaBuilder {
         self
     }
 
-    /// Takes the PTX from this folder and compiles nothing. The folder contains the PTX files that an earlier
-    /// build copied, in the same subfolders as in `<target>/ptx`.
+    /// Takes the PTX from this folder instead of compiling the crate. The folder is a copy of `<target>/ptx`,
+    /// where an earlier build copied its PTX files.
     pub fn prebuilt(mut self, folder: impl Into<PathBuf>) -> CudaBuilder {
         self.prebuilt = Some(folder.into());
         self
     }
 
-    /// Accepts prebuilt PTX that was edited or whose sources have changed. The host must not launch a kernel
-    /// whose arguments have changed since the PTX was compiled. Default: false.
+    /// Accepts prebuilt PTX that was edited, or whose sources have changed since it was compiled. The host
+    /// must not launch a kernel whose arguments have changed since then. Default: false.
     pub fn accept_stale(mut self, accept: bool) -> CudaBuilder {
         self.accept_stale = accept;
         self
     }
 
-    /// Compiles the PTX or takes prebuilt PTX, and prints the `cargo:rerun-if` lines for cargo.
+    /// Compiles the PTX or takes prebuilt PTX, and writes the PTX files. Prints `cargo:rerun-if` lines, so
+    /// that cargo runs the build script again after a change.
     ///
-    /// The PTX file is `<arch>.ptx`, or `<arch>/<unit>.ptx` if the crate is split into units.
+    /// A PTX file is named `<arch>.ptx`, or `<arch>/<unit>.ptx` if the crate is split into units.
     pub fn build(self) -> Result<Built, Error> {
         if self.archs.is_empty() {
             return Err(Error::NoArch);
@@ -214,8 +215,8 @@ impl CudaBuilder {
         Ok(Built { files, copies, inputs, warnings })
     }
 
-    /// Returns the units (parts of the crate) to compile for each architecture. `None` stands for the whole
-    /// crate.
+    /// Returns the units (parts of the crate) to compile for each architecture. If there are no units, the
+    /// list is one `None`, which stands for the whole crate.
     fn parts(&self) -> Vec<Option<&str>> {
         match &self.units[..] {
             [] => vec![None],
@@ -239,8 +240,8 @@ impl CudaBuilder {
     /// Compiles the PTX with the nested cargo (for device code).
     fn compile(&self, crate_dir: &Path, package: &str) -> Result<Texts, Error> {
         let rustc = toolchain::check(crate_dir, self.toolchain.as_deref())?;
-        // The folder names contain a hash of a path. Crates with the same name therefore have separate
-        // folders, and so do different workspaces.
+        // The names of the result folders contain a hash of the crate's or the workspace's path. Two crates
+        // with the same name therefore have separate folders, and so do two workspaces.
         let hash = |folder: &Path| stamp::hash(folder.as_os_str().as_encoded_bytes());
         let target = self.target()?;
         let folder = target.join("cuda-builder");
@@ -257,11 +258,11 @@ impl CudaBuilder {
             locked: self.locked,
         };
         let mut built = compilation.run_all(&self.archs, &self.parts())?;
-        // The build script must run again if a settings file appears. If the builder named a file that does
-        // not exist yet, cargo would run the build script at every build. Therefore the builder names
-        // folders, and cargo watches all of their contents. The crate's folder must not be watched if it
-        // contains the target folder, which changes during every build. A folder with a lock file is a
-        // workspace root, which usually contains the target folder.
+        // The build script must run again if someone creates a settings file. `cargo:rerun-if-changed` with a
+        // file that does not exist would run the build script at every build. Therefore the builder names
+        // folders, and cargo watches all of their contents. It does not name the crate's folder if this
+        // folder contains the target folder, which changes during every build. A crate's folder with a lock
+        // file is a workspace root, which usually contains the target folder.
         built.inputs.extend(files::settings_folders(crate_dir));
         if !crate_dir.join("Cargo.lock").exists() && !target.starts_with(crate_dir) {
             built.inputs.push(crate_dir.into());
@@ -269,7 +270,8 @@ impl CudaBuilder {
         Ok(built)
     }
 
-    /// Returns the target folder: `target_dir` if it was set, otherwise the target folder of the outer cargo.
+    /// Returns the folder in `target_dir` if it was set. Otherwise returns the target folder of the outer
+    /// cargo.
     fn target(&self) -> Result<PathBuf, Error> {
         if let Some(folder) = &self.target_dir {
             return Ok(folder.clone());

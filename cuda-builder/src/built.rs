@@ -10,7 +10,7 @@ use crate::Arch;
 pub struct PtxFile {
     /// Architecture of the PTX.
     pub arch: Arch,
-    /// The unit (part of the crate) in the file, or `None` if the file contains the whole crate.
+    /// The unit (part of the crate) that the file contains, or `None` if the file contains the whole crate.
     pub unit: Option<String>,
     /// Path of the file.
     pub path: PathBuf,
@@ -26,43 +26,43 @@ pub struct Built {
 }
 
 impl Built {
-    /// Returns the path of the PTX file of the whole crate for an architecture. Returns `None` if the builder
-    /// does not have this architecture, or if the crate is split into units.
+    /// Returns the path of the PTX file for an architecture, if the file contains the whole crate. Returns
+    /// `None` if the build was not for this architecture, or if the crate is split into units.
     pub fn ptx(&self, arch: Arch) -> Option<&Path> {
         self.find(arch, None)
     }
 
     /// Returns the path of the PTX file of a unit (a part of the crate) for an architecture. Returns `None`
-    /// if the builder does not have this unit or this architecture.
+    /// if the build had no such unit or was not for this architecture.
     pub fn unit(&self, arch: Arch, unit: &str) -> Option<&Path> {
         self.find(arch, Some(unit))
     }
 
-    /// Returns all PTX files, ordered by architecture, then by unit (part of the crate). Architectures and
-    /// units have the order in which the build script passed them to the builder.
+    /// Returns all PTX files, ordered by architecture, then by unit (part of the crate). Both orders are the
+    /// orders in which the build script passed architectures and units to the builder.
     pub fn files(&self) -> &[PtxFile] {
         &self.files
     }
 
-    /// Returns the paths of the copies of the PTX files, in the order of [`Built::files`]. A copy starts with
-    /// comments that name the sources of the PTX. A later build can use the copies as prebuilt PTX.
+    /// Returns the copies of the PTX files, in the order of [`Built::files`]. A copy starts with comments
+    /// that name the Rust sources of the PTX. A later build can use the copies as prebuilt PTX.
     ///
-    /// The list is empty after a call of [`no_copy`](crate::CudaBuilder::no_copy). It is also empty if the
-    /// builder took prebuilt PTX from the folder to which it would copy.
+    /// The list is empty if [`no_copy`](crate::CudaBuilder::no_copy) disabled the copies. It is also empty if
+    /// the build took prebuilt PTX from the same folder into which it would copy.
     pub fn copies(&self) -> &[PtxFile] {
         &self.copies
     }
 
-    /// Returns the paths on which the PTX depends. The builder has already printed `cargo:rerun-if-changed`
-    /// for each of these paths.
+    /// Returns the paths of files and folders on which the PTX depends. The builder has already printed
+    /// `cargo:rerun-if-changed` for each of these paths.
     ///
-    /// The paths may include folders. cargo then detects new files in these folders.
+    /// If a path is a folder, cargo detects new files in this folder.
     pub fn inputs(&self) -> &[PathBuf] {
         &self.inputs
     }
 
-    /// Returns the distinct warnings of the compiler. If prebuilt PTX is stale (older than its sources),
-    /// returns a warning that says so.
+    /// Returns the warnings of the compiler without duplicates. After a build with stale prebuilt PTX (PTX
+    /// older than its sources), returns one warning about the stale files.
     ///
     /// The builder has already printed `cargo:warning` for each of these warnings.
     pub fn warnings(&self) -> &[String] {

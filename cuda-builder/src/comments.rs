@@ -1,8 +1,10 @@
-//! Removes the compiler's comments from PTX. The comments are more than a quarter of the PTX text.
+//! Removes the compiler's comments from PTX. These comments are more than a quarter of the compiler's PTX
+//! text.
 //!
 //! The CUDA driver parses the text when a kernel is launched for the first time, so a shorter text saves
-//! time. Indentation and `.loc` lines are preserved. In the compiler's PTX, a closing brace without
-//! indentation ends a function. Readers and programs can therefore still find the end of a function.
+//! time. The text keeps its indentation and its `.loc` lines. In the compiler's PTX, a closing brace without
+//! indentation ends a function. Because the indentation is kept, readers and programs can still find the end
+//! of a function.
 
 use crate::scan::{Piece, piece};
 

@@ -1,4 +1,4 @@
-//! Moves launch bounds from the body of a kernel to the head of its PTX entry.
+//! Moves launch bounds from an `//@entry` comment in a kernel's body to the head of its PTX entry.
 //!
 //! PTX directives such as `.maxntid` belong between an entry's parameters and its body. Rust has no attribute
 //! for these directives. A kernel therefore declares its directives in an inline assembly comment:
@@ -20,9 +20,10 @@
 //! ```
 //!
 //! Without `.maxntid`, ptxas may use more registers per thread than the launch allows, and ptxas ignores
-//! `setmaxnreg`. Inlining may move the `//@entry` comment to any line of the body or duplicate it. If a
-//! directive appears several times, [`write_directives`] writes it once. An `//@entry` comment in a function
-//! that is not an entry is an error, because its launch bounds would have no effect.
+//! `setmaxnreg`. The compiler's inlining may move the `//@entry` comment to any line of the body, or
+//! duplicate it. If a directive appears several times, [`write_directives`] writes it once. An `//@entry`
+//! comment in a function that is not an entry is an error, because launch bounds in such a function have no
+//! effect.
 
 use std::fmt;
 
@@ -40,7 +41,7 @@ const KNOWN: &[&str] = &[
     "explicitcluster",
 ];
 
-/// Reason why the directives (such as `.maxntid`) of a kernel cannot be written.
+/// Reason why a kernel's launch bounds (directives such as `.maxntid`) cannot be written to its PTX entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntryError {
@@ -63,7 +64,7 @@ pub enum EntryError {
         /// The part of the comment that could not be parsed.
         text: String,
     },
-    /// The `//@entry` comment is in a function that is not an entry. The compiler has not inlined this
+    /// The `//@entry` comment is in a function that is not an entry, because the compiler did not inline this
     /// function into an entry.
     #[error("launch bounds in {function}, which is not an entry: make it and its callers #[inline(always)]")]
     NotAnEntry {
@@ -88,8 +89,8 @@ impl Directive {
         KNOWN.contains(&name).then(|| Directive { name: name.into(), values })
     }
 
-    /// Returns whether two directives are equal. A missing dimension counts as 1: `.maxntid 256` equals
-    /// `.maxntid 256, 1, 1`.
+    /// Returns whether two directives mean the same. A missing dimension counts as 1: `.maxntid 256` means
+    /// the same as `.maxntid 256, 1, 1`.
     fn agrees(&self, other: &Directive) -> bool {
         let dimension = |of: &Directive, at: usize| of.values.get(at).copied().unwrap_or(1);
         let count = self.values.len().max(other.values.len());
@@ -104,8 +105,8 @@ impl fmt::Display for Directive {
     }
 }
 
-/// Finds every `//@entry` comment of a PTX text. Moves the directives in the comment, such as `.maxntid`,
-/// from the entry's body to the lines before the body.
+/// Finds every `//@entry` comment of a PTX text. Moves the directives of the comment, such as `.maxntid`,
+/// from the entry's body to the lines before this body.
 ///
 /// If a text has no such comments, the function returns it unchanged.
 pub fn write_directives(ptx: &str) -> Result<String, EntryError> {
@@ -129,15 +130,15 @@ pub fn write_directives(ptx: &str) -> Result<String, EntryError> {
     Ok(text)
 }
 
-/// Returns the directives (such as `.maxntid 256, 1, 1`) in the `//@entry` comments of an entry. Omits
-/// directives that the compiler has already written to the entry.
+/// Returns the directives, such as `.maxntid 256, 1, 1`, in the `//@entry` comments of an entry. Omits
+/// directives that the compiler has already written before the entry's body.
 fn directives(ptx: &str, function: &Function) -> Result<Vec<Directive>, EntryError> {
     let entry = || function.name.to_string();
     if function.kind == Kind::Func {
         return Err(EntryError::NotAnEntry { function: entry() });
     }
-    // The compiler may write other text between the parameters and the body of an entry. Ignore everything in
-    // this text except the directives in `KNOWN`.
+    // The compiler may write its own directives between the parameters and the body of an entry. Of these,
+    // use only the directives in `KNOWN`.
     let mut all: Vec<Directive> = function.attributes.split('.').filter_map(Directive::parse).collect();
     let present = all.len();
     for mark in &function.marks {

@@ -1,15 +1,17 @@
-//! The environment of the nested cargo, which compiles the device crate. It is the environment of the build
-//! script without two kinds of variables. The first kind is variables that the outer cargo and rustup set.
-//! The second kind is variables that apply only to the host build.
+//! The environment variables of the nested cargo, which compiles the device crate. The nested cargo gets the
+//! variables of the build script, except two groups. The first group consists of variables that the outer
+//! cargo and rustup set for the build script. The second group consists of variables that apply only to the
+//! host build.
 //!
-//! The removed variables would change the PTX or cause errors in its compilation. Examples are the host's
-//! `RUSTFLAGS`, the `clippy-driver` wrapper of `cargo clippy`, the outer build's profile, and the toolchain
-//! of the outer rustup proxy.
+//! The removed variables would change the PTX or cause errors when the nested cargo compiles it. They
+//! contain, for example, the host's `RUSTFLAGS`, the `clippy-driver` wrapper of `cargo clippy`, the outer
+//! build's profile, and the toolchain of the outer rustup proxy.
 
 use std::process::Command;
 
-/// Environment variables to remove, in addition to `CARGO_*` and `DEP_*`. cargo or rustup set some of these
-/// variables for a build script. The other variables apply only to the host build.
+/// Environment variables that the nested cargo (for device code) must not get, in addition to `CARGO_*` and
+/// `DEP_*`. cargo or rustup set some of the variables for a build script. The others apply only to the host
+/// build.
 const LEAKS: &[&str] = &[
     "RUSTC",
     "RUSTC_LINKER",
@@ -35,21 +37,21 @@ const LEAKS: &[&str] = &[
     "TARGET",
 ];
 
-/// Environment variables to keep although they start with `CARGO_`. The nested cargo (for device code) needs
-/// these variables to find cargo's home folder and to access registries.
+/// Prefixes of environment variables that the nested cargo (for device code) gets although they start with
+/// `CARGO_`. It needs these variables to find cargo's home folder and to access registries.
 const KEPT: &[&str] =
     &["CARGO_HOME", "CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_REGISTRY_", "CARGO_SOURCE_"];
 
-/// Returns whether the builder must remove a variable from the environment of the nested cargo (for device
-/// code).
+/// Returns whether the builder must remove the variable `name` from the environment of the nested cargo (for
+/// device code).
 fn leaks(name: &str) -> bool {
     let kept = KEPT.iter().any(|kept| name.starts_with(kept));
     let cargos = name.starts_with("CARGO_") || name.starts_with("DEP_");
     LEAKS.contains(&name) || (cargos && !kept)
 }
 
-/// Removes variables from the environment of `command`, so that the outer build does not affect the nested
-/// cargo (for device code).
+/// Removes variables of the outer build from the environment of `command`, so that they do not affect the
+/// nested cargo (for device code).
 pub(crate) fn clean(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(leaks) {

@@ -7,8 +7,8 @@ use std::{fs, process};
 
 use crate::Error;
 
-/// Writes `text` to the file unless the file already has this content. An unchanged file keeps its
-/// modification time, so cargo does not rebuild the crates that use it.
+/// Writes `text` to the file unless the file already has this content. A file that is not written keeps its
+/// modification time. cargo then does not rebuild the crates that use the file.
 pub(crate) fn write_if_changed(path: &Path, text: &str) -> Result<(), Error> {
     if fs::read(path).is_ok_and(|old| old == text.as_bytes()) {
         return Ok(());
@@ -35,8 +35,8 @@ pub(crate) fn lock(path: &Path) -> Result<File, Error> {
     }
     let file = File::create(path).map_err(Error::io("create", path))?;
     match file.lock() {
-        // Some network file systems do not support locks. As cargo does, build without a lock on such a file
-        // system.
+        // Some network file systems do not support locks. On such a file system, build without a lock, as
+        // cargo does.
         Err(error) if error.kind() != ErrorKind::Unsupported => Err(Error::io("lock", path)(error)),
         _ => Ok(file),
     }
@@ -44,8 +44,7 @@ pub(crate) fn lock(path: &Path) -> Result<File, Error> {
 
 /// Returns the name of the package in the folder `crate_dir`.
 ///
-/// A manifest may have no literal `name`, for example if it is generated. In this case, the function returns
-/// the name of the folder.
+/// If `Cargo.toml` contains no `name = "…"` for the package, the function returns the name of the folder.
 pub(crate) fn package(crate_dir: &Path) -> String {
     let manifest = fs::read_to_string(crate_dir.join("Cargo.toml")).unwrap_or_default();
     let section = manifest.lines().map(str::trim).skip_while(|line| !line.starts_with("[package]")).skip(1);
@@ -56,15 +55,15 @@ pub(crate) fn package(crate_dir: &Path) -> String {
     name.unwrap_or_else(|| crate_dir.file_name().unwrap_or_default().to_string_lossy().into())
 }
 
-/// Returns the nearest folder that contains a file `name`. The search starts at the folder `start` and goes
-/// upwards.
+/// Returns the folder nearest to `start` that contains a file `name`. The function searches `start` and then
+/// its parent folders.
 pub(crate) fn ancestor_with(start: &Path, name: &str) -> Option<PathBuf> {
     start.ancestors().find(|folder| folder.join(name).is_file()).map(Path::to_path_buf)
 }
 
-/// Returns the root folder of the crate's workspace, or the crate's folder if it is in no workspace. The
-/// function searches for a manifest with `[workspace]`. It does not search for the lock file, because the
-/// lock file does not exist before the first build.
+/// Returns the root folder of the crate's workspace, or the crate's folder if the crate is in no workspace.
+/// The function searches for a `Cargo.toml` with `[workspace]`. It does not search for `Cargo.lock`, because
+/// this file does not exist before the first build.
 pub(crate) fn workspace(crate_dir: &Path) -> &Path {
     let has_workspace = |folder: &&Path| {
         let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap_or_default();
@@ -73,11 +72,12 @@ pub(crate) fn workspace(crate_dir: &Path) -> &Path {
     crate_dir.ancestors().find(has_workspace).unwrap_or(crate_dir)
 }
 
-/// Returns the folder `<target>` for the `OUT_DIR` of a build script. The format of `OUT_DIR` is
-/// `<target>[/<triple>]/<profile>/build/…`.
+/// Returns the target folder that contains the folder `out_dir`, the `OUT_DIR` of a build script. The format
+/// of `OUT_DIR` is `<target>[/<triple>]/<profile>/build/…`.
 ///
-/// The function identifies the profile folder by cargo's lock file in it. The file `CACHEDIR.TAG` does not
-/// identify a target folder, because cargo writes this file only if cargo creates the folder.
+/// The function searches for the profile folder, which contains cargo's lock file. It cannot search for
+/// `CACHEDIR.TAG` in the target folder, because cargo writes this file only if cargo itself creates the
+/// folder.
 pub(crate) fn target_folder(out_dir: &Path, triple: &str) -> Option<PathBuf> {
     let locks = [".cargo-lock", ".cargo-build-lock"];
     let folder = locks.iter().find_map(|lock| ancestor_with(out_dir, lock))?;
@@ -86,7 +86,8 @@ pub(crate) fn target_folder(out_dir: &Path, triple: &str) -> Option<PathBuf> {
     Some(folder.to_path_buf())
 }
 
-/// Returns the source paths in a dep-info file of cargo. The format of the file is `target: source source …`.
+/// Returns the source paths that the first line of a dep-info file (`.d`) lists. The format of this line is
+/// `target: source source …`.
 pub(crate) fn dep_info(text: &str) -> Vec<PathBuf> {
     let Some((_, list)) = text.lines().next().and_then(|line| line.split_once(": ")) else {
         return Vec::new();
@@ -96,8 +97,8 @@ pub(crate) fn dep_info(text: &str) -> Vec<PathBuf> {
     list.split_whitespace().map(|path| PathBuf::from(path.replace('\0', " "))).collect()
 }
 
-/// Returns `sources` without the sources of the toolchain and of packages from a registry. The omitted
-/// sources never change.
+/// Returns `sources` without files of the toolchain and of packages from a registry. The omitted files never
+/// change.
 pub(crate) fn own_sources(sources: Vec<PathBuf>) -> Vec<PathBuf> {
     let fixed = |path: &PathBuf| {
         let path = path.to_string_lossy();
@@ -108,8 +109,8 @@ pub(crate) fn own_sources(sources: Vec<PathBuf>) -> Vec<PathBuf> {
 
 /// Returns the files on which the PTX depends.
 ///
-/// These files are the sources, the manifests of their crates and workspaces, the lock file, and the settings
-/// files of cargo and rustup.
+/// These files are the sources, the `Cargo.toml` files of the sources' crates and workspaces, `Cargo.lock`,
+/// and the settings files of cargo and rustup.
 pub(crate) fn inputs(sources: &[PathBuf], crate_dir: &Path) -> Vec<PathBuf> {
     let folders = sources.iter().filter_map(|path| path.parent()).chain([crate_dir]);
     let mut inputs: Vec<PathBuf> = folders.flat_map(manifests).collect();
@@ -132,10 +133,12 @@ pub(crate) fn settings(crate_dir: &Path) -> Vec<PathBuf> {
     settings
 }
 
-/// Returns the existing `.cargo` folders from the crate's folder up to the workspace root.
+/// Returns the existing `.cargo` folders in the crate's folder and its parent folders, up to the workspace
+/// root.
 ///
-/// cargo must watch these folders, because a settings file may appear in such a folder. If a `.cargo` folder
-/// is also cargo's home folder, the function omits it, because the packages in it change often.
+/// cargo must watch these folders, because someone may create a settings file in a `.cargo` folder. The
+/// function omits a `.cargo` folder that is also cargo's home folder, because the packages in the home folder
+/// change often.
 pub(crate) fn settings_folders(crate_dir: &Path) -> Vec<PathBuf> {
     let root = ancestor_with(crate_dir, "Cargo.lock").unwrap_or_else(|| crate_dir.into());
     let folders = crate_dir.ancestors().take_while(|folder| folder.starts_with(&root));
@@ -143,8 +146,8 @@ pub(crate) fn settings_folders(crate_dir: &Path) -> Vec<PathBuf> {
     folders.filter(|folder| folder.is_dir() && !folder.join("registry").exists()).collect()
 }
 
-/// Returns the manifests (`Cargo.toml`) in `folder` and its parent folders, up to the workspace manifest.
-/// Each manifest may set versions, features or profiles.
+/// Returns the `Cargo.toml` files in `folder` and its parent folders, up to the `Cargo.toml` of the
+/// workspace. Each of these files may set versions, features or profiles.
 fn manifests(folder: &Path) -> Vec<PathBuf> {
     let is_workspace = |path: &Path| {
         let text = fs::read_to_string(path).unwrap_or_default();
@@ -162,9 +165,9 @@ fn manifests(folder: &Path) -> Vec<PathBuf> {
 
 /// Rewrites the `.file` lines of a PTX text so that they contain no absolute path.
 ///
-/// Paths in the workspace become relative to its root. Paths in the toolchain's sources start with `rust/`,
-/// and paths in a registry start with their crate's name. The PTX is embedded in binaries and wheels, so it
-/// must not depend on the build machine.
+/// A path in the workspace becomes relative to the workspace root. A path in the toolchain's sources becomes
+/// `rust/…`, and a path in a registry becomes `<crate>-<version>/…`. The PTX is embedded in binaries and
+/// wheels, so it must not depend on the build machine.
 pub(crate) fn relative_sources(ptx: &str, workspace: &Path) -> String {
     let workspace = format!("{}/", workspace.display());
     let mut text = String::with_capacity(ptx.len());

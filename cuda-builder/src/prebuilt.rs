@@ -1,4 +1,4 @@
-//! Takes PTX from a folder that contains the PTX copies of an earlier build.
+//! Takes PTX from a folder into which an earlier build copied its PTX files.
 
 use std::fs;
 use std::path::Path;
@@ -7,12 +7,12 @@ use crate::cargo::Texts;
 use crate::stamp::{Checker, Flaw};
 use crate::{Arch, Error, PtxFile};
 
-/// Reads the PTX files `files` in `folder` and checks their stamps. A stamp is the comments at the start of a
-/// file that name its content and its sources.
+/// Reads the PTX files `files` in `folder` and checks their stamps. A stamp is the list of comments at the
+/// start of a file: its label, and hashes of its text and its sources.
 ///
-/// The first line of each file must be its label, which the function `label` returns. A label names the
-/// package, unit and architecture. Each file must also be compiled from the current sources of the crate,
-/// unless `accept_stale` is true.
+/// The label names the package, unit and architecture. The label of each file must equal the result of the
+/// function `label`. Each file must also be unchanged since it was compiled from the current sources of the
+/// crate. If `accept_stale` is true, a file that does not satisfy the second condition causes only a warning.
 pub(crate) fn take(
     folder: &Path,
     files: Vec<PtxFile>,
@@ -51,7 +51,8 @@ pub(crate) fn take(
     Ok(Texts { ptx, inputs, warnings })
 }
 
-/// End of the error message for stale files, with the possible remedies.
+/// End of the error message for stale files (PTX that was edited, or is older than its sources), with the
+/// possible remedies.
 const REMEDY: &str = "
 The host may launch their kernels with other arguments than these expect. Compile the files again (the example `ptx` of
 cuda-builder compiles some of them), or let the build script call accept_stale(true) to use the files as they are if your

@@ -1,8 +1,8 @@
-//! A record of a compiled unit (part of the device crate) and its inputs. If the inputs have not changed, the
-//! builder reads the PTX from the record and does not start cargo.
+//! A record file for each compiled unit (part of the device crate), with the PTX and the unit's inputs. If
+//! the inputs have not changed, the builder reads the PTX from the record and does not start cargo.
 //!
-//! cargo also detects unchanged inputs, but one cargo process per unit and architecture is slow. With many
-//! units, these processes would take longer than the compilation of the one unit that changed.
+//! cargo also detects unchanged inputs, but each unit and architecture needs its own cargo process. With many
+//! units, these processes would take longer than the compilation of one changed unit.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -20,14 +20,14 @@ pub(crate) struct Compiled {
     pub(crate) warnings: Vec<String>,
 }
 
-/// A file that stores the result of a compilation.
+/// A file that stores the result of compiling one unit for one architecture.
 ///
 /// The first lines of the file are the key, the inputs with their modification times, and the warnings. An
 /// empty line and the PTX follow.
 pub(crate) struct Record<'a> {
     pub(crate) file: &'a Path,
-    /// A line of text with everything that affects the PTX except the inputs, for example the compiler
-    /// version and the arguments.
+    /// One line of text with everything else that affects the PTX, for example the compiler version and its
+    /// arguments. It does not name the input files.
     pub(crate) key: String,
 }
 
@@ -51,8 +51,8 @@ impl Record<'_> {
 
     /// Records the result of a compilation that started at `start`.
     ///
-    /// If an input changed after `start`, the compiler may have read the old or the new version of this
-    /// input. The function then records nothing, and the next build runs cargo again.
+    /// If an input file changed after `start`, the compiler may have read its old or its new version. In this
+    /// case, the function records nothing, and the next build runs cargo again.
     pub(crate) fn save(&self, compiled: &Compiled, start: SystemTime) -> Result<(), Error> {
         let mut text = format!("{}\n", self.key);
         for input in &compiled.inputs {

@@ -1,9 +1,10 @@
-//! A scanner for PTX texts. The scanner finds comments, and the start and end of each function body.
+//! A scanner for PTX texts. The scanner finds comments, and the parts of each function: name, parameters and
+//! body.
 
 use std::ops::Range;
 
-/// Start of a comment with the launch bounds of a kernel. The module [`entry`](crate::entry) describes the
-/// comment.
+/// The text with which a launch-bounds comment of a kernel starts. The module [`entry`](crate::entry)
+/// describes these comments.
 pub(crate) const MARK: &str = "//@entry";
 
 /// A token of a PTX text.
@@ -16,7 +17,7 @@ pub(crate) enum Piece {
     Code(u8),
 }
 
-/// Returns the token that starts at byte `start` of the PTX text, and the start of the next token.
+/// Returns the token that starts at byte `start` of the PTX text, and the byte offset of the next token.
 pub(crate) fn piece(ptx: &str, start: usize) -> (Piece, usize) {
     match ptx.as_bytes()[start] {
         b'"' => (Piece::Opaque, after(ptx, start + 1, "\"")),
@@ -39,7 +40,7 @@ pub(crate) enum Kind {
 pub(crate) struct Function<'a> {
     pub(crate) kind: Kind,
     pub(crate) name: &'a str,
-    /// Byte offset of the end of the function's directive, `.entry` or `.func`.
+    /// Byte offset just after the word `.entry` or `.func` that starts the function.
     pub(crate) start: usize,
     /// Text between the parameters and the body.
     pub(crate) attributes: &'a str,
@@ -49,16 +50,16 @@ pub(crate) struct Function<'a> {
     pub(crate) marks: Vec<Range<usize>>,
 }
 
-/// A function whose head the scanner has read and whose body has not started yet.
+/// A function whose directive (`.entry` or `.func`) the scanner has read, but whose body has not started yet.
 struct Pending {
     kind: Kind,
-    /// Byte offset of the end of the function's directive, `.entry` or `.func`.
+    /// Byte offset just after the word `.entry` or `.func` that starts the function.
     start: usize,
     /// Byte offset of the end of the function's parameters.
     after: usize,
 }
 
-/// Returns all functions of the PTX text that have a body, in the order of the text.
+/// Returns all functions of the PTX text that have a body, in the order in which they appear.
 pub(crate) fn functions(ptx: &str) -> Vec<Function<'_>> {
     let mut found = Vec::new();
     let mut pending: Option<Pending> = None;
@@ -98,15 +99,15 @@ pub(crate) fn functions(ptx: &str) -> Vec<Function<'_>> {
     found
 }
 
-/// Returns the functions that the text declares with `.extern` and does not define. The functions in `known`
-/// are omitted.
+/// Returns the names of the functions that the PTX text declares with `.extern`, except the names in `known`.
 pub(crate) fn undefined<'a>(ptx: &'a str, known: &[&str]) -> Vec<&'a str> {
     let declarations = ptx.lines().filter_map(|line| line.trim_start().strip_prefix(".extern .func"));
     let names = declarations.map(name);
     names.filter(|name| !known.contains(name)).collect()
 }
 
-/// Returns the byte offset after the next occurrence of `end`. The search starts at byte `at`.
+/// Returns the byte offset just after the first occurrence of the string `end` at or after byte `at`. Returns
+/// the length of the text if there is none.
 fn after(ptx: &str, at: usize, end: &str) -> usize {
     ptx.as_bytes()[at..]
         .windows(end.len())
@@ -114,8 +115,8 @@ fn after(ptx: &str, at: usize, end: &str) -> usize {
         .map_or(ptx.len(), |found| at + found + end.len())
 }
 
-/// Reads the directive `.entry` or `.func` at byte `dot` and returns the head of its function. Returns `None`
-/// if there is no such directive at `dot`.
+/// Reads the directive `.entry` or `.func` whose dot is at byte `dot`, and returns its function. Returns
+/// `None` if there is no such directive at `dot`.
 fn head(ptx: &str, dot: usize) -> Option<Pending> {
     let word = &ptx[dot + 1..];
     let (kind, length) = match word {

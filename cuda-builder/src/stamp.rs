@@ -1,5 +1,5 @@
-//! The stamp of a copied PTX text. It is a list of comments at the start of the text, with hashes of the text
-//! and of its sources.
+//! The stamp of a copied PTX file. A stamp is a list of comments at the start of the file, with hashes of the
+//! PTX text and of its Rust sources.
 //!
 //! ```text
 //! // PTX of oxiwarp-kernels-gpu (rope) for sm_90
@@ -8,10 +8,11 @@
 //! .version 8.1
 //! ```
 //!
-//! The host launches prebuilt PTX with the argument structs of the current sources. PTX of older sources may
-//! expect different arguments, so the builder compares hashes before it uses a prebuilt file. The hashes
-//! cover the sources of the crate and of its path dependencies. They do not cover manifests, the lock file
-//! and the toolchain, because edits of the host crates also change these files.
+//! When the host launches a kernel of prebuilt PTX, it passes the argument structs of the current sources.
+//! PTX that was compiled from older sources may expect different arguments. The builder therefore compares
+//! hashes before it uses a prebuilt file. The hashes cover the sources of the crate and of its path
+//! dependencies. They do not cover `Cargo.toml`, `Cargo.lock` and `rust-toolchain.toml`, because edits of the
+//! host crates also change these files.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -24,8 +25,8 @@ use crate::{Arch, PtxFile, record};
 
 const COMMENT: &str = "// ";
 
-/// Returns the label of a PTX text. The label is the first comment line at the start of the text. It names
-/// the package, the unit and the architecture.
+/// Returns the label of a PTX text: the first comment of its stamp. The label names the package, the unit,
+/// the architecture and the extra rustc arguments.
 pub(crate) fn label(package: &str, unit: Option<&str>, arch: Arch, rustc_args: &[String]) -> String {
     let unit = unit.map(|unit| format!(" ({unit})")).unwrap_or_default();
     let args = rustc_args.iter().map(|arg| format!(" {arg}")).collect::<String>();
@@ -33,19 +34,20 @@ pub(crate) fn label(package: &str, unit: Option<&str>, arch: Arch, rustc_args: &
     format!("{}{unit} for {arch}{with}{args}", start(package))
 }
 
-/// Returns the text with which all labels (first lines) of a package's PTX files start.
+/// Returns the text with which the first line of each PTX file of a package starts.
 fn start(package: &str) -> String {
     format!("PTX of {package}")
 }
 
-/// Returns whether the text `stamped` is PTX that the builder compiled from the package `package`.
+/// Returns whether the first line of the text `stamped` says that the builder compiled this PTX from the
+/// package `package`.
 pub(crate) fn is_of(stamped: &str, package: &str) -> bool {
     let rest = stamped.strip_prefix(COMMENT).and_then(|label| label.strip_prefix(&start(package)));
     rest.is_some_and(|rest| rest.starts_with(' '))
 }
 
-/// Removes outdated PTX copies of the package from the folders of `copies`. A copy is outdated if its unit
-/// (part of the crate) was renamed or deleted since an earlier build.
+/// Deletes outdated PTX copies of the package in the folders of `copies`. A copy is outdated if `copies` does
+/// not contain it, because its unit (part of the crate) was renamed or deleted.
 pub(crate) fn remove_old_copies(copies: &[PtxFile], package: &str) {
     let folders: BTreeSet<&Path> = copies.iter().filter_map(|file| file.path.parent()).collect();
     for entry in folders.into_iter().flat_map(fs::read_dir).flatten().flatten() {
@@ -59,8 +61,8 @@ pub(crate) fn remove_old_copies(copies: &[PtxFile], package: &str) {
 }
 
 /// Returns the PTX text with its stamp (comments with hashes) at the start. `start` is the time at which the
-/// compiler started. If a source changed after `start`, the stamp contains the word `changed` instead of its
-/// hash.
+/// compiler started. If a source changed after `start`, the stamp contains the word `changed` instead of the
+/// hash of this source.
 pub(crate) fn add(
     label: &str,
     text: &str,
@@ -96,16 +98,16 @@ pub(crate) fn remove(stamped: &str) -> &str {
 pub(crate) enum Flaw {
     /// The file has the wrong label or architecture, or the builder did not write it.
     Wrong(String),
-    /// The file or a source has changed since the compilation. The environment variable `OXIWARP_PTX_STALE=1`
-    /// allows such files.
+    /// The PTX file, or one of its sources, has changed since the compilation.
+    /// [`accept_stale`](crate::CudaBuilder::accept_stale) allows such files.
     Stale(String),
 }
 
 /// Compares prebuilt PTX texts with the sources of a crate.
 pub(crate) struct Checker<'a> {
     crate_dir: &'a Path,
-    /// Caches the hash of each source, because many texts share sources. The value `None` means that the
-    /// source does not exist.
+    /// Caches the hash of each source file, because many PTX texts have the same sources. The value `None`
+    /// means that the source file does not exist.
     hashes: HashMap<PathBuf, Option<String>>,
 }
 
@@ -141,7 +143,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Returns the sources of all checked texts, without sources that do not exist.
+    /// Returns the existing source files of all texts that were passed to `check`.
     pub(crate) fn sources(self) -> BTreeSet<PathBuf> {
         self.hashes.into_iter().filter_map(|(path, hash)| hash.map(|_| path)).collect()
     }

@@ -1,9 +1,9 @@
 //! Selects the toolchain that compiles device code, and checks that it is complete.
 //!
-//! The device crate's `rust-toolchain.toml` selects the toolchain. rustup searches for this file from its
-//! working directory upwards. Without the check, a missing component would cause different errors in cargo,
-//! rustc and the linker. The check reports one error, which contains the command that installs the missing
-//! component.
+//! The device crate's `rust-toolchain.toml` selects the toolchain. rustup searches for this file in its
+//! working directory and in the parent folders. Without the check, each missing component would cause a
+//! different error in cargo, rustc or the linker. The check instead reports one error, which contains the
+//! command that installs the missing components.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,16 +11,17 @@ use std::{fs, io};
 
 use crate::{Error, env};
 
-/// Components that a PTX build needs. The path next to each component is a file in `lib/rustlib` that exists
-/// if the component is installed. `*` stands for the host's target triple.
+/// The rustup components that a PTX build needs. Each entry has the name of a component and the path of a
+/// file in `lib/rustlib`. This file exists if the component is installed. `*` stands for the name of any
+/// folder, such as the host's target triple.
 const COMPONENTS: [(&str, &str); 3] = [
     ("rust-src", "src/rust/library/Cargo.lock"),
     ("llvm-bitcode-linker", "*/bin/self-contained/llvm-bitcode-linker"),
     ("llvm-tools", "*/bin/llc"),
 ];
 
-/// Returns a command that runs the tool `name` in `folder`. The tool comes from the toolchain `toolchain`. If
-/// `toolchain` is `None`, rustup selects the toolchain for `folder`.
+/// Returns a command that runs the tool `name` (such as rustc) of the rustup toolchain `toolchain`, with the
+/// working directory `folder`. If `toolchain` is `None`, rustup selects the toolchain for `folder`.
 pub(crate) fn tool(name: &str, folder: &Path, toolchain: Option<&str>) -> Command {
     let mut command = Command::new(name);
     env::clean(&mut command);
@@ -46,7 +47,8 @@ pub(crate) fn check(folder: &Path, toolchain: Option<&str>) -> Result<String, Er
         command: install(&channel) + hint,
         details,
     };
-    // Use `-Z`, because only a nightly toolchain accepts it. A stable toolchain then fails here.
+    // Pass a `-Z` option, which only a nightly rustc accepts. With a stable toolchain, this call therefore
+    // fails.
     let output =
         match tool("rustc", folder, toolchain).args(["-Zunstable-options", "--print=sysroot"]).output() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -86,8 +88,8 @@ fn absent(sysroot: &Path) -> Vec<&'static str> {
     COMPONENTS.iter().filter(|(_, file)| !here(file)).map(|(name, _)| *name).collect()
 }
 
-/// Returns the channel that the nearest toolchain file names. The file is `rust-toolchain` or
-/// `rust-toolchain.toml`. In the old format, the file contains only the name of the channel.
+/// Returns the channel (such as `nightly-2026-01-01`) in the nearest file `rust-toolchain` or
+/// `rust-toolchain.toml`. In the old format, such a file contains only the name of the channel.
 fn channel(folder: &Path) -> Option<String> {
     let names = ["rust-toolchain", "rust-toolchain.toml"];
     let mut files = folder.ancestors().flat_map(|folder| names.map(|name| folder.join(name)));

@@ -1,5 +1,5 @@
-//! The macro `entry!`, which declares the kernels of a file. It takes a function that is generic over the
-//! element type, and exports one kernel per element type.
+//! The macro `entry!`, which declares the kernels of a file. For a function that is generic over the element
+//! type, the macro exports one kernel per element type.
 
 /// Declares kernels. Each declaration makes one kernel per element type. The name of a kernel is
 /// `<name>_<dtype>`, for example `scale_bf16`.
@@ -32,14 +32,14 @@
 /// # }
 /// ```
 ///
-/// For PTX targets, each kernel becomes an entry point. For other targets, the macro defines two items:
+/// For PTX targets, each kernel becomes a PTX entry point. For other targets, the macro defines two items:
 ///
 /// - `pub mod launch` has one function per declaration, which launches the kernel. The first argument of the
 ///   function is a [`Launcher`](crate::launch::Launcher), for example a launch shape for the CPU executor.
 ///   The other arguments are the kernel's arguments, so a call with a missing or wrong argument does not
 ///   compile.
-/// - `pub static KERNELS` lists the [`Entry`](crate::launch::Entry) of each declaration. The host loads the
-///   kernels from this list.
+/// - `pub static KERNELS` is a list with one [`Entry`](crate::launch::Entry) per declaration. The host uses
+///   this list to load the kernels.
 ///
 /// The compiler also rejects a launch with an element type that the declaration does not list:
 ///
@@ -67,17 +67,18 @@
 /// ```
 /// These attributes may precede a declaration, in this order:
 ///
-/// - `@overlap(...)` names an [`Overlap`](crate::launch::Overlap). This value says whether a launch may
-///   overlap with the previous and the next launch of its stream (programmatic dependent launch). The default
-///   is `Both`. On a GPU, the attribute has an effect only if the function `Kernels::of_library` of the crate
-///   `oxiwarp-runtime` loads the kernel. The function `Kernels::load` ignores the attribute.
+/// - `@overlap(...)` names an [`Overlap`](crate::launch::Overlap). This value says whether a launch of the
+///   kernel may overlap with the previous and the next launch of its stream (programmatic dependent launch).
+///   The default is `Both`. The attribute has an effect only if the host loads the kernel with
+///   `Kernels::of_library` of the crate `oxiwarp-runtime`. `Kernels::load` ignores the attribute.
 /// - `@shared(|block| bytes)` computes the dynamic shared memory of a launch. `block` is the block size, of
-///   type `[u32; 3]`. The expression `bytes` may also use the kernel's arguments by name. A launch then
-///   ignores the field `shared_bytes` of its launch shape. Without the attribute, a launch uses this field.
+///   type `[u32; 3]`. The expression `bytes` may also use the kernel's arguments by name. With the attribute,
+///   a launch ignores the field `shared_bytes` of its launch shape. Without the attribute, a launch uses this
+///   field.
 /// - `@only(sm_90a)` is for a kernel with instructions that exist only on this architecture. The CPU executor
-///   does not emulate such instructions. The macro compiles the body only to PTX, so the body is not part of
-///   the host program. A launch on the CPU executor returns an error. Compile the file that contains such a
-///   kernel only for this architecture, because PTX of other architectures does not have the instructions.
+///   does not emulate such instructions. The macro therefore compiles the body only to PTX, and a launch on
+///   the CPU executor returns an error. Compile a file with such a kernel only for this architecture, because
+///   PTX for other architectures cannot contain the instructions.
 ///
 /// The type of every argument implements `Copy` and has the same memory layout on the host and on the GPU.
 /// Numbers, pointers, and `repr(C)` structs of numbers and pointers satisfy this condition.
@@ -94,8 +95,8 @@ macro_rules! entry {
         ),+];
         const NAMES: &[&str] = &[$(stringify!($op)),+];
 
-        /// Functions that launch the kernels of this file. Each function has the name of its kernel. The
-        /// first parameter is the launcher, and the kernel's arguments follow.
+        /// One launch function per kernel declaration of this file, with the name of the declaration. Its
+        /// first parameter is the launcher, and the kernel's parameters follow.
         #[allow(unused_imports, private_interfaces)]
         pub mod launch {
             use super::*;
@@ -109,8 +110,8 @@ macro_rules! entry {
         /// Returns the error of the launcher `on`, for example if the device rejects the launch shape.
         ///
         /// # Safety
-        /// The kernel's own safety conditions must hold until the GPU, or the CPU executor, has finished the
-        /// launch.
+        /// The safety conditions of the kernel's function must hold until the GPU, or the CPU executor, has
+        /// finished the launch.
         pub unsafe fn $op<$T: $crate::launch::KernelElement, Site: $crate::launch::Launcher<$T>>(
             on: Site,
             $($arg: $ty),*
@@ -122,8 +123,8 @@ macro_rules! entry {
                 );
             }
             const INDEX: usize = $crate::launch::position(NAMES, stringify!($op));
-            // SAFETY: the arguments have the types that the kernel declares. The caller satisfies the safety
-            // conditions of the kernel.
+            // SAFETY: the parameters of this function have the types that the kernel declares. The caller
+            // satisfies the safety conditions of the kernel.
             unsafe { on.launch(&KERNELS[INDEX], &[$((&raw const $arg).cast()),*]) }
         }
     };
@@ -172,8 +173,8 @@ macro_rules! entry {
         type $T = $elem;
         unsafe fn run(args: &[*const ::core::ffi::c_void]) {
             let [$($arg),*] = *args else { unreachable!("the launch has checked the number of arguments") };
-            // SAFETY: the code that launches the kernel passes pointers to values of the argument types. This
-            // code also satisfies the safety conditions of the kernel's function.
+            // SAFETY: the code that launches the kernel passes pointers to values of the argument types. It
+            // also satisfies the safety conditions of the kernel's function.
             unsafe {
                 $(let $arg = $arg.cast::<$ty>().read();)*
                 $body
@@ -184,8 +185,8 @@ macro_rules! entry {
     (@run [$arch:ident] $($rest:tt)*) => { None };
 }
 
-/// Exports kernels as PTX entry points. The documentation of the syntax is at the variant of this macro for
-/// other targets.
+/// Exports kernels as PTX entry points. This is the variant of the macro for PTX targets. The variant for
+/// other targets documents the syntax.
 #[cfg(target_arch = "nvptx64")]
 #[macro_export]
 macro_rules! entry {
@@ -204,7 +205,8 @@ macro_rules! entry {
         const _: () = {
             #[allow(dead_code)]
             type $T = $elem;
-            // SAFETY: names of kernels are distinct, because each name contains the op and the element type.
+            // SAFETY: exported names must be unique. Each name consists of the name of a declaration and an
+            // element type, and each such pair occurs only once.
             #[unsafe(export_name = concat!(stringify!($op), "_", stringify!($elem)))]
             unsafe extern "ptx-kernel" fn entry($($arg: $ty),*) {
                 // SAFETY: the code that launches the kernel satisfies the safety conditions of the kernel's

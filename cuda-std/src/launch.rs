@@ -1,9 +1,9 @@
 //! Describes kernels to the host: their names, their parameters, and the functions that launch them.
 //!
-//! The macro [`entry!`](crate::entry!) declares a kernel. For each declaration, it defines an [`Entry`] and a
+//! The macro [`entry!`](crate::entry!) declares kernels. For each declaration, it defines an [`Entry`] and a
 //! launch function. The launch function takes a [`Launcher`], which says where the kernel runs. This crate
-//! has one launcher: [`cpu::Launch`](crate::cpu::Launch) runs the kernel on the CPU executor. The host crate
-//! has another launcher, which also runs kernels on a GPU.
+//! has the launcher [`cpu::Launch`](crate::cpu::Launch), which runs kernels on the CPU executor. Another
+//! launcher, which also runs kernels on a GPU, is in the host crate.
 use core::ffi::c_void;
 use core::marker::PhantomData;
 use core::sync::atomic::AtomicPtr;
@@ -11,46 +11,46 @@ use std::fmt::Write;
 
 use half::{bf16, f16};
 
-/// Says whether a launch may run at the same time as the previous and the next launch of the same stream. On
-/// GPUs from sm_90 on, the overlap is programmatic dependent launch (PDL). The CPU executor and older GPUs
+/// Says whether a launch may run at the same time as the previous and the next launch of the same stream.
+/// GPUs from sm_90 on do this with programmatic dependent launch (PDL). The CPU executor and older GPUs
 /// ignore this value: they run the launches of a stream one after the other.
 ///
-/// The host inserts the PTX instructions of PDL when it loads the kernel. After `griddepcontrol.wait`, all
-/// earlier launches of the stream have finished, and their results are visible.
+/// The host inserts two PTX instructions for PDL when it loads the kernel. `griddepcontrol.wait` waits until
+/// all earlier launches of the stream have finished and their results are visible.
 /// `griddepcontrol.launch_dependents` lets the next launch start before the current launch has finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlap {
     /// The launch may start before the previous launch ends. The next launch starts only after this launch
     /// ends.
     ///
-    /// The kernel executes `griddepcontrol.wait`, but not `griddepcontrol.launch_dependents`. The second
-    /// instruction costs time, because the GPU then starts fewer blocks per microsecond. Choose this variant
-    /// if a measurement shows that the kernel is slower with `Both`.
+    /// The kernel executes `griddepcontrol.wait`, but not `griddepcontrol.launch_dependents`. With the second
+    /// instruction, the GPU starts fewer blocks per microsecond. Choose this variant if a measurement shows
+    /// that the kernel is slower with `Both`.
     Before,
-    /// The launch may start before the previous launch ends, as with `Before`. The kernel must not contain
-    /// the instruction `ld.global.nc` (load through the read-only cache).
+    /// As `Before`, but for kernels without the instruction `ld.global.nc` (load through the read-only
+    /// cache).
     ///
-    /// ptxas may move an `ld.global.nc` before `griddepcontrol.wait`. The load would then read data that the
-    /// previous launch has not written yet. To prevent this move, the variants `Before` and `Both` insert a
-    /// block barrier and a conditional `exit` after the wait. `Plain` omits the barrier and the `exit`. Use
-    /// `Plain` for kernels whose blocks are so short that the barrier costs measurable time.
+    /// ptxas may move an `ld.global.nc` before `griddepcontrol.wait`. The load could then read an address
+    /// before the previous launch has written it. To prevent this move, `Before` and `Both` insert a block
+    /// barrier and a conditional `exit` after the wait. `Plain` omits the barrier and the `exit`. Use `Plain`
+    /// for kernels whose blocks run so briefly that the barrier costs measurable time.
     Plain,
     /// The launch may start before the previous launch ends, and the next launch may start before this launch
     /// ends. This variant is the default of [`entry!`](crate::entry!).
     Both,
 }
 
-/// A declaration of the macro [`entry!`](crate::entry!): a list of kernels that differ only in their element
-/// type.
+/// The result of one declaration of the macro [`entry!`](crate::entry!): kernels with the same name and
+/// parameters, one kernel per element type.
 #[derive(Debug)]
 pub struct Entry {
     /// The name without the element type, such as `rms_norm_block2`.
     pub name: &'static str,
-    /// The kernels of this declaration. A declaration has one or more function bodies. Each inner slice lists
-    /// the kernels of one body: one kernel per element type.
+    /// The kernels of this declaration, which has one or more function bodies. Each inner slice lists the
+    /// kernels of one body, one kernel per element type.
     kernels: &'static [&'static [Kernel]],
-    /// The kernels in the order of [`ElementType`]. With this table, a launch finds its kernel without a
-    /// search.
+    /// A table of the kernels, indexed by [`ElementType`]. With this table, a launch finds its kernel without
+    /// a search.
     by_element: [Option<&'static Kernel>; ElementType::COUNT],
 }
 
@@ -99,12 +99,11 @@ impl ElementType {
     const COUNT: usize = 3;
 }
 
-/// A function that runs the kernel body for one thread. The argument is a list of pointers to the values of
-/// the kernel arguments, in the format of `kernelParams` in `cuLaunchKernel`.
+/// A function that runs the kernel body for one GPU thread. Its argument is a list of pointers to the
+/// kernel's arguments, as in the parameter `kernelParams` of `cuLaunchKernel`.
 pub type Run = unsafe fn(&[*const c_void]);
 /// A function that returns the number of bytes of dynamic shared memory that a launch needs. The first
-/// argument is the block size. The second argument has one pointer per kernel argument, which points to the
-/// value.
+/// argument is the block size. The second argument is a list with one pointer to each kernel argument.
 pub type SharedBytes = unsafe fn([u32; 3], &[*const c_void]) -> u32;
 
 /// A kernel for one element type.
@@ -118,20 +117,19 @@ pub struct Kernel {
     pub overlap: Overlap,
     /// The parameters of the kernel.
     pub parameters: &'static [Parameter],
-    /// Computes the bytes of dynamic shared memory of a launch. `None` means that the code which launches the
+    /// Computes the bytes of dynamic shared memory of a launch. If it is `None`, the code that launches the
     /// kernel chooses the number of bytes.
     pub shared: Option<SharedBytes>,
-    /// Runs the kernel on the CPU executor. `None` means that the kernel has instructions that the executor
-    /// does not emulate.
+    /// Runs the kernel body for one thread on the CPU executor. If it is `None`, the kernel has instructions
+    /// that the executor does not emulate.
     pub run: Option<Run>,
-    /// A variable in which the crate that launches the kernel on a GPU can store a pointer, for faster
-    /// launches.
+    /// A variable in which the host crate can store a pointer to the loaded kernel, so that later launches
+    /// are faster.
     pub cache: &'static Cache,
 }
 
-/// A variable that belongs to one kernel and is null at first. The crate that launches kernels on a GPU can
-/// store a pointer to the loaded kernel in this variable. The next launch then does not search for the kernel
-/// by name.
+/// A variable that belongs to one kernel and is null at first. The host crate can store a pointer to the
+/// kernel that it loaded onto a GPU. Later launches then need not search for the kernel by name.
 pub type Cache = AtomicPtr<c_void>;
 
 /// A parameter of a kernel.
@@ -152,8 +150,8 @@ impl Parameter {
     }
 }
 
-/// A launch argument: the address, size and type name of its value. The macro `args!` of the host crate makes
-/// a list of such arguments.
+/// An argument of a launch: the address, size and type name of a value. The macro `args!` of the host crate
+/// creates a list of such arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Argument<'a> {
     value: *const c_void,
@@ -176,21 +174,21 @@ impl<'a> Argument<'a> {
 }
 
 impl Kernel {
-    /// Returns the bytes of dynamic shared memory that the kernel declares for a launch. Returns `None` if
-    /// the code that launches the kernel chooses the bytes.
+    /// Returns how many bytes of dynamic shared memory the kernel declares for a launch with this block size
+    /// and these arguments. Returns `None` if the code that launches the kernel chooses this number.
     ///
     /// # Safety
-    /// `args` has one pointer per parameter, to a value of the parameter's type.
+    /// `args` has one pointer per kernel parameter. Each pointer points to a value of the parameter's type.
     #[inline]
     pub unsafe fn shared_bytes(&self, block: [u32; 3], args: &[*const c_void]) -> Option<u32> {
         // SAFETY: the caller passes the arguments that the kernel declares.
         self.shared.map(|shared| unsafe { shared(block, args) })
     }
 
-    /// Checks the number of arguments and the size of each argument.
+    /// Checks that the number and the sizes of the arguments match the kernel's parameters.
     ///
     /// # Errors
-    /// Returns a text that names the kernel and lists its parameters.
+    /// Returns a message that names the kernel, the mismatch and the kernel's parameters.
     pub fn check(&self, args: &[Argument]) -> Result<(), String> {
         let signature = || {
             let mut list = String::new();
@@ -219,15 +217,15 @@ impl Kernel {
     }
 }
 
-/// The element type of a launch, as a Rust type. f32, f16 and bf16 select the kernel at compile time.
-/// [`AnyElement`] leaves the selection to the launcher.
+/// A Rust type that selects one kernel of an [`Entry`]. f32, f16 and bf16 select the kernel for this element
+/// type at compile time. With [`AnyElement`], the launcher selects the kernel at run time.
 pub trait KernelElement {
-    /// The element type. `None` means that the launcher selects the kernel at run time.
+    /// The element type of the selected kernel, or `None` if the launcher selects the kernel at run time.
     const ELEMENT: Option<ElementType>;
 }
 
-/// Stands for an element type that is known only at run time, for example the dtype of a tensor. A type that
-/// implements `Launcher<AnyElement>` stores this dtype, and selects the kernel for the dtype.
+/// Stands for an element type that is known only at run time, for example the dtype of a tensor. A launcher
+/// that implements `Launcher<AnyElement>` stores this dtype and selects the kernel for it.
 #[derive(Clone, Copy, Debug)]
 pub enum AnyElement {}
 
@@ -247,18 +245,18 @@ impl KernelElement for AnyElement {
 }
 
 /// Specifies where and how a kernel is launched: the device, the stream, and the sizes of grid and block. The
-/// kernel and its arguments are not part of the launcher. The element type `T` of the kernel is f32, f16,
-/// bf16, or [`AnyElement`] for a type that is known only at run time.
+/// kernel and its arguments are not part of the launcher. `T` is the kernel's element type: f32, f16, bf16,
+/// or [`AnyElement`] for a type that is known only at run time.
 pub trait Launcher<T> {
     /// The error of a launch.
     type Error;
 
-    /// Launches one of the kernels of `entry`. The function launches the kernel for the element type `T`. If
-    /// `T` is [`AnyElement`], the launcher selects the kernel. The launch functions that the macro
-    /// [`entry!`](crate::entry!) defines call this function.
+    /// Launches the kernel of `entry` for the element type `T`. If `T` is [`AnyElement`], the launcher
+    /// selects the kernel. The launch functions that the macro [`entry!`](crate::entry!) defines call this
+    /// function.
     ///
     /// # Errors
-    /// Returns the error of the device. Each type that implements the trait documents its errors.
+    /// Returns the error that the launch causes on the device. Each launcher type documents its errors.
     ///
     /// # Safety
     /// `args` must have one pointer per parameter of the kernel, in the same order. Each pointer must point
@@ -273,8 +271,8 @@ pub const fn element<T: KernelElement>() -> ElementType {
     T::ELEMENT.expect("a type with kernels")
 }
 
-/// Returns true if `element` is `None`, or is in the list `elements`. The macro [`entry!`](crate::entry!)
-/// uses this function.
+/// Returns true if `element` is `None` or its value is in the list `elements`. The macro
+/// [`entry!`](crate::entry!) uses this function.
 #[doc(hidden)]
 pub const fn has(element: Option<ElementType>, elements: &[ElementType]) -> bool {
     let Some(element) = element else { return true };

@@ -1,6 +1,6 @@
 //! Device standard library for GPU kernels in Rust, with a PTX backend and a CPU backend.
 //!
-//! For the target `nvptx64`, every function compiles to PTX. For any other target, every function runs on the
+//! For the target `nvptx64`, every function compiles to PTX. For any other target, the functions run on the
 //! [CPU executor](cpu), which emulates grid, blocks, threads, barriers, warps and shared memory. `cargo test`
 //! can therefore test the source code of a kernel without a GPU.
 //!
@@ -21,9 +21,9 @@
 //! | `mma.sync`, `ldmatrix` | [`matrix::mma`] |
 //! | `__global__` | [`entry!`] |
 //!
-//! Two more types build on these functions. [`rows::team::Team`] is the group of threads that share one row
-//! of a tensor. [`rows::row::Row`] is a row that a team reads. Each thread of the team reads one 16-byte
-//! vector of elements (a pack) at a time.
+//! Two types build on these functions. [`rows::team::Team`] is the group of threads that share one row of a
+//! tensor. [`rows::row::Row`] is a row that a team reads. Each thread of the team reads one 16-byte vector of
+//! elements (a pack) at a time.
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(
     target_arch = "nvptx64",
@@ -80,7 +80,7 @@ pub mod prelude {
 #[cfg(target_arch = "nvptx64")]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {
-    // SAFETY: the instruction `trap` ends the kernel with an error. The host's next call of the CUDA driver
-    // returns this error.
+    // SAFETY: the instruction `trap` accesses no memory. It ends the kernel with an error, which a later CUDA
+    // call on the host returns.
     unsafe { core::arch::nvptx::trap() }
 }

@@ -1,5 +1,5 @@
-//! Tests that a launch with wrong arguments does not compile, and that the compiler's message names the
-//! kernel.
+//! Tests that incorrect launches do not compile, and that the compiler prints the expected message. Examples
+//! are a misspelt kernel name and an argument of the wrong type.
 
 #[test]
 fn wrong_arguments_do_not_compile() {

@@ -2,8 +2,9 @@
 //! `libcuda.so`, which is an empty linker script.
 //!
 //! The crate `cust` is a Rust interface to the CUDA driver. Its build script tells the linker to link
-//! `libcuda`. A machine without the NVIDIA driver has no such library. This crate defines all symbols of the
-//! library itself, so an empty file is enough for the linker.
+//! `libcuda`. A machine without the NVIDIA driver has no such library. The present crate defines all symbols
+//! of `libcuda` that `cust` needs. The linker needs nothing from the file `libcuda.so`, so an empty file is
+//! enough.
 use std::env;
 use std::path::Path;
 

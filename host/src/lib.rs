@@ -3,8 +3,8 @@
 //! An op, such as `rms_norm`, takes a [`Device`], [`View`]s of tensors, its parameters and a [`Stream`]. The
 //! caller owns the tensors: a [`Buffer`] of this crate, or memory of torch or another library. The op checks
 //! shapes, dtypes and strides and launches its kernels. It does not allocate memory and does not wait for the
-//! GPU. To launch kernels of your own crate, use [`Kernels`]. The crate `oxiwarp-runtime` has the device,
-//! memory and launches without the ops. This crate re-exports everything of `oxiwarp-runtime`.
+//! GPU. To launch kernels of your own crate, use [`Kernels`]. The crate `oxiwarp-runtime` has devices, memory
+//! and launches, but no ops. The present crate re-exports everything of `oxiwarp-runtime`.
 //!
 //! ```
 //! use oxiwarp::{Device, RmsNorm, Stream, rms_norm};

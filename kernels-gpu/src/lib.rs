@@ -1,14 +1,14 @@
 //! The GPU kernels of oxiwarp. The module [`ops`] has one file per operator, and the other modules contain
 //! code that several operators share.
 //!
-//! `cuda_builder` compiles this crate to PTX. The crate is also built for the host. That build exports the
-//! function [`entries`], which lists the kernels with their parameters, and functions that launch the
-//! kernels. Kernel arguments are numbers, pointers and `repr(C)` structs. The crate `host` fills in these
-//! structs.
+//! `cuda_builder` compiles this crate to PTX. Cargo also builds the crate for the host. The host build
+//! exports functions that launch the kernels, and the function [`entries`], which lists the kernels with
+//! their parameters. Kernel arguments are numbers, pointers and `repr(C)` structs. The crate `host` fills in
+//! these structs.
 #![cfg_attr(test, allow(dead_code))]
 // The attribute `allow(unused_features)` is needed because `cuda_builder` compiles each operator as a
 // separate unit. A unit without kernels does not use the feature `abi_ptx`, so rustc would warn about an
-// unused feature. For example, the attention units have no kernels on sm_75.
+// unused feature. For example, the units of the attention operators have no kernels for sm_75.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx), allow(unused_features))]
 
 #[cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
@@ -18,7 +18,8 @@ pub mod heads;
 pub mod layout;
 pub mod norm;
 pub mod norm_backward;
-// Unit tests do not need the operators, which take most of the compile time of this crate.
+// Builds for unit tests omit the operators. Unit tests do not need the operators, and their compilation would
+// take most of the compile time.
 #[cfg(not(test))]
 pub mod ops;
 pub mod rms;

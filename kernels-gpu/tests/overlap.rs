@@ -1,10 +1,11 @@
-//! Checks which kernels may overlap with the previous launch and with the next launch. Such an overlap uses
-//! programmatic dependent launch.
+//! Checks for each kernel whether its launches may overlap with the previous and with the next launch. The
+//! overlap is programmatic dependent launch (PDL).
 use cuda_std::launch::Overlap;
 
-/// The kernels in `PLAIN` and `BEFORE` may start before the previous launch ends, but the next launch starts
-/// only after they end. All other kernels may also let the next launch start before they end. The section
-/// "Overlapping launches" of `docs/internals/launch-configuration.md` describes the overlap.
+/// A launch of any kernel may start before the previous launch ends. After a kernel in `PLAIN` or `BEFORE`,
+/// the next launch starts only when this kernel has ended. After all other kernels, the next launch may start
+/// earlier. The section "Overlapping launches" of `docs/internals/launch-configuration.md` describes the
+/// overlap.
 #[test]
 fn kernels_that_do_not_overlap_with_both_launches() {
     const PLAIN: &[&str] = &[

@@ -2,17 +2,17 @@
 //!
 //! torch calls a boxed kernel with a stack of 64-bit values, one per argument. The kernel owns the objects
 //! that these values point to, e.g. tensor handles. [`Stack`] reads the values. `Call::read` takes ownership
-//! of all objects before any step can fail. The objects are therefore freed even if the call returns an
-//! error.
+//! of all these objects before it does anything that can fail. The objects are therefore freed even if the
+//! call returns an error.
 //!
-//! [`run`] converts an error or a panic to the C++ exception of `aoti_torch_check`. No other exception may
-//! leave Rust.
+//! [`run`] converts an error or a panic to a C++ exception, which torch's function `aoti_torch_check` throws.
+//! No other exception may leave Rust code.
 
 use crate::shim::{Handle, shim};
 use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The error of a call. The text of the error becomes the message of the Python exception.
+/// The error of a call, as text. This text becomes the message of the Python exception.
 #[derive(Debug)]
 pub struct Failure(pub String);
 
@@ -42,8 +42,8 @@ impl Stack {
     }
 
     fn value(&mut self) -> u64 {
-        // SAFETY: the caller of `new` reads each argument at most once. `next` therefore points to an
-        // argument that is not read yet.
+        // SAFETY: reading `*self.next` and advancing it stay inside the argument stack. The caller of `new`
+        // reads each argument at most once, so `next` points to the next argument.
         unsafe {
             let value = *self.next;
             self.next = self.next.add(1);
@@ -51,20 +51,20 @@ impl Stack {
         }
     }
 
-    /// Reads a `Tensor` argument. The caller of this function becomes the owner of the returned handle.
+    /// Reads a `Tensor` argument. The caller owns the returned handle and must free it.
     pub fn tensor(&mut self) -> Handle {
         self.value() as Handle
     }
 
     /// Reads a `Tensor?` argument. The value on the stack is null, or a pointer to a heap cell that contains
-    /// the handle. This function frees the cell. The caller becomes the owner of the handle.
+    /// the handle. This function frees the cell. The caller owns the returned handle and must free it.
     pub fn optional_tensor(&mut self) -> Option<Handle> {
         let cell = self.value() as *mut u64;
         if cell.is_null() {
             return None;
         }
-        // SAFETY: if the pointer is not null, it points to one value on the heap. The kernel owns this value
-        // and must free it.
+        // SAFETY: a `Tensor?` argument that is not null points to one value on the heap. The kernel owns this
+        // value, so it may read the value and must free it.
         unsafe {
             let handle = *cell;
             shim().delete_optional(cell);
@@ -88,7 +88,7 @@ impl Stack {
     }
 }
 
-/// Runs the body of a boxed kernel. If the body returns an error or panics, Python raises `RuntimeError` with
+/// Runs the body of a boxed kernel. If `body` returns an error or panics, Python raises `RuntimeError` with
 /// the text of the error or panic.
 pub fn run(op: &'static str, body: impl FnOnce() -> Result<(), Failure>) {
     let message = match catch_unwind(AssertUnwindSafe(body)) {
@@ -101,6 +101,7 @@ pub fn run(op: &'static str, body: impl FnOnce() -> Result<(), Failure>) {
         }
     };
     let message = CString::new(message.replace('\0', " ")).unwrap_or_default();
-    // SAFETY: boxed kernels are "C-unwind". `body` has dropped all arguments, and unwinding drops `message`.
+    // SAFETY: the thrown C++ exception may pass through boxed kernels, because they are "C-unwind". `body`
+    // has already dropped all arguments, and unwinding drops `message`.
     unsafe { shim().throw(c"oxiwarp", &message) }
 }

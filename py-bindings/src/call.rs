@@ -1,5 +1,5 @@
-//! A call of a torch operator. It owns the arguments and outputs. It passes views of these tensors to the
-//! `oxiwarp` function that implements the operator.
+//! A call of a torch operator. The type `Call` owns the argument and output tensors. It passes views of these
+//! tensors to the host function: the `oxiwarp` function that implements the operator.
 
 use crate::boundary::{Failure, Stack};
 use crate::device::Location;
@@ -25,8 +25,8 @@ pub struct Call {
     flags: ArrayVec<bool, MAX_SCALARS>,
 }
 
-/// An output. If the caller does not need this output, the tensor has no elements, and the `oxiwarp` function
-/// of the operator does not receive it.
+/// An output. If the caller of the operator does not need this output, its tensor has no elements, and the
+/// `oxiwarp` function does not receive the tensor.
 #[derive(Default)]
 pub struct Slot {
     /// The tensor, or `None` if the operator lacks this output.
@@ -62,8 +62,8 @@ impl Call {
     /// # Safety
     /// `stack` must be the argument stack of a call of this operator, and must be read only once.
     pub unsafe fn read(&mut self, stack: *const u64) {
-        // SAFETY: the caller passes the argument stack of this operator. The loop reads the arguments in the
-        // order and with the types of the schema.
+        // SAFETY: `stack` is the argument stack of this operator, as the caller guarantees. The loop reads
+        // each argument once, in the order and with the types of the schema.
         let (mut stack, operator) = (unsafe { Stack::new(stack) }, self.operator);
         for Argument { name, kind } in &operator.schema.arguments {
             match *kind {
@@ -131,14 +131,14 @@ impl Call {
         self.outputs.push(output);
     }
 
-    /// Returns flag number `at`. A flag is a `bool` argument, such as `with_lse`, that says whether the
-    /// caller needs an output. The `oxiwarp` function of the operator does not receive flags.
+    /// Returns the flag with index `at`. A flag is a `bool` argument of the operator, such as `with_lse`,
+    /// that says whether the caller needs an output. The `oxiwarp` function does not receive flags.
     pub fn flag(&self, at: usize) -> bool {
         self.flags[at]
     }
 
-    /// Returns true if tensors have the shape `[B, heads, S, D]`, and false if they have the shape `[B, S,
-    /// heads, D]`.
+    /// Returns true if the queries, keys and values have the shape `[B, heads, S, D]`, and false if the shape
+    /// is `[B, S, heads, D]`.
     pub fn heads_first(&self) -> bool {
         self.operator.heads_first.is_some_and(|at| self.bools[at])
     }
@@ -162,8 +162,7 @@ impl Call {
         Ok(())
     }
 
-    /// Returns the results in the order of the schema. The caller of this function becomes the owner of the
-    /// tensor handles.
+    /// Returns the handles of the result tensors, in the order of the schema. The caller owns these handles.
     pub fn into_results(self) -> impl Iterator<Item = u64> {
         let results = self.operator.schema.results;
         self.outputs.into_iter().take(results).map(|output| output.tensor.map_or(0, Tensor::into_raw))
@@ -173,10 +172,10 @@ impl Call {
         Failure(format!("{}: {} is missing", self.operator.op, self.operator.name(at)))
     }
 
-    /// Returns the view of an input tensor. The tensor's role in the operator determines the permitted
-    /// dtypes. Target classes and offsets of packed sequences must be integers. All other tensors must be
-    /// f32, f16 or bf16, except that a mask may also be bool. The `oxiwarp` function later checks whether the
-    /// dtype fits the other tensors.
+    /// Returns the view of an input tensor. Returns an error if the tensor's role in the operator does not
+    /// permit its dtype. Target classes and offsets of packed sequences must be integers. A mask may be bool,
+    /// f32, f16 or bf16. All other tensors must be f32, f16 or bf16. The `oxiwarp` function later checks
+    /// whether the dtypes of the tensors fit together.
     #[inline]
     fn view<'t>(&'t self, tensor: &'t Tensor, at: usize) -> Result<View<'t>, Failure> {
         let dtype = match (tensor.float_dtype()?, tensor.role()) {
@@ -195,8 +194,8 @@ impl Call {
         }
     }
 
-    /// Returns the dtype of a tensor that is not f32, f16 or bf16, if the tensor's role in the operator
-    /// permits this dtype. Otherwise returns an error that lists the permitted dtypes.
+    /// Returns the dtype of target classes or offsets if they are integers, and of a mask if it is bool.
+    /// Otherwise returns an error that lists the permitted dtypes.
     #[cold]
     fn other_dtype(&self, tensor: &Tensor, at: usize, role: Role) -> Result<Dtype, Failure> {
         let reference = self.reference()?;
@@ -213,9 +212,8 @@ impl Call {
     }
 }
 
-/// The arguments of a call, in the order in which the operator's `oxiwarp` function takes them. For each kind
-/// of argument (tensors, outputs, floats, integers and bools), this type stores the index of the next
-/// argument.
+/// A [`Source`] from which the operator's `oxiwarp` function takes the arguments of a call. For tensors,
+/// outputs, floats, integers and bools, a field stores the index of the next argument to take.
 pub struct Arguments<'t> {
     call: &'t Call,
     tensors: usize,
@@ -234,8 +232,8 @@ impl<'t> Arguments<'t> {
     }
 }
 
-/// Returns the next value and advances the index `at`. This function fails only if this crate has a bug,
-/// because [`crate::fit`] compared the operator's schema with the `oxiwarp` function at registration.
+/// Returns the value with index `at`, and increments `at`. It fails only if this crate has a bug, because
+/// [`crate::fit`] compared the operator's schema with the `oxiwarp` function at registration.
 fn next<T: Copy>(values: &[T], at: &mut usize) -> Result<T, Failure> {
     *at += 1;
     values.get(*at - 1).copied().ok_or_else(|| Failure("an argument is missing".into()))

@@ -1,4 +1,4 @@
-//! Checks of the values in tensors. The functions of the `oxiwarp` crate do not make these checks.
+//! Checks of tensor elements that the functions of the `oxiwarp` crate do not make.
 
 use crate::boundary::Failure;
 use crate::call::Call;
@@ -6,9 +6,9 @@ use crate::shim::Place;
 use oxiwarp::arguments::{Argument, Source};
 use oxiwarp::{CrossEntropy, Dtype};
 
-/// Returns an error if a target of cross-entropy is not a class. torch also raises an error in this case. The
-/// function checks only targets on the CPU, because reading targets from a GPU would block. On a GPU, the
-/// loss of a target that is not a class is NaN.
+/// Returns an error if a target of cross-entropy is not a valid class index, as torch does. Only targets on
+/// the CPU are checked, because reading targets from a GPU would block. On a GPU, an invalid target gives the
+/// loss NaN.
 pub fn expect_classes(call: &Call) -> Result<(), Failure> {
     if call.location.place != Some(Place::Cpu) {
         return Ok(());
@@ -19,8 +19,9 @@ pub fn expect_classes(call: &Call) -> Result<(), Failure> {
     let classes = x.shape().last().copied().unwrap_or(0);
     let rows = target.shape().iter().product::<i64>() as usize;
     for row in 0..rows {
-        // SAFETY: `oxiwarp::cross_entropy` has checked that the targets are contiguous integers, one per row.
-        // This function returns early if the targets are not on the CPU.
+        // SAFETY: the target of this row can be read. `oxiwarp::cross_entropy` has checked that the targets
+        // are contiguous integers, one per row. They are on the CPU, because this function has not returned
+        // early.
         let class = unsafe {
             match target.dtype() {
                 Dtype::I32 => i64::from(*target.ptr().cast::<i32>().add(row)),

@@ -1,5 +1,5 @@
-//! Converts torch's device type and index to an [`oxiwarp::Device`], and finds torch's current stream on this
-//! device.
+//! Converts torch's device type and device index to an [`oxiwarp::Device`], and finds torch's current CUDA
+//! stream on this device.
 
 use crate::shim::{Place, shim};
 use libloading::os::unix::Library;
@@ -17,14 +17,15 @@ pub struct Location {
 }
 
 impl Location {
-    /// Returns the device on which the kernel runs, and torch's current stream on this device.
+    /// Returns the device of the tensors, on which kernels run, and torch's current stream on this device.
     pub fn device_and_stream(self) -> Result<(Device, Stream<'static>), String> {
         match self.place {
             Some(Place::Cpu) => Ok((Device::cpu(), Stream::default())),
             Some(Place::Cuda) => {
                 let device = Device::cuda(self.index.max(0) as usize).map_err(|error| error.to_string())?;
                 let raw = shim().current_cuda_stream(self.index)?;
-                // SAFETY: torch returned this stream for this device, and torch keeps the stream alive.
+                // SAFETY: `raw` is a valid stream of this device, because torch returned it for this device
+                // and keeps it alive.
                 Ok((device, unsafe { Stream::from_raw(raw) }))
             }
             None => Err(format!("expected a CPU or a CUDA tensor, got one on {self}")),
@@ -42,8 +43,8 @@ impl Display for Location {
     }
 }
 
-/// Returns the newest CUDA version that the driver supports, as "major.minor". If there is no driver, returns
-/// the reason.
+/// Returns the newest CUDA version that the driver supports, as "major.minor". If no driver can be loaded,
+/// returns the reason.
 pub fn driver_version() -> Result<String, String> {
     // SAFETY: the initializers of the driver library have no preconditions.
     let library =

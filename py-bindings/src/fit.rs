@@ -1,13 +1,13 @@
-//! A check that runs when operators are registered: the schema of an operator must have exactly the arguments
-//! that its `oxiwarp` function takes.
+//! A check that runs when operators are registered. The schema of an operator must have exactly the arguments
+//! that the operator's `oxiwarp` function takes.
 
 use crate::boundary::Failure;
 use crate::schema::{Argument, Kind, Schema};
 use oxiwarp::arguments::{Role, ScalarKind, Source};
 use oxiwarp::{Dtype, View, ViewMut};
 
-/// A [`Source`] of placeholder arguments. It counts the arguments that an `oxiwarp` function takes. If the
-/// function takes more arguments than the schema has, it returns an error.
+/// A [`Source`] of placeholder arguments. It counts the arguments that an `oxiwarp` function takes from it. A
+/// request for an argument that the schema does not have returns an error.
 pub struct Fit<'s> {
     op: &'static str,
     inputs: Vec<&'s Argument>,
@@ -22,9 +22,9 @@ pub struct Fit<'s> {
 const SCALARS: [(ScalarKind, &str); 3] =
     [(ScalarKind::Float, "float"), (ScalarKind::Int, "int"), (ScalarKind::Bool, "bool")];
 
-/// Checks that an `oxiwarp` function takes all arguments of the schema and all `outputs`, and no others. The
-/// parameter `take` is a function that takes the same arguments from a [`Fit`], but does not call the
-/// `oxiwarp` function.
+/// Checks that an `oxiwarp` function takes all arguments of the schema and all `outputs`, and no others.
+/// `take` takes the arguments of the `oxiwarp` function from a [`Fit`], but does not call the `oxiwarp`
+/// function.
 pub fn expect_fit(
     op: &'static str,
     schema: &Schema,

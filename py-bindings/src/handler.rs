@@ -1,5 +1,5 @@
-//! Calls functions of the `oxiwarp` crate with arguments from a [`Source`]. The parameter types of a function
-//! determine which values are taken for each argument.
+//! Calls functions of the `oxiwarp` crate with arguments from a [`Source`]. The type of a parameter
+//! determines which values this parameter takes from the source.
 
 use oxiwarp::arguments::{Argument, Source};
 use oxiwarp::{Device, Result, Stream};

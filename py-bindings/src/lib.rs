@@ -1,9 +1,9 @@
 //! The extension module `oxiwarp._native`, the Rust part of the Python package.
 //!
 //! [`register`](oxiwarp_native::register) gives torch a CPU kernel and a CUDA kernel for each operator that
-//! `oxiwarp/ops/_register.py` defines. The function calls libtorch only through its C shim (`shim.rs`), so
-//! one shared object works with every torch from 2.10 on. The other functions return the list of compiled
-//! kernels, the list of GPUs and the driver version.
+//! `oxiwarp/ops/_register.py` defines. The module calls libtorch only through libtorch's C shim (`shim.rs`),
+//! so one shared object works with every torch from 2.10 on. Other functions of the module list the compiled
+//! kernels and the GPUs, load a kernel, and return the driver version.
 
 mod boundary;
 mod call;
@@ -22,7 +22,7 @@ mod tensor;
 use pyo3::prelude::*;
 use std::ffi::CString;
 
-/// Rust part of the Python package `oxiwarp`. The package exports all public names.
+/// Rust part of the Python package `oxiwarp`. Use the names that the package exports instead of this module.
 #[pymodule(name = "_native")]
 mod oxiwarp_native {
     use super::*;
@@ -32,8 +32,8 @@ mod oxiwarp_native {
 
     /// Load libtorch's C shim and register the kernels of operators in a torch namespace.
     ///
-    /// `libtorch_cpu_path` is the path of the library that `import torch` loaded. Each operator is passed as
-    /// a pair: its schema, and the role of each tensor (`oxiwarp/ops/_roles.py`).
+    /// `libtorch_cpu_path` is the path of the `libtorch_cpu.so` that `import torch` loaded. Each operator is
+    /// passed as a pair: its schema, and the role of each of its tensors (`oxiwarp/ops/_roles.py`).
     ///
     /// Raises TypeError if an operator has no kernel, or if the kernel's arguments differ from the schema.
     /// Raises RuntimeError if the shim cannot be loaded or torch rejects a kernel.
@@ -51,7 +51,7 @@ mod oxiwarp_native {
     }
 
     /// Return one dict for each combination of op, dtype and architecture that has compiled kernels. The keys
-    /// of a dict are op, dtype, arch and entries (names of the PTX entries).
+    /// of a dict are op, dtype, arch and entries (names of the PTX entry functions).
     #[pyfunction]
     fn kernel_info(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
         let row = |kernel: oxiwarp::KernelInfo| {
@@ -67,15 +67,16 @@ mod oxiwarp_native {
 
     /// Return the names of the kernels that CUDA device `index` can launch.
     ///
-    /// Raises RuntimeError if there is no such device, or if this build has no PTX for it.
+    /// Raises RuntimeError if there is no such device, or if this build has no PTX for the device.
     #[pyfunction]
     fn kernel_names(py: Python<'_>, index: usize) -> PyResult<Vec<&'static str>> {
         py.detach(|| Device::cuda(index).and_then(|device| oxiwarp::kernel_names(&device)))
             .map_err(|error| PyRuntimeError::new_err(error.to_string()))
     }
 
-    /// Load a kernel on CUDA device `index` without launching it. The driver compiles its PTX and stores the
-    /// result in the driver's cache on disk. Several threads can do this at the same time.
+    /// Load a kernel on CUDA device `index` without launching it. The driver compiles the kernel's PTX and
+    /// stores the machine code in the driver's cache on disk. Several threads can load kernels at the same
+    /// time.
     ///
     /// Raises RuntimeError if there is no such device or kernel, or if the driver rejects the PTX.
     #[pyfunction]
@@ -85,7 +86,8 @@ mod oxiwarp_native {
     }
 
     /// Return one dict per CUDA device. The keys of a dict are index, name, ptx and error. ptx is the
-    /// architecture of the PTX that the device loads. error is the reason if the device can load no PTX.
+    /// architecture of the PTX that the device loads. If the device can load no PTX of this build, error is
+    /// the reason.
     ///
     /// Creates no CUDA context. Raises RuntimeError if there is no driver.
     #[pyfunction]

@@ -1,4 +1,5 @@
-//! A torch operator: its schema, and the indices of arguments with a special meaning, such as the tensor `x`.
+//! A torch operator: its schema, and the indices of arguments with a special meaning, such as the bool
+//! `heads_first`.
 
 use crate::schema::{Argument, Kind, Schema};
 use oxiwarp::arguments::ScalarKind;
@@ -7,7 +8,7 @@ use oxiwarp::arguments::ScalarKind;
 pub const MAX_TENSORS: usize = 12;
 /// Maximum number of outputs of an operator, including workspaces.
 pub const MAX_OUTPUTS: usize = 4;
-/// Maximum number of floats, of integers and of bools that an operator can have. The same maximum applies to
+/// Maximum number of float arguments of an operator. The same maximum applies to integers, to bools, and to
 /// flags (bools that say whether an output is needed).
 pub const MAX_SCALARS: usize = 8;
 
@@ -19,20 +20,20 @@ pub struct Operator {
     pub op: &'static str,
     /// The schema, with the arguments.
     pub schema: Schema,
-    /// Index of the reference tensor: `x`, or the first tensor if there is no `x`. The outputs get their
-    /// device, dtype and shape from the reference tensor.
+    /// Index of the reference tensor: `x`, or the first tensor if there is no `x`. It determines the device
+    /// of a call. By default, outputs have the dtype and shape of this tensor.
     pub reference: usize,
     /// Index of `heads_first` among the bools.
     pub heads_first: Option<usize>,
-    /// A tensor whose name in error messages depends on a bool. The tuple has the index of the tensor, the
-    /// two names, and the index of the bool.
+    /// A tensor whose name in error messages depends on a bool argument. The tuple has the index of the
+    /// tensor, the names for false and true, and the index of the bool.
     pub alias: Option<(usize, [&'static str; 2], usize)>,
 }
 
 impl Operator {
     /// Makes the operator with the given schema. `flags` names the bools that say whether an output is
-    /// needed. Fails if the schema has too many arguments. Also fails if its reference tensor (`x` or the
-    /// first tensor) is optional.
+    /// needed. Fails if the schema has too many arguments, or if the tensor `x` is optional. Without `x`, the
+    /// first tensor must not be optional.
     pub fn of(op: &'static str, mut schema: Schema, flags: &[&str]) -> Result<Self, String> {
         for Argument { name, kind } in &mut schema.arguments {
             if *kind == BOOL && flags.contains(&name.as_str()) {
@@ -51,8 +52,8 @@ impl Operator {
             Some(Kind::Tensor { optional: false, .. }) => {}
             _ => return Err("expected a tensor that is not optional as x or as the first argument".into()),
         }
-        // The tensor `second` of a gated activation is the gate, unless `gate_first` is true. Error messages
-        // call it "gate" or "up".
+        // The tensor `second` of a gated activation is the gate, or the value if `gate_first` is true. Error
+        // messages call this tensor "gate" or "up".
         let alias = schema.input("second").zip(schema.index(BOOL, "gate_first"));
         let alias = alias.map(|(tensor, gate_first)| (tensor, ["gate", "up"], gate_first));
         Ok(Self { op, reference, heads_first: schema.index(BOOL, "heads_first"), alias, schema })

@@ -1,9 +1,9 @@
 //! The table of torch operators. Each line of the table contains one or more operators, their host function,
-//! and the outputs that a call allocates. The host function is the function of the `oxiwarp` crate that
-//! implements the operators.
+//! and the outputs that a call allocates. A host function is a function of the `oxiwarp` crate that
+//! implements operators.
 //!
-//! Python defines the arguments of an operator in a schema (`oxiwarp/ops/*.py`). The parameter types of the
-//! host function must match the schema. Otherwise [`register`] returns an error.
+//! The Python code defines the arguments of an operator in a schema (`oxiwarp/ops/*.py`). [`register`]
+//! returns an error if the parameter types of the host function do not match the schema.
 
 use crate::boundary::Failure;
 use crate::call::Call;
@@ -19,8 +19,8 @@ use std::ffi::CStr;
 use std::sync::OnceLock;
 
 /// Makes one `Row` per operator from lines `first, more... => host function, [outputs]`. All operators of a
-/// line have the name `first` in error messages. A line with a single operator may end with `then check`. In
-/// this case, the function `check` tests values in tensors after each call.
+/// line have the name `first` in error messages. A line with a single operator may end with `then check`. The
+/// kernel then calls the function `check` after the host function, to test the elements of tensors.
 macro_rules! operators {
     ($($op:ident $(, $more:ident)* => $host:expr, $outputs:expr $(, then $check:expr)?;)*) => {
         static ROWS: &[&Row] = &[$(
@@ -43,8 +43,8 @@ macro_rules! operators {
             registered: OnceLock::new(),
         };
         unsafe extern "C-unwind" fn kernel(stack: *mut u64, _inputs: u64, _outputs: u64) {
-            // SAFETY: torch calls this kernel only for the operator of this row, with the argument stack of
-            // the call.
+            // SAFETY: torch calls this kernel only for the operator of this row, and `stack` is the argument
+            // stack of that call.
             unsafe { ROW.call(stack) }
         }
         &ROW
@@ -79,17 +79,16 @@ operators! {
     softmax_backward => oxiwarp::softmax_backward, [Like];
 }
 
-/// The workspace that attention with few queries needs. The function that computes its size gets the flag
-/// `plain`. The flag is true if `q`, `k` and `v` are the only tensors of the call: it has no mask and no
-/// packed sequences.
+/// The workspace that attention with few queries needs. `plain` is true if `q`, `k` and `v` are the only
+/// tensors of the call: there is no mask, and the sequences are not packed.
 const DECODE: Output = Workspace(|call: &Call| -> Result<Option<i64>, Failure> {
     let [Some(q), Some(k)] = [call.tensor(0), call.tensor(1)] else { return Ok(None) };
     let (plain, params) = (call.tensors().count() == 3, Attention::take(&mut call.source())?);
     Ok(attention_decode_workspace_of([q.sizes()?, k.sizes()?], plain, &params))
 });
 
-/// The workspace for the gradients of a norm's weight and bias. In a row of the table, this workspace must
-/// come after these gradients, because its size depends on how many gradients are requested.
+/// The workspace for the gradients of a norm's weight and bias. In a line of the table, it must come after
+/// these gradients, because its size depends on how many of them the caller requests.
 const SUMS: Output = Workspace(|call: &Call| -> Result<Option<i64>, Failure> {
     let mut wanted = call.outputs()[1..].iter().filter(|output| output.is_written);
     let Some(first) = wanted.next().and_then(|output| output.tensor.as_ref()) else { return Ok(None) };
@@ -137,8 +136,8 @@ pub enum Wrong {
     Torch(String),
 }
 
-/// Registers a CPU kernel and a CUDA kernel for each operator in a torch namespace. An operator is passed as
-/// a pair: its schema, and the role of each tensor.
+/// Registers a CPU kernel and a CUDA kernel for each of `operators` in a torch namespace. An operator is
+/// passed as a pair: its schema, and the role of each of its tensors.
 pub fn register(namespace: &CStr, operators: &[(String, Vec<String>)]) -> Result<(), Wrong> {
     let kernels = operators.iter().map(|(schema, roles)| accept(schema, roles));
     let kernels: Vec<_> = kernels.collect::<Result<_, _>>().map_err(Wrong::Operator)?;
@@ -146,8 +145,8 @@ pub fn register(namespace: &CStr, operators: &[(String, Vec<String>)]) -> Result
     shim().register(namespace, c"CUDA", &kernels).map_err(Wrong::Torch)
 }
 
-/// Returns the name and the kernel of an operator. Fails if the operator's schema does not match the
-/// operator's row in the table of operators.
+/// Returns the name and the kernel of an operator. Fails if the table of operators has no row for this
+/// operator, or if the schema does not match the row.
 fn accept(schema: &str, roles: &[String]) -> Result<(&'static CStr, Boxed), String> {
     let schema = Schema::parse(schema, roles)?;
     let (name, row) = (&schema.name, ROWS.iter().find(|row| row.name.to_bytes() == schema.name.as_bytes()));

@@ -7,34 +7,35 @@ use Output::{
     DoubleColumns, Gradient, HalfColumns, Heads, Like, LikeOf, LogSumExp, PerRow, Scratch, Workspace,
 };
 
-/// How a call allocates an output. In the variants, the reference is the tensor `x`. If an operator has no
-/// `x`, the reference is its first tensor.
+/// How a call allocates an output. The reference tensor, which the variants mention, is the tensor `x`. If an
+/// operator has no `x`, its first tensor is the reference tensor.
 #[derive(Clone, Copy)]
 pub enum Output {
-    /// A result with the shape and dtype of the reference.
+    /// A result with the shape and dtype of the reference tensor.
     Like,
-    /// A result with the shape and dtype of the named tensor. Operators without this tensor do not have this
-    /// output.
+    /// A result with the shape and dtype of the tensor with this name. Operators without such a tensor do not
+    /// have the result.
     LikeOf(&'static str),
-    /// A result with the shape and dtype of the named tensor, in the memory layout `[B, S, heads, D]`. If the
-    /// tensor is `[B, heads, S, D]`, the strides of the result are permuted.
+    /// A result with the shape and dtype of the tensor with this name. In memory, the result always has the
+    /// order `[B, S, heads, D]`. If its shape is `[B, heads, S, D]`, its strides are permuted.
     Heads(&'static str),
-    /// A result with one float32 for each row of the reference.
+    /// A result with one float32 for each row of the reference tensor.
     PerRow,
-    /// A result with the shape and dtype of the reference tensor. If the call has no tensor `second`, the
-    /// result has half as many columns as the reference.
+    /// A result with the dtype of the reference tensor and, if the call has a tensor `second`, its shape.
+    /// Without `second`, the result has half as many columns.
     HalfColumns,
-    /// A result with the shape and dtype of the reference tensor. If the call has a tensor `second`, the
-    /// result has twice as many columns as the reference.
+    /// A result with the dtype of the reference tensor and, if the call has no tensor `second`, its shape.
+    /// With `second`, the result has twice as many columns.
     DoubleColumns,
-    /// A result with one float32 per token and head. If the named bool is false, the result has no elements.
+    /// A result with one float32 per token and head. If the bool argument with this name is false, the result
+    /// has no elements.
     LogSumExp(&'static str),
-    /// The gradient of a parameter. If the named bool is false, the gradient has no elements. The bool is
-    /// named after the parameter, for example `dweight` for `weight`.
+    /// The gradient of a parameter. If the bool argument with this name is false, the gradient has no
+    /// elements. The name is `d` and the name of the parameter, for example `dweight` for `weight`.
     Gradient(&'static str),
-    /// A workspace with the shape and dtype of the named tensor.
+    /// A workspace with the shape and dtype of the tensor with this name.
     Scratch(&'static str),
-    /// A float32 workspace. The field is a function that returns its number of elements, or `None` if the
+    /// A float32 workspace. The function returns the number of elements that the call needs, or `None` if the
     /// call needs no workspace.
     Workspace(fn(&Call) -> Result<Option<i64>, Failure>),
 }
@@ -45,7 +46,8 @@ impl Output {
         !matches!(self, Scratch(_) | Workspace(_))
     }
 
-    /// The tensor on which the output depends. An operator without this tensor does not have the output.
+    /// The name of the tensor whose shape and dtype the output has. An operator without this tensor does not
+    /// have the output.
     pub fn tensor(self) -> Option<&'static str> {
         match self {
             LikeOf(name) | Heads(name) | Scratch(name) => Some(name),
@@ -53,8 +55,8 @@ impl Output {
         }
     }
 
-    /// The bool that says whether the caller needs the output. An operator without this bool does not have
-    /// the output.
+    /// The name of the bool argument that says whether the caller needs the output. An operator without this
+    /// argument does not have the output.
     pub fn flag(self) -> Option<&'static str> {
         match self {
             LogSumExp(name) | Gradient(name) => Some(name),
@@ -62,8 +64,8 @@ impl Output {
         }
     }
 
-    /// Allocates the output. The argument `flag` is the value of the bool that [`Output::flag`] names. The
-    /// argument `like` is the tensor that [`Output::tensor`] names.
+    /// Allocates the output. `flag` is the value of the bool argument whose name [`Output::flag`] returns.
+    /// `like` is the tensor whose name [`Output::tensor`] returns.
     pub fn allocate(self, call: &Call, flag: bool, like: Option<&Tensor>) -> Result<Slot, Failure> {
         let x = call.reference()?;
         let like = like.unwrap_or(x);
@@ -114,8 +116,8 @@ fn log_sum_exp(q: &Tensor, heads_first: bool) -> Result<Tensor, Failure> {
     Ok(q.empty_f32(&rows)?)
 }
 
-/// Returns the tensor that determines the shape and dtype of a parameter's gradient. This tensor is the
-/// parameter, or the weight if the parameter is absent.
+/// Returns the tensor whose shape and dtype a parameter's gradient has. This tensor is the parameter, or the
+/// weight if the call does not have the parameter.
 fn parameter<'t>(call: &'t Call, gradient: &str) -> Result<&'t Tensor, Failure> {
     let parameter = call.named(gradient.trim_start_matches('d')).or_else(|| call.named("weight"));
     parameter.ok_or_else(|| {

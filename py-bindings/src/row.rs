@@ -14,15 +14,15 @@ use std::sync::OnceLock;
 pub struct Row {
     /// The name of the operator.
     pub name: &'static CStr,
-    /// The operator name in error messages. Operators with the same `oxiwarp` function have the same name,
-    /// for example `rms_norm` and `rms_norm_out`.
+    /// The operator name in error messages. Operators in the same line of the table share this name: errors
+    /// of `rms_norm_out` say `rms_norm`.
     pub op: &'static str,
-    /// The outputs in the order of the `oxiwarp` function's parameters. If the schema has output arguments
-    /// such as `out`, these arguments replace the first outputs.
+    /// The outputs in the order of the `oxiwarp` function's parameters. If the schema has `n` output
+    /// arguments such as `out`, they replace the first `n` of these outputs.
     pub outputs: &'static [Output],
     /// Calls the host function with the arguments of a call.
     pub host: fn(&Call) -> Result<(), Failure>,
-    /// Takes the arguments of the `oxiwarp` function from a [`Fit`], which checks that the schema has the
+    /// Takes the arguments of the `oxiwarp` function from a [`Fit`]. The `Fit` checks that the schema has the
     /// same arguments.
     pub take: fn(&mut Fit<'_>) -> Result<(), Failure>,
     /// The kernel that torch calls: [`Row::call`] of this row.
@@ -34,12 +34,13 @@ pub struct Row {
 /// An operator whose schema fits its row.
 pub struct Registered {
     operator: Operator,
-    /// The outputs that each call allocates. An element is `None` if the operator does not have this output.
+    /// The outputs that each call allocates. An element is `None` if the row lists an output that this
+    /// operator does not have.
     allocated: Vec<Option<Allocated>>,
 }
 
-/// An output that a call allocates. `flag` is the index of the bool that says whether the output is needed.
-/// `like` is the index of the tensor that determines the output's shape.
+/// An output that a call allocates. `flag` is the index of the flag (bool argument) that says whether the
+/// caller needs the output. `like` is the index of the tensor whose shape and dtype the output has.
 struct Allocated {
     output: Output,
     flag: Option<usize>,
@@ -47,8 +48,8 @@ struct Allocated {
 }
 
 impl Row {
-    /// Executes one call of the operator that this row of the operator table describes. torch calls this
-    /// function through the field `kernel` of the row.
+    /// Executes one call of this row's operator. torch calls this function through the function in the field
+    /// `kernel`.
     ///
     /// # Safety
     /// `stack` must be the argument stack of a call of this operator, with room for the results.
@@ -75,8 +76,8 @@ impl Row {
         });
     }
 
-    /// Stores the operator with this schema in its row of the operator table. Fails if the schema does not
-    /// match the `oxiwarp` function and the outputs of the row.
+    /// Stores the operator with the schema `schema` in this row of the operator table. Fails if the schema
+    /// does not match the `oxiwarp` function and the outputs of this row.
     pub fn register(&self, schema: Schema) -> Result<(), String> {
         let flags: Vec<_> = self.outputs.iter().filter_map(|output| output.flag()).collect();
         let operator = Operator::of(self.op, schema, &flags)?;
@@ -99,8 +100,8 @@ impl Row {
 }
 
 impl Allocated {
-    /// Finds the flag and the tensor in `schema` on which an output depends. If the schema lacks the flag or
-    /// the tensor, the operator does not have this output, and the function returns `None`.
+    /// Finds the indices of the flag and the tensor on which an output depends. If `schema` lacks one of
+    /// them, the operator does not have this output, and the function returns `None`.
     fn of(output: Output, schema: &Schema) -> Option<Self> {
         let flag = output.flag().map(|name| schema.index(Kind::Flag, name));
         let like = output.tensor().map(|name| schema.input(name));

@@ -36,15 +36,15 @@ pub enum Kind {
     },
     /// `float`, `int` or `bool`.
     Scalar(ScalarKind),
-    /// A `bool`, such as `with_lse`, that says whether the caller needs a result. The `oxiwarp` function of
-    /// the operator does not receive this bool.
+    /// A `bool`, such as `with_lse`, that says whether the caller of the operator needs a result. The
+    /// `oxiwarp` function does not receive this bool.
     Flag,
 }
 
 impl Schema {
-    /// Parses `name(Tensor x, Tensor? y, float eps, Tensor(a!) out) -> (Tensor, Tensor)`. `roles` has the
-    /// role of each tensor, in the order of the schema. Fails if the text is not a schema, or if the number
-    /// of roles is wrong.
+    /// Parses a schema such as `name(Tensor x, Tensor? y, float eps, Tensor(a!) out) -> (Tensor, Tensor)`.
+    /// `roles` has the role of each tensor argument, in the order of the schema. Fails if the text is not a
+    /// schema, or if the number of roles differs from the number of tensor arguments.
     pub fn parse(text: &str, roles: &[String]) -> Result<Self, String> {
         let parts = text.split_once('(').and_then(|(name, rest)| Some((name, rest.rsplit_once(") -> ")?)));
         let (name, (arguments, results)) = parts.ok_or_else(|| format!("{text}: this is no schema"))?;
@@ -81,7 +81,7 @@ impl Schema {
         self.inputs().position(|argument| argument.name == name)
     }
 
-    /// Returns the index of an argument among all arguments of the same kind.
+    /// Returns the index of the argument `name` among all arguments of kind `kind`.
     pub fn index(&self, kind: Kind, name: &str) -> Option<usize> {
         let mut of_kind = self.arguments.iter().filter(|argument| argument.kind == kind);
         of_kind.position(|argument| argument.name == name)

@@ -1,11 +1,12 @@
 //! libtorch's C shim: C functions through which an extension uses torch without the C++ ABI of torch.
 //!
 //! This crate does not link to torch. `dlopen(RTLD_NOLOAD)` returns a handle to the `libtorch_cpu.so` that
-//! `import torch` has loaded. Each function is looked up there by name. Some functions exist only in torch
-//! versions newer than 2.10. These functions are optional, and this crate has a fallback for each of them.
+//! `import torch` has loaded. The crate looks up each function of the shim in this library, by name. Some
+//! functions exist only in torch versions newer than 2.10. If such a function is absent, this crate uses a
+//! fallback.
 //!
-//! All functions return an error code, except `aoti_torch_check`, which throws a C++ exception. This crate
-//! declares all functions of the shim as `"C-unwind"`.
+//! A function of the shim that can fail returns an error code, except `aoti_torch_check`, which throws a C++
+//! exception. This crate declares all functions of the shim as `"C-unwind"`.
 
 mod properties;
 mod symbols;
@@ -56,21 +57,22 @@ pub struct Shim {
 
 static SHIM: OnceLock<Shim> = OnceLock::new();
 
-/// Returns the loaded shim (functions of libtorch). Panics if [`load`] was not called. A kernel can never
-/// panic here, because kernels are registered after [`load`].
+/// Returns the loaded shim (functions of libtorch). Panics if [`load`] has not succeeded. In a kernel this
+/// cannot happen, because kernels are registered after [`load`].
 pub fn shim() -> &'static Shim {
     SHIM.get().expect("kernels are registered after the shim is loaded")
 }
 
-/// Finds the functions of the shim in `libtorch_cpu.so` at `path`, which must already be loaded. After the
-/// first successful call, further calls do nothing.
+/// Finds the functions of the shim in the `libtorch_cpu.so` at `path`. The process must already have loaded
+/// this library. After the first successful call, further calls do nothing.
 pub fn load(path: &str) -> Result<(), String> {
     if SHIM.get().is_some() {
         return Ok(());
     }
     let library = open_loaded(path).or_else(|_| open_loaded("libtorch_cpu.so"))?;
     let functions = Functions::find(&library)?;
-    // SAFETY: torch's headers and the C++ ABI declare these function types for these names.
+    // SAFETY: each symbol has the function type given here. torch's headers and the C++ ABI declare these
+    // types.
     let (delete_value, last_exception, operator_delete) = unsafe {
         (
             find::<DeleteValue>(&library, "torch_delete_stable_ivalue").ok(),
@@ -119,9 +121,9 @@ impl Shim {
         Ok(self.layout(tensor)? == self.strided)
     }
 
-    /// Returns the name of a dtype for error messages, given torch's code of the dtype. The shim has no
-    /// function that returns the name. Therefore `dtype_name` compares the code with the code of each dtype,
-    /// which is slow.
+    /// Returns the name of a dtype for error messages. `dtype` is torch's code of the dtype. The shim cannot
+    /// convert a code to a name. Therefore this function compares `dtype` with the code of each dtype, which
+    /// is slow.
     pub fn dtype_name(&self, dtype: i32) -> Option<&'static str> {
         const NAMES: &[&str] = &[
             "float64",
@@ -146,8 +148,8 @@ impl Shim {
         ];
         let library = open_loaded(&format!("{}libtorch_cpu.so", self.directory)).ok()?;
         NAMES.iter().copied().find(|name| {
-            // SAFETY: torch's headers declare every function with this prefix as `int32_t f()`, which returns
-            // a constant.
+            // SAFETY: the looked-up symbol has the type `Constant`. torch's headers declare every function
+            // whose name starts with `aoti_torch_dtype_` as `int32_t f()`.
             let number = unsafe { find::<Constant>(&library, &format!("aoti_torch_dtype_{name}")) };
             // SAFETY: the function takes no arguments.
             number.is_ok_and(|number| unsafe { number() } == dtype)
@@ -156,17 +158,19 @@ impl Shim {
 
     /// Releases one owned tensor handle.
     pub fn delete_tensor(&self, tensor: Handle) {
-        // SAFETY: `Tensor` owns the handle, and calls this function once, when the `Tensor` is dropped.
+        // SAFETY: the handle is valid and is released only once. Its owner, a `Tensor`, calls this function
+        // when the `Tensor` is dropped.
         unsafe { (self.functions.aoti_torch_delete_tensor_object)(tensor) };
     }
 
     /// Frees the heap cell of a `Tensor?` argument.
     ///
     /// # Safety
-    /// `value` must be the pointer of an argument that is present on the argument stack. It must not be used
-    /// afterwards.
+    /// `value` must be a pointer from the argument stack, of a `Tensor?` argument that is not null. The
+    /// caller must not use the pointer afterwards.
     pub unsafe fn delete_optional(&self, value: *mut u64) {
-        // SAFETY: torch allocated the cell with `new`, and the caller owns the cell.
+        // SAFETY: torch allocated the cell with `new`, and the caller owns the cell. So the cell can be freed
+        // here, by torch or by operator delete.
         unsafe {
             match (self.delete_value, self.operator_delete) {
                 (Some(delete), _) => _ = delete(value),
@@ -177,7 +181,7 @@ impl Shim {
     }
 
     /// Allocates an uninitialized tensor. If the allocation fails, returns torch's error text. Before torch
-    /// 2.13, the shim does not provide the text, so the text is empty.
+    /// 2.13, the shim does not provide this text, and the function returns an empty text.
     ///
     /// If `heads_first` is false, the tensor is contiguous. If `heads_first` is true, `sizes` is `[...,
     /// heads, tokens, columns]`, and the memory layout is `[..., tokens, heads, columns]`.
@@ -197,8 +201,8 @@ impl Shim {
         }
         let mut tensor = std::ptr::null_mut();
         let create = self.functions.aoti_torch_empty_strided;
-        // SAFETY: `sizes` and `strides` have at least `sizes.len()` values. torch writes the new handle to
-        // `tensor`.
+        // SAFETY: torch reads `sizes.len()` values from each of `sizes` and `strides`, which have at least as
+        // many. It writes the new handle to `tensor`.
         match unsafe {
             create(sizes.len() as i64, sizes.as_ptr(), strides.as_ptr(), dtype, place, index, &mut tensor)
         } {
@@ -208,8 +212,8 @@ impl Shim {
     }
 
     fn last_exception(&self) -> String {
-        // SAFETY: `get` returns null, or a NUL-terminated string that torch keeps for this thread. This
-        // function copies it.
+        // SAFETY: `get` has no preconditions. It returns null, or a NUL-terminated string that torch keeps
+        // for this thread.
         let text = self.last_exception.map_or(std::ptr::null(), |get| unsafe { get() });
         if text.is_null() {
             return String::new();
@@ -236,19 +240,20 @@ impl Shim {
         }
     }
 
-    /// Registers kernels for operators of `namespace` on the dispatch key `key`, "CPU" or "CUDA".
+    /// Registers kernels for operators of the torch namespace `namespace`, with the dispatch key `key` ("CPU"
+    /// or "CUDA").
     pub fn register(&self, namespace: &CStr, key: &CStr, kernels: &[(&CStr, Boxed)]) -> Result<(), String> {
         let (file, f) = (c"oxiwarp".as_ptr(), &self.functions);
         let mut library = std::ptr::null_mut();
-        // SAFETY: the strings end with NUL, and torch writes the handle to `library`. This crate never
-        // deletes the handle, because torch would then remove the registered kernels.
+        // SAFETY: the strings that torch reads end with NUL, and torch writes the new handle to `library`.
+        // This crate never deletes the handle, because torch would then remove the registered kernels.
         let mut code = unsafe {
             (f.aoti_torch_library_init_impl)(namespace.as_ptr(), key.as_ptr(), file, line!(), &mut library)
         };
         for (name, kernel) in kernels {
             if code == 0 {
-                // SAFETY: the library handle is valid. The kernel follows the boxed calling convention and
-                // reads the arguments of its schema.
+                // SAFETY: torch has created the handle `library`. The registered kernel follows the boxed
+                // calling convention and reads the arguments of its schema.
                 code = unsafe { (f.aoti_torch_library_impl)(library, name.as_ptr(), *kernel) };
             }
         }
@@ -262,10 +267,11 @@ impl Shim {
     /// Throws a C++ exception, which Python raises as `RuntimeError(message)`.
     ///
     /// # Safety
-    /// Every function on the stack between this call and torch must be `"C-unwind"`. Unwinding must be sound
-    /// for every value that these functions own.
+    /// Every function on the call stack between this function and torch must be `"C-unwind"`. Unwinding must
+    /// be sound for all values that these functions own.
     pub unsafe fn throw(&self, op: &CStr, message: &CStr) {
-        // SAFETY: the strings end with NUL, and torch copies them before it throws the exception.
+        // SAFETY: the strings that torch reads end with NUL, and torch copies them before it throws the
+        // exception. The caller guarantees that the exception may unwind the call stack.
         unsafe {
             (self.functions.aoti_torch_check)(
                 false,

@@ -7,8 +7,8 @@ use oxiwarp::arguments::Role;
 use oxiwarp::{Dtype, View, ViewMut};
 use std::borrow::Cow;
 
-/// One owned reference to a torch tensor. It also stores the names of the operator and the argument for error
-/// messages.
+/// One owned reference to a torch tensor. For error messages, it also stores the name of the operator and the
+/// name of the tensor's argument.
 pub struct Tensor {
     handle: Handle,
     op: &'static str,
@@ -23,7 +23,7 @@ impl Drop for Tensor {
 }
 
 impl Tensor {
-    /// Takes ownership of one reference to a tensor. `handle` must be valid, and the caller must own it.
+    /// Takes ownership of one reference to a tensor. `handle` must be a valid handle that the caller owns.
     pub fn own(handle: Handle, op: &'static str, name: &'static str, role: Role) -> Self {
         Tensor { handle, op, name, role }
     }
@@ -43,7 +43,8 @@ impl Tensor {
         self.name
     }
 
-    /// Returns the handle as a value for torch's stack. The caller becomes the owner of the reference.
+    /// Returns the handle as a 64-bit value for torch's stack. The caller then owns the reference to the
+    /// tensor.
     pub fn into_raw(self) -> u64 {
         let handle = self.handle;
         std::mem::forget(self);
@@ -65,9 +66,9 @@ impl Tensor {
         self.empty_ordered(sizes, shim().dtype(self.handle)?, false)
     }
 
-    /// Allocates a tensor with the sizes, dtype and device of this tensor. The memory layout of the new
-    /// tensor is `[B, S, heads, D]`. If `heads_first` is true, its sizes are `[B, heads, S, D]`, and its
-    /// strides are permuted.
+    /// Allocates a tensor with the sizes, dtype and device of this tensor. In memory, the new tensor always
+    /// has the order `[B, S, heads, D]`. If `heads_first` is true, the sizes are `[B, heads, S, D]`, and the
+    /// strides of the new tensor are permuted.
     pub fn empty_heads(&self, heads_first: bool) -> Result<Tensor, String> {
         self.empty_ordered(self.sizes()?, shim().dtype(self.handle)?, heads_first)
     }
@@ -83,8 +84,8 @@ impl Tensor {
         }
         match shim().empty(sizes, heads_first, (dtype, kind, index)) {
             Ok(handle) => Ok(Tensor { handle, op: self.op, name: "the result", role: Role::Output }),
-            // The Python part of this package recognizes the text of this error. The Python code then lets
-            // torch allocate the same memory, so that the user gets torch's own exception.
+            // The Python part of this package recognizes the text of this error. It then allocates the same
+            // tensor with torch, so that the user gets torch's exception (such as out of memory).
             Err(why) => Err(self.error(format!(
                 "could not allocate the result {sizes:?} on {}{}{why}",
                 self.location()?,
@@ -123,24 +124,26 @@ impl Tensor {
     #[inline]
     pub fn view_as(&self, dtype: Dtype) -> Result<View<'_>, Failure> {
         let (shape, strides) = self.parts()?;
-        // SAFETY: `self` owns the handle. torch keeps sizes, strides and storage alive as long as the handle.
+        // SAFETY: the pointer, sizes and strides describe this tensor. torch keeps them and the memory alive
+        // as long as the handle, which `self` owns.
         unsafe { View::from_raw(shim().data_ptr(self.handle)?, dtype, shape, &strides) }
             .map_err(|error| Failure(self.error(error.to_string())))
     }
 
-    /// Returns a view for writing. The schema tells torch that the operator writes this tensor. torch permits
-    /// arguments that overlap in memory, so the `oxiwarp` function checks for overlap.
+    /// Returns a view for writing. The operator's schema declares that the operator writes this tensor. torch
+    /// permits arguments that overlap in memory, so the `oxiwarp` function checks whether tensors overlap.
     #[inline]
     pub fn view_mut_as(&self, dtype: Dtype) -> Result<ViewMut<'_>, Failure> {
         let (shape, strides) = self.parts()?;
-        // SAFETY: `self` owns the handle. torch keeps sizes, strides and storage alive as long as the handle.
+        // SAFETY: the pointer, sizes and strides describe this tensor. torch keeps them and the memory alive
+        // as long as the handle, which `self` owns.
         unsafe { ViewMut::from_raw(shim().data_ptr(self.handle)?, dtype, shape, &strides) }
             .map_err(|error| Failure(self.error(error.to_string())))
     }
 
-    /// Returns sizes and strides. For a tensor without elements, the function returns the strides of a
-    /// contiguous tensor. This is necessary because autograd passes empty tensors with stride 0, and torch's
-    /// `contiguous()` does not change these strides.
+    /// Returns sizes and strides. For an empty tensor (without elements), the function returns the strides of
+    /// a contiguous tensor. The actual strides may be 0: autograd passes such empty tensors, and torch's
+    /// `contiguous()` does not change their strides.
     fn parts(&self) -> Result<(&[i64], Cow<'_, [i64]>), String> {
         if !shim().is_strided(self.handle)? {
             return Err(self.error(format!("{} has a sparse layout, expected a strided tensor", self.name)));
@@ -167,21 +170,21 @@ impl Tensor {
         self.one_of(shim().dtypes, Dtype::FLOATS)
     }
 
-    /// Returns the dtype of a tensor of indices, or an error if it is neither int64 nor int32.
+    /// Returns the dtype of a tensor of indices, or an error if the dtype is neither int64 nor int32.
     pub fn index_dtype(&self) -> Result<Dtype, String> {
         let dtype = self.one_of(shim().index_dtypes, Dtype::INDICES)?;
         dtype.ok_or_else(|| self.wrong_dtype("int64 or int32"))
     }
 
-    /// Returns the dtype of an attention mask whose dtype is not f32, f16 or bf16. Fails if the mask is not
-    /// bool.
+    /// Returns the dtype of a bool attention mask. For any other dtype, returns an error that lists bool,
+    /// f32, f16 and bf16. The caller has already handled masks in f32, f16 and bf16.
     pub fn mask_dtype(&self) -> Result<Dtype, String> {
         let dtype = self.one_of([shim().bool_dtype], [Dtype::Bool])?;
         dtype.ok_or_else(|| self.wrong_dtype("bool, f32, f16 or bf16"))
     }
 
-    /// Returns the element of `dtypes` that is the tensor's dtype, or `None` if there is none. `numbers`
-    /// contains torch's codes of `dtypes`, in the same order.
+    /// Returns the tensor's dtype if it is one of `dtypes`, otherwise `None`. `numbers` contains torch's
+    /// codes of `dtypes`, in the same order.
     #[inline]
     fn one_of<const N: usize>(&self, numbers: [i32; N], dtypes: [Dtype; N]) -> Result<Option<Dtype>, String> {
         let number = shim().dtype(self.handle)?;
@@ -208,8 +211,8 @@ impl Tensor {
             return Ok((&[], &[]));
         }
         let (sizes, strides) = (shim().sizes(self.handle)?, shim().strides(self.handle)?);
-        // SAFETY: torch keeps `dim` sizes and strides for each tensor. These arrays stay valid as long as the
-        // handle.
+        // SAFETY: `sizes` and `strides` point to arrays of torch with `dim` values each. The arrays stay
+        // valid as long as the handle, which `self` owns.
         Ok(unsafe { (std::slice::from_raw_parts(sizes, dim), std::slice::from_raw_parts(strides, dim)) })
     }
 

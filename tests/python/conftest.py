@@ -23,10 +23,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Select the tests without the marker `extra`, or, with `--extra`, only the tests with this marker. Run
-    PTX tests first.
+    """Select the tests without the marker `extra`. With the option `--extra`, select only the tests with this
+    marker. Run PTX tests first.
 
-    The PTX tests take longest. If they started last, only one test process would still run at the end.
+    The PTX tests take longest. If they started last, all other test processes would be idle at the end.
     """
     extra = config.getoption("--extra")
     left_out = [item for item in items if (item.get_closest_marker("extra") is not None) != extra]
@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item):
-    """Add a command to the report of a failed test. The command runs only this test."""
+    """Add to the report of a failed test the command that runs only this test."""
     report = yield
     if report.failed:
         test = shlex.quote(f"{os.path.relpath(item.path)}::{item.nodeid.partition('::')[2]}")
@@ -61,18 +61,18 @@ def cuda() -> torch.device:
 
 @pytest.fixture(autouse=True, scope="session")
 def without_tf32():
-    """Compute convolutions in float32. TF32 has only 10 fraction bits and would enlarge differences in the
-    last place."""
+    """Compute convolutions in float32. TF32 has only 10 fraction bits. It would turn tiny differences between
+    two models into large ones."""
     torch.backends.cudnn.allow_tf32 = False
 
 
 @pytest.fixture(autouse=True, scope="module")
 def without_old_objects():
-    """Exclude the objects that exist before a file's tests, such as imported modules, from garbage
-    collection.
+    """Exclude objects from garbage collection that exist before the tests of a file start, such as imported
+    modules.
 
-    Each full collection would visit all these objects. Collections are also made less frequent, because
-    tracing and compiling create many objects that are not garbage.
+    Each full collection would visit all these objects. The collector also runs less often, because tracing
+    and compiling create many objects that stay in use.
     """
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-//! Checks batch invariance: the bits of a row's result do not depend on which other rows are in the tensor.
+//! Checks batch invariance: the bits of a row's result must not depend on the other rows of the tensor.
 use half::bf16;
 
 use crate::case;
@@ -6,10 +6,10 @@ use crate::case::seed;
 use crate::compare::same_bits;
 use crate::tensor::{random, values};
 
-/// Calls `f`, which computes `N` result matrices from a matrix `[rows, cols]`.
+/// Checks `f`, a function that computes `N` result matrices from a matrix `[rows, cols]`.
 ///
-/// For each number of columns, the function passes a matrix of many rows to `f`, then seven of these rows,
-/// then a single row. Panics if the result of a row does not have the same bits in all calls.
+/// For each number of columns in `cols`, calls `f` with a matrix of many rows, and with one and with seven of
+/// these rows. Panics if the result of a row does not have the same bits in all these calls.
 pub fn rows_stand_alone<const N: usize>(cols: &[usize], f: impl Fn(&[bf16], [i64; 2]) -> [Vec<bf16>; N]) {
     let seed = seed();
     for &cols in cols {

@@ -1,10 +1,10 @@
-//! Reference values in f64, each with an error bound for a kernel that computes in f32. The bound grows with
-//! each step of the computation.
+//! Reference values in f64, each with a bound for the error of a kernel that computes in f32. Each step of
+//! the computation adds its rounding error to the bound.
 use oxiwarp::{Dtype, Element, Norm};
 
 use crate::compare::ulp;
 
-/// A reference value with the largest error that a kernel's value may have.
+/// A reference value, and the largest error that the value of a kernel may have.
 #[derive(Clone, Copy, Debug)]
 pub struct Approx {
     /// The value without any rounding.
@@ -39,26 +39,27 @@ impl Approx {
 
 /// Error bound of a row's mean and variance in f32, in units of 2^-24.
 ///
-/// The steps of Welford's algorithm contribute 16 units. Each step rounds its result, and later steps reduce
-/// the effect of this rounding. A row also has eight merges of two means, which contribute 32 units. Each
-/// merge multiplies by a count and an approximate reciprocal, with an error of four units.
+/// A thread computes the mean of its elements with Welford's algorithm. The roundings of these steps
+/// contribute 16 units, because later steps reduce the effect of earlier roundings. For one row, the kernel
+/// then merges two means up to eight times. A merge multiplies by a count and an approximate reciprocal, and
+/// has an error of 4 units, 32 in total.
 ///
-/// An error of the mean shifts `x - mean` by the same amount. This shift changes the variance by at most the
-/// same amount.
+/// An error of the mean changes each `x - mean` by the same amount, and the variance by no more than that.
 const LAYER: f64 = 48.0;
-/// Returns the error bound of `x * inv_rms`, in units of 2^-24.
+/// Returns the relative error bound of `x * inv_rms`, in units of 2^-24.
 ///
-/// The mean, `rsqrt.approx` and the product contribute 4 units. A thread adds `cols / 128` squares to each of
-/// four sums. If a sum is large, the addition drops the last bits of each square. The estimate of this error
-/// is up to 45 units for 262,144 columns.
+/// The mean, `rsqrt.approx` and the product contribute 4 units. A thread has four sums and adds `cols / 128`
+/// squares to each. If a sum is large, adding a square drops its last bits. For 262,144 columns, this error
+/// is up to an estimated 45 units.
 fn rms(cols: usize) -> f64 {
     12.0 + cols as f64 / 2048.0
 }
 
 /// Returns the normalized rows, each value with its error bound for f32.
 ///
-/// The bound of LayerNorm grows with the ratio of a row's mean to its standard deviation. If kernels used the
-/// formula `E[x²] - E[x]²` for the variance, their error would grow with the square of this ratio.
+/// The bound of LayerNorm grows with the ratio of a row's mean to its standard deviation. The error of a
+/// kernel that computed the variance as `E[x²] - E[x]²` would grow with the square of this ratio and exceed
+/// the bound.
 pub fn normed(x: &[f64], cols: usize, norm: Norm, eps: f32) -> Vec<Approx> {
     let unit = 2.0_f64.powi(-24);
     let row = |row: &[f64]| {
@@ -80,7 +81,8 @@ pub fn normed(x: &[f64], cols: usize, norm: Norm, eps: f32) -> Vec<Approx> {
     x.chunks(cols).flat_map(row).collect()
 }
 
-/// Panics if the error of an element exceeds the bound of its reference. The message names the worst element.
+/// Panics if the error of an element exceeds the bound of its reference value. The message names the element
+/// with the largest ratio of error to bound.
 #[track_caller]
 pub fn close<T: Element>(got: &[T], expected: &[Approx], cols: usize) {
     assert_eq!(got.len(), expected.len());

@@ -1,5 +1,5 @@
-//! Stores the seed and the test case (such as a shape) of the running test. The test program prints them only
-//! if the test fails.
+//! Stores the seed and the current case (such as a shape) of the running test. If the test fails, the test
+//! program prints both.
 use std::cell::RefCell;
 
 use rand::rngs::StdRng;
@@ -11,7 +11,7 @@ thread_local! {
     static CASE: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Records the case that a test checks next, such as a shape. Takes the arguments of `format!`.
+/// Records the case that a test checks next, such as a shape. The macro takes the arguments of `format!`.
 #[macro_export]
 macro_rules! case {
     ($($argument:tt)*) => { $crate::case::set(format!($($argument)*)) };
@@ -22,13 +22,14 @@ pub fn set(case: String) {
     CASE.set(case);
 }
 
-/// Returns a new seed. The seed of the running test and the number of earlier calls determine the result.
+/// Returns a new seed. It is determined by the seed of the running test and the number of earlier calls in
+/// this test.
 pub fn seed() -> u64 {
     SEEDS.with_borrow_mut(|seeds| seeds.as_mut().expect("`case::run` runs the test").random())
 }
 
-/// Runs the test `name`. The variable `OXIWARP_SEED` sets the seed of the test. Without the variable, each
-/// run has a different seed.
+/// Runs the test `name`. The environment variable `OXIWARP_SEED` sets the seed of the test. If it is not set,
+/// each run has a random seed.
 ///
 /// If the test panics, the function prints the seed, the last recorded case and the command that repeats the
 /// test.

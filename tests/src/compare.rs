@@ -1,7 +1,9 @@
-//! Comparison with a reference in f64, in units in the last place (ulp) of the element type.
+//! Compares results with reference values in f64. Errors are in units in the last place (ulp) of the element
+//! type.
 use oxiwarp::{Dtype, Element};
 
-/// Returns the ulp of `dtype` at `reference`: the distance from `|reference|` to the next larger value.
+/// Returns the ulp of `dtype` at `reference`: the distance between neighbouring values of this dtype around
+/// `|reference|`.
 pub fn ulp(dtype: Dtype, reference: f64) -> f64 {
     let (bits, min) = match dtype {
         Dtype::F32 => (23, -126),
@@ -13,8 +15,8 @@ pub fn ulp(dtype: Dtype, reference: f64) -> f64 {
     f64::from(exponent - bits).exp2()
 }
 
-/// Panics if the error of an element exceeds `bound` ulp of the reference. The message names the worst
-/// element.
+/// Panics if the error of an element exceeds `bound` ulp of its reference value. The message names the
+/// element with the largest error.
 #[track_caller]
 pub fn within_ulps<T: Element>(got: &[T], reference: &[f64], cols: usize, bound: f64) {
     assert_eq!(got.len(), reference.len());

@@ -9,9 +9,9 @@ pub struct Candidate {
     pub device: Result<Device, String>,
 }
 
-/// Returns the devices to test on: the CPU executor, and the first GPU three times. Each time, this GPU runs
-/// the PTX of a different architecture. This works because newer GPUs also run the PTX of older
-/// architectures.
+/// Returns the devices to test on: the CPU executor, and the first GPU three times. Each time, the GPU runs
+/// the PTX of another architecture. A GPU that is older than an architecture is skipped for it. Newer GPUs
+/// can also run the PTX of older architectures.
 pub fn candidates() -> Vec<Candidate> {
     let gpu = |arch: Arch| Candidate {
         name: arch.name(),

@@ -1,5 +1,5 @@
-//! Runs the Rust code of README.md as a documentation test. Also checks that README.md shows the error
-//! message that the executor reports.
+//! Runs the Rust code of README.md as a documentation test. Also checks that README.md quotes the error
+//! message of the CPU executor for its example of a missing barrier.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;
@@ -9,16 +9,17 @@ mod tests {
     use cuda_std::prelude::*;
     use oxiwarp::{Device, Kernels, Launch, Stream};
 
-    /// The example kernel of README.md without its barrier.
+    /// The example kernel of README.md, but without the barrier between the writes and the reads of shared
+    /// memory.
     ///
     /// # Safety
-    /// The launch has one block per row of `x` and one thread per column.
+    /// `x` must be a matrix. The launch must have one block per row and one thread per column.
     unsafe fn reverse<T: Elem>(x: *mut T) {
         let ([column, ..], [columns, ..]) = (thread::index(), thread::block_dim());
         let row: Shared<T> = SharedMemory::of_launch().take(columns);
-        // SAFETY: `x` has one element per thread of the launch, and the shared memory has one element per
-        // thread of the block. The CPU executor detects the missing barrier and ends the launch before a
-        // result is used.
+        // SAFETY: each thread accesses elements inside `x` and inside the shared memory. `x` has one element
+        // per thread of the launch, and the shared memory has one per thread of the block. The CPU executor
+        // detects the missing barrier and ends the launch before a result is used.
         unsafe {
             let element = x.add((thread::block_index()[0] * columns + column) as usize);
             row.set(column, *element);
@@ -33,7 +34,8 @@ mod tests {
         let kernels = Kernels::load(&device, &[], KERNELS).unwrap();
         let mut x = device.upload(&[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0]).unwrap();
         let shape = Launch::of([2, 1, 1], [3, 1, 1]);
-        // SAFETY: `x` has two rows of three elements, and the launch has two blocks of three threads.
+        // SAFETY: as `reverse` requires, the launch has one block per row of `x` and one thread per column:
+        // `x` has two rows of three elements.
         let fault = unsafe { launch::reverse(kernels.on(Stream::default(), shape), x.as_mut_ptr()) };
         let message = fault.unwrap_err().to_string();
         assert!(include_str!("../../README.md").contains(&message), "README does not quote: {message}");

@@ -1,11 +1,11 @@
-//! Test operands that are broadcast against an activation `x` of shape `[B, S, D]`: scales, shifts, gates,
-//! their tables, weights and biases.
+//! Operands for tests that are broadcast against rows `x` of shape `[B, S, D]`: scales, shifts and gates, the
+//! tables that are added to them, weights and biases.
 use oxiwarp::{Affine, Buffer, Device, Element, Modulation, ScaleShift, View};
 use rand::rngs::StdRng;
 
 use crate::tensor::values;
 
-/// The shape and strides of an operand that is broadcast against `x: [B, S, D]`. Shape and strides decide
+/// The shape and strides of an operand that is broadcast against `x` of shape `[B, S, D]`. They determine
 /// which rows of `x` use the same row of the operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
@@ -43,8 +43,8 @@ pub struct Operand<T> {
     start: usize,
     shape: Vec<i64>,
     strides: Vec<i64>,
-    /// `each` is the number of rows of `x` that use the same row of the operand. `cols` is the number of
-    /// columns.
+    /// Number of consecutive rows of `x` that use the same row of the operand. The next field, `cols`, is the
+    /// number of columns.
     each: usize,
     cols: usize,
     values: Vec<f32>,
@@ -79,7 +79,7 @@ impl<T: Element> Operand<T> {
         Self { memory, start, shape, strides, each, cols, values }
     }
 
-    /// Makes a vector of `cols` values: a weight, a bias or a table.
+    /// Makes a random vector of `cols` values for a weight, a bias or a table.
     pub fn vector(device: &Device, random: &mut StdRng, cols: i64, single: bool, offset: usize) -> Self {
         Self::new(device, random, [1, 1, cols], Kind { form: Form::Vector, single, offset })
     }
@@ -98,14 +98,14 @@ impl<T: Element> Operand<T> {
         self.values[at / self.cols / self.each * self.cols + at % self.cols]
     }
 
-    /// Returns whether the operand has f32 elements and `x` has elements of 16 bits.
+    /// Returns whether the operand is in f32 while `x` is in f16 or bf16.
     pub fn is_f32(&self) -> bool {
         matches!(self.memory, Memory::F32(_)) && size_of::<T>() == 2
     }
 }
 
-/// Uploads rows whose starts are `pitch` elements apart. The first row starts at element `start`. All
-/// elements outside the rows are NaN, so that a kernel that reads such an element gives a wrong result.
+/// Uploads random rows whose starts are `pitch` elements apart. The first row starts at element `start` of
+/// the buffer. Elements outside the rows are NaN, so that a kernel that reads one gives a wrong result.
 fn upload<E: Element>(
     device: &Device,
     random: &mut StdRng,
@@ -131,8 +131,8 @@ pub struct Side<T> {
 }
 
 impl<T: Element> Side<T> {
-    /// Makes a modulation (scale, shift or gate) with random values. `table` is `None` if no table is added
-    /// to the modulation. Otherwise it says whether the table has f32 elements.
+    /// Makes a scale, shift or gate with random values. `table` is `None` if there is no table. Otherwise it
+    /// says whether the table is in f32.
     pub fn new(
         device: &Device,
         random: &mut StdRng,
@@ -150,14 +150,13 @@ impl<T: Element> Side<T> {
         Modulation { value: self.value.view(), table: self.table.as_ref().map(Operand::view) }
     }
 
-    /// Returns whether the value or the table of the modulation has f32 elements while `x` has elements of 16
-    /// bits.
+    /// Returns whether the value or the table is in f32 while `x` is in f16 or bf16.
     pub fn is_f32(&self) -> bool {
         self.value.is_f32() || self.table.as_ref().is_some_and(Operand::is_f32)
     }
 
-    /// Returns the modulation's value for element `at` of `x`, with the table added. The sum is rounded to
-    /// the common dtype of the value and the table.
+    /// Returns the sum of value and table for element `at` of `x`. The sum is rounded to the dtype of `x`,
+    /// unless value or table is in f32.
     pub fn at(&self, at: usize) -> f32 {
         let Some(table) = &self.table else { return self.value.at(at) };
         let sum = table.at(at % self.value.cols) + self.value.at(at);
@@ -185,8 +184,8 @@ impl<T: Element> Norming<T> {
         (Affine { weight, bias }, by)
     }
 
-    /// Returns whether a modulation has f32 elements while `x` has elements of 16 bits. The op then rounds
-    /// only its final result.
+    /// Returns whether one of these operands is in f32 while `x` is in f16 or bf16. The op then rounds only
+    /// its final result.
     pub fn is_f32(&self) -> bool {
         let vectors = [&self.weight, &self.bias].into_iter().flatten().any(Operand::is_f32);
         vectors || self.scale.is_f32() || self.shift.as_ref().is_some_and(Side::is_f32)

@@ -1,7 +1,7 @@
 //! The table of shapes that Rust and Python tests share: `tests/shapes.json`.
 use serde::Deserialize;
 
-/// The rows and columns of a tensor, and the reason why the test includes this shape.
+/// The numbers of rows and columns of a tensor, and the reason why the tests include this shape.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Shape {
     /// Rows.

@@ -1,4 +1,4 @@
-//! Random tensors on a device, and their values on the host as f64.
+//! Matrices with random values on a device, and the same values on the host in f64.
 use oxiwarp::{Buffer, Device, Element};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -46,8 +46,8 @@ pub struct Matrix<T> {
 }
 
 impl<T: Element> Matrix<T> {
-    /// Uploads `values` with the given layout. The elements between rows get a NaN bit pattern that no kernel
-    /// writes.
+    /// Uploads `values` with the layout `layout`. The other elements of the buffer, for example between rows,
+    /// get a NaN bit pattern that no kernel writes.
     pub fn upload(device: &Device, values: &[T], shape: [i64; 2], layout: Layout) -> Self {
         let [rows, cols] = shape;
         let len = layout.offset + (rows * layout.stride).max(cols) as usize;
@@ -59,7 +59,7 @@ impl<T: Element> Matrix<T> {
         Self { buffer: device.upload(&memory).expect("device memory"), layout, shape }
     }
 
-    /// Makes a matrix for results. All its elements get a NaN bit pattern that no kernel writes.
+    /// Makes a matrix for results. All elements of its buffer get a NaN bit pattern that no kernel writes.
     pub fn poisoned(device: &Device, shape: [i64; 2], layout: Layout) -> Self {
         let values = vec![T::from_bits(u32::MAX); (shape[0] * shape[1]) as usize];
         Self::upload(device, &values, shape, layout)
@@ -94,7 +94,8 @@ impl<T: Element> Matrix<T> {
         ([batches, rows / batches, cols], [rows / batches * stride, stride, 1])
     }
 
-    /// Returns the values, row by row. Panics if a kernel wrote to an element outside the rows.
+    /// Returns the values of the matrix, row by row. Panics if a kernel wrote an element of the buffer
+    /// outside the rows.
     pub fn download(&self) -> Vec<T> {
         let memory = self.buffer.download().expect("a kernel that ran");
         let [rows, cols] = self.shape.map(|size| size as usize);

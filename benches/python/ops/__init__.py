@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from forms import Form, Shape
 
-# Order of the families of ops in the output. Other families follow.
+# The first families of ops in the output, in this order. All other families follow.
 FIRST = ("norms", "modulation", "rope", "activations", "losses", "backward")
 
 
@@ -30,7 +30,8 @@ FAMILY_OF = {form.op: family for family, forms in FAMILIES.items() for form in f
 
 
 def check_names(only: list[str] | None) -> None:
-    """Exit with an error if `--only` names an unknown op. Otherwise the empty run would look successful."""
+    """Exit with an error if `--only` names an unknown op. Otherwise a run without any measurement would look
+    successful."""
     if unknown := sorted(set(only or ()) - set(OPS)):
         raise SystemExit(f"--only {', '.join(unknown)}: no such op; there are {', '.join(OPS)}")
 
@@ -41,8 +42,8 @@ def selected(only: list[str] | None) -> list[Form]:
 
 
 def timed_cases(only: list[str] | None, quick: bool) -> Iterator[tuple[Form, str, Shape]]:
-    """Yield the op's use, model and shape of every case to time. With `quick`, yield only the first case
-    of each op."""
+    """Yield every case to time, as (form, model, shape). With `quick`, yield only the first case of each
+    op."""
     seen = set()
     for form in selected(only):
         for model, shape in form.cases if form.timed else ():

@@ -37,8 +37,8 @@ def _inputs_affine(source: Source, shape: Shape) -> Inputs:
 
 
 def _table_chain(x: Tensor, scale: Tensor, shift: Tensor, scale_table: Tensor, shift_table: Tensor) -> Tensor:
-    """Compute `ada_norm` as LTX and PixArt do. Scale and shift are the sum of a time embedding and a table
-    of the block."""
+    """Compute `ada_norm` as LTX and PixArt do. Scale and shift are sums of a time embedding and a learned
+    table of the transformer block."""
     return rms_norm_chain(x, scale_table + scale, shift_table + shift)
 
 
@@ -50,7 +50,7 @@ def _affine_chain(x: Tensor, scale: Tensor, shift: Tensor, weight: Tensor, bias:
 def _real(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     from diffusers.models.normalization import AdaLayerNormZero
 
-    with device("meta"):  # the benchmark does not use the module's projection, so it needs no memory
+    with device("meta"):  # The linear layer of this module is replaced below, so its weights need no memory.
         module = AdaLayerNormZero(x.shape[-1])
     module.linear = module.silu = nn.Identity()
     return module(x, emb=cat([p[:, 0] for p in (shift, scale, scale, scale, scale, scale)], dim=1))[0]

@@ -24,7 +24,7 @@ def _eager(x: Tensor, scale: Tensor, shift: Tensor, scale2: Tensor, shift2: Tens
 def _real(x: Tensor, scale: Tensor, shift: Tensor, scale2: Tensor, shift2: Tensor) -> Result:
     from diffusers.models.normalization import SD35AdaLayerNormZeroX
 
-    with device("meta"):  # the benchmark does not use the module's projection, so it needs no memory
+    with device("meta"):  # The linear layer of this module is replaced below, so its weights need no memory.
         module = SD35AdaLayerNormZeroX(x.shape[-1])
     module.linear = module.silu = nn.Identity()
     parts = (shift, scale, scale, scale, scale, scale, shift2, scale2, scale2)

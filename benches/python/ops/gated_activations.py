@@ -18,8 +18,8 @@ LLAMA = ("Llama 8B", (1, 8192, 14336))
 
 
 def _packed(source: Source, shape: Shape) -> Inputs:
-    """Return a tensor `x` whose last dimension contains input and gate. Each of them has the width of
-    `shape`."""
+    """Return a tensor `x` whose last dimension contains the input and the gate, one after the other. Each has
+    `shape[-1]` columns."""
     return {"x": source.normal(*shape[:-1], 2 * shape[-1], scale=1.5)}
 
 
@@ -38,7 +38,7 @@ def _first(activation: Callable[[Tensor], Tensor]) -> Chain:
 
 
 def _second(activation: Callable[[Tensor], Tensor]) -> Chain:
-    """Return a function that computes `first half * activation(second half)`, which is diffusers' order."""
+    """Return a function that computes `first half * activation(second half)`, as diffusers does."""
 
     def chain(x: Tensor) -> Tensor:
         first, second = x.chunk(2, dim=-1)

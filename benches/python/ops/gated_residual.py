@@ -15,7 +15,7 @@ def _inputs(source: Source, shape: Shape, dtype: torch.dtype | None = None, scal
 
 
 def _inputs_clip(source: Source, shape: Shape) -> Inputs:
-    """Return inputs with a float16 residual stream. The sum overflows at some elements."""
+    """Return inputs that, in float16, make the sum `x + gate * y` overflow in some elements."""
     return _inputs(source, shape, scale=65000.0 if source.dtype == torch.float16 else 1.0)
 
 
@@ -42,8 +42,8 @@ def _wan(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
 
 
 def _clip(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
-    """Compute the gated residual as `FluxSingleTransformerBlock` does. It clips float16 sums to the finite
-    range."""
+    """Compute the gated residual as `FluxSingleTransformerBlock` does. This block clips float16 sums to the
+    finite range of float16."""
     total = x + gate * y
     return total.clip(-65504, 65504) if total.dtype == torch.float16 else total
 

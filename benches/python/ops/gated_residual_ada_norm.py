@@ -29,14 +29,14 @@ def _inputs_wan(source: Source, shape: Shape) -> Inputs:
 
 
 def _inputs_clip(source: Source, shape: Shape) -> Inputs:
-    """Return inputs with a float16 residual stream. The sum overflows at some elements."""
+    """Return inputs that, in float16, make the sum `x + gate * y` overflow in some elements."""
     inputs = _inputs(source, shape)
     return inputs | {"y": inputs["y"] * (65000.0 if source.dtype == torch.float16 else 1.0)}
 
 
 def _after_gate(norm: Callable[..., Tensor]) -> Chain:
-    """Return a function that computes the gated residual and `norm`, as `FluxTransformerBlock` and similar
-    blocks do."""
+    """Return a function that computes the gated residual `x + gate * y` and then its `norm`, as
+    `FluxTransformerBlock` does."""
 
     def chain(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -> Result:
         total = x + gate * y
@@ -46,7 +46,8 @@ def _after_gate(norm: Callable[..., Tensor]) -> Chain:
 
 
 def _clipped(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -> Result:
-    """Compute the gated residual at the end of a `FluxSingleTransformerBlock`, and the next block's norm."""
+    """Compute the gated residual at the end of a `FluxSingleTransformerBlock`, and then the norm at the start
+    of the next block."""
     total = x + gate * y
     total = total.clip(-CLIP, CLIP) if total.dtype == torch.float16 else total
     return layer_norm_chain(total, scale, shift), total
@@ -55,8 +56,8 @@ def _clipped(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -
 def _after_wan_gate(norm: Callable[..., Tensor]) -> Chain:
     """Return a function that computes two steps of Wan.
 
-    The first step is the gated sum after the feed-forward of a `WanTransformerBlock`. The second step is the
-    norm `norm1` of the next block.
+    The first step is the gated residual `x + gate * y` after the feed-forward layer of a
+    `WanTransformerBlock`. The second step is the norm `norm1` of the next block.
     """
 
     def chain(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -> Result:

@@ -1,8 +1,9 @@
-"""Benchmarks of the gradients of `ada_norm`, activations, softmax and cross-entropy, made from the forward
-benchmarks.
+"""Benchmarks of the gradients of `ada_norm`, activations, softmax and cross-entropy. They are derived from
+the benchmarks of the forward passes.
 
-Gradients of RoPE and gated residuals are not measured. They do not read all inputs of the forward pass, but
-the benchmark counts the bytes of all inputs. The reported bandwidth would be too high.
+The gradients of RoPE and gated residuals are not measured. Their backward passes do not read all inputs of
+the forward pass, but the benchmark counts the bytes of all inputs. It would report a bandwidth that is too
+high.
 """
 
 from dataclasses import replace
@@ -19,7 +20,8 @@ def _gradient_of(
     gradient: str = "",
     constants: tuple[str, ...] = (),
 ) -> Form:
-    """Create the benchmark of a gradient from the op's first forward benchmark, in the op's default mode."""
+    """Create the benchmark of an op's gradient from the first benchmark of its forward pass. The op runs in
+    its default mode."""
     form = next(form for form in forms if form.op == op)
 
     def inputs(source: Source, shape: Shape) -> Inputs:

@@ -1,4 +1,5 @@
-"""Benchmarks of `layer_norm`: without parameters, with weight and bias, and with float32 parameters as in Wan."""
+"""Benchmarks of `layer_norm`: without weight and bias, with both in the dtype of `x`, and with both in
+float32 as in Wan."""
 
 import references
 import torch.nn.functional as F

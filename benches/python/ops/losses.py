@@ -27,7 +27,7 @@ def _inputs_target(source: Source, shape: Shape) -> Inputs:
 def _causal_lm(logits: Tensor, target: Tensor) -> Tensor:
     """Compute transformers' `ForCausalLMLoss` in float32.
 
-    The loss is not reduced, so that every row can be checked.
+    Return one loss per row instead of the mean, so that every row can be checked.
     """
     return F.cross_entropy(logits.float(), target, reduction="none")
 
@@ -69,7 +69,7 @@ FORMS = (
         ours=lambda logits, target: oxiwarp.cross_entropy(logits, target, reduction="none"),
         claims=CLAIMS,
         library=("F.cross_entropy", lambda logits, target: F.cross_entropy(logits, target, reduction="none")),
-        # Liger is not a baseline, because its forward pass also writes the gradient.
+        # Liger is not a baseline, because its forward pass also computes the gradient.
         peers={
             "QuACK": Peer("quack", lambda quack, logits, target: quack.cross_entropy(logits, target, reduction="none"))
         },

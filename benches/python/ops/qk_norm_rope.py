@@ -33,7 +33,8 @@ def _inputs_ltx(source: Source, shape: Shape) -> Inputs:
 
 
 def _inputs_wan(source: Source, shape: Shape) -> Inputs:
-    """Return q and k `[B, S, H * D]`, not split into heads, and RoPE tables for one head."""
+    """Return q and k `[B, S, H * D]`, not split into heads. All heads share one pair of cos and sin
+    tables."""
     batch, tokens, heads, dim = shape
     cos, sin = rotary.tables(source, 1, tokens, 1, dim)
     q, k = source.normal(batch, tokens, heads * dim), source.normal(batch, tokens, heads * dim)
@@ -41,7 +42,8 @@ def _inputs_wan(source: Source, shape: Shape) -> Inputs:
 
 
 def _inputs_mochi(source: Source, shape: Shape) -> Inputs:
-    """Return inputs with separate RoPE tables for each head. The tables have one entry per pair of elements."""
+    """Return inputs whose cos and sin tables differ per head. The tables have one entry per rotated pair of
+    elements."""
     cos, sin = (table[..., ::2].contiguous() for table in rotary.tables(source, *shape[1:]))
     q, k = source.normal(*shape), source.normal(*shape)
     return _weights(source, {"q": q, "k": k, "cos": cos, "sin": sin}, shape[-1])
@@ -112,8 +114,8 @@ def _reference_qwen3(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _cogvideox(normed: Callable[..., Tensor], turned: Callable[..., Tensor]) -> Chain:
-    """Return a function that computes norm and RoPE as `CogVideoXAttnProcessor2_0` does. RoPE skips the
-    first (text) tokens."""
+    """Return a function that computes norm and RoPE as `CogVideoXAttnProcessor2_0` does. It does not rotate
+    text tokens, which come first."""
 
     def chain(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, **affine: Tensor) -> Result:
         q, k = (normed(x, affine[f"{name}_weight"], affine[f"{name}_bias"]) for name, x in (("q", q), ("k", k)))

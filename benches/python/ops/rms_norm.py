@@ -38,7 +38,7 @@ def inputs(source: Source, shape: Shape) -> Inputs:
 def llama(x: Tensor, weight: Tensor) -> Tensor:
     """Compute `LlamaRMSNorm` (also in Qwen and Mistral).
 
-    The norm casts the normalized value to the dtype of `x` and then applies the weight.
+    This norm casts the normalized value to the dtype of `x` and then multiplies it by the weight.
     """
     h = x.to(torch.float32)
     variance = h.pow(2).mean(-1, keepdim=True)
@@ -47,7 +47,8 @@ def llama(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def gemma(x: Tensor, weight: Tensor) -> Tensor:
-    """Compute `GemmaRMSNorm`: it multiplies by `1 + weight` in float32, and casts the product once."""
+    """Compute `GemmaRMSNorm`: it multiplies the normalized value by `1 + weight` in float32, and then casts
+    the product."""
     h = x.float()
     h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + EPS)
     return (h * (1.0 + weight.float())).type_as(x)

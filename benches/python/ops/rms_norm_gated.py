@@ -1,4 +1,5 @@
-"""Benchmarks of `rms_norm_gated`, the norm after linear attention (Qwen3-Next, Kimi Linear) and in Mamba2 layers."""
+"""Benchmarks of `rms_norm_gated`, an RMSNorm with a gate, as after linear attention (Qwen3-Next, Kimi Linear)
+and in Mamba2 layers."""
 
 import references
 import torch
@@ -18,8 +19,8 @@ def _inputs(source: Source, shape: Shape) -> Inputs:
 
 
 def _eager(x: Tensor, gate: Tensor, weight: Tensor) -> Tensor:
-    """Compute `Qwen3NextRMSNormGated`: Llama's norm, then a multiplication by `silu(gate)` in float32 and
-    a second cast."""
+    """Compute `Qwen3NextRMSNormGated`: Llama's RMSNorm with its cast, then a multiplication by `silu(gate)`
+    in float32 and a second cast."""
     h = llama(x, weight) * F.silu(gate.to(torch.float32))
     return h.to(x.dtype)
 

@@ -33,7 +33,8 @@ def _inputs_qwen_image(source: Source, shape: Shape) -> Inputs:
 
 
 def _inputs_llama(source: Source, shape: Shape) -> Inputs:
-    """Return q and k as transposed views `[B, H, S, D]`, with one key head for four query heads."""
+    """Return q and k as transposed views `[B, H, S, D]`, with one key head for every four query heads. Also
+    return cos and sin tables."""
     batch, tokens, heads, dim = shape
     cos, sin = rotary.half_tables(source, batch, tokens, dim)
     q, k = source.normal(*shape), source.normal(batch, tokens, heads // 4, dim)
@@ -58,8 +59,8 @@ def _reference_llama(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return references.rotate_halves(x, cos[:, None], sin[:, None])
 
 
-# The following functions call oxiwarp. Llama's cos and sin tables have a 16-bit dtype. Such tables lead to
-# additional roundings, which mode "fast" omits.
+# The following functions call oxiwarp. Llama's cos and sin tables have a 16-bit dtype, so Llama's code also
+# rounds intermediate results to 16 bits. Mode "fast" omits these roundings.
 def _ours(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, mode: str) -> Result:
     return oxiwarp.rope(q, k, cos, sin, mode=mode)
 

@@ -13,7 +13,7 @@ from oxiwarp.ops._rope_tables import grid_tables
 
 THETA = 10000.0
 HEIGHT, WIDTH = 30, 52  # A frame of Wan's 480p latents has this many rows and columns of patches.
-# the grid (frames, rows, columns) for the shape [2, 480, 8, 64], which guides for kernel authors use
+# The grid (frames, rows, columns) for the shape [2, 480, 8, 64], an example in the guides for kernel authors.
 SMALL_GRID = (4, 10, 12)
 
 
@@ -32,8 +32,8 @@ def _text(tokens: int, dim: int, device: torch.device, dtype: torch.dtype) -> Te
 
 
 def _video(tokens: int, dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return angles `[tokens, dim / 2]` of video tokens. The position of a video token is its frame, row
-    and column."""
+    """Return the rotation angles of video tokens, `[tokens, dim / 2]`. The position of a video token consists
+    of frame, row and column."""
     token = torch.arange(tokens, device=device)
     _, height, width = _grid(tokens)
     index = (token // (height * width), token // width % height, token % width)
@@ -41,14 +41,15 @@ def _video(tokens: int, dim: int, device: torch.device, dtype: torch.dtype) -> T
 
 
 def _axes(dim: int) -> tuple[int, int, int]:
-    """Return how many columns of a head are rotated by the frame, by the row and by the column of a token,
-    as in Wan."""
+    """Return how many elements of a head are rotated by angles of the token's frame, row and column, as in
+    Wan."""
     side = 2 * (dim // 6)
     return dim - 2 * side, side, side
 
 
 def _chain(angles_of, dtype):
-    """Return a function that computes cos and sin tables from positions in `dtype`, and then rotates q and k."""
+    """Return a function that rotates q and k. It first computes cos and sin tables from token positions in
+    the arithmetic of `dtype`."""
 
     def chain(q: Tensor, k: Tensor) -> Result:
         angles = angles_of(q.shape[1], q.shape[-1], q.device, dtype)
@@ -71,7 +72,7 @@ def _ours_video(q: Tensor, k: Tensor, mode: str) -> Result:
 def _grid(tokens: int) -> tuple[int, int, int]:
     """Return the video grid `(frames, rows, columns)` for this number of tokens.
 
-    If the number of tokens is small, the grid has only one frame or one row.
+    If there are too few tokens for one frame of 480p, the grid is one frame with fewer rows, or a single row.
     """
     if tokens == math.prod(SMALL_GRID):
         return SMALL_GRID

@@ -1,10 +1,11 @@
-//! Measures every op on a GPU and compares it with a device-to-device copy. Command:
+//! Measures the time of every op on a GPU and the time of a device-to-device copy of as many bytes. Command:
 //! `cargo run --release -p oxiwarp-benches --bin bench`
 //!
 //! A case is an op with a tensor size. For each case, the program captures 20 or more calls in one CUDA
 //! graph. The calls use several buffers in rotation. Between two uses of a buffer, other calls touch three
-//! times as many bytes as the L2 cache of an H200 can store. So the buffer is not in L2. The reported time is
-//! the median of several replays of the graph, measured by CUDA events.
+//! times as many bytes as the L2 cache of an H200 can store. So the contents of a buffer are no longer in L2
+//! when a call uses the buffer again. CUDA events measure several replays of the graph, and the program
+//! reports the median.
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -17,10 +18,11 @@ use oxiwarp_benches::{Gpu, NO_GPU};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Exit code if every case (op with a tensor size) was measured, and no case is slower than in the earlier
-/// run that `--compare` names.
+/// Exit code if every case (op with a tensor size) was measured. Compared with the results file of
+/// `--compare`, no case is slower by more than `--tolerance`.
 const DONE: u8 = 0;
-/// Exit code if a case (op with a tensor size) is slower than in the earlier run that `--compare` names.
+/// Exit code if a case (op with a tensor size) is slower by more than `--tolerance`, compared with the
+/// results file of `--compare`.
 const SLOWER: u8 = 1;
 /// Exit code of every other error.
 const FAILED: u8 = 3;
@@ -144,8 +146,7 @@ fn run(options: &Options) -> Result<u8> {
         return Ok(DONE);
     }
     // Read the file of `--compare` before the GPU is used, so that the program fails at once if the file
-    // cannot be read. The file must also be read before `--csv` creates its file, because both options may
-    // name the same file.
+    // cannot be read. `--csv` may name the same file and overwrites it, so the file must be read first.
     let old = options.compare.as_deref().map(report::read).transpose()?;
     let gpu = match Gpu::open() {
         Ok(gpu) => gpu,
@@ -182,7 +183,7 @@ fn measure_all(gpu: &Gpu, options: &Options, selected: &Selected) -> Result<Vec<
     if bench.not_finite.is_empty() { Ok(records) } else { Err(bench.not_finite.join("\nbench: ").into()) }
 }
 
-/// Prints how the times changed from the run `old` to the run `new`, and returns the exit code.
+/// Prints new time / old time for the runs `old` and `new` of this program, and returns the exit code.
 fn compare(old: &[Record], new: &[Record], tolerance: f64) -> Result<u8> {
     let comparison = Comparison::of(old, new)?;
     if let Some([before, now]) = &comparison.gpus {

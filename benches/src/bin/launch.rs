@@ -1,5 +1,6 @@
-//! Measures the CPU time of a kernel launch: the time of a call of `rms_norm` on a GPU, without waiting for
-//! the kernel. Prints the minimum and the median of several rounds, in nanoseconds per call.
+//! Measures the CPU time of a kernel launch: the time until a call of `rms_norm` on a GPU returns. The call
+//! does not wait until the kernel has finished. Prints the minimum and the median of several rounds, in
+//! nanoseconds per call.
 use std::time::Instant;
 
 use oxiwarp::{Device, Result, RmsNorm, Stream, rms_norm};

@@ -1,12 +1,12 @@
-//! Times every launch configuration of an op that gives correct results, and compares it with the op's
-//! default. The program needs a GPU. Command:
+//! Checks and times the launch configurations of each op. Compares the times with the time of the op's
+//! default configuration. The program needs a GPU. Command:
 //! `cargo run --release -p oxiwarp-benches --bin tune [-- --out FOLDER --seconds 110 softmax rope]`
 //!
 //! A case is an op with a tensor size. During the run, the program writes one line per configuration to
-//! `tune.csv`, and prints one line per case. It divides the time limit among the cases. If a case exceeds its
-//! time, its remaining configurations are skipped and counted. The default configuration is always measured.
-//! The program also counts the configurations that the op or the GPU refuses, and prints the reason of the
-//! first refusal.
+//! `tune.csv`, and prints one line per case. It divides the time limit (`--seconds`) among the cases. If a
+//! case exceeds its part of the time, its remaining configurations are skipped and counted. The op's default
+//! configuration is always measured. The program also counts the configurations that the op or the GPU
+//! refuses, and prints the reason of the first refusal.
 use oxiwarp::Overridable as _;
 use std::fs::File;
 use std::io::Write;
@@ -168,8 +168,8 @@ fn measure_all(gpu: Gpu, options: Options) -> Result<()> {
     for (number, case) in cases.iter().enumerate() {
         let left = options.seconds - start.elapsed().as_secs_f64();
         let part = left.max(0.0) / (cases.len() - number) as f64;
-        // The remaining time is divided equally among the remaining cases. A case may use three times its
-        // part of the time, because the driver may first have to compile the kernels of the case.
+        // The remaining time is divided equally among the remaining cases. A case may take three times as
+        // long, because the driver may first have to compile the kernels of the case.
         bench.measure(*case, Instant::now() + Duration::from_secs_f64(3.0 * part))?;
         bench.progress.step();
     }

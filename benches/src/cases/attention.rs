@@ -1,5 +1,6 @@
-//! Benchmark calls of attention and its gradients, with as many heads as FLUX.1 has. In these benchmarks, the
-//! field `rows` is the batch size, and the field `cols` is the number of tokens.
+//! Benchmark calls of attention and its gradients, with as many heads as FLUX.1 has, and of decoding
+//! attention. A benchmark gives its tensor size as `rows` and `cols`. Here, `rows` is the batch size, and
+//! `cols` is the number of tokens.
 use oxiwarp::{
     Attention, AttentionGradients, AttentionInputs, AttentionResult, Device, Result, Stream,
     attention_decode_workspace,
@@ -21,8 +22,8 @@ pub(super) const TOKENS: Width = |tokens| tokens * (HEADS * HEAD) as usize;
 pub(super) const LOGARITHMS: Width = |tokens| tokens * HEADS as usize * size_of::<f32>();
 /// Number of query elements of one decoded token.
 pub(super) const QUERY: Width = |_| (QUERY_HEADS * HEAD) as usize;
-/// Number of elements that one decoded token reads from the key tensor. The token reads the same number of
-/// elements from the value tensor.
+/// Number of elements of the key tensor per sequence, for attention of one new token to `keys` earlier
+/// tokens. The value tensor has the same number of elements.
 pub(super) const KEYS: Width = |keys| keys * (KV_HEADS * HEAD) as usize;
 
 pub(super) fn attention(device: &Device, t: Operands, stream: Stream) -> Result<()> {
@@ -51,8 +52,8 @@ pub(super) fn attention_backward(device: &Device, t: Operands, stream: Stream) -
     oxiwarp::attention_backward(device, inputs, result, gradients, Attention::default(), stream)
 }
 
-/// Runs attention for one decoded token per sequence. `t.rows` is the number of sequences, and `t.cols` is
-/// the number of keys.
+/// Runs attention for one new query token per sequence. In the operands `t`, `rows` is the number of
+/// sequences, and `cols` is the number of keys per sequence.
 pub(super) fn attention_decode(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (q, kv, [out, ..]) = ([t.rows, 1, QUERY_HEADS, HEAD], [t.rows, t.cols, KV_HEADS, HEAD], t.y);
     let inputs = AttentionInputs {

@@ -27,7 +27,7 @@ pub struct PartMut<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// Returns the input's elements as a tensor of `shape`.
+    /// Returns a contiguous tensor of `shape` that starts at the first element of this input.
     ///
     /// # Errors
     /// The buffer has too few elements.
@@ -38,7 +38,7 @@ impl<'a> Part<'a> {
 }
 
 impl<'a> PartMut<'a> {
-    /// Returns the result's elements as a mutable tensor of `shape`.
+    /// Returns a contiguous mutable tensor of `shape` that starts at the first element of this result.
     ///
     /// # Errors
     /// The buffer has too few elements.
@@ -48,7 +48,7 @@ impl<'a> PartMut<'a> {
     }
 }
 
-/// Adds the number of elements of a tensor of `shape` to the counter `viewed`.
+/// Adds the number of elements of a tensor of `shape` to `viewed`, which counts the elements that calls use.
 fn count(viewed: &Cell<usize>, shape: &[i64]) {
     viewed.set(viewed.get() + shape.iter().product::<i64>() as usize);
 }
@@ -87,7 +87,8 @@ impl<'a> Operands<'a> {
         [self.rows, self.cols]
     }
 
-    /// Returns the first `len` values of vector `number`, for example a weight or a scale.
+    /// Returns the first `len` values of the vector with index `number`. The op uses this vector for all
+    /// rows, for example as its weight or scale.
     ///
     /// # Errors
     /// The vector has fewer than `len` values.

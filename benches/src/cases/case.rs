@@ -1,5 +1,5 @@
-//! Defines a benchmark case: an op with a tensor size. The module also computes how many bytes a call moves,
-//! and the buffer offsets (slots) that consecutive calls use.
+//! Defines a benchmark case: an op with a tensor size. The module also computes how many bytes a call of the
+//! op reads and writes, and which parts of the buffers (slots) consecutive calls use.
 use oxiwarp::{Device, Result, Stream};
 
 use super::{Op, Pool, SETS, Singles};
@@ -25,8 +25,8 @@ impl Case<'_> {
         format!("{}/{}x{}", self.op.name, self.rows, self.cols)
     }
 
-    /// Returns the minimum number of bytes that a call moves. A call reads each input once and writes each
-    /// result once.
+    /// Returns the number of bytes that a call reads and writes if it reads each input once and writes each
+    /// result once. No call moves fewer bytes.
     pub fn bytes(&self) -> usize {
         let Op { reads, writes, vectors, others, .. } = self.op;
         let of_row: usize = reads.iter().chain(*writes).map(|width| width(self.cols)).sum();
@@ -38,27 +38,27 @@ impl Case<'_> {
         self.rows * (2 * of_row + others(self.cols)) + 2 * vectors + 4 * singles
     }
 
-    /// Returns the number of memory slots that calls use in rotation. A slot is an offset in the buffers of
-    /// one of `sets` sets of tensors. All slots together are larger than the L2 cache. So a slot is no longer
-    /// in L2 when a call uses it again.
+    /// Returns the number of memory slots that calls use in rotation. The pool has `sets` sets of buffers. A
+    /// slot is one of these sets with an offset in its buffers. All slots together are larger than the L2
+    /// cache. So the data of a slot is no longer in L2 when a call uses the slot again.
     pub fn places(&self, sets: usize) -> usize {
         FLUSH_BYTES.div_ceil(self.bytes()).max(sets)
     }
 
-    /// Returns the number of calls per graph. The number is a multiple of the number of memory slots (buffer
-    /// offsets), so that calls use each slot equally often.
+    /// Returns the number of calls per CUDA graph. The number is a multiple of the number of memory slots
+    /// (parts of the buffers), so that the calls use each slot equally often.
     pub fn calls(&self, sets: usize) -> usize {
         LAUNCHES.next_multiple_of(self.places(sets))
     }
 
-    /// Returns the distance in elements between two consecutive slots in the same buffer.
+    /// Returns the distance in elements between two consecutive memory slots of the same buffer.
     pub fn step(&self) -> usize {
         let widths = self.op.reads.iter().chain(self.op.writes).map(|width| width(self.cols));
         (self.rows * widths.max().unwrap_or(0)).next_multiple_of(ALIGN)
     }
 
-    /// Runs the op once, as call number `number` of a graph. Consecutive calls use different memory slots
-    /// (buffer offsets) of the GPU memory in `pool`.
+    /// Runs the op once, as call number `number` of a CUDA graph. Consecutive calls use different memory
+    /// slots (parts of the buffers) of `pool`.
     ///
     /// # Errors
     /// The op refuses its operands, or the driver fails.
@@ -67,7 +67,7 @@ impl Case<'_> {
         (self.op.call)(device, operands, stream)
     }
 
-    /// Runs the op in the first slot.
+    /// Runs the op on the first memory slot, at the start of each buffer.
     ///
     /// # Errors
     /// Returns the errors of [`Case::call`].
@@ -81,8 +81,8 @@ mod tests {
     use super::*;
     use crate::cases::{OPS, Values};
 
-    /// Checks that between two uses of the same memory slot (buffer offset), calls touch more memory than a
-    /// cache of 60 MB can store.
+    /// Checks that between two uses of a memory slot (part of the buffers), calls touch at least 180 MB:
+    /// three times an L2 cache of 60 MB.
     #[test]
     fn no_place_is_in_a_cache_when_its_turn_comes() {
         let (sets, layer_norm) = (4, OPS.iter().find(|op| op.name == "layer_norm").expect("it is listed"));
@@ -96,8 +96,8 @@ mod tests {
         }
     }
 
-    /// Checks that memory slots (buffer offsets) do not overlap. The pool has two sets of tensors, so slot 2
-    /// is the second slot of the first set.
+    /// Checks that memory slots (parts of the buffers) do not overlap. The pool has two sets of buffers.
+    /// Slots 0 and 1 are the first slots of the two sets, and slot 2 is the second slot of the first set.
     #[test]
     fn places_are_apart() {
         let case = Case {

@@ -1,9 +1,8 @@
-//! Lists the launch configurations that an op can use, for each kind of op.
+//! Lists the launch configurations of an op. Which settings a configuration has depends on the op's kernels.
 use oxiwarp::{Arch, Device, LaunchOverride, Rung, rung};
 
 const TEAMS: &[u32] = &[1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1_024];
-/// Threads per block, for blocks that contain several teams. A team is the group of threads that process one
-/// row.
+/// Threads per block, for blocks that process several rows. The threads that process one row are a team.
 const BLOCKS: &[u32] = &[64, 128];
 /// Threads per block in a cluster.
 const CLUSTERS: &[u32] = &[64, 96, 128, 192, 256, 288, 320, 352, 384, 416, 512, 768, 1_024];
@@ -11,9 +10,9 @@ const CLUSTERS: &[u32] = &[64, 96, 128, 192, 256, 288, 320, 352, 384, 416, 512, 
 /// The kinds of launch configurations that an op can have.
 #[derive(Clone, Copy, Debug)]
 pub enum Choices {
-    /// The configuration is a `Rung`. It gives the threads per row and the number of 16-byte vectors (packs)
-    /// per thread. The threads that process one row are a team. Each pair in the fields below describes a
-    /// kernel: packs per thread in registers, and maximum threads per team.
+    /// The configuration is a `Rung`: the threads per row and the 16-byte vectors (packs) per thread. The
+    /// threads that process one row are a team. The fields list kernels. Each kernel is a pair: packs that a
+    /// thread keeps in registers, and maximum threads per team (for clusters: per block).
     Rungs {
         /// Kernels in which a team is at most one block.
         in_registers: &'static [(u32, u32)],
@@ -21,8 +20,8 @@ pub enum Choices {
         /// part of the row.
         clusters: &'static [(u32, u32)],
     },
-    /// The configuration of a kernel that does not keep rows in registers. In each loop iteration, a thread
-    /// reads four packs (16-byte vectors).
+    /// The configuration of a kernel that reads a row again instead of keeping it in registers. In each loop
+    /// iteration, a thread reads four packs (16-byte vectors).
     Passes,
     /// Configurations of norms whose threads load four elements at a time. They differ in the kernel, the
     /// threads per block and the shared memory carveout.
@@ -30,8 +29,8 @@ pub enum Choices {
     /// Configurations of RoPE and of norms of heads. They differ in the kernel, the threads per block, and
     /// the target number of warps per launch.
     Heads,
-    /// Configurations of an element-wise op. They differ in the threads per block, which are at most this
-    /// number.
+    /// Configurations of an element-wise op. They differ only in the threads per block. The number in this
+    /// variant is the maximum.
     Threads(u32),
     /// Configurations of the gradient of a norm. They differ in the kernel, the threads per block, and the
     /// blocks per SM.
@@ -105,14 +104,14 @@ impl Choices {
     }
 }
 
-/// Returns whether `in_registers` packs (16-byte vectors) of register space can store a row of `packs` packs.
-/// The row must also use more than half of this space.
+/// Returns whether a row of `packs` 16-byte vectors fits in registers for `in_registers` vectors, and uses
+/// more than half of these registers.
 fn fills(packs: u32, in_registers: u32) -> bool {
     (packs..packs * 2).contains(&in_registers)
 }
 
-/// Returns the `Rung` launch configurations for a row of `packs` 16-byte vectors. If a kernel keeps the row
-/// in registers, the row must use more than half of the registers that the kernel provides for the row.
+/// Returns the `Rung` launch configurations for a row of `packs` 16-byte vectors. A kernel that keeps the row
+/// in registers is listed only if the row fills more than half of these registers.
 fn of_rows(device: &Device, packs: u32, kernels: &[(u32, u32)], clusters: &[(u32, u32)]) -> Vec<Rung> {
     let mut rungs = vec![];
     for &(in_registers, max) in kernels {

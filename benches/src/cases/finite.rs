@@ -1,16 +1,16 @@
 //! Checks that the results of a benchmark call are finite. All inputs are finite, so a result that is not
-//! finite is an error. The check takes little time because it does not compare values with expected values.
-//! The program `tune` and the tests compare them.
+//! finite is an error. The check takes little time because it does not compare the results with expected
+//! values. The program `tune` and the tests do this comparison.
 use oxiwarp::{Device, Result, Stream};
 
 use super::{Case, Pool, Singles};
 
-/// Number of elements to read at each of three positions of a result: start, middle and end.
+/// Number of elements to read at the start of a result, in its middle, and at its end.
 const READ: usize = 64 << 10;
 
 impl Case<'_> {
-    /// Fills the results with NaN and runs the op. Then it reads three ranges of each result, and returns a
-    /// description of the first element that is not finite.
+    /// Fills the results with NaN and runs the op. Then it reads three ranges of each result, and describes
+    /// the first element that is not finite. Returns `None` if all elements are finite.
     ///
     /// # Errors
     /// Returns the errors of [`Case::call`], or an error if a kernel failed.
@@ -37,7 +37,8 @@ impl Case<'_> {
     }
 }
 
-/// Returns the first element that is not finite, among the elements that the check reads.
+/// Reads the start, the middle and the end of a result with `read`. Returns the first element that is not
+/// finite, with its index.
 fn first(
     len: usize,
     read: impl Fn(std::ops::Range<usize>) -> Result<Vec<f32>>,
@@ -73,8 +74,8 @@ mod tests {
             let mut pool = Pool::new(&cpu, &values, case.step(), 1 << 12, 1).expect("memory");
             let found = case.not_finite(&cpu, &mut pool, stream);
             assert_eq!(found.unwrap_or_else(|error| panic!("{}: {error}", op.name)), None, "{}", op.name);
-            // The row widths in the op's table entry must equal the row widths of the tensors that the call
-            // creates.
+            // The table `OPS` gives the elements per row of each tensor. The call must use exactly that many
+            // elements.
             let widths = op.reads.iter().chain(op.writes).map(|width| width(cols));
             assert_eq!(pool.viewed.get(), rows * widths.sum::<usize>(), "{}", op.name);
         }

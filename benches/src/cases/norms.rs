@@ -6,8 +6,8 @@ use oxiwarp::{
 
 use super::Operands;
 
-/// Returns the norm's weight and bias, and the scale and shift of a modulation. All are vectors of `t.cols`
-/// values.
+/// Returns the weight and bias of a norm, and the scale and shift of a modulation. Each of the four is a
+/// vector with one value per column.
 fn parameters<'a>(t: &Operands<'a>) -> Result<(Affine<'a>, ScaleShift<'a>)> {
     let [weight, bias, scale, shift] =
         [t.vector(0, t.cols)?, t.vector(1, t.cols)?, t.vector(2, t.cols)?, t.vector(3, t.cols)?];

@@ -4,11 +4,12 @@ use oxiwarp::{Device, Result, Stream};
 use super::ops::OPS;
 use super::{Case, Choices, ELEMENTS, Operands};
 
-/// Number of elements of a tensor per row, as a function of the number of columns, e.g. `|cols| 2 * cols`.
+/// Number of elements (or bytes) per row of a tensor, as a function of the number of columns. For example:
+/// `|cols| 2 * cols`.
 pub type Width = fn(usize) -> usize;
 
-/// A small number of rows: the number of text and image tokens of FLUX.1. Norms that load four elements at a
-/// time have a different launch configuration for few rows.
+/// A small number of rows: as many as FLUX.1 has text and image tokens together. For few rows, norms that
+/// load four elements at a time use a different launch configuration.
 const FEW_ROWS: usize = 4_608;
 
 /// Number and shape of an op's f32 results.
@@ -20,7 +21,7 @@ pub enum Singles {
     OfColumns(usize),
 }
 
-/// Names of op variants in results files up to 2026-11-25. Each entry is a pair: the old name and the current
+/// Op names that results files used up to 2026-11-25. Each entry is a pair: the old name and the current
 /// name.
 const OLD_NAMES: &[(&str, &str)] = &[
     ("ada_norm LayerNorm", "ada_norm-layernorm"),
@@ -43,10 +44,11 @@ pub struct Op {
     pub reads: &'static [Width],
     /// Elements per row of each result.
     pub writes: &'static [Width],
-    /// Number of elements of each parameter, for example a weight or a scale. All rows use the same
-    /// parameters.
+    /// Number of elements of each parameter vector, for example a weight or a scale. All rows use the same
+    /// vectors.
     pub vectors: &'static [Width],
-    /// Bytes per row of inputs that are not bf16, such as target classes or log-sum-exp values.
+    /// Bytes per row of all inputs that are not bf16 (target classes, log-sum-exp values), as a function of
+    /// the number of columns.
     pub others: Width,
     /// The op's f32 results.
     pub singles: Singles,
@@ -56,7 +58,8 @@ pub struct Op {
     pub columns: &'static [usize],
     /// Maximum number of measured rows.
     pub max_rows: usize,
-    /// Whether the CPU executor is fast enough to compute a few rows of the measured sizes.
+    /// Whether the CPU executor can compute a few rows, with the measured numbers of columns, in a short
+    /// time.
     pub light: bool,
     /// Launches the op.
     pub call: fn(&Device, Operands, Stream) -> Result<()>,
@@ -104,7 +107,8 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Checks the name of an op that a user typed, and returns its current name.
+    /// Checks an op name that a user typed. Returns the op's current name, because the user may type an old
+    /// one.
     ///
     /// # Errors
     /// No op has this name. The message lists all names.

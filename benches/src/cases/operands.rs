@@ -16,17 +16,17 @@ pub const ELEMENTS: usize = 96 << 20;
 pub const SETS: usize = 4;
 /// Maximum number of columns.
 pub const COLUMNS: usize = 262_144;
-/// Value of every log-sum-exp in the input of backward passes, and of every incoming loss gradient. The
-/// log-sum-exp of 3000 zeros is about 8.
+/// Value of every log-sum-exp in the input of backward passes, and of every incoming loss gradient. 8 is a
+/// realistic log-sum-exp: 3000 zeros have about this value.
 const LOGARITHM: f32 = 8.0;
 /// All inputs are slices of one random vector. This constant is the distance, in elements, between the starts
 /// of the slices of two consecutive inputs.
 const SKEW: usize = 4_099;
 /// Number of classes: every target is below it.
 const CLASSES: usize = 512;
-/// Maximum number of vectors of partial column sums in the workspace. A launch has up to eight blocks per SM,
-/// and an H200 has 132 SMs. Each block writes one vector for the weight gradient and one for the bias
-/// gradient.
+/// Maximum number of vectors of partial column sums in the workspace of a norm's backward kernel. A launch
+/// has up to eight blocks per SM, and an H200 has 132 SMs. Each block writes one vector for the weight
+/// gradient and one for the bias gradient.
 const BLOCKS: usize = 2 * 8 * 132;
 
 /// The pseudo-random values of all inputs.
@@ -49,7 +49,8 @@ impl Values {
     }
 }
 
-/// The tensors on a device: several sets of inputs and results. Consecutive calls use different sets.
+/// The tensors on a device: one or more sets of inputs and results. If there are several sets, consecutive
+/// calls use different sets.
 pub struct Pool {
     x: [Vec<Buffer<bf16>>; INPUTS],
     y: [Vec<Buffer<bf16>>; OUTPUTS],
@@ -61,8 +62,8 @@ pub struct Pool {
     logarithms: Buffer<f32>,
     dloss: Buffer<f32>,
     workspace: Buffer<f32>,
-    /// Number of elements of all row tensors that calls have used. A test compares this number with the
-    /// number that the table entry of the op gives.
+    /// Number of elements of all row tensors that calls have used so far. A test compares this count with the
+    /// count that follows from the table `OPS`.
     pub(super) viewed: Cell<usize>,
 }
 
@@ -92,7 +93,7 @@ impl Pool {
     }
 
     /// Makes a pool with `sets` tensors for each input and each result. A tensor has `len` elements, and a
-    /// row has at most `max` columns.
+    /// parameter vector has `max` elements.
     ///
     /// # Errors
     /// There is not enough memory.
@@ -116,8 +117,8 @@ impl Pool {
         Self::of(device, values, sizes, input)
     }
 
-    /// Makes a pool of CPU tensors for one call of `op`. A GPU call reads inputs with many rows of `cols`
-    /// columns. The inputs in this pool contain only the rows `rows` of them.
+    /// Makes a pool of CPU tensors for one call of `op`. Its inputs contain only the rows `rows` of the
+    /// inputs that the GPU pool for the same `values` has. A row has `cols` columns.
     ///
     /// # Errors
     /// There is not enough memory.
@@ -160,9 +161,9 @@ impl Pool {
         })
     }
 
-    /// Returns operands of `rows` rows and `cols` columns in memory slot (buffer offset) `place`. Consecutive
-    /// slots are in different sets of tensors. After the last set, the next slot is in the first set, `step`
-    /// elements further.
+    /// Returns operands of `rows` rows and `cols` columns in the memory slot with index `place`. A slot is a
+    /// set of tensors and an offset in its buffers. Consecutive slots are in different sets. The slot after
+    /// the last set is in the first set again, `step` elements further.
     pub fn operands(&mut self, place: usize, step: usize, [rows, cols]: [usize; 2]) -> Operands<'_> {
         let (sets, offset) = (self.y[0].len(), place / self.y[0].len() * step);
         let viewed = &self.viewed;
@@ -180,8 +181,8 @@ impl Pool {
         }
     }
 
-    /// Fills the results in the first memory slot (buffer offset) with NaN. A check can then find elements
-    /// that a kernel does not write.
+    /// Fills the results of the first set of tensors, which the next check uses, with NaN. The check can then
+    /// find elements that a kernel does not write.
     ///
     /// # Errors
     /// The driver fails.
@@ -192,7 +193,7 @@ impl Pool {
         self.singles.iter_mut().try_for_each(|single| single.copy_from(&self.no_numbers, stream))
     }
 
-    /// Returns the elements `range` of bf16 result `number` in the first memory slot (buffer offset).
+    /// Returns the elements `range` of the bf16 result with index `number` in the first set of tensors.
     ///
     /// # Errors
     /// A kernel failed.
@@ -200,7 +201,7 @@ impl Pool {
         Ok(self.y[number][0].download_part(range)?.iter().map(|y| y.to_f32()).collect())
     }
 
-    /// Returns the elements `range` of f32 result `number`.
+    /// Returns the elements `range` of the f32 result with index `number`.
     ///
     /// # Errors
     /// Returns the errors of [`Pool::result`].

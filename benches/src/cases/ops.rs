@@ -7,8 +7,8 @@ const ROW: Width = |cols| cols;
 const TWO_ROWS: Width = |cols| 2 * cols;
 const ONE: Width = |_| 1;
 const OF_HEAD: Width = |_| attention::HEAD as usize;
-/// Bytes per row of the target class. `TARGET_AND_LOSS` also contains the bytes of the log-sum-exp and of the
-/// loss gradient.
+/// Bytes per row of cross-entropy inputs: the target class. `TARGET_AND_LOSS` adds the bytes of the row's
+/// log-sum-exp and of its loss gradient.
 const TARGET: Width = |_| size_of::<i64>();
 const TARGET_AND_LOSS: Width = |_| size_of::<i64>() + 2 * size_of::<f32>();
 
@@ -27,8 +27,8 @@ const NONE: Singles = Singles::OfRows(0);
 const IN_REGISTERS: &[(u32, u32)] = &[(2, 256), (4, 512), (8, 1_024)];
 const TWO_IN_REGISTERS: &[(u32, u32)] = &[(2, 256), (4, 1_024)];
 
-/// Makes the table entry of an op without parameters, whose rows are independent. The CPU executor, which is
-/// slow, may therefore compute only a few rows of the op's tensors.
+/// Makes the table entry of an op without parameter vectors. Rows of the op are independent. Checks may
+/// therefore compute only a few of the rows on the CPU executor, which is slow.
 const fn op(name: &'static str, reads: &'static [Width], writes: &'static [Width], choices: Choices) -> Op {
     Op {
         name,

@@ -112,8 +112,8 @@ pub(super) fn modulate(device: &Device, t: Operands, stream: Stream) -> Result<(
     oxiwarp::modulate(device, t.x[0].view(&shape)?, scale, Some(shift), y.view_mut(&shape)?, true, stream)
 }
 
-/// Rotates queries and keys of shape `[1, rows, cols]`, whose heads have 128 columns. With `params`, it
-/// applies QK norm before the rotation. The cos and sin tables have shape `[rows, 128]`.
+/// Applies RoPE to queries and keys of shape `[1, rows, cols]` with head dimension 128. If `params` is given,
+/// QK norm precedes RoPE. The cos and sin tables have shape `[rows, 128]`.
 fn on_heads(device: &Device, t: Operands, stream: Stream, params: Option<QkNormRope>) -> Result<()> {
     let weight = match params {
         Some(params) => Some(t.vector(0, if params.across_heads { t.cols } else { HEAD })?),

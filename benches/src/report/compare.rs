@@ -58,8 +58,8 @@ impl Comparison {
         Ok(Self { only_new: new.len() - changes.len(), changes, gpus })
     }
 
-    /// Returns one entry per op: its name, the geometric mean of new time / old time, and the number of its
-    /// cases. The ops have the order of the new run.
+    /// Returns one entry per op, in the order of the new run. An entry has the op's name, the geometric mean
+    /// of new time / old time, and the number of compared cases (tensor sizes).
     pub fn means(&self) -> Vec<(&str, f64, usize)> {
         let mut sums: Vec<(&str, f64, usize)> = vec![];
         for change in &self.changes {

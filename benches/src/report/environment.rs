@@ -18,7 +18,7 @@ pub struct Environment {
     pub gpu: String,
     /// The version of its driver.
     pub driver: String,
-    /// The git commit of the working directory, with the suffix `-dirty` if it has modified files.
+    /// The git commit of the working directory, with the suffix `-dirty` if tracked files are modified.
     pub commit: String,
     /// Date and time, UTC.
     pub date: String,
@@ -38,7 +38,8 @@ impl Environment {
     }
 }
 
-/// Returns the driver version in the first line of `file`: the first number with dots, e.g. `580.159.04`.
+/// Returns the driver version in the first line of `file`: the first word that has only digits and dots, e.g.
+/// `580.159.04`.
 fn driver_version(file: &Path) -> Option<String> {
     let text = std::fs::read_to_string(file).ok()?;
     version_in(text.lines().next()?).map(Into::into)

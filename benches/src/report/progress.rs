@@ -4,7 +4,7 @@ use std::fmt::Display;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// The progress bar of a run over a known number of cases (ops with tensor sizes). If stderr is not a
-/// terminal, the bar is invisible. `print` then still prints its line.
+/// terminal, the bar is invisible. The method `print` then still prints its line.
 #[derive(Debug)]
 pub struct Progress(ProgressBar);
 
@@ -17,12 +17,13 @@ impl Progress {
     fn on(target: ProgressDrawTarget, cases: usize) -> Self {
         let bar = ProgressBar::with_draw_target(Some(cases as u64), target);
         let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}");
-        // The template is a constant, and a unit test checks that it is valid. With an invalid template, the
-        // bar would have indicatif's default style.
+        // indicatif rejects an invalid template, and the bar would then have indicatif's default style. A
+        // unit test checks that this template is valid.
         Self(style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style)))
     }
 
-    /// Shows in the bar what runs now: a case (an op with a tensor size), or one configuration of a case.
+    /// Shows `what` next to the bar: the name of the case (op with a tensor size) that runs now, or of one
+    /// launch configuration of the case.
     pub fn show(&self, what: impl Display) {
         self.0.set_message(what.to_string());
     }

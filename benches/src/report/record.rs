@@ -24,8 +24,8 @@ pub struct Record {
     pub us: f64,
     /// `bytes` divided by the time, in GB/s.
     pub gb_per_s: f64,
-    /// Time in microseconds of a device-to-device copy. The copy reads and writes `bytes` bytes in total, as
-    /// many as the measured call.
+    /// Time in microseconds of a device-to-device copy that moves as many bytes as the measured call. The
+    /// bytes that it reads and the bytes that it writes are together `bytes`.
     pub copy_us: f64,
     /// The copy's time divided by the call's time.
     pub of_copy: f64,
@@ -40,8 +40,8 @@ pub struct Record {
 }
 
 impl Record {
-    /// Makes the record of `case` (an op with a tensor size). `time` is the time of one call, and `copy` is
-    /// the time of a device copy that moves as many bytes.
+    /// Makes the record of `case` (an op with a tensor size). `time` is the time of one call. `copy` is the
+    /// time of a device-to-device copy that moves as many bytes as the call.
     pub fn new(case: &Case, time: Duration, copy: Duration, environment: &Environment) -> Self {
         let Environment { gpu, driver, commit, date } = environment.clone();
         let [seconds, copy] = [time.as_secs_f64(), copy.as_secs_f64()];
@@ -61,8 +61,7 @@ impl Record {
         }
     }
 
-    /// Returns the op, the number of rows and the number of columns. These three values identify a case of
-    /// the benchmark.
+    /// Returns the op, the number of rows and the number of columns. Together they identify a benchmark case.
     pub fn key(&self) -> (&str, usize, usize) {
         (&self.op, self.rows, self.columns)
     }
@@ -106,7 +105,8 @@ impl<W: Write> Writer<W> {
 /// Reads the records of a CSV file that `bench` wrote.
 ///
 /// # Errors
-/// The file cannot be read, has no record, or has a malformed line. The message names the malformed line.
+/// The file cannot be read, has no record, or has a malformed line. In the last case, the message names the
+/// line.
 pub fn read(path: &Path) -> Result<Vec<Record>, String> {
     let named = |problem: String| format!("{}: {problem}", path.display());
     let file = File::open(path).map_err(|error| named(error.to_string()))?;

@@ -34,7 +34,8 @@ pub fn of_changes(changes: &[Change], tolerance: f64) -> Table {
     table(&["op", "rows x columns", "old µs", "new µs", "new / old", ""], changes.iter().map(row))
 }
 
-/// Returns a table with one line per op: the number of cases, and the geometric mean of new time / old time.
+/// Returns a table with one line per op: the number of compared tensor sizes, and the geometric mean of new
+/// time / old time.
 pub fn of_means(means: &[(&str, f64, usize)]) -> Table {
     let row =
         |(op, mean, count): &(&str, f64, usize)| vec![(*op).into(), format!("{count}"), format!("{mean:.3}")];

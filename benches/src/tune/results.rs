@@ -6,10 +6,11 @@ use oxiwarp::{Device, Result, Stream};
 
 use crate::cases::{Case, Op, Pool, Singles, Values};
 
-/// Number of rows to compare at the start, in the middle and at the end. If rows are long, the program
-/// compares fewer rows.
+/// Maximum number of rows to compare in each of three groups: at the start, in the middle and at the end of
+/// the tensor. If rows are long, the program compares fewer rows.
 const ROWS: usize = 4;
-/// Approximate number of elements to compare in each of the three groups of rows.
+/// Maximum number of elements to compare in each of the three groups of rows. At least one row is compared,
+/// even if it has more elements.
 const COMPARED: usize = 16 << 10;
 
 /// The collected results: values of rows, and sums over all rows.
@@ -20,7 +21,8 @@ pub(super) struct Results {
 }
 
 impl Results {
-    /// Reads results of the last call from the pool: the rows in the ranges `bands`, and all sums over rows.
+    /// Reads results of the last call from `pool`: the rows in the ranges `bands`, and each result that is a
+    /// sum over all rows.
     pub fn of(op: &Op, cols: usize, pool: &Pool, bands: &[Range<usize>]) -> Result<Self> {
         let of_bands =
             bands.iter().map(|interval| of_rows(op, cols, pool, interval)).collect::<Result<Vec<_>>>()?;
@@ -37,8 +39,9 @@ impl Results {
         Self::of(case.op, case.cols, &pool, from_ref(&(0..count)))
     }
 
-    /// Describes the first value that differs by more than the tolerance. The tolerance for row results is
-    /// about two bf16 roundings. For sums over all rows, the tolerance allows a different order of summation.
+    /// Describes the first value that differs from its expected value by more than the tolerance. For results
+    /// with one value per row or element, the tolerance is about two bf16 roundings. For sums over all rows,
+    /// the tolerance allows a different order of summation.
     pub fn difference(&self, expected: &Self) -> Option<String> {
         let of_rows = self.of_rows.iter().zip(&expected.of_rows).map(|pair| (pair, 1.0 / 64.0));
         let of_columns = self.of_columns.iter().zip(&expected.of_columns).map(|pair| (pair, 1.0 / 4_096.0));
@@ -46,7 +49,8 @@ impl Results {
     }
 }
 
-/// Returns the ranges of rows to compare: the first rows, rows in the middle, and the last rows.
+/// Returns the ranges of rows to compare: a few rows at the start, in the middle and at the end of the
+/// tensor.
 pub(super) fn bands(case: &Case) -> Vec<Range<usize>> {
     let count = (COMPARED / case.cols).clamp(1, ROWS).min(case.rows);
     [0, (case.rows - count) / 2, case.rows - count].map(|first| first..first + count).to_vec()
@@ -65,9 +69,9 @@ fn of_rows(op: &Op, cols: usize, pool: &Pool, interval: &Range<usize>) -> Result
     Ok(results)
 }
 
-/// Describes the first element whose error exceeds the tolerance. `ours` are the measured values, `theirs`
-/// are the expected values, and `mean` is the mean magnitude of the expected values. The error exceeds the
-/// tolerance if `|ours - theirs| > share * (|theirs| + mean)`.
+/// Describes the first element for which `|ours - theirs| > share * (|theirs| + mean)`. `ours` are the
+/// computed values, `theirs` are the expected values, and `mean` is the mean magnitude of the expected
+/// values.
 fn first_difference(ours: &[f32], theirs: &[f32], share: f32) -> Option<String> {
     let mean = theirs.iter().map(|value| value.abs()).sum::<f32>() / theirs.len().max(1) as f32;
     let close = |(ours, theirs): (&f32, &f32)| (ours - theirs).abs() <= share * (theirs.abs() + mean);

@@ -9,8 +9,8 @@ use oxiwarp::{Device, Error, LaunchOverride, Overridable as _, Result, Stream};
 use super::results::{Results, bands};
 use crate::cases::{Case, Pool, Singles, Values};
 
-/// Number of rows in the check of column sums against the CPU executor. With this number of rows, a kernel
-/// launches several blocks, and the last block has fewer rows than the others.
+/// Number of rows with which sums over rows are compared with the results of the CPU executor. With 37 rows,
+/// a launch has several blocks, and the last block has fewer rows than the others.
 const SUMMED: usize = 37;
 
 /// A launch configuration whose results are correct.
@@ -39,8 +39,8 @@ pub enum Verdict {
 pub struct Checks<'c> {
     case: Case<'c>,
     bands: Vec<Range<usize>>,
-    /// The expected results: values of the compared rows, and sums over all rows. If the CPU executor does
-    /// not compute a value, the expected value comes from the first configuration.
+    /// The expected results: values of the compared rows, and sums over all rows. Values that the CPU
+    /// executor does not compute are the results of the first configuration.
     expected: Option<Results>,
     /// For an op that sums over all rows: a second case with few rows, and its expected results from the CPU
     /// executor.
@@ -69,12 +69,12 @@ impl<'c> Checks<'c> {
         Ok(Self { case, bands, expected, few, seen: HashSet::new() })
     }
 
-    /// Runs the op with the configuration `choice` and checks its results. The first call must pass the op's
-    /// default configuration.
+    /// Runs the op with the configuration `choice` and checks its results. In the first call, `choice` must
+    /// be the op's default configuration.
     ///
-    /// The CPU executor computes the expected values of some rows, and of the column sums over a few rows.
-    /// The CPU executor is too slow for some ops, and for column sums over all rows. In these cases, the
-    /// results must equal the results of the default configuration.
+    /// The CPU executor computes the expected values of some rows, and the expected sums over a few rows. It
+    /// is too slow for some ops and for sums over all rows. There, the expected values are the results of the
+    /// default configuration. Differences up to a tolerance are allowed.
     ///
     /// # Errors
     /// The op's default configuration does not run, or a kernel failed.
@@ -122,8 +122,8 @@ impl<'c> Checks<'c> {
     }
 }
 
-/// Returns whether the error means that the op or the device refuses the launch configuration. Examples: the
-/// row does not fit into the registers, or the block exceeds the kernel's launch bounds.
+/// Returns whether `error` means that the op or the device refuses the launch configuration. Examples of
+/// reasons: the row does not fit into the registers, or the block exceeds the kernel's launch bounds.
 fn is_refusal(error: &Error) -> bool {
     const INVALID_VALUE: u32 = 1;
     const OUT_OF_RESOURCES: u32 = 701;
@@ -142,8 +142,8 @@ mod tests {
     use super::*;
     use crate::cases::{Choices, OPS, Op};
 
-    /// Returns the launch configurations that the CPU executor accepts for `case`. Panics if a configuration
-    /// gives a wrong result.
+    /// Returns the launch configurations with which the CPU executor can run `case`, an op with a tensor
+    /// size. Panics if a configuration gives a wrong result.
     fn right(case: Case) -> Vec<Trial> {
         let (cpu, stream) = (Device::cpu(), Stream::default());
         let values = Values::new(case.step().max(1 << 14));
@@ -164,8 +164,8 @@ mod tests {
         OPS.iter().find(|op| op.name == name).expect("it is listed")
     }
 
-    /// Checks every launch configuration of every op. The test chooses row lengths that several kernels of an
-    /// op can process.
+    /// Checks every launch configuration of every op. The numbers of columns are such that several kernels of
+    /// an op can process the row.
     #[test]
     fn every_configuration_is_right_on_the_executor() {
         for op in OPS.iter().filter(|op| !matches!(op.choices, Choices::Nothing)) {
@@ -182,8 +182,8 @@ mod tests {
         }
     }
 
-    /// The configurations of LayerNorm's gradient use all three kinds of kernels. These kernels process
-    /// several rows at a time, keep one row in registers, or read each row twice.
+    /// The configurations of LayerNorm's gradient use all three kernels. One processes several rows at a
+    /// time, one keeps a row in registers, and one reads each row twice.
     #[test]
     fn every_form_of_a_gradient_is_tried() {
         for (cols, operands) in [(1_536, "rows2_block2"), (3_072, "block3")] {

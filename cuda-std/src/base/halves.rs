@@ -1,10 +1,11 @@
-//! The elementwise maximum of two pairs of 16-bit floats, computed with integer instructions. Each pair is a
-//! 32-bit word.
+//! The elementwise maximum of two pairs of 16-bit floats, computed with integer instructions. Each pair is
+//! stored in one 32-bit word.
 
 /// Returns the elementwise maximum of two words, each of two f16 or two bf16 values.
 ///
-/// If a value is negative, the function first flips all its bits except the sign bit. The bits, read as
-/// signed integers, then have the order of the floats. The integer maximum is therefore the float maximum.
+/// If a float is negative, the function first flips all its bits except the sign bit. The resulting bits,
+/// read as signed 16-bit integers, have the same order as the floats. The function takes the integer maximum
+/// and reverses the flip.
 #[inline(always)]
 pub(crate) fn max_halves(a: u32, b: u32) -> u32 {
     let flip = |word: u32| word ^ ((word >> 15 & 0x0001_0001) * 0x7fff);

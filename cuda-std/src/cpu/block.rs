@@ -1,10 +1,10 @@
-//! The state of one GPU block on the CPU executor: its threads, the call at which each thread waits, and its
-//! shared memory.
+//! The state of one GPU block on the CPU executor: its threads, its shared memory, and the call at which each
+//! thread waits.
 //!
-//! One host thread runs a block from start to end, so the fields of [`Block`] are cells without locks. The
-//! functions of [`arch`](crate::arch) find the running block through the thread-local variable [`CURRENT`].
-//! The scheduler resumes one coroutine per GPU thread. Before it does so, it stores the index of the GPU
-//! thread in the field `running`.
+//! One host thread runs a block from start to end, so the mutable fields of [`Block`] are cells (`Cell`,
+//! `RefCell`) without locks. The functions of [`arch`](crate::arch) find the running block through the
+//! thread-local variable [`CURRENT`]. Each GPU thread is a coroutine. Before the scheduler resumes a
+//! coroutine, it stores the index of the GPU thread in the field `running`.
 use core::cell::{Cell, RefCell};
 use core::ffi::c_void;
 use core::ptr;
@@ -52,14 +52,14 @@ pub(super) struct Slot {
     pub yielder: Cell<*const Yielder<(), ()>>,
 }
 
-/// The unit in which shared memory is allocated. The alignment of this type makes the shared memory start at
-/// a multiple of 128 bytes.
+/// The unit in which shared memory is allocated. Its alignment makes the shared memory start at a multiple of
+/// 128 bytes.
 #[derive(Clone, Copy)]
 #[repr(C, align(128))]
 struct AlignedUnit([u8; 128]);
 
-/// The state of one GPU block. Each worker (host thread) creates one `Block`, and reuses it for every GPU
-/// block that the worker runs.
+/// The state of one GPU block. In a launch, each worker (host thread) creates one `Block` and reuses it for
+/// every GPU block that the worker runs.
 pub(crate) struct Block {
     kernel: &'static str,
     run: Run,
@@ -80,7 +80,7 @@ pub(crate) struct Block {
 
 impl Block {
     /// # Safety
-    /// The requirements of [`launch`](super::launch) apply, for the lifetime of the returned value.
+    /// The requirements of [`launch`](super::launch) apply as long as the returned `Block` exists.
     pub(super) unsafe fn new(kernel: &'static str, run: Run, shape: &Launch, args: &[*const c_void]) -> Self {
         let [dim_x, dim_y, dim_z] = shape.block;
         let threads = (dim_x * dim_y * dim_z) as usize;
@@ -110,8 +110,8 @@ impl Block {
         }
     }
 
-    /// Resets this `Block`, so that it represents the block with linear index `at` in the grid. Then calls
-    /// `f` with this `Block` as the current block of the host thread.
+    /// Resets this `Block`, so that it represents the GPU block with linear index `at` in the grid. Then
+    /// calls `f`. During this call, [`CURRENT`] points to this `Block`.
     pub(super) fn enter<R>(&self, at: u64, f: impl FnOnce() -> R) -> R {
         let [grid_x, grid_y, _] = self.shape.grid.map(u64::from);
         self.index.set([at % grid_x, at / grid_x % grid_y, at / grid_x / grid_y].map(|i| i as u32));
@@ -121,7 +121,8 @@ impl Block {
         self.races.barrier();
         self.copies.clear();
         let lines = self.shared.borrow().len();
-        // SAFETY: `shared_base` points to `lines` allocated units. No GPU thread accesses them yet.
+        // SAFETY: `shared_base` points to `lines` allocated units, and no GPU thread accesses these units
+        // yet.
         unsafe { self.shared_base.write_bytes(0xFF, lines * size_of::<AlignedUnit>()) };
 
         struct Restore(*const Block);
@@ -165,8 +166,8 @@ impl Block {
         self.shared_base
     }
 
-    /// Executes the block barrier: waits until every thread of the block has arrived. The last thread to
-    /// arrive continues at once.
+    /// Waits at the block barrier until every thread of the block has arrived. The last thread to arrive
+    /// continues at once.
     #[inline(always)]
     pub(crate) fn barrier(&self) {
         if !self.arrive() {
@@ -191,8 +192,8 @@ impl Block {
     /// Marks the running thread as waiting. Returns false, and marks nothing, if the thread is unwinding
     /// after a panic.
     ///
-    /// If a destructor waited during unwinding, the suspended thread could be unwound a second time. A second
-    /// unwinding would abort the process.
+    /// A destructor that runs during unwinding may call a barrier. If it waited there, the executor could
+    /// unwind the suspended thread a second time, which would abort the process.
     pub(super) fn may_wait(&self, state: State) -> bool {
         let may = self.host_panics || !std::thread::panicking();
         if may {
@@ -203,12 +204,13 @@ impl Block {
 
     /// Suspends the running thread until another thread marks it as ready.
     ///
-    /// This function is inlined into the kernel. After each thread switch, the host CPU mispredicts every
-    /// return instruction between the coroutine library and the kernel. Inlining removes one of these
-    /// returns.
+    /// The function is inlined into the kernel, because this makes a thread switch faster. After each switch,
+    /// the host CPU mispredicts every return instruction on the way from the coroutine library to the kernel.
+    /// Inlining removes one of these returns.
     #[inline(always)]
     pub(super) fn suspend(&self) {
-        // SAFETY: the coroutine of the running thread stored this pointer, and the coroutine still runs.
+        // SAFETY: the coroutine of the running thread stored the pointer `yielder`, and this coroutine still
+        // runs.
         unsafe { &*self.thread().yielder.get() }.suspend(());
     }
 
@@ -223,11 +225,11 @@ impl Block {
         std::panic::resume_unwind(Box::new(self.fault_of(self.running.get(), kind)))
     }
 
-    /// Returns the fault of a block in which no thread can continue.
+    /// Returns the fault to report for a block in which no thread can continue.
     ///
-    /// Threads may wait at a warp call (shuffle, vote, warp barrier or `mma`) while other threads wait at the
-    /// block barrier. The function then reports the warp call, because the block barrier waits for the
-    /// threads at this call.
+    /// Some threads may wait at a warp call (shuffle, vote, warp barrier or `mma`) while others wait at the
+    /// block barrier. The function then reports the warp call. It is the cause, because the block barrier
+    /// waits for the threads at the warp call.
     pub(super) fn stalled(&self) -> Fault {
         let first = |state| self.slots.iter().position(|slot| slot.state.get() == state);
         if let Some(thread) = first(State::AtCall) {
@@ -243,7 +245,7 @@ impl Block {
         self.fault_of(waiting, kind)
     }
 
-    /// Returns the reason why a thread does not take part in a barrier or a warp call.
+    /// Returns the reason why thread `thread` does not take part in a warp call.
     pub(super) fn absence(&self, thread: usize) -> Absence {
         let slot = &self.slots[thread];
         match slot.state.get() {

@@ -1,5 +1,6 @@
-//! Asynchronous copies to shared memory on the CPU executor. The data arrives in shared memory only when the
-//! thread that started the copy waits for the copy. A kernel without this wait therefore reads wrong data.
+//! Asynchronous copies to shared memory on the CPU executor. The executor writes the data to shared memory
+//! only when the thread that started the copy waits for it. A kernel that omits this wait therefore reads
+//! wrong data.
 use core::cell::{Cell, RefCell};
 
 use super::{Block, note, with};
@@ -10,8 +11,8 @@ const BYTES: usize = 16;
 /// A pending copy: its offset in shared memory and its data.
 type Pending = (usize, [u8; BYTES]);
 
-/// The pending copies of a block. For each thread, there is a list of the copies that it started, in the
-/// order in which they started.
+/// The pending copies of a block. Each thread has a list of the copies that it started, in the order of their
+/// starts.
 pub(super) struct Copies {
     of_thread: Vec<RefCell<Vec<Pending>>>,
     pending: Cell<usize>,
@@ -30,8 +31,9 @@ impl Copies {
     }
 }
 
-/// Starts a copy for the running thread. The destination is `offset`, which lies inside the launch's shared
-/// memory. The destination has undefined contents (0xFF bytes) until the thread waits for the copy.
+/// Starts a copy of `bytes` to shared memory at `offset`, for the running thread. The destination must lie
+/// inside the launch's shared memory. It contains 0xFF bytes, which stand for undefined data, until the
+/// thread waits for the copy.
 pub(crate) fn begin(offset: usize, bytes: [u8; BYTES]) {
     with(|block| {
         block.write(offset, [0xFF; BYTES]);
@@ -40,8 +42,8 @@ pub(crate) fn begin(offset: usize, bytes: [u8; BYTES]) {
     });
 }
 
-/// Completes the pending copies of the running thread. The race detection records one write when a copy
-/// starts and a second write when the copy completes.
+/// Completes the pending copies of the running thread. For each copy, the race detection records two writes:
+/// one when the copy starts, and one when it completes.
 pub(crate) fn wait() {
     let copies = with(|block| block.copies.of_thread[block.linear_index()].take());
     for &(offset, bytes) in &copies {
@@ -53,8 +55,8 @@ pub(crate) fn wait() {
 
 impl Block {
     fn write(&self, offset: usize, bytes: [u8; BYTES]) {
-        // SAFETY: the caller of `begin` checked that the copy lies inside the launch's shared memory. Only
-        // one thread of the block runs at a time.
+        // SAFETY: the caller of `begin` checked that the destination of the copy lies inside the launch's
+        // shared memory. Only one thread of the block runs at a time.
         unsafe { self.shared_base().add(offset).cast::<[u8; BYTES]>().write(bytes) };
     }
 }

@@ -24,8 +24,8 @@ impl Crew {
         Self { threads: (0..threads).map(|_| None).collect(), draw, order, stacks: stack::take() }
     }
 
-    /// Runs the block with linear index `at` of the grid. `block` is the state that this worker uses for
-    /// every block.
+    /// Runs the GPU block with linear index `at` in the grid. `block` is the `Block` that this host thread
+    /// reuses for every GPU block.
     pub fn run(&mut self, block: &Block, at: u64) -> Result<(), Fault> {
         self.order.draw(self.draw, at);
         block.enter(at, || {
@@ -37,12 +37,12 @@ impl Crew {
         })
     }
 
-    /// Runs the warps one after the other. Each warp runs until all its threads wait or have returned. The
-    /// function goes through the warps repeatedly, until all threads have returned or no thread can continue.
+    /// Runs the block's warps one after the other, each until all its threads wait or have returned. Then the
+    /// function starts again with the first warp, until all threads have returned or no thread can continue.
     ///
     /// On a GPU, one warp may run to the next barrier before another warp starts. The CPU executor always
-    /// lets a warp run to the next barrier. If two warps race, one warp may overwrite data before the other
-    /// warp reads the data. The executor can therefore show this error.
+    /// does this. If a barrier is missing, one warp may overwrite data before another warp has read it. The
+    /// executor can therefore show this error as a wrong result.
     fn schedule(&mut self, block: &Block) -> Result<(), Fault> {
         let mut live = self.threads.len();
         while live > 0 {
@@ -59,8 +59,9 @@ impl Crew {
         Ok(())
     }
 
-    /// Runs each ready lane of a warp once. Returns false if no lane was ready. `live` is the number of
-    /// threads that have not returned. For each thread that returns, the function decreases `live` by one.
+    /// Lets each ready lane of a warp run until it waits or returns. Returns false if no lane was ready.
+    /// `live` is the number of threads of the block that have not returned. The function decreases `live` by
+    /// one for each thread that returns.
     #[inline(always)]
     fn step(&mut self, block: &Block, warp: usize, live: &mut usize) -> Result<bool, Fault> {
         let mut went = false;
@@ -75,7 +76,7 @@ impl Crew {
         Ok(went)
     }
 
-    /// Runs thread `at` until it waits or returns. The result is true if the thread has returned.
+    /// Runs thread `at` until it waits or returns. The result is `Ok(true)` if the thread has returned.
     fn resume(&mut self, block: &Block, at: usize) -> Result<bool, Fault> {
         let thread = match &mut self.threads[at] {
             Some(thread) => thread,
@@ -94,7 +95,7 @@ impl Crew {
         result.map(|()| true).map_err(|fault| *fault)
     }
 
-    /// Unwinds all threads that have not returned, after a fault in the block. Unwinding drops the values
+    /// After a fault in the block, unwinds all threads that have not returned. Unwinding drops the values
     /// that these threads own.
     fn dismiss(&mut self, block: &Block) {
         for (at, thread) in self.threads.iter_mut().enumerate() {
@@ -113,7 +114,8 @@ impl Drop for Crew {
     }
 }
 
-/// The root function of every coroutine. The function converts a panic of the kernel into a [`Fault`].
+/// The function that every coroutine executes. It runs the kernel for one GPU thread, and converts a panic of
+/// the kernel into a [`Fault`].
 fn thread_main(yielder: &Yielder<(), ()>) -> Result<(), Box<Fault>> {
     with(|block| {
         block.thread().yielder.set(yielder);

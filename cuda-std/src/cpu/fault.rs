@@ -1,8 +1,9 @@
 //! The faults of a launch on the CPU executor, and their messages. If a barrier never completes, the message
-//! names a waiting thread and a missing thread. It also says why the second thread is missing.
+//! names a thread that waits and a thread that does not arrive. It also says why this second thread does not
+//! arrive.
 use core::fmt;
 
-/// A failed launch: the kernel, the block, the thread, and the kind of the fault.
+/// The fault with which a launch failed: its kind, and the kernel, block and thread in which it occurred.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Name of the kernel.
@@ -15,11 +16,11 @@ pub struct Fault {
     pub kind: FaultKind,
 }
 
-/// The kind of a fault: an invalid action of a thread, or a wait that can never end.
+/// The kind of a fault, such as an invalid access, a wait that can never end, or an invalid launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultKind {
-    /// The thread waits at a block barrier that another thread never reaches, because this other thread has
+    /// The thread waits at a block barrier that another thread never reaches, because the other thread has
     /// returned.
     Barrier {
         /// Number of threads that wait at the barrier.
@@ -29,7 +30,8 @@ pub enum FaultKind {
         /// Index of the first thread that never reaches the barrier.
         absent: [u32; 3],
     },
-    /// The thread waits at a shuffle, vote or warp barrier that not all lanes of its mask reach.
+    /// The thread waits at a shuffle, vote, warp barrier or `mma`, and some lanes of the call's mask never
+    /// make this call.
     MissingLanes {
         /// Name of the call, such as `shfl_xor` or `ballot`.
         operation: &'static str,
@@ -49,8 +51,8 @@ pub enum FaultKind {
         /// Bytes of shared memory that the launch requested.
         size: u32,
     },
-    /// A data race: the thread accesses shared memory that another thread accessed earlier, and no barrier
-    /// separates the two accesses. At least one of the two accesses is a write.
+    /// A data race: the thread accesses shared memory that another thread accessed earlier, without a barrier
+    /// between the two accesses. At least one of the accesses is a write.
     Race {
         /// Offset of the access in bytes.
         offset: usize,
@@ -81,12 +83,12 @@ pub enum FaultKind {
     Panic(String),
     /// The host could not allocate the stack of a thread.
     Stack(String),
-    /// A launch shape that a CUDA driver would reject. The fields `block` and `thread` of the fault have no
-    /// meaning.
+    /// A launch that the executor does not start, for example because a CUDA driver would reject its shape.
+    /// The fields `block` and `thread` of the fault then have no meaning.
     BadLaunch(String),
 }
 
-/// Why a lane of a mask does not take part in a warp call, such as a shuffle.
+/// Why a lane that is in the mask of a warp call, such as a shuffle, does not take part in this call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Absence {
@@ -106,7 +108,7 @@ pub enum Absence {
         /// Number of threads in the block.
         threads: u32,
     },
-    /// The missing lane is the calling lane itself: it passed a mask without its own bit.
+    /// The missing lane is the calling lane itself, because it passed a mask that does not contain this lane.
     NotInMask,
 }
 

@@ -1,8 +1,8 @@
 //! Distributes the blocks of a grid over the host's cores.
 //!
-//! Workers (host threads) take block numbers in ascending order from one counter. After a fault, the workers
-//! start no blocks with higher numbers. Blocks with lower numbers have already started, and they run to their
-//! end. The launch therefore always reports the faulting block with the lowest number.
+//! Workers (host threads) take block numbers in ascending order from one counter. After a fault in a block,
+//! the workers start no block with a higher number. Blocks with lower numbers have already started, and the
+//! workers finish them. The launch therefore always reports the fault of the lowest block number.
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, Once, PoisonError};
@@ -28,8 +28,8 @@ struct Work<'a> {
     fault: Mutex<Option<(u64, Fault)>>,
 }
 
-// SAFETY: the caller of `launch` allows several host threads to read the kernel arguments in `args`. All
-// other fields are `Sync`.
+// SAFETY: the caller of `launch` allows several host threads to read the kernel arguments through the
+// pointers in `args`. All other fields are `Sync`.
 unsafe impl Sync for Work<'_> {}
 
 /// # Safety
@@ -46,9 +46,9 @@ pub(super) unsafe fn run(
     let work = Work { kernel, body, shape, args, draw, blocks, next, first_fault, fault: Mutex::new(None) };
     let workers = rayon_workers().min(usize::try_from(blocks).unwrap_or(usize::MAX));
     if inside_kernel() {
-        // A launch from inside a kernel runs on a new host thread, because the stack of the kernel's
-        // coroutine is too small. This launch has only one worker, because all worker threads of rayon may be
-        // waiting for this launch.
+        // A kernel that runs on the executor has started this launch. It runs on a new host thread, because
+        // the stack of the outer kernel's coroutine is too small. It uses no other host threads, because all
+        // worker threads of rayon may be waiting for this launch.
         std::thread::scope(|scope| _ = scope.spawn(|| work.run()));
     } else if workers == 1 {
         work.lead();
@@ -64,23 +64,24 @@ pub(super) unsafe fn run(
     }
 }
 
-/// Returns the number of host threads that run blocks. In the child process of a fork, only the calling
-/// thread runs blocks, because rayon's threads exist only in the parent process.
+/// Returns the number of host threads that run blocks. The number is 1 in the child process of a fork,
+/// because rayon's threads exist only in the parent process.
 fn rayon_workers() -> usize {
     if forked() { 1 } else { rayon::current_num_threads() }
 }
 
 impl Work<'_> {
-    /// Runs blocks on the calling thread. If too few coroutine stacks are available, the thread waits until
-    /// other launches release stacks. Every launch therefore completes.
+    /// Runs blocks on the calling host thread. If too few coroutine stacks are available, the function waits
+    /// until other blocks release their stacks. Every launch therefore completes, even if no other worker
+    /// gets stacks.
     fn lead(&self) {
         while !self.help() && self.next.load(Relaxed) < self.blocks {
             std::thread::sleep(Duration::from_micros(100));
         }
     }
 
-    /// Runs blocks if enough coroutine stacks are available for one block. Returns false, and runs nothing,
-    /// if not.
+    /// Runs blocks if enough coroutine stacks for one block are available. Otherwise runs nothing and returns
+    /// false.
     fn help(&self) -> bool {
         let permit = Permit::new(self.shape.threads() as u32);
         if permit.is_some() {
@@ -89,9 +90,10 @@ impl Work<'_> {
         permit.is_some()
     }
 
-    /// Runs blocks until no block is left or an earlier block has faulted.
+    /// Runs blocks until no block is left or a block with a lower number has faulted.
     fn run(&self) {
-        // SAFETY: the caller of the free function `run` passed arguments that are valid while `self` lives.
+        // SAFETY: the caller of the function `grid::run` passed kernel arguments that stay valid while `self`
+        // exists.
         let block = unsafe { Block::new(self.kernel, self.body, self.shape, self.args) };
         let mut crew = Crew::new(block.threads(), self.draw);
         loop {
@@ -112,8 +114,9 @@ impl Work<'_> {
 
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// Returns whether a fork created this process after the first launch. Rayon's worker threads exist only in
-/// the parent process, so a rayon scope in the child process would never end.
+/// Returns whether this process was created by a fork of a process that had already launched a kernel.
+/// Rayon's worker threads exist only in the parent process. In the child process, a rayon scope would never
+/// end.
 fn forked() -> bool {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {
@@ -121,8 +124,8 @@ fn forked() -> bool {
             FORKED.store(true, Relaxed);
             Permit::revoke_all();
         }
-        // SAFETY: the handler `child` only stores to atomics. The registration fails only if memory is
-        // exhausted. Forks are then not detected, which is not unsafe.
+        // SAFETY: the handler `child` only stores to atomics, which is allowed after a fork. The registration
+        // fails only if memory is exhausted. Forks are then not detected, which causes no memory error.
         #[cfg(unix)]
         unsafe {
             libc::pthread_atfork(None, None, Some(child));

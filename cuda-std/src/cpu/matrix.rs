@@ -1,17 +1,18 @@
-//! Emulates `mma.sync`. Each lane of a warp passes its fragments, which are the matrix elements of one lane.
-//! The module [`mma`](crate::matrix::mma) documents the layout of fragments.
+//! Emulates `mma.sync`. Each lane of a warp passes its fragments, the elements of the matrices that this lane
+//! has in registers. The module [`mma`](crate::matrix::mma) documents which elements belong to which lane.
 use super::warp::exchange_fragments;
 
-/// The fragments (matrix elements) of one lane for the operation `c + a b`.
+/// One lane's elements of the matrices `a`, `b` and `c`, for the operation `c + a b`.
 pub(crate) struct Fragments {
     pub a: [u32; 4],
     pub b: [u32; 2],
     pub c: [f32; 4],
-    /// Converts the bits of an element of `a` or `b` to f32. This conversion is exact.
+    /// Converts the bits of an f16 or bf16 element of `a` or `b` to f32, which represents each such element
+    /// exactly.
     pub widen: fn(u16) -> f32,
 }
 
-/// Returns the calling lane's fragment (matrix elements) of `c + a b`. Every lane of the warp must call the
+/// Returns the calling lane's elements of the matrix `c + a b`. Every lane of the warp must call the
 /// function.
 #[inline(always)]
 pub(crate) fn multiply(mut fragments: Fragments) -> [f32; 4] {
@@ -19,10 +20,11 @@ pub(crate) fn multiply(mut fragments: Fragments) -> [f32; 4] {
     fragments.c
 }
 
-/// Computes `c + a b` for all lanes of a warp. Each element is summed in f64 and rounded once.
+/// Computes `c + a b` for a warp, and writes each lane's elements of the result to its `c`. Each element is
+/// summed in f64 and then rounded to f32.
 ///
 /// # Safety
-/// The pointers are valid and distinct. No other code uses the fragments during the call.
+/// The pointers in `lanes` are valid and distinct. No other code uses the fragments during the call.
 pub(super) unsafe fn multiply_all(lanes: [*mut Fragments; 32]) {
     let (mut a, mut b) = ([[0.0_f64; 16]; 16], [[0.0_f64; 8]; 16]);
     for (lane, fragments) in lanes.iter().enumerate() {

@@ -2,30 +2,32 @@
 //! that would cause a GPU to hang or to return wrong results.
 //!
 //! Every GPU thread is a stackful coroutine. The blocks of a grid run in parallel on a rayon thread pool. The
-//! threads of one block run alternately on one core. A warp runs until all its threads wait or have returned.
+//! threads of one block take turns on one core. A warp runs until all its threads wait or have returned. Then
+//! the next warp runs.
 //!
-//! Each block has a different order of threads, which is the same in every run. Results therefore never
-//! depend on the machine or its load. Because the orders differ, a missing barrier leads to a wrong result in
-//! at least one of several blocks. The environment variable `OXIWARP_THREAD_ORDER=<number>` selects different
-//! orders. With `OXIWARP_THREAD_ORDER=index`, all threads run in the order of their index.
+//! The order in which the threads of a block run depends on the block's number, but is the same in every run.
+//! Results therefore never depend on the machine or its load. Because blocks have different orders, a missing
+//! barrier leads to a wrong result in at least one of several blocks. The environment variable
+//! `OXIWARP_THREAD_ORDER=<number>` selects other orders, which depend on this number. With
+//! `OXIWARP_THREAD_ORDER=index`, the threads run in the order of their index.
 //!
 //! - **Barriers and warp exchanges.** A barrier waits for every thread of the block. A warp exchange, such as
-//!   a shuffle, waits for every lane of its mask. If a wait can never end, the launch returns a [`Fault`]
-//!   that names a waiting and a missing thread. A thread that has returned never counts as arrived. Some
-//!   hardware barriers ignore returned threads, but a kernel that relies on this rule may hang after a small
-//!   change.
+//!   a shuffle, waits for every lane of its mask. If a wait can never end, the launch returns a [`Fault`].
+//!   The fault names a thread that waits and a thread that never arrives. A thread that has returned never
+//!   counts as arrived. Some GPUs do not wait for returned threads, but a kernel that relies on this may hang
+//!   after a small change.
 //! - **Other faults** are accesses past the end of the dynamic shared memory, data races in this memory,
 //!   misaligned vector accesses and panics.
-//! - **If several threads fault**, the launch reports the fault of the lowest block index. Within this block,
-//!   it reports the fault that occurs first in the block's thread order.
-//! - **Undefined values** are visible in the results. Shared memory starts as 0xFF bytes (NaN), and a shuffle
-//!   from a lane outside its mask returns 0xFF bytes.
+//! - **If several threads fault**, the launch reports the first fault of the block with the lowest index. The
+//!   order in which the threads of this block run determines which fault is the first.
+//! - **Undefined values** are 0xFF bytes, which are NaN as floats and therefore visible in the results. New
+//!   shared memory contains 0xFF bytes, and a shuffle from a lane outside its mask returns 0xFF bytes.
 //! - **Spinning is not supported.** The executor switches threads only at a barrier or a warp exchange. A
 //!   kernel that spins until another thread writes memory never ends.
 //!
-//! When a thread returns, the next thread that starts on this core uses the same stack. A kernel without
-//! barriers therefore needs only one stack per core. The table shows times on one core of an AMD EPYC
-//! (benches/results/decisions/executor.txt):
+//! When a thread returns, the next thread that starts on the same core uses its stack. A kernel without
+//! barriers and warp exchanges therefore needs only one stack per core. The table shows times on one core of
+//! an AMD EPYC (benches/results/decisions/executor.txt):
 //!
 //! | case | time |
 //! | --- | --- |
@@ -36,11 +38,11 @@
 //! The command `cargo test --release -p oxiwarp-cuda-std --test executor -- --ignored --nocapture` measures
 //! these times.
 //!
-//! The files `block`, `copies`, `matrix`, `race` and `warp` form the scheduler and depend on each other.
-//! These dependencies are the only cycle between files that the test `test_rust_modules.py` allows. The type
-//! `Block` stores three things for each thread: the call at which it waits, its accesses to shared memory,
-//! and its pending copies. The files `copies`, `matrix`, `race` and `warp` call `block::with` to find the
-//! running thread.
+//! The files `block`, `copies`, `matrix`, `race` and `warp` of this module depend on each other. These
+//! dependencies are the only cycle between files that the test `test_rust_modules.py` allows. The type
+//! `Block` stores the call at which each thread waits, the accesses to shared memory, and the pending copies.
+//! The files `copies`, `race` and `warp` define the types of these fields. Their functions call `block::with`
+//! to find the running thread.
 mod block;
 pub(crate) mod copies;
 mod crew;
@@ -65,25 +67,27 @@ pub(crate) use matrix::{Fragments, multiply};
 pub(crate) use race::note;
 pub(crate) use warp::{Operation, exchange};
 
-/// Size in bytes of the L2 cache that the CPU executor reports. The size is small, so that the tensors of
-/// tests are larger than L2.
+/// L2 cache size in bytes that the CPU executor reports to the host code. The size is small, so that the
+/// tensors of tests are larger than L2.
 pub const L2_BYTES: u64 = 4 << 10;
 
-/// Runs `kernel` for the whole grid and returns when every block is done. If blocks fault, the function
-/// returns the fault of the block with the lowest index. Blocks with a higher index may not have run.
+/// Runs `kernel` for the whole grid, and returns when every block is done. If some blocks fault, the function
+/// returns the fault of the block with the lowest index. Blocks with a higher index than this block may not
+/// have run.
 ///
-/// Several host threads may call the function at once. If the caller is in a rayon thread pool, the function
-/// uses the workers of this pool. In the child process of a fork, the blocks run on the calling thread,
-/// because rayon's workers exist only in the parent.
+/// Several host threads may call the function at once. If the calling thread belongs to a rayon thread pool,
+/// the function uses the workers of this pool. In the child process of a fork, the blocks run on the calling
+/// thread, because rayon's workers exist only in the parent.
 ///
 /// # Errors
-/// Returns [`FaultKind::BadLaunch`] for a launch shape that a CUDA driver would reject, and for a kernel that
-/// the executor cannot run. Otherwise returns the fault that the kernel caused.
+/// Returns [`FaultKind::BadLaunch`] for a launch shape that a CUDA driver would reject, and for a kernel
+/// whose instructions the executor does not emulate. It is also the error for an invalid value of
+/// `OXIWARP_THREAD_ORDER`. Other errors are faults that the kernel caused.
 ///
 /// # Safety
 /// `args` has one pointer per kernel parameter, which points to a value of the parameter's type. If this
-/// value is itself a pointer, it points to memory that is valid for the kernel's accesses. Several host
-/// threads may access this memory at once.
+/// value contains a pointer, the pointer is valid for the accesses that the kernel makes through it. It must
+/// be valid to access this memory from several host threads at once.
 pub unsafe fn launch(kernel: &Kernel, shape: &Launch, args: &[*const c_void]) -> Result<(), Fault> {
     let bad =
         |why| Fault { kernel: kernel.name, block: [0; 3], thread: [0; 3], kind: FaultKind::BadLaunch(why) };
@@ -95,19 +99,20 @@ pub unsafe fn launch(kernel: &Kernel, shape: &Launch, args: &[*const c_void]) ->
     let shape = &Launch { shared_bytes, ..*shape };
     shape.check().map_err(bad)?;
     let draw = order::Draw::of_process().map_err(bad)?;
-    // SAFETY: `check` accepted the launch shape. The caller passes arguments of the kernel's types.
+    // SAFETY: `check` accepted the launch shape. The caller passes pointers to values of the kernel's
+    // parameter types.
     unsafe { grid::run(kernel.name, run, shape, args, draw) }
 }
 
-/// A launch shape for the CPU executor, used as a launcher: it runs kernels with this grid and block size.
+/// A [`Launcher`] that runs kernels on the CPU executor with this launch shape.
 impl<T: KernelElement> Launcher<T> for Launch {
     type Error = Fault;
 
     unsafe fn launch(self, entry: &'static Entry, args: &[*const c_void]) -> Result<(), Fault> {
         let kernel = T::ELEMENT.and_then(|element| entry.kernel(element));
         let kernel = kernel.unwrap_or_else(|| panic!("{} needs an element type", entry.name));
-        // SAFETY: the caller passes arguments of the kernel's types, and satisfies the safety conditions of
-        // the kernel.
+        // SAFETY: the caller passes pointers to values of the kernel's parameter types, and satisfies the
+        // safety conditions of the kernel.
         unsafe { launch(kernel, &self, args) }
     }
 }

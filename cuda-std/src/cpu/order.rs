@@ -1,27 +1,27 @@
 //! The order in which the CPU executor runs the threads of a block.
 //!
-//! Some orders hide a missing barrier. For example, if threads run in the order of their index, a thread
-//! always reads the data that threads with a lower index wrote. Therefore each block has a different order,
-//! derived from its number. In at least one of several blocks, the thread that reads then runs before the
-//! thread that writes. The reading thread gets old data, or the NaN that fills new shared memory. The order
+//! A fixed order can hide a missing barrier. For example, if threads run in the order of their index, data
+//! from a thread with a lower index is always ready. Therefore each block runs its threads in a different
+//! order, derived from the block's number. In at least one of several blocks, the reader then runs before the
+//! writer. Without a barrier, the reader gets old data, or the NaN that fills new shared memory. The order
 //! depends only on the block number and the seed, so every run of a launch gives the same results.
 use std::sync::OnceLock;
 
 /// Environment variable that selects the thread orders. Its value is a number (the seed) or `index`.
 const VARIABLE: &str = "OXIWARP_THREAD_ORDER";
 
-/// The way in which the thread order of a block is chosen.
+/// How the executor chooses the order in which the threads of a block run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Draw {
     /// Threads run in the order of their index.
     Index,
-    /// Each block has a different order, derived from the number of the block and this seed.
+    /// Each block has its own order, derived from the number of the block and this seed.
     Seeded(u64),
 }
 
 impl Draw {
-    /// Returns the thread orders that the environment variable [`VARIABLE`] selects. Returns an error message
-    /// if the value of the variable is invalid. The variable is read once per process.
+    /// Returns the choice of orders that the environment variable [`VARIABLE`] makes, or an error message if
+    /// its value is invalid. The variable is read once per process.
     pub fn of_process() -> Result<Self, String> {
         static DRAW: OnceLock<Result<Draw, String>> = OnceLock::new();
         DRAW.get_or_init(|| Self::parse(&std::env::var(VARIABLE).unwrap_or_default())).clone()
@@ -39,12 +39,12 @@ impl Draw {
     }
 }
 
-/// The thread order of one block. It consists of an order of the block's warps and an order of the 32 lanes.
-/// The order of the lanes is the same in all warps of the block.
+/// The order in which the threads of one block run. It consists of an order of the block's warps and an order
+/// of the 32 lanes. All warps of the block use the same order of lanes.
 pub(super) struct Order {
     warps: Vec<u32>,
-    /// In step `t`, a warp runs lane `(factor * t + first) % 32`. The factor is odd, so the 32 steps run each
-    /// lane once.
+    /// In step `t` of 32, a warp runs lane `(factor * t + first) % 32`. Because `factor` is odd, the 32 steps
+    /// run each lane once.
     factor: u32,
     first: u32,
 }
@@ -60,8 +60,8 @@ impl Order {
         let mut bits = Bits(seed.wrapping_mul(0xD6E8_FEB8_6659_FD93) ^ at);
         let drawn = bits.next();
         (self.factor, self.first) = (drawn >> 8 | 1, drawn >> 16);
-        // Reset the warps to ascending order before the shuffle. Otherwise the new order would depend on the
-        // blocks that this worker ran before.
+        // Reset the warps to ascending order before they are shuffled. Otherwise the new order would depend
+        // on the blocks that this host thread ran before.
         self.warps.iter_mut().zip(0..).for_each(|(warp, number)| *warp = number);
         for left in (1..self.warps.len()).rev() {
             self.warps.swap(left, bits.next() as usize % (left + 1));
@@ -72,9 +72,9 @@ impl Order {
         self.warps.len()
     }
 
-    /// Returns the index of the thread that runs in step `step` of a warp. `warp` is the position of this
-    /// warp in the order of the warps. If the block's last warp is partial, the index may be past the end of
-    /// the block.
+    /// Returns the index of the thread that runs in step `step` of a warp. `warp` is the position of the warp
+    /// in the order of the warps, not its number. If the block's last warp is partial, the returned index may
+    /// be past the end of the block.
     #[inline(always)]
     pub fn thread(&self, warp: usize, step: u32) -> usize {
         let lane = self.factor.wrapping_mul(step).wrapping_add(self.first) % 32;

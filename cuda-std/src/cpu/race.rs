@@ -1,28 +1,28 @@
-//! Race detection in shared memory: finds two accesses that no barrier orders.
+//! Race detection in shared memory: finds pairs of accesses that no barrier orders.
 //!
 //! Two accesses to the same bytes by different threads need a block barrier between them if at least one
 //! access is a write. For two threads of one warp, a warp barrier is enough. Without such a barrier, the
-//! accesses are a race. As on a GPU, shuffles, votes and matrix multiplications do not order memory. The
-//! result of the detection does not depend on the order in which the threads run, or on the values.
+//! accesses are a race. As on a GPU, shuffles, votes and matrix multiplications do not order memory accesses.
+//! Whether a race is found does not depend on the order in which the threads run, or on the accessed values.
 use core::cell::{Cell, RefCell};
 
 use super::{Block, FaultKind, with};
 
-/// Size in bytes of one tracked unit of shared memory. The unit has 2 bytes, because two threads may access
-/// the two 16-bit halves of a 32-bit word.
+/// The detection tracks shared memory in units of this many bytes. A unit is not larger, because two threads
+/// may access the two 16-bit halves of a 32-bit word without a race.
 const UNIT: usize = 2;
 
-/// Summary of all reads, or of all writes, of one tracked unit (2 bytes of shared memory) between two
-/// consecutive block barriers.
+/// Summary of all reads, or of all writes, of one unit (2 bytes of shared memory) between two consecutive
+/// block barriers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Mark {
     /// Number of block barriers that had completed at the time of the accesses. The number is at least 1
-    /// while a block runs, so the value 0 means that there was no access. The counter wraps after 2^32
-    /// barriers, which take hours.
+    /// while a block runs. The value 0 means that there was no access. The counter wraps after 2^32 barriers,
+    /// which would take hours.
     barriers: u32,
-    /// Number of warp barriers that the warp of `thread` executed before the last access.
+    /// Number of warp barriers that the warp of `thread` had executed at the time of the last access.
     rendezvous: u32,
-    /// The thread `thread` made the last access. `other` is another thread that made an access.
+    /// The thread that made the last access (`thread`), and another thread that made an access (`other`).
     thread: u16,
     other: u16,
     /// `lanes` is true if other lanes of the thread's warp made an access since the warp's last barrier.
@@ -34,8 +34,8 @@ struct Mark {
 impl Mark {
     const NONE: Self = Self { barriers: 0, rendezvous: 0, thread: 0, other: 0, lanes: false, warps: false };
 
-    /// Returns a thread whose access in this summary races with the access `now`, because no barrier
-    /// separates the two accesses. Returns `None` if there is no such thread.
+    /// Returns a thread whose access in this summary is not separated from the access `now` by a barrier.
+    /// Returns `None` if there is no such thread.
     fn race(&self, now: &Self) -> Option<u16> {
         if self.barriers != now.barriers {
             return None;
@@ -58,9 +58,9 @@ impl Mark {
     }
 }
 
-/// The history of the accesses to a block's shared memory, for the detection of data races.
+/// The earlier accesses to a block's shared memory, for the detection of data races.
 pub(super) struct Races {
-    /// For each unit (2 bytes), the summary of its reads and the summary of its writes.
+    /// For each unit (2 bytes) of shared memory, the summary of its reads and the summary of its writes.
     marks: RefCell<Vec<[Mark; 2]>>,
     barriers: Cell<u32>,
     rendezvous: Vec<Cell<u32>>,
@@ -76,21 +76,21 @@ impl Races {
         }
     }
 
-    /// Counts a block barrier. The executor also calls this function when the next block starts, so that
+    /// Counts a block barrier. The executor also calls this function at the start of each block, so that
     /// accesses of the previous block cause no race.
     pub fn barrier(&self) {
         self.barriers.set(self.barriers.get().wrapping_add(1));
     }
 
-    /// Counts a warp barrier. A barrier whose mask contains only some lanes also counts for the whole warp. A
-    /// race with a lane outside the mask may therefore remain undetected.
+    /// Counts a warp barrier of the warp `warp`. A barrier whose mask contains only some lanes is counted as
+    /// if it contained all lanes. A race with a lane outside the mask may therefore remain undetected.
     pub fn rendezvous(&self, warp: usize) {
         self.rendezvous[warp].set(self.rendezvous[warp].get().wrapping_add(1));
     }
 }
 
-/// Records an access of the running thread to the launch's shared memory. Raises a fault if this access and
-/// an earlier access are a data race.
+/// Records an access of the running thread to shared memory at `offset`. Raises a fault if this access and an
+/// earlier access are a data race.
 #[inline]
 pub(crate) fn note(offset: usize, bytes: usize, writes: bool) {
     with(|block| block.note(offset, bytes, writes));

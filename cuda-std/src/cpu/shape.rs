@@ -15,13 +15,14 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Returns the number of threads per block. The type is `u128`, because the product of three `u32` values
-    /// has up to 96 bits.
+    /// Returns the number of threads per block. The type is `u128`, because the product of the three `u32`
+    /// block dimensions has up to 96 bits.
     pub(super) fn threads(&self) -> u128 {
         self.block.iter().map(|&n| u128::from(n)).product()
     }
 
-    /// Returns an error with the reason if a CUDA driver would reject this launch shape.
+    /// Checks the limits of a CUDA driver. If the driver would reject this launch shape, returns an error
+    /// message with the reason.
     pub(super) fn check(&self) -> Result<(), String> {
         let [_, y, z] = self.grid;
         if self.grid.contains(&0) {

@@ -1,41 +1,42 @@
-//! The stacks of coroutines. Each host thread keeps its stacks from launch to launch.
+//! The stacks of the coroutines that run GPU threads. Each host thread keeps its stacks from launch to
+//! launch.
 //!
-//! The creation of a stack takes two system calls and page faults. This is more time than a small block
-//! takes. Every stack has a guard page, so a stack uses two of the 65,530 memory mappings that Linux allows
-//! per process. Therefore the constant [`STACKS`] limits the number of stacks that idle threads keep. The
-//! same constant limits the number of stacks in use: a block needs a [`Permit`] for its stacks before it
-//! runs. With blocks of 1024 threads, at most twelve blocks run at once.
+//! The host threads keep their stacks because the creation of a stack takes longer than a small block runs.
+//! It needs two system calls and causes page faults. Linux allows 65,530 memory mappings per process, and
+//! each stack with its guard page uses two. Therefore the constant [`STACKS`] limits the number of stacks
+//! that idle host threads keep. It also limits the number of stacks in use: a host thread needs a [`Permit`]
+//! before it runs blocks. With blocks of 1024 threads, at most twelve blocks run at once.
 use core::cell::RefCell;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use corosensei::stack::{self, DefaultStack, StackPointer};
 
 /// Size of a stack in bytes. The stack has space for the frames of a kernel in a debug build and for the
-/// panic hook of the process. The hook runs on the stack of the thread that panicked and may capture a
-/// backtrace there. Pages that are never touched use no memory.
+/// panic hook of the process. The hook runs on the stack that the panicking coroutine uses, and may capture a
+/// backtrace. Stack pages that are never touched use no memory.
 const STACK_BYTES: usize = 256 * 1024;
 
-/// Maximum number of stacks that all idle host threads together keep. The same limit applies to the stacks
+/// Maximum number of stacks that all idle host threads together keep. It is also the maximum number of stacks
 /// that all running blocks together use.
 const STACKS: usize = 12 * 1024;
 
 /// Number of stacks that idle host threads keep.
 static KEPT: AtomicUsize = AtomicUsize::new(0);
 
-/// Number of stacks for which permits exist, so that running blocks may use them.
+/// Total number of stacks that all existing permits allow.
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 
-/// A permit to use this number of stacks.
+/// A permit for a host thread to use this number of stacks.
 pub(super) struct Permit(usize);
 
 impl Permit {
-    /// Returns a permit for `stacks` stacks, or `None` if the limit would be exceeded.
+    /// Returns a permit for `stacks` stacks, or `None` if all permits together would then exceed [`STACKS`].
     pub fn new(stacks: u32) -> Option<Self> {
         let permit = Self(stacks as usize);
         (IN_USE.fetch_add(permit.0, Relaxed) + permit.0 <= STACKS).then_some(permit)
     }
 
-    /// Releases all permits. The child process of a fork calls this function, because the threads that had
+    /// Releases all permits. The child process calls this function after a fork, because the threads that had
     /// the permits exist only in the parent process.
     pub fn revoke_all() {
         IN_USE.store(0, Relaxed);
@@ -48,11 +49,11 @@ impl Drop for Permit {
     }
 }
 
-/// A coroutine stack that starts a few cache lines (the offset) below the highest address of its memory. The
-/// 32 threads of a warp have different offsets.
+/// A coroutine stack that starts some cache lines below the highest address of its memory. This distance, the
+/// offset, differs between the 32 threads of a warp.
 ///
-/// Without the offset, the stack frames of all waiting threads would have the same position within a page.
-/// They would then compete for the same few cache sets.
+/// Without the offset, the stack frames of all waiting threads would start at the same position within a
+/// page. The frames would then compete for the same few sets of the host CPU's cache.
 pub(super) struct Stack {
     memory: DefaultStack,
     base: StackPointer,
@@ -68,9 +69,9 @@ impl Stack {
     }
 }
 
-// SAFETY: the stack is a part of a `DefaultStack`, which has a guard page below its memory. The offset of the
-// start is less than 4 KiB of 256 KiB, so more than the required minimum size remains. The offset is a
-// multiple of 128, so the start stays aligned.
+// SAFETY: the stack is a part of a `DefaultStack`, which has a guard page below its memory. It starts less
+// than 4 KiB below the top of 256 KiB, so more than the required minimum size remains. The distance to the
+// top is a multiple of 128, so the start is aligned.
 unsafe impl stack::Stack for Stack {
     #[inline]
     fn base(&self) -> StackPointer {
@@ -125,8 +126,8 @@ pub(super) fn take() -> Vec<Stack> {
     POOL.with_borrow_mut(Kept::take)
 }
 
-/// Keeps `stacks` for the next launch on this host thread. If the host thread is about to end, its pool of
-/// stacks no longer exists. The function then frees `stacks`.
+/// Keeps `stacks` for the next launch on this host thread. While the host thread exits, its pool of stacks
+/// may no longer exist. The function then frees `stacks`.
 pub(super) fn keep(stacks: Vec<Stack>) {
     let _ = POOL.try_with(|pool| pool.borrow_mut().put(stacks));
 }

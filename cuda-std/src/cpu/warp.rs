@@ -1,9 +1,9 @@
-//! Shuffles, votes, warp barriers and matrix multiplications on the CPU executor. Each operation exchanges
-//! values between the lanes of a mask.
+//! Warp operations on the CPU executor: shuffles, votes, warp barriers and matrix multiplications. Each
+//! operation exchanges values between the lanes of a mask.
 //!
-//! As on a GPU, two lanes exchange values if both make the same kind of call with the same mask. The last
-//! lane to arrive computes the results of all lanes and continues. The lanes that arrive earlier are
-//! suspended until then.
+//! As on a GPU, two lanes exchange values if both call the same operation with the same mask. The lanes that
+//! call it first are suspended. The last lane to call it computes the results of all lanes, marks the
+//! suspended lanes as ready, and continues.
 use super::block::State;
 use super::matrix::{self, Fragments};
 use super::{Absence, Block, FaultKind, with};
@@ -17,7 +17,7 @@ pub(crate) enum Operation {
     ShuffleIdx,
     Ballot,
     Sync,
-    /// A matrix multiplication. Each lane passes its fragments (the matrix elements of one lane).
+    /// A matrix multiplication. Each lane passes its fragments, the matrix elements that it has in registers.
     Multiply,
 }
 
@@ -34,9 +34,10 @@ impl Operation {
         }
     }
 
-    /// Returns the result of the operation in lane `lane`. If the operation is a shuffle, `argument` is the
-    /// source lane, the distance or the lane mask that this lane passed. As in hardware, only the low five
-    /// bits of `argument` count. If the source lane is outside the warp, `lane` gets its own value.
+    /// Returns the result of the operation for lane `lane`. For a shuffle, `argument` is the number that this
+    /// lane passed: the source lane, the distance or the xor mask. As in hardware, only the low five bits of
+    /// `argument` count. If the source lane is outside the warp, the result is the value that lane `lane`
+    /// itself passed.
     fn result(self, values: &[u32; 32], mask: u32, lane: u32, argument: u32) -> u32 {
         let argument = argument % 32;
         let source = match self {
@@ -51,8 +52,8 @@ impl Operation {
     }
 }
 
-/// A call at which a thread waits, for example a shuffle. When the call completes, the field `value` contains
-/// its result.
+/// A thread's call of a warp operation, for example a shuffle. The field `value` is the value that the thread
+/// passes, and after the call completes, its result.
 #[derive(Clone, Copy)]
 pub(crate) struct Call {
     operation: Operation,
@@ -84,7 +85,7 @@ fn lanes(mask: u32) -> impl Iterator<Item = u32> {
 /// Exchanges values between the lanes of `mask`, and returns the result of the calling lane.
 ///
 /// If the source lane of a shuffle is outside the mask, the result is undefined on a GPU. On the CPU
-/// executor, the result has all bits set. As a float, it is a NaN.
+/// executor, all bits of the result are then set, which is a NaN as a float.
 #[inline(always)]
 pub(crate) fn exchange(operation: Operation, mask: u32, value: u32, argument: u32) -> u32 {
     with(|block| {
@@ -95,8 +96,8 @@ pub(crate) fn exchange(operation: Operation, mask: u32, value: u32, argument: u3
     })
 }
 
-/// Lets the calling lane take part in a matrix multiplication of the whole warp. `fragments.c` becomes `c + a
-/// b`.
+/// Lets the calling lane take part in a matrix multiplication of the whole warp. Replaces `fragments.c` by
+/// this lane's elements of the matrix `c + a b`.
 #[inline(always)]
 pub(crate) fn exchange_fragments(fragments: &mut Fragments) {
     with(|block| {
@@ -107,8 +108,8 @@ pub(crate) fn exchange_fragments(fragments: &mut Fragments) {
 }
 
 impl Block {
-    /// Registers a call of the running thread, for example a shuffle. Returns false if the thread must wait
-    /// for other lanes.
+    /// Registers the running thread's call of a warp operation, for example a shuffle. Returns false if the
+    /// thread must wait for other lanes.
     fn call(&self, call: Call) -> bool {
         let lane = self.linear_index() % 32;
         self.check_mask(&call, lane);
@@ -131,7 +132,8 @@ impl Block {
         self.linear_index() & !31
     }
 
-    /// Raises a fault if the mask lacks the calling lane or contains a lane that does not exist in the block.
+    /// Raises a fault if the mask of `call` lacks the calling lane or contains a lane that does not exist in
+    /// the block.
     fn check_mask(&self, call: &Call, lane: usize) {
         let (operation, mask) = (call.operation.name(), call.mask);
         if mask >> lane & 1 == 0 {
@@ -155,8 +157,8 @@ impl Block {
         let warp = &self.slots[self.warp_start()..];
         if call.operation == Operation::Multiply {
             let fragments = std::array::from_fn(|lane| warp[lane].call.get().fragments);
-            // SAFETY: every lane of the warp makes this call or is suspended in this call. The lane's
-            // fragments are therefore valid, and no other code uses the fragments until the call completes.
+            // SAFETY: every lane of the warp is in `exchange_fragments`. All 32 pointers to fragments are
+            // therefore valid, and no other code uses the fragments until the call completes.
             unsafe { matrix::multiply_all(fragments) };
         }
         let mut values = [u32::MAX; 32];
@@ -172,8 +174,8 @@ impl Block {
         }
     }
 
-    /// Returns a fault for thread `thread`, which waits at a call such as a shuffle. The fault lists the
-    /// lanes of the mask that have not reached this call.
+    /// Returns a fault for thread `thread`, which waits at a warp operation such as a shuffle. The fault
+    /// lists the lanes of the mask that do not wait at the same call.
     pub(super) fn missing_lanes(&self, thread: usize) -> FaultKind {
         let (start, call) = (thread & !31, self.slots[thread].call.get());
         let there =

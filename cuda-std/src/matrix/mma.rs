@@ -1,7 +1,7 @@
 //! Matrix multiplication by a warp on tensor cores: `mma.sync` and `ldmatrix`, from sm_80 on.
 //!
 //! A matrix is distributed over the lanes of a warp as *fragments*. Let `g = lane / 4` and `t = lane % 4`.
-//! For `C += A B`, a lane has these elements:
+//! For `C += A B`, each lane has these elements:
 //!
 //! | matrix | elements of a lane | type and order of words |
 //! | --- | --- | --- |
@@ -9,17 +9,17 @@
 //! | B, 16 x 8 | rows `2t, 2t + 1` and `2t + 8, 2t + 9` of column `g` | [`B`] |
 //! | C, 16 x 8, f32 | columns `2t, 2t + 1` of rows `g` and `g + 8` | [`C`] |
 //!
-//! The fragment of A consists of four 32-bit words in this order: `(g, 2t..)`, `(g + 8, 2t..)`, `(g, 2t +
-//! 8..)`, `(g + 8, 2t + 8..)`. Each pair is the row and the first column of the word. A word of A or B
-//! contains two elements, the first in its low half.
+//! The fragment of A consists of four 32-bit words. The rows and first columns of these words are, in order:
+//! `(g, 2t)`, `(g + 8, 2t)`, `(g, 2t + 8)`, `(g + 8, 2t + 8)`. A word of A or B contains two neighbouring
+//! elements, the first in its low half.
 //!
-//! Two C fragments of neighbouring columns, rounded to 16 bits and packed in pairs, are one A fragment. The
-//! result of one multiplication can therefore be operand A of the next multiplication. The values stay in
-//! registers.
+//! The C fragments of two neighbouring 16 x 8 matrices, rounded to 16 bits and packed in pairs, form one A
+//! fragment. Two results can therefore be operand A of the next multiplication, without an exchange between
+//! lanes.
 //!
-//! All lanes of the warp must call a function of this module. The CPU executor multiplies exactly, adds in
-//! f64 and rounds once. Tensor cores add in a different order and with a different precision, so the last
-//! bits may differ.
+//! If one lane of a warp calls a function of this module, all lanes must call it. The CPU executor computes
+//! products and sums in f64 and rounds each result once to f32. Tensor cores add in another order and with
+//! another precision, so the last bits of the results may differ.
 use half::{bf16, f16};
 
 use crate::arch;
@@ -33,8 +33,8 @@ pub type B = [u32; 2];
 /// A lane's fragment of the accumulator, a 16 x 8 matrix.
 pub type C = [f32; 4];
 
-/// A chunk: 16 bytes, which are eight elements of a matrix row. In a call of [`load`], each lane passes the
-/// index of one chunk.
+/// A chunk: 16 bytes, which are eight consecutive elements of a matrix row. When a warp calls [`load`], each
+/// lane passes the index of one chunk.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk(pub [u32; 4]);
@@ -70,26 +70,26 @@ impl MatrixElem for bf16 {
 
 /// Loads four 8 x 8 matrices of 16-bit elements (`ldmatrix.x4`).
 ///
-/// Lane `8 i + r` passes `at`, the index of the chunk (16 bytes) that contains row `r` of matrix `i`. Let `g
-/// = lane / 4` and `t = lane % 4`. Word `i` of the result has the elements `2t` and `2t + 1` of row `g` of
-/// matrix `i`.
+/// Lane `8 i + r` passes in `at` the index of the chunk (16 bytes) that contains row `r` of matrix `i`. Let
+/// `g = lane / 4` and `t = lane % 4`. Word `i` of a lane's result has the elements `2t` and `2t + 1` of row
+/// `g` of matrix `i`.
 ///
 /// # Safety
-/// `at` lies inside `rows` and the launch's shared memory. A barrier separates this read from the writes of
-/// other threads.
+/// The chunk `at` lies inside `rows` and inside the launch's shared memory. A barrier separates this read
+/// from the writes of other threads to the chunk.
 #[inline(always)]
 pub unsafe fn load(rows: &Shared<Chunk>, at: u32) -> [u32; 4] {
     // SAFETY: the caller passes a chunk inside the launch's shared memory.
     unsafe { arch::load_matrices(rows.window(at)) }
 }
 
-/// Loads four 8 x 8 matrices of 16-bit elements, as [`load`] does, and transposes each matrix. Let `g = lane
-/// / 4` and `t = lane % 4`. Word `i` of the result has the elements `2t` and `2t + 1` of column `g` of matrix
-/// `i`.
+/// Loads four 8 x 8 matrices of 16-bit elements, as [`load`] does, and transposes each matrix. Let
+/// `g = lane / 4` and `t = lane % 4`. Word `i` of a lane's result has the elements `2t` and `2t + 1` of
+/// column `g` of matrix `i`.
 ///
 /// # Safety
-/// `at` lies inside `rows` and the launch's shared memory. A barrier separates this read from the writes of
-/// other threads.
+/// The chunk `at` lies inside `rows` and inside the launch's shared memory. A barrier separates this read
+/// from the writes of other threads to the chunk.
 #[inline(always)]
 pub unsafe fn load_transposed(rows: &Shared<Chunk>, at: u32) -> [u32; 4] {
     // SAFETY: the caller passes a chunk inside the launch's shared memory.

@@ -2,8 +2,8 @@
 
 /// A `CUtensorMap` (128 bytes), which the CUDA driver creates and a kernel receives as an argument.
 ///
-/// TMA reads the map at the address of the kernel argument. A kernel therefore passes this address to TMA and
-/// never copies the map.
+/// TMA reads the map from the memory that contains the kernel's arguments. A kernel therefore passes the
+/// address of the argument to TMA and never copies the map.
 #[repr(C, align(16))]
 #[derive(Clone, Copy)]
 pub struct TensorMap(pub [u64; 16]);

@@ -1,7 +1,7 @@
 //! The element types of tensors (the trait `Elem`), and vectors of f32 values (the trait `F32Vec`).
 //!
-//! A kernel is generic over [`Elem`] and computes in f32. `Elem` converts a pack (one 16-byte vector of
-//! elements) to f32 values and back.
+//! A kernel is generic over an element type that implements [`Elem`], and computes in f32. `Elem` converts a
+//! pack (one 16-byte vector of elements) to f32 values and back.
 use half::{bf16, f16};
 
 use crate::arch;
@@ -66,17 +66,18 @@ pub trait Elem: Copy + Send + Sync + 'static {
 
     /// Converts from f32 with one rounding.
     fn from_f32(value: f32) -> Self;
-    /// Converts a compile-time constant from f32. The compiler can evaluate this function. It cannot evaluate
-    /// the function [`Elem::from_f32`], which uses inline assembly.
+    /// Converts a compile-time constant from f32. The compiler can evaluate this function at compile time. It
+    /// cannot do so with [`Elem::from_f32`], which uses inline assembly.
     fn constant(value: f32) -> Self;
     /// Converts to f32 exactly.
     fn to_f32(self) -> f32;
-    /// Converts the elements of a 16-byte vector to f32, in memory order.
+    /// Converts the elements of a 16-byte vector (as four 32-bit words) to f32, in memory order.
     fn unpack(words: [u32; 4]) -> Self::F32Vec;
-    /// Rounds each of the f32 values once and packs the results into a 16-byte vector.
+    /// Rounds each f32 value once to this type, and packs the results into a 16-byte vector (four 32-bit
+    /// words).
     fn pack(lanes: Self::F32Vec) -> [u32; 4];
     /// Returns the elementwise maximum of two 32-bit words. A word contains one f32 or two 16-bit elements.
-    /// If an element of `a` or `b` is NaN, the result may be either element.
+    /// If one element of a pair is NaN, the result is either element of this pair.
     fn max_words(a: u32, b: u32) -> u32;
     /// Returns the element whose bits are the low `size_of::<Self>()` bytes of `word`.
     fn from_bits(word: u32) -> Self;
@@ -97,8 +98,8 @@ pub trait Elem: Copy + Send + Sync + 'static {
         [if size_of::<Self>() == 2 { bits | bits << 16 } else { bits }; 4]
     }
 
-    /// Rounds `value` to this element type and converts the rounded value back to f32. A store followed by a
-    /// load has the same effect.
+    /// Rounds `value` to this element type and converts the rounded value back to f32. A store of an element
+    /// of this type and a following load have the same effect.
     #[inline(always)]
     fn round(value: f32) -> f32 {
         Self::from_f32(value).to_f32()

@@ -1,29 +1,29 @@
 //! `expf`, `erff` and `tanhf` with the same bits as in CUDA's math library, which torch's kernels call.
 //!
-//! The functions use the algorithms, constants and instructions of libdevice's `__nv_expf`, `__nv_erff` and
-//! `__nv_tanhf` without fast math. A kernel that calls these functions can therefore give the same bits as a
-//! sequence of torch operators. Of the instructions in these functions, only `ex2.approx` and `rcp.approx`
-//! are not IEEE operations. The CPU executor rounds the results of both instructions correctly, so the last
-//! bits may differ between the CPU and the GPU.
+//! The functions of this file use the algorithms, constants and instructions of libdevice's `__nv_expf`,
+//! `__nv_erff` and `__nv_tanhf` without fast math. A kernel that calls them can therefore give the same bits
+//! as a sequence of torch operators. All their instructions are IEEE operations, except `ex2.approx` and
+//! `rcp.approx`. The CPU executor rounds the results of these two correctly, so the last bits may differ
+//! between the CPU and the GPU.
 //!
-//! The source is libdevice.10.bc of CUDA 13.0, and of CUDA 13.2 for [`Erf::CUDA_13_2`]. The error bounds come
-//! from the CUDA C++ Programming Guide, section "Mathematical Functions". The tests in this file check these
-//! bounds.
+//! The algorithms come from libdevice.10.bc of CUDA 13.0, and for [`Erf::CUDA_13_2`] from CUDA 13.2. The
+//! error bounds come from the CUDA C++ Programming Guide, section "Mathematical Functions". The tests in this
+//! file check these bounds.
 use crate::arch::{ex2_ftz, fma, fma_rm, fma_sat, rcp_ftz};
 
-/// Returns `e^x + addend`. `e^x` is accurate to 2 ulp.
+/// Returns `e^x + addend`. The error of `e^x` is at most 2 ulp.
 ///
-/// The code computes `e^x = 2^i * 2^f` with `i = floor(x * log2(e) + 0.5)`. One FMA multiplies the two powers
-/// and adds `addend`, because nvcc contracts a product and a following addition. A saturating multiplication
-/// keeps `i` between -126 and 126. For larger `|x|`, the remainder `f` is large, so `2^f` overflows or
-/// underflows.
+/// The function computes `e^x = 2^i * 2^f` with `i = floor(x * log2(e) + 0.5)` and the remainder
+/// `f = x * log2(e) - i`. One FMA multiplies the two powers and adds `addend`, because nvcc also contracts a
+/// product and a following addition. A saturating FMA keeps `i` between -126 and 126. If `x * log2(e)` is
+/// outside this range, `f` becomes large, so `2^f` overflows or underflows as necessary.
 #[inline(always)]
 pub fn exp_add(x: f32, addend: f32) -> f32 {
     const LOG2_E: f32 = f32::from_bits(0x3FB8_AA3B);
     const LOG2_E_LOW: f32 = f32::from_bits(0x32A5_7060);
     const RANGE: f32 = 252.0;
-    // Adding `SHIFT` (1.5 * 2^23) moves an integer into the low bits of a float. The additional 1 is the
-    // biased exponent of 2^-126, the smallest power of two that is a normal number.
+    // Adding `SHIFT` (1.5 * 2^23) moves an integer into the low bits of a float. In `SHIFT + 1.0`, the 1 is
+    // the biased exponent of 2^-126, the smallest normal number.
     const SHIFT: f32 = 12_582_912.0;
     let shifted = fma_rm(fma_sat(x, LOG2_E / RANGE, 0.5), RANGE, SHIFT + 1.0);
     let exponent = shifted - (SHIFT + 127.0);
@@ -31,17 +31,17 @@ pub fn exp_add(x: f32, addend: f32) -> f32 {
     fma(f32::from_bits(shifted.to_bits() << 23), ex2_ftz(fraction), addend)
 }
 
-/// Returns `e^x` as `expf` does, accurate to 2 ulp.
+/// Returns `e^x` as `expf` does, with an error of at most 2 ulp.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     // Adding -0 does not change the product.
     exp_add(x, -0.0)
 }
 
-/// Returns `tanh(x)` with the algorithm of CUDA's `tanhf`, accurate to 2 ulp.
+/// Returns `tanh(x)` with the algorithm of CUDA's `tanhf`, with an error of at most 2 ulp.
 ///
-/// For `|x| < 0.6`, the result is an odd polynomial. Otherwise it is `1 - 2 / (e^(2|x|) + 1)` with the sign
-/// of `x`.
+/// For `|x| < 0.6`, the result is an odd polynomial in `x`. Otherwise it is `1 - 2 / (e^(2|x|) + 1)` with the
+/// sign of `x`.
 #[inline(always)]
 pub fn tanh(x: f32) -> f32 {
     const TWO_LOG2_E: f32 = 2.885_39;
@@ -54,20 +54,22 @@ pub fn tanh(x: f32) -> f32 {
     let p = fma(f32::from_bits(0x3C80_F082), square, f32::from_bits(0xBD56_3CAE));
     let p = fma(p, square, f32::from_bits(0x3E08_5941));
     let p = fma(p, square, f32::from_bits(0xBEAA_A9ED));
-    // An FMA with +0 replaces the product `p * square`, because the FMA preserves the sign of tanh(-0).
+    // `p * square` is computed as an FMA with +0, so that tanh(-0) is -0. With a plain product, it would be
+    // +0.
     let near = fma(fma(p, square, 0.0), x, x);
     if size >= 0.6 { far } else { near }
 }
 
-/// Coefficients of CUDA's `erff`. The coefficients changed once between the CUDA versions with which torch is
-/// built.
+/// Coefficients of CUDA's `erff`. They differ between the CUDA versions up to 13.1 and from 13.2 on, and
+/// torch is built with both.
 #[derive(Clone, Copy)]
 pub struct Erf {
-    /// The smallest `|x|` for which the polynomial with the coefficients `far` is used.
+    /// The smallest `|x|` for which `erf` uses the coefficients `far`.
     far_from: f32,
-    /// Polynomial in `|x|` for `-log2(1 - erf(|x|)) / |x| - 1`, highest power first.
+    /// Coefficients of a polynomial in `|x|`, which approximates `-log2(1 - erf(|x|)) / |x| - 1`, highest
+    /// power first.
     far: [f32; 7],
-    /// Polynomial in `x^2` for `erf(x) / x - 1`, highest power first.
+    /// Coefficients of a polynomial in `x^2`, which approximates `erf(x) / x - 1`, highest power first.
     near: [f32; 7],
 }
 
@@ -127,16 +129,17 @@ impl Erf {
         ]),
     };
 
-    /// Returns `erf(x)` with the algorithm of CUDA's `erff`, accurate to 2 ulp.
+    /// Returns `erf(x)` with the algorithm of CUDA's `erff`, with an error of at most 2 ulp.
     ///
-    /// For `|x| < far_from` the result is `x + x * near(x^2)`. For larger `|x|` it is `1 - 2^-(|x| + |x| *
-    /// far(|x|))` with the sign of `x`. The code first selects the coefficients `near` or `far`, and then
-    /// evaluates only one polynomial.
+    /// For `|x| < far_from` the result is `x + x * near(x^2)`. For larger `|x|` it is
+    /// `1 - 2^-(|x| + |x| * far(|x|))` with the sign of `x`. `near` and `far` are polynomials. The function
+    /// first selects the coefficients of one of them, and then evaluates only this polynomial.
     #[inline(always)]
     pub fn erf(self, x: f32) -> f32 {
         let is_far = x.abs() >= self.far_from;
         let at = if is_far { x.abs() } else { x * x };
-        // Each coefficient is selected by value. An array index that depends on `x` would cause memory loads.
+        // Select between two coefficients, instead of indexing an array with a number that depends on `x`.
+        // Such an index would cause memory loads.
         let c = |far: f32, near: f32| if is_far { far } else { near };
         let (far, near) = (self.far, self.near);
         let p = fma(c(far[0], near[0]), at, c(far[1], near[1]));
@@ -160,8 +163,8 @@ mod tests {
         (0..=u32::MAX).step_by(1009).map(f32::from_bits)
     }
 
-    /// Panics unless `f` is within `bound` ulp of `reference` for all tested arguments. If `reference`
-    /// returns NaN, `f` must also return NaN.
+    /// Panics unless the results of `f` and `reference` differ by at most `bound` ulp for all tested
+    /// arguments. If `reference` returns NaN, `f` must also return NaN.
     #[track_caller]
     fn within(bound: f64, f: impl Fn(f32) -> f32, reference: impl Fn(f64) -> f64) {
         for x in floats() {

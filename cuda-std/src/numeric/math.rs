@@ -1,10 +1,10 @@
 //! f32 functions: fused multiply-add, roots, reciprocals, exponentials and logarithms.
 //!
-//! The operators `+ - * /` are IEEE operations and give the same bits on the GPU and on the CPU executor.
-//! LLVM does not contract `a * b + c`, so a kernel calls [`fma`] for a fused multiply-add. Each approximate
-//! function is one PTX instruction, and its error bound comes from the PTX ISA manual. The CPU executor
-//! rounds the results of approximate functions correctly, so the last bits may differ from the results of the
-//! GPU.
+//! The operators `+ - * /` are IEEE operations and give the same bits on the GPU and on the CPU executor. The
+//! compiler does not fuse `a * b + c`, so a kernel must call [`fma`] for a fused multiply-add. Each
+//! approximate function is one PTX instruction, and its error bound comes from the PTX ISA manual. The CPU
+//! executor returns correctly rounded results for these functions, so the last bits may differ from the GPU's
+//! results.
 use crate::arch;
 
 macro_rules! functions {
@@ -30,22 +30,22 @@ functions! {
 
 /// Returns `x / d` for finite `x` and for `d` from 1 to 2^125.
 ///
-/// The function refines the result of [`rcp_ftz`], an approximate reciprocal, with one Newton step. The
-/// quotient differs from the result of IEEE division by at most 1 ulp. After rounding to f16 or bf16, it has
-/// the same bits as with IEEE division.
+/// The function multiplies `x` by an approximate reciprocal of `d` ([`rcp_ftz`]), and corrects the quotient
+/// with one Newton step. The quotient differs from the result of IEEE division by at most 1 ulp. If both are
+/// rounded to f16 or bf16, they have the same bits.
 #[inline(always)]
 pub fn quotient(x: f32, d: f32) -> f32 {
     let inverse = rcp_ftz(d);
     let guess = x * inverse;
-    // The minus signs of `-x` and `-inverse` cancel. They are necessary for `x` = -0, because the result must
-    // then be -0.
+    // The two minus signs, of `-x` and `-inverse`, cancel. Without them, the result for `x` = -0 would be +0
+    // instead of -0.
     fma(fma(d, guess, -x), -inverse, guess)
 }
 
-/// Returns `1 / x` rounded to nearest. The reciprocal of `x` must be a normal number.
+/// Returns `1 / x` rounded to nearest. `1 / x` must be a normal number.
 ///
-/// The function refines the result of [`rcp_ftz`], an approximate reciprocal, with one Newton step. The GPU
-/// and the CPU executor return the same bits.
+/// The function refines an approximate reciprocal ([`rcp_ftz`]) with one Newton step. The GPU and the CPU
+/// executor return the same bits.
 #[inline(always)]
 pub fn reciprocal(x: f32) -> f32 {
     let guess = rcp_ftz(x);

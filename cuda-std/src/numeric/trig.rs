@@ -1,12 +1,12 @@
 //! Sine and cosine in f32, with the constants and the order of operations of CUDA's `sinf` and `cosf`.
 //!
-//! The GPU and the CPU executor return the same bits. For `|x|` up to 105,615, torch's CUDA kernels also
-//! return these bits.
+//! The results have the same bits on the GPU and on the CPU executor. For `|x|` below 105,615, torch's CUDA
+//! kernels return the same bits, too.
 //!
-//! The Cody-Waite reduction subtracts the nearest multiple of pi/2 in three fused multiply-adds. The absolute
-//! value of the remainder is at most about pi/4. Polynomials then give the sine and cosine of the remainder.
-//! For `|x|` from 105,615 on, CUDA uses the Payne-Hanek reduction with integers. This module uses the
-//! Cody-Waite reduction for all arguments, so its error grows slowly with `|x|`.
+//! The Cody-Waite reduction subtracts the nearest multiple of pi/2 from `x` in three fused multiply-adds. The
+//! absolute value of the remainder is at most about pi/4. Polynomials then give the sine and cosine of the
+//! remainder. For `|x|` from 105,615 on, CUDA uses the Payne-Hanek reduction with integers. This module uses
+//! the Cody-Waite reduction for all `x`, so the error of its results grows slowly with `|x|`.
 use core::f32::consts::FRAC_2_PI;
 
 use super::math::fma;
@@ -53,8 +53,8 @@ fn cos_of_remainder(x: f32) -> f32 {
 mod tests {
     use super::*;
 
-    /// Returns the largest error of `sin_cos` compared with f64, and the argument with this error. The
-    /// function tests 4,000,001 arguments from 0 to `max`.
+    /// Returns the largest error of `sin_cos` compared with f64 results, and the argument with this error.
+    /// The function tests 4,000,001 evenly spaced arguments from 0 to `max`.
     fn worst(max: f32) -> (f64, f32) {
         let steps = 4_000_000_u32;
         let off = |step: u32| {

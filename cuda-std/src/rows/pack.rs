@@ -1,14 +1,13 @@
-//! A pack: one 16-byte vector of elements, which is the widest access of a thread. A pack of 16-bit elements
-//! takes half as many registers as the same elements in f32.
+//! A pack: one 16-byte vector of elements. A thread loads or stores at most 16 bytes in one instruction. A
+//! pack of 16-bit elements takes half as many registers as the same elements converted to f32.
 use core::marker::PhantomData;
 
 use crate::numeric::elem::{Elem, F32Vec};
 
 /// 16 bytes of elements of type `T`, kept in registers without conversion.
 ///
-/// If a kernel uses elements before and after a reduction, keep the pack and convert it to f32 (unpack it)
-/// twice. Unpacking twice costs less than keeping the f32 values in registers or reading memory a second
-/// time.
+/// If a kernel uses the same elements before and after a reduction, keep the pack and convert it to f32
+/// twice. Two conversions cost less than keeping the f32 values in registers or reading memory a second time.
 #[derive(Clone, Copy)]
 pub struct Pack<T> {
     words: [u32; 4],
@@ -41,16 +40,15 @@ impl<T: Elem> Pack<T> {
     pub fn from_lanes(lanes: T::F32Vec) -> Self {
         Self::from_words(T::pack(lanes))
     }
-    /// Returns a pack (16-byte vector) with the larger element of each pair of elements of `self` and
-    /// `other`. The elements are not converted to f32. If one element of a pair is NaN, the result is either
-    /// element.
+    /// Returns the elementwise maximum of the packs (16-byte vectors) `self` and `other`. The elements are
+    /// not converted to f32. If one of two compared elements is NaN, the result is either of them.
     #[inline(always)]
     pub fn max(self, other: Self) -> Self {
         Self::from_words(core::array::from_fn(|i| T::max_words(self.words[i], other.words[i])))
     }
-    /// Returns the same pack (16-byte vector), through an optimization barrier. Each later use then converts
-    /// the elements to f32 again. Without the barrier, the compiler would keep the f32 values. For 16-bit
-    /// types, f32 values take twice the registers.
+    /// Returns the same pack (16-byte vector), through an optimization barrier. Later code that needs f32
+    /// values then converts the elements again. Without the barrier, the compiler would keep the f32 values
+    /// of an earlier conversion. For 16-bit types, f32 values take twice as many registers as the pack.
     #[inline(always)]
     pub fn opaque_lanes(self) -> Self {
         Self::from_words(crate::arch::opaque(self.words))

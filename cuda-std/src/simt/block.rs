@@ -4,17 +4,17 @@ pub use super::thread::linear_index;
 use super::{cluster, thread, warp};
 use crate::arch;
 
-/// Waits until every thread of the block reaches this barrier. The barrier orders the memory accesses of the
-/// block.
+/// Waits until every thread of the block reaches this barrier. Memory accesses before the barrier are visible
+/// to all threads of the block after it.
 #[inline(always)]
 pub fn sync() {
     arch::sync_threads();
 }
 
-/// Reduces `value` over the block and returns the same bits in every thread.
+/// Reduces `value` over all threads of the block. The result has the same bits in every thread.
 ///
-/// The block has a multiple of 32 threads, and every thread must call the function. The function takes
-/// `size_of::<T>()` bytes per warp from `memory`, the dynamic shared memory. Call [`sync`] before a second
+/// The block has a multiple of 32 threads, and every thread must call the function. The function allocates
+/// `size_of::<T>()` bytes per warp from `memory`, the dynamic shared memory. Call [`sync`] before another
 /// reduction that uses the same bytes of shared memory.
 #[inline(always)]
 pub fn reduce<T: warp::Exchange>(
@@ -47,20 +47,21 @@ pub(crate) fn reduce_warps<T: warp::Exchange>(
     let partial = memory.take::<T>(x * y * z / warp::SIZE);
     let reduced = warp::reduce(value, warp::SIZE, combine);
     if warp::lane() == 0 {
-        // SAFETY: `partial` has one slot per warp of the block. Only lane 0 of warp `number` writes this
-        // slot, and other warps read it only after the barrier.
+        // SAFETY: `partial` has one element per warp of the block. Only lane 0 of warp `number` writes
+        // element `number`, and other warps read it only after the barrier.
         unsafe { partial.set(number, reduced) };
     }
     sync();
-    // SAFETY: `first + slot` is the index of a warp of the block. This warp wrote its slot before the
-    // barrier.
+    // SAFETY: `first + slot` is the index of a warp of the block. This warp wrote the element with its index
+    // before the barrier.
     reduce_lanes(|slot| unsafe { partial.get(first + slot) }, warps, neutral, combine)
 }
 
 /// Reduces `count` elements, at most 32, within a warp. Returns the result in every lane.
 ///
-/// Let `width` be `count` rounded up to a power of two. The warp consists of groups of `width` neighbouring
-/// lanes. Each group reduces the same elements, so the reduction takes only `log2(width)` shuffles.
+/// Let `width` be `count` rounded up to a power of two. The warp is divided into groups of `width`
+/// neighbouring lanes, and each group reduces the same elements. The reduction therefore takes only
+/// `log2(width)` shuffles.
 #[inline(always)]
 fn reduce_lanes<T: warp::Exchange>(
     element: impl Fn(u32) -> T,
@@ -74,11 +75,11 @@ fn reduce_lanes<T: warp::Exchange>(
     warp::reduce(theirs, width, combine)
 }
 
-/// Reduces `value` over all threads of a cluster and returns the same bits in every thread.
+/// Reduces `value` over all threads of a cluster. The result has the same bits in every thread.
 ///
-/// The kernel declares clusters of `BLOCKS` blocks and calls this function once. Every thread of the cluster
-/// must call the function. From `memory`, the dynamic shared memory, the function takes `size_of::<T>()`
-/// bytes per warp of the block. It also takes 8 bytes per block of the cluster, and 8 bytes for an mbarrier.
+/// The kernel declares clusters of `BLOCKS` blocks. Every thread of the cluster must call the function
+/// exactly once. The function allocates `size_of::<T>()` bytes per warp of the block from `memory`, the
+/// dynamic shared memory. It also allocates 8 bytes per block of the cluster, and 8 bytes for an mbarrier.
 #[inline(always)]
 pub(crate) fn reduce_cluster<T: warp::Exchange, const BLOCKS: u32>(
     value: T,
@@ -89,8 +90,8 @@ pub(crate) fn reduce_cluster<T: warp::Exchange, const BLOCKS: u32>(
     let exchange = cluster::ClusterExchange::open::<BLOCKS>(memory);
     let reduced = reduce(value, neutral, memory, combine);
     let words = exchange.all(reduced.to_bits());
-    // SAFETY: `block` is less than the cluster size. `all` returns only after the words of all blocks have
-    // arrived.
+    // SAFETY: `block` is less than the cluster size, so `words` has this element. `all` returned only after
+    // the words of all blocks had arrived.
     reduce_lanes(
         |block| T::from_bits(unsafe { words.get(block) }),
         cluster::size::<BLOCKS>(),
@@ -99,19 +100,19 @@ pub(crate) fn reduce_cluster<T: warp::Exchange, const BLOCKS: u32>(
     )
 }
 
-/// Returns the sum of `value` over the block, which has a multiple of 32 threads.
+/// Returns the sum of `value` over all threads of the block. The block has a multiple of 32 threads.
 ///
-/// Every thread of the block must call the function, which takes 4 bytes per warp from `memory`. Call
-/// [`sync`] before a second reduction that uses the same bytes of shared memory.
+/// Every thread of the block must call the function, which allocates 4 bytes per warp from `memory`. Call
+/// [`sync`] before another reduction that uses the same bytes of shared memory.
 #[inline(always)]
 pub fn sum(value: f32, memory: &mut SharedMemory) -> f32 {
     reduce(value, 0.0, memory, |a, b| a + b)
 }
 
-/// Returns the maximum of `value` over the block, which has a multiple of 32 threads.
+/// Returns the maximum of `value` over all threads of the block. The block has a multiple of 32 threads.
 ///
-/// Every thread of the block must call the function, which takes 4 bytes per warp from `memory`. Call
-/// [`sync`] before a second reduction that uses the same bytes of shared memory.
+/// Every thread of the block must call the function, which allocates 4 bytes per warp from `memory`. Call
+/// [`sync`] before another reduction that uses the same bytes of shared memory.
 #[inline(always)]
 pub fn max(value: f32, memory: &mut SharedMemory) -> f32 {
     reduce(value, f32::NEG_INFINITY, memory, f32::max)

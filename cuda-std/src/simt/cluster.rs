@@ -1,15 +1,15 @@
 //! Thread-block clusters: blocks that run at the same time and can write to each other's shared memory.
 //!
-//! Clusters exist from sm_90 on. On older GPUs and on the CPU executor, a cluster has one block, even if the
-//! kernel declares more blocks. The host must therefore check the architecture before it launches a kernel
-//! with clusters.
+//! Clusters exist from sm_90 on. On older GPUs and on the CPU executor, a kernel runs as if each cluster had
+//! one block, even if it declares more. The host must therefore check the architecture before it launches
+//! such a kernel.
 use super::shared::{Shared, SharedMemory};
 use super::thread;
 use crate::arch;
 
 /// Declares that the kernel is launched in clusters of `BLOCKS` blocks.
 ///
-/// `BLOCKS` is a power of two up to 8. The x dimension of the grid is a multiple of `BLOCKS`. The kernel must
+/// `BLOCKS` is a power of two up to 8. The grid size in x must be a multiple of `BLOCKS`. The kernel must
 /// also declare its [`launch_bounds`](super::thread::launch_bounds).
 #[inline(always)]
 pub fn bounds<const BLOCKS: u32>() {
@@ -17,8 +17,8 @@ pub fn bounds<const BLOCKS: u32>() {
     arch::cluster_bounds::<BLOCKS>();
 }
 
-/// Returns the number of blocks per cluster, for a kernel that declares clusters of `BLOCKS` blocks. On GPUs
-/// before sm_90 and on the CPU executor, this number is 1, because they have no clusters.
+/// Returns the number of blocks per cluster, for a kernel that declares clusters of `BLOCKS` blocks. Returns
+/// 1 on GPUs before sm_90 and on the CPU executor, which have no clusters.
 #[inline(always)]
 pub fn size<const BLOCKS: u32>() -> u32 {
     arch::cluster_size::<BLOCKS>()
@@ -32,8 +32,9 @@ pub fn rank() -> u32 {
 
 /// An exchange between the blocks of a cluster: each block sends one 64-bit word to all blocks.
 ///
-/// An mbarrier in shared memory counts the bytes that have arrived. A cluster barrier would also be correct.
-/// It is slower, because it orders all earlier memory accesses of all threads.
+/// An mbarrier in each block's shared memory counts the bytes that have arrived. A block could also wait for
+/// the words at a cluster barrier. However, such a barrier is slower, because it orders all earlier memory
+/// accesses of all threads.
 #[derive(Clone, Copy)]
 pub struct ClusterExchange {
     words: Shared<u64>,
@@ -45,14 +46,15 @@ impl ClusterExchange {
     /// Prepares an exchange of 64-bit words between the blocks of a cluster. The kernel declares clusters of
     /// `BLOCKS` blocks. Every thread of the cluster must call this function once.
     ///
-    /// From `memory`, the function takes one 64-bit word per block, and one 64-bit word for the mbarrier.
+    /// The function allocates one 64-bit word per block of the cluster, and one for the mbarrier, from
+    /// `memory`.
     #[inline(always)]
     pub fn open<const BLOCKS: u32>(memory: &mut SharedMemory) -> Self {
         let blocks = size::<BLOCKS>();
         let exchange = Self { words: memory.take(blocks), barrier: memory.take(1), blocks };
         if thread::linear_index() == 0 {
             // SAFETY: the mbarrier is a word of this block's shared memory. Blocks send words only in `all`,
-            // after `cluster_wait`, so no word arrives before the mbarrier is initialized.
+            // after a cluster barrier, so no word arrives before the mbarrier is initialized.
             unsafe { arch::cluster_expect(exchange.barrier.address(0), blocks * 8) };
         }
         arch::cluster_arrive();
@@ -61,19 +63,20 @@ impl ClusterExchange {
 
     /// Sends `word` to every block of the cluster. Returns the words of all blocks, indexed by block rank.
     ///
-    /// All threads of a block pass the same `word`. Every thread of the cluster must call the function once,
-    /// after [`ClusterExchange::open`] and a block barrier.
+    /// All threads of a block must pass the same `word`. Every thread of the cluster must call the function
+    /// once. Between [`ClusterExchange::open`] and this call, there must be a block barrier.
     #[inline(always)]
     pub fn all(self, word: u64) -> Shared<u64> {
-        // After `cluster_wait`, every block of the cluster runs and has initialized its mbarrier.
+        // After this wait, every block of the cluster is running and has initialized its mbarrier.
         arch::cluster_wait();
         let to = thread::linear_index();
         if to < self.blocks {
-            // SAFETY: every block has the same shared memory layout, with one word for each rank. No block
-            // returns from `cluster_receive` before all words have arrived in its shared memory.
+            // SAFETY: all blocks of the cluster have the same shared-memory layout, with one word for each
+            // rank. Block `to` does not exit before this word arrives, because it waits in `cluster_receive`.
             unsafe { arch::cluster_send(self.words.address(rank()), self.barrier.address(0), to, word) };
         }
-        // SAFETY: thread 0 called `cluster_expect` in `open`. The caller then passed a block barrier.
+        // SAFETY: thread 0 called `cluster_expect` in `open`, and the caller ensures that a block barrier
+        // followed.
         unsafe { arch::cluster_receive(self.barrier.address(0)) };
         self.words
     }

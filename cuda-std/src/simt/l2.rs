@@ -8,14 +8,14 @@ pub use crate::base::cache::{LINE, Policy};
 ///
 /// On an H200, such kernels take 1 to 4 % less time if they load rows with `evict_last` instead of the
 /// default policy (`docs/internals/launch-configuration.md`). However, `evict_last` lines stay in L2 after
-/// the kernel and reduce the L2 capacity of later kernels. Therefore the last blocks of the grid demote the
-/// lines that they loaded to `evict_normal` (instruction `applypriority`). The lines of earlier blocks need
-/// no demotion, because the lines of the last blocks have replaced them in L2.
+/// the kernel and reduce the L2 capacity of later kernels. Therefore the last blocks of the grid reset the
+/// lines that they loaded to `evict_normal` (instruction `applypriority`). Lines that earlier blocks loaded
+/// are no longer in L2, because the lines of the last blocks have replaced them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct L2Policy {
     policy: Policy,
-    /// Index (in x) of the first block that demotes the cache lines that it loaded.
+    /// Block index (in x) from which on blocks reset the cache lines that they loaded to `evict_normal`.
     demote_from: u32,
 }
 
@@ -23,9 +23,9 @@ impl L2Policy {
     /// The default policy of the GPU, without demotion.
     pub const PLAIN: Self = Self { policy: Policy::NORMAL, demote_from: u32::MAX };
 
-    /// Returns a policy for kernels that load rows with `evict_last`. Each block whose index is at least
-    /// `first` also demotes the cache lines that it loaded to `evict_normal`. Each row must start and end at
-    /// a boundary of a cache line.
+    /// Returns a policy that loads rows with `evict_last`. Each block whose index in x is at least `first`
+    /// also resets the cache lines that it loaded to `evict_normal`. Each row must start and end at a
+    /// boundary of a cache line.
     pub const fn kept_until(first: u32) -> Self {
         Self { policy: Policy::LAST, demote_from: first }
     }
@@ -36,7 +36,8 @@ impl L2Policy {
         Load::By(self.policy)
     }
 
-    /// Returns whether the calling block must demote the cache lines that it loaded to `evict_normal`.
+    /// Returns whether the calling thread's block must reset the cache lines that it loaded to
+    /// `evict_normal`.
     #[inline(always)]
     pub fn demotes(self) -> bool {
         thread::block_index()[0] >= self.demote_from

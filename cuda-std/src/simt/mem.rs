@@ -1,8 +1,8 @@
 //! Loads and stores of global memory with cache hints.
 //!
-//! Kernels that process whole rows use the type [`Row`](crate::rows::row::Row). The functions of this module
-//! are for access patterns that `Row` does not support. The address of a vector access must be a multiple of
-//! the size of the vector. Otherwise the GPU and the CPU executor report a fault.
+//! Kernels that process whole rows of a tensor use the type [`Row`](crate::rows::row::Row). The functions of
+//! this module are for access patterns that `Row` does not support. The address of an access must be a
+//! multiple of the number of bytes that it accesses. Otherwise the GPU and the CPU executor report a fault.
 use crate::arch;
 pub use crate::base::cache::{Load, Store};
 
@@ -11,7 +11,7 @@ macro_rules! accesses {
         #[doc = concat!("Loads ", $what, " at `ptr`.")]
         ///
         /// # Safety
-        /// `ptr` is valid for the read and aligned to the size of the read. If `hint` is not
+        /// `ptr` points to readable memory and is aligned to the size of the read. If `hint` is not
         /// [`Load::Default`], no thread writes to this memory while the kernel runs.
         #[inline(always)]
         pub unsafe fn $load(ptr: *const u8, hint: Load) -> $bits {
@@ -21,8 +21,8 @@ macro_rules! accesses {
         #[doc = concat!("Stores ", $what, " at `ptr`.")]
         ///
         /// # Safety
-        /// `ptr` is valid for the write and aligned to the size of the write. No other thread accesses this
-        /// memory without synchronization.
+        /// `ptr` points to writable memory and is aligned to the size of the write. No other thread accesses
+        /// this memory without synchronization.
         #[inline(always)]
         pub unsafe fn $store(ptr: *mut u8, value: $bits, hint: Store) {
             // SAFETY: the caller passes a writable, aligned `ptr`.
@@ -39,12 +39,12 @@ accesses! {
 }
 
 /// Starts a prefetch of `bytes` bytes at `from` into the L2 cache. The function returns before the bytes
-/// arrive. On GPUs before sm_90, it does nothing.
+/// arrive. On GPUs before sm_90, the function does nothing.
 ///
-/// One thread can prefetch the data for all threads of a block.
+/// One call by one thread is enough to prefetch the data for all threads of a block.
 ///
 /// # Safety
-/// The whole range is readable global memory. `from` and `bytes` are multiples of 16.
+/// The `bytes` bytes at `from` are readable global memory. `from` and `bytes` are multiples of 16.
 #[inline(always)]
 pub unsafe fn prefetch(from: *const u8, bytes: u32) {
     // SAFETY: the caller passes a readable range that is aligned to 16 bytes.

@@ -5,13 +5,14 @@
 //! let sums: Shared<f32> = memory.take(32);
 //! let row: Shared<u32> = memory.take(cols);
 //! ```
-//! The code that launches the kernel chooses the number of bytes of shared memory. The CPU executor reports a
-//! fault if a kernel accesses bytes past this number.
+//! The code that launches the kernel chooses the size of dynamic shared memory. The CPU executor reports a
+//! fault if a kernel accesses bytes past the end of this memory.
 use core::marker::PhantomData;
 
 use crate::arch;
 
-/// The unused rest of the block's dynamic shared memory. Each call of `take` allocates its next bytes.
+/// The part of the block's dynamic shared memory that is not allocated yet. Each call of `take` allocates the
+/// next bytes.
 pub struct SharedMemory {
     offset: usize,
 }
@@ -29,8 +30,8 @@ impl SharedMemory {
         arch::shared_bytes()
     }
 
-    /// Allocates the next `len` elements of `T` in shared memory, aligned for `T`. All threads of the block
-    /// must allocate the same parts in the same order.
+    /// Allocates an array of `len` elements of `T` in shared memory, aligned for `T`. All threads of the
+    /// block must allocate the same arrays in the same order.
     #[inline(always)]
     pub fn take<T: Copy>(&mut self, len: u32) -> Shared<T> {
         let offset = self.offset.next_multiple_of(align_of::<T>());
@@ -39,8 +40,8 @@ impl SharedMemory {
     }
 }
 
-/// A part of the block's shared memory: an array of `len` elements of `T`. The contents are unspecified until
-/// a thread writes them.
+/// An array of `len` elements of `T` in the block's shared memory. Each element is unspecified until a thread
+/// writes it.
 #[derive(Clone, Copy)]
 pub struct Shared<T> {
     offset: usize,
@@ -61,8 +62,8 @@ impl<T: Copy> Shared<T> {
         self.len == 0
     }
 
-    /// Returns the same bytes of shared memory, viewed as elements of type `U`. The alignment of `U` must not
-    /// exceed the alignment of `T`.
+    /// Returns the same bytes of shared memory as an array of elements of type `U`. The alignment of `U` must
+    /// not exceed the alignment of `T`.
     #[inline(always)]
     pub fn cast<U: Copy>(&self) -> Shared<U> {
         const { assert!(align_of::<U>() <= align_of::<T>()) };
@@ -80,12 +81,12 @@ impl<T: Copy> Shared<T> {
     /// Starts an asynchronous copy of 16 bytes from global memory to element `at`. The copy bypasses the
     /// registers and L1.
     ///
-    /// The calling thread may read the element after the function [`copy::wait`](super::copy::wait). Other
-    /// threads may read the element after a block barrier that follows this call.
+    /// The calling thread may read the element after it has called [`copy::wait`](super::copy::wait). Other
+    /// threads may read the element after a block barrier that follows this call of `wait`.
     ///
     /// # Safety
-    /// The requirements of [`Shared::set`] apply. `from` points to 16 readable bytes and is aligned to 16
-    /// bytes. No thread writes to these bytes during the copy.
+    /// The requirements of [`Shared::set`] apply to the element. `from` points to 16 readable bytes and is
+    /// aligned to 16 bytes. No thread writes to the bytes at `from` during the copy.
     #[inline(always)]
     pub unsafe fn copy_from(&self, at: u32, from: *const u8) {
         const { assert!(size_of::<T>() == 16 && align_of::<T>() == 16) };
@@ -116,13 +117,13 @@ impl<T: Copy> Shared<T> {
     #[inline(always)]
     pub(crate) fn window(&self, at: u32) -> u32 {
         self.checked(at);
-        // Compute the address in 32 bits. 64-bit arithmetic would take more registers than some kernels have
-        // free.
+        // Compute the address in 32 bits. 64-bit arithmetic would need more registers, and in some kernels
+        // none are free.
         arch::shared_window(self.offset as u32 + at * size_of::<T>() as u32)
     }
 
     /// Returns the byte offset of element `at` in shared memory. The CPU executor checks that the element
-    /// lies inside this part and inside the shared memory that the launch requested.
+    /// lies inside this array and inside the shared memory that the launch requested.
     #[inline(always)]
     fn checked(&self, at: u32) -> usize {
         debug_assert!(at < self.len, "element {at} of a shared part of {} elements", self.len);
@@ -131,7 +132,7 @@ impl<T: Copy> Shared<T> {
         offset
     }
 
-    /// Reports an access to element `at` to the race detector of the CPU executor. Does nothing on PTX.
+    /// Reports an access to element `at` to the race detection of the CPU executor. Does nothing in PTX code.
     #[inline(always)]
     #[cfg_attr(target_arch = "nvptx64", expect(unused_variables))]
     fn note(&self, at: u32, writes: bool) {
@@ -147,26 +148,26 @@ impl<T: Copy> Shared<T> {
     /// Reads element `at`.
     ///
     /// # Safety
-    /// `at` is inside this part and inside the launch's shared memory. A barrier separates this read from the
-    /// writes of other threads.
+    /// Element `at` lies inside this array and inside the launch's shared memory. A barrier separates this
+    /// read from the writes of other threads to the element.
     #[inline(always)]
     pub unsafe fn get(&self, at: u32) -> T {
         self.note(at, false);
-        // SAFETY: the caller keeps `at` in bounds and synchronizes the access. `take` aligned this part of
-        // shared memory.
+        // SAFETY: the caller keeps `at` in bounds and synchronizes the access. `SharedMemory::take` aligned
+        // the array for its element type.
         unsafe { self.address(at).read() }
     }
 
     /// Writes element `at`.
     ///
     /// # Safety
-    /// `at` is inside this part and inside the launch's shared memory. A barrier separates this write from
-    /// the accesses of other threads.
+    /// Element `at` lies inside this array and inside the launch's shared memory. A barrier separates this
+    /// write from the accesses of other threads to the element.
     #[inline(always)]
     pub unsafe fn set(&self, at: u32, value: T) {
         self.note(at, true);
-        // SAFETY: the caller keeps `at` in bounds and synchronizes the access. `take` aligned this part of
-        // shared memory.
+        // SAFETY: the caller keeps `at` in bounds and synchronizes the access. `SharedMemory::take` aligned
+        // the array for its element type.
         unsafe { self.address(at).write(value) }
     }
 }

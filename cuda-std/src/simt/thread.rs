@@ -38,18 +38,19 @@ pub fn global_index() -> u64 {
     u64::from(block_index()[0]) * u64::from(block_dim()[0]) + u64::from(index()[0])
 }
 
-/// Returns its two arguments unchanged and hides their origin from the compiler (an optimization barrier).
+/// Returns the two numbers unchanged. The compiler cannot see how the results were computed (an optimization
+/// barrier).
 ///
-/// If a value in a loop depends on these two numbers, the compiler then recomputes the value in each
-/// iteration. Without the optimization barrier, the compiler could keep the value in a register during the
-/// whole loop.
+/// Call the function in a loop to save registers. A value that depends on the results is then recomputed in
+/// each iteration. Without the optimization barrier, the compiler could keep this value in a register during
+/// the whole loop.
 #[inline(always)]
 pub fn opaque([a, b]: [u32; 2]) -> [u32; 2] {
     arch::opaque([a, b])
 }
 
-/// Returns `address` unchanged and hides its origin from the compiler (an optimization barrier), as
-/// [`opaque`] does for numbers.
+/// Returns `address` unchanged. The compiler cannot see how the result was computed, as with [`opaque`] for
+/// numbers.
 #[inline(always)]
 pub fn opaque_address<T>(address: *const T) -> *const T {
     arch::opaque_address(address as u64) as *const T
@@ -59,12 +60,12 @@ pub fn opaque_address<T>(address: *const T) -> *const T {
 /// (`griddepcontrol.wait`).
 ///
 /// With programmatic dependent launch, a kernel can start while earlier launches still run. `first` is the
-/// address of the thread's first access to global memory. The thread computes `first` before the wait, so
-/// that this computation overlaps with the earlier launches.
+/// address of the thread's first access to global memory. The thread computes `first` before it waits, while
+/// the earlier launches still run.
 ///
-/// Each thread must call the function once before it accesses global memory. A thread that returns without
-/// such accesses need not call it. The function does nothing on GPUs before sm_90. A kernel that does not
-/// contain this call starts only after the earlier launches.
+/// Each thread must call the function once before it accesses global memory. A thread that accesses no global
+/// memory need not call the function. The function does nothing on GPUs before sm_90. A kernel without this
+/// call starts only after the earlier launches have finished.
 #[inline(always)]
 pub fn wait_for_earlier_launches<T>(first: *const T) {
     arch::wait_for_earlier_launches(first as u64);
@@ -73,9 +74,10 @@ pub fn wait_for_earlier_launches<T>(first: *const T) {
 /// Declares at most `MAX_THREADS` threads per block and at least `MIN_BLOCKS` resident blocks per SM.
 ///
 /// A kernel calls this function in its first line. ptxas then limits the registers per thread, so that
-/// `MIN_BLOCKS` blocks of `MAX_THREADS` threads fit on an SM. Rust has no attribute for launch bounds. On
-/// PTX, the function therefore emits a comment, which the crate `cuda_builder` converts into the directives
-/// `.maxntid` and `.minnctapersm`. Like the CUDA driver, the CPU executor rejects blocks with more threads.
+/// `MIN_BLOCKS` blocks of `MAX_THREADS` threads fit on an SM. Rust has no attribute for launch bounds. In PTX
+/// code, the function therefore emits a comment. The crate `cuda_builder` converts this comment into the
+/// directives `.maxntid` and `.minnctapersm`. The CPU executor rejects blocks of more than `MAX_THREADS`
+/// threads, as the CUDA driver does.
 #[inline(always)]
 pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
     arch::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
@@ -83,9 +85,9 @@ pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
 
 /// Declares [`launch_bounds`] with a different minimum number of blocks per SM for each GPU generation.
 ///
-/// `TURING` applies to GPUs before sm_80, `AMPERE` from sm_80 to sm_89, and `HOPPER` from sm_90 on. The
-/// values differ because the maximum number of threads per SM differs. For example, an SM of Turing can have
-/// half as many resident threads as an SM of sm_80.
+/// The minimum is `TURING` on GPUs before sm_80, `AMPERE` from sm_80 to sm_89, and `HOPPER` from sm_90 on.
+/// The minimum may depend on the generation, because the maximum number of resident threads per SM does. For
+/// example, a Turing SM can have half as many resident threads as an sm_80 SM.
 #[inline(always)]
 pub fn launch_bounds_by_generation<
     const MAX_THREADS: u32,

@@ -1,7 +1,7 @@
 //! Warp operations: shuffles, votes and reductions of the 32 threads of a warp.
 //!
-//! If a function takes a `mask`, all lanes in `mask` must call the function. The CPU executor reports a fault
-//! if a lane in `mask` does not call it.
+//! If a function has a parameter `mask`, all lanes in `mask` must call the function. The CPU executor reports
+//! a fault if one of these lanes does not call it.
 use crate::arch;
 
 /// Threads in a warp.
@@ -46,7 +46,7 @@ word! {
 pub trait Exchange: Copy {
     /// Returns the value of lane `lane() ^ lane_mask`. Every lane of the warp must call the function.
     fn shuffle_xor(self, lane_mask: u32) -> Self;
-    /// Returns the value as 64 bits. The blocks of a cluster exchange values in this format.
+    /// Returns the value as a 64-bit word. The blocks of a cluster exchange values as such words.
     fn to_bits(self) -> u64;
     /// Converts `bits` back to a value. This function is the inverse of [`Exchange::to_bits`].
     fn from_bits(bits: u64) -> Self;
@@ -104,7 +104,8 @@ pub fn shuffle<T: Word>(mask: u32, value: T, lane: u32) -> T {
     T::from_word(arch::shfl_idx(mask, value.to_word(), lane))
 }
 
-/// Returns a word with one bit per lane in `mask`. Each bit is the `predicate` that the lane passed.
+/// Returns a word in which bit `l` is the `predicate` that lane `l` passed. Bits of lanes outside `mask` are
+/// 0.
 #[inline(always)]
 pub fn ballot(mask: u32, predicate: bool) -> u32 {
     arch::ballot(mask, predicate)
@@ -122,10 +123,10 @@ pub fn all(mask: u32, predicate: bool) -> bool {
     ballot(mask, predicate) == mask
 }
 
-/// Reduces `value` over groups of `width` neighbouring lanes. `width` is a power of two up to 32.
+/// Reduces `value` within each group of `width` neighbouring lanes. `width` is a power of two up to 32.
 ///
-/// `combine` must be commutative. In each step, two lanes exchange their values, and both lanes compute
-/// `combine`. All lanes of a group therefore return the same bits.
+/// In each step, pairs of lanes exchange their values, and both lanes of a pair combine the two values.
+/// `combine` must be commutative. All lanes of a group therefore return the same bits.
 #[inline(always)]
 pub fn reduce<T: Exchange>(value: T, width: u32, combine: impl Fn(T, T) -> T) -> T {
     let mut reduced = value;
@@ -137,13 +138,13 @@ pub fn reduce<T: Exchange>(value: T, width: u32, combine: impl Fn(T, T) -> T) ->
     reduced
 }
 
-/// Returns the sum of `value` over groups of `width` neighbouring lanes.
+/// Returns the sum of `value` within each group of `width` neighbouring lanes.
 #[inline(always)]
 pub fn sum(value: f32, width: u32) -> f32 {
     reduce(value, width, |a, b| a + b)
 }
 
-/// Returns the maximum of `value` over groups of `width` neighbouring lanes. The maximum of a NaN and a
+/// Returns the maximum of `value` within each group of `width` neighbouring lanes. The maximum of a NaN and a
 /// number is the number, as in PTX `max.f32`.
 #[inline(always)]
 pub fn max(value: f32, width: u32) -> f32 {

@@ -1,11 +1,12 @@
-//! Tests of asynchronous copies to shared memory. The thread that started a copy can read its data after
-//! `copy::wait`, and other threads can read it after a following barrier.
+//! Tests asynchronous copies to shared memory. The thread that started a copy can read the copied data after
+//! `copy::wait`. Other threads can read it after a barrier that follows this wait.
 use cuda_std::copy;
 use cuda_std::cpu::FaultKind;
 
 use super::*;
 
-/// The source of the copies: 64 elements of 16 bytes. Element `i` contains the number `i` four times, as f32.
+/// The source array of the copies: 64 elements of 16 bytes. Element `i` contains the number `i` four times,
+/// as f32.
 #[repr(align(16))]
 struct Words([[f32; 4]; 64]);
 
@@ -14,10 +15,10 @@ impl Words {
         Self(core::array::from_fn(|at| [at as f32; 4]))
     }
 
-    /// Starts to copy element number `at` from the source to shared memory, where it has the same index.
+    /// Starts to copy element `at` of this array to element `at` of the array in shared memory.
     fn begin(&self, at: u32) {
-        // SAFETY: `at` is in bounds of both arrays. Some tests omit `copy::wait` on purpose and check that
-        // the executor detects this error.
+        // SAFETY: `at` is in bounds of both arrays. Some tests omit a wait or a barrier on purpose, and check
+        // the effect on the executor.
         unsafe { elements().copy_from(at, self.0[at as usize].as_ptr().cast()) };
     }
 }
@@ -27,18 +28,17 @@ fn elements() -> Shared<u128> {
 }
 
 fn get(at: u32) -> f32 {
-    // SAFETY: the index is in bounds. The tests check whether the executor detects a missing barrier before
-    // this read.
+    // SAFETY: the index is in bounds. Some tests omit the barrier before this read on purpose, and check that
+    // the executor reports it.
     let [.., last] = unsafe { elements().cast::<[f32; 4]>().get(at) };
     last
 }
 
-/// Copies one element with each of 64 threads, then lets each thread read an element. Returns the value that
-/// thread 5 read.
+/// Lets each of 64 threads copy one element and then read one element. Returns the value that thread 5 read.
 ///
-/// If `neighbour` is true, thread 5 reads the element that thread 38 copied. Otherwise thread 5 reads the
-/// element that it copied itself. `waits` says whether each thread calls `copy::wait` before the read.
-/// `meets` says whether each thread calls `block::sync` before the read.
+/// If `neighbour` is true, thread 5 reads the element that thread 38 copied, otherwise the element that
+/// thread 5 itself copied. `waits` says whether each thread calls `copy::wait` before the read. `meets` says
+/// whether each thread calls `block::sync` before the read.
 fn seen(waits: bool, meets: bool, neighbour: bool) -> Result<f32, Fault> {
     let (words, result) = (Words::new(), AtomicU32::new(0));
     run([1; 3], [64, 1, 1], 16 * 64, &|| {

@@ -1,5 +1,5 @@
-//! Tests of the faults that the CPU executor reports, except faults of barriers and warp operations. Also
-//! tests launches that follow a fault.
+//! Tests the faults that the CPU executor reports, except faults at barriers and warp operations. Also tests
+//! that launches work after a fault.
 use std::time::{Duration, Instant};
 
 use cuda_std::cpu::{FaultKind, MAX_SHARED_BYTES};
@@ -32,7 +32,8 @@ fn a_misaligned_access() {
     let address = base.addr();
     let fault = fault(32, 0, &|| {
         let offset = aligned + if me() == 9 { 24 } else { 16 };
-        // SAFETY: the access lies inside `words`. The test checks that the executor reports the misalignment.
+        // SAFETY: the accessed bytes lie inside `words`. Their address is misaligned on purpose, and the test
+        // checks that the executor reports it.
         unsafe { mem::load_u32x4((&raw const words).cast::<u8>().add(offset), Load::Once) };
     });
     assert_eq!(fault.thread, [9, 0, 0]);
@@ -49,8 +50,8 @@ fn a_misaligned_prefetch() {
     for (begin, bytes, wrong) in [(8, 16, 8), (16, 40, 56)] {
         let fault = fault(32, 0, &|| {
             if me() == 3 {
-                // SAFETY: the access lies inside `words`. The test checks that the executor reports the
-                // misalignment.
+                // SAFETY: the accessed bytes lie inside `words`. Their address is misaligned on purpose, and
+                // the test checks that the executor reports it.
                 unsafe { mem::prefetch((&raw const words).cast::<u8>().add(aligned + begin), bytes) };
             }
         });
@@ -93,8 +94,8 @@ fn a_block_above_the_launch_bounds() {
     );
 }
 
-/// A value whose destructor adds 1 to a counter and calls a block barrier. If the destructor runs during
-/// unwinding, the barrier must not wait.
+/// A value whose destructor adds 1 to a counter and calls a block barrier. If the destructor runs while the
+/// thread unwinds after a panic, the barrier must not wait.
 struct Guard<'a>(&'a AtomicU32);
 
 impl Drop for Guard<'_> {
@@ -176,8 +177,8 @@ fn the_fault_of_the_lowest_block_wins() {
         let fault = pool.install(|| {
             run([40, 50, 1], [32, 1, 1], 0, &|| {
                 let number = thread::block_index()[0] + 40 * thread::block_index()[1];
-                // Block 777 has the lowest index of all blocks that fault. It faults last, because it waits
-                // until a block with a higher index has faulted.
+                // All blocks from index 777 on fault. Block 777 waits until another block is about to fault,
+                // so its fault is not the first in time.
                 let start = Instant::now();
                 while number == 777 && later.load(Relaxed) == 0 && start.elapsed() < Duration::from_secs(5) {
                     std::thread::sleep(Duration::from_millis(2));

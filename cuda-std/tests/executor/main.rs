@@ -1,5 +1,5 @@
-//! Tests of the CPU executor. The tests compare the executor's results with simple models of a GPU. They also
-//! cause every kind of fault.
+//! Tests the CPU executor. The tests compare its results with simple models of a GPU. They also cause each
+//! kind of fault that it can report.
 mod barrier;
 mod copies;
 mod faults;
@@ -16,7 +16,7 @@ use cuda_std::cpu::{self, Fault, Launch};
 use cuda_std::launch::{Cache, ElementType, Kernel, Overlap, Parameter};
 use cuda_std::prelude::*;
 
-/// The body of one thread: a closure that captures the kernel's arguments.
+/// The kernel body: a closure that every GPU thread calls. It captures what the kernel needs.
 type Body<'a> = &'a (dyn Fn() + Sync);
 
 fn kernel(name: &'static str) -> Kernel {
@@ -36,8 +36,8 @@ fn kernel(name: &'static str) -> Kernel {
 /// Launches `body` as a kernel named `probe`.
 fn run(grid: [u32; 3], block: [u32; 3], shared_bytes: u32, body: Body) -> Result<(), Fault> {
     let shape = Launch { grid, block, shared_bytes };
-    // SAFETY: the kernel reads exactly one argument, a `Body`. A `Body` is `Sync`, so several threads may
-    // call it.
+    // SAFETY: the kernel reads exactly one argument, a `Body`, and this call passes a pointer to one. A
+    // `Body` is `Sync`, so several host threads may call it.
     unsafe { cpu::launch(&kernel("probe"), &shape, &[(&raw const body).cast::<c_void>()]) }
 }
 
@@ -59,20 +59,20 @@ fn values(cells: &[AtomicU32]) -> Vec<u32> {
     cells.iter().map(|cell| cell.load(Relaxed)).collect()
 }
 
-/// Returns the sum of `value` over the block. The function is a tree reduction in shared memory with one
-/// barrier per step. It supports any number of threads and takes 4 bytes of shared memory per thread.
+/// Returns the sum of `value` over the block. The sum is a tree reduction in shared memory with one barrier
+/// per step. The block may have any number of threads. The function uses 4 bytes of shared memory per thread.
 fn tree_sum(value: f32, threads: u32) -> f32 {
     let sums = SharedMemory::of_launch().take::<f32>(threads);
     let mut width = threads.next_power_of_two();
-    // SAFETY: each thread writes only its own element. A barrier separates each write from the reads of other
-    // threads.
+    // SAFETY: each thread writes only the element with its index. A barrier separates this write from the
+    // reads of other threads.
     unsafe { sums.set(me(), value) };
     while width > 1 {
         block::sync();
         width /= 2;
         if me() < width && me() + width < threads {
-            // SAFETY: each thread writes only its own element, in the lower half of `sums`. The elements that
-            // threads read in this step from other threads are in the upper half.
+            // SAFETY: each thread writes only the element with its index, which is less than `width`. In this
+            // step, threads read elements of other threads only from `width` on.
             unsafe { sums.set(me(), sums.get(me()) + sums.get(me() + width)) };
         }
     }

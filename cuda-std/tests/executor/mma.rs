@@ -1,4 +1,5 @@
-//! Tests of matrix fragments and matrix multiplications. The expected results come from simple loops.
+//! Tests the layout of matrix fragments and the results of matrix multiplications. The expected results come
+//! from simple loops.
 use cuda_std::cpu::FaultKind;
 use cuda_std::mma::{self, Chunk, MatrixElem};
 use half::{bf16, f16};
@@ -6,25 +7,26 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Returns an integer from -8 to 7 that depends on `seed`, `row` and `col`. Sums of products of such integers
-/// are exact in f32.
+/// Returns an integer from -8 to 7 that depends on `seed`, `row` and `col`. f32 represents sums of products
+/// of such integers without rounding.
 fn small<T: Elem>(seed: u32, row: usize, col: usize) -> T {
     let mixed = seed.wrapping_add((row * 31 + col * 17) as u32).wrapping_mul(0x9E37_79B9);
     T::from_f32((mixed >> 28) as f32 - 8.0)
 }
 
-/// Writes a matrix of 16 rows and 16 columns to shared memory. Each row takes two chunks of 16 bytes.
+/// Writes a 16 x 16 matrix of the integers that `small` returns to shared memory. Each row takes two chunks
+/// of 16 bytes.
 fn fill<T: Elem>(rows: &Shared<Chunk>, seed: u32) {
     let (row, half) = (warp::lane() as usize / 2, warp::lane() as usize % 2);
     let bits = |col: usize| small::<T>(seed, row, 8 * half + col).to_bits();
-    // SAFETY: each lane writes a different chunk, inside the shared memory. A barrier separates the writes
-    // from later reads.
+    // SAFETY: each lane writes a different chunk of `rows`. A barrier separates these writes from later
+    // reads.
     unsafe { rows.set(warp::lane(), Chunk([0, 2, 4, 6].map(|col| bits(col) | bits(col + 1) << 16))) };
     block::sync();
 }
 
-/// Computes `C + A B` on the executor and compares the result with a plain loop. `A` is stored by rows. `B`
-/// is stored by columns if `in_columns` is true, otherwise by rows.
+/// Computes `C + A B` on the executor and compares the result with a plain loop. `A` is row-major. `B` is
+/// column-major if `in_columns` is true, otherwise row-major.
 fn product<T: MatrixElem>(seed: u32, in_columns: bool) {
     let out: Vec<_> = (0..2).map(|_| zeros(128)).collect();
     run([1; 3], [32, 1, 1], 2 * 16 * 32, &|| {
@@ -33,8 +35,8 @@ fn product<T: MatrixElem>(seed: u32, in_columns: bool) {
         fill::<T>(&a, seed);
         fill::<T>(&b, !seed);
         let (lane, low) = (warp::lane(), warp::lane() % 16);
-        // SAFETY: the chunks belong to the two matrices. `fill` wrote both matrices, and a barrier followed
-        // each write.
+        // SAFETY: the chunk indices lie inside `a` and `b`. `fill` wrote both matrices, and ended with a
+        // barrier.
         let (a, [b0, b1, b2, b3]) = unsafe {
             let left = mma::load(&a, low * 2 + lane / 16);
             let right = if in_columns {
@@ -76,7 +78,8 @@ fn a_copy_brings_a_chunk_or_zeros() {
     let from = (&raw const from).addr();
     run([1; 3], [2, 1, 1], 32, &|| {
         let to = SharedMemory::of_launch().take::<Chunk>(2);
-        // SAFETY: each thread copies a different chunk. The source lives as long as the launch.
+        // SAFETY: each thread copies and reads a different chunk. The source `from` lives longer than the
+        // launch.
         let chunk = unsafe {
             to.copy_or_zero(me(), from as *const u8, me() == 0);
             cuda_std::copy::wait();

@@ -1,11 +1,11 @@
-//! Tests of launches on the CPU executor from thread pools of any size, from several host threads, and after
-//! forks.
+//! Tests launches on the CPU executor from thread pools of different sizes, from several host threads, and
+//! after forks.
 use std::time::{Duration, Instant};
 
 use super::*;
 
-/// Launches a kernel with barriers and shuffles. Returns one number per thread. The number combines the
-/// thread's result with the position of the thread in the execution order of its block.
+/// Launches a kernel with barriers and shuffles. Returns one number per GPU thread. The number combines the
+/// thread's result with the order in which the threads of its block finished.
 fn trace() -> Vec<u32> {
     let (blocks, threads) = (200, 96);
     let (steps, out) = (zeros(blocks), zeros(blocks * threads));
@@ -75,13 +75,14 @@ fn a_kernel_may_launch() {
 /// seconds.
 #[cfg(unix)]
 fn in_child(child: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child process only runs `child` and exits with `_exit`. glibc's allocator works after a
-    // fork.
+    // SAFETY: the child process only runs `child` and then exits with `_exit`. `child` may allocate memory,
+    // because glibc's allocator works after a fork.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
     if pid == 0 {
         let right = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(false);
-        // SAFETY: `_exit` ends the child process without the exit handlers that it inherited from its parent.
+        // SAFETY: `_exit` ends the child process. It does not run the exit handlers that the child inherited
+        // from its parent.
         unsafe { libc::_exit(if right { 0 } else { 1 }) };
     }
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -116,12 +117,12 @@ fn a_forked_child_can_launch() {
     assert_eq!(trace(), expected, "the parent afterwards");
 }
 
-/// Environment variable that is set in the child process of the test
-/// [`a_panic_hook_has_room_for_a_backtrace`].
+/// Environment variable that the test [`a_panic_hook_has_room_for_a_backtrace`] sets in the process that it
+/// starts.
 const HOOK_CHILD: &str = "OXIWARP_TEST_PANIC_HOOK";
 
-/// Runs a kernel that panics while a panic hook is set, and prints the fault. The hook captures a backtrace
-/// and copies it to a buffer of 40 KiB on the stack.
+/// Sets a panic hook, runs a kernel that panics, and prints the fault. The hook captures a backtrace and
+/// copies it to a buffer of 40 KiB on the stack.
 fn panic_under_a_hook() {
     std::panic::set_hook(Box::new(|_| {
         let backtrace = std::backtrace::Backtrace::force_capture().to_string();
@@ -134,11 +135,11 @@ fn panic_under_a_hook() {
     println!("fault: {:?}", fault.kind);
 }
 
-/// Checks that a panic hook has enough stack. The hook runs on the coroutine stack of the thread that
-/// panicked.
+/// Checks that a panic hook has enough stack space. The hook runs on the coroutine stack of the GPU thread
+/// that panicked.
 ///
-/// The test starts another process for two reasons. A stack overflow would end the process, and a panic hook
-/// applies to all threads of a process.
+/// The hook runs in another process for two reasons. A stack overflow would end this process, and a panic
+/// hook would apply to all tests of this process.
 #[test]
 fn a_panic_hook_has_room_for_a_backtrace() {
     if std::env::var_os(HOOK_CHILD).is_some() {
@@ -152,7 +153,8 @@ fn a_panic_hook_has_room_for_a_backtrace() {
     assert!(output.status.success() && said.contains(expected), "{}: {said}", output.status);
 }
 
-/// Checks that all launches complete if their blocks together need more stacks than Linux allows.
+/// Checks that all launches complete if their running blocks together would need more stacks than Linux
+/// allows.
 ///
 /// Linux allows 65,530 memory mappings per process, and each stack takes two mappings. 64 workers with 1024
 /// threads each would need 131,072 mappings at the same time.

@@ -1,12 +1,12 @@
-//! Tests of the detection of data races. Each kernel needs a barrier. It runs once with this barrier and once
-//! without it.
+//! Tests the detection of data races. Each test runs a kernel once with a necessary barrier and once without
+//! this barrier.
 use cuda_std::cpu::FaultKind;
 
 use super::*;
 
-/// Launches 16 blocks of `threads` threads. `right` says whether the kernel contains the necessary barrier.
-/// If it does, `result()` must equal `expected(thread)` in each thread. Otherwise the launch must report a
-/// race.
+/// Launches 16 blocks of `threads` threads, which call `result`. `right` says whether the kernel is free of
+/// races. If it is, `result()` must equal `expected(thread)` in each thread. Otherwise the launch must report
+/// a race.
 #[track_caller]
 fn check(threads: u32, right: bool, result: impl Fn() -> f32 + Sync, expected: impl Fn(u32) -> f32 + Sync) {
     let done = run([16, 1, 1], [threads, 1, 1], 8 * threads, &|| {
@@ -25,14 +25,14 @@ fn words() -> Shared<f32> {
 }
 
 fn set(at: u32, value: f32) {
-    // SAFETY: the index lies inside the launch's shared memory. The tests check that the executor reports a
-    // race if a barrier is missing.
+    // SAFETY: the index lies inside the launch's shared memory. If a barrier is missing, the executor reports
+    // the race, which the tests check.
     unsafe { words().set(at, value) };
 }
 
 fn get(at: u32) -> f32 {
-    // SAFETY: the index lies inside the launch's shared memory. The executor reports a race if a barrier is
-    // missing.
+    // SAFETY: the index lies inside the launch's shared memory. If a barrier is missing, the executor reports
+    // the race.
     unsafe { words().get(at) }
 }
 
@@ -102,8 +102,8 @@ fn a_write_over_what_another_lane_has_yet_to_read() {
 fn one_buffer_where_two_should_take_turns() {
     for buffers in [2, 1] {
         // Each step of the loop has only one barrier. One warp may therefore write its value of the next step
-        // while another warp still reads values of this step. The kernel is correct only if consecutive steps
-        // use different buffers.
+        // while another warp still reads values of this step. This is correct only if consecutive steps use
+        // different buffers.
         let result = || {
             let mut sum = 0.0;
             for step in 0..8 {

@@ -1,5 +1,5 @@
-//! Measures the time of a thread switch and the time of a block. The documentation of `cuda_std::cpu` lists
-//! both times.
+//! Measures how long a thread switch and a block take on the CPU executor. The documentation of
+//! `cuda_std::cpu` lists these times.
 use std::hint::black_box;
 use std::time::Instant;
 

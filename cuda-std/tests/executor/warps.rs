@@ -1,4 +1,4 @@
-//! Tests of shuffles and votes, which compare the results with a simple model. Also tests calls whose mask
+//! Compares the results of shuffles and votes with a simple model. Also tests the fault if the mask of a call
 //! contains a lane that does not make the call.
 use cuda_std::cpu::{Absence, FaultKind};
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// Returns the lane from which a shuffle reads, according to the PTX manual. If this lane is not in the mask,
-/// the result of the shuffle is undefined. The function then returns `None`.
+/// the result of the shuffle is undefined, and the function returns `None`.
 fn source(kind: u32, mask: u32, lane: i64, argument: u32) -> Option<u32> {
     let argument = i64::from(argument & 31);
     let target = [lane ^ argument, lane + argument, lane - argument, argument][kind as usize];
@@ -24,8 +24,9 @@ fn shuffle(kind: u32, mask: u32, value: u32, argument: u32) -> u32 {
 }
 
 proptest! {
-    /// Runs a block of two warps. The second warp may have fewer than 32 threads. The lanes in `mask` shuffle
-    /// with each other, and the lanes outside `mask` shuffle with each other.
+    /// Compares shuffles in a block of two warps with the model `source`. The second warp may have fewer than
+    /// 32 threads. The lanes of a warp that are in `mask` make one shuffle, and the other lanes make another
+    /// shuffle.
     #[test]
     fn shuffles_follow_the_manual(
         (kind, mask, threads) in (0..4_u32, any::<u32>(), 33..=64_u32),
@@ -75,8 +76,8 @@ fn folds_give_every_lane_the_same() {
     .unwrap();
 }
 
-/// Runs `body` in a block of `threads` threads and expects the fault `MissingLanes` (a lane of a mask does
-/// not make the call) in thread `thread`. Returns the fields of this fault and its message.
+/// Runs `body` in a block of `threads` threads. Expects the fault `MissingLanes` in thread `thread`: a lane
+/// in the mask of a call does not make this call. Returns the fields of this fault and its message.
 fn missing(threads: u32, thread: u32, body: Body) -> (&'static str, u32, u32, Absence, String) {
     let fault = fault(threads, 0, body);
     assert_eq!((fault.kernel, fault.block, fault.thread), ("probe", [0; 3], [thread, 0, 0]), "{fault}");

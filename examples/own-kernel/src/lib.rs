@@ -1,5 +1,5 @@
-//! An example of a user-defined kernel. This crate embeds the kernel's PTX, checks the arguments and launches
-//! the kernel.
+//! The host code of a user-defined kernel. This crate embeds the kernel's PTX, checks the arguments of a call
+//! and launches the kernel.
 use cuda_std::row::Rows;
 use kernels::launch;
 use oxiwarp_runtime::{Arch, Device, Error, Kernels, Launch, Result, Stream, View, ViewMut};
@@ -14,11 +14,12 @@ const PTX: &[(Arch, &str)] = &[
     (Arch::Sm90, include_str!(concat!(env!("OUT_DIR"), "/sm_90.ptx"))),
 ];
 
-/// The kernel `y[r] = x[r] / max(|x[r]|, eps)`, loaded on one device. Load the kernel once and reuse it.
+/// The kernel `y[r] = x[r] / max(|x[r]|, eps)` for each row `r`, loaded on one device. Load the kernel once
+/// per device and reuse it.
 pub struct L2Normalize(Kernels);
 
 impl L2Normalize {
-    /// Loads the kernels.
+    /// Loads the variants of the kernel on `device`.
     ///
     /// # Errors
     /// Returns an error if the GPU is older than sm_75, or if the driver rejects the PTX.
@@ -44,13 +45,13 @@ impl L2Normalize {
         let shape = Launch::of([rows.div_ceil(ROWS), 1, 1], [32, ROWS, 1]);
         let site = self.0.on_dtype(dtype, stream, shape);
         let kernel = if vector { launch::l2_normalize_vector } else { launch::l2_normalize };
-        // SAFETY: this function and the function `rows` checked the kernel's requirements on `x` and `y`. A
-        // `ViewMut` guarantees exclusive access to `y`.
+        // SAFETY: this function and the method `rows` checked the kernel's requirements on `x` and `y`. The
+        // type `ViewMut` guarantees exclusive access to `y`.
         unsafe { kernel(site, x_rows, y_rows, u64::from(rows), cols, eps) }
     }
 
-    /// Checks an argument of the kernel. Returns the number of its rows and columns, and the address and
-    /// strides of its rows.
+    /// Checks the tensor `view`, an argument of the kernel. Returns its numbers of rows and columns, and the
+    /// address and stride of its rows.
     fn rows(&self, arg: &'static str, view: &View) -> Result<([u32; 2], Rows)> {
         view.expect_on(OP, arg, self.0.device())?;
         let shape = |expected: &str| {

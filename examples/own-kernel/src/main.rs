@@ -1,4 +1,4 @@
-//! Runs the kernel on the first GPU. If there is no GPU, runs the kernel on the CPU executor.
+//! Runs the kernel `l2_normalize` on the first GPU. If there is no GPU, runs it on the CPU executor.
 use own_kernel::L2Normalize;
 use oxiwarp_runtime::{Device, Result, Stream};
 

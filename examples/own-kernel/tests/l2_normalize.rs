@@ -1,5 +1,5 @@
-//! Compares the results of the kernel with a computation in f64. The kernel runs on the CPU executor, and
-//! also on a GPU if there is one.
+//! Compares the results of the kernel `l2_normalize` with a computation in f64. The kernel runs on the CPU
+//! executor, and also on a GPU if there is one.
 use half::bf16;
 use own_kernel::L2Normalize;
 use oxiwarp_runtime::{Device, Element, Stream};
@@ -18,7 +18,7 @@ fn values<T: Element>(len: usize) -> Vec<T> {
 }
 
 /// Checks the kernel on `rows` rows of `cols` elements, with `gap` unused elements after each row. The
-/// relative error of an element may be at most `max`.
+/// relative error of a result may be at most `max`.
 fn check<T: Element>(device: &Device, [rows, cols, gap]: [usize; 3], max: f64) {
     let stride = cols + gap;
     let mut x = values::<T>(rows * stride);

@@ -1,5 +1,6 @@
 //! Result codes of the CUDA driver functions. The Rust enum of the crate `cust` lacks some of these codes.
-//! This module replaces such codes by `CUDA_ERROR_UNKNOWN`, and stores the last error code of each thread.
+//! This module replaces a code that the enum lacks by `CUDA_ERROR_UNKNOWN`. It also stores the last error
+//! code of each thread.
 use std::cell::Cell;
 use std::ffi::c_uint;
 
@@ -26,9 +27,9 @@ pub fn last_error() -> u32 {
     LAST_ERROR.get()
 }
 
-/// Stores an error code for [`last_error`]. Returns the same code if the Rust enum of the crate `cust` has
-/// this code. Otherwise returns `CUDA_ERROR_UNKNOWN`. Every driver function of this crate passes its errors
-/// through this function.
+/// Stores an error code for [`last_error`]. Returns `code` if the Rust enum of the crate `cust` has this
+/// code, and `CUDA_ERROR_UNKNOWN` otherwise. Every driver function that this crate defines calls `known_code`
+/// with each error code, and returns the result.
 pub(crate) extern "C" fn known_code(code: CuResult) -> CuResult {
     LAST_ERROR.set(code);
     if KNOWN.contains(&code) { code } else { UNKNOWN }

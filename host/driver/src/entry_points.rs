@@ -15,18 +15,19 @@ use crate::codes::{CuResult, NOT_INITIALIZED, NOT_SUPPORTED, known_code};
 /// Name of a driver function, and its slot (a static variable with the address to call).
 pub(crate) type Slot = (&'static CStr, &'static AtomicPtr<c_void>);
 
-/// The function that every slot points to until the driver library is open.
+/// This function is called instead of a driver function as long as the driver library is not open. Every slot
+/// (a variable with the address to call) initially contains the address of this function.
 extern "C" fn unloaded() -> CuResult {
     NOT_INITIALIZED
 }
 
-/// The function that a slot points to if the opened driver library lacks the requested function.
+/// This function is called instead of a driver function that the open driver library lacks.
 pub(crate) extern "C" fn unsupported() -> CuResult {
     NOT_SUPPORTED
 }
 
-/// Assembler directive that makes a symbol invisible to the other libraries of the process. For example,
-/// torch still calls the `cuInit` of `libcuda.so.1`, not the `cuInit` of this crate.
+/// Assembler directive that makes a symbol invisible to the other libraries of the process. Without this
+/// directive, torch could call the `cuInit` of this crate instead of the `cuInit` of `libcuda.so.1`.
 macro_rules! hidden {
     ($name:ident) => {
         concat!(".hidden ", stringify!($name))
@@ -75,10 +76,11 @@ macro_rules! call {
     };
 }
 
-/// Assembler template of a function with up to 12 arguments. The caller passes the first arguments in
-/// registers and the others on the stack. The template copies the arguments on the stack to the addresses at
-/// which the driver's function expects these arguments. At most 6 arguments are on the stack on x86-64, and
-/// at most 4 on aarch64.
+/// Assembler template of a function that passes up to 12 arguments on to the driver's own function. The
+/// caller passes the first arguments in registers and the others on the stack. The template leaves the
+/// argument registers unchanged, and copies the arguments on the stack to the top of the stack. The driver's
+/// function expects these arguments there. At most 6 arguments are on the stack on x86-64, and at most 4 on
+/// aarch64.
 #[cfg(target_arch = "x86_64")]
 macro_rules! call_with_stack {
     ($name:ident) => {

@@ -1,8 +1,8 @@
 //! Binds the NVIDIA driver library at run time.
 //!
 //! The crate `cust` declares the functions of the CUDA driver as external symbols. A program that links only
-//! `cust` does not start if `libcuda.so.1` is missing. The present crate therefore defines these symbols
-//! itself, and hides them from the other libraries of the process.
+//! `cust`, without the present crate, does not start if `libcuda.so.1` is missing. The present crate
+//! therefore defines these symbols itself, and hides them from the other libraries of the process.
 //!
 //! Each defined function has a slot (`entry_points.rs`): a static variable with the address that the function
 //! calls. The function [`load`] or the first call of `cuInit` opens `libcuda.so.1`, and writes the addresses
@@ -20,8 +20,8 @@
 //! a file `libcuda.so`. The build script of this crate therefore adds the folder `link/lib64` to the linker's
 //! search path. The `libcuda.so` in this folder is a linker script that contains only a comment.
 //!
-//! A crate that uses `cust` must write `use driver as _;` or call [`load`]. Otherwise rustc does not link the
-//! crate `driver`, and the driver symbols are undefined.
+//! A crate that uses `cust` must write `use driver as _;` or call [`load`]. Without such a line, rustc does
+//! not link the present crate (`driver`), and the driver symbols are undefined.
 
 mod codes;
 mod entry_points;
@@ -55,7 +55,7 @@ type Init = unsafe extern "C" fn(c_uint) -> CuResult;
 type ErrorString = unsafe extern "C" fn(CuResult, *mut *const c_char) -> CuResult;
 
 /// The open driver library, and the addresses of `cuInit` and `cuGetErrorString`. This crate calls these two
-/// functions itself.
+/// functions directly, not through slots.
 struct Driver {
     init: Init,
     error_string: ErrorString,
@@ -72,7 +72,8 @@ pub fn load() -> Result<(), &'static str> {
 }
 
 /// Returns the names of the driver functions that `libcuda.so.1` lacks, for example because the library is
-/// too old. A call of such a function returns `CUDA_ERROR_NOT_SUPPORTED`. The list is empty before [`load`].
+/// too old. A call of such a function returns `CUDA_ERROR_NOT_SUPPORTED`. Before a call of [`load`], the
+/// returned list is empty.
 pub fn missing() -> Vec<&'static str> {
     let absent = unsupported as *mut c_void;
     SLOTS
@@ -93,8 +94,8 @@ fn open() -> Result<Driver, String> {
     let library = unsafe { Library::new(name) }
         .map_err(|e| format!("the NVIDIA driver is not available: {}", e.source().unwrap_or(&e)))?;
     let function = |name: &CStr| {
-        // SAFETY: this code only reads the address of the symbol. It neither calls nor dereferences the
-        // address.
+        // SAFETY: `get` requires that the type fits the symbol. An address fits every symbol. This code
+        // neither calls nor dereferences the address.
         unsafe { library.get::<*mut c_void>(name) }
             .ok()
             .map(|symbol| *symbol)
@@ -107,9 +108,11 @@ fn open() -> Result<Driver, String> {
     for (name, slot) in SLOTS {
         slot.store(function(name).unwrap_or(unsupported as *mut c_void), Ordering::Release);
     }
-    // SAFETY: `Init` is the signature that the driver API documents for `cuInit`.
+    // SAFETY: the address belongs to the driver's `cuInit`. `Init` is the signature that the driver API
+    // documents for `cuInit`.
     let init = unsafe { std::mem::transmute::<*mut c_void, Init>(init) };
-    // SAFETY: `ErrorString` is the signature that the driver API documents for `cuGetErrorString`.
+    // SAFETY: the address belongs to the driver's `cuGetErrorString`. `ErrorString` is the signature that the
+    // driver API documents for this function.
     let error_string = unsafe { std::mem::transmute::<*mut c_void, ErrorString>(error_string) };
     Ok(Driver { init, error_string, _library: library })
 }
@@ -128,8 +131,8 @@ unsafe extern "C" fn cuGetErrorString(error: CuResult, text: *mut *const c_char)
     naked_asm!(hidden!(cuGetErrorString), jump!(), sym error_string)
 }
 
-/// Opens the driver library and initializes the driver. A program must call this function before it calls any
-/// other driver function.
+/// Opens the driver library and initializes the driver. A program must call `cuInit`, and thereby this
+/// function, before it calls any other driver function.
 extern "C" fn init(flags: c_uint) -> CuResult {
     match driver() {
         // SAFETY: `driver.init` is the address of `cuInit` in the open library. `cuInit` has no precondition.
@@ -141,8 +144,9 @@ extern "C" fn init(flags: c_uint) -> CuResult {
     }
 }
 
-/// Returns the message of a CUDA error code. This function also succeeds without a driver. The crate `cust`
-/// calls this function to format errors, and would panic if the call failed.
+/// Writes the address of the message for the CUDA error code `error` to `text`. This function also succeeds
+/// if the machine has no driver. The crate `cust` calls this function to format errors, and would panic if
+/// the call failed.
 ///
 /// # Safety
 /// `text` must be null or valid for a write.
@@ -174,8 +178,8 @@ mod tests {
 
     use super::*;
 
-    /// Makes this process call the function `with` instead of the driver function `name`. Each test replaces
-    /// functions that no other test calls.
+    /// From now on, a call of the driver function `name` in this process calls the function `with` instead.
+    /// Two tests must not replace or call the same driver function, because tests run in parallel.
     fn replace(name: &CStr, with: *mut c_void) {
         let (_, slot) = SLOTS.iter().find(|(known, _)| *known == name).expect("the crate defines it");
         slot.store(with, Ordering::Release);
@@ -201,7 +205,8 @@ mod tests {
         assert_eq!(last_error(), 800);
     }
 
-    /// A function with twelve arguments. Six of them are on the stack on x86-64, and four on aarch64.
+    /// The type of a function with twelve arguments. The caller passes six of the arguments on the stack on
+    /// x86-64, and four on aarch64.
     type Twelve = extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> CuResult;
 
     #[test]
@@ -228,7 +233,8 @@ mod tests {
             fn cuTensorMapEncodeTiled();
         }
         replace(c"cuTensorMapEncodeTiled", digits as *mut c_void);
-        // SAFETY: the symbol is defined in assembler and forwards all arguments to `digits`.
+        // SAFETY: `cuTensorMapEncodeTiled` is defined in assembler in this crate. It forwards all arguments
+        // to `digits`, which has the signature `Twelve`.
         let call: Twelve = unsafe { std::mem::transmute(cuTensorMapEncodeTiled as *const ()) };
         assert_eq!(call(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12), 0);
     }

@@ -1,8 +1,8 @@
 //! Checks that a program that uses the crate `cust` links and starts on machines with and without an NVIDIA
 //! driver. Also checks that `cust` returns readable errors if there is no driver.
 //!
-//! The link step is part of the test. This file calls functions of `cust` that reference symbols of the
-//! driver library. The linker would report an error if one of these symbols were not defined.
+//! Linking this file is part of the test, because this file calls functions of `cust` that reference symbols
+//! of the driver library. The linker would report an error if one of these symbols were not defined.
 
 use cust::error::CudaError;
 use cust::prelude::*;

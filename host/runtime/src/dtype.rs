@@ -35,7 +35,8 @@ impl Dtype {
         }
     }
 
-    /// Returns the kernels' element type for this dtype, or `None` if kernels do not compute with this dtype.
+    /// Returns the [`ElementType`] with which kernels compute for this dtype. Returns `None` for integers and
+    /// bools, with which kernels do not compute.
     #[inline]
     pub const fn element(self) -> Option<ElementType> {
         match self {
@@ -72,8 +73,8 @@ impl std::fmt::Display for Dtype {
     }
 }
 
-/// The Rust type of an element. Other crates cannot implement this trait, because kernels rely on the size of
-/// the type.
+/// The Rust type of an element. Other crates cannot implement this trait, because kernels assume that a type
+/// with the dtype `DTYPE` has the size of this dtype.
 pub trait Scalar:
     sealed::Sealed + Copy + Default + PartialEq + std::fmt::Debug + Send + Sync + 'static
 {

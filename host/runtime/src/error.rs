@@ -10,8 +10,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// An op that fails has not written its outputs, with two exceptions. After [`Error::Driver`] or
 /// [`Error::Fault`], a kernel may have run in part. After [`Error::Load`] or [`Error::NoKernel`], an op that
 /// launches several kernels may have launched its first kernel. The reason is that [`Kernels::of_library`]
-/// loads each kernel only at the first launch of this kernel. These ops launch several kernels:
-/// `attention_decode`, and the gradients of norms and attention.
+/// loads each kernel only at the first launch of this kernel. Only `attention_decode` and the ops for
+/// gradients of norms and attention launch several kernels.
 ///
 /// [`Kernels::of_library`]: crate::Kernels::of_library
 #[derive(Debug, thiserror::Error)]

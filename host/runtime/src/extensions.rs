@@ -55,14 +55,15 @@ impl Extensions {
 }
 
 impl Node {
-    /// Returns the value if it has type `T`. This function avoids `Any::downcast_ref`, which would call a
-    /// function through a pointer.
+    /// Returns the value if it has type `T`. This function avoids `Any::downcast_ref`, which would be slower,
+    /// because it calls a function through a pointer.
     #[inline]
     fn get<T: Any>(&self) -> Option<&'static T> {
         if self.type_id != TypeId::of::<T>() {
             return None;
         }
-        // SAFETY: the value has type `T`, because `append` stored the type with it.
+        // SAFETY: the cast to `T` is valid, because `append` stored the type of the value in `type_id`, and
+        // `type_id` is `T`.
         Some(unsafe { &*std::ptr::from_ref(self.value).cast::<T>() })
     }
 }

@@ -1,17 +1,18 @@
 //! Converts the arguments of a call from another language to the arguments of this crate's public functions.
 //!
 //! For each call, a language binding such as the Python extension provides a value of the trait [`Source`].
-//! The source has five queues: tensors, outputs, floats, integers and bools. A type that implements the trait
-//! [`Argument`] takes its values from the front of these queues. Only the order within each queue matters.
+//! This source has the argument values in five queues: tensors, outputs, floats, integers and bools. A type
+//! that implements the trait [`Argument`] takes its values from the front of these queues. The source must
+//! have the right order within each queue. No order between the queues is needed.
 //!
 //! All parameter types of the ops except `Device` and `Stream` implement [`Argument`]. A binding therefore
 //! needs no separate code for each op. Some ops, such as `rope`, have structs as parameters. Such a struct
 //! takes several values from the queues.
 use crate::{Error, View, ViewMut};
 
-/// The role of a tensor in an op. A role determines the shape and dtype of the tensor relative to the other
-/// tensors. The Python file `oxiwarp/ops/_roles.py` gives each tensor of an operator a role. This enum has
-/// the roles that occur in operators with Rust kernels.
+/// The role of a tensor in an op, for example "bias". From the role and the other tensors of the op, the
+/// shape and dtype of the tensor follow. The Python file `oxiwarp/ops/_roles.py` gives each tensor of an
+/// operator a role. This enum has the roles that occur in operators with Rust kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Rows of one shape and dtype.
@@ -100,8 +101,8 @@ pub trait Source<'t> {
     fn has(&self, scalar: ScalarKind) -> bool;
     /// Returns the role of the next tensor.
     fn role(&self) -> Option<Role>;
-    /// Returns the index of the next tensor in the call. The methods that create errors for missing tensors
-    /// take such indices.
+    /// Returns the index of the next tensor in the call. Pass such an index to [`Source::missing`] or
+    /// [`Source::given_without`].
     fn position(&self) -> usize;
     /// Returns the error for a call that has tensor number `given` but lacks tensor number `lacking`. The op
     /// accepts the first of these tensors only together with the second.
@@ -118,8 +119,8 @@ pub trait Argument<'t>: Sized {
     /// Returns an error if the call lacks the argument, or if its value is invalid for the type.
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error>;
 
-    /// Returns whether the call still has a value for this argument. If there is no value left, a parameter
-    /// with a default gets the default.
+    /// Returns whether `source` still has a value for this argument. If it has none, and the parameter has a
+    /// default, the macro `arguments!` uses the default.
     fn is_left<S: Source<'t>>(source: &S) -> bool {
         let _ = source;
         true
@@ -203,8 +204,8 @@ scalars! {
     bool: bool, Bool;
 }
 
-/// Implements the trait [`Argument`] for enums with two variants. The call passes a bool. The value `true`
-/// selects the variant that the macro call names first, and `false` selects the other variant.
+/// Implements the trait [`Argument`] for enums with two variants. For such an enum, the call of the op passes
+/// a bool: `true` means the variant `$yes`, and `false` means the variant `$no`.
 macro_rules! choices {
     ($($t:ident: $yes:ident, $no:ident;)*) => { $(
         impl<'t> $crate::arguments::Argument<'t> for $t {

@@ -1,6 +1,6 @@
 //! Overrides of launch configurations. With an override, the caller replaces the launch configuration that an
-//! op would choose. The tool `tune` times an op with different configurations. Tests compare the results of
-//! an op under different configurations.
+//! op would choose. The tool `tune` uses overrides to time an op with different configurations. Tests use
+//! them to compare the results.
 use std::fmt::Write;
 use std::sync::{Mutex, PoisonError};
 
@@ -11,10 +11,11 @@ use crate::{Device, Launch};
 /// parameter. A field has no effect on an op whose kernels do not have this parameter.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LaunchOverride {
-    /// The rung (launch configuration) of a row op, for an op that selects its rung from a table.
+    /// For ops on rows, such as `softmax`, that select their launch configuration from a table: the rung
+    /// (table entry) to use.
     pub rung: Option<Rung>,
-    /// Number of kernels to skip. An op has a list of kernels, ordered by preference. Normally, the op
-    /// launches the first kernel that supports the operands.
+    /// Number of kernels to skip. An op has a list of kernels, ordered by preference. It launches the first
+    /// kernel that supports the operands, after it has skipped `skip` such kernels.
     pub skip: usize,
     /// Threads per block, for kernels whose result does not depend on the number of threads.
     pub threads: Option<u32>,
@@ -69,8 +70,8 @@ pub trait Overridable {
     #[must_use]
     fn with_override(&self, over: LaunchOverride) -> Device;
 
-    /// Returns the launches since the last call of this function, and clears the list. Only a device with a
-    /// launch override has a list.
+    /// Returns a text for each launch since the last call of this function. Only a device with a launch
+    /// override records its launches. For other devices, the result is empty.
     fn take_launches(&self) -> Vec<String>;
 }
 
@@ -84,8 +85,8 @@ impl Overridable for Device {
     }
 }
 
-/// Returns the launch override of a device (a launch configuration set by the caller). By default, the
-/// override is empty.
+/// Returns the launch override of a device (a launch configuration set by the caller). For a device without
+/// an override, returns an override in which no parameter is set.
 pub(crate) fn launch_override(device: &Device) -> LaunchOverride {
     device.tag::<LaunchRecorder>().map_or(LaunchOverride::default(), |recorder| recorder.over)
 }

@@ -10,27 +10,26 @@ pub struct Rung {
     /// Number of packs (16-byte vectors) that each thread keeps in registers. The number is 0 for a kernel
     /// that supports any layout, because such a kernel keeps no row in registers.
     pub packs_per_thread: u32,
-    /// Number of threads in a block that share a row. The number is a power of two up to 32, or a multiple of
-    /// 32.
+    /// Number of threads of one block that share a row. The number is a power of two up to 32, or a multiple
+    /// of 32.
     pub threads_per_row: u32,
     /// Number of rows that a block processes at the same time. Each row has its own threads.
     pub rows_per_block: u32,
-    /// Number of blocks that share a row, for kernels that use thread block clusters. The number is 8 on
-    /// sm_90, and 1 on devices without clusters. For kernels that do not use clusters, the number is 0.
+    /// For kernels that use thread block clusters, the number of blocks that share a row: 8 on sm_90, and 1
+    /// on devices without clusters. For all other kernels, the number is 0.
     pub cluster: u32,
 }
 
 impl Rung {
-    /// Returns the kernel in `kernels` that this launch configuration needs. Panics if the op lacks this
-    /// kernel.
+    /// Returns the kernel to launch with this launch configuration. Panics if this kernel is not in
+    /// `kernels`.
     pub(crate) fn kernel<K: Copy>(&self, kernels: &RowKernels<K>) -> K {
         kernels.find(self).expect("an op has the kernels that its ladder names")
     }
 
-    /// Returns whether a block with this launch configuration is valid. For example, a block needs 32 to 1024
-    /// threads. The function [`rung`] asserts similar conditions for the configurations that it builds. But a
-    /// caller that overrides the launch configuration sets the fields directly, and can choose invalid
-    /// values.
+    /// Returns whether the thread counts of this launch configuration are valid. For example, a block needs
+    /// 32 to 1024 threads. The function [`rung`] builds only configurations with valid thread counts. But a
+    /// launch override comes from a caller, who sets the fields directly and can choose invalid values.
     pub(crate) fn is_block(&self) -> bool {
         let team = self.threads_per_row;
         let is_team = team.is_multiple_of(32) || team.is_power_of_two() && team < 32;
@@ -39,8 +38,8 @@ impl Rung {
     }
 }
 
-/// The kernels of a row op such as `softmax`. For each call, a launch configuration selects one of these
-/// kernels. `K` is the type of the function that launches a kernel.
+/// The kernels of a row op such as `softmax`. The launch configuration of a call determines which of these
+/// kernels runs. `K` is the type of the function that launches a kernel.
 pub(crate) struct RowKernels<K: 'static> {
     /// The kernel for any layout and length.
     pub any: K,

@@ -1,11 +1,12 @@
-//! The PTX that is embedded in this library. There is one compressed PTX text per op and architecture.
+//! The PTX that is embedded in this library. There is one PTX text per op and architecture. All texts are
+//! compressed.
 use std::sync::LazyLock;
 
 use crate::{Arch, Ptx, Unit};
 
 /// The type of the table that `build.rs` generates. The first field of the table lists the ops of each
-/// architecture. An op has a name, the first lines of its PTX, and an index into the second field. The second
-/// field contains the remaining lines of the PTX texts, compressed.
+/// architecture: name, first lines of the PTX text, and an index into the second field. The second field
+/// contains the remaining lines of all PTX texts, compressed.
 type Table = (&'static [(Arch, &'static [(&'static str, &'static str, usize)])], &'static [&'static [u8]]);
 
 /// The PTX of each architecture, oldest first. A GPU uses the newest PTX that it can run. A Hopper GPU also

@@ -11,12 +11,12 @@ pub struct KernelInfo {
     pub dtype: Dtype,
     /// The architecture of its PTX, for example `sm_90`.
     pub arch: &'static str,
-    /// The names of the PTX entries (kernels) for this op, dtype and architecture.
+    /// The names of the PTX entries. An op has one or more entries per dtype and architecture.
     pub entries: Vec<&'static str>,
 }
 
-/// Suffixes in the names of PTX files that do not belong to the name of the op. For example, the file
-/// `attention_hopper` contains kernels of the op `attention`.
+/// Suffixes in the names of PTX files. Without the suffix, the name is the name of the op. For example, the
+/// file `attention_hopper` contains kernels of the op `attention`.
 const PARTS: [&str; 2] = ["_hopper", "_decode"];
 
 /// Returns the PTX entries (kernels) in this build, for each op, dtype and architecture. The function reads

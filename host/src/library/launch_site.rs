@@ -9,10 +9,10 @@ use crate::{Device, Dtype, Error, Kernels, Launch, Result, Stream};
 
 /// The context of a launch: a device, a stream, a launch shape, and the element type of the kernel.
 ///
-/// Ops list their kernels in constant tables of function pointers. Such a function launches a kernel, and its
-/// first argument is a `LaunchSite`. To keep the types of these tables simple, `LaunchSite` has no lifetime
-/// parameter, and stores raw pointers. A `LaunchSite` is used only while the device and the stream that it
-/// was made from are borrowed.
+/// Ops list their kernels in constant tables of function pointers. Each of these functions launches a kernel,
+/// and has a `LaunchSite` as its first parameter. To keep the types of these tables simple, `LaunchSite` has
+/// no lifetime parameter, and stores raw pointers. A `LaunchSite` is used only while the device and the
+/// stream that it was made from are borrowed.
 #[derive(Clone, Copy)]
 pub(crate) struct LaunchSite {
     kernels: &'static Kernels,
@@ -46,13 +46,15 @@ impl Launcher<AnyElement> for LaunchSite {
             // SAFETY: the caller passes arguments of the kernel's types.
             let shared_bytes =
                 kernel.and_then(|kernel| unsafe { kernel.shared_bytes(self.shape.block, args) });
-            // SAFETY: the device owns the recorder. The device is borrowed while this `LaunchSite` is used.
+            // SAFETY: the recorder is valid, because the device owns it, and the device is borrowed while
+            // this `LaunchSite` is used.
             let recorder = unsafe { &*recorder };
             recorder.note(entry.name, &Launch { shared_bytes: shared_bytes.unwrap_or(0), ..self.shape });
         }
         // SAFETY: the stream is borrowed while this `LaunchSite` is used.
         let stream = unsafe { Stream::from_raw(self.stream) };
-        // SAFETY: the caller passes arguments of the kernel's types, and satisfies its safety conditions.
+        // SAFETY: the caller passes arguments of the types that the kernel declares, and meets the kernel's
+        // safety requirements.
         unsafe { self.kernels.on_dtype(self.dtype, stream, self.shape).launch(entry, args) }
     }
 }

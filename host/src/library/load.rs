@@ -4,7 +4,7 @@ use kernels_gpu::entries;
 use super::embedded::EMBEDDED;
 use crate::{Arch, Device, Kernels, Ptx, Result};
 
-/// The kernels of this library on one device. A device stores at most one value of this type.
+/// The kernels of this library, loaded on one device. Each device stores its own value of this type.
 struct Library(Kernels);
 
 /// Returns the kernels of this library on a device. The first call for a device creates the list of kernels.
@@ -37,12 +37,12 @@ pub fn prepare_kernel(device: &Device, name: &str) -> Result<()> {
 /// must be written for the architecture `arch`. Use this function to try PTX that you edited by hand.
 ///
 /// # Safety
-/// Ops launch the entries (kernels) of `text`. An entry with the name of an oxiwarp kernel must take the same
-/// arguments and access the same memory as this kernel.
+/// Ops launch the entries (kernels) of `text`. If an entry has the name of an oxiwarp kernel, it must take
+/// the same arguments and access the same memory as the oxiwarp kernel.
 ///
 /// # Errors
-/// Returns an error if there is no driver or no such GPU. If the driver rejects the PTX, the first launch
-/// returns an error with the driver's log.
+/// Returns an error if there is no driver or no such GPU. If the driver rejects the PTX, this function
+/// succeeds, but the first launch returns an error with the driver's log.
 pub unsafe fn cuda_with_ptx(index: usize, arch: Arch, text: &'static str) -> Result<Device> {
     let device = Device::cuda_as(index, arch)?;
     let ptx: &'static [Ptx] = Box::leak(Box::new([Ptx::of_text(arch, text)]));

@@ -8,18 +8,19 @@ use crate::{Dtype, HeadsOrder, View};
 /// The parameters of attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Attention {
-    /// Order of the dimensions in query, key, value and output tensors: `[B, S, H, D]` or `[B, H, S, D]`.
+    /// Order of the dimensions in query, key, value and output tensors: `[B, S, H, D]` or `[B, H, S, D]`
+    /// (batches, tokens, heads, columns per head).
     pub order: HeadsOrder,
     /// Factor by which the scores `q kᵀ` are multiplied. `None` means `1 / sqrt(D)`.
     pub scale: Option<f32>,
-    /// Whether attention is causal: a query sees no key after its own position. The last query and the last
-    /// key have the same position.
+    /// Whether attention is causal: a query sees no key after its own position. Positions are counted from
+    /// the end: the last query and the last key have the same position.
     pub causal: bool,
     /// Sliding window: the maximum number of keys that a query sees before and after its own position. `None`
     /// means no limit.
     pub window: [Option<u32>; 2],
-    /// Limit for the scores. Each score becomes `softcap * tanh(score / softcap)`. The softcap is at most
-    /// 1000. `None` means no softcap.
+    /// Softcap, a limit for the absolute value of the scores. Each score becomes
+    /// `softcap * tanh(score / softcap)`. The softcap is at most 1000. `None` means no softcap.
     pub softcap: Option<f32>,
 }
 
@@ -30,8 +31,8 @@ arguments! {
         /// Queries in f16 or bf16. [`Attention::order`] says whether the shape is `[B, Sq, H, D]` or `[B, H,
         /// Sq, D]`. The last dimension is contiguous.
         pub q: View<'a>,
-        /// Keys `[B, Sk, Hkv, D]`. H, the number of query heads, is a multiple of Hkv, the number of key
-        /// heads.
+        /// Keys `[B, Sk, Hkv, D]` or `[B, Hkv, Sk, D]`, in the same order as `q`. The number H of query heads
+        /// must be a multiple of the number Hkv of key heads.
         pub k: View<'a>,
         /// Values, with the shape of `k`.
         pub v: View<'a>,
@@ -41,14 +42,15 @@ arguments! {
         /// For packed sequences, two i32 tensors of shape `[sequences + 1]`: the first for `q`, the second
         /// for `k` and `v`. Each tensor has the start offset of every sequence, and then the end of the last
         /// sequence. With packed sequences, `q`, `k`, `v` and the output have no batch dimension. Tokens
-        /// after the last sequence are padding: they attend to no key, and no query attends to them.
+        /// after the end of the last sequence are padding: as queries, they attend to no key; as keys, no
+        /// query attends to them.
         pub cu_seqlens: Option<[View<'a>; 2]>,
     }
 }
 
 impl<'t> Argument<'t> for Attention {
-    /// Takes the parameters from a call. A negative window limit means no limit, and a softcap of 0 means no
-    /// softcap.
+    /// Takes the parameters from the arguments of a call. In a call, a negative number in the window means no
+    /// limit, and a softcap of 0 means no softcap.
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
         let order = HeadsOrder::take(source)?;

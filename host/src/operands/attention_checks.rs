@@ -30,8 +30,9 @@ pub(crate) fn sizes(
         let expected = "heads of 1 to 256 columns".into();
         return Err(Error::Shape { op, arg: "q", got: q.shape().to_vec(), expected });
     }
-    // Without query heads, the test `heads % kv_heads == 0` succeeds for any number of key heads. Reject
-    // calls that have key heads but no query heads, because no kernel would write the gradients of the keys.
+    // If `heads`, the number of query heads, is 0, the test `heads % kv_heads == 0` succeeds for any number
+    // of key heads. Reject such a call if it has key heads, because no kernel would write the gradients of
+    // the keys.
     if (heads == 0) != (kv_heads == 0) || heads > 0 && heads % kv_heads != 0 {
         let expected = format!("heads that divide the {heads} of q");
         return Err(Error::Shape { op, arg: "k", got: k.shape().to_vec(), expected });
@@ -59,15 +60,15 @@ pub(crate) fn sequences(
     Ok(Some(starts - 1))
 }
 
-/// Checks the start offsets of packed sequences on the CPU. The offsets must start with 0, must never
-/// decrease, and must not exceed `tokens`. With other offsets, sequences could overlap, and two blocks would
-/// write the same rows.
+/// Checks the start offsets of packed sequences if they are in host memory. The offsets must start with 0,
+/// must never decrease, and must not exceed `tokens`. If the offsets break these rules, sequences could
+/// overlap, and two blocks would write the same rows.
 ///
 /// Offsets in GPU memory are not checked, because reading them would block until the GPU is done.
 fn ascending(op: &'static str, (arg, view): Operand, tokens: i64) -> Result<()> {
     let len = view.shape().first().map_or(0, |&len| len as usize);
-    // SAFETY: `contiguous` checked that `view` is a contiguous i32 tensor of `len` elements. This function is
-    // called only for the CPU.
+    // SAFETY: `contiguous` checked that `view` is a contiguous i32 tensor of `len` elements. The elements are
+    // in host memory, because this function is called only for the CPU executor.
     let starts = unsafe { std::slice::from_raw_parts(view.ptr().cast::<i32>(), len) };
     let mut min = 0;
     for (index, got) in starts.iter().map(|&start| i64::from(start)).enumerate() {
@@ -109,16 +110,17 @@ pub(crate) fn heads(
     if strides[3] != 1 && sizes[3] > 1 {
         return Err(view.bad_strides(op, arg, "its last dimension must be contiguous"));
     }
-    // The stride of a dimension of size 1 is arbitrary and has no effect. Replace the stride by 0, because 0
-    // permits 16-byte vector access, and another value may not.
+    // The stride of a dimension of size 1 has no effect on addresses, so the caller's tensor may have any
+    // value there. Replace this stride by 0. A later check permits 16-byte vector access only if all strides
+    // are multiples of 16 bytes.
     let stride = |dim: usize| if sizes[dim] > 1 { strides[dim] } else { 0 };
     let base = view.ptr().cast_mut().cast();
     Ok((sizes, Heads { base, batch_stride: stride(0), token_stride: stride(1), head_stride: stride(2) }))
 }
 
-/// Checks a mask against `shape`, the shape of the scores. For packed sequences, `shape` is `None`, because
-/// the sequences have different lengths. The function then returns an error, because packed sequences do not
-/// support a mask.
+/// Checks a mask against `shape`, the shape of the scores. If the sequences are packed, the caller passes
+/// `None` as `shape`, because their scores have no common shape. The function then returns an error, because
+/// attention over packed sequences supports no mask.
 pub(crate) fn mask(
     op: &'static str,
     device: &Device,
@@ -171,8 +173,8 @@ pub(crate) fn count(op: &'static str, arg: &'static str, size: i64) -> Result<u3
 }
 
 /// Checks a softcap. The value 0 means no softcap. The kernels compute tanh in f32 as `1 - 2 / (1 + e^2x)`.
-/// The error of a capped score is then `2^-24` times the cap. Above 1000, this error would be visible in
-/// 16-bit results.
+/// The rounding error of this formula is about `2^-24`. The error of a score is therefore about `2^-24` times
+/// the softcap. With a softcap above 1000, this error would be visible in 16-bit results.
 pub(crate) fn softcap(op: &'static str, value: f32) -> Result<f32> {
     match finite(op, "softcap", value, 0.0)? {
         value if value <= 1_000.0 => Ok(value),

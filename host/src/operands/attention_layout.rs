@@ -1,4 +1,4 @@
-//! The checked arguments of an attention call. All attention kernels use this type.
+//! The checked arguments of an attention call. The host code of all attention kernels uses this type.
 use kernels_gpu::layout::heads::Heads;
 
 use super::attention::{Attention, AttentionInputs, MaskLayout};
@@ -42,7 +42,7 @@ pub(crate) struct AttentionLayout {
 }
 
 impl AttentionLayout {
-    /// Checks all arguments of `op`, but not whether outputs overlap other arguments.
+    /// Checks all arguments of `op`. This function does not check whether outputs overlap other arguments.
     pub fn of(
         op: &'static str,
         device: &Device,

@@ -1,5 +1,5 @@
-//! Queries and keys as arguments of the ops `rope` and `qk_norm_rope`. This file checks the tensors and
-//! converts them to kernel arguments.
+//! Queries and keys as arguments of the ops `rope` and `qk_norm_rope`. This file checks query and key tensors
+//! and converts them to kernel arguments.
 use cuda_std::row::Rows;
 use kernels_gpu::heads::params::HeadsOperand;
 use kernels_gpu::layout::heads::Heads as HeadsArg;
@@ -27,16 +27,16 @@ choices! { HeadsOrder: HeadsFirst, TokensFirst; }
 pub struct Heads<'a> {
     /// Input `[B, S, heads, D]`, `[B, heads, S, D]` or `[B, S, heads * D]`. Its last dimension is contiguous.
     pub x: View<'a>,
-    /// Weight and bias of the norm. Their shape is `[D]`, or `[heads * D]` if all heads of a token are
-    /// normalized together.
+    /// Weight and bias of the norm that `qk_norm_rope` applies. Their shape is `[D]`, or `[heads * D]` if all
+    /// heads of a token are normalized together.
     pub affine: Affine<'a>,
     /// Output, with the shape and dtype of `x`.
     pub y: ViewMut<'a>,
 }
 
-/// Takes queries and keys, with the parameters of their norms, from the arguments of a call. A call passes
-/// `q`, then `k`, then the weights of both norms, then the biases of both norms. Keys, weights and biases are
-/// optional.
+/// Takes queries and keys, with the parameters of their norms, from the arguments of a call. The tensors of
+/// the call have this order: `q`, `k`, the weights of both norms, the biases of both norms. `k`, the weights
+/// and the biases are optional.
 impl<'t> Argument<'t> for [Option<Heads<'t>>; 2] {
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
@@ -52,7 +52,8 @@ impl<'t> Argument<'t> for [Option<Heads<'t>>; 2] {
     }
 }
 
-/// Takes the next tensors of the call that have the role `role`, up to two tensors.
+/// Takes up to two tensors with the role `role` from the front of the call's tensors. Returns `None` for each
+/// tensor that is absent or has another role.
 fn pair<'t, S: Source<'t>>(source: &mut S, role: Role) -> Result<[Option<View<'t>>; 2], S::Error> {
     let mut taken = [None, None];
     for view in &mut taken {
@@ -63,9 +64,9 @@ fn pair<'t, S: Source<'t>>(source: &mut S, role: Role) -> Result<[Option<View<'t
     Ok(taken)
 }
 
-/// The sizes and the dtype that queries and keys have in common. If queries and keys have the same number of
-/// heads, `heads` is this number. If the numbers differ, `heads` is 1. In this case, all heads of a token
-/// must have the same rotation angles.
+/// The sizes and the dtype that queries and keys have in common. `heads` is the number of heads if queries
+/// and keys have equally many. Otherwise `heads` is 1, and all heads of a token must have the same rotation
+/// angles.
 pub(crate) struct Extent {
     pub batches: i64,
     pub tokens: i64,
@@ -85,14 +86,14 @@ struct Split {
 /// How an op interprets the dimensions of query and key tensors.
 pub(crate) struct Shape {
     pub order: HeadsOrder,
-    /// Columns per head, if queries and keys have the shape `[B, S, heads * D]`. `None` means that all
-    /// columns are one head.
+    /// The number D of columns per head, if queries and keys have the shape `[B, S, heads * D]`. `None` means
+    /// that the last dimension is a single head.
     pub head_dim: Option<i64>,
     /// Whether all heads of a token are normalized together.
     pub across: bool,
 }
 
-/// Argument names for error messages, either for the queries or for the keys.
+/// The argument names of the queries, or of the keys, for error messages.
 pub(crate) struct HeadsNames {
     pub x: &'static str,
     y: &'static str,
@@ -116,8 +117,8 @@ pub(crate) const ABSENT: HeadsOperand = HeadsOperand {
 };
 
 /// Checks the query tensor or the key tensor, with its output, weight and bias. Returns the sizes of the
-/// tensor, and the kernel argument for it. Sets `vec4s` to false if a kernel cannot access these tensors four
-/// elements at a time.
+/// query or key tensor, and the kernel argument for all four tensors. Sets `vec4s` to false if a kernel
+/// cannot access these tensors four elements at a time.
 pub(crate) fn operand(
     op: &'static str,
     device: &Device,
@@ -183,8 +184,9 @@ fn split(op: &'static str, device: &Device, arg: &'static str, view: &View, shap
     if strides[3] != 1 && sizes[3] > 1 {
         return Err(view.bad_strides(op, arg, "its last dimension must be contiguous"));
     }
-    // The stride of a dimension of size 1 is arbitrary and has no effect. Replace the stride by 0, because 0
-    // permits access to four elements at a time, and another value may not.
+    // The stride of a dimension of size 1 has no effect on addresses, so the caller's tensor may have any
+    // value there. Replace this stride by 0. A later check permits access to four elements at a time only if
+    // all strides are multiples of four.
     let stride = |dim: usize| if sizes[dim] > 1 { strides[dim] } else { 0 };
     let base = view.ptr().cast_mut().cast();
     let arg = HeadsArg { base, batch_stride: stride(0), token_stride: stride(1), head_stride: stride(2) };

@@ -12,7 +12,7 @@ use crate::{Device, Dtype, Error, Result, View};
 
 arguments! {
     /// A scale, shift or gate, in the dtype of `x` or in f32. It broadcasts to the shape `[B, S, D]` of `x`,
-    /// for example from `[B, 1, D]` or `[D]`. An optional table `[D]`, such as diffusers'
+    /// for example from `[B, 1, D]` or `[D]`. An optional table `[D]`, such as a row of diffusers'
     /// `scale_shift_table`, is added to the scale, shift or gate.
     #[derive(Clone, Copy, Debug)]
     pub struct Modulation<'a> {
@@ -63,8 +63,8 @@ arguments! {
     }
 }
 
-/// The name of an op, its device, and the tensor `x`. All scales, shifts, gates, weights and biases of the op
-/// broadcast to the shape of `x`.
+/// What the checks of an operand need: the name of the op, its device, and its input `x`. All operands
+/// (scales, shifts, gates, weights and biases) broadcast to the shape of `x`.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'v, 'a> {
     pub op: &'static str,
@@ -73,8 +73,8 @@ pub(crate) struct Target<'v, 'a> {
 }
 
 impl<'a> Target<'_, 'a> {
-    /// Returns whether a kernel reads the operand in the dtype of `x` or in f32. Fails if the operand has
-    /// another dtype.
+    /// Returns the kind of an operand, which says whether its dtype is the dtype of `x` or f32. Returns an
+    /// error if the operand has another dtype.
     fn kind(&self, arg: &'static str, view: &View) -> Result<OperandKind> {
         match view.dtype() {
             dtype if dtype == self.x.dtype() => Ok(OperandKind::SAME),
@@ -109,8 +109,8 @@ impl<'a> Target<'_, 'a> {
         })
     }
 
-    /// Checks a scale, shift or gate, and returns the kernel argument for it. `rows` has the address of this
-    /// tensor, and its strides after the broadcast to the shape of `x`.
+    /// Checks a scale, shift or gate, and returns the kernel argument for it. `rows` has the address of the
+    /// scale, shift or gate, and its strides after the broadcast to the shape of `x`.
     pub fn modulation(
         &self,
         [arg, table]: ModulationNames,
@@ -178,8 +178,8 @@ impl<'a> Target<'_, 'a> {
     }
 
     /// Returns a view of the gate that is broadcast to the shape of `x`. Also returns whether the gate has
-    /// only one column. A gate with one column has one value per row. Such a gate must not have a table (an
-    /// additional vector that is added to the gate).
+    /// one value per row (a last dimension of size 1) instead of one value per column. A gate with one value
+    /// per row must not have a table (an additional vector that is added to the gate).
     pub fn gate_over_rows(&self, gate: &Modulation<'a>) -> Result<(View<'a>, bool)> {
         let (cols, shape) = (columns(self.op, "x", self.x)?, gate.value.shape());
         if cols == 1 || shape.last() != Some(&1) {
@@ -195,8 +195,8 @@ impl<'a> Target<'_, 'a> {
     /// Returns a view of an operand that is broadcast to the shape of `x`.
     fn broadcast(&self, arg: &'static str, value: &View<'a>) -> Result<View<'a>> {
         let wide = value.broadcast_to(self.op, arg, self.x.shape())?;
-        // Report the shape that the operand has in the call. The shape and strides after the broadcast would
-        // not explain the problem to the user, because broadcast dimensions have the stride 0.
+        // Report the shape that the operand has in the call. The user would not understand an error about the
+        // strides after the broadcast, because they differ from the strides of the user's tensor.
         if wide.strides() != value.strides() && !has_two_levels(&wide) {
             let shape = self.x.shape();
             let sizes = shape.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
@@ -217,17 +217,18 @@ pub(crate) const SCALE: ModulationNames = ["scale", "scale_table"];
 pub(crate) const SHIFT: ModulationNames = ["shift", "shift_table"];
 pub(crate) const GATE: ModulationNames = ["gate", "gate_table"];
 
-/// Returns whether any operand is f32. After a step with an f32 operand, torch's separate operators compute
-/// in f32, even if `x` has 16 bits. To give the same result, the kernel must then round only at the end.
+/// Returns whether any operand is f32. If an operand is f32, torch's separate operators give f32 intermediate
+/// results, even if `x` has 16 bits. To reproduce these results, the kernel must then round to 16 bits only
+/// at the end.
 pub(crate) fn any_f32(affine: &AffineArg, by: &[&ScaleShiftArg]) -> bool {
     let modulations = by.iter().flat_map(|by| [&by.scale, &by.shift]);
     let operands = modulations.flat_map(|modulation| [&modulation.value, &modulation.table]);
     operands.chain([&affine.weight, &affine.bias]).any(|operand| operand.kind == OperandKind::F32)
 }
 
-/// Returns the [`OperandForm`] of the operands, which the host uses to choose a kernel. There are three
-/// results: all operands have the dtype of the rows; all operands are f32; any other combination. Absent
-/// operands do not count.
+/// Returns the [`OperandForm`] (combination of dtypes) of the operands, by which the host chooses a kernel.
+/// The form is one of three: all operands have the dtype of the rows; all operands are f32; any other
+/// combination. Absent operands are ignored.
 pub(crate) fn form<'o>(operands: impl Iterator<Item = &'o OperandArg> + Clone) -> OperandForm {
     let all = |kind| operands.clone().all(|operand| [OperandKind::ABSENT, kind].contains(&operand.kind));
     match () {
@@ -237,10 +238,10 @@ pub(crate) fn form<'o>(operands: impl Iterator<Item = &'o OperandArg> + Clone) -
     }
 }
 
-/// Returns the [`OperandForm`] of a norm's operands, which the host uses to choose a kernel. The form
-/// describes the dtypes of the operands. It also says whether there is a weight, a bias, or a table (an
-/// additional vector that is added to a scale, shift or gate). If the operands have different dtypes, the
-/// form is [`OperandForm::ANY`].
+/// Returns the [`OperandForm`] of a norm's operands, by which the host chooses a kernel. The form says which
+/// dtypes the operands have. It also says which of these are present: a weight, a bias, and tables
+/// (additional vectors that are added to a scale, shift or gate). For combinations without a form of their
+/// own, for example different dtypes, the form is [`OperandForm::ANY`].
 pub(crate) fn modulated_form(affine: &AffineArg, modulations: &[&ModulationArg]) -> OperandForm {
     let assume_present = || modulations.iter().filter(|m| m.value.kind != OperandKind::ABSENT);
     let parameters = [&affine.weight, &affine.bias];

@@ -1,5 +1,5 @@
-//! The rotary position embedding (RoPE) as an argument of an op. This file checks the argument and converts
-//! it to a kernel argument.
+//! The parameters of a rotary position embedding (RoPE). This file checks these parameters and converts them
+//! to a kernel argument.
 use kernels_gpu::heads::params::Rotary;
 use kernels_gpu::layout::heads::Heads as HeadsArg;
 
@@ -8,23 +8,24 @@ use super::rows::Operand;
 use crate::arguments::{Argument, Source};
 use crate::{Device, Dtype, Error, Result, View};
 
-/// The rotation angles of RoPE. Tables of angles have the shape `[S, R]`, `[B, S, R]` or `[B, S, heads, R]`.
-/// R is the number of table values per token and head. If `q` and `k` have the shape `[B, heads, S, D]`, the
-/// shape with a head dimension is `[B, heads, S, R]`. In tables, the sizes B and heads may be 1.
+/// The rotation angles of RoPE. A table of angles has the shape `[S, R]`, `[B, S, R]` or `[B, S, heads, R]`.
+/// R is the number of table values per token and head. If `q` and `k` have the shape `[B, heads, S, D]`, a
+/// table with four dimensions has the shape `[B, heads, S, R]`. The batches and heads of a table may have the
+/// size 1.
 #[derive(Clone, Copy, Debug)]
 pub enum Angles<'a> {
-    /// Tables of cosines and sines, in f32 or in the dtype of `q` and `k`. The size of the last dimension is
-    /// the number of rotated columns, or half of this number.
+    /// Tables of cosines and sines, in f32 or in the dtype of `q` and `k`. The size R of the last dimension
+    /// is the number of rotated columns per head, or half of this number.
     Tables {
         /// Cosines.
         cos: View<'a>,
         /// Sines.
         sin: View<'a>,
     },
-    /// A table of complex numbers, passed as f32 values in which cosines and sines alternate. The size of the
-    /// last dimension is the number of rotated columns.
+    /// A table of complex numbers, passed as f32 values in which cosines and sines alternate. The size R of
+    /// the last dimension is the number of rotated columns per head.
     Complex(View<'a>),
-    /// The kernel computes the rotation angle of a pair of columns: the frequency of the pair times the
+    /// No table. For a pair of columns, the kernel computes the angle as the frequency of the pair times the
     /// position of the token.
     Frequencies {
         /// One frequency per pair of columns, in f32, with the shape `[columns / 2]`.
@@ -45,19 +46,19 @@ pub struct Rope<'a> {
     /// Whether the two columns of a rotated pair are adjacent. If false, their distance is half of the
     /// rotated columns, as in transformers' `rotate_half`.
     pub interleaved: bool,
-    /// Index of the first token to rotate. With an index, the tables have one entry for each rotated token.
-    /// With `None`, all tokens are rotated, and the tables have one entry for each token.
+    /// Index of the first token to rotate, or `None` to rotate all tokens. The tables have one entry for each
+    /// rotated token, and thus determine how many tokens are rotated.
     pub offset: Option<i64>,
-    /// Whether to round after each step, as the eager PyTorch modules of the models do. If the tables are
-    /// f32, products are not rounded.
+    /// Whether to round both products to the dtype of `q` before they are added, as the eager PyTorch modules
+    /// of the models do. If false, or if the tables are f32, only the sum is rounded.
     pub exact: bool,
     /// Whether to rotate by the negative angle, as the backward pass does.
     pub conjugate: bool,
 }
 
 impl<'t> Rope<'t> {
-    /// Takes the rotation and the flag `exact` from the arguments of a call. If the call has no table of
-    /// angles, the returned rotation is `None`.
+    /// Takes the parameters of a rotation from the arguments of a call, and returns them with the flag
+    /// `exact`. If the call has no angles, returns `None` instead of the parameters.
     #[inline]
     pub(crate) fn take_optional<S: Source<'t>>(source: &mut S) -> Result<(Option<Self>, bool), S::Error> {
         let at = source.position();
@@ -113,8 +114,8 @@ impl<'a> Rope<'a> {
         }
     }
 
-    /// Checks the rotation and returns the kernel argument for it. Sets `vec4s` to false if a kernel cannot
-    /// read the tables, or cannot access the rotated columns, four elements at a time.
+    /// Checks the parameters of the rotation, and returns them as a kernel argument. Sets `vec4s` to false if
+    /// a kernel cannot read the tables, or cannot access the rotated columns, four elements at a time.
     pub(crate) fn check(
         &self,
         op: &'static str,
@@ -159,15 +160,15 @@ impl<'a> Rope<'a> {
     }
 }
 
-/// Checked rotation angles, as a tuple. It has four elements:
+/// Checked rotation angles, as a tuple of four elements:
 ///
-/// - a number that tells the kernel the kind of angles;
+/// - a constant of [`Rotary`] that tells the kernel the source of the angles, for example complex numbers;
 /// - two tensors, such as cosines and sines;
 /// - the number of tokens;
 /// - whether the angles are f32.
 type CheckedAngles = (u32, [HeadsArg; 2], i64, bool);
 
-/// The properties of a call that its tables of angles must match.
+/// The properties of a call against which its tables of angles are checked.
 struct Tables<'v> {
     op: &'static str,
     device: &'v Device,
@@ -189,8 +190,7 @@ impl Tables<'_> {
         let (sin_arg, _) = self.table("sin", sin, &widths, vec4s)?;
         let wide = cos.shape().last() == Some(&self.columns);
         let angles = if wide { Rotary::WIDE } else { Rotary::NARROW };
-        // The last value says whether the tables are f32. If `q` and `k` are f32 too, the value has no
-        // effect.
+        // The last element says whether the tables are f32. It has no effect if `q` and `k` are also f32.
         Ok((angles, [cos_arg, sin_arg], tokens, cos.dtype() == Dtype::F32))
     }
 
@@ -289,9 +289,9 @@ impl Tables<'_> {
         })
     }
 
-    /// Returns `tokens`, the number of tokens to rotate. Without an offset, `q` and `k` must have exactly as
-    /// many tokens as the table. With an offset, `q` and `k` must have at least `offset + tokens` tokens.
-    /// Otherwise the function fails.
+    /// Checks `tokens`, the number of tokens in a table of angles, and returns it. Without an offset, `q` and
+    /// `k` must have exactly `tokens` tokens. With an offset, they must have at least `offset + tokens`
+    /// tokens.
     fn tokens(&self, arg: &'static str, table: &View, tokens: i64) -> Result<i64> {
         let (all, op) = (self.extent.tokens, self.op);
         match self.offset {

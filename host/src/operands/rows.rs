@@ -1,6 +1,6 @@
-//! Checks tensors and describes them as rows of columns, the layout in which row kernels read tensors. The
-//! last dimension of a tensor is its columns. All other dimensions are merged into at most two dimensions, as
-//! in `x.view(n, m, columns)`.
+//! Checks tensors and describes them as rows of columns. Kernels of ops such as `softmax` read tensors in
+//! this layout. The last dimension of a tensor is its columns. All other dimensions are merged into at most
+//! two dimensions, as in `x.view(n, m, columns)`.
 use cuda_std::row::Rows;
 
 use crate::View;
@@ -13,8 +13,9 @@ pub(crate) type Operand<'v, 'a> = (&'static str, &'v View<'a>);
 pub(crate) struct RowLayout<const N: usize> {
     /// Number of rows of each operand.
     pub rows: u64,
-    /// The size `m` if the operands are viewed as `[n, m, columns]`. The value is 0 if one stride per operand
-    /// is enough. In this case, the distance between consecutive rows of an operand is constant.
+    /// The size `m` if the operands are viewed as `[n, m, columns]`. The value is 0 if the distance between
+    /// consecutive rows is the same for all rows of an operand. In this case, one row stride per operand is
+    /// enough.
     pub inner: u32,
     /// Columns per row.
     pub cols: u32,
@@ -50,7 +51,8 @@ impl<const N: usize> RowLayout<N> {
     }
 
     /// Like [`RowLayout::of_mixed`]. `has_columns` says which operands have a value for each column. All
-    /// other operands have one value per row. Their last stride is 0, and their alignment does not matter.
+    /// other operands have one value per row, and the stride 0 in the last dimension. Their alignment is not
+    /// checked.
     pub fn of_columns(
         op: &'static str,
         device: &Device,
@@ -107,17 +109,17 @@ pub(crate) fn columns(op: &'static str, arg: &'static str, x: &View) -> Result<u
     Ok(cols as u32)
 }
 
-/// One of the two dimensions `n` and `m` into which the row dimensions are merged. It has one size, and one
-/// stride per operand.
+/// One of the two dimensions `n` and `m` into which the row dimensions are merged. Its size is the same for
+/// all operands. Its stride differs between operands.
 #[derive(Clone, Copy)]
 struct Level<const N: usize> {
     count: i64,
     strides: [i64; N],
 }
 
-/// Merges the row dimensions of all operands into at most two dimensions, starting with the last row
-/// dimension. Two dimensions can be merged if, in every operand, torch's `view` could merge them without a
-/// copy.
+/// Merges the row dimensions (all except the last) of all operands into at most two dimensions, starting with
+/// the last row dimension. Two adjacent dimensions can be merged if torch's `view` can merge them in every
+/// operand without a copy.
 fn collapse<const N: usize>(
     op: &'static str,
     operands: &[Operand; N],
@@ -126,8 +128,8 @@ fn collapse<const N: usize>(
     merge(operands.map(|(_, view)| view), sizes).ok_or_else(|| apart(op, operands, sizes))
 }
 
-/// Merges the row dimensions of `views` into at most two dimensions. Returns `None` if more than two
-/// dimensions are left after merging.
+/// Merges the row dimensions (all except the last) of `views` into at most two dimensions. Returns `None` if
+/// more than two dimensions are left after merging.
 fn merge<const N: usize>(views: [&View; N], sizes: &[i64]) -> Option<[Level<N>; 2]> {
     let mut levels = [Level { count: 1, strides: [0; N] }; 2];
     if sizes.contains(&0) {
@@ -154,17 +156,17 @@ fn merge<const N: usize>(views: [&View; N], sizes: &[i64]) -> Option<[Level<N>; 
 }
 
 /// Returns the error for operands whose row dimensions the function [`merge`] cannot merge. If `merge` fails
-/// for a single operand, the error names this operand. Otherwise the error names two operands for which
-/// `merge` succeeds separately but not together.
+/// for a single operand, the error names this operand. Otherwise the error names two operands: `merge`
+/// succeeds for each of the two, but not for both together.
 fn apart<const N: usize>(op: &'static str, operands: &[Operand; N], sizes: &[i64]) -> Error {
     if let Some((arg, view)) = operands.iter().find(|(_, view)| merge([view], sizes).is_none()) {
         return view.bad_strides(op, arg, LEVELS);
     }
     let differ = |a: usize, b: usize| merge([operands[a].1, operands[b].1], sizes).is_none();
-    // Here, `merge` succeeds for each operand separately. It divides the row dimensions of an operand into
-    // one or two groups of adjacent dimensions. Two groups have one boundary between them. `merge` fails for
-    // all operands together only if two operands have different boundaries. Then `merge` also fails for these
-    // two operands.
+    // Here, `merge` succeeds for each operand separately. `merge` divides the row dimensions of an operand
+    // into one or two groups of adjacent dimensions. It fails for all operands together only if two operands
+    // have the boundary between their two groups at different dimensions. Then `merge` also fails for these
+    // two operands together.
     let (a, b) =
         (0..N).flat_map(|b| (0..b).map(move |a| (a, b))).find(|&(a, b)| differ(a, b)).unwrap_or((0, N - 1));
     let ((arg, view), (other, theirs)) = (operands[b], operands[a]);
@@ -177,8 +179,8 @@ pub(crate) fn has_two_levels(view: &View) -> bool {
     merge([view], &view.shape()[..view.shape().len() - 1]).is_some()
 }
 
-/// Returns an error if an output shares memory with a tensor in `others`, or if two elements of the output
-/// have the same address.
+/// Returns an error in two cases: the output shares memory with a tensor in `others`, or two elements of the
+/// output have the same address.
 pub(crate) fn expect_disjoint(
     op: &'static str,
     (arg, out): Operand,
@@ -197,9 +199,10 @@ pub(crate) fn expect_disjoint(
     Ok(())
 }
 
-/// Returns whether two elements of a tensor may have the same address. To decide this, the function sorts the
-/// dimensions by stride. All addresses differ if each stride is larger than the distance that the dimensions
-/// with smaller strides span together.
+/// Returns whether two elements of a tensor may have the same address. The function sorts the dimensions by
+/// stride. For each dimension, it compares the stride with the largest distance between two elements that
+/// differ only in the dimensions before it. If every stride is larger than this distance, all addresses
+/// differ.
 fn repeats(view: &View) -> bool {
     if view.shape().contains(&0) {
         return false;

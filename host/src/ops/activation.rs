@@ -19,18 +19,19 @@ use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 pub enum Activation {
     /// `x * (1 + erf(x / sqrt(2))) / 2`: torch's GELU.
     Gelu,
-    /// The formula of `Gelu`, with the function `erff` of CUDA 13.2 and newer. Its results differ from the
-    /// results of the older `erff` in the last bits.
+    /// The formula of `Gelu`, computed with the `erff` of CUDA 13.2 and newer. The last bits of the result
+    /// can differ from the result with the `erff` of older CUDA versions.
     GeluCuda13_2,
     /// `x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) / 2`: torch's GELU with approximate="tanh".
     GeluTanh,
-    /// The formula of [`Activation::GeluTanh`], with the sequence of torch operators in transformers'
-    /// `NewGELUActivation`.
+    /// The formula of [`Activation::GeluTanh`], computed step by step like the torch operators in
+    /// transformers' `NewGELUActivation`.
     GeluNew,
-    /// The formula of [`Activation::GeluTanh`], with the sequence of torch operators in transformers'
-    /// `FastGELUActivation`.
+    /// The formula of [`Activation::GeluTanh`], computed step by step like the torch operators in
+    /// transformers' `FastGELUActivation`.
     GeluFast,
-    /// `x * sigmoid(1.702 * x)`, with the sequence of torch operators in transformers' `QuickGELUActivation`.
+    /// `x * sigmoid(1.702 * x)`, computed step by step like the torch operators in transformers'
+    /// `QuickGELUActivation`.
     GeluQuick,
     /// `x * sigmoid(x)`.
     Silu,
@@ -44,8 +45,9 @@ pub enum Activation {
 }
 
 /// The kernels of an op that applies an activation function. Sigmoid and squared ReLU have separate kernels.
-/// The kernels in `selected` compute all other functions, and select the function at run time. Each array has
-/// two kernels: one for any layout, and one for rows that can be read in 16-byte vectors.
+/// The kernels in `selected` compute all other activation functions. These kernels select the function at run
+/// time. Each array has two kernels: one for any layout, and one for rows that can be read in 16-byte
+/// vectors.
 pub(super) struct Kernels<K> {
     pub selected: [K; 2],
     pub sigmoid: [K; 2],
@@ -63,11 +65,11 @@ impl<K: Copy> Kernels<K> {
     }
 }
 
-/// The steps of a kernel after which intermediate results are rounded to the element type.
+/// The steps after which a kernel rounds to the element type of its tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Roundings {
-    /// Round after each of torch's separate operators. The result then has the same bits as the result of
-    /// these operators on a GPU.
+    /// Round after each step that is a separate operator in torch. The result then has the same bits as the
+    /// result of torch's operators on a GPU.
     #[default]
     Exact,
     /// Round only at the end. The kernel uses approximate reciprocals and exponentials, with an error of a
@@ -116,8 +118,9 @@ impl Activation {
             Self::GeluQuick => Function::GELU_QUICK,
             Self::Silu => Function::SILU,
             Self::Sigmoid | Self::Relu2 => Function::COMPILED,
-            // Infinite thresholds are valid, as in torch. With the threshold +inf, the result is 0 for every
-            // `x`. With the threshold -inf, the result is `x` for every finite `x`.
+            // As in torch, a threshold of this activation (`x` if `x > threshold`, otherwise 0) may be
+            // infinite. With the threshold +inf, the result is 0 for every `x`. With the threshold -inf, the
+            // result is `x` for every finite `x`.
             Self::Fatrelu(threshold) if threshold.is_nan() => {
                 let expected = "a number or an infinity";
                 return Err(Error::Value { op, arg: "threshold", got: threshold.into(), expected });
@@ -150,8 +153,8 @@ const KERNELS: Kernels<ActivationKernel> = Kernels {
 /// `x` and `y` are f32, f16 or bf16 and have the same shape and dtype. Both tensors are contiguous, or can be
 /// viewed as `[n, m, columns]` without a copy. `bias` has the shape `[columns]` and the dtype of `x`.
 ///
-/// If there are no elements, the call does nothing. Each element of `y` depends, in every bit, only on its
-/// element of `x` and its bias.
+/// If there are no elements, the call does nothing. The bits of an element of `y` depend only on one element
+/// of `x` and one element of `bias`.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if `y` overlaps an
@@ -174,8 +177,8 @@ pub fn activation(
     let p = ActivationParams { function, exact };
     let [x, y] = launch.layout.operands;
     launch.launch(device, KERNELS.of(f), THREADS, stream, |kernel, site, extent| {
-        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-        // receives.
+        // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the shape,
+        // dtype, strides and device of each of these tensors.
         unsafe { kernel(site, x, bias_base, y, p, extent) }
     })
 }
@@ -203,8 +206,8 @@ pub(super) fn check_bias(
     Ok(bias.ptr().cast())
 }
 
-/// Returns whether the address `base` is a multiple of 16 bytes. A null address means that the operand is
-/// absent, and counts as aligned.
+/// Returns whether the address `base` is a multiple of 16 bytes. Also returns true for a null address, which
+/// means that the operand is absent.
 pub(super) fn is_aligned(base: *const u8) -> bool {
     (base as usize).is_multiple_of(16)
 }

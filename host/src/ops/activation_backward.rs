@@ -25,7 +25,7 @@ const KERNELS: Kernels<ActivationBackwardKernel> = Kernels {
 /// pass. If the forward pass rounded `x + bias`, this function also rounds `x + bias`.
 ///
 /// `dy`, `x` and `dx` have the shape and dtype of the `x` in the forward pass. This function does not compute
-/// the gradient of the bias. The caller gets the gradient of the bias as the sum of `dx` over the rows.
+/// the gradient of the bias. That gradient is the sum of `dx` over the rows, which the caller can compute.
 ///
 /// # Errors
 /// Returns the errors of [`activation`](super::activation::activation).
@@ -50,8 +50,8 @@ pub fn activation_backward(
     let p = ActivationParams { function, exact };
     let [x, dy, dx] = launch.layout.operands;
     launch.launch(device, KERNELS.of(f), THREADS, stream, |kernel, site, extent| {
-        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-        // receives.
+        // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the shape,
+        // dtype, strides and device of each of these tensors.
         unsafe { kernel(site, dy, x, bias_base, dx, p, extent) }
     })
 }

@@ -24,8 +24,8 @@ arguments! {
         /// must be 0 or more.
         pub eps: f32,
         /// If true, round to the dtype of `x` after every step, as torch's separate operators do. If false,
-        /// round only at the end. If `x` has 16 bits and a scale, shift, weight or bias is f32, the kernel
-        /// always rounds only at the end.
+        /// round only at the end. The field has no effect if `x` has 16 bits and a scale, shift, weight or
+        /// bias is f32. In this case, the kernel rounds only at the end.
         pub exact: bool,
     }
 }
@@ -74,8 +74,8 @@ const LAYER: NormKernels<AdaNormKernel> = NormKernels {
     ],
     ..NormKernels::of(launch::ada_norm_layer_any, launch::ada_norm_layer_smem1)
 };
-/// Kernels for f32 rows. Two of the kernels keep a row in registers. These two kernels require that scale and
-/// shift are also f32. These two kernels support neither a weight nor a bias.
+/// Kernels for f32 rows. The two kernels in `special` keep a row in registers. They require that scale and
+/// shift are also f32, and support neither a weight nor a bias.
 const LAYER_F32: NormKernels<AdaNormKernel> =
     NormKernels { special: &[LAYER_SAME_WARP12, LAYER_SAME_BLOCK6], ..LAYER };
 const RMS: NormKernels<AdaNormKernel> = NormKernels {
@@ -101,13 +101,12 @@ const SHIFT2: ModulationNames = ["shift2", "shift2_table"];
 /// `x` and `y` have the same shape and dtype. Scale and shift broadcast to this shape. After the broadcast,
 /// `x`, `y`, scale and shift must be viewable as `[n, m, columns]` without a copy, with the same `n` and `m`.
 ///
-/// The LayerNorm is bitwise equal to torch's if the number of columns is divisible by 4. The RMSNorm is
-/// bitwise equal to `x * rsqrt(x.float().pow(2).mean(-1) + eps)` if the number of columns is divisible by 4
-/// and below 8192. The bits of a result row do not depend on the other rows.
+/// If the number of columns is divisible by 4, the result of LayerNorm is bitwise equal to the result of
+/// torch's LayerNorm. If the number of columns is also below 8192, the result of RMSNorm is bitwise equal to
+/// `x * rsqrt(x.float().pow(2).mean(-1) + eps)`. The bits of a result row do not depend on the other rows.
 ///
 /// # Errors
-/// Returns the errors of [`layer_norm`](crate::layer_norm). The conditions of `layer_norm` apply to every
-/// operand.
+/// Returns the errors of [`layer_norm`](crate::layer_norm), also for an invalid scale, shift, weight or bias.
 pub fn ada_norm(
     device: &Device,
     x: View,
@@ -139,8 +138,8 @@ pub fn ada_norm(
     let launch = Vec4Launch::of(OP, device, &layout, norm, kernels)?;
     let (p, out) = (launch.params, Modulated { by: by_arg, y: y_rows });
     launch.launch(OP, device, &layout, stream, |kernel, site| {
-        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-        // receives.
+        // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the shape,
+        // dtype, strides and device of each of these tensors.
         unsafe { kernel(site, x_rows, parameters, out, p) }
     })
 }
@@ -187,8 +186,9 @@ pub fn ada_norm_pair(
     expect_disjoint(PAIR, ("out", y), &[Some(("out2", y2))])?;
     let round_each = params.exact && !any_f32(&parameters, &[&by_arg, &by2_arg]);
     let modulations = [&by_arg.scale, &by_arg.shift, &by2_arg.scale, &by2_arg.shift];
-    // The specialized kernel requires operands in the dtype of `x`. This kernel supports no weight, no bias
-    // and no tables (additional vectors that are added to scale and shift).
+    // The kernel for whole tiles requires scales and shifts in the dtype of `x`. It supports no weight, no
+    // bias and no tables (additional vectors that are added to scale and shift). For all other operands, use
+    // the general kernel.
     let form = match modulated_form(&parameters, &modulations) {
         OperandForm::SAME => OperandForm::SAME,
         _ => OperandForm::ANY,
@@ -198,17 +198,17 @@ pub fn ada_norm_pair(
         Norm::Layer => NormKernels::of(launch::ada_norm_pair_layer_any, launch::ada_norm_pair_layer_smem1),
         Norm::Rms => NormKernels::of(launch::ada_norm_pair_rms_any, launch::ada_norm_pair_rms_smem1),
     };
-    // Do not set a shared memory carveout, so that the driver chooses the carveout. At 2432 columns, the
-    // kernel is faster with the driver's carveout than with an explicit carveout. At 1536 columns, the two
-    // carveouts are equally fast.
+    // Do not set a shared memory carveout, so that the driver chooses the carveout. Measured with 2432
+    // columns, the kernel is faster with the driver's choice than with an explicit carveout. With 1536
+    // columns, both are equally fast.
     let kernels = NormKernels { carveout: None, ..kernels };
     let launch = Vec4Launch::of(PAIR, device, &layout, norm, kernels)?;
     let (p, outs) =
         (launch.params, [Modulated { by: by_arg, y: y_rows }, Modulated { by: by2_arg, y: y2_rows }]);
     let [out, out2] = outs;
     launch.launch(PAIR, device, &layout, stream, |kernel, site| {
-        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-        // receives.
+        // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the shape,
+        // dtype, strides and device of each of these tensors.
         unsafe { kernel(site, x_rows, parameters, out, out2, p) }
     })
 }

@@ -25,11 +25,12 @@ const KERNELS: RowKernels<AddRmsNormKernel> = RowKernels {
     ],
 };
 
-/// Computes `sum = x + residual`, rounded to the dtype of `x`, and `y = rms_norm(sum)`.
-/// [`rms_norm`](crate::rms_norm) defines this norm.
+/// Computes `sum = x + residual`, rounded to the dtype of `x`, and `y = rms_norm(sum)`, with the formula of
+/// [`rms_norm`](crate::rms_norm).
 ///
-/// If rows have at most 32 KiB and operands are aligned to 16 bytes, `y` has the same bits as an addition
-/// followed by `rms_norm`. For longer rows, this op adds the squares in a different order.
+/// An addition followed by `rms_norm` gives the same bits if rows have at most 32 KiB and operands are
+/// aligned to 16 bytes. For longer rows, this op adds the squares in a different order than `rms_norm`, so
+/// the bits can differ.
 ///
 /// `x`, `residual`, `y` and `sum` have the same shape and dtype. `weight` has the shape `[columns]`, in this
 /// dtype or in f32.
@@ -61,8 +62,8 @@ pub fn add_rms_norm(
     let [x, residual, y, sum] = layout.operands;
     let kernel = rung.kernel(&KERNELS);
     launch_rows(OP, device, rung, None, &layout, stream, |site| {
-        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-        // receives.
+        // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the shape,
+        // dtype, strides and device of each of these tensors.
         unsafe { kernel(site, x, residual, weight_arg, y, sum, p) }
     })
 }

@@ -1,4 +1,5 @@
-//! The general attention op. It computes `softmax(scale q kT + mask) v`.
+//! The attention op `softmax(scale q kT + mask) v`. It also supports sliding windows, softcaps and packed
+//! sequences.
 use kernels_gpu::attention::mma::params::AttentionParams;
 use kernels_gpu::attention::mma::tiling::Tiling;
 use kernels_gpu::ops::attention::{launch, tiles};
@@ -23,8 +24,8 @@ type AttentionKernel = (AttentionLaunch, Tiling);
 struct AttentionKernels {
     /// Largest head dimension.
     dim: u32,
-    /// Kernels that do not support a mask or a softcap. A call uses the first of these kernels whose tiles
-    /// fit in the shared memory of the GPU.
+    /// Kernels that do not support a mask or a softcap. For a call without mask and softcap, the first of
+    /// these kernels whose tiles fit in the GPU's shared memory is launched.
     plain: &'static [AttentionKernel],
     /// The kernel that supports masks, softcaps, every scale and every alignment.
     general: AttentionKernel,
@@ -65,17 +66,17 @@ const KERNELS_BY_DIM: [AttentionKernels; 5] = [
 /// Computes `out = softmax(scale * q kᵀ + mask) v`, the formula of
 /// `torch.nn.functional.scaled_dot_product_attention`.
 ///
-/// The optional output `lse` receives `ln(sum(exp(scores)))` of each query, in f32 with the shape
-/// `[B, H, Sq]`. For packed sequences, the shape is `[H, Sq]`.
+/// The optional output `lse` receives the log-sum-exp `ln(sum(exp(scores)))` of each query's scores, in f32
+/// with the shape `[B, H, Sq]`. For packed sequences, the shape is `[H, Sq]`.
 ///
 /// The tensor cores multiply f16 or bf16 and accumulate in f32. Scores and softmax are computed in f32. The
 /// attention probabilities are rounded to the dtype of `q` before they are multiplied by `v`. The result is
 /// rounded once.
 ///
 /// If a query sees no key, its `out` is 0 and its `lse` is minus infinity. The result of a query does not
-/// depend on the values of other queries or on the batch size. On Hopper, calls with fewer than 64 queries
-/// may use other kernels than calls with more queries. The results of these different kernels can differ in
-/// the last bits.
+/// depend on the values of other queries or on the batch size. It may depend on the number of queries: on
+/// Hopper, calls with fewer than 64 queries may use other kernels. The results of different kernels can
+/// differ in the last bits.
 ///
 /// # Errors
 /// Returns an error in these cases:
@@ -108,8 +109,8 @@ pub fn attention(
     launch_portable(device, &layout, skip, stream)
 }
 
-/// Returns an error for GPUs older than sm_80. The tensor cores of these GPUs lack the instructions that the
-/// attention kernels use.
+/// Returns an error if the GPU is older than sm_80. The tensor cores of older GPUs lack the instructions that
+/// the attention kernels use.
 pub(crate) fn expect_tensor_cores(op: &'static str, device: &Device) -> Result<()> {
     if library(device)?.arch() != Some(Arch::Sm75) {
         return Ok(());
@@ -121,9 +122,9 @@ pub(crate) fn expect_tensor_cores(op: &'static str, device: &Device) -> Result<(
     Err(Error::Unsupported { op, why })
 }
 
-/// Launches an attention kernel that also runs on GPUs other than Hopper. The function lists the kernels for
-/// this head dimension that support the call. It skips the first `skip` of these kernels, and launches the
-/// next kernel. If no kernel is left, the function launches the general kernel.
+/// Launches an attention kernel that also runs on GPUs other than Hopper. Of the specialized kernels that
+/// support the call, the function skips the first `skip` kernels, and launches the next kernel. If no kernel
+/// is left, it launches the general kernel, which supports every call.
 pub(crate) fn launch_portable(
     device: &Device,
     a: &AttentionLayout,
@@ -140,7 +141,7 @@ pub(crate) fn launch_portable(
     let (kernel, tiling) = able.nth(skip).unwrap_or(&kernels.general);
     let Some((tiles, blocks)) = a.blocks(OP, tiling.rows(), TiledRows::Queries)? else { return Ok(()) };
     let site = LaunchSite::new(device, a.dtype, block_shape(blocks, tiling.threads()), stream)?;
-    // SAFETY: the caller has checked shape, dtype, strides and device of every tensor that the parameters
-    // point to.
+    // SAFETY: the kernel accesses only the tensors that its parameters point to. The caller has checked the
+    // shape, dtype, strides and device of each of these tensors.
     unsafe { kernel(site, a.params(tiles)) }
 }

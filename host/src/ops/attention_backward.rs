@@ -21,15 +21,15 @@ type BackwardLaunch = unsafe fn(LaunchSite, BackwardParams) -> Result<()>;
 /// A kernel and its tile sizes.
 type BackwardKernel = (BackwardLaunch, Tiling);
 
-/// The kernels for head dimensions (columns per head) up to `dim`. The first entry of each array is for
-/// specialized kernels. The second entry is for general kernels, which also support a mask and a softcap.
+/// The kernels for head dimensions (columns per head) up to `dim`. In each array, the first entry is
+/// specialized. The second entry is general: it also supports a mask and a softcap.
 struct BackwardKernels {
     /// Largest head dimension.
     dim: u32,
     /// Kernels for `dq`.
     query: [BackwardKernel; 2],
-    /// The kernels for `dk` and `dv`. Each list has either one kernel that computes both gradients, or one
-    /// kernel for each gradient.
+    /// The kernels for `dk` and `dv`. Each entry is a list: either one kernel that computes both gradients,
+    /// or two kernels, one per gradient.
     key: [&'static [BackwardKernel]; 2],
 }
 
@@ -109,8 +109,8 @@ arguments! {
 /// `inputs` and `params` are the arguments of the forward pass.
 ///
 /// The tensor cores multiply f16 or bf16 and accumulate in f32. Attention probabilities and their gradients
-/// are computed in f32. Probabilities and gradients are rounded to the dtype of `q` before a matrix
-/// multiplication. The results `dq`, `dk` and `dv` are rounded once. The results are deterministic.
+/// are computed in f32. They are rounded to the dtype of `q` before a matrix multiplication. The results
+/// `dq`, `dk` and `dv` are rounded once. A repeated call gives the same bits.
 ///
 /// # Errors
 /// Returns the errors of [`attention`](super::attention::attention).
@@ -163,8 +163,8 @@ pub fn attention_backward(
     run(device, &layout, p, stream)
 }
 
-/// Launches three or four kernels. The first kernel computes `delta = sum(dout * out)` per query. The second
-/// kernel computes `dq`. Then one or two kernels compute `dk` and `dv`.
+/// Launches three or four kernels. The first kernel computes `delta = sum(dout * out)` for each query. The
+/// second kernel computes `dq`. The one or two last kernels compute `dk` and `dv`.
 fn run(device: &Device, a: &AttentionLayout, mut p: BackwardParams, stream: Stream) -> Result<()> {
     let kernels = KERNELS_BY_DIM.iter().find(|kernels| a.dim <= kernels.dim);
     let kernels = kernels.expect("heads were checked to have at most 256 columns");
@@ -177,7 +177,8 @@ fn run(device: &Device, a: &AttentionLayout, mut p: BackwardParams, stream: Stre
         let Some((tiles, blocks)) = a.blocks(OP, rows, side)? else { return Ok(()) };
         p.forward.tiles = tiles;
         let site = LaunchSite::new(device, a.dtype, block_shape(blocks, threads), stream)?;
-        // SAFETY: the caller has checked shape, dtype, strides and device of every tensor that `p` points to.
+        // SAFETY: the kernel accesses only the tensors that `p` points to. The caller has checked the shape,
+        // dtype, strides and device of each of these tensors.
         unsafe { kernel(site, p) }
     };
     launch(launch::attention_backward_delta_warp, TiledRows::Queries, DELTA_ROWS, DELTA_THREADS)?;

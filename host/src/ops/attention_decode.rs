@@ -1,6 +1,6 @@
-//! Attention `softmax(scale q kT) v` for few queries and many keys (flash decoding). The keys of a head are
-//! divided among several blocks, which store partial results in a workspace. A second kernel combines the
-//! partial results.
+//! Attention `softmax(scale q kT) v` for few queries and many keys (flash decoding). The first kernel divides
+//! the keys of a head among several blocks, which store partial results in a workspace. The second kernel
+//! combines the partial results.
 use kernels_gpu::attention::decode::combine::COMBINERS;
 use kernels_gpu::attention::decode::params::{DecodeParams, ROWS, SPLIT, shared_bytes};
 use kernels_gpu::attention::mma::params::WARPS;
@@ -21,20 +21,21 @@ const OP: &str = "attention_decode";
 /// A function that launches a kernel.
 type DecodeKernel = unsafe fn(LaunchSite, DecodeParams) -> Result<()>;
 
-/// The kernels of split-KV decoding. Each entry has three values. The first is the largest head dimension
-/// that the kernel supports. The second is the function that launches the kernel. The third is the number of
-/// bytes of shared memory per block.
+/// The kernels of split-KV decoding. Each entry has three values: the largest head dimension that the kernel
+/// supports, the function that launches it, and its bytes of shared memory per block.
 const KERNELS_BY_DIM: [(u32, DecodeKernel, u32); 3] = [
     (64, launch::attention_decode_d64_smem, shared_bytes(4)),
     (128, launch::attention_decode_d128_smem, shared_bytes(8)),
     (256, launch::attention_decode_d256_smem, shared_bytes(16)),
 ];
 
-/// Maximum number of query rows per key head. The number of rows is the number of queries times the query
-/// heads per key head. With more rows, the kernels of [`attention`] have enough blocks to fill a GPU.
+/// Maximum number of query rows per key head for split-KV decoding. This number is the number of queries
+/// times the number of query heads per key head. With more rows, the kernels of [`attention`] have enough
+/// blocks to fill a GPU, so it is unnecessary to divide the keys.
 const MAX_ROWS: u32 = 32;
-/// Minimum number of keys for split-KV decoding, which divides the keys of a head among blocks. With fewer
-/// keys, the second kernel, which combines the partial results, costs more time than the division saves.
+/// Minimum number of keys for split-KV decoding, which divides the keys of a head among blocks. A second
+/// kernel combines the partial results of the blocks. With fewer keys, this kernel takes more time than the
+/// division saves.
 const MIN_KEYS: u32 = 1024;
 
 /// How the keys of a call are divided among blocks.
@@ -48,7 +49,8 @@ struct SplitPlan {
 
 impl SplitPlan {
     /// Plans a call with the given numbers of batches, queries, keys, heads and key heads. Returns `None` if
-    /// the decode kernels do not support the call, or if the kernels of [`attention`] would be faster.
+    /// the kernels of [`attention`] would be faster, or if the decode kernels do not support the number of
+    /// partial results.
     fn of([batches, queries, keys, heads, kv_heads]: [i64; 5]) -> Option<Self> {
         let rows = u32::try_from(queries * heads / kv_heads.max(1)).ok()?;
         let keys = u32::try_from(keys).ok()?;
@@ -69,9 +71,9 @@ pub fn attention_decode_workspace(inputs: &AttentionInputs, params: &Attention) 
     attention_decode_workspace_of([inputs.q.shape(), inputs.k.shape()], plain, params)
 }
 
-/// Returns the number of f32 elements that [`attention_decode`] needs as workspace for queries and keys of
-/// these shapes. Returns `None` if the call should use [`attention`] instead. `plain` is true if there is no
-/// mask and the sequences are not packed.
+/// Returns the number of f32 elements that [`attention_decode`] needs as workspace for queries of shape `q`
+/// and keys of shape `k`. Returns `None` if the call should use [`attention`] instead. `plain` is true if
+/// there is no mask and the sequences are not packed.
 pub fn attention_decode_workspace_of([q, k]: [&[i64]; 2], plain: bool, params: &Attention) -> Option<i64> {
     let (&[batches, a, b, dim], &[_, c, d, _]) = (q, k) else { return None };
     let [queries, heads, keys, kv_heads] = match params.order {
@@ -87,7 +89,8 @@ pub fn attention_decode_workspace_of([q, k]: [&[i64]; 2], plain: bool, params: &
 }
 
 /// Computes [`attention`] for few queries and many keys, for example for one new token with a KV cache. The
-/// keys of a head are divided among several blocks, and a second launch combines the results of these blocks.
+/// first launch divides the keys of a head among several blocks. The second launch combines the results of
+/// these blocks.
 ///
 /// The division of the keys does not depend on the batch size. The result of a query is therefore bitwise
 /// equal for all batch sizes. Instead of the decode kernels, this function runs the kernels of [`attention`]
@@ -139,8 +142,8 @@ pub fn attention_decode(
         partial_lse: partial.wrapping_add((plan.parts * i64::from(ROWS) * i64::from(a.dim)) as usize),
     };
     let (blocks, rows) = (plan.parts as u32, a.batches * a.heads * a.queries);
-    // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernels
-    // receive.
+    // SAFETY: the kernels access only the tensors that they receive. This function has checked the shape,
+    // dtype, strides and device of each of these tensors.
     unsafe {
         let shape = block_shape(blocks, WARPS * 32);
         kernel(LaunchSite::new(device, a.dtype, shape, stream)?, p)?;

@@ -1,5 +1,5 @@
-//! Attention kernels for Hopper, with the formula `softmax(scale q kT + mask) v`. The kernels support only
-//! some calls of the op `attention`. For example, they do not support a sliding window.
+//! Attention kernels for Hopper, with the formula `softmax(scale q kT + mask) v`. These kernels support only
+//! some calls of the op `attention`. For example, no Hopper kernel supports a sliding window.
 use std::num::NonZero;
 
 use cuda_std::tensor_map::TensorMap;
@@ -22,22 +22,22 @@ type HopperKernel =
 /// The Hopper attention kernels with the same tile sizes.
 struct HopperKernels {
     tiles: Tiles,
-    /// Relative time per key. The fastest Hopper kernel for a head dimension has the value 1000. For example,
-    /// the value 1030 means that the kernel takes 3 % more time per key than the fastest kernel.
+    /// Time per key, relative to the fastest Hopper kernel for the same head dimension, which has the value
+    /// 1000. For example, a kernel with the value 1030 takes 3 % more time per key.
     key: u64,
     full: HopperKernel,
     causal: HopperKernel,
-    /// The kernel with a mask over keys. For head dimension 256, this kernel does not exist, because no
-    /// registers are left for the mask.
+    /// The kernel with a mask over keys. It is `None` for head dimension 256, because a kernel for this
+    /// dimension has no registers left for the mask.
     padded: Option<HopperKernel>,
 }
 
 /// The Hopper kernels, in the order of their maximum head dimension.
 ///
-/// For head dimension 128, there are two kernels, with tiles of 144 keys and of 128 keys. Tiles of 144 keys
-/// take less time per key. But a kernel also spends time on the empty rows of a partly filled last tile. With
-/// 512 or 1024 keys, all tiles of 128 keys are full, so the kernel with these tiles is faster
-/// (benches/results/decisions/attention_hopper.txt).
+/// For head dimension 128, there are two kernels, with tiles of 144 keys and of 128 keys. The kernel with
+/// tiles of 144 keys takes less time per key. But both kernels also spend time on the empty rows of a partly
+/// filled last tile. With 512 or 1024 keys, tiles of 128 keys are always full, so the kernel with these tiles
+/// is faster (benches/results/decisions/attention_hopper.txt).
 const KERNELS: [HopperKernels; 5] = [
     HopperKernels {
         tiles: D64,
@@ -87,8 +87,8 @@ impl HopperKernels {
         let name = match (&a.mask, a.causal) {
             (None, false) => kernels.full,
             (None, true) => kernels.causal,
-            // If a mask is equal for all queries, e.g. a padding mask, a kernel reads the mask only once per
-            // tile of queries. The Hopper kernels support only masks of this kind.
+            // The Hopper kernels support only a mask that is equal for all queries, for example a padding
+            // mask. They read such a mask once per tile of queries.
             (Some(mask), false) if mask.strides[2] == 0 => kernels.padded?,
             _ => return None,
         };
@@ -96,17 +96,18 @@ impl HopperKernels {
     }
 }
 
-/// Minimum number of queries for the Hopper kernels. With fewer queries, most rows of a tile would be empty.
+/// Minimum number of queries for the Hopper kernels. With fewer queries, most rows of a query tile would be
+/// empty.
 const MIN_QUERIES: u32 = 64;
 
-/// Maximum bytes of keys and values that all blocks process at the same time. The L2 of an H200 has 60 MB. It
-/// can store these keys and values together with the keys and values that the blocks process next. All blocks
-/// process several heads at the same time, because one head often has fewer tiles than the GPU has SMs.
+/// Maximum bytes of keys and values that all blocks process at the same time. The L2 of an H200 has 60 MB,
+/// enough for these keys and values and for those that the blocks process next. Several heads are processed
+/// at the same time, because one head often has fewer tiles than the GPU has SMs.
 const SECTION_BYTES: u64 = 24 << 20;
 
 /// Launches a Hopper kernel and returns `true`. If no Hopper kernel supports the call, returns `false`
-/// without a launch. If a Hopper kernel supports the call and `skip` is not 0, the function skips this
-/// kernel. It then decreases `skip` by 1 and returns `false` without a launch.
+/// without a launch. `skip` is the number of kernels to skip. If a Hopper kernel supports the call and `skip`
+/// is not 0, the function decreases `skip` by 1 and returns `false` without a launch.
 ///
 /// The Hopper kernels support full attention, with or without a mask over keys. They also support causal
 /// attention without a mask. They do not support windows, softcaps or packed sequences. All strides must be
@@ -133,14 +134,15 @@ pub(crate) fn attention_hopper(
     // A kernel that does not stage its output in shared memory does not read the tensor map of the output.
     // For such a kernel, pass the tensor map of the queries as a placeholder.
     let out = if tiles.staged { map(&a.out, WARP_ROWS, a.queries, a.heads)? } else { q };
-    // SAFETY: `AttentionLayout::of` checked the tensors. The tensor maps and `p` describe these tensors.
+    // SAFETY: the kernel accesses only the tensors that the tensor maps and `p` describe.
+    // `AttentionLayout::of` has checked these tensors.
     unsafe { kernel(site, q, k, v, out, p) }?;
     Ok(true)
 }
 
 fn is_plain(a: &AttentionLayout) -> bool {
-    // In a tensor map (descriptor for a TMA copy), each stride must be a positive multiple of 16 bytes. A
-    // dimension of size 1 needs no check, because `map` replaces its stride.
+    // In a tensor map (descriptor for a TMA copy), each stride must be a positive multiple of 16 bytes. The
+    // stride of a dimension of size 1 needs no check, because the function `map` replaces it.
     let walkable = |heads: &Heads, sizes: [u32; 3]| {
         let strides = [heads.batch_stride, heads.token_stride, heads.head_stride];
         strides.iter().zip(sizes).all(|(&stride, size)| size == 1 || stride > 0 && stride < 1 << 38)
@@ -188,9 +190,9 @@ fn params(a: &AttentionLayout, tiles: &Tiles) -> Option<HopperParams> {
 }
 
 /// Returns the number of heads that all blocks process at the same time. The keys and values of these heads
-/// together have at most `SECTION_BYTES` bytes, so that they fit in L2. If the keys and values of a single
-/// key head are larger, the result is at most the number of query heads per key head. The result is a divisor
-/// of `heads`.
+/// together have at most `SECTION_BYTES` bytes, so that they fit in L2. If a single key head already has more
+/// bytes, the result is at most the number of query heads that use this key head. The result divides `heads`
+/// without remainder.
 fn section(a: &AttentionLayout, heads: u32) -> u32 {
     let bytes = 4 * u64::from(a.keys) * u64::from(a.dim);
     let max = (SECTION_BYTES / bytes).max(1) * u64::from(a.heads / a.kv_heads);
@@ -201,17 +203,19 @@ fn section(a: &AttentionLayout, heads: u32) -> u32 {
 /// Returns the number of blocks of a launch.
 ///
 /// Full attention uses persistent blocks, one per SM. A block loads data for its next tile while it finishes
-/// the current tile. Causal attention uses one block per tile, starting with the tiles that have the most
-/// keys. The hardware then gives a new tile to each free SM. This balances the load better than a fixed
-/// assignment.
+/// the current tile. Causal attention uses one block per tile, in an order that starts with the tiles that
+/// have the most keys. The hardware gives each free SM the next block. This order balances the load better
+/// than a fixed assignment of tiles to SMs.
 fn blocks(device: &Device, a: &AttentionLayout, p: &HopperParams) -> u32 {
     if a.causal { p.tiles } else { p.tiles.min(device.multiprocessors().unwrap_or(1)) }
 }
 
-/// Returns the description of a query, key, value or output tensor for TMA, with `rows` tokens per copy.
+/// Returns the description of a query, key, value or output tensor from which the driver makes a tensor map.
+/// One TMA copy moves `rows` tokens.
 fn map(a: &AttentionLayout, heads: &Heads, [tokens, count]: [u32; 2], rows: u32) -> HeadsMap {
-    // `AttentionLayout` sets the stride of a dimension of size 1 to 0. The driver rejects 0 in a tensor map.
-    // Use a stride of 16 bytes instead. In a dimension of size 1, the stride has no effect on addresses.
+    // `AttentionLayout` sets the stride of a dimension of size 1 to 0. The driver rejects the stride 0 in a
+    // tensor map. Use a stride of 16 bytes instead, which is harmless, because the stride of a dimension of
+    // size 1 has no effect on addresses.
     let stride = |stride: i64| if stride == 0 { 16 } else { 2 * stride.unsigned_abs() };
     HeadsMap {
         base: heads.base.cast_const().cast(),

@@ -17,8 +17,9 @@ arguments! {
     pub struct CrossEntropy {
         /// Rows with this target are ignored. Their loss and gradient are 0.
         pub ignore_index: i64,
-        /// Amount of label smoothing, from 0 to 1, as torch defines it. The target class loses this part of
-        /// its probability, and this part is spread evenly over all classes.
+        /// Amount of label smoothing, from 0 to 1, as torch defines it. The target distribution gives the
+        /// target class only `1 - label_smoothing`, and divides `label_smoothing` evenly among all classes,
+        /// including the target class.
         pub label_smoothing: f32,
         /// Weight of the term `lse^2` in the loss (`lse` is the log-sum-exp of the logits). The weight must
         /// be finite and at least 0.
@@ -35,10 +36,10 @@ impl Default for CrossEntropy {
 
 const OP: &str = "cross_entropy";
 
-/// Launch configurations by row length in packs (16-byte vectors). A thread loads four packs at a time. For
-/// rows of up to 1024 packs, each thread reads at most 16 packs.
+/// Launch configurations by row length in packs (16-byte vectors). A thread loads four packs at a time. In
+/// rows of up to 1024 packs, a thread reads at most 16 packs in total.
 ///
-/// The more packs a thread reads, the smaller is the part of the total time for the reduction across threads.
+/// If each thread reads more packs, the reduction across threads takes a smaller part of the total time.
 /// Short rows share a block, so some threads load a row while others reduce another row. Rows of more than 16
 /// packs have at least 8 threads. Together, 8 threads read whole cache lines of 128 bytes. The longest rows
 /// have 512 threads. If there are few rows, 512 threads have more bytes in flight than a smaller number of
@@ -57,9 +58,9 @@ const LADDER: &[Rung] = &[
     rung(u32::MAX, 0, 512, 512),
 ];
 
-/// Returns the launch configuration for the rows of `layout`. The device may have a launch override (a
-/// configuration set by the caller). If the override is valid for this kernel, returns the override.
-/// Otherwise returns the first entry of `LADDER` whose maximum row length is large enough.
+/// Returns the launch configuration for the rows of `layout`. This is the launch override of the device (a
+/// configuration set by the caller), if there is one and it is valid for this kernel. Otherwise it is the
+/// first entry of `LADDER` whose maximum row length is large enough.
 pub(super) fn pick<const N: usize>(device: &Device, layout: &RowLayout<N>) -> Rung {
     if let Some(rung) =
         launch_override(device).rung.filter(|rung| rung.packs_per_thread == 0 && rung.is_block())
@@ -73,12 +74,12 @@ pub(super) fn pick<const N: usize>(device: &Device, layout: &RowLayout<N>) -> Ru
 /// Computes `lse = ln(sum(exp(x)))` and `loss = lse - x[target]` over the last dimension of the logits `x`,
 /// in f32.
 ///
-/// `loss` is the result of `torch.nn.functional.cross_entropy` without reduction. The fields of
-/// [`CrossEntropy`] add label smoothing and the z-loss.
+/// `loss` is the result of `torch.nn.functional.cross_entropy` with reduction="none". With the fields of
+/// [`CrossEntropy`], the loss also has label smoothing or a term `z_loss * lse^2`.
 ///
-/// `x` has the shape `[..., classes]` and the dtype f32, f16 or bf16. `x` can be viewed as `[n, m, classes]`
-/// without a copy. `target`, `loss` and `lse` have the shape `[...]` and are contiguous. `target` is i64 or
-/// i32. `loss` and `lse` are f32.
+/// `x` has the shape `[..., classes]` and the dtype f32, f16 or bf16. `x` must be viewable as
+/// `[n, m, classes]` without a copy. `target`, `loss` and `lse` have the shape `[...]` and are contiguous.
+/// `target` is i64 or i32. `loss` and `lse` are f32.
 ///
 /// If a target is neither a class nor `ignore_index`, its loss is NaN. The call returns no error, because the
 /// host does not read the targets. The bits of a result row do not depend on the other rows.
@@ -108,8 +109,8 @@ pub fn cross_entropy(
     let losses = Losses { loss: loss.ptr().cast_mut().cast(), lse: lse.ptr().cast_mut().cast() };
     let [x] = layout.operands;
     launch_rows(OP, device, rung, None, &layout, stream, |site| {
-        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-        // receives.
+        // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the shape,
+        // dtype, strides and device of each of these tensors.
         unsafe { launch::cross_entropy_any(site, x, targets, losses, p) }
     })
 }

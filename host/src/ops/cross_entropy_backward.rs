@@ -38,8 +38,8 @@ pub fn cross_entropy_backward(
     let from = Gradients { lse: lse.ptr().cast(), dloss: dloss.ptr().cast() };
     let [x, dx] = layout.operands;
     launch_rows(OP, device, pick(device, &layout), None, &layout, stream, |site| {
-        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-        // receives.
+        // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the shape,
+        // dtype, strides and device of each of these tensors.
         unsafe { launch::cross_entropy_backward_any(site, x, targets, from, dx, p) }
     })
 }

@@ -53,7 +53,8 @@ pub(super) struct Halves<T> {
 }
 
 impl Gate {
-    /// Returns the two halves of the input by role: `x` and `gate`. `self` says which half is the gate.
+    /// Returns the halves `first` and `second` of the input as `x` and `gate`. `self` says which half is the
+    /// gate.
     pub(super) fn name<T>(self, first: T, second: T) -> Halves<T> {
         match self {
             Self::First => Halves { x: second, gate: first },
@@ -81,15 +82,15 @@ pub(super) fn split<'a>(op: &'static str, arg: &'static str, packed: &View<'a>) 
     let shape: Vec<i64> = outer.iter().copied().chain([last / 2]).collect();
     let half = |skipped: i64| {
         let start = packed.ptr().cast::<u8>().wrapping_add(skipped as usize * packed.dtype().size());
-        // SAFETY: each half consists of columns of `packed`. The view of a half borrows the memory for the
-        // same lifetime as `packed`.
+        // SAFETY: all elements of a half are elements of `packed`, so they are readable. The view of a half
+        // has the lifetime of `packed`.
         unsafe { View::from_raw(start.cast(), packed.dtype(), &shape, packed.strides()) }
     };
     Ok([half(0)?, half(last / 2)?])
 }
 
-/// Checks the bias, which has the shape `[2 * columns]`. Returns two addresses: the half of the bias for `x`,
-/// and the half for the gate.
+/// Checks the bias, which has the shape `[2 * columns]`. Returns two addresses: of the half of the bias that
+/// is added to `x`, and of the half that is added to the gate.
 pub(super) fn bias_halves(
     op: &'static str,
     device: &Device,
@@ -107,13 +108,14 @@ pub(super) fn bias_halves(
 
 /// Computes `y = first * f(second)`, or `y = f(first) * second` if `params.gate` is [`Gate::First`].
 ///
-/// `x` has the shape `[..., 2 * columns]` and contains both halves of the input. If `second` is given, `x` is
-/// only the first half, and `x` and `second` have the shape `[..., columns]`. `y` has the shape
-/// `[..., columns]`. `bias` has the shape `[2 * columns]`. The bias is added to the two halves before `f` is
-/// applied. All tensors have the same dtype, and can be viewed as `[n, m, columns]` without a copy.
+/// Without the argument `second`, `x` has the shape `[..., 2 * columns]` and contains both halves of the
+/// input. With `second`, `x` is only the first half, and `x` and `second` have the shape `[..., columns]`.
+/// `y` always has the shape `[..., columns]`. `bias` has the shape `[2 * columns]`. The first half of the
+/// bias is added to `first`, and the second half to `second`, before `f` is applied. All tensors have the
+/// same dtype, and can be viewed as `[n, m, columns]` without a copy.
 ///
-/// If there are no rows, the call does nothing. The bits of a result element depend only on the inputs of
-/// this element.
+/// If there are no rows, the call does nothing. The bits of an element of `y` depend only on its element of
+/// `first`, its element of `second`, and their biases.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if `y` overlaps an
@@ -148,8 +150,8 @@ pub fn gated_activation(
     let Halves { x, gate } = gate.name(first, last);
     let operands = Operands { x, gate, bias_x: bias_base.x, bias_gate: bias_base.gate };
     launch.launch(device, KERNELS.of(params.activation), THREADS, stream, |kernel, site, extent| {
-        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-        // receives.
+        // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the shape,
+        // dtype, strides and device of each of these tensors.
         unsafe { kernel(site, operands, y, p, extent) }
     })
 }

@@ -30,8 +30,8 @@ const KERNELS: Kernels<GatedActivationBackwardKernel> = Kernels {
 ///
 /// `x`, `second` and `bias` are the arguments of the forward pass. `dy` has the shape `[..., columns]`, and
 /// `dx` has the shape `[..., 2 * columns]`. `dx` receives both gradients in the order of the halves, even if
-/// the forward pass had two input tensors. This function does not compute the gradient of the bias. The
-/// caller gets this gradient as the sum of `dx` over the rows.
+/// the forward pass had two input tensors. This function does not compute the gradient of the bias. That
+/// gradient is the sum of `dx` over the rows, which the caller can compute.
 ///
 /// # Errors
 /// Returns the errors of [`gated_activation`](super::gated_activation::gated_activation).
@@ -73,8 +73,8 @@ pub fn gated_activation_backward(
         (gate.name(first, last), gate.name(dfirst, dlast));
     let operands = Operands { x, gate, bias_x: bias_base.x, bias_gate: bias_base.gate };
     launch.launch(device, KERNELS.of(params.activation), THREADS, stream, |kernel, site, extent| {
-        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-        // receives.
+        // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the shape,
+        // dtype, strides and device of each of these tensors.
         unsafe { kernel(site, dy, operands, dx, dgate, p, extent) }
     })
 }

@@ -26,11 +26,11 @@ arguments! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct GatedResidual {
         /// Whether to round `gate * y` to the dtype of `x` before the addition, as torch's separate operators
-        /// do. This field has no effect if the gate is f32, or if its table (an additional vector that is
-        /// added to the gate) is f32.
+        /// do. This field has no effect if the gate or its table (an additional vector that is added to the
+        /// gate) is f32: then only the sum is rounded.
         pub exact: bool,
-        /// Whether to clamp the sum to ±65504, the range of f16. diffusers clamps this sum in Flux and
-        /// Qwen-Image if these models run in f16.
+        /// Whether to clamp the sum to ±65504, the range of f16. diffusers clamps this sum in the models Flux
+        /// and Qwen-Image if they run in f16.
         pub clip: bool,
     }
 }
@@ -42,8 +42,8 @@ impl Default for GatedResidual {
 }
 
 impl GatedResidual {
-    /// Returns the kernel argument. If there is no gate, the gate operand in the kernel argument is marked as
-    /// absent.
+    /// Returns the argument of the kernel: the tensors and the flags. For a call without a gate, `gate` is
+    /// marked as absent.
     pub(super) fn arg(
         self,
         [x, y, sum]: [cuda_std::row::Rows; 3],
@@ -58,9 +58,9 @@ impl GatedResidual {
 /// Computes `sum = x + gate * y` in f32 and rounds the sum to the dtype of `x`.
 ///
 /// `x`, `y` and `sum` have the same shape and dtype. The gate broadcasts to this shape, in this dtype or in
-/// f32. The last dimension of the gate may be 1. Such a gate has one number per row (`[B, S, 1]`), one number
-/// per head (`[H, 1]`), or a single number (`[1]`). It must not have a table (an additional vector that is
-/// added to the gate). After the broadcast, `x`, `y`, `sum` and the gate must be viewable as
+/// f32. The last dimension of the gate may have the size 1: one number per row (`[B, S, 1]`), one number per
+/// head (`[H, 1]`), or a single number (`[1]`). Such a gate must not have a table (an additional vector that
+/// is added to the gate). After the broadcast, `x`, `y`, `sum` and the gate must be viewable as
 /// `[n, m, columns]` without a copy, with the same `n` and `m`. If there are no rows, the call does nothing.
 ///
 /// # Errors
@@ -89,8 +89,8 @@ pub fn gated_residual(
     let gated = params.arg([x_rows, y_rows, sum_rows], gate_arg);
     let launch = Elementwise::of_rows(OP, layout)?;
     launch.launch(device, if per_row { PER_ROW } else { KERNELS }, THREADS, stream, |kernel, site, extent| {
-        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-        // receives.
+        // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the shape,
+        // dtype, strides and device of each of these tensors.
         unsafe { kernel(site, gated, extent) }
     })
 }

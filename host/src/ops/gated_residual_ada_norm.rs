@@ -123,9 +123,8 @@ pub fn gated_residual_ada_norm(
     expect_disjoint(OP, ("out", normed), &[Some(("sum", sum))])?;
     let round_each = params.exact && !any_f32(&parameters, &[&by_arg]);
     let gated = residual.arg([x_rows, y_rows, sum_rows], gate_arg);
-    // Use the general kernel in two cases. In the first case, the sum is clipped. In the second case, only
-    // one of the two steps (gated residual and norm) rounds after each operation. No model makes such calls,
-    // so there are no specialized kernels for them.
+    // Use the general kernel if the sum is clipped, or if only one of the two steps (gated residual and norm)
+    // rounds after each operation. No model makes such calls, so no specialized kernel supports them.
     let usual = !residual.clip && (gate.is_none() || (gated.round_each != 0) == round_each);
     let form = match modulated_form(&parameters, &[&by_arg.scale, &by_arg.shift, &gate_arg]) {
         form if usual => form,
@@ -139,8 +138,8 @@ pub fn gated_residual_ada_norm(
     let launch = Vec4Launch::of(OP, device, &layout, norm, kernels)?;
     let (p, out) = (launch.params, Modulated { by: by_arg, y: normed_rows });
     launch.launch(OP, device, &layout, stream, |kernel, site| {
-        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-        // receives.
+        // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the shape,
+        // dtype, strides and device of each of these tensors.
         unsafe { kernel(site, gated, parameters, out, p) }
     })
 }

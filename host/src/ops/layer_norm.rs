@@ -57,8 +57,8 @@ pub fn layer_norm(
     let launch = Vec4Launch::of(OP, device, &layout, norm, KERNELS)?;
     let (p, [x, y]) = (launch.params, layout.operands);
     launch.launch(OP, device, &layout, stream, |kernel, site| {
-        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-        // receives.
+        // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the shape,
+        // dtype, strides and device of each of these tensors.
         unsafe { kernel(site, x, parameters, y, p) }
     })
 }

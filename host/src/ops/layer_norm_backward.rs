@@ -16,8 +16,8 @@ const NORM: NormOp = NormOp {
 /// Computes the gradients of [`layer_norm`](crate::layer_norm). `dx` is always computed. The gradients of
 /// weight and bias are computed if `gradients` has outputs for them.
 ///
-/// [`rms_norm_backward`](crate::rms_norm_backward) specifies the shapes and dtypes of all tensors. The
-/// function does not read the bias in `affine`, because no gradient depends on the bias.
+/// The tensors have the shapes and dtypes that [`rms_norm_backward`](crate::rms_norm_backward) specifies. The
+/// present function does not read the bias in `affine`, because no gradient depends on the bias.
 ///
 /// # Errors
 /// Returns the errors of [`rms_norm_backward`](crate::rms_norm_backward).

@@ -22,8 +22,9 @@ const KERNELS: [ModulateKernel; 2] = [launch::modulate_any, launch::modulate_blo
 /// f32. After the broadcast, all tensors must be viewable as `[n, m, columns]` without a copy, with the same
 /// `n` and `m`. If there are no rows, the call does nothing.
 ///
-/// If `exact` is true, the kernel also rounds `1 + scale` and the product, as torch's separate operators do.
-/// If `x` has 16 bits and scale or shift is f32, the kernel always rounds only the result.
+/// If `exact` is true, the kernel also rounds `1 + scale` and `x * (1 + scale)`, as torch's separate
+/// operators do. If `x` has 16 bits and scale or shift is f32, `exact` has no effect, and the kernel rounds
+/// only `y`.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if `y` overlaps
@@ -57,8 +58,8 @@ pub fn modulate(
     let arg = ModulateArg { x: x_rows, scale: scale_arg, shift: shift_arg, y: y_rows, round_each };
     let launch = Elementwise::of_rows(OP, layout)?;
     launch.launch(device, KERNELS, THREADS, stream, |kernel, site, extent| {
-        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-        // receives.
+        // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the shape,
+        // dtype, strides and device of each of these tensors.
         unsafe { kernel(site, arg, extent) }
     })
 }

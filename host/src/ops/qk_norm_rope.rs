@@ -11,7 +11,8 @@ use crate::plan::head_kernels::{BlockKernel, HalfSplitKernels, HeadKernel, HeadK
 use crate::plan::heads::CheckedHeads;
 use crate::{Device, Dtype, Error, Result, Rope, Stream};
 
-/// The norm of queries and keys. Each variant reproduces the results of one kind of norm module.
+/// The norm of queries and keys. Each variant computes the same results as one of the norm modules of PyTorch
+/// models.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QkNorm {
     /// No norm: only the rotation.
@@ -21,11 +22,11 @@ pub enum QkNorm {
     /// `torch.nn.RMSNorm`, which is a fused kernel that rounds once.
     #[default]
     Rms,
-    /// The RMSNorm of Llama, Qwen and diffusers. It rounds the normalized value, and rounds again after the
-    /// multiplication by the weight.
+    /// The RMSNorm of Llama, Qwen and diffusers. This module rounds the normalized value, and rounds again
+    /// after the multiplication by the weight.
     LlamaRms,
-    /// The RMSNorm of the model Mochi. It uses the same torch operators as the RMSNorm of Llama, but rounds
-    /// only once.
+    /// The RMSNorm of the model Mochi. This module uses the same torch operators as the RMSNorm of Llama, but
+    /// rounds only once.
     MochiRms,
 }
 
@@ -44,8 +45,8 @@ pub struct QkNormRope {
     pub exact: bool,
     /// The order of the dimensions.
     pub order: HeadsOrder,
-    /// Columns per head, if queries and keys have the shape `[B, S, heads * D]`. `None` means that all
-    /// columns are one head.
+    /// The number D of columns per head, if queries and keys have the shape `[B, S, heads * D]`. `None` means
+    /// that the last dimension is a single head.
     pub head_dim: Option<i64>,
 }
 
@@ -62,8 +63,8 @@ impl<'t> Argument<'t> for QkNorm {
     }
 }
 
-/// Takes the norm and the rotation from the arguments of a call. The call has one flag `exact`, which applies
-/// to the norm and to the rotation.
+/// Takes the parameters of the norm and of the rotation from the arguments of a call. The call has one flag
+/// `exact`, which applies to the norm and to the rotation.
 impl<'t> Argument<'t> for (QkNormRope, Option<Rope<'t>>) {
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
@@ -87,8 +88,8 @@ const OP: &str = "qk_norm_rope";
 ///
 /// If all heads of a token are normalized together (`across_heads`), the heads must be adjacent in memory.
 /// With `exact`, the result is bitwise equal to the result of the model's eager PyTorch modules on CUDA. For
-/// this bitwise equality, the number of columns per head must be divisible by 4. The result of a head
-/// depends, in every bit, only on the head, its angles and the parameters.
+/// this bitwise equality, the number of columns per head must be divisible by 4. If each head is normalized
+/// separately, the bits of its result depend only on the head, its angles and the parameters.
 ///
 /// # Errors
 /// Returns the errors of [`rope`](crate::rope). Also fails if `eps` is negative or not finite, or if an
@@ -115,9 +116,9 @@ pub fn qk_norm_rope(
     {
         return Err(Error::Unsupported { op: OP, why: "bias is given, expected none for an RMSNorm".into() });
     }
-    // If the weight of Llama's norm is f32, the norm does not round before the multiplication. The kernel has
-    // one flag for this rounding, which applies to both `q` and `k`. Therefore either both weights are f32,
-    // or neither is.
+    // If the weight of Llama's RMSNorm is f32, the norm does not round the normalized value before it
+    // multiplies by the weight. The kernel has only one flag for this rounding, which applies to `q` and `k`.
+    // Therefore either both weights must be f32, or neither.
     let widens = |heads: &Heads| {
         heads.x.dtype() != Dtype::F32
             && heads.affine.weight.is_some_and(|weight| weight.dtype() == Dtype::F32)
@@ -166,9 +167,9 @@ fn kernels(norm: QkNorm, team: u32) -> HeadKernels {
         BlockKernel { kernel: launch::qk_norm_rope_rms_block4, tiles: 4 },
         BlockKernel { kernel: launch::qk_norm_rope_rms_block10, tiles: 10 },
     ];
-    // The kernels in `halves` add squares in the same order as torch's fused RMSNorm. If a norm consists of
-    // separate torch operators, torch adds the squares in a different order. For 128 columns, the two orders
-    // are equal.
+    // The kernels in `halves` add squares in the same order as torch's fused RMSNorm. For an RMSNorm of
+    // separate operators, torch adds the squares in a different order. With 128 columns, the two orders are
+    // the same. With 64 columns, they differ, so the kernel for 64 columns is only for the fused RMSNorm.
     let fused = norm == QkNorm::Rms;
     let d64: HeadKernel = launch::qk_norm_rope_rms_d64_warp1;
     let halves: [Option<HeadKernel>; 2] = [fused.then_some(d64), Some(launch::qk_norm_rope_rms_d128_warp1)];

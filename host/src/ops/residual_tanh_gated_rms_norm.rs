@@ -1,5 +1,5 @@
-//! The residual connection of the model Mochi: `out = x + rms(branch) * tanh(gate)`. A call can also compute
-//! `normed = rms(out) * (1 + scale)`.
+//! The residual connection of the model Mochi: `out = x + rms(branch) * tanh(gate)`. A second function also
+//! computes `normed = rms(out) * (1 + scale)`.
 use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::norm::params::NormParams;
 use kernels_gpu::norm::params::OperandForm;
@@ -43,8 +43,7 @@ const CHAINED_KERNELS: NormKernels<ChainedKernel> = NormKernels {
 /// this shape, in this dtype or in f32.
 ///
 /// # Errors
-/// Returns the errors of [`layer_norm`](crate::layer_norm). The conditions of `layer_norm` apply to every
-/// operand.
+/// Returns the errors of [`layer_norm`](crate::layer_norm), also for an invalid `branch` or gate.
 pub fn residual_tanh_gated_rms_norm(
     device: &Device,
     [x, branch]: [View; 2],
@@ -67,15 +66,15 @@ pub fn residual_tanh_gated_rms_norm(
     let (p, gated) =
         (launch.params, TanhGated { x: x_rows, branch: branch_rows, gate: gate_arg, out: out_rows });
     launch.launch(OP, device, &layout, stream, |kernel, site| {
-        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-        // receives.
+        // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the shape,
+        // dtype, strides and device of each of these tensors.
         unsafe { kernel(site, gated, p) }
     })
 }
 
 /// Computes [`residual_tanh_gated_rms_norm`] and `normed = rms(out) * (1 + scale)` in one launch. `normed` is
-/// computed in f32 from the rounded `out`, and rounded once. Both outputs are bitwise equal to the outputs of
-/// separate ops.
+/// computed in f32 from the rounded `out`, and rounded once. `out` and `normed` are bitwise equal to the
+/// results of two separate ops.
 ///
 /// # Errors
 /// Returns the errors of [`residual_tanh_gated_rms_norm`]. Also fails if the outputs overlap.
@@ -119,15 +118,14 @@ pub fn residual_tanh_gated_rms_norm_modulated(
     let gated = TanhGated { x: x_rows, branch: branch_rows, gate: gate_arg, out: out_rows };
     let scaled = Scaled { scale: scale_arg, normed: normed_rows };
     launch.launch(CHAINED, device, &layout, stream, |kernel, site| {
-        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-        // receives.
+        // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the shape,
+        // dtype, strides and device of each of these tensors.
         unsafe { kernel(site, gated, scaled, p) }
     })
 }
 
-/// Returns the launch parameters. `of_rows_type` is true if two conditions hold. First, gate and scale have
-/// the dtype of the rows. Second, neither has a table (an additional vector that is added to it). Specialized
-/// kernels exist only for such operands.
+/// Returns the launch parameters. `of_rows_type` must be true if gate and scale have the dtype of the rows,
+/// and the scale has no table (an additional vector). Specialized kernels exist only for such operands.
 fn kernels(eps: f32, of_rows_type: bool) -> NormLaunch {
     let form = if of_rows_type { OperandForm::SAME } else { OperandForm::F32 };
     NormLaunch { eps, form, round_each: true, staged_vec4: 1 }

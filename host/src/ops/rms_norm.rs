@@ -94,14 +94,14 @@ pub fn rms_norm(
     let (p, [x, y]) = (kernel_params(&layout, params, layout.l2_policy(device, rung, &[0])), layout.operands);
     let kernel = rung.kernel(&KERNELS);
     launch_rows(OP, device, rung, None, &layout, stream, |site| {
-        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-        // receives.
+        // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the shape,
+        // dtype, strides and device of each of these tensors.
         unsafe { kernel(site, x, weight_arg, y, p) }
     })
 }
 
 /// Checks `weight` and `params`, and returns the weight as a kernel argument. If the weight is not aligned to
-/// 16 bytes, sets `layout.vector` to false. The kernel then does not use 16-byte vector access.
+/// 16 bytes, sets `layout.vector` to false, so that the launch uses a kernel without 16-byte vector access.
 pub(super) fn check<const N: usize>(
     op: &'static str,
     device: &Device,

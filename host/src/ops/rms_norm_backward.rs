@@ -18,12 +18,13 @@ const NORM: NormOp = NormOp {
 /// weight is computed if `gradients` has an output for it.
 ///
 /// `dy`, `x`, `dx` and the optional `dsum` have the same shape and dtype. These tensors must be viewable as
-/// `[n, m, columns]` without a copy, with the same `n` and `m`. If the forward pass normalized a sum that was
-/// also an output, pass the incoming gradient of this sum as `dsum`. The function adds `dsum` to `dx`.
+/// `[n, m, columns]` without a copy, with the same `n` and `m`. `dsum` is for a forward pass like
+/// `add_rms_norm`, which normalized a sum and also returned this sum. In this case, pass the incoming
+/// gradient of the sum as `dsum`. The function adds `dsum` to `dx`.
 ///
 /// The weight has the shape `[columns]`. If the rows form `groups` groups of equal size, each with its own
 /// weight, the shape is `[groups, columns]`. The dtype of the weight is the dtype of `x` or f32. The
-/// gradients are computed in f32 from `x` and rounded once. `params.rounding` has no effect.
+/// gradients are computed in f32 from the unnormalized `x` and rounded once. `params.rounding` has no effect.
 ///
 /// The bits of a row of `dx` do not depend on the other rows of the inputs. The gradient of the weight has
 /// the shape of the weight and is a sum over rows. The order of this sum depends on shape, dtype, alignment

@@ -56,8 +56,8 @@ arguments! {
 
 const OP: &str = "rms_norm_gated";
 
-/// Launch configurations by row length. A block has at most 768 threads. With more threads per block, a
-/// thread would not have enough registers to compute the gate function `f`.
+/// Launch configurations by row length. A block has at most 768 threads. With more threads per block, too few
+/// registers per thread would be left to compute the gate function `f`.
 const LADDER: Ladder = Ladder {
     short: SHORT_ROWS,
     in_registers: RegisterRungs { sm75: &[], sm80: &[rung(3_072, 4, 768, 768)], sm90: &[] },
@@ -77,9 +77,9 @@ const KERNELS: RowKernels<RmsNormGatedKernel> = RowKernels {
 /// Computes `y = rms_norm(x) * f(gate)`, or `y = rms_norm(x * f(gate))`, over the last dimension. The norm
 /// takes the same parameters as [`rms_norm`](crate::rms_norm).
 ///
-/// `f(gate)` is computed in f32 and not rounded to the dtype of `x`. With [`GateOrder::GateFirst`], `x *
-/// f(gate)` is not rounded either. With [`Rounding::BeforeWeight`] and a weight in the dtype of `x`, three
-/// values are rounded: the normalized value, its product with the weight, and the result.
+/// `f(gate)` is computed in f32 and not rounded to the dtype of `x`. With [`GateOrder::GateFirst`],
+/// `x * f(gate)` is not rounded either. With [`Rounding::BeforeWeight`] and a weight in the dtype of `x`,
+/// three values are rounded: the normalized value, its product with the weight, and `y`.
 ///
 /// `x`, `gate` and `y` have the same shape and dtype. `weight` has the shape `[columns]`, in this dtype or in
 /// f32. The bits of a result row depend on the row length, and on whether all operands and their strides are
@@ -113,8 +113,8 @@ pub fn rms_norm_gated(
     };
     let kernel = rung.kernel(&KERNELS);
     launch_rows(OP, device, rung, None, &layout, stream, |site| {
-        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-        // receives.
+        // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the shape,
+        // dtype, strides and device of each of these tensors.
         unsafe { kernel(site, x, gate, weight_arg, y, p) }
     })
 }

@@ -17,11 +17,12 @@ pub(super) const NO_NORM: HeadNormArg = HeadNormArg { eps: 0.0, fused: 0, before
 /// `k` may be absent.
 ///
 /// `q` and `k` have the same batches, tokens, columns and dtype. The numbers of heads of `q` and `k` may
-/// differ if all heads of a token have the same angles. The weights and biases in [`Heads`] are ignored.
-/// `head_dim` is the number of columns per head for tensors of shape `[B, S, heads * D]`.
+/// differ if all heads of a token have the same angles. The weights and biases in [`Heads`] are ignored,
+/// because this op applies no norm. For tensors of shape `[B, S, heads * D]`, `head_dim` is the number D of
+/// columns per head.
 ///
-/// Products and sums are computed in f32. [`Rope::exact`] says after which steps they are rounded. If there
-/// are no tokens, the call does nothing.
+/// Products and sums are computed in f32. [`Rope::exact`] says whether the products are rounded before they
+/// are added. If there are no tokens, the call does nothing.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if an output

@@ -13,8 +13,8 @@ use kernels_gpu::ops::softmax::launch;
 const OP: &str = "softmax";
 
 /// Launch configurations for rows of 129 to 2048 packs (16-byte vectors). Softmax needs many instructions per
-/// element, so threads without packs would waste time. The threads of each row are therefore the smallest
-/// number of whole warps whose registers can store the row.
+/// element, so idle threads would waste time. A row therefore gets the smallest number of whole warps whose
+/// registers can store it.
 const SHORT: &[Rung] = &[
     rung(192, 8, 32, 64),
     rung(256, 4, 64, 64),
@@ -28,9 +28,9 @@ const SHORT: &[Rung] = &[
     rung(2_048, 8, 256, 256),
 ];
 
-/// Launch configurations for longer rows. Most configurations with a thread block cluster keep 7 packs
-/// (16-byte vectors) per thread in registers instead of 8. A thread then uses 56 registers instead of 64, and
-/// each SM runs one more block.
+/// Launch configurations for rows of more than 2048 packs (16-byte vectors). Most configurations with a
+/// thread block cluster keep 7 packs per thread in registers instead of 8. A thread then uses 56 registers
+/// instead of 64, and each SM runs one more block.
 ///
 /// Bandwidth on an H200, relative to a copy kernel (benches/results/decisions/softmax.txt):
 ///
@@ -58,8 +58,9 @@ const IN_REGISTERS: RegisterRungs = RegisterRungs {
     ..ONE_OPERAND
 };
 
-/// Rows that do not fit in registers are read twice, by blocks of 1024 threads. Only one such block fits on
-/// an SM, so the GPU reads few rows at a time. Most data is therefore still in L2 at the second read.
+/// Rows that do not fit in registers are read twice, by blocks of 1024 threads, one row per block. Only one
+/// such block fits on an SM, so the GPU reads few rows at a time. Most of a row is therefore still in L2 when
+/// the block reads it again.
 const LADDER: Ladder =
     Ladder { short: SHORT, in_registers: IN_REGISTERS, blocks_up_to: 4_096, reread: 1_024 };
 /// A function that launches a kernel of this op.
@@ -99,8 +100,8 @@ pub fn softmax(device: &Device, x: View, y: ViewMut, log: bool, stream: Stream) 
     let (p, [x, y]) = (kernel_params(&layout, log), layout.operands);
     let kernel = rung.kernel(&KERNELS);
     launch_rows(OP, device, rung, None, &layout, stream, |site| {
-        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-        // receives.
+        // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the shape,
+        // dtype, strides and device of each of these tensors.
         unsafe { kernel(site, x, y, p) }
     })
 }

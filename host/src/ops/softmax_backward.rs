@@ -13,9 +13,8 @@ use kernels_gpu::softmax::online::SoftmaxParams;
 const OP: &str = "softmax_backward";
 
 /// Launch configurations by row length. Rows that do not fit in the registers of a block are read twice, by
-/// blocks of 512 threads. The forward pass uses 1024 threads. In the backward pass, a thread reads two
-/// operands, `y` and `dy`. A thread of the backward pass therefore needs twice the registers and has twice
-/// the loads in flight.
+/// blocks of 512 threads. The forward pass uses blocks of 1024 threads for this. A thread of the backward
+/// pass reads two operands, `y` and `dy`, so it needs twice the registers and has twice the loads in flight.
 const LADDER: Ladder =
     Ladder { short: SHORT_ROWS, in_registers: TWO_OPERANDS, blocks_up_to: u32::MAX, reread: 512 };
 /// A function that launches a kernel of this op.
@@ -54,8 +53,8 @@ pub fn softmax_backward(
     let (p, [y, dy, dx]) = (kernel_params(&layout, log), layout.operands);
     let kernel = rung.kernel(&KERNELS);
     launch_rows(OP, device, rung, None, &layout, stream, |site| {
-        // SAFETY: this function has checked shape, dtype, strides and device of every tensor that the kernel
-        // receives.
+        // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the shape,
+        // dtype, strides and device of each of these tensors.
         unsafe { kernel(site, y, dy, dx, p) }
     })
 }

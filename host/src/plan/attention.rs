@@ -11,7 +11,7 @@ pub(crate) fn block_shape(blocks: u32, threads: u32) -> Launch {
     Launch::of([blocks, 1, 1], [threads, 1, 1])
 }
 
-/// The tensor whose rows are divided into tiles: queries or keys. Each tile is processed by one block.
+/// The tensor whose rows are divided into tiles: queries or keys. One block processes each tile of rows.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum TiledRows {
     Queries,
@@ -20,22 +20,22 @@ pub(crate) enum TiledRows {
 
 impl AttentionLayout {
     /// Returns whether the specialized attention kernels support the call. These kernels support no mask and
-    /// no softcap. The scale must not be smaller than `MIN_SCALE`, and kernels must be able to read the rows
-    /// in 16-byte vectors.
+    /// no softcap. They require a scale of at least `MIN_SCALE`, and rows that can be read in 16-byte
+    /// vectors.
     pub(crate) fn is_plain(&self) -> bool {
         self.mask.is_none() && self.softcap == 0.0 && self.vector && self.scale >= MIN_SCALE
     }
 
-    /// Divides the rows of a head into tiles of `rows` rows. Returns the number of tiles per head, and the
-    /// number of blocks for all heads. Returns `None` if there are no rows.
+    /// Divides the rows (queries or keys) of a head into tiles of `rows` rows. Returns the number of tiles
+    /// per head, and the number of blocks for all heads. Returns `None` if there are no rows.
     pub(crate) fn blocks(&self, op: &'static str, rows: u32, side: TiledRows) -> Result<Option<(u32, u32)>> {
         let (there, heads) = match side {
             TiledRows::Queries => (self.queries, self.heads),
             TiledRows::Keys => (self.keys, self.kv_heads),
         };
-        // The last tile of each packed sequence may be partly filled. Tokens after the last sequence
-        // (padding) may also end with a partly filled tile. Count one additional tile per sequence, and one
-        // additional tile for the padding.
+        // The last tile of each packed sequence may be partly filled. The last tile of the padding (tokens
+        // after the last sequence) may also be partly filled. Therefore add one tile per sequence and one
+        // tile for the padding to the number of full tiles.
         let (tiles, batches) = match self.cu_seqlens {
             Some(_) => (there / rows + self.batches + 1, 1),
             None => (there.div_ceil(rows), self.batches),

@@ -11,18 +11,18 @@ use crate::{Device, Error, Result, Stream};
 use kernels_gpu::elementwise::partition::{Divisor, Extent};
 
 /// Number of columns per row if all operands are contiguous. In this case, a plan ignores the shape of the
-/// operands, and divides the elements into rows of this length.
+/// operands, and treats their elements as rows of this length.
 const RUN: u64 = 1 << 20;
-/// Maximum number of parts (16-byte packs or elements) per launch and per row. To get the index of its next
-/// part, a thread adds the number of threads per block to the index of its part. With this maximum, the sum
-/// stays below 2^31.
+/// Maximum number of parts (16-byte packs or elements) per launch and per row. A thread processes several
+/// parts. To get the index of its next part, it adds the number of threads per block to its current index.
+/// The maximum ensures that this sum stays below 2^31.
 const MAX_SPLITS: u64 = 1 << 30;
 
 /// An element-wise launch.
 pub(crate) struct Elementwise<const N: usize> {
     pub layout: RowLayout<N>,
-    /// The range of elements for a launch. The function [`Self::launch`] sets the number of parts and the
-    /// first part.
+    /// The range of elements for a launch. Its number of parts and its first part are 0 until
+    /// [`Self::launch`] sets them for each launch.
     extent: Extent,
     /// Total number of parts. A part is a 16-byte vector, or an element if the rows cannot be read in such
     /// vectors.
@@ -31,10 +31,12 @@ pub(crate) struct Elementwise<const N: usize> {
 
 impl<const N: usize> Elementwise<N> {
     /// Checks that all operands have the dtype and shape of the first operand, and plans the launch. If all
-    /// operands are contiguous, the plan ignores their rows and treats the elements as one sequence. If
-    /// `keep_rows` is true, the plan always keeps the rows, for example because a bias is added to each row.
+    /// operands are contiguous and `keep_rows` is false, the plan ignores their rows and treats the elements
+    /// as one sequence. Pass `keep_rows` as true if the kernel needs the rows, for example to add a bias to
+    /// each row.
     ///
-    /// `aligned` says whether kernels can read other tensors, such as a bias, in 16-byte vectors.
+    /// `aligned` says whether kernels can read tensors that are not in `operands`, such as a bias, in 16-byte
+    /// vectors.
     pub fn of(
         op: &'static str,
         device: &Device,
@@ -107,9 +109,8 @@ impl<const N: usize> Elementwise<N> {
     /// - a `LaunchSite` (device, stream, launch shape and element type) with `threads` threads per block;
     /// - the extent (the range of elements that the kernel processes).
     ///
-    /// More than 2^30 parts (16-byte packs or elements) need several launches. In this case, the function
-    /// calls `launch` several times with different extents. If there are no elements, it does not call
-    /// `launch`.
+    /// For each 2^30 parts (16-byte packs or elements), the function calls `launch` once, with a different
+    /// extent. If there are no elements, it does not call `launch`.
     pub fn launch<K: Copy>(
         &self,
         device: &Device,

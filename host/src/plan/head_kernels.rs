@@ -14,11 +14,11 @@ pub(crate) type HeadKernel =
 /// supports its tensors.
 pub(crate) struct HeadKernels {
     /// Kernels for heads of 64 or 128 columns. A thread processes four columns in the first half of a head,
-    /// and the corresponding four columns in the second half. The function `rotate_half` combines such pairs
-    /// of columns, so each thread has both columns of its pairs.
+    /// and the corresponding four columns in the second half. RoPE in the `rotate_half` layout rotates pairs
+    /// of such columns, so each thread has both columns of its pairs.
     pub halves: Option<HalfSplitKernels>,
-    /// Kernel for heads of 128 columns if each head has its own rotation angles. A thread loads the angles
-    /// once, and uses these angles for a query head and a key head.
+    /// Kernel for heads of 128 columns if each head has its own rotation angles. A thread loads the angles of
+    /// a head once, and uses them for the query head and the key head with this index.
     pub qk: Option<HeadKernel>,
     /// Kernels in which a block keeps a row in registers. The kernels are ordered by maximum row length. A
     /// row consists of all heads of a token, or of one long head.
@@ -39,9 +39,9 @@ pub(crate) struct HeadKernels {
 
 /// Kernels for heads of 64 or 128 columns, in which a thread processes four columns in each half of a head.
 pub(crate) struct HalfSplitKernels {
-    /// Two kernels: the first for 64 columns, the second for 128 columns. An op reproduces the results of a
-    /// norm module, so it must add the squares in the same order as this module. An entry is `None` if its
-    /// kernel would use a different order.
+    /// Two kernels: the first for 64 columns, the second for 128 columns. To reproduce the results of a
+    /// PyTorch norm module, a kernel must add the squares in the same order as this module. An entry is
+    /// `None` if the kernel for this number of columns would use a different order.
     pub kernels: [Option<HeadKernel>; 2],
     /// Number of heads whose columns a lane processes in one step.
     pub together: u32,

@@ -1,7 +1,7 @@
 //! Launch plans for `rope` and `qk_norm_rope`, the ops on the heads of queries and keys.
 //!
-//! An op has several kernels, ordered from the fastest to the most general. A call checks its operands and
-//! launches the first kernel that supports these operands. The block sizes were chosen on an H200
+//! An op has several kernels, ordered from the fastest to the most general. A call of the op checks its
+//! operands, and launches the first kernel that supports them. The block sizes were chosen on an H200
 //! (`benches/results`).
 use crate::launch::launch_override;
 use kernels_gpu::heads::block_registers::{TEAM, TILE};
@@ -15,10 +15,10 @@ use crate::operands::heads::{ABSENT, Extent, Heads, NAMES, Shape, disjoint, oper
 use crate::{DEFAULT_SMEM_BYTES, Launch, MAX_GRID_YZ};
 use crate::{Device, Dtype, Error, Result, Rope, Stream};
 
-/// Default minimum number of warps per launch. With this number, a large GPU runs several waves of blocks.
+/// Default minimum number of warps per launch, chosen so that even a large GPU runs several waves of blocks.
 const WARPS: u32 = 16 << 10;
 /// Minimum number of blocks per launch for the kernel `rotated`, which rotates heads of any length without a
-/// norm. With this number, a large GPU runs several waves of blocks.
+/// norm. The number is chosen so that even a large GPU runs several waves of blocks.
 const BLOCKS: u32 = 1 << 10;
 /// Number of warps per block for the kernels `halves` and `qk`, which process heads of 64 or 128 columns.
 const BLOCK_WARPS: u32 = 8;
@@ -30,8 +30,8 @@ pub(crate) struct CheckedHeads {
     pub dtype: Dtype,
     /// Number of batches, tokens per batch, and columns per head.
     pub extent: [i64; 3],
-    /// The launch override of the device (launch parameters set by the caller). A field of the override
-    /// replaces a default launch parameter, which is a constant in this file.
+    /// The launch override of the device (launch parameters set by the caller). If a field of the override is
+    /// set, it replaces the default of this launch parameter, a constant in this file.
     pub over: LaunchOverride,
 }
 
@@ -133,28 +133,28 @@ impl CheckedHeads {
             return Err(Error::Value { op, arg: "q", got: plan.blocks as f64, expected });
         };
         let site = LaunchSite::new(device, self.dtype, plan.shape(blocks as u32), stream)?;
-        // SAFETY: `CheckedHeads::of` checked shape, dtype, strides and device of every tensor that the kernel
-        // receives.
+        // SAFETY: the kernel accesses only the tensors that it receives. `CheckedHeads::of` has checked the
+        // shape, dtype, strides and device of each of these tensors.
         unsafe { (plan.kernel)(site, q, k, rotary, plan.p) }
     }
 
-    /// Returns the launch plan of the first kernel that supports these operands. A launch override (launch
-    /// parameters set by the caller) can skip kernels at the start of the list. With such an override, tests
-    /// and the tool `tune` run the later kernels.
+    /// Returns the launch plan of the first kernel that supports these operands. With a launch override
+    /// (launch parameters set by the caller), the first `skip` of the supporting kernels are skipped. Tests
+    /// and the tool `tune` use such an override to run the other kernels.
     fn plan(&self, kernels: &HeadKernels, p: HeadParams) -> HeadLaunch {
         let plans = [Self::halves, Self::qk, Self::block, Self::rotated, Self::warp];
         let mut able = plans.iter().filter_map(|plan| plan(self, kernels, p));
         able.nth(self.over.skip).unwrap_or_else(|| self.rows(kernels, p))
     }
 
-    /// Minimum number of warps among which a launch divides the heads of all tokens. If there are too few
-    /// heads, a launch has fewer warps.
+    /// Minimum number of warps among which a launch divides the heads of all tokens. If there are fewer heads
+    /// than warps, the launch has fewer warps.
     fn warps(&self) -> u32 {
         self.over.parallelism.unwrap_or(WARPS)
     }
 
-    /// Returns the number of warps per block from the launch override (launch parameters set by the caller).
-    /// If the override has no such number, returns `warps`.
+    /// Returns the number of warps per block that the launch override (launch parameters set by the caller)
+    /// requests. If it requests none, returns `warps`.
     fn of_block(&self, warps: u32) -> u32 {
         self.over.threads.map_or(warps, |threads| threads / 32)
     }
@@ -172,8 +172,8 @@ impl CheckedHeads {
 
     /// Returns whether the call can use the kernels that rotate all columns of a head. The call must either
     /// rotate all columns with angles from tables, or rotate no columns. The tensors must support access to
-    /// four elements at a time. The number of batches must be at most [`MAX_GRID_YZ`], because it is a grid
-    /// dimension.
+    /// four elements at a time. The number of batches must be at most [`MAX_GRID_YZ`], because it is the size
+    /// of the grid in one dimension.
     fn plain(&self) -> bool {
         let Rotary { dim, angles, .. } = self.rotary;
         let whole = dim == 0 || i64::from(dim) == self.extent[2] && angles <= Rotary::COMPLEX;
@@ -205,7 +205,7 @@ impl CheckedHeads {
             128 => kernels[1]?,
             _ => return None,
         };
-        // The kernel stores four times the head stride as a signed 32-bit integer.
+        // The kernel stores four times the head stride as a signed 32-bit integer, which must not overflow.
         let near = |operand: &HeadsOperand| {
             [operand.x, operand.y].iter().all(|heads| heads.head_stride.abs() < 1 << 29)
         };
@@ -213,7 +213,7 @@ impl CheckedHeads {
             return None;
         }
         // A warp reads angles, weights and biases once for all its heads, so many heads per warp save reads.
-        // If there are many tokens, the launch has enough warps even with many heads per warp.
+        // Assign many heads to a warp if there are so many tokens that the launch still has enough warps.
         let batch = together * (256 / p.dim);
         let max = self.present().map(|operand| operand.heads).max().unwrap_or(0);
         let parts = (self.warps() / p.rows.max(1).saturating_mul(2))
@@ -243,8 +243,8 @@ impl CheckedHeads {
         let BlockKernel { kernel, .. } = kernels.block.iter().find(|kernel| cols <= kernel.tiles * TILE)?;
         let one_row =
             self.present().all(|operand| operand.cols == operand.heads * p.dim && operand.cols % 8 == 0);
-        // This kernel can rotate a row only in two cases. In the first case, columns that are one tile
-        // (`TILE` columns) apart use the same angles. In the second case, the row is a single head.
+        // This kernel can rotate a row only in two cases: columns that are `TILE` columns apart use the same
+        // angles, or the row is a single head of more than `TILE` columns.
         let repeats = TILE.is_multiple_of(p.dim) && !self.rotary.by_head();
         let one_head = p.dim > TILE && self.apart();
         if !self.interleaved_partners()
@@ -263,8 +263,8 @@ impl CheckedHeads {
         let vec4s = (self.present().map(|operand| operand.heads).max()? * p.dim / 4).max(1);
         let blocks = vec4s.div_ceil(512);
         let threads = vec4s.div_ceil(blocks).next_multiple_of(32);
-        // A block with several tokens reads a longer contiguous range of memory. Put several tokens in a
-        // block only if the launch still has at least `BLOCKS` blocks.
+        // A block that processes several tokens reads a longer contiguous range of memory. Assign several
+        // tokens to a block only if the launch still has at least `BLOCKS` blocks.
         let together = (p.rows / BLOCKS).clamp(1, 1_024 / threads);
         let plan = self.of_tokens(kernels.rotated?, p, blocks, [threads, together, 1]);
         let plan = HeadLaunch { blocks: plan.blocks.div_ceil(u64::from(together)), ..plan };
@@ -279,7 +279,7 @@ impl CheckedHeads {
         let batch = side_by_side(p.dim) * if self.rotary.by_head() { 1 } else { warp.together };
         let batches = q.heads.max(k.heads).div_ceil(batch).max(1);
         // A warp reads angles, weights and biases once for all its heads, so many heads per warp save reads.
-        // If there are many tokens, the launch has enough warps even with many heads per warp.
+        // Assign many heads to a warp if there are so many tokens that the launch still has enough warps.
         let parts = (self.warps() / p.rows.max(1).saturating_mul(2)).clamp(1, batches);
         p.heads_per_warp = batch * batches.div_ceil(parts);
         p.warp_tasks = [q.heads, k.heads].map(|heads| heads.div_ceil(p.heads_per_warp));

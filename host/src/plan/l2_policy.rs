@@ -1,5 +1,6 @@
 //! The L2 policy of a launch. The policy says whether a kernel loads its inputs with `evict_last`. It also
-//! says which blocks reset their cache lines to normal eviction priority (demote them).
+//! says which blocks demote the cache lines of their inputs, that is, reset these lines to normal eviction
+//! priority.
 use cuda_std::l2::L2Policy;
 
 use crate::Device;
@@ -10,9 +11,10 @@ impl<const N: usize> RowLayout<N> {
     /// Returns the L2 policy for a launch that reads the rows of the operands `inputs` once.
     ///
     /// If these rows are together larger than L2, the kernel loads them with `evict_last`. The last blocks of
-    /// the launch reset their cache lines to normal eviction priority after they have written their results.
-    /// Together, these last blocks read half as many bytes as L2 can store. In measurements, a quarter of L2
-    /// and all of L2 gave the same times as half of L2 (docs/internals/launch-configuration.md).
+    /// the launch reset the cache lines of their inputs to normal eviction priority after they have written
+    /// their results. Together, these last blocks read half as many bytes as L2 can store. In measurements, a
+    /// quarter of L2 and all of L2 gave the same times as half of L2
+    /// (docs/internals/launch-configuration.md).
     ///
     /// Launches with thread block clusters use the default L2 policy, because `evict_last` does not make
     /// these launches faster.
@@ -21,7 +23,7 @@ impl<const N: usize> RowLayout<N> {
         let read = u64::from(self.cols) * (element * inputs.len()) as u64;
         let lines = || inputs.iter().all(|&input| self.operands[input].is_lines(self.cols, element));
         // Measurements showed a benefit of `evict_last` only on Hopper. The CPU executor has no compute
-        // capability, and uses the policy of Hopper.
+        // capability. It gets the same policy as Hopper, so that tests can check the policy without a GPU.
         if device.capability().is_some_and(|(major, _)| major != 9) {
             return L2Policy::PLAIN;
         }
@@ -90,7 +92,7 @@ mod tests {
 ";
     cuda_std::entry!(@only(sm_90) policies<T: [f32]>(out: *mut i64) => ());
 
-    /// Without a GPU that supports L2 policies, this test passes without a check.
+    /// If there is no GPU of sm_90 or newer, this test checks nothing and passes.
     #[test]
     fn a_policy_is_what_the_gpu_makes() {
         let recent = |device: &Device| device.capability() >= Some((9, 0));

@@ -1,8 +1,8 @@
 //! Tables of launch configurations for row ops such as `softmax`.
 //!
-//! A table is called a ladder, and an entry is called a rung. A rung has the threads per row, the packs
-//! (16-byte vectors) per thread, and the rows per block. [`Ladder::pick`] returns the first rung whose
-//! threads can keep the row in registers.
+//! A table is called a ladder, and an entry is called a rung. A rung says how many threads a row has, how
+//! many packs (16-byte vectors) a thread keeps, and how many rows a block has. [`Ladder::pick`] returns the
+//! first rung whose threads can keep the row in registers.
 use crate::launch::launch_override;
 use crate::library::library;
 use cuda_std::team::Team;
@@ -17,7 +17,8 @@ use crate::{Device, Error, Result};
 /// threads keep only 2 packs in registers.
 ///
 /// For rows of 64 packs, a block has 128 threads instead of 64. With 64 threads, a block would have only two
-/// rows, and the time would depend on how fast the GPU starts blocks.
+/// rows. A launch would then need so many blocks that its time would depend on how fast the GPU starts
+/// blocks.
 const FEW_PACKS: &[Rung] = &[
     rung(2, 2, 1, 64),
     rung(4, 2, 2, 64),
@@ -31,14 +32,14 @@ const FEW_PACKS: &[Rung] = &[
 /// Launch configurations for rows of 129 to 2048 packs (16-byte vectors), for ops that reduce a row once or
 /// twice. For longer rows, each op has a separate table.
 ///
-/// Most threads keep 4 packs, so that enough loads are in flight. The thread counts fit the row lengths of
-/// common models, so that every thread has the same number of packs. The thread counts were chosen on sm_90
-/// with the tools `tune` and `bench.py` (benches/results/latest/nvidia-h200).
+/// In most configurations, a thread keeps 4 packs, so that enough loads are in flight. The thread counts fit
+/// the row lengths of common models, so that every thread has the same number of packs. The thread counts
+/// were chosen on sm_90 with the tools `tune` and `bench.py` (benches/results/latest/nvidia-h200).
 /// docs/internals/launch-configuration.md explains why sm_75 and sm_80 use the same table.
 ///
-/// The number of threads determines the order in which the elements of a row are added. Ops that use this
-/// table therefore give bitwise equal results for equal rows. For example, `add_rms_norm` gives the same bits
-/// as an addition followed by `rms_norm`.
+/// The number of threads determines the order in which the elements of a row are added. Two ops that use this
+/// table therefore get bitwise equal sums for equal rows. For example, `add_rms_norm` gives the same bits as
+/// an addition followed by `rms_norm`.
 pub(crate) const SHORT_ROWS: &[Rung] = &[
     rung(192, 4, 64, 64),
     rung(256, 2, 128, 128),
@@ -52,9 +53,9 @@ pub(crate) const SHORT_ROWS: &[Rung] = &[
     rung(2_048, 4, 512, 512),
 ];
 
-/// Threads per row for the kernel that supports any layout, as pairs `(max_columns, threads)`. The first pair
-/// whose `max_columns` is at least the row length applies. A thread reads 8 elements per step, or 4 elements
-/// in f32.
+/// Threads per row for the kernel that supports any layout, as pairs `(max_columns, threads)`. A row uses the
+/// first pair whose `max_columns` is not smaller than its number of columns. A thread reads 8 elements per
+/// step, or 4 elements in f32.
 const ANY_LAYOUT: &[(u32, u32)] =
     &[(8, 1), (16, 2), (32, 4), (64, 8), (128, 16), (512, 32), (2_048, 128), (u32::MAX, 512)];
 
@@ -62,8 +63,8 @@ const ANY_LAYOUT: &[(u32, u32)] =
 /// registers.
 pub(crate) struct RegisterRungs {
     /// Launch configurations for sm_75, with at most 512 threads per block. A Turing SM runs at most 1024
-    /// threads, so two blocks of 512 threads run at the same time. While the first block reduces its row, the
-    /// second block can load a row.
+    /// threads, so two blocks of 512 threads run at the same time. While one of these blocks reduces its row,
+    /// the other block can load a row.
     pub sm75: &'static [Rung],
     /// Launch configurations for sm_80 and newer, and for the CPU executor.
     pub sm80: &'static [Rung],
@@ -73,7 +74,7 @@ pub(crate) struct RegisterRungs {
 }
 
 /// Launch configurations for ops that read one operand, for rows of more than 2048 packs (16-byte vectors).
-/// Thread block clusters process rows of up to 1 MiB.
+/// With thread block clusters, the longest row has 1 MiB.
 pub(crate) const ONE_OPERAND: RegisterRungs = RegisterRungs {
     sm75: &[rung(3_072, 8, 384, 384), rung(4_096, 8, 512, 512)],
     sm80: &[
@@ -95,9 +96,9 @@ pub(crate) const ONE_OPERAND: RegisterRungs = RegisterRungs {
 };
 
 /// Launch configurations for ops that read two operands, for rows of more than 2048 packs (16-byte vectors).
-/// A thread keeps 4 packs of each operand, which are as many bytes as 8 packs of one operand. On sm_75, there
-/// are no such configurations. There, a block has at most 512 threads, which do not have enough registers for
-/// two rows of more than 2048 packs.
+/// A thread keeps 4 packs of each operand, which are as many bytes as 8 packs of one operand. On sm_75, a
+/// block has at most 512 threads, which do not have enough registers for two rows of more than 2048 packs.
+/// The list for sm_75 is therefore empty.
 pub(crate) const TWO_OPERANDS: RegisterRungs =
     RegisterRungs { sm75: &[], sm80: &[rung(3_072, 4, 768, 768), rung(4_096, 4, 1_024, 1_024)], sm90: &[] };
 
@@ -107,11 +108,11 @@ pub(crate) struct Ladder {
     pub short: &'static [Rung],
     /// Launch configurations for longer rows that fit in registers.
     pub in_registers: RegisterRungs,
-    /// Maximum row length, in packs (16-byte vectors), that a single block processes on architectures with
-    /// thread block clusters. A cluster processes longer rows.
+    /// Only for architectures with thread block clusters: maximum row length, in packs (16-byte vectors), for
+    /// which a single block keeps the row. For longer rows, a cluster keeps the row.
     pub blocks_up_to: u32,
-    /// Threads per block for rows that are too long for all launch configurations. The kernel for these rows
-    /// reads each row twice.
+    /// Threads per block for rows that are too long for every launch configuration in the other fields. Such
+    /// rows do not fit in registers, so the kernel reads each row twice.
     pub reread: u32,
 }
 
@@ -162,9 +163,10 @@ impl Ladder {
     }
 }
 
-/// Returns the launch configuration `rung` if its threads can keep the rows of `layout` in registers on this
-/// architecture. Otherwise returns an error. `rung` comes from a launch override (a configuration set by the
-/// caller), so no other code has checked it.
+/// Checks whether the launch configuration `rung` is valid for the rows of `layout` on the architecture
+/// `arch`. For example, a row must fit in the registers of its threads. Returns `rung`, or an error if it is
+/// not valid. `rung` comes from a launch override (a configuration set by the caller), so no other code has
+/// checked it.
 fn expect_holds<K: Copy, const N: usize>(
     rung: Rung,
     op: &'static str,

@@ -4,9 +4,9 @@ use crate::library::LaunchSite;
 use crate::operands::rows::RowLayout;
 use crate::{Device, Error, Launch, Result, Stream};
 
-/// Calls the function `launch` with a `LaunchSite` (device, stream, launch shape and element type). In this
-/// launch, a team (threads that share a row) processes each row of `layout`. If there are no rows, `launch`
-/// is not called. `carveout` is the shared memory carveout in percent.
+/// Calls the function `launch` with a `LaunchSite` (device, stream, launch shape and element type). The
+/// launch shape has a team (threads that share a row) for each row of `layout`. If there are no rows,
+/// `launch` is not called. `carveout` is the shared memory carveout in percent.
 pub(crate) fn launch_rows<const N: usize>(
     op: &'static str,
     device: &Device,

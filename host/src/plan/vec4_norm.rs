@@ -29,27 +29,29 @@ pub enum Norm {
 
 choices! { Norm: Rms, Layer; }
 
-/// Threads per row. With one warp per row, the oxiwarp kernels add the columns in the same order as torch's
-/// norm kernel.
+/// Threads per row for kernels that assign one warp to a row. With one warp, these kernels add the columns in
+/// the same order as torch's norm kernel.
 const TEAM_THREADS: u32 = 32;
-/// Rows per block if that many rows fit in shared memory. The rows of a block do not depend on each other, so
-/// a block with more rows has no advantage. Such a block has a disadvantage: with larger blocks, fewer SMs
-/// are busy in the last wave.
+/// Rows per block if this number of rows fits in shared memory. More rows per block would have no advantage,
+/// because the rows of a block do not depend on each other. They would have a disadvantage: with larger
+/// blocks, fewer SMs are busy in the last wave.
 const TEAMS: u32 = 4;
 /// Rows per block if rows stay in registers.
 const ROWS_PER_BLOCK_IN_REGISTERS: u32 = 2;
-/// Shared memory carveout in percent for kernels that stage rows in shared memory. The rest of the SM's
-/// memory is L1, which caches scales and shifts. With a carveout of 100 %, L1 was too small for rows of 5120
+/// Shared memory carveout in percent for kernels that stage rows in shared memory. The remaining memory of
+/// the SM is L1, which caches scales and shifts. With a carveout of 100 %, L1 was too small for rows of 5120
 /// columns. Every row then loaded its scales and shifts from L2.
 const CARVEOUT: u32 = 57;
-/// Shared memory carveout in percent for kernels in which the warps of a block share one row. Compared with
-/// kernels that have one row per warp, fewer rows are in shared memory at the same time. This value was the
-/// fastest at 2048, 3072 and 5120 columns.
+/// Shared memory carveout in percent for kernels in which the warps of a block share one row. These kernels
+/// need a smaller carveout than kernels with one row per warp, because fewer rows are in shared memory at the
+/// same time. In measurements with 2048, 3072 and 5120 columns, this value was the fastest.
 const CARVEOUT_OF_BLOCKS: u32 = 44;
-/// Shared memory carveout in percent for two kinds of kernels. The first kind keeps a row in the registers of
-/// a warp. The second kind keeps a row in the registers of a block, and also in shared memory.
+/// Shared memory carveout in percent for the kernels of two variants of [`Access`]. With `WarpRegisters`, a
+/// warp keeps a row in registers. With `BlockRegistersStaged`, a block keeps a row in registers and also in
+/// shared memory.
 ///
-/// Other kernels use shared memory only for the reduction across warps. These kernels do not set a carveout.
+/// [`Access::BlockRegisters`] uses shared memory only for the reduction across warps. Its launches set no
+/// carveout.
 const CARVEOUT_IN_REGISTERS: u32 = 30;
 /// Bytes of shared memory that the warps of one row use for a reduction.
 const SCRATCH_BYTES: u32 = 4 * NormParams::SHARING;
@@ -63,7 +65,7 @@ pub(crate) struct NormLaunch {
     pub form: OperandForm,
     /// See [`NormParams::round_each`].
     pub round_each: bool,
-    /// Number of input rows that a kernel stages in shared memory to compute one output row.
+    /// Number of rows, of different tensors, that a kernel stages in shared memory to compute one output row.
     pub staged_vec4: u32,
 }
 
@@ -82,10 +84,10 @@ pub(crate) enum Access {
     /// The row consists of whole tiles of 128 columns. Each block has one row, and keeps this row in shared
     /// memory between two passes.
     BlockTiles,
-    /// The number of tiles (of 128 columns) in a row. One warp keeps the row in registers.
+    /// One warp keeps the row in registers. The value is the number of tiles (of 128 columns) in the row.
     WarpRegisters(u32),
-    /// A quarter of the number of tiles (of 128 columns) in a row. The four warps of a block keep the row in
-    /// registers.
+    /// The four warps of a block keep the row in registers. The value is the number of tiles (of 128 columns)
+    /// per warp, a quarter of the tiles in the row.
     BlockRegisters(u32),
     /// Like [`Self::BlockRegisters`], and the row is also staged in shared memory.
     BlockRegistersStaged(u32),
@@ -97,7 +99,7 @@ impl Access {
         matches!(self, Self::BlockTiles | Self::BlockRegisters(_) | Self::BlockRegistersStaged(_))
     }
 
-    /// Returns whether a kernel that reads rows in this way supports the length of the rows. The caller has
+    /// Returns whether a kernel with this access supports the length of the rows of `layout`. The caller has
     /// checked that the rows consist of whole tiles (of 128 columns).
     fn can<const N: usize>(self, layout: &RowLayout<N>) -> bool {
         let tiles = layout.cols / TILE;
@@ -117,8 +119,8 @@ impl Access {
     /// - A block that keeps its row in shared memory is faster for rows of 4096 columns or more. Such a block
     ///   is also faster for rows of 2048 columns or more if there are at most 16,384 rows.
     ///
-    /// With few rows, the last wave of blocks dominates the time. With many rows, the fixed cost of each row
-    /// dominates. This cost is smaller if only one warp processes a row.
+    /// With few rows, the last wave of blocks dominates the time, and it is shorter if a block shares a row.
+    /// With many rows, the fixed cost of each row dominates, and it is smaller if one warp processes a row.
     fn is_faster<const N: usize>(self, layout: &RowLayout<N>) -> bool {
         match self {
             Self::BlockTiles => layout.cols >= 4096 || layout.cols >= 2048 && layout.rows <= 1 << 14,
@@ -126,7 +128,8 @@ impl Access {
         }
     }
 
-    /// Returns the value of the kernel parameter `access`, for kernels that support several kinds of access.
+    /// Returns the argument `access` of a kernel. It tells a kernel that supports several ways of reading a
+    /// row which one to use.
     fn argument(self) -> RowAccess {
         match self {
             Self::Scalar => RowAccess::SCALAR,
@@ -142,7 +145,7 @@ pub(crate) struct TileKernel<K> {
     pub kernel: K,
     /// How the kernel reads and keeps rows. The access determines which row lengths the kernel supports.
     pub access: Access,
-    /// The form of the operands that the kernel supports. The form says which operands are present, and which
+    /// The kernel supports only operands of this form. The form says which operands are present, and which
     /// dtypes they have. `None` means that the kernel supports all forms.
     pub form: Option<OperandForm>,
 }
@@ -154,11 +157,11 @@ pub(crate) struct NormKernels<K: 'static> {
     /// Kernel for any layout.
     pub any: K,
     /// Kernel for rows that consist of whole tiles (of 128 columns). The kernel keeps a row in shared memory
-    /// between two passes. `None` if the kernel `any` also processes such rows.
+    /// between two passes. `None` if the kernel `any` does this as well.
     pub whole: Option<K>,
     /// Kernels for some lengths of rows that consist of whole tiles (of 128 columns). A launch uses the first
-    /// kernel that supports its rows. A kernel for a single [`OperandForm`] (dtypes and presence of operands)
-    /// needs fewer registers, so it comes first.
+    /// of these kernels that supports its rows. A kernel for a single [`OperandForm`] (dtypes and presence of
+    /// operands) needs fewer registers, so it comes before a kernel for all forms.
     pub special: &'static [TileKernel<K>],
     /// Shared memory carveout in percent, for kernels that keep rows in shared memory. With `None`, the
     /// driver chooses the carveout.
@@ -214,8 +217,8 @@ impl<K: Copy> Vec4Launch<K> {
             |access: Access| is_whole && access.can(layout) && (may_synchronize || !access.is_block_shared());
         // The general kernel branches at run time on the dtype and layout of its operands. Specialized
         // kernels are therefore at least as fast as the general kernel. If the op has no separate kernel for
-        // rows of whole tiles, specialized kernels compete only with the general kernel. In this case,
-        // `is_faster` need not decide.
+        // rows of whole tiles, prefer every specialized kernel to the general kernel. Otherwise `is_faster`
+        // decides between a specialized kernel and the kernel for whole tiles.
         let looks_up = kernels.whole.is_none();
         let special = |first| {
             let takes = move |kernel: &&TileKernel<K>| {

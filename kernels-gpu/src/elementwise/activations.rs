@@ -1,12 +1,13 @@
 //! Computes activation functions and their derivatives for the elements of a pack (a 16-byte vector).
 //!
-//! A kernel receives the function as an argument, so that one kernel serves all functions of this module. All
+//! A kernel argument selects the function, so that one kernel serves all functions of this module. All
 //! threads of a launch compute the same function and take the same branch, so warps do not diverge.
 //!
-//! Rounding follows torch. torch computes some functions, such as GELU, in one kernel. This module computes
-//! these functions in f32 with the functions of CUDA's [`libdevice`](cuda_std::libdevice), and rounds once.
-//! Models write other functions, such as `x * sigmoid(1.702 * x)`, as a sequence of torch operators. For
-//! these functions, this module rounds the result of each operator to the element type.
+//! Results are rounded as in torch. torch computes some functions, such as GELU, in one kernel, which rounds
+//! once. This module also computes such a function in f32, with the formulas of CUDA's
+//! [`libdevice`](cuda_std::libdevice) or with approximations that round to the same bits. Models write other
+//! functions, such as `x * sigmoid(1.702 * x)`, as a sequence of torch operators. For such a function, this
+//! module rounds the result of each operator to the element type.
 use core::f32::consts::{FRAC_1_SQRT_2, LN_2, LOG2_E};
 
 use cuda_std::libdevice::{Erf, tanh};
@@ -48,8 +49,8 @@ impl Function {
     /// `x / 2 * (1 + tanh(0.7978845608 * x * (1 + 0.044715 * x * x)))`, rounded after each operator:
     /// transformers' `FastGELUActivation`.
     pub const GELU_FAST: u32 = 4;
-    /// `x * sigmoid(1.702 * x)`, rounded after each operator: transformers' `QuickGELUActivation`, diffusers'
-    /// `ApproximateGELU`.
+    /// `x * sigmoid(1.702 * x)`, rounded after each operator: transformers' `QuickGELUActivation` and
+    /// diffusers' `ApproximateGELU`.
     pub const GELU_QUICK: u32 = 5;
     /// `x / (1 + e^-x)`: aten's SiLU.
     pub const SILU: u32 = 6;
@@ -59,14 +60,15 @@ impl Function {
     pub const SIGMOID: u32 = 7;
     /// `x` if it is above the threshold, else 0.
     pub const FATRELU: u32 = 8;
-    /// A placeholder for kernels that are compiled for a single function. Such a kernel does not read this
-    /// struct.
+    /// Value of `kind` for a kernel that is compiled for a single function. Such a kernel does not read its
+    /// argument of type [`Function`].
     pub const COMPILED: u32 = 9;
 
     const fn of(kind: u32) -> Self {
         Self { kind, linear: 0.0, cubic: 0.0, threshold: 0.0 }
     }
-    /// Returns the function `kind`. The threshold of [`Function::FATRELU`] is 0 until the caller sets it.
+    /// Returns the function that `kind` selects, for example [`Function::GELU`]. The threshold of
+    /// [`Function::FATRELU`] is 0 until the caller sets it.
     pub const fn new(kind: u32) -> Self {
         match kind {
             Self::SILU => Self { linear: -LOG2_E, ..Self::of(kind) },
@@ -85,8 +87,8 @@ impl Function {
         Self { kind, ..self }
     }
 
-    /// Computes the function for a pack (16-byte vector) of type `T`, with the same intermediate roundings as
-    /// torch.
+    /// Computes this function for a pack (16-byte vector) of elements of type `T`, with the same intermediate
+    /// roundings as torch.
     #[inline(always)]
     pub(crate) fn exact<T: Elem>(self, x: RoundedVec<T>) -> RoundedVec<T> {
         match self.kind {
@@ -104,8 +106,8 @@ impl Function {
         }
     }
 
-    /// Computes this function in f32. The function must be a result of [`once`](Self::once). The caller
-    /// rounds the values.
+    /// Computes this function in f32. `self` must be a result of [`once`](Self::once). The results are not
+    /// rounded to `T`: the caller rounds them.
     #[inline(always)]
     pub(crate) fn fast<T: Elem>(self, x: T::F32Vec) -> T::F32Vec {
         match self.kind {
@@ -121,7 +123,7 @@ impl Function {
         if x <= self.threshold { 0.0 } else { x }
     }
 
-    /// Computes the values and the derivatives of this function in f32. The function must be a result of
+    /// Computes this function and its derivative for each element of `x`, in f32. `self` must be a result of
     /// [`once`](Self::once).
     #[inline(always)]
     pub(crate) fn values_and_slopes<T: Elem>(self, x: T::F32Vec) -> (T::F32Vec, T::F32Vec) {
@@ -129,8 +131,8 @@ impl Function {
             Self::SIGMOID => {
                 let exp = x.map(|x| self.exp(x));
                 let sigmoid = exp.map(|exp| rcp_ftz(1.0 + exp));
-                // `sigmoid * exp` equals `1 - sigmoid`, but has no cancellation. If `exp` is infinite, the
-                // product is NaN, and `min` replaces the NaN by 1.
+                // `sigmoid * exp` is `1 - sigmoid`, computed without cancellation. If `exp` is infinite,
+                // `sigmoid` is 0 and the product is NaN. `min` replaces this NaN by 1.
                 let remainder = sigmoid.zip(exp, |s, exp| (s * exp).min(1.0));
                 let product = x.zip(sigmoid, |x, s| x * s);
                 let steep =
@@ -199,8 +201,8 @@ pub struct ActivationParams {
     pub exact: u32,
 }
 
-/// Kernel argument: inputs of the gated activation `(x + bias_x) * f(gate + bias_gate)`. Each bias is one
-/// row, or null if it is absent.
+/// Kernel argument: inputs of the gated activation `(x + bias_x) * f(gate + bias_gate)`. Each bias is a
+/// pointer to one row. The pointer is null if the bias is absent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct GatedOperands {

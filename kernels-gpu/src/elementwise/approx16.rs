@@ -1,14 +1,14 @@
 //! Activation functions for 16-bit types. These functions take half as many instructions as CUDA's library
-//! functions. Their accuracy is lower but sufficient. A bf16 result has only 8 significant bits, and an f16
-//! result has 11. An f32 result of CUDA's library has 24.
+//! functions. They are less accurate than CUDA's library, whose f32 results have 24 significant bits. Their
+//! accuracy is sufficient, because a bf16 result has only 8 significant bits, and an f16 result has 11.
 //!
-//! The bf16 functions return the same bits as CUDA's library for all 65,536 inputs. The test
-//! `every_value_has_the_bits_of_the_library` checks this equality on the CPU, and
-//! `tests/python/ops/test_activation.py` on a GPU.
+//! The functions for bf16 were compared with CUDA's library for all 65,536 bf16 inputs. After rounding to
+//! bf16, their results have the same bits. The test `every_value_has_the_bits_of_the_library` checks this on
+//! the CPU, and `tests/python/ops/test_activation.py` checks it on a GPU.
 //!
 //! An f16 result has three more significant bits than a bf16 result. Of the functions of this module, only
-//! [`tanh`] is accurate enough for f16. Its callers add 1 to its result before they round, so a small
-//! absolute error is harmless, even if the relative error is large.
+//! [`tanh`] is accurate enough for f16. The callers of `tanh` add 1 to the result before they round. A small
+//! absolute error of `tanh` is therefore harmless, even if its relative error is large.
 use cuda_std::math::{ex2_ftz, rcp_ftz};
 use cuda_std::prelude::*;
 
@@ -25,10 +25,10 @@ pub(crate) fn is_bf16<T: Elem>() -> bool {
 ///
 /// `erf` is computed as `1 - 2^-(p(|x|) * |x|)` with a polynomial `p`. Near `x = 0`, the computed `erf` has a
 /// large relative error. This error is harmless, because GELU adds 1 to `erf`. For `|x|` below 1.4, `p` is
-/// fitted to the exact `erf`. From 1.4 on, `p` is fitted to CUDA's `erff`
-/// ([`Erf::CUDA_12`](cuda_std::libdevice::Erf::CUDA_12)), because there the errors of `erff` change the
-/// rounded result. The instruction `ex2.approx` computes `2^...` with an error of at most 2 ulp, which
-/// changes no result.
+/// fitted to the mathematical `erf`. From 1.4 on, `p` is fitted to CUDA's `erff`
+/// ([`Erf::CUDA_12`](cuda_std::libdevice::Erf::CUDA_12)), because the errors of `erff` change the bf16 result
+/// in this range. The instruction `ex2.approx` computes the power of 2 with an error of at most 2 ulp. This
+/// error changes no bf16 result.
 #[inline(always)]
 pub(crate) fn gelu(x: f32) -> f32 {
     const P: [u32; 8] = [
@@ -100,8 +100,8 @@ mod tests {
     use crate::elementwise::constants::QUICK;
     use crate::elementwise::rounded_chain::RoundedVec;
 
-    /// Asserts that `function` and the library function `of_library` return the same bits for every value of
-    /// `T`.
+    /// Asserts that `function` and the library function `of_library` return the same bits for every input of
+    /// the 16-bit type `T`.
     #[track_caller]
     fn same<T: Elem>(function: u32, of_library: fn(f32) -> f32) {
         for bits in 0..=u32::from(u16::MAX) {

@@ -1,7 +1,8 @@
 //! Selects at compile time which activation functions a kernel can compute.
 //!
-//! One common kernel serves all functions of the type [`Function`]. A function that models use less often has
-//! a separate kernel. Such a function therefore adds no branches and no registers to the common kernel.
+//! One common kernel computes every function that the type [`Function`] can name. Each function that models
+//! use less often has a separate kernel, and therefore adds no branches and no registers to the common
+//! kernel.
 use core::f32::consts::LOG2_E;
 
 use cuda_std::math::{ex2_ftz, rcp_ftz};
@@ -11,15 +12,15 @@ use super::activations::Function;
 use super::approx16::{self, is_bf16};
 use super::rounded_chain::{RoundedVec, over_one_plus_exp};
 
-/// The activation functions that a kernel can compute. If there are several, the kernel argument of type
-/// [`Function`] selects one of them.
+/// A set of activation functions that one kernel can compute. If the set has several functions, the kernel
+/// argument of type [`Function`] selects one of them.
 pub(crate) trait Functions {
-    /// Computes the function for a pack (16-byte vector) of type `T`, with the same intermediate roundings as
-    /// torch.
+    /// Computes the selected function for a pack (16-byte vector) of elements of type `T`, with the same
+    /// intermediate roundings as torch.
     fn exact<T: Elem>(function: Function, x: RoundedVec<T>) -> RoundedVec<T>;
-    /// Computes the function in f32. The caller rounds the values.
+    /// Computes the selected function in f32. The results are not rounded to `T`: the caller rounds them.
     fn fast<T: Elem>(function: Function, x: T::F32Vec) -> T::F32Vec;
-    /// Computes the values and the derivatives of the function in f32.
+    /// Computes the selected function and its derivative for each element of `x`, in f32.
     fn values_and_slopes<T: Elem>(function: Function, x: T::F32Vec) -> (T::F32Vec, T::F32Vec);
 }
 
@@ -61,8 +62,8 @@ impl Functions for Sigmoid {
     fn values_and_slopes<T: Elem>(_: Function, x: T::F32Vec) -> (T::F32Vec, T::F32Vec) {
         let exp = x.map(|x| ex2_ftz(-LOG2_E * x));
         let sigmoid = exp.map(|exp| rcp_ftz(1.0 + exp));
-        // `sigmoid * exp` equals `1 - sigmoid`, but has no cancellation. If `exp` is infinite, the product is
-        // NaN, and `min` replaces the NaN by 1.
+        // `sigmoid * exp` is `1 - sigmoid`, computed without cancellation. If `exp` is infinite, `sigmoid` is
+        // 0 and the product is NaN. `min` replaces this NaN by 1.
         let slope = sigmoid.zip(exp, |s, exp| s * (s * exp).min(1.0));
         (sigmoid, slope)
     }
@@ -101,7 +102,8 @@ mod tests {
 
     use super::*;
 
-    /// Asserts that `exact` returns the same bits as `of_library` for every value of `T`.
+    /// Asserts that `F::exact` and the library function `of_library` return the same bits for every input of
+    /// the 16-bit type `T`.
     #[track_caller]
     fn same<F: Functions, T: Elem>(of_library: fn(f32) -> f32) {
         let function = Function::new(Function::COMPILED);

@@ -2,9 +2,9 @@
 //! each operand. The packs of all rows are numbered in sequence, so a block may process packs of several
 //! rows.
 //!
-//! On an H200, blocks of 128 threads with one pack per thread reach 90 to 104 % of the bandwidth of a copy.
-//! Two or four packs per thread, or blocks that process whole rows, take up to 5 % more time
-//! (`benches/results/decisions/elementwise_forms.txt`).
+//! On an H200, blocks of 128 threads with one pack per thread reach 90 to 104 % of the bandwidth of a copy. A
+//! kernel with two or four packs per thread, or with blocks that process whole rows, takes up to 5 % more
+//! time (`benches/results/decisions/elementwise_forms.txt`).
 use core::marker::PhantomData;
 
 use cuda_std::mem;
@@ -17,18 +17,18 @@ pub const THREADS: u32 = 128;
 
 /// The cache hint of all loads of this module. The hint selects coherent loads (`ld.global`). ptxas never
 /// moves a coherent load before `griddepcontrol.wait`, the instruction that waits for earlier launches.
-/// Kernels with very short blocks can therefore use the launch mode `Overlap::Plain`, which omits the block
-/// barrier after this instruction.
+/// Without this guarantee, a kernel needs a block barrier after this instruction. Kernels with very short
+/// blocks can use the launch mode `Overlap::Plain`, which omits the barrier.
 const LOAD: Load = Load::Default;
 
-/// Returns the minimum number of blocks per SM, for use with `launch_bounds`. On newer GPUs, the result is
-/// `wanted`. On Turing, the result is `1024 / threads`, because a Turing SM runs at most 1024 threads.
+/// Returns the minimum number of blocks per SM, for use with `launch_bounds`. On Turing, the result is
+/// `1024 / threads`, because a Turing SM runs at most 1024 threads. On newer GPUs, the result is `wanted`.
 pub(crate) const fn blocks(threads: u32, wanted: u32) -> u32 {
     if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_80"))) { 1024 / threads } else { wanted }
 }
 
-/// A divisor for dividends below 2^31. The host computes a factor and a shift for this divisor. A kernel then
-/// divides with a multiplication, an addition and a shift instead of an integer division.
+/// A divisor for dividends below 2^31. The host computes a factor and a shift for the divisor. With these two
+/// numbers, a kernel replaces an integer division by a multiplication, an addition and a shift.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Divisor {
@@ -127,7 +127,7 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
         (number < self.extent.parts).then(|| self.location(number))
     }
 
-    /// Loads the thread's elements of an operand. Elements past the end of the launch's range are 0.
+    /// Loads the thread's elements of the operand `rows`. Elements past the end of the launch's range are 0.
     ///
     /// # Safety
     /// `rows` contains every row that the launch covers, and no thread writes these rows. If `VECTOR` is
@@ -143,7 +143,8 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
         // SAFETY: the caller passes all rows that the launch covers.
         Pack::from_lanes(unsafe { self.lanes::<T>(rows) })
     }
-    /// Loads the thread's elements as f32, from an operand whose element type `E` may differ from `T`.
+    /// Loads the thread's elements of the operand `rows` as f32. The element type `E` of this operand may
+    /// differ from `T`.
     ///
     /// # Safety
     /// The requirements of [`ThreadElements::load`] apply.
@@ -169,11 +170,12 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
         })
     }
 
-    /// Loads values from `rows`, an operand with one column, as f32. Each of the thread's elements gets the
-    /// value of its row.
+    /// Loads `rows`, an operand with one column. The result contains, for each of the thread's elements, the
+    /// value of the element's row as f32.
     ///
     /// # Safety
-    /// `rows` has the first element of every row that the launch covers, and no thread writes these elements.
+    /// For every row that the launch covers, the first element of the row in `rows` is readable. No thread
+    /// writes these elements.
     #[inline(always)]
     pub unsafe fn row_values<E: Elem>(&self, rows: &Rows) -> T::F32Vec {
         // SAFETY: the caller passes the first element of all rows that the launch covers.
@@ -186,7 +188,8 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
         T::F32Vec::from_fn(|i| self.element(i).map_or(0.0, value))
     }
 
-    /// Loads the thread's elements of a bias. A bias has one row. If there is no bias, `base` is null.
+    /// Loads the thread's elements of the bias at `base`. A bias has one row. If there is no bias, `base` is
+    /// null.
     ///
     /// # Safety
     /// `base` is null, or the requirements of [`ThreadElements::load`] apply to the row at `base`.
@@ -196,8 +199,8 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
         Bias((!base.is_null()).then(|| unsafe { self.load(&Rows::single(base)) }))
     }
 
-    /// Stores the thread's elements of an operand. Elements past the end of the launch's range are not
-    /// stored.
+    /// Stores `pack` as the thread's elements of the operand `rows`. Elements past the end of the launch's
+    /// range are not stored.
     ///
     /// # Safety
     /// `rows` contains every row that the launch covers and overlaps no other operand. If `VECTOR` is true,
@@ -226,7 +229,8 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
 #[inline(always)]
 unsafe fn load_element<E: Elem>(at: *const E) -> E {
     let (at, hint) = (at.cast(), LOAD);
-    // SAFETY: the caller passes the address of a readable element, and each branch loads the size of `E`.
+    // SAFETY: the caller passes the address of a readable element, and each branch loads exactly the bytes of
+    // one `E`.
     E::from_bits(unsafe {
         if size_of::<E>() == 2 { mem::load_u16(at, hint).into() } else { mem::load_u32(at, hint) }
     })
@@ -237,7 +241,8 @@ unsafe fn load_element<E: Elem>(at: *const E) -> E {
 #[inline(always)]
 unsafe fn store_element<E: Elem>(at: *mut E, element: E) {
     let (at, bits, hint) = (at.cast(), element.to_bits(), Store::Default);
-    // SAFETY: the caller passes the address of a writable element, and each branch stores the size of `E`.
+    // SAFETY: the caller passes the address of a writable element, and each branch stores exactly the bytes
+    // of one `E`.
     unsafe {
         if size_of::<E>() == 2 {
             mem::store_u16(at, bits as u16, hint)

@@ -24,8 +24,9 @@ pub(crate) fn over_one_plus_exp<T: Elem>(x: T::F32Vec, y: T::F32Vec) -> T::F32Ve
     if plain { x.zip(divisors, quotient) } else { x.zip(divisors, |x, divisor| x / divisor) }
 }
 
-/// A pack (16 bytes) of elements of type `T`, stored as four 32-bit words. Each operation rounds its result
-/// to `T`. An addition or multiplication processes one word at a time: two 16-bit elements or one f32.
+/// A pack (16 bytes) of elements of type `T`, stored as four 32-bit words. Each arithmetic operation on packs
+/// rounds its result to `T`. An addition or multiplication processes one word at a time: two 16-bit elements
+/// or one f32.
 #[derive(Clone, Copy)]
 pub(crate) struct RoundedVec<T>([u32; 4], PhantomData<T>);
 

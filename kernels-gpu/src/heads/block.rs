@@ -1,13 +1,14 @@
-//! Normalises and rotates (RoPE) rows of queries and keys. The threads that share a row are a team.
+//! Normalises and rotates (RoPE) rows of queries and keys. The threads that share a row are called a team.
 //!
-//! If all heads of a token are normalised together, they are one row. Otherwise, a row is one head. The
-//! kernels of the module `warp` do not support such a head, because it has more than 256 columns or is not
-//! aligned. The rows of a token have consecutive indices. The first of these rows loads the RoPE angles of
-//! the token, and the other rows then usually find the angles in L1.
+//! If all heads of a token are normalised together, they are one row. Otherwise, each row is one head that
+//! the kernels of the module `warp` do not support: a head that has more than 256 columns or is not aligned.
+//! The rows of a token have consecutive indices. The team of the first row loads the RoPE angles of the
+//! token. The teams of the other rows then usually find the angles in L1.
 //!
 //! RoPE rotates pairs of columns. For half-split pairs (columns `dim / 2` apart), the two columns of a pair
-//! are in different vectors of the row. A thread therefore loads the other column of each pair again. This
-//! load hits L1, because the team has already loaded the whole row.
+//! are in different vectors of four columns. For each of its vectors, a thread therefore also loads the
+//! vector that contains the other columns of the pairs. This second load hits L1, because the team has
+//! already loaded the whole row.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, LEN, Scalar, is_scalar, is_vector};
 
@@ -47,13 +48,13 @@ impl<T: Elem> HeadRow<T> {
     /// the end of the row are read as zero.
     ///
     /// # Safety
-    /// `at` is a column of the row. The row is readable. It has the alignment that the access type `A` (how
-    /// many elements one load reads) requires.
+    /// `at` is a column of the row. The row is readable, and has the alignment that the access type `A`
+    /// requires. `A` says how many elements one load reads.
     #[inline(always)]
     unsafe fn normed<N: HeadNorm, A: Access>(&self, stats: Stats, at: u32, p: &HeadParams) -> [f32; 4] {
         let columns = Vec4Columns::of_one(at, self.operand.cols);
-        // SAFETY: `at` is a column of the row. The host checked that weight and bias have as many columns as
-        // the row.
+        // SAFETY: the caller passes a readable row that has the column `at`. The host checked that weight and
+        // bias have as many columns as the row.
         let (x, affine) = unsafe {
             (
                 Vec4Row::<T, A>::of(&Rows::single(self.x.cast()), RowIndex::FIRST, columns),
@@ -88,7 +89,7 @@ impl<T: Elem> HeadRow<T> {
     unsafe fn write<N: HeadNorm>(&self, stats: Stats, at: u32, rotary: &Rotary, p: &HeadParams) {
         let (head, column) = divide(at, p.dim);
         // SAFETY: `at` and the other column of its RoPE pair are columns of the row. The angle is read only
-        // if RoPE rotates this token and this column.
+        // if `rotates` returned true. The tables of angles then have an entry for this token and column.
         unsafe {
             let mut y = self.normed_element::<N>(stats, at, p);
             if rotary.rotates(self.token, column) {
@@ -105,9 +106,9 @@ impl<T: Elem> HeadRow<T> {
 /// Normalises, rotates and writes the row of the calling thread's team (the threads that share this row).
 ///
 /// # Safety
-/// The safety conditions of [`head_lanes`](super::warp::head_lanes) apply, with two exceptions. Any head
-/// dimension is permitted. The access type `A` (how many elements one load reads) determines the required
-/// alignment. Heads that are normalised together are contiguous in memory.
+/// The safety conditions of [`head_lanes`](super::warp::head_lanes) apply, with two exceptions: any head
+/// dimension is permitted, and the access type `A` (how many elements one load reads) determines the required
+/// alignment. In addition, heads that are normalised together are contiguous in memory.
 #[inline(always)]
 pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(
     q: HeadsOperand,
@@ -120,8 +121,8 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(
     let row = HeadRow::<T>::of(q, k, &p, number as u32);
     let HeadsOperand { cols, inv_cols: inv, .. } = row.operand;
     let exists = number < u64::from(p.rows) * u64::from(p.warp_tasks[0] + p.warp_tasks[1]);
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. If the team (threads that
-    // share a row) has no row, the row `x` is created with 0 columns.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. If the launch has no row for
+    // this team (the threads that share a row), `x` has 0 columns and nothing is read.
     let x = unsafe { TeamRow::<T, A>::of(row.x, if exists { cols } else { 0 }, p.staged, &mut memory) };
     let by_fours = is_vector::<A>() || cols.is_multiple_of(LEN);
     let stats = N::of_row(&x, &mut memory, TeamCols { count: cols as f32, inv, by_fours }, p.norm);
@@ -129,14 +130,13 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(
         let (at, columns) = (x.first(tile), x.columns(tile));
         if is_scalar::<A>() {
             for at in at..at + columns.count(0) {
-                // SAFETY: the loop ends before the first column that is not in the row. No other thread
-                // writes the column `at`.
+                // SAFETY: the loop covers only columns of the row. No other thread writes the column `at`.
                 unsafe { row.write::<N>(stats, at, &rotary, &p) };
             }
             continue;
         }
-        // SAFETY: the host checked the shapes, dtypes and alignment of the operands. Only the calling team
-        // (the threads that share this row) writes this row.
+        // SAFETY: the host checked the shapes, dtypes and alignment of weight, bias and output. Only the
+        // calling team (the threads that share this row) writes this row of the output.
         let (affine, y) = unsafe {
             (
                 AffineRow::<T, A>::of(&row.operand.affine, columns),
@@ -148,7 +148,7 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(
         if rotary.rotates(row.token, column) {
             let mut partners = vec4;
             // SAFETY: `at` and the other column of its RoPE pair are columns of the row. The branch ensures
-            // that RoPE rotates this token and this column.
+            // that the tables of angles have entries for this token and column.
             let angles = unsafe {
                 if rotary.halves != 0 {
                     partners = row.normed::<N, A>(stats, head * p.dim + rotary.partner(column), &p);

@@ -1,14 +1,15 @@
-//! RMSNorm and RoPE of rows. A row stays in registers from its load until the result is written. RoPE rotates
-//! either all columns or no column. The rotated pairs are interleaved: each pair consists of two adjacent
-//! columns.
+//! RMSNorm and RoPE of rows of queries and keys. A row stays in registers from its load until the result is
+//! written. RoPE rotates either all columns or no column. The rotated pairs are interleaved: each pair
+//! consists of two adjacent columns.
 //!
 //! If all heads of a token are normalised together, they are one row. Otherwise, a row is one long head. A
-//! block processes the query row and the key row of a token, so that both rows use the same angles from L1.
+//! block processes the query row and the key row of a token. Both rows need the same angles, so the team that
+//! loads the angles later usually finds them in L1.
 //!
 //! In torch's fused RMSNorm kernel, a thread has vectors of four columns. A thread of this kernel has vectors
-//! of eight columns, which belong to two adjacent threads of torch's kernel. To obtain torch's summation
-//! order, a thread of this kernel computes the sums of both torch threads, and adds the two sums without a
-//! shuffle.
+//! of eight columns. Such a vector contains the columns of two adjacent torch threads. To obtain torch's
+//! summation order, a thread of this kernel computes the sums of both torch threads, and adds the two sums
+//! without a shuffle.
 use cuda_std::prelude::*;
 
 use super::norm::HeadNorm;
@@ -36,8 +37,8 @@ pub const TILE: u32 = LEN * TEAM;
 ///   keys are absent, the block has no team for them. The grid is `[tokens, 1, batches]`.
 /// - Rows have at most `IN_REGISTERS` tiles of [`TILE`] columns, and permit 16-byte accesses.
 /// - `rotary` rotates either all columns, in interleaved pairs, or no column.
-/// - If columns are rotated, the row is one head, or each tile contains a whole number of heads with equal
-///   angles.
+/// - If columns are rotated, the row is one head, or all heads have the same angles and each tile contains a
+///   whole number of heads.
 #[inline(always)]
 pub(crate) unsafe fn register_rows<T: Elem, const IN_REGISTERS: usize>(
     q: HeadsOperand,
@@ -49,8 +50,8 @@ pub(crate) unsafe fn register_rows<T: Elem, const IN_REGISTERS: usize>(
     let ([rank, team, _], [number, _, batch]) = (thread::index(), thread::block_index());
     let operand = if team < p.warp_tasks[0] { &q } else { &k };
     let token = Token { batch, number };
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. Only the calling team (the
-    // threads that share this row) writes this row.
+    // SAFETY: the host checked the shapes, dtypes and alignment of all operands that this block reads and
+    // writes. Only the calling team (the threads that share this row) writes this row.
     unsafe {
         let row = RegisterRow::<T, IN_REGISTERS>::read(operand, token, rank);
         let is_rotated = rotary.rotates(token, 0);
@@ -140,15 +141,15 @@ impl<T: Elem, const IN_REGISTERS: usize> RegisterRow<T, IN_REGISTERS> {
             unsafe { partial.set(4 * team + rank / 16, even + odd) };
         }
         block::sync();
-        // SAFETY: the four elements of the team (the threads that share this row) were written before the
-        // barrier.
+        // SAFETY: the four elements of `partial` that belong to this team (the threads that share the row)
+        // were written before the barrier.
         let of = |warp: u32| unsafe { partial.get(4 * team + warp) };
         let all = (of(0) + of(2)) + (of(1) + of(3));
         Stats { mean: 0.0, inv: rsqrt(all / cols.count + how.eps) }
     }
 
-    /// Normalises this thread's columns, passes each vector of eight columns to `rotate`, and writes the
-    /// results.
+    /// Normalises this thread's columns, calls `rotate` with each vector of eight normalised columns, and
+    /// writes the vectors that `rotate` returns.
     ///
     /// # Safety
     /// The safety conditions of [`register_rows`] apply.

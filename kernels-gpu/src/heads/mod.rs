@@ -6,7 +6,8 @@
 //! - `warp`, `warp_halves`, `warp_own_angles`: the lanes of a warp, or of a part of a warp, share a head.
 //! - `block`, `block_registers`: a team (the threads that share a row) processes a row. A row is a long head,
 //!   or all heads of a token if they are normalised together.
-//! - `rope_only`: each thread processes four columns of a head. These kernels have no norm.
+//! - `rope_only`: kernels without a norm. Each thread processes four columns of a query head and of a key
+//!   head.
 pub(crate) mod block;
 pub mod block_registers;
 pub(crate) mod norm;

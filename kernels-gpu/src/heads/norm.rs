@@ -2,7 +2,7 @@
 //! replaces.
 //!
 //! The lanes of a warp or half a warp process a head of up to 256 columns. A team (the threads that share a
-//! row) processes a longer row.
+//! row) processes a longer row: a long head, or all heads of a token.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, round};
 
@@ -36,9 +36,9 @@ pub(crate) trait HeadNorm: Copy {
     /// Returns the statistics (mean and reciprocal standard deviation) of `HEADS` heads. The lanes of `group`
     /// share each head.
     ///
-    /// A group has `width` lanes, and `rank` is the index of a lane in its group. `x[head][tile]` is this
-    /// lane's vector of four columns: vector number `rank + tile * width` of the head. Vectors past the end
-    /// of a head are zero.
+    /// The group has `group.width` lanes, and `group.rank` is the index of the calling lane in the group.
+    /// `x[head][tile]` contains four columns of the head. They start at column `4 * (rank + tile * width)`.
+    /// Columns past the end of the head are zero.
     fn of_lanes<T: Elem, const TILES: usize, const HEADS: usize>(
         x: &[[Vec4<T>; TILES]; HEADS],
         group: Group,

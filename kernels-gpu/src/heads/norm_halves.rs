@@ -59,8 +59,9 @@ impl HalvesNorm for Rms {
     ) -> [Stats; HEADS] {
         let mut sums = [0.0; HEADS];
         for head in 0..HEADS {
-            // Branch once per head. With one branch for all heads, the compiler would convert the elements of
-            // all heads to f32 before it computes the sums. The converted elements would occupy registers.
+            // Each head has its own branch. With one branch for all heads, the compiler would convert the
+            // elements of all heads to f32 before it computes the sums. The converted elements would occupy
+            // registers.
             sums[head] = if how.fused != 0 {
                 pair(x[head], |[a, b, c, d]| fma(d, d, fma(c, c, fma(b, b, a * a))))
             } else {
@@ -78,8 +79,8 @@ impl HalvesNorm for Rms {
 
     #[inline(always)]
     unsafe fn parameters_at<T: Elem>(affine: &Affine, columns: [u32; 2]) -> [Affine4; 2] {
-        // SAFETY: the caller passes a weight that is readable at these columns. The field `kind` states its
-        // element type.
+        // SAFETY: the caller passes a weight that is readable at these columns. The field `weight.kind`
+        // states the element type of the weight.
         unsafe {
             match affine.weight.kind {
                 OperandKind::ABSENT => [Affine4::NONE; 2],

@@ -16,7 +16,7 @@ pub struct HeadNormArg {
     /// 1: RMSNorm rounds `x / rms` to the element type before it multiplies by the weight. 0: it does not
     /// round `x / rms`.
     pub before_weight: u32,
-    /// 1: the result of the norm is rounded to the element type before the rotation. 0: it stays f32.
+    /// 1: the result of the norm is rounded to the element type before RoPE. 0: the result stays f32.
     pub round: u32,
 }
 
@@ -24,11 +24,11 @@ pub struct HeadNormArg {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Rotary {
-    /// Table of cosines. The field `angles` can select different contents. With [`Rotary::COMPLEX`], cosines
+    /// Table of cosines, unless the field `angles` selects other contents. With [`Rotary::COMPLEX`], cosines
     /// and sines alternate in this table. With [`Rotary::COUNTED`] and [`Rotary::POSITIONED`], the table
     /// contains f32 frequencies, from which the kernel computes the angles.
     pub cos: Heads,
-    /// Table of sines. The field `angles` can select different contents. With [`Rotary::POSITIONED`], the
+    /// Table of sines, unless the field `angles` selects other contents. With [`Rotary::POSITIONED`], the
     /// table contains the f32 positions of the tokens. With [`Rotary::COMPLEX`] and [`Rotary::COUNTED`], the
     /// kernel does not read this table.
     pub sin: Heads,
@@ -49,7 +49,8 @@ pub struct Rotary {
     pub single: u32,
     /// 1: RoPE rounds its two products and their sum to the element type. 0: it rounds only the sum.
     pub round_each: u32,
-    /// 1: RoPE rotates by the negative angle, as its gradient requires. 0: it rotates by the angle.
+    /// 1: RoPE rotates by the negative angle. The gradient of RoPE is this rotation. 0: RoPE rotates by the
+    /// positive angle.
     pub conjugate: u32,
 }
 
@@ -118,7 +119,8 @@ pub struct HeadParams {
     pub dim: u32,
     /// The norm.
     pub norm: HeadNormArg,
-    /// Number of heads per warp. Only the kernels in the modules `warp` and `warp_halves` use this field.
+    /// Maximum number of heads that one warp processes. Only the kernels in the modules `warp` and
+    /// `warp_halves` use this field.
     pub heads_per_warp: u32,
     /// Two numbers: how many warps process the query heads of a token, and how many warps process its key
     /// heads. For the kernels in the modules `block` and `block_registers`, the numbers count rows instead of
@@ -144,7 +146,8 @@ impl HeadParams {
     }
 }
 
-/// Returns how many heads of dimension `dim` a warp processes at once. Each head has its own group of lanes.
+/// Returns how many heads of dimension `dim` a warp processes at once. A separate group of lanes processes
+/// each head.
 pub const fn side_by_side(dim: u32) -> u32 {
     warp::SIZE / width(dim)
 }

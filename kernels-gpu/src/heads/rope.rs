@@ -31,11 +31,12 @@ impl Rotary {
     }
 
     /// Returns `x cos + rotated sin`. For each column of `x`, `rotated` contains the other column of the same
-    /// pair. The caller has negated this value if the column of `x` is the first column of its pair.
+    /// pair. The caller must negate this value if the column of `x` is the first column of its pair.
     ///
-    /// This method rounds as the torch modules do in eager mode. Each operation rounds to f32. With
-    /// `round_each`, each of the two products is also rounded to the element type. The caller rounds the sum.
-    /// With [`Rotary::COMPLEX`], each sum is a fused multiply-add, as in torch's complex product.
+    /// This method rounds as the torch modules do in eager mode. Each multiplication and each addition rounds
+    /// to f32. With `round_each`, the two products are also rounded to the element type. The caller rounds
+    /// the sum to the element type. With [`Rotary::COMPLEX`], a fused multiply-add computes one product and
+    /// the sum, as in torch's complex multiplication.
     #[inline(always)]
     pub(crate) fn rotate<T: Elem, const VEC4S: usize>(
         &self,
@@ -46,8 +47,8 @@ impl Rotary {
         let mut y = x;
         let direct = |i: usize| zip(x[i], angles[i].cos, |x, cos| x * cos);
         let theirs = |i: usize| zip(rotated[i], angles[i].sin, |x, sin| x * sin);
-        // Each branch processes all vectors of four columns, so that the compiler can interleave their
-        // instructions.
+        // Each branch contains a loop over all vectors of four columns. The compiler can then interleave the
+        // instructions of several vectors.
         if self.angles == Self::COMPLEX {
             for i in 0..VEC4S {
                 let (x, rotated, Angles { cos, sin }, direct, theirs) =
@@ -72,7 +73,7 @@ impl Rotary {
     }
 
     /// Rotates one column, whose value is `x`, with the roundings of [`Rotary::rotate`]. `partner` is the
-    /// other column of its pair.
+    /// value of the other column of the same pair.
     #[inline(always)]
     pub(crate) fn rotate_element<T: Elem>(
         &self,

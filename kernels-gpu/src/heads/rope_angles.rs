@@ -46,11 +46,11 @@ impl Rotary {
     /// # Safety
     /// The tables have the layout that the fields of [`Rotary`] describe, and are readable as aligned vectors
     /// of four elements. `dim` (the number of rotated columns) is a multiple of 8, or a multiple of 4 for
-    /// interleaved pairs with [`Rotary::WIDE`] tables. RoPE rotates `token`.
+    /// interleaved pairs with [`Rotary::WIDE`] tables. `token` is one of the tokens that RoPE rotates.
     #[inline(always)]
     pub(crate) unsafe fn vec4<T: Elem>(&self, token: Token, head: u32, column: u32, made: bool) -> Angles {
-        // SAFETY: the caller passes tables with the layout that the fields of `Rotary` describe. The caller
-        // passes a token and a column that RoPE rotates.
+        // SAFETY: the caller passes tables with the layout that the fields of `Rotary` describe. The tables
+        // have entries for this token and column, because RoPE rotates both.
         unsafe {
             let [mut angles] = self.vec4s::<T, 1>(token, head, [column]);
             if made && self.angles >= Self::COUNTED {
@@ -85,15 +85,15 @@ impl Rotary {
             // `WIDE` tables (one entry per column) are the most frequent layout. Unless the angles are
             // negated (`conjugate`), their entries need no conversion. Nothing in this branch uses the loaded
             // values, so the kernel does not wait for the loads here.
-            // SAFETY: the caller passes tables with the layout that the fields of `Rotary` describe, and
-            // columns that RoPE rotates.
+            // SAFETY: the caller passes tables with the layout that the fields of `Rotary` describe. The
+            // tables have entries for the rotated columns, and the caller passes only rotated columns.
             return unsafe { self.entries::<T, VEC4S>(token, head, columns, true) };
         }
         let by_pair = self.angles != Self::WIDE && self.angles != Self::COMPLEX;
         let at = columns.map(|column| if by_pair { self.pair(column) } else { column });
         let both = self.angles <= Self::NARROW;
-        // SAFETY: the caller passes tables with the layout that the fields of `Rotary` describe. The caller
-        // passes a token and columns that RoPE rotates.
+        // SAFETY: the caller passes tables with the layout that the fields of `Rotary` describe. The tables
+        // have entries for this token and these columns, because RoPE rotates them.
         let mut angles = unsafe { self.entries::<T, VEC4S>(token, head, at.map(|at| at / 4 * 4), both) };
         if by_pair && self.halves == 0 {
             for i in 0..VEC4S {
@@ -114,8 +114,9 @@ impl Rotary {
         angles
     }
 
-    /// Loads vectors of four table entries, which start at the entries `at`. Each start is a multiple of 4.
-    /// If `both` is false, the method loads only the table `cos`, and the sines in the result are zero.
+    /// Loads several vectors of four table entries. `at` contains the index of the first entry of each
+    /// vector. Each index is a multiple of 4. If `both` is false, the method loads only the table `cos`, and
+    /// the sines in the result are zero.
     ///
     /// # Safety
     /// The safety conditions of [`Rotary::vec4`] apply.
@@ -160,7 +161,8 @@ impl Rotary {
     /// the calling kernel contains the code that computes angles from frequencies.
     ///
     /// # Safety
-    /// The tables have the layout that the fields of [`Rotary`] describe. RoPE rotates `token`.
+    /// The tables have the layout that the fields of [`Rotary`] describe. `token` is one of the tokens that
+    /// RoPE rotates.
     #[inline(always)]
     pub(crate) unsafe fn element<T: Elem>(
         &self,
@@ -171,8 +173,8 @@ impl Rotary {
     ) -> (f32, f32) {
         let token = Token { number: token.number - self.first, ..token };
         let pair = self.pair(column);
-        // SAFETY: the caller passes tables with the layout that the fields of `Rotary` describe. The caller
-        // passes a token and a column that RoPE rotates.
+        // SAFETY: the caller passes tables with the layout that the fields of `Rotary` describe. The tables
+        // have entries for this token and column, because RoPE rotates both.
         let (cos, sin) = unsafe {
             match self.angles {
                 Self::WIDE | Self::NARROW => {

@@ -1,8 +1,8 @@
 //! RoPE without a norm. All columns of a head are rotated, in interleaved pairs (pairs of adjacent columns).
 //!
 //! A thread rotates the same four columns of a query head and of the key head with the same index. The thread
-//! loads the angles once for both heads. This kernel is fast for long heads. It is also fast if each head has
-//! its own angles, because loading the angles then causes most of the memory traffic.
+//! loads the angles once for both heads. If each head has its own angles, this saves much of the memory
+//! traffic. The kernel is also fast for long heads.
 use cuda_std::prelude::*;
 
 use super::params::{HeadParams, HeadsOperand, Rotary};
@@ -14,7 +14,7 @@ use crate::layout::heads::{Heads, Token, divide, put_vec4_at, vec4_at};
 ///
 /// # Safety
 /// The safety conditions of [`head_lanes`](super::warp::head_lanes) apply, except that any head dimension is
-/// permitted. `rotary` rotates all columns in interleaved pairs, with angles from tables.
+/// permitted. `rotary` rotates all columns in interleaved pairs. The angles come from tables.
 ///
 /// The grid is `[groups of tokens, blocks per group, batches]`. A block processes some columns of all tokens
 /// of one group. `threadIdx.y` is the index of the token in the group.
@@ -31,8 +31,9 @@ pub(crate) unsafe fn rotated_rows<T: Elem>(q: HeadsOperand, k: HeadsOperand, rot
     let exists = token.number < p.tokens;
     let (is_query, is_key) = (exists && head < q.heads, exists && head < k.heads);
     let head_address = |tensor: &Heads| tensor.at::<T>(token, head);
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. `is_query` and `is_key`
-    // exclude heads that do not exist, and no other thread writes these columns.
+    // SAFETY: the host checked the shapes, dtypes and alignment of all operands that this block reads and
+    // writes. `is_query` and `is_key` exclude heads that do not exist, and no other thread writes these
+    // columns.
     unsafe {
         let (query, key) = (
             vec4_at::<T>(head_address(&q.x), column, is_query),

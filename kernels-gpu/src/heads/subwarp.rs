@@ -42,8 +42,8 @@ impl Group {
     /// fewer than 128 columns.
     ///
     /// torch sums such a row with one warp, whose thread `t` has the columns `t`, `t + 32`, and so on. Each
-    /// thread adds its columns in ascending order. Then the warp adds threads that are 16, 8, 4, 2 and 1
-    /// apart.
+    /// thread adds its columns in ascending order. Then the warp adds the sums of threads whose indices
+    /// differ by 16, then by 8, 4, 2 and 1.
     ///
     /// In this kernel, a lane has four adjacent columns, which belong to four torch threads. Lanes whose
     /// ranks are equal modulo 8 have columns of the same four torch threads.

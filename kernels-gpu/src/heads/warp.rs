@@ -1,9 +1,9 @@
 //! Normalises and rotates (RoPE) heads of up to 256 columns. The lanes of a warp, or of half a warp, share
 //! each head.
 //!
-//! A warp processes several heads of one token. The loads of several heads are therefore in flight together,
-//! and the warp loads the angles of the token only once. The first warps of a token process its query heads,
-//! and the remaining warps process its key heads.
+//! A warp processes several heads of one token. If all heads have the same angles, the warp loads the angles
+//! only once, and the loads of several heads are in flight together. The first warps of a token process its
+//! query heads, and the remaining warps process its key heads.
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
@@ -41,8 +41,8 @@ pub(crate) unsafe fn head_lanes<T: Elem, N: HeadNorm, const TILES: usize, const 
 ) {
     let Some(task) = WarpTask::of_warp(&p) else { return };
     let operand = if task.keys { &k } else { &q };
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. No other warp writes the
-    // heads of this task.
+    // SAFETY: the host checked the shapes, dtypes and alignment of all operands that this block reads and
+    // writes. No other warp writes the heads of this task.
     unsafe {
         let mut lanes = WarpHeads::<T, N, TILES>::of(operand, task, rotary, p);
         if rotary.by_head() {
@@ -88,7 +88,8 @@ struct WarpHeads<T, N, const TILES: usize> {
 }
 
 impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
-    /// Creates the state for the first head of `task`, and loads the parameters of the norm.
+    /// Creates the state for the first head of `task` that the calling lane's group processes. Loads the
+    /// parameters of the norm.
     ///
     /// # Safety
     /// The safety conditions of [`head_lanes`] apply.
@@ -158,8 +159,8 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
         let mut angles = [Angles::NONE; TILES];
         for tile in 0..TILES {
             if self.is_rotated(tile) && self.has(0, tile) {
-                // SAFETY: the branch ensures that RoPE rotates the token and the column, and that the head
-                // exists.
+                // SAFETY: the branch ensures that the token and the column are rotated, and that the head
+                // exists. The tables therefore have entries for them.
                 angles[tile] = unsafe {
                     self.rotary.vec4::<T>(self.token, self.head, self.column(tile), N::MAKES_ANGLES)
                 };
@@ -169,7 +170,7 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
     }
 
     /// Normalises, rotates and writes the next `HEADS` heads of the group (the lanes that share a head), and
-    /// advances past these heads.
+    /// advances the pointers past these heads.
     ///
     /// # Safety
     /// The safety conditions of [`head_lanes`] apply.

@@ -37,8 +37,8 @@ pub(crate) unsafe fn head_halves<T: Elem, N: HalvesNorm, const DIM: u32, const T
     let columns = [lanes.column, lanes.column + DIM / 2];
     let is_rotated = rotary.rotates(task.token, 0);
     let mut angles = [Angles::NONE; 2];
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. No other warp writes the
-    // heads of this task.
+    // SAFETY: the host checked the shapes, dtypes and alignment of all operands that this block reads and
+    // writes. No other warp writes the heads of this task.
     unsafe {
         let mut x = lanes.read::<TOGETHER>();
         if is_rotated {
@@ -95,7 +95,7 @@ impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
     /// Number of heads that the lanes of a warp process at once.
     const HEADS_AT_ONCE: u32 = warp::SIZE / Self::WIDTH;
 
-    /// Creates the state of the calling lane for the first head of `task`.
+    /// Creates the state of the calling lane for the first head of `task` that this lane processes.
     #[inline(always)]
     fn of(operand: &HeadsOperand, WarpTask { token, first, .. }: WarpTask, p: &HeadParams) -> Self {
         let (head, column) = (first + warp::lane() / Self::WIDTH, warp::lane() % Self::WIDTH * 4);
@@ -117,7 +117,7 @@ impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
     }
 
     /// Loads this lane's columns of its next `HEADS` heads, and advances the input pointer past these heads.
-    /// Heads that do not exist give zeros.
+    /// For heads that do not exist, the result is zero.
     ///
     /// # Safety
     /// The safety conditions of [`head_halves`] apply.
@@ -154,8 +154,8 @@ impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
     fn go_on(&mut self, heads: u32) -> bool {
         self.left -= (heads * Self::HEADS_AT_ONCE) as i32;
         // The warp processes several heads at once, and `lane / WIDTH` is the index of this lane's head among
-        // them. The sum of `left` and this index is equal in all lanes. The value of the sum is the `left` of
-        // lane 0, the largest in the warp. All lanes therefore return the same result.
+        // them. The sum of `left` and this index has the same value in all lanes: the `left` of lane 0, which
+        // is the largest in the warp. All lanes therefore return the same result.
         self.left + (warp::lane() / Self::WIDTH) as i32 > 0
     }
 }

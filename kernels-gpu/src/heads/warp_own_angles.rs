@@ -22,7 +22,7 @@ const WIDTH: u32 = DIM / 8;
 /// Heads that the lanes of a warp process at once.
 pub const HEADS_AT_ONCE: u32 = warp::SIZE / WIDTH;
 
-/// Normalises and rotates one query head and the key head with the same index in each group of 16 lanes.
+/// Each group of 16 lanes normalises, rotates and writes one query head and the key head with the same index.
 ///
 /// # Safety
 /// The safety conditions of [`head_lanes`](super::warp::head_lanes) apply. In addition, the head dimension is
@@ -45,8 +45,9 @@ pub(crate) unsafe fn paired_heads<T: Elem, N: HalvesNorm>(
     let has = operands.map(|operand| head < operand.heads);
     let mut x = [[Vec4::<T>::ZERO; 2]; 2];
     let mut angles = [Angles::NONE; 2];
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. `has` is false if an operand
-    // has no head `head`, and only one lane writes each column of a head.
+    // SAFETY: the host checked the shapes, dtypes and alignment of all operands that this block reads and
+    // writes. `has` is false if an operand has no head `head`, and only one lane writes each column of a
+    // head.
     unsafe {
         for i in 0..2 {
             let start = operands[i].x.at::<T>(token, head);

@@ -1,5 +1,5 @@
 //! Memory layout of tensors of attention heads with the dimensions batch, token, head and column. Columns are
-//! contiguous. Batch, token and head may have any strides.
+//! contiguous. The other dimensions may have any strides.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Scalar, Vectorized};
 
@@ -19,26 +19,25 @@ pub struct Heads {
 }
 
 impl Heads {
-    /// The value for a tensor that is absent: the address is null.
+    /// The value of this struct for an absent tensor. Its address is null.
     pub const ABSENT: Self =
         Self { base: core::ptr::null_mut(), batch_stride: 0, token_stride: 0, head_stride: 0 };
 
-    /// Returns true if all heads are aligned for accesses of four elements. `element` is the size of one
-    /// element in bytes.
+    /// Returns true if the start of every head is aligned for accesses to four elements at a time. An element
+    /// has `element` bytes.
     pub fn is_vec4s(&self, element: usize) -> bool {
         (self.base as usize).is_multiple_of(4 * element)
             && [self.batch_stride, self.token_stride, self.head_stride].iter().all(|stride| stride % 4 == 0)
     }
 
-    /// Returns true if all heads are aligned for 16-byte accesses. `element` is the size of one element in
-    /// bytes.
+    /// Returns true if the start of every head is aligned to 16 bytes. An element has `element` bytes.
     pub fn is_vec8s(&self, element: usize) -> bool {
         let aligned = |stride: &i64| (stride * element as i64) % 16 == 0;
         (self.base as usize).is_multiple_of(16)
             && [self.batch_stride, self.token_stride, self.head_stride].iter().all(aligned)
     }
 
-    /// Returns the address of the first column of head number `head` of `token`.
+    /// Returns the address of the first column of head number `head` of the token `token`.
     #[inline(always)]
     pub(crate) fn at<T>(&self, token: Token, head: u32) -> *mut T {
         let offset = i64::from(token.batch) * self.batch_stride
@@ -48,7 +47,7 @@ impl Heads {
     }
 }
 
-/// A token, given by the index of its batch and its index in this batch.
+/// The position of a token: the index of its batch, and the index of the token in this batch.
 #[derive(Clone, Copy)]
 pub(crate) struct Token {
     pub batch: u32,
@@ -56,8 +55,8 @@ pub(crate) struct Token {
 }
 
 impl Token {
-    /// Returns the token with number `index`. The tokens of all batches are numbered consecutively, and each
-    /// batch has `tokens` tokens.
+    /// Returns the position of token number `index`, counted over all batches. Each batch has `tokens`
+    /// tokens.
     #[inline(always)]
     pub fn of(index: u32, tokens: u32) -> Self {
         let (batch, number) = divide(index, tokens);
@@ -65,8 +64,8 @@ impl Token {
     }
 }
 
-/// Returns the quotient and the remainder of `a / b`. The caller guarantees that `b` is not 0. The code
-/// nevertheless divides by `b.max(1)`. Otherwise, the compiler would add a test for 0 and a call to panic,
+/// Returns the quotient and the remainder of `a / b`. The caller guarantees that `b` is not 0. Nevertheless,
+/// the code divides by `b.max(1)`. Otherwise, the compiler would add a test for 0 and a call to `panic`,
 /// which would take registers in every kernel.
 #[inline(always)]
 pub(crate) fn divide(a: u32, b: u32) -> (u32, u32) {
@@ -82,8 +81,8 @@ pub(crate) fn divide(a: u32, b: u32) -> (u32, u32) {
 #[inline(always)]
 pub(crate) unsafe fn vec4_at<T: Elem>(start: *const T, column: u32, wanted: bool) -> Vec4<T> {
     let cols = if wanted { column + 4 } else { 0 };
-    // SAFETY: the caller passes a readable, aligned vec4 (four elements) if `wanted` is true. If `wanted` is
-    // false, the row has no columns, and this function reads nothing.
+    // SAFETY: if `wanted` is true, the caller guarantees that the vec4 (four elements) is readable and
+    // aligned. If `wanted` is false, `cols` is 0, so this function reads nothing.
     unsafe {
         Vec4Row::<T, Vectorized>::of(
             &Rows::single(start.cast()),
@@ -102,8 +101,8 @@ pub(crate) unsafe fn vec4_at<T: Elem>(start: *const T, column: u32, wanted: bool
 #[inline(always)]
 pub(crate) unsafe fn put_vec4_at<T: Elem>(start: *mut T, column: u32, vec4: Vec4<T>, wanted: bool) {
     let cols = if wanted { column + 4 } else { 0 };
-    // SAFETY: the caller passes a writable, aligned vec4 (four elements) if `wanted` is true. If `wanted` is
-    // false, the row has no columns, and this function writes nothing.
+    // SAFETY: if `wanted` is true, the caller guarantees that the vec4 (four elements) is writable and
+    // aligned. If `wanted` is false, `cols` is 0, so this function writes nothing.
     unsafe {
         Vec4RowMut::<T, Vectorized>::of(
             &Rows::single(start.cast()),
@@ -114,20 +113,21 @@ pub(crate) unsafe fn put_vec4_at<T: Elem>(start: *mut T, column: u32, vec4: Vec4
     .put(0, vec4);
 }
 
-/// Loads the element at `column` of the head that starts at `start`, and converts it to f32.
+/// Loads the element in column `column` of the head that starts at address `start`, and converts it to f32.
 ///
 /// # Safety
 /// The element is readable while the kernel runs.
 #[inline(always)]
 pub(crate) unsafe fn element_at<T: Elem>(start: *const T, column: u32) -> f32 {
     let rows = Rows::single(start.wrapping_add(column as usize).cast());
-    // SAFETY: the caller passes a readable element, which is the only column of `rows`.
+    // SAFETY: the only column of `rows` is the element, and the caller guarantees that it is readable.
     let [x, ..] =
         unsafe { Vec4Row::<T, Scalar>::of(&rows, RowIndex::FIRST, Vec4Columns::of_one(0, 1)) }.get(0).lanes();
     x
 }
 
-/// Rounds `value` to the element type, and stores it at `column` of the head that starts at `start`.
+/// Rounds `value` to the element type, and stores it to column `column` of the head that starts at address
+/// `start`.
 ///
 /// # Safety
 /// The element is writable, and no other thread writes it.
@@ -135,6 +135,6 @@ pub(crate) unsafe fn element_at<T: Elem>(start: *const T, column: u32) -> f32 {
 pub(crate) unsafe fn put_element_at<T: Elem>(start: *mut T, column: u32, value: f32) {
     let rows = Rows::single(start.wrapping_add(column as usize).cast());
     let vec4 = Vec4::from_lanes([value, 0.0, 0.0, 0.0]);
-    // SAFETY: the caller passes a writable element, which is the only column of `rows`.
+    // SAFETY: the only column of `rows` is the element, and the caller guarantees that it is writable.
     unsafe { Vec4RowMut::<T, Scalar>::of(&rows, RowIndex::FIRST, Vec4Columns::of_one(0, 1)) }.put(0, vec4);
 }

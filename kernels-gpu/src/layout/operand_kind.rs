@@ -1,10 +1,10 @@
 //! Presence and element type of an optional operand of a kernel, such as a weight, a bias or a modulation.
 
-/// Says whether an operand is present, and which element type the operand has. This type is used in kernel
-/// arguments.
+/// States in a kernel argument whether an optional operand is present, and which element type it has.
 ///
-/// This type is a struct with constants instead of an enum. For an enum, LLVM assumes that only the values of
-/// its variants occur. This assumption changes the instructions and register counts of most kernels.
+/// This type is a struct with constants instead of an enum. For an enum, LLVM would assume that no other
+/// values than those of its variants occur. This assumption would change the instructions and register counts
+/// of most kernels.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperandKind(u32);
@@ -17,15 +17,15 @@ impl OperandKind {
     /// The operand is f32.
     pub const F32: Self = Self(2);
 
-    /// Returns `self == other`. Use this method in kernels instead of the operator `==`. The operator takes
-    /// references, which changes the code that LLVM generates.
+    /// Returns `self == other`. In kernels, use this method instead of the operator `==`. The operator takes
+    /// its operands by reference, which changes the code that LLVM generates.
     #[inline(always)]
     pub(crate) const fn is(self, other: Self) -> bool {
         self.0 == other.0
     }
 
-    /// Returns `self != other`. Use this method in kernels instead of the operator `!=`, which takes
-    /// references and thereby changes the generated code.
+    /// Returns `self != other`. In kernels, use this method instead of the operator `!=`. The operator takes
+    /// its operands by reference, which changes the code that LLVM generates.
     #[inline(always)]
     pub(crate) const fn is_not(self, other: Self) -> bool {
         self.0 != other.0

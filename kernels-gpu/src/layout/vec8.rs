@@ -1,4 +1,5 @@
-//! Vectors of eight adjacent columns. A 16-bit type takes one 16-byte access per vector, and f32 takes two.
+//! Vectors of eight adjacent columns. A vector of 16-bit elements takes one 16-byte access, and a vector of
+//! f32 takes two.
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
@@ -8,7 +9,8 @@ pub(crate) const LEN: u32 = 8;
 /// Eight elements in their element type, as the load returned them.
 #[derive(Clone, Copy)]
 pub(crate) struct Vec8<T> {
-    /// A pack is a 16-byte vector. Only f32 elements need the second pack.
+    /// One pack (16-byte vector) contains eight 16-bit elements, or four f32 elements. Only f32 vectors use
+    /// the second pack.
     packs: [Pack<T>; 2],
 }
 
@@ -17,7 +19,7 @@ impl<T: Elem> Vec8<T> {
     /// Eight zeros.
     pub const ZERO: Self = Self { packs: [Pack::ZERO; 2] };
 
-    /// Loads eight columns, from the address `at` on. Returns zeros if `wanted` is false.
+    /// Loads the eight columns that start at address `at`. Returns zeros if `wanted` is false.
     ///
     /// # Safety
     /// If `wanted` is true, the columns are readable while the kernel runs, and aligned to 16 bytes.
@@ -37,8 +39,8 @@ impl<T: Elem> Vec8<T> {
         vec8
     }
 
-    /// Rounds eight values, passed as two vectors of four, to the element type. Stores them to the eight
-    /// columns from the address `at` on.
+    /// Rounds eight values to the element type, and stores them to the eight columns that start at address
+    /// `at`. The values are passed as two vectors of four.
     ///
     /// # Safety
     /// The columns are writable and aligned to 16 bytes, and no other thread writes them.
@@ -52,7 +54,7 @@ impl<T: Elem> Vec8<T> {
         }
     }
 
-    /// Returns the eight values in f32, as two vectors of four. The conversion is exact.
+    /// Converts the eight elements to f32, without rounding, and returns them as two vectors of four.
     #[inline(always)]
     pub fn vec4s(self) -> [[f32; 4]; 2] {
         let [a, b] = [self.packs[0].lanes(), self.packs[Self::PACKS - 1].lanes()];
@@ -61,7 +63,7 @@ impl<T: Elem> Vec8<T> {
     }
 
     /// Returns this vector, passed through an optimization barrier. Each later use then converts the elements
-    /// to f32 again. Without the barrier, the compiler would keep the f32 values of an earlier conversion in
+    /// to f32 again. Without the barrier, the compiler would keep the f32 values of the first conversion in
     /// registers. See [`Pack::opaque_lanes`].
     #[inline(always)]
     pub fn opaque_lanes(self) -> Self {

@@ -1,7 +1,7 @@
-//! Weight and bias of a norm, and the kernel arguments of scale and shift.
+//! Weight and bias of a norm, and the kernel arguments for its scale and shift.
 //!
-//! A norm computes `y = (norm(x) * weight + bias) * (1 + scale) + shift`. Each of the four operands may be
-//! absent.
+//! A norm computes `y = (norm(x) * weight + bias) * (1 + scale) + shift`. Weight, bias, scale and shift may
+//! each be absent.
 use cuda_std::prelude::*;
 use cuda_std::vec4::Access;
 
@@ -128,9 +128,8 @@ pub(crate) trait Parameters: Copy {
     /// Returns a loader for the thread's `columns` of weight and bias.
     ///
     /// # Safety
-    /// The requirements of [`OperandRow::of`] apply. Weight and bias have one row each. `Self` assumes
-    /// certain dtypes, and may assume that weight and bias are present. The caller ensures that these
-    /// assumptions are true.
+    /// The requirements of [`OperandRow::of`] apply. Weight and bias have one row each. Weight and bias have
+    /// the dtypes that `Self` expects. If `Self` expects that both are present, both are present.
     unsafe fn of(affine: &Affine, columns: Vec4Columns) -> Self;
     /// Loads weight and bias for the thread's columns of `tile`.
     fn fetch(&self, tile: u32) -> Self::Fetched;
@@ -158,8 +157,8 @@ impl Parameters for () {
     }
 }
 
-/// Weight and bias, for the columns of the calling thread. Methods of this type test at run time which dtypes
-/// weight and bias have.
+/// Weight and bias, for the columns of the calling thread. The dtypes of weight and bias are tested at run
+/// time.
 #[derive(Clone, Copy)]
 pub(crate) struct AffineRow<T, A> {
     weight: OperandRow<T, A>,
@@ -205,7 +204,7 @@ impl<T: Elem, A: Access> Parameters for AffineRow<T, A> {
 }
 
 /// Weight and bias with elements of type `E`, for the columns of the calling thread. If `BOTH` is true,
-/// weight and bias are both present.
+/// weight and bias are both present. Otherwise, each of them may be absent.
 #[derive(Clone, Copy)]
 pub(crate) struct DenseAffine<E, A, const BOTH: bool> {
     weight: Dense<E, A>,
@@ -218,7 +217,8 @@ impl<E: Elem, A: Access, const BOTH: bool> Parameters for DenseAffine<E, A, BOTH
     const EMPTY: [Vec4<E>; 2] = [Vec4::ZERO; 2];
     #[inline(always)]
     unsafe fn of(affine: &Affine, columns: Vec4Columns) -> Self {
-        // SAFETY: the caller passes a weight and a bias that each have one readable row of type `E`.
+        // SAFETY: weight and bias, if they are present, each have one readable row of elements of type `E`,
+        // as the caller promises.
         let [weight, bias] = [&affine.weight, &affine.bias]
             .map(|operand| unsafe { Dense::of_operand(operand, RowIndex::FIRST, columns) });
         Self { weight: weight.assume_present_if(BOTH), bias: bias.assume_present_if(BOTH) }

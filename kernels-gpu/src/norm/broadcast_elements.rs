@@ -1,5 +1,5 @@
-//! The elements that a thread of an element-wise kernel reads from an operand that broadcasts against the
-//! rows.
+//! Loads the elements that a thread of an element-wise kernel needs of a broadcast operand. Such an operand
+//! broadcasts against the rows that the kernel processes: a gate with one row per batch, for example.
 use cuda_std::prelude::*;
 
 use super::operand::{Modulation, Operand};
@@ -7,24 +7,24 @@ use crate::elementwise::partition::ThreadElements;
 use crate::elementwise::rounded_chain::RoundedVec;
 use crate::layout::operand_kind::OperandKind;
 
-/// A thread's elements of an operand that broadcasts against the rows, such as a gate.
+/// A thread's elements of an operand, such as a gate, that broadcasts against the rows of the kernel.
 #[derive(Clone, Copy)]
 pub(crate) enum BroadcastElements<T: Elem> {
-    /// The operand has the element type of the rows.
+    /// The elements have the element type of the rows.
     Same(Pack<T>),
-    /// The values of the operand in f32. Either the tensor is f32, or the kernel added a table to the tensor
-    /// in f32.
+    /// The elements are f32. Either the operand is f32, or it is a sum `table + value` that was computed in
+    /// f32.
     F32(T::F32Vec),
 }
 
 impl<T: Elem> BroadcastElements<T> {
     /// # Safety
-    /// The requirements of [`ThreadElements::load`] apply. `operand.kind` states the element type of the
-    /// operand.
+    /// The requirements of [`ThreadElements::load`] apply to `operand.rows`. `operand.kind` states the
+    /// element type of the operand.
     #[inline(always)]
     pub unsafe fn of<const VECTOR: bool>(operand: &Operand, elements: &ThreadElements<T, VECTOR>) -> Self {
-        // SAFETY: the caller passes an operand that has all rows of the launch. `operand.kind` states its
-        // element type.
+        // SAFETY: the caller passes an operand that is readable for all rows of the launch. `operand.kind`
+        // states its element type.
         unsafe {
             match operand.kind {
                 OperandKind::F32 => Self::F32(elements.lanes::<f32>(&operand.rows)),
@@ -33,12 +33,12 @@ impl<T: Elem> BroadcastElements<T> {
         }
     }
 
-    /// Returns the values of an operand with one column. Each of the thread's elements gets the value of its
-    /// row.
+    /// Loads an operand with one column. The result contains, for each of the thread's elements, the value of
+    /// the element's row.
     ///
     /// # Safety
-    /// The requirements of [`ThreadElements::row_values`] apply. `operand.kind` states the element type of
-    /// the operand.
+    /// The requirements of [`ThreadElements::row_values`] apply to `operand.rows`. `operand.kind` states the
+    /// element type of the operand.
     #[inline(always)]
     pub unsafe fn of_rows<const VECTOR: bool>(
         operand: &Operand,
@@ -62,8 +62,9 @@ impl<T: Elem> BroadcastElements<T> {
         }
     }
 
-    /// Adds the table of the gate, such as `scale_shift_table`, if the gate has a table. If table and gate
-    /// both have type `T`, the sum is rounded to `T`.
+    /// Returns `self`, the elements of the gate, plus the table of the gate. If the gate has no table,
+    /// returns `self`. A table is a tensor such as `scale_shift_table`. If table and gate both have type `T`,
+    /// the sum is rounded to `T`.
     ///
     /// # Safety
     /// The requirements of [`ThreadElements::load`] apply to the table. `gate.table.kind` states the element

@@ -64,7 +64,7 @@ impl<T: Elem, F: ModulationSource<T>, A: Access> GatedRow<T, F, A> {
     ///
     /// If `F` fixes the dtype of the gate at compile time (`F::GROUPED`), this function ignores `gated.clip`
     /// and `gated.round_each`. In this case, the sum is never clamped, and `rounds` decides whether the
-    /// product is rounded.
+    /// product `gate * y` is rounded.
     ///
     /// # Safety
     /// The requirements of [`Vec4Row::of`] apply to each operand. If `row.p.packs` is 1, `x` and `y` allow
@@ -87,8 +87,8 @@ impl<T: Elem, F: ModulationSource<T>, A: Access> GatedRow<T, F, A> {
         }
     }
 
-    /// Computes the sum for the thread's four columns of `tile`, writes the sum to global memory, and returns
-    /// it.
+    /// Computes `x + gate * y` for the thread's four columns of `tile`, writes this sum to global memory, and
+    /// returns it.
     #[inline(always)]
     fn add(&self, tile: u32, [x, y]: [Vec4<T>; 2], gate: F::Fetched) -> Vec4<T> {
         let mut total = if self.round_each {

@@ -1,4 +1,4 @@
-//! The input ([`Source`]) and the output ([`Sink`]) of a norm, which reads each row in two
+//! The input ([`Source`]) and the output ([`Sink`]) of a norm. A norm processes each row in two
 //! [`passes`](super::passes).
 use cuda_std::prelude::*;
 use cuda_std::vec4::Access;
@@ -54,8 +54,8 @@ pub(crate) trait Sink<T: Elem> {
     /// `true` if a thread has enough registers to load operands such as scale and shift for several vec4s
     /// (four columns each) together.
     const GROUPED: bool;
-    /// `true` if a thread has enough registers to load operands such as scale and shift for a whole row. If
-    /// the row also stays in registers, these operands are loaded before the block reduction.
+    /// `true` if a thread has enough registers to load operands such as scale and shift for all its columns
+    /// of a row. If the row also stays in registers, these operands are loaded before the block reduction.
     const EARLY: bool = false;
     /// The number of vec4s (four columns each) whose scale and shift are loaded together. Only kernels that
     /// keep rows in registers use this number.

@@ -1,5 +1,5 @@
-//! Selects the instantiation of a kernel body for the form of its operands. The form says which dtypes the
-//! operands have, and which operands are a sum `table + value`.
+//! Selects the instantiation of a generic kernel body that matches the form of the operands. The form says
+//! which dtypes the operands have, and which operands are a sum `table + value` of two tensors.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, is_any_length};
 
@@ -43,15 +43,15 @@ pub(crate) trait Formed<T: Elem, A: Access> {
     unsafe fn run<F: ModulationSource<T>, P: Parameters, R: RoundEach>(self, rounds: R);
 }
 
-/// Runs the instantiation of the kernel body `part` for the form `p.form`. A form says which dtypes the
-/// operands have, and which operands are a sum `table + value`. If the access type `A` allows rows of any
-/// length, one instantiation serves all forms.
+/// Runs the instantiation of the kernel body `part` that matches `p.form`. This form says which dtypes the
+/// operands have, and which operands are a sum `table + value`. If the access type `A` (how many elements one
+/// load reads) allows rows of any length, one instantiation serves all forms.
 ///
 /// If a kernel has two outputs and `A` requires whole tiles of 128 columns, the form must be
 /// [`OperandForm::SAME`].
 ///
 /// # Safety
-/// `p.form` is the form of the operands: it states their dtypes correctly.
+/// `p.form` states the dtypes and tables of the operands correctly.
 #[inline(always)]
 pub(crate) unsafe fn in_form<T: Elem, const OUTPUTS: usize, A: Access>(
     part: impl Formed<T, A>,

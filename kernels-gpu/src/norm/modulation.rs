@@ -40,11 +40,10 @@ impl<T: Elem, N: Norm, F: ModulationSource<T>, P: Parameters, R: RoundEach, cons
         (at, columns): (RowIndex, Vec4Columns),
         round_each: R,
     ) -> Self {
-        // SAFETY: the caller passes a weight and a bias whose dtypes are the dtypes that the loader `P`
-        // expects.
+        // SAFETY: the caller passes a weight and a bias with the dtypes that the loader `P` expects.
         let affine = unsafe { P::of(affine, columns) };
-        // SAFETY: the caller passes scales and shifts whose dtypes are the dtypes that the loader `F`
-        // expects. Each output has a row for this thread.
+        // SAFETY: the caller passes scales and shifts with the dtypes that the loader `F` expects. Each
+        // output `y` has a writable row `at`.
         let outputs = outputs.map(|Modulated { by, y }| unsafe {
             (
                 F::of(&by.scale, at, columns).assume_present(),
@@ -111,7 +110,7 @@ pub(crate) struct ModulatedNorm<N, S, const OUTPUTS: usize> {
 }
 
 impl<N: Norm, S, const OUTPUTS: usize> ModulatedNorm<N, S, OUTPUTS> {
-    /// Runs both passes over `row`.
+    /// Runs both passes over `row`: reduces the row, then writes the outputs.
     ///
     /// # Safety
     /// The requirements of [`Modulate::of`] apply.
@@ -124,8 +123,8 @@ impl<N: Norm, S, const OUTPUTS: usize> ModulatedNorm<N, S, OUTPUTS> {
         S: Source<T, A>,
     {
         let at = (row.at, row.columns);
-        // SAFETY: the caller passes operands whose dtypes are the dtypes that the loaders `F` and `P` expect.
-        // Each output has a row for this thread.
+        // SAFETY: the caller passes operands with the dtypes that the loaders `F` and `P` expect. Each output
+        // `y` has a writable row `row.at`.
         let sink =
             unsafe { Modulate::<T, N, F, P, R, OUTPUTS, A>::of(&self.affine, self.outputs, at, rounds) };
         row.run::<N, _, _>(self.source, sink);

@@ -1,8 +1,9 @@
 //! Operands that broadcast against the rows of a norm: weight, bias, scale, shift and gate.
 //!
-//! An operand is absent, has the element type of the rows, or is f32. An operand that is present has a single
-//! row, or one row for each row of the norm. The types of this module test these properties at run time. The
-//! tests cost little: all threads of a launch take the same branch, and the kernels are bound by memory.
+//! An operand is absent, has the element type of the rows, or is f32. An operand that is present has one row
+//! in total, one row per batch, or one row for each row of the norm. The types of this module test the
+//! element type at run time. The tests cost little: all threads of a launch take the same branch, and memory
+//! bandwidth limits the kernels.
 use crate::layout::operand_kind::OperandKind;
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, round};
@@ -32,7 +33,7 @@ impl Operand {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Modulation {
-    /// The modulation of a batch or of a token, such as `temb` in diffusers models.
+    /// The scale, shift or gate for each batch or each token, such as `temb` in diffusers models.
     pub value: Operand,
     /// The learned `scale_shift_table` of a model, or absent. `table + value` is computed in f32. If table
     /// and value both have the element type of the rows, the sum is rounded to this type.
@@ -64,7 +65,7 @@ impl<T: Elem, A: Access> OperandRow<T, A> {
         Self { row, kind: operand.kind }
     }
 
-    /// Returns the thread's values in `tile` in f32, or `None` if the operand is absent.
+    /// Returns the operand for the thread's columns of `tile` in f32, or `None` if the operand is absent.
     #[inline(always)]
     pub fn lanes(&self, tile: u32) -> Option<[f32; 4]> {
         match self.kind {
@@ -82,8 +83,8 @@ pub(crate) struct ModulationRow<T, A> {
 }
 
 impl<T: Elem, A: Access> ModulationRow<T, A> {
-    /// Returns `table + value` for the thread's columns of `tile`, in f32. If the modulation is absent,
-    /// returns `None`.
+    /// Returns `table + value`, or `value` if there is no table, for the thread's columns of `tile` in f32.
+    /// If the modulation is absent, returns `None`.
     #[inline(always)]
     pub fn lanes(&self, tile: u32) -> Option<[f32; 4]> {
         let value = self.value.lanes(tile)?;

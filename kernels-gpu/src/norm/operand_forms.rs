@@ -15,7 +15,8 @@ pub(crate) trait OperandSource<T: Elem>: Copy {
     /// `true` if the dtype, and the presence of a table, are compile-time constants. Then no branch separates
     /// the loads of several vec4s (four columns each), so that these loads are in flight together.
     const GROUPED: bool;
-    /// `true` if the data of a vec4 (four columns) takes a single load of 8 bytes.
+    /// `true` if a vec4 (four columns) of the operand has only 8 bytes. Then a thread has enough registers to
+    /// load the operand early.
     const EARLY: bool = false;
     /// The loaded data of one vec4.
     type Fetched: Copy;
@@ -46,7 +47,8 @@ impl<E: Elem, A: Access> Dense<E, A> {
     /// If the operand is present, the requirements of [`Vec4Row::of`] apply.
     #[inline(always)]
     pub unsafe fn of_operand(operand: &Operand, at: RowIndex, columns: Vec4Columns) -> Self {
-        // SAFETY: the caller passes an operand with readable rows of `E`. An absent operand is never read.
+        // SAFETY: the caller passes an operand with readable rows of elements of type `E`. An absent operand
+        // is never read.
         let row = unsafe { Vec4Row::of(&operand.rows, at, columns) };
         Self { row, exists: operand.kind.is_not(OperandKind::ABSENT) }
     }
@@ -122,7 +124,8 @@ impl<T: Elem, A: Access> OperandSource<T> for WithTable<T, A> {
 impl<T: Elem, A: Access> ModulationSource<T> for WithTable<T, A> {
     #[inline(always)]
     unsafe fn of(modulation: &Modulation, at: RowIndex, columns: Vec4Columns) -> Self {
-        // SAFETY: the caller passes a value and a table with readable rows of `T`. The table has one row.
+        // SAFETY: the caller passes a value and a table with readable rows of elements of type `T`. The table
+        // has one row.
         unsafe {
             Self {
                 value: ModulationSource::<T>::of(modulation, at, columns),
@@ -167,8 +170,8 @@ pub(crate) trait ModulationSource<T: Elem>: OperandSource<T> + Sized {
     /// The requirements of [`OperandRow::of`] apply to value and table. Value and table have the dtypes that
     /// this loader expects.
     unsafe fn of(modulation: &Modulation, at: RowIndex, columns: Vec4Columns) -> Self;
-    /// Marks the operand as present, so that the compiler removes the test for presence. By default, this
-    /// method changes nothing.
+    /// Marks the operand as present, so that the compiler removes the tests of whether it is present. The
+    /// default implementation changes nothing.
     fn assume_present(self) -> Self {
         self
     }

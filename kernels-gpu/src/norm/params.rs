@@ -30,10 +30,10 @@ pub struct OperandForm(u32);
 
 impl OperandForm {
     /// All operands that are present have the dtype of the rows, and none has a table (a tensor that is added
-    /// to the operand). A norm with scale and shift has no weight and no bias.
+    /// to the operand). If the norm has a scale and a shift, it has no weight and no bias.
     pub const SAME: Self = Self(0);
     /// All operands that are present are f32, and none has a table (a tensor that is added to the operand).
-    /// The rows have a 16-bit dtype. A norm with scale and shift has no weight and no bias.
+    /// The rows have a 16-bit dtype. If the norm has a scale and a shift, it has no weight and no bias.
     pub const F32: Self = Self(1);
     /// Any other combination of dtypes and tables (tensors that are added to an operand). The kernel tests
     /// dtypes and tables for each vec4 (four columns). A launch with this form does not use
@@ -132,8 +132,8 @@ impl NormParams {
         self.staged * TILE * size_of::<T>() as u32 * rows
     }
 
-    /// Threads per row if a block shares the row. Shared memory then starts with one f32 per thread for the
-    /// block reduction, followed by the staged rows.
+    /// Threads per row if the four warps of a block share a row. Shared memory then starts with one f32 per
+    /// thread for the block reduction, followed by the staged rows.
     pub const SHARING: u32 = THREADS;
 
     /// Returns the parameters with the constant `F::FORM` as `form`. The compiler then removes the branches

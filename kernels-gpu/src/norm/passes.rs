@@ -7,8 +7,8 @@
 //! A tile is 128 columns: one vec4 (four columns) for each lane of a warp. The access type ([`Access`]) of a
 //! kernel decides where the row is stored between the passes:
 //!
-//! - In shared memory. All copies of a row to shared memory are in flight together. Both passes then read
-//!   groups of tiles from shared memory.
+//! - In shared memory. All tiles of a row are copied there at once, so that the copies are in flight
+//!   together. Both passes then read groups of tiles from shared memory.
 //! - In registers, for short rows.
 //! - In global memory, for rows that do not fit in shared memory. Both passes load the row from global
 //!   memory.
@@ -94,8 +94,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
     }
 
     /// Loads the operands of `IN_REGISTERS` tiles (128 columns each) of the warp, from tile `first` on, and
-    /// computes the thread's elements of these tiles. A tile whose entry in `counts` is 0 is not loaded, and
-    /// its elements are zero.
+    /// computes the thread's elements of these tiles. `counts` contains the number of the thread's columns in
+    /// each tile. A tile with count 0 is not loaded, and its elements are zero.
     #[inline(always)]
     pub fn group<S: Source<T, A>, const IN_REGISTERS: usize>(
         &self,
@@ -235,7 +235,7 @@ impl<T: Elem, A: Access> RowContext<T, A> {
 ///
 /// All loads of a row are in flight together. Shared memory is used only for the reduction.
 impl<T: Elem, A: Access> RowContext<T, A> {
-    /// Returns the index of the warp's `nth` tile (128 columns), or `None` if the row has no such tile.
+    /// Returns the index of the warp's `nth` tile (128 columns), or `None` if the warp has no such tile.
     #[inline(always)]
     pub fn warp_tile(&self, nth: usize) -> Option<u32> {
         (nth < tiles_in_registers::<A>()).then_some(self.tile(nth as u32))

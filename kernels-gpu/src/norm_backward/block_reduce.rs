@@ -1,14 +1,14 @@
-//! A block reduction that computes several sums at once, and the statistics of a row that follow from these
-//! sums. [`norm_backward`](super) defines the names `d`, `r` and `g`.
+//! A block reduction that computes several sums at once, and the statistics of a row that the backward
+//! kernels derive from these sums. [`norm_backward`](super) defines the names `d`, `r` and `g`.
 use cuda_std::prelude::*;
 
-/// Number of sums per row. The documentation of [`BlockMoments::of`] lists these sums.
+/// Number of sums per row. The documentation of [`BlockMoments::of`] lists their means.
 pub(super) const OF_ROW: usize = 4;
 
-/// The maximum number of values that a reduction adds: [`OF_ROW`] values for each of two rows.
+/// The maximum number of values per thread in one reduction: [`OF_ROW`] values for each of two rows.
 pub(super) const MAX_ROWS: usize = 8;
 
-/// A sequence of reductions over all threads of a block. All warps of the block have 32 threads.
+/// A sequence of reductions over all threads of a block. The number of threads per block is a multiple of 32.
 ///
 /// Consecutive reductions alternate between two regions of shared memory, so that no warp overwrites a value
 /// that another warp still reads.
@@ -26,8 +26,8 @@ impl BlockReduction {
         thread::block_dim()[0] / warp::SIZE * MAX_ROWS as u32
     }
 
-    /// Returns the sums of the first `count` values over all threads of the block: one sum for each value.
-    /// `count` is a power of two.
+    /// Adds each of the first `count` elements of `values` over all threads of the block. Every thread gets
+    /// all `count` sums. `count` is a power of two.
     #[inline(always)]
     pub fn sums(&mut self, values: [f32; MAX_ROWS], count: u32) -> [f32; MAX_ROWS] {
         let mut memory = SharedMemory::of_launch();
@@ -36,8 +36,8 @@ impl BlockReduction {
         let partial = memory.take::<f32>(Self::split());
         let (lane, own) = (warp::lane(), sums_of_lanes(values, count));
         if lane < count {
-            // SAFETY: each warp has one slot for each value. Lane `i` of the warp writes the slot of value
-            // `i` before the barrier.
+            // SAFETY: each warp has one slot of shared memory for each value. Only lane `i` of the warp
+            // writes the slot of value `i`, and all reads come after the barrier.
             unsafe { partial.set(thread::index()[0] / warp::SIZE * count + lane, own) };
         }
         block::sync();
@@ -45,8 +45,8 @@ impl BlockReduction {
         // Do not unroll this loop. If the loop is unrolled, ptxas keeps the f32 elements of all packs
         // (16-byte vectors) in registers, and spills registers.
         while slot < thread::block_dim()[0] / warp::SIZE * count {
-            // SAFETY: the warps of the block wrote all slots with a smaller index than the loop bound, before
-            // the barrier.
+            // SAFETY: `slot` is below the loop bound. Before the barrier, the warps of the block wrote all
+            // slots below this bound.
             sum += unsafe { partial.get(slot) };
             slot += warp::SIZE;
         }
@@ -63,8 +63,8 @@ impl BlockReduction {
     }
 }
 
-/// Returns the sum of one of the `count` values over all lanes of the warp. The lane with index `lane` gets
-/// the sum of value number `lane % count`.
+/// Adds each of the first `count` elements of `values` over all lanes of the warp. The lane with index `lane`
+/// gets one of the `count` sums: the sum of element number `lane % count`.
 ///
 /// In each step, a lane keeps half of its values and sends the other half to another lane. The reduction of
 /// `count` values therefore takes only a few more shuffles than the reduction of one value.
@@ -93,7 +93,7 @@ fn sums_of_lanes(mut values: [f32; MAX_ROWS], count: u32) -> f32 {
 pub(super) struct BlockMoments {
     /// `r = 1 / sqrt(mean(d^2) + eps)`, with `d = x - mean(x)`.
     inv_rms: f32,
-    /// `-mean(x) * r`. With `d = x - mean(x)`, the product `d * r` equals `x * r + base`.
+    /// `-mean(x) * r`. The normalized element `(x - mean(x)) * r` equals `x * r + base`.
     base: f32,
     /// `-r * mean(g)`, with `g = dy * (offset + w)`.
     offset: f32,
@@ -102,9 +102,10 @@ pub(super) struct BlockMoments {
 }
 
 impl BlockMoments {
-    /// Computes the statistics of a row. The array contains four means over the row: of `x - shift`, `g`,
-    /// `(x - shift)^2` and `g * (x - shift)`. `shift` is an estimate of the row's mean, and
-    /// [`norm_backward`](super) defines `g`. If `exists` is false, all statistics are zero.
+    /// Computes the statistics of a row from four means over the row. The array contains the means of
+    /// `x - shift`, `g`, `(x - shift)^2` and `g * (x - shift)`. `shift` is an estimate of the mean of `x`,
+    /// and [`norm_backward`](super) defines `g`. If `exists` is false, the row does not exist, and all
+    /// statistics are zero.
     #[inline(always)]
     pub fn of([mean, offset, squares, products]: [f32; OF_ROW], shift: f32, exists: bool, eps: f32) -> Self {
         let inv_rms = if exists { rsqrt(fma(-mean, mean, squares) + eps) } else { 0.0 };
@@ -122,7 +123,7 @@ impl BlockMoments {
         x.map(|x| fma(x, self.inv_rms, self.base))
     }
 
-    /// Returns `dx` in f32. The caller adds the second gradient `dsum`, if there is one.
+    /// Returns `dx` in f32. If a second gradient `dsum` must be added to `dx`, the caller adds it.
     #[inline(always)]
     pub fn dx<L: F32Vec>(&self, g: L, xhat: L) -> L {
         let g = g.map(|g| fma(g, self.inv_rms, self.offset));

@@ -1,20 +1,20 @@
-//! Determines the rows that a block processes, and the row of the workspace to which the block writes its
-//! partial sums.
+//! Determines the input rows that a block processes, and adds up partial sums. Each block writes its partial
+//! sums to one row of a workspace.
 //!
-//! A second launch, [`column_sums`](super::column_sums), adds the rows of the workspace. The kernels use no
-//! atomic additions. The order of each sum therefore depends only on the launch configuration.
+//! A second launch, [`column_sums`](super::column_sums), adds the rows of the workspace. No kernel uses
+//! atomic additions, so the order of the additions depends only on the launch configuration.
 use cuda_std::prelude::*;
 
 /// The rows that the calling block processes.
 ///
 /// A team is the set of threads that share a row. A group is the set of rows that share a weight. The rows of
-/// a group are divided into batches, with one row for each team of a block. `splits` blocks process a group,
-/// so each block processes every `splits`-th batch.
+/// a group are divided into batches, and a batch has one row for each team of a block. `splits` blocks
+/// process each group, so each block processes every `splits`-th batch.
 pub(crate) struct BlockRows {
     /// The team (the threads that share a row) of the calling thread. `team.row` is the index of the team in
     /// the block.
     pub team: Team,
-    /// The index of the block in the grid, which is also the index of its row in the workspace.
+    /// The index of the block in the grid, which is also the index of the workspace row of the block.
     pub block: u32,
     /// The index of the block's group, the set of rows that share a weight.
     pub group: u32,
@@ -22,13 +22,13 @@ pub(crate) struct BlockRows {
     pub end: u64,
     /// The first row of the block's first batch. A batch has one row for each team of the block.
     pub first: u64,
-    /// The number of rows from the start of one batch of the block to the start of its next batch.
+    /// The number of rows from the first row of one batch to the first row of the block's next batch.
     pub step: u64,
 }
 
 impl BlockRows {
-    /// Returns the rows of the calling block, in a grid of `[splits, groups]` blocks. A group (the rows that
-    /// share a weight) has `rows` rows.
+    /// Returns the rows of the calling block, in a grid of `[splits, groups]` blocks. Each group (the rows
+    /// that share a weight) has `rows` rows.
     #[inline(always)]
     pub fn of_block(rows: u64) -> Self {
         let ([split, group, _], [splits, ..]) = (thread::block_index(), thread::grid_dim());
@@ -44,15 +44,16 @@ impl BlockRows {
         }
     }
 
-    /// Returns the index of the row that the team (the threads that share a row) processes in the batch that
-    /// starts at row `first`.
+    /// Returns the index of the row that this thread's team (the threads that share a row) processes. `first`
+    /// is the first row of the batch.
     #[inline(always)]
     pub fn at(&self, first: u64, inner: u32) -> RowIndex {
         RowIndex::of(Team { row: first + self.team.row, ..self.team }, self.end, inner)
     }
 }
 
-/// A block's row of f32 partial sums in the workspace. Each thread accesses only the columns that it sums.
+/// A block's row of f32 partial sums in the workspace. Each thread accesses only the columns for which it
+/// computes sums.
 #[derive(Clone, Copy)]
 pub(crate) struct SumsRow<const VECTOR: bool> {
     read: Row<f32, VECTOR>,
@@ -70,11 +71,11 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
         let rows = Rows { base, inner_stride: i64::from(cols), outer_stride: 0 };
         let team = block_rows.team.opaque();
         let at = RowIndex::of(Team { row: u64::from(block_rows.block), ..team }, u64::MAX, 0);
-        // Without the optimization barrier `opaque`, the compiler would move the test for null before the
-        // loop over rows. The result of the test would then occupy a register during the loop.
+        // Without the optimization barrier `opaque`, the compiler would test whether `base` is null before
+        // the loop over rows. The result of this test would occupy a register during the loop.
         let [low, high] = thread::opaque([base.addr() as u32, (base.addr() as u64 >> 32) as u32]);
-        // SAFETY: the caller passes a workspace with a row for each block. If `base` is null, the workspace
-        // is not accessed.
+        // SAFETY: the caller passes a workspace with a row for each block. If `base` is null, `wanted` is
+        // false, and the methods access no memory.
         unsafe {
             Self {
                 read: Row::of(&rows, team, at, cols),
@@ -84,8 +85,8 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
         }
     }
 
-    /// Adds `lanes` to the thread's sums for tile number `tile` in the workspace. If `first` is true, `lanes`
-    /// overwrite these sums.
+    /// Adds `lanes` to the thread's sums for tile number `tile` in the workspace. If `first` is true, the
+    /// workspace contains no sums yet, and the function stores `lanes` instead.
     #[inline(always)]
     pub fn add<L: F32Vec>(&self, tile: u32, lanes: L, first: bool) {
         if self.wanted {
@@ -95,7 +96,7 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
     }
 
     /// Writes `lanes`, the thread's sums for tile number `tile`, to the workspace. All threads of the block
-    /// must share one row, and all warps of the block must have 32 threads.
+    /// must share one row, and their number must be a multiple of 32.
     #[inline(always)]
     pub fn put<L: F32Vec>(&self, tile: u32, lanes: L) {
         if self.wanted {
@@ -103,8 +104,9 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
         }
     }
 
-    /// Adds the sums of all teams of the block, and writes the total to the workspace. A team is the set of
-    /// threads that share a row. The function [`over_teams`] uses `memory` for the reduction.
+    /// Adds the sums `lanes` over all teams of the block, and writes the totals for tile number `tile` to the
+    /// workspace. A team is the set of threads that share a row. The function [`over_teams`] uses `memory`
+    /// for the reduction.
     #[inline(always)]
     pub fn write_over_teams<L: F32Vec>(&self, tile: u32, lanes: L, team: Team, memory: Shared<f32>) {
         if !self.wanted {
@@ -119,11 +121,12 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
     }
 }
 
-/// Returns the sum of `lanes` over all teams of the block. A team is the set of threads that share a row.
-/// Only the first team gets the sum, but every thread of the block must call this function.
+/// Returns the sums of `lanes` over all teams of the block. A team is the set of threads that share a row.
+/// Only the result of the first team is valid, but every thread of the block must call this function.
 ///
-/// The function adds the values of teams in the same warp with shuffles. It adds the values of different
-/// warps in the shared memory `memory`, which must then have `L::LEN` f32 for each thread.
+/// The function uses shuffles to add the values of teams in the same warp. If the teams are in different
+/// warps, it then adds their values through `memory`. This shared memory must have `L::LEN` f32 for each
+/// thread.
 #[inline(always)]
 fn over_teams<L: F32Vec>(lanes: L, team: Team, memory: Shared<f32>) -> L {
     let mut sum = lanes;
@@ -147,8 +150,8 @@ fn over_teams<L: F32Vec>(lanes: L, team: Team, memory: Shared<f32>) -> L {
     if thread < width {
         let mut other = thread + width;
         while other < threads {
-            // SAFETY: `other` is the index of another thread of the block. This other thread wrote its slots
-            // before the barrier.
+            // SAFETY: this reads the slots of the thread with index `other`, which is less than `threads`.
+            // That thread wrote its slots before the barrier.
             sum = L::from_fn(|i| sum.get(i) + unsafe { memory.get(i as u32 * threads + other) });
             other += width;
         }
@@ -172,7 +175,7 @@ pub(crate) struct SharedSums {
 
 impl SharedSums {
     /// Allocates shared memory for the sums of `tiles` tiles, each with `len` elements per thread, and sets
-    /// the sums to zero. Slots have 16 bytes, and consecutive threads have adjacent slots.
+    /// the sums to zero. A slot has 16 bytes. The slots of consecutive threads are adjacent.
     #[inline(always)]
     pub fn take(memory: &mut SharedMemory, tiles: u32, len: u32) -> Self {
         let [x, y, _] = thread::block_dim();
@@ -180,21 +183,21 @@ impl SharedSums {
         let sums = Self { slots: memory.take(slots * x * y), threads: [block::linear_index(), x * y] };
         let zeros = sums.opaque();
         for slot in 0..slots {
-            // SAFETY: `at` maps each thread to its own slots. All slots are inside the memory that
-            // `memory.take` returned.
+            // SAFETY: `at` returns a different index for each thread and slot. All these indices are inside
+            // the memory that `memory.take` returned.
             unsafe { zeros.slots.set(zeros.at(slot), Four([0.0; 4])) };
         }
         sums
     }
 
-    /// Returns the same sums, but makes the compiler compute the addresses of the slots again. Otherwise, the
-    /// addresses would occupy registers. See [`thread::opaque`].
+    /// Returns this object, passed through an optimization barrier. The compiler then computes the addresses
+    /// of the slots again. Otherwise, the addresses would occupy registers. See [`thread::opaque`].
     #[inline(always)]
     pub fn opaque(self) -> Self {
         Self { threads: thread::opaque(self.threads), ..self }
     }
 
-    /// Returns the index in shared memory of the thread's slot number `slot`.
+    /// Returns the index in `slots` of this thread's slot number `slot`.
     #[inline(always)]
     fn at(&self, slot: u32) -> u32 {
         slot * self.threads[1] + self.threads[0]
@@ -206,7 +209,8 @@ impl SharedSums {
         for i in 0..L::LEN / 4 {
             let at = self.at(tile * L::LEN / 4 + i);
             let add = |j: usize, sum: f32| sum + lanes.get(i as usize * 4 + j);
-            // SAFETY: `at` maps each thread to its own slots, and `take` allocated slots for this tile.
+            // SAFETY: `take` allocated the slots of this tile, and no other thread accesses this thread's
+            // slots.
             unsafe {
                 let Four([a, b, c, d]) = self.slots.get(at);
                 self.slots.set(at, Four([add(0, a), add(1, b), add(2, c), add(3, d)]));
@@ -217,7 +221,7 @@ impl SharedSums {
     /// Returns the thread's sums for tile number `tile`.
     #[inline(always)]
     pub fn get<L: F32Vec>(&self, tile: u32) -> L {
-        // SAFETY: `at` maps each thread to its own slots, and `take` allocated slots for this tile.
+        // SAFETY: `take` allocated the slots of this tile, and no other thread accesses this thread's slots.
         let four = |i: u32| unsafe { self.slots.get(self.at(tile * L::LEN / 4 + i)) };
         let mut in_registers = Four([0.0; 4]);
         L::from_fn(|i| {

@@ -1,6 +1,6 @@
-//! Adds the rows of a workspace. In an earlier launch, each block wrote one row of partial sums to the
-//! workspace. A gradient with one value per column, such as the gradient of a weight, needs this second
-//! launch.
+//! Adds the rows of a workspace, as the second launch of a backward pass. In the first launch, each block
+//! wrote one row of partial sums to the workspace. The totals are gradients with one value per column, such
+//! as the gradient of a weight.
 use cuda_std::mem::{load_u32, store_u16, store_u32};
 use cuda_std::prelude::*;
 
@@ -8,11 +8,11 @@ use cuda_std::prelude::*;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ColumnSums {
-    /// The workspace, in f32, with the shape `[groups, splits, cols]`. A group is the set of rows that share
-    /// a weight, and `splits` is the number of partial sums per group.
+    /// The workspace, in f32, with the shape `[groups, splits, cols]`. A group is the set of input rows that
+    /// share a weight. For each group, the workspace has `splits` rows of partial sums.
     pub from: *const u8,
-    /// The output, in the element type of the kernel or in f32, with the shape `[groups, cols]`. If `to` is
-    /// null, the kernel does nothing.
+    /// The output, with the shape `[groups, cols]`. Its elements are f32 or have the element type of the
+    /// kernel. If `to` is null, the kernel does nothing.
     pub to: *mut u8,
     /// 1 if `to` is f32, 0 if `to` has the element type of the kernel.
     pub single: u32,
@@ -22,7 +22,8 @@ pub struct ColumnSums {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ColumnSumsParams {
-    /// Rows of the workspace per group (rows that share a weight). The output has one row per group.
+    /// Number of workspace rows per group. A group is the set of input rows that share a weight. The output
+    /// has one row per group.
     pub splits: u32,
     /// Number of columns.
     pub cols: u32,
@@ -30,19 +31,20 @@ pub struct ColumnSumsParams {
 
 /// Columns per block.
 pub const COLUMNS: u32 = 32;
-/// Threads per column. Each of these threads adds every `STRIPES`-th row of the workspace.
+/// Threads per column. Each of these threads adds every `STRIPES`-th workspace row of a group.
 pub const STRIPES: u32 = 16;
 /// Bytes of shared memory per block. Each thread has one f32.
 pub const SHARED_BYTES: u32 = COLUMNS * STRIPES * 4;
-/// Number of rows from which a thread loads in one step, before it adds the loaded values.
+/// Number of values of different rows that a thread loads in one step, before it adds them.
 ///
-/// Together, the threads of a column load `STRIPES * STEP` (272) rows per step. On an H100 with 132 SMs, the
-/// earlier launch has two blocks per SM. Its 264 blocks write 264 rows, so one step suffices.
+/// Together, the threads of a column load values of `STRIPES * STEP` (272) rows per step. On an H100 with 132
+/// SMs, the launch that writes the partial sums has two blocks per SM. Its 264 blocks write 264 rows, so one
+/// step suffices.
 const STEP: usize = 17;
 
 /// Adds the rows of two workspaces, separately for each group (set of rows that share a weight). The block
-/// with the index `[x, y, z]` adds the rows of group `y` in the workspace `sums[z]`. It adds the columns
-/// `32 * x` to `32 * x + 31`.
+/// with the index `[x, y, z]` adds the rows of group `y` in the workspace `sums[z]`. It adds only 32 columns,
+/// from column `32 * x` on.
 ///
 /// # Safety
 /// The host checked that `from` and `to` have the shapes of [`ColumnSums`]. A block has `[COLUMNS, STRIPES]`
@@ -56,12 +58,12 @@ pub(crate) unsafe fn column_sums<T: Elem>(sums: [ColumnSums; 2], p: ColumnSumsPa
         return;
     }
     let (group, column) = (u64::from(group), slab * COLUMNS + lane);
-    // A thread whose column does not exist computes the sum of the last column, but does not write this sum.
+    // A thread whose column does not exist loads the last column instead, but writes no result.
     let first = group * u64::from(p.splits) * u64::from(p.cols) + u64::from(column.min(p.cols - 1));
     let load = |split: u32| {
         let at = first + u64::from(split.min(p.splits - 1)) * u64::from(p.cols);
-        // SAFETY: `min` keeps row and column inside the workspace, and this kernel does not write to the
-        // workspace.
+        // SAFETY: the load is inside the workspace, because `min` limits row and column. This kernel does not
+        // write to the workspace.
         let value =
             unsafe { load_u32(sums.from.cast::<f32>().wrapping_add(at as usize).cast(), Load::ReadOnly) };
         if split < p.splits { f32::from_bits(value) } else { 0.0 }
@@ -74,7 +76,7 @@ pub(crate) unsafe fn column_sums<T: Elem>(sums: [ColumnSums; 2], p: ColumnSumsPa
         split += STEP as u32 * STRIPES;
     }
     let stripes = SharedMemory::of_launch().take::<f32>(COLUMNS * STRIPES);
-    // SAFETY: each thread writes only its own slot, before the barrier. Slots are read after the barrier.
+    // SAFETY: each thread writes a different slot, and all reads come after the barrier.
     unsafe { stripes.set(stripe * COLUMNS + lane, sum) };
     block::sync();
     if stripe != 0 || column >= p.cols {

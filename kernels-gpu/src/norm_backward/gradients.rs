@@ -1,5 +1,6 @@
-//! The bodies of the backward kernels of LayerNorm and RMSNorm. Some kernels keep a row in the registers of
-//! its team (the threads that share the row). The other kernels load the row again for each pass over it.
+//! The bodies of the backward kernels of LayerNorm and RMSNorm. Some kernels keep each row in the registers
+//! of its team (the threads that share the row). The other kernels load each row again for each pass over the
+//! row.
 use cuda_std::prelude::*;
 
 use super::block_sums::{BlockRows, SharedSums, SumsRow};
@@ -9,12 +10,12 @@ use super::{multi_row, prefetch};
 use crate::layout::operand_kind::OperandKind;
 use crate::rms::weight::Weight;
 
-/// Computes `dx` for the rows of the block, and partial sums of `dw` and `db`, the gradients of weight and
-/// bias.
+/// Computes `dx` for the rows of this block, and partial sums for `dw` and `db` (the gradients of weight and
+/// bias).
 ///
-/// If `IN_REGISTERS` is not 0, a row stays in registers, with `IN_REGISTERS` packs (16 bytes each) per
-/// thread. If `IN_REGISTERS` is 0, the kernel loads the row again for each pass over it. `LAYER` is true for
-/// LayerNorm and false for RMSNorm.
+/// If `IN_REGISTERS` is not 0, each row stays in registers, with `IN_REGISTERS` packs (16 bytes each) per
+/// thread. If `IN_REGISTERS` is 0, the kernel loads a row again for each pass over the row. `LAYER` is true
+/// for LayerNorm and false for RMSNorm.
 ///
 /// # Safety
 /// The host checked that:
@@ -39,16 +40,16 @@ pub(crate) unsafe fn norm_backward<
 ) {
     let block_rows = BlockRows::of_block(p.rows);
     let of_kind = |kind| Weight { kind, ..weight };
-    // SAFETY: the caller passes operands that the host checked. Each branch passes the type that the weight
-    // has.
+    // SAFETY: the host checked the operands, as this function requires. Each branch passes the kind that the
+    // weight has.
     unsafe {
         match weight.kind {
             _ if IN_REGISTERS == 0 && VECTOR => {
                 streamed::<T, 4, VECTOR, LAYER>(&block_rows, operands, weight, sums, p)
             }
             _ if IN_REGISTERS == 0 => streamed::<T, 1, VECTOR, LAYER>(&block_rows, operands, weight, sums, p),
-            // Kernels without 16-byte accesses test the type of the weight at run time. This test does not
-            // limit their speed.
+            // If `VECTOR` is false, the kernel tests the type of the weight at run time. This test does not
+            // limit its speed.
             _ if !VECTOR => {
                 in_registers::<T, IN_REGISTERS, VECTOR, LAYER>(&block_rows, operands, weight, sums, p)
             }
@@ -80,8 +81,8 @@ pub(crate) unsafe fn norm_backward<
     }
 }
 
-/// Processes the rows of the block. Each row stays in the registers of its team (the threads that share the
-/// row). The partial sums of `dw` (gradient of the weight) are in registers, too. The partial sums of `db`
+/// Computes [`norm_backward`] with each row in the registers of its team (the threads that share the row).
+/// The partial sums of `dw` (gradient of the weight) are in registers, too. The partial sums of `db`
 /// (gradient of the bias) are in shared memory.
 ///
 /// # Safety
@@ -97,14 +98,14 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, c
     let mut reduction = TeamReduction::of(block_rows.team);
     let mut memory = TeamReduction::after_rows();
     let mut dweight = [T::F32Vec::splat(0.0); IN_REGISTERS];
-    // Keep the sums of `db`, the gradient of the bias, in shared memory. The registers do not suffice for the
-    // sums of `dw` and `db`.
+    // The partial sums of `db` (gradient of the bias) are in shared memory. Registers have space only for the
+    // partial sums of `dw`.
     let dbias = SharedSums::take(&mut memory, if LAYER { IN_REGISTERS as u32 } else { 0 }, T::F32Vec::LEN);
     let mut first = block_rows.first;
     while first < block_rows.end {
         let at = block_rows.at(first, p.inner);
-        // SAFETY: the caller passes operands that the host checked. No other team (threads that share a row)
-        // processes this row.
+        // SAFETY: the host checked that the operands contain row `at`. No other team (threads that share a
+        // row) writes the `dx` of this row.
         let (buffer, _) = unsafe { RowBuffer::<T, VECTOR, LAYER>::of(block_rows, &operands, weight, at, &p) };
         let pairs = buffer.load::<IN_REGISTERS>(0);
         let [mut mean, mut offset] = [0.0; 2];
@@ -121,15 +122,14 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, c
         }
         if VECTOR {
             let next = [(first + block_rows.step) as u32, thread::block_dim()[1], block_rows.end as u32];
-            // SAFETY: the caller passes operands that the host checked, and all of them allow 16-byte
-            // accesses, because `VECTOR` is true.
+            // SAFETY: the host checked the operands. They allow 16-byte accesses, because `VECTOR` is true.
             unsafe { prefetch::prefetch::<T>(&operands, next, &p) };
         }
         let stats = RowMoments::of(mean, offset, reduction.means(sum, p.inv_cols), p.eps, at);
-        // Compute the addresses of the row again. The addresses from the first computation would occupy
-        // registers during the reductions.
-        // SAFETY: the caller passes operands that the host checked. No other team (threads that share a row)
-        // processes this row.
+        // Compute the addresses of the row a second time. The addresses from the first computation would
+        // otherwise occupy registers during the reductions.
+        // SAFETY: the host checked that the operands contain row `at`. No other team (threads that share a
+        // row) writes the `dx` of this row.
         let (buffer, dx) =
             unsafe { RowBuffer::<T, VECTOR, LAYER>::of(block_rows, &operands, weight, at, &p) };
         let dbias = dbias.opaque();
@@ -145,7 +145,7 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, c
         }
         first += block_rows.step;
     }
-    // SAFETY: the caller passes workspaces that are null or have a row for each block.
+    // SAFETY: the host checked that each workspace is null or has a row of `p.cols` f32 for each block.
     let (dweight_row, dbias_row) = unsafe {
         (
             SumsRow::<VECTOR>::of(sums.dweight, block_rows, p.cols),
@@ -167,8 +167,9 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, c
     }
 }
 
-/// Processes the rows of the block. Each pass over a row loads the row again, `STEP` tiles at a time. A tile
-/// has 16 bytes per thread. The block accumulates its partial sums in the workspace in global memory.
+/// Computes [`norm_backward`] without rows in registers. Each pass over a row loads the row again, `STEP`
+/// tiles at a time. A tile has 16 bytes per thread. The block accumulates its partial sums in the workspaces
+/// in global memory.
 ///
 /// # Safety
 /// The requirements of [`norm_backward`] apply. All threads of a block share one row.
@@ -181,7 +182,7 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
     p: NormBackwardParams,
 ) {
     let mut reduction = TeamReduction::of(block_rows.team);
-    // SAFETY: the caller passes workspaces that are null or have a row for each block.
+    // SAFETY: the host checked that each workspace is null or has a row of `p.cols` f32 for each block.
     let (dweight, dbias) = unsafe {
         (
             SumsRow::<VECTOR>::of(sums.dweight, block_rows, p.cols),
@@ -191,8 +192,8 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
     let mut first = block_rows.first;
     while first < block_rows.end {
         let at = block_rows.at(first, p.inner);
-        // SAFETY: the caller passes operands that the host checked. No other team (threads that share a row)
-        // processes this row.
+        // SAFETY: the host checked that the operands contain row `at`. No other team (threads that share a
+        // row) writes the `dx` of this row.
         let (buffer, dx) =
             unsafe { RowBuffer::<T, VECTOR, LAYER>::of(block_rows, &operands, weight, at, &p) };
         let steps = p.cols.div_ceil(block_rows.team.size * T::F32Vec::LEN).div_ceil(STEP as u32);
@@ -234,7 +235,7 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
 }
 
 /// Computes the gradients of LayerNorm, `ROWS` rows at a time. Each thread has `IN_REGISTERS` packs (16 bytes
-/// each) of a row, and the row must fill all packs.
+/// each) of a row, and a row must fill the packs of all threads.
 ///
 /// If a second gradient `dsum` must be added to `dx`, this function processes one row at a time, even if
 /// `ROWS` is 2. With `dsum`, the registers do not suffice for two rows.
@@ -248,8 +249,8 @@ pub(crate) unsafe fn norm_backward_multi_row<T: Elem, const IN_REGISTERS: usize,
     sums: PartialSums,
     p: NormBackwardParams,
 ) {
-    // SAFETY: the caller passes operands as `multi_row` requires. The last const parameter is true if `dsum`
-    // is present.
+    // SAFETY: the caller guarantees the requirements of `multi_row`. `DSUM`, the last const parameter, is
+    // true only if `dsum` is present.
     unsafe {
         if operands.dsum.base.is_null() {
             multi_row::multi_row::<T, IN_REGISTERS, ROWS, false>(operands, weight, sums, p)

@@ -1,17 +1,17 @@
 //! Computes the gradients of LayerNorm, one or two rows at a time. Each thread has the same number of packs
-//! (16-byte vectors) of a row, and the row must fill all packs.
+//! (16-byte vectors) of a row, and a row must fill the packs of all threads.
 //!
-//! The weight (in f32) and the sums for the gradients of weight and bias stay in registers.
+//! The weight (in f32) and the partial sums for the gradients of weight and bias stay in registers.
 //!
-//! One pass and one block reduction compute all sums of a row. With more than one pass, the number of
-//! instructions per element would limit the speed. A single pass computes the variance as a difference of two
-//! means, which can lose bits by cancellation. To reduce the cancellation, the sums use `x - shift`, where
-//! `shift` is the mean of the first [`SAMPLES`] elements of the row:
+//! One pass over a row and one block reduction compute all sums of the row. With a second pass, the number of
+//! instructions per element would limit the speed. In a single pass, the variance is a difference of two
+//! means, which can lose bits by cancellation. To reduce the cancellation, the sums use `x - shift` instead
+//! of `x`. `shift` is the mean of the first [`SAMPLES`] elements of the row:
 //!
-//! - `shift` differs from the mean of `n` elements by at most `sqrt(n / SAMPLES)` standard deviations of the
-//!   row.
+//! - In a row of `n` elements, `shift` differs from the mean of the row by at most `sqrt(n / SAMPLES)`
+//!   standard deviations.
 //! - For 4096 columns, the variance loses at most 8 of its 24 significant bits.
-//! - For rows with random elements, the variance loses no bits.
+//! - If the first elements are a random sample of the row, the variance loses practically no bits.
 //!
 //! [`norm_backward`](super) defines the names `d`, `r` and `g`.
 use cuda_std::prelude::*;
@@ -23,11 +23,11 @@ use super::prefetch;
 use crate::layout::operand_kind::OperandKind;
 use crate::rms::weight::Weight;
 
-/// Number of elements at the start of a row whose mean is the row's shift. The lanes of half a warp load one
-/// element each.
+/// The mean of the first `SAMPLES` elements of a row is the `shift` of the row. Each lane of half a warp
+/// loads one of these elements.
 const SAMPLES: u32 = 16;
 
-/// The packs (16-byte vectors) of `x` and `dy` that a thread has of one row.
+/// A thread's packs (16-byte vectors) of `x` and `dy` for one row.
 type Pairs<T, const IN_REGISTERS: usize> = [[Pack<T>; 2]; IN_REGISTERS];
 
 /// The addresses of the thread's columns in one row.
@@ -41,15 +41,15 @@ struct RowPointers<T> {
 }
 
 impl<T: Elem> RowPointers<T> {
-    /// Returns the addresses of row `row`. If `row` is not below `end`, `exists` is false, and the addresses
-    /// belong to row `end - 1`.
+    /// Returns the addresses of row `row`. If `row` is `end` or larger, the row does not exist. `exists` is
+    /// then false, and the addresses belong to row `end - 1`.
     ///
     /// # Safety
     /// The requirements of [`multi_row`] apply.
     #[inline(always)]
     unsafe fn of(operands: &Operands, row: u32, end: u32, inner: u32) -> Self {
-        // Recompute the pointers for each row. Incremented pointers would occupy registers, one pointer per
-        // pack (16-byte vector).
+        // Recompute the pointers for each row. If the kernel incremented the pointers instead, each pack
+        // (16-byte vector) would need a register pair for its pointer.
         let [row, rank] = thread::opaque([row, thread::index()[0]]);
         let team = Team { rank, size: thread::block_dim()[0], row: 0, cluster: false };
         // SAFETY: CUDA allows at most 1024 threads per block.
@@ -64,7 +64,7 @@ impl<T: Elem> RowPointers<T> {
             Rows { base, inner_stride: 0, outer_stride: 0 }
         };
         let (at, cols) = (RowIndex::FIRST, u32::MAX);
-        // `cols` is `u32::MAX`, so accesses through these rows perform no bounds checks.
+        // `cols` is `u32::MAX`, so the compiler removes the bounds checks from accesses through these rows.
         // SAFETY: the caller passes rows in which all `IN_REGISTERS` packs (16 bytes each) of each thread
         // exist.
         unsafe {
@@ -78,8 +78,8 @@ impl<T: Elem> RowPointers<T> {
         }
     }
 
-    /// Loads the thread's packs (16 bytes each) of `tile`. If the row does not exist, `dy` is zero and adds
-    /// nothing to the sums.
+    /// Loads the thread's packs (16 bytes each) of `tile`. If the row does not exist, the pack of `dy` is
+    /// zero, so that it adds nothing to the sums.
     #[inline(always)]
     fn load(&self, tile: u32) -> [Pack<T>; 2] {
         let (x, dy) = (self.x.load(tile, Load::ReadOnly), self.dy.load(tile, Load::ReadOnly));
@@ -87,8 +87,8 @@ impl<T: Elem> RowPointers<T> {
     }
 }
 
-/// The addresses of `ROWS` consecutive rows. The first of these rows always exists. Later rows may lie after
-/// the end of the group.
+/// The addresses of `ROWS` consecutive rows. The first of these rows always exists. The other rows may lie
+/// after the end of the group (the rows that share a weight).
 #[derive(Clone, Copy)]
 struct Places<T, const ROWS: usize>([RowPointers<T>; ROWS]);
 
@@ -99,7 +99,7 @@ impl<T: Elem, const ROWS: usize> Places<T, ROWS> {
     /// The requirements of [`multi_row`] apply.
     #[inline(always)]
     unsafe fn of(operands: &Operands, first: u32, end: u32, inner: u32) -> Self {
-        // SAFETY: the caller passes operands in which all rows below `end` exist.
+        // SAFETY: the caller guarantees the requirements of `multi_row`.
         Self(core::array::from_fn(|nth| unsafe { RowPointers::of(operands, first + nth as u32, end, inner) }))
     }
 
@@ -109,8 +109,8 @@ impl<T: Elem, const ROWS: usize> Places<T, ROWS> {
         self.0.map(|pointers| core::array::from_fn(|tile| pointers.load(tile as u32)))
     }
 
-    /// Returns the mean of the first [`SAMPLES`] elements of each row. Each half of a warp computes the mean
-    /// of one row.
+    /// Returns the mean of the first [`SAMPLES`] elements of `x` for each row. If there are two rows, each
+    /// half of a warp computes the mean of one row.
     #[inline(always)]
     fn shifts(&self) -> [f32; ROWS] {
         let is_last = warp::lane() >= SAMPLES;
@@ -143,8 +143,8 @@ fn sums<T: Elem, const IN_REGISTERS: usize>(
     core::array::from_fn(|i| sums[0][i] + sums[1][i])
 }
 
-/// Computes the gradients of LayerNorm for the rows of the block, `ROWS` rows at a time: `dx`, and partial
-/// sums of `dw` and `db`. `DSUM` says whether a gradient `dsum` is added to `dx`.
+/// Computes the gradients of LayerNorm for the rows of this block, `ROWS` rows at a time: `dx`, and partial
+/// sums of `dw` and `db`. If `DSUM` is true, the kernel adds a second gradient `dsum` to `dx`.
 ///
 /// # Safety
 /// The requirements of [`norm_backward`](super::gradients::norm_backward) apply. In addition:
@@ -163,12 +163,11 @@ pub(super) unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: u
     let start = block_rows.group * p.rows as u32;
     let (end, step) = (start + p.rows as u32, thread::grid_dim()[0] * ROWS as u32);
     let (mut first, mut reduction) = (start + thread::block_index()[0] * ROWS as u32, BlockReduction::FIRST);
-    // SAFETY: the caller passes a weight with one row per group (rows that share a weight).
+    // SAFETY: the caller guarantees that the weight has one row per group (rows that share a weight).
     let scale = unsafe { scale::<T, IN_REGISTERS>(&block_rows, weight, &p) };
     let [mut dweight, mut dbias] = [[T::F32Vec::splat(0.0); IN_REGISTERS]; 2];
     while first < end {
-        // SAFETY: the caller passes operands in which all rows below `end` exist, and the loop bound keeps
-        // `first` below `end`.
+        // SAFETY: the caller guarantees that all rows below `end` exist, and `first` is below `end`.
         let places = unsafe { Places::<T, ROWS>::of(&operands, first, end, p.inner) };
         let pairs = places.load::<IN_REGISTERS>();
         let shifts = places.shifts();
@@ -179,7 +178,7 @@ pub(super) unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: u
                 values[row * OF_ROW + i] = sums[i];
             }
         }
-        // SAFETY: the caller passes operands that the host checked. All operands allow 16-byte accesses.
+        // SAFETY: the host checked the operands, and the caller guarantees that they allow 16-byte accesses.
         unsafe { prefetch::prefetch::<T>(&operands, [first + step, ROWS as u32, end], &p) };
         let means = reduction.sums(values, (ROWS * OF_ROW) as u32).map(|sum| sum * p.inv_cols);
         for row in 0..ROWS {
@@ -202,15 +201,15 @@ pub(super) unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: u
         }
         first += step;
     }
-    // SAFETY: the caller passes workspaces that are null or have a row for each block.
+    // SAFETY: the host checked that each workspace is null or has a row of `p.cols` f32 for each block.
     unsafe {
         leave(&block_rows, sums_of.dweight, dweight, p.cols);
         leave(&block_rows, sums_of.dbias, dbias, p.cols);
     }
 }
 
-/// Returns the factor of `dy` in `g = dy * (offset + w)`, for the thread's columns. Without a weight, the
-/// factor is 1.
+/// Returns the factors `offset + w` in `g = dy * (offset + w)` for the thread's columns. Without a weight,
+/// all factors are 1.
 ///
 /// # Safety
 /// The requirements of [`norm_backward`](super::gradients::norm_backward) apply.
@@ -222,9 +221,9 @@ unsafe fn scale<T: Elem, const IN_REGISTERS: usize>(
 ) -> [T::F32Vec; IN_REGISTERS] {
     let rows = Rows { base: weight.base.cast_mut(), inner_stride: i64::from(p.cols), outer_stride: 0 };
     let group = RowIndex::of(Team { row: u64::from(block_rows.group), ..block_rows.team }, u64::MAX, 0);
-    // SAFETY: the caller passes a weight with one row per group (rows that share a weight). `same` reads the
-    // weight as type `T`, and `single` reads it as f32. The kernel uses only the one that matches
-    // `weight.kind`.
+    // SAFETY: the host checked that the weight has one row per group (rows that share a weight). `same`
+    // accesses the weight as type `T`, and `single` accesses it as f32. The kernel reads only through the one
+    // that matches `weight.kind`.
     let (same, single) = unsafe {
         (
             Row::<T, true>::of(&rows, block_rows.team, group, p.cols),
@@ -252,7 +251,7 @@ unsafe fn leave<L: F32Vec, const IN_REGISTERS: usize>(
     sums: [L; IN_REGISTERS],
     cols: u32,
 ) {
-    // SAFETY: the caller passes a workspace that is null or has a row for each block.
+    // SAFETY: the caller guarantees that the workspace is null or has a row of `cols` f32 for each block.
     let row = unsafe { SumsRow::<true>::of(base, block_rows, cols) };
     for tile in 0..IN_REGISTERS {
         row.put(tile as u32, sums[tile]);

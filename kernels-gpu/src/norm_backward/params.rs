@@ -6,11 +6,10 @@ use cuda_std::prelude::*;
 #[derive(Clone, Copy, Debug)]
 pub struct NormBackwardParams {
     /// Rows per group. A group is the set of rows that share a weight. The grid has `[splits, groups]`
-    /// blocks, so `splits` blocks process each group.
+    /// blocks: `splits` blocks process each group.
     pub rows: u64,
-    /// Number of rows per run. A run is a sequence of rows with a constant distance of [`Rows::inner_stride`]
-    /// elements. Consecutive runs start [`Rows::outer_stride`] elements apart. 0 means that all rows are in
-    /// one run.
+    /// Number of rows per run. Within a run, consecutive rows are [`Rows::inner_stride`] elements apart.
+    /// Consecutive runs start [`Rows::outer_stride`] elements apart. 0 means that all rows are in one run.
     pub inner: u32,
     /// Number of columns.
     pub cols: u32,
@@ -28,13 +27,14 @@ pub struct NormBackwardParams {
 
 impl NormBackwardParams {
     /// Returns the bytes of shared memory per block, for kernels in which each team (threads that share a
-    /// row) processes one row at a time. Shared memory has up to three regions:
+    /// row) processes one row at a time. `layer` is true for LayerNorm. Shared memory has up to three
+    /// regions:
     ///
     /// - The reductions use two buffers, each with two f32 per warp.
-    /// - If a row stays in registers and `layer` is true (LayerNorm), the sums of the bias gradient are in
-    ///   shared memory.
-    /// - If a row stays in registers and the teams of a block are in different warps, the sums of the teams
-    ///   are added in shared memory.
+    /// - If rows stay in registers and `layer` is true, a region contains the partial sums of the bias
+    ///   gradient.
+    /// - If rows stay in registers and the teams of a block are in different warps, a region serves to add
+    ///   their partial sums.
     pub const fn shared_bytes<T>(&self, [team, teams, _]: [u32; 3], layer: bool) -> u32 {
         let (threads, lanes) = (team * teams, 16 / size_of::<T>() as u32);
         let packs = if self.vector != 0 { 4 } else { 1 };
@@ -45,14 +45,14 @@ impl NormBackwardParams {
         threads / 32 * 16 + dbias + over_teams
     }
 
-    /// Returns the bytes of shared memory per block, for kernels with two or three packs (16-byte vectors)
-    /// per thread. The memory has two buffers, each with eight f32 per warp.
+    /// Returns the bytes of shared memory per block for the LayerNorm kernels that process one or two rows at
+    /// a time. Shared memory contains two buffers for reductions, each with eight f32 per warp.
     pub const fn multi_row_shared_bytes([team, teams, _]: [u32; 3]) -> u32 {
         team * teams / 32 * 64
     }
 }
 
-/// Kernel argument: the operands whose rows correspond to the rows of the norm's input.
+/// Kernel argument: the tensors that have one row for each row of the norm's input.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
@@ -60,15 +60,15 @@ pub struct Operands {
     pub dy: Rows,
     /// The norm's input.
     pub x: Rows,
-    /// A second gradient of the norm's input, for example from a residual connection. The kernel adds this
-    /// gradient to `dx`. If the base pointer is null, there is no such gradient.
+    /// A second gradient of the norm's input, for example from a residual connection. The kernel adds it to
+    /// `dx`. A null base pointer means that there is no second gradient.
     pub dsum: Rows,
     /// The output: the gradient of the norm's input.
     pub dx: Rows,
 }
 
 /// Kernel argument: pointers to the workspaces for partial sums. A workspace has one row of f32 per block. A
-/// pointer is null if the gradient is not needed.
+/// pointer is null if the launch need not compute the gradient.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PartialSums {

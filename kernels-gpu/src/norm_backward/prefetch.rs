@@ -1,19 +1,21 @@
 //! Prefetches the next rows of a block into L2. The backward kernels of the norms are bound by memory
-//! latency, and have no free registers to load these rows early.
+//! latency, but they have no free registers to load these rows early.
 //!
 //! A block issues the prefetch after each thread has added up its elements of the current row, and before the
-//! barrier of the block reduction. Issuing the prefetch occupies one warp. If the prefetch came before the
-//! loads of the current row, this warp would delay the whole block (`docs/internals/decisions.md`).
+//! block reduction. Issuing the prefetch occupies one warp for some time. If the block issued the prefetch
+//! before the loads of the current row, this warp would delay the whole block
+//! (`docs/internals/decisions.md`).
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
 use super::params::{NormBackwardParams, Operands};
 
-/// Prefetches the rows `first` to `first + count - 1` of `x` and `dy`. The function skips rows from `end` on.
+/// Prefetches the rows `first` to `first + count - 1` of `x` and `dy`. The function skips rows with an index
+/// of `end` or more.
 ///
 /// Each thread prefetches one row of one operand. If the block has fewer than `2 * count` threads, the
-/// function skips the last rows. Row indices have 32 bits. If a launch has more than 2^32 rows, an index
-/// wraps, and the thread prefetches a wrong row. The wrong prefetch costs time, but does not change results.
+/// function skips the last rows. Row indices have 32 bits, so an index wraps if a launch has more than 2^32
+/// rows. A thread then prefetches a wrong row, which costs time, but does not change results.
 ///
 /// # Safety
 /// The requirements of [`norm_backward`](super::gradients::norm_backward) apply. All operands allow 16-byte
@@ -38,7 +40,7 @@ pub(super) unsafe fn prefetch<T: Elem>(
     let outer_stride = if is_dy { dy.outer_stride } else { x.outer_stride };
     let elements = i64::from(within) * inner_stride + i64::from(group) * outer_stride;
     let start = base.cast::<T>().wrapping_offset(elements as isize);
-    // SAFETY: `row` is below `end`, or its 32-bit index has wrapped to an existing row. The caller passes
-    // rows aligned to 16 bytes.
+    // SAFETY: the prefetched row exists: `row` is below `end`, or the 32-bit index has wrapped to another
+    // existing row. The caller guarantees rows that are aligned to 16 bytes.
     unsafe { mem::prefetch(start.cast(), p.cols * size_of::<T>() as u32) };
 }

@@ -1,5 +1,5 @@
-//! Computes the gradient of RMSNorm or LayerNorm for one row. The code loads `x` and `dy`, adds their
-//! elements to several sums, and computes `dx` from the sums.
+//! Computes the gradient of RMSNorm or LayerNorm for one row. The code loads a row of `x` and `dy`, computes
+//! several sums over the row, and computes `dx` from these sums.
 //!
 //! [`norm_backward`](super) defines the names `d`, `r` and `g`. A team is the set of threads that share a
 //! row. A tile has one pack (16-byte vector) for each thread of the team. `LAYER` is true for LayerNorm and
@@ -10,7 +10,7 @@ use super::block_sums::BlockRows;
 use super::params::{NormBackwardParams, Operands};
 use crate::rms::weight::{AnyKind, Applied, Weight, WeightScale};
 
-/// A pack (16-byte vector) of `x`, and the pack of `dy` with the same columns.
+/// A thread's pack (16-byte vector) of `x`, and its pack of `dy` for the same columns.
 #[derive(Clone, Copy)]
 pub(super) struct RowPair<T> {
     x: Pack<T>,
@@ -19,7 +19,7 @@ pub(super) struct RowPair<T> {
 
 impl<T: Elem> RowPair<T> {
     /// Passes both packs through an optimization barrier. Each later use then converts the elements to f32
-    /// again, so that their f32 values do not occupy registers. See [`Pack::opaque_lanes`].
+    /// again. Without the barrier, their f32 values would occupy registers. See [`Pack::opaque_lanes`].
     #[inline(always)]
     fn opaque_lanes(self) -> Self {
         Self { x: self.x.opaque_lanes(), dy: self.dy.opaque_lanes() }
@@ -60,8 +60,8 @@ pub(super) struct RowBuffer<T, const VECTOR: bool, const LAYER: bool> {
 }
 
 impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER> {
-    /// Returns access to row `at` of the operands and of the output `dx`. The calling thread belongs to the
-    /// team (threads that share a row) that processes this row.
+    /// Returns two objects: a `RowBuffer` for row `at` of the operands, and write access to row `at` of `dx`.
+    /// The calling thread's team (threads that share a row) processes this row.
     ///
     /// # Safety
     /// The requirements of [`norm_backward`](super::gradients::norm_backward) apply.
@@ -76,13 +76,13 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
         let team = block_rows.team.opaque();
         let rows = Rows { base: weight.base.cast_mut(), inner_stride: i64::from(p.cols), outer_stride: 0 };
         let group = RowIndex::of(Team { row: u64::from(block_rows.group), ..team }, u64::MAX, 0);
-        // SAFETY: the host checked that each operand has all rows of the launch. The weight has one row per
-        // group (rows that share a weight).
+        // SAFETY: the host checked that each operand has all rows of the launch. It also checked that the
+        // weight has one row per group (rows that share a weight).
         unsafe {
             let (x, dy) = (Row::of(&operands.x, team, at, p.cols), Row::of(&operands.dy, team, at, p.cols));
             let dsum = Row::of(&operands.dsum, team, at, p.cols);
-            // `same` reads the weight as elements of type `T`, and `single` reads it as f32. Both have the
-            // same address. The kernel reads only the one that matches `weight.kind`.
+            // `same` reads the weight as elements of type `T`, and `single` reads it as f32. Both start at
+            // the same address. The kernel reads only through the one that matches `weight.kind`.
             let (same, single) = (Row::of(&rows, team, group, p.cols), Row::of(&rows, team, group, p.cols));
             let weight = AnyKind { kind: weight.kind, same, single };
             let dsum = if operands.dsum.base.is_null() { None } else { Some(dsum) };
@@ -94,7 +94,8 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
     }
 
     /// Loads the thread's packs (16 bytes each) of the `N` tiles from `first` on. Packs after the end of the
-    /// row are zero. They therefore add nothing to the sums of terms with the factor `g = dy * (offset + w)`.
+    /// row are zero. Because `g = dy * (offset + w)` is then zero, they add nothing to sums of `g` and of
+    /// `g * d`.
     #[inline(always)]
     pub fn load<const N: usize>(&self, first: u32) -> [RowPair<T>; N] {
         let mut pairs = [RowPair { x: Pack::ZERO, dy: Pack::ZERO }; N];
@@ -107,27 +108,29 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
     }
 
     /// Returns `g = dy * (offset + w)` for the thread's elements of `tile`. `w` is the weight, and `offset`
-    /// is a constant.
+    /// is the same number for all columns.
     #[inline(always)]
     fn weighted(&self, tile: u32, dy: T::F32Vec) -> T::F32Vec {
         self.weight.apply(tile, (), dy, Applied { offset: self.weight_offset, round_before: 0 })
     }
 
     /// Returns `d`, which is `x - mean` for LayerNorm and `x` for RMSNorm. Elements of `d` after the end of
-    /// the row have arbitrary values.
+    /// the row are not meaningful.
     #[inline(always)]
     fn centered(&self, x: Pack<T>, mean: f32) -> T::F32Vec {
         if LAYER { x.lanes().map(|x| x - mean) } else { x.lanes() }
     }
 
-    /// Adds the elements of a tile (16 bytes per thread) to the sums of `x` and `g = dy * (offset + w)`.
+    /// Adds the thread's elements of a tile (16 bytes per thread) to the two sums in `sum`. The first is the
+    /// sum of `x`, and the second is the sum of `g = dy * (offset + w)`. Returns the new sums.
     #[inline(always)]
     pub fn means(&self, tile: u32, pair: RowPair<T>, sum: LaneSums) -> LaneSums {
         sum.with(pair.x.lanes(), self.weighted(tile, pair.dy.lanes()), |x, g, [a, b]| [a + x, b + g])
     }
 
-    /// Adds the elements of a tile (16 bytes per thread) to the sums of `d^2` and `g * d`. Here, `d` is
-    /// `x - mean` for LayerNorm and `x` for RMSNorm, and `g` is `dy * (offset + w)`.
+    /// Adds the thread's elements of a tile (16 bytes per thread) to the two sums in `sum`. The first is the
+    /// sum of `d^2`, and the second is the sum of `g * d`. Returns the new sums. Here, `d` is `x - mean` for
+    /// LayerNorm and `x` for RMSNorm, and `g` is `dy * (offset + w)`.
     #[inline(always)]
     pub fn products(&self, tile: u32, pair: RowPair<T>, mean: f32, sum: LaneSums) -> LaneSums {
         let pair = if LAYER { pair.opaque_lanes() } else { pair };
@@ -136,15 +139,16 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
         sum.with(d, self.weighted(tile, pair.dy.lanes()), |d, g, [a, b]| [fma(d, d, a), fma(g, d, b)])
     }
 
-    /// Returns `dy` and `d` (`x - mean` for LayerNorm, `x` for RMSNorm). After the end of the row, `dy` is 0.
+    /// Returns the elements of `dy` and `d` in f32. `d` is `x - mean` for LayerNorm and `x` for RMSNorm.
+    /// Elements of `dy` after the end of the row are 0.
     #[inline(always)]
     pub fn lanes(&self, pair: RowPair<T>, stats: RowMoments) -> [T::F32Vec; 2] {
         let pair = pair.opaque_lanes();
         [pair.dy.lanes(), self.centered(pair.x, stats.mean)]
     }
 
-    /// Returns `dx` for the thread's elements of a tile, rounded to `T`. If there is a second gradient
-    /// `dsum`, the function adds `dsum` before the rounding.
+    /// Returns `dx` for the thread's elements of a tile, rounded to `T`. If a second gradient `dsum` must be
+    /// added to `dx`, the function adds it before the rounding.
     #[inline(always)]
     pub fn dx(&self, tile: u32, [dy, d]: [T::F32Vec; 2], stats: RowMoments) -> Pack<T> {
         let dsum = self.dsum.map_or(Pack::ZERO, |dsum| dsum.load(tile, Load::ReadOnly));
@@ -153,8 +157,8 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
     }
 }
 
-/// A sequence of reductions over a team, the set of threads that share a row. Each reduction adds the values
-/// of the threads of the team.
+/// A sequence of reductions over a team, the set of threads that share a row. Each reduction adds values over
+/// all threads of the team.
 ///
 /// Consecutive reductions alternate between two regions of shared memory, so that no warp overwrites a value
 /// that another warp still reads.
@@ -177,7 +181,7 @@ impl TeamReduction {
         Self { team, second: false }
     }
 
-    /// Returns the shared memory that follows the two regions of the reductions.
+    /// Returns the shared memory that follows the two regions that the reductions use.
     #[inline(always)]
     pub fn after_rows() -> SharedMemory {
         let mut memory = SharedMemory::of_launch();
@@ -185,9 +189,10 @@ impl TeamReduction {
         memory
     }
 
-    /// Returns the means of two values over a row. The argument contains, for both values, the sum over the
-    /// columns of this thread. This method adds these sums over all threads that share the row, and
-    /// multiplies the totals by `inv_cols`. Every thread of the block must call this method.
+    /// Returns the means of two quantities over a row. The argument contains the sum of each quantity over
+    /// the columns of this thread. This method adds these sums over all threads that share the row, and
+    /// multiplies the totals by `inv_cols`, which is `1 / cols`. Every thread of the block must call this
+    /// method.
     #[inline(always)]
     pub fn means(&mut self, LaneSums([even, odd]): LaneSums, inv_cols: f32) -> [f32; 2] {
         let mut memory = SharedMemory::of_launch();
@@ -201,8 +206,8 @@ impl TeamReduction {
     }
 }
 
-/// Two sums over the elements of a thread. Even and odd elements have separate accumulators. The separation
-/// halves the number of dependent additions, and each sum needs only two registers.
+/// Two sums over the elements of a thread. Each sum has separate accumulators for even and odd elements. The
+/// separation halves the number of dependent additions, and takes only one additional register per sum.
 #[derive(Clone, Copy)]
 pub(super) struct LaneSums([[f32; 2]; 2]);
 
@@ -210,8 +215,8 @@ impl LaneSums {
     /// The initial value: all sums are zero.
     pub const ZERO: Self = Self([[0.0; 2]; 2]);
 
-    /// Adds the elements of `a` and `b` to the sums. The function `add` adds one element of `a` and one
-    /// element of `b` to a pair of accumulators.
+    /// Adds the elements of `a` and `b` to the two sums. For each index, the callback `add` gets one element
+    /// of `a`, one element of `b`, and the accumulators of both sums. It returns the new accumulators.
     #[inline(always)]
     fn with<L: F32Vec>(self, a: L, b: L, add: impl Fn(f32, f32, [f32; 2]) -> [f32; 2]) -> Self {
         let mut sums = self.0;

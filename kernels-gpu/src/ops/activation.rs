@@ -4,7 +4,7 @@
 //! `activation_any_<dtype>` takes any layout. `activation_block1_<dtype>` needs rows that allow 16-byte
 //! accesses ([`Rows::is_vector`]).
 //!
-//! A kernel with `sigmoid` or `relu2` in its name computes only the function in its name.
+//! A kernel with `sigmoid` or `relu2` in its name computes only this function.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::ActivationParams;
@@ -12,8 +12,8 @@ use crate::elementwise::functions::{Functions, Relu2, Selected, Sigmoid};
 use crate::elementwise::partition::{Extent, THREADS, ThreadElements, blocks};
 
 /// # Safety
-/// The host checked that `x` and `y` have the rows that the kernel argument `extent` describes, and that
-/// `bias` is null or one row. If `VECTOR` is true, all these operands allow 16-byte accesses
+/// The host checked these facts. `x` and `y` have the rows that the kernel argument `extent` describes.
+/// `bias` is null or points to one row. If `VECTOR` is true, all these operands allow 16-byte accesses
 /// (`Rows::is_vector`). `y` overlaps no other operand.
 #[inline(always)]
 unsafe fn activation<T: Elem, F: Functions, const VECTOR: bool, const MIN_BLOCKS: u32>(

@@ -1,8 +1,8 @@
 //! `dx = dy * f'(x + bias)`, element by element. The result is the gradient of
-//! [`activation`](super::activation), and is rounded once. The gradient of the bias is the sum of `dx` over
-//! the rows. The caller computes this sum with a separate operator.
+//! [`activation`](super::activation) with respect to `x`, and is rounded once. The gradient of the bias is
+//! the sum of `dx` over the rows. The caller computes this sum with a separate operator.
 //!
-//! A kernel with `sigmoid` or `relu2` in its name computes only the function in its name.
+//! A kernel with `sigmoid` or `relu2` in its name computes only this function.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::ActivationParams;
@@ -10,9 +10,9 @@ use crate::elementwise::functions::{Functions, Relu2, Selected, Sigmoid};
 use crate::elementwise::partition::{Extent, THREADS, ThreadElements, blocks};
 
 /// # Safety
-/// The host checked that `dy`, `x` and `dx` have the rows that the kernel argument `extent` describes, and
-/// that `bias` is null or one row. If `VECTOR` is true, all these operands allow 16-byte accesses
-/// (`Rows::is_vector`). `dx` overlaps no other operand.
+/// The host checked these facts. `dy`, `x` and `dx` have the rows that the kernel argument `extent`
+/// describes. `bias` is null or points to one row. If `VECTOR` is true, all these operands allow 16-byte
+/// accesses (`Rows::is_vector`). `dx` overlaps no other operand.
 #[inline(always)]
 unsafe fn activation_backward<T: Elem, F: Functions, const VECTOR: bool, const MIN_BLOCKS: u32>(
     dy: Rows,

@@ -8,8 +8,8 @@
 //! The suffixes of kernel names have these meanings:
 //!
 //! - `_any` takes any layout.
-//! - `_smem1` needs rows of whole tiles of 128 columns. It stages one row per warp in shared memory between
-//!   the passes over the row.
+//! - `_smem1` needs rows of whole tiles of 128 columns. Each warp reduces a row, and then computes the output
+//!   from a copy of the row in shared memory.
 //! - `_warp<n>` keeps a row of `n` tiles in the registers of one warp.
 //! - `_block<n>` keeps a row of `4 n` tiles in the registers of the four warps of a block.
 //! - `_same`, `_f32`, `_tabled` and `_affine` are compiled for one combination of operand dtypes: see
@@ -39,7 +39,7 @@ struct AdaNormPasses<T, N, const OUTPUTS: usize, A> {
 impl<T: Elem, N: Norm, const OUTPUTS: usize, A: Access> Formed<T, A> for AdaNormPasses<T, N, OUTPUTS, A> {
     #[inline(always)]
     unsafe fn run<F: ModulationSource<T>, P: Parameters, R: RoundEach>(self, rounds: R) {
-        // SAFETY: the caller passes operands whose dtypes are the dtypes that the loaders `F` and `P` expect.
+        // SAFETY: the caller passes operands with the dtypes that the loaders `F` and `P` expect.
         unsafe { self.normed.run::<T, F, P, R, A>(&self.row, rounds) }
     }
 }
@@ -49,7 +49,7 @@ impl<T: Elem, N: Norm, const OUTPUTS: usize, A: Access> Formed<T, A> for AdaNorm
 ///
 /// - `x` and each `y` hold `p.rows` rows of `p.cols` elements. No `y` overlaps another operand.
 /// - Scales and shifts broadcast to the shape of `x`, and their fields `kind` state their element types.
-///   Weight, bias and tables have one row each.
+///   Weight and bias have one row each, and so have the tables that are added to scale and shift.
 /// - All operands allow the access type `A` (how many elements one load reads), and `p.form` states their
 ///   dtypes.
 #[inline(always)]
@@ -61,7 +61,7 @@ unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, A: Access>(
 ) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
     // SAFETY: the host checked the shapes and alignment of the operands, and `p.form` states their dtypes.
-    // Only the calling warp (or its block, if four warps share a row) writes row `row.at`.
+    // Only the calling warp (or its block, if four warps share a row) writes row `row.at` of the outputs.
     unsafe {
         let source = Vec4Row::<T, A>::of(&x, row.at, row.columns);
         let normed = ModulatedNorm::<N, _, OUTPUTS> { source, affine, outputs, norm: PhantomData };
@@ -101,8 +101,8 @@ unsafe fn in_registers<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOC
     y: Modulated,
     p: NormParams,
 ) {
-    // A Turing SM has as many registers as newer SMs, but runs at most 1024 threads. On Turing, the minimum
-    // number of blocks per SM is therefore at most 4, which leaves more registers for each thread.
+    // A Turing SM runs at most 1024 threads, fewer than newer SMs, but has as many registers. For Turing, the
+    // launch bounds therefore require only 4 blocks per SM, so that each thread can use more registers.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The operands have the dtypes
     // for which the type `F` specializes the kernel.
@@ -120,8 +120,8 @@ unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>
     y: Modulated,
     p: NormParams,
 ) {
-    // A Turing SM has as many registers as newer SMs, but runs at most 1024 threads. On Turing, the minimum
-    // number of blocks per SM is therefore at most 4, which leaves more registers for each thread.
+    // A Turing SM runs at most 1024 threads, fewer than newer SMs, but has as many registers. For Turing, the
+    // launch bounds therefore require only 4 blocks per SM, so that each thread can use more registers.
     thread::launch_bounds_by_generation::<128, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The operands have the dtypes
     // for which the type `F` specializes the kernel.
@@ -143,8 +143,9 @@ unsafe fn whole<T: Elem, N: Norm, const OUTPUTS: usize, const AMPERE: u32, const
     unsafe { ada_norm::<T, N, OUTPUTS, WholeTiles>(x, affine, outputs, p) }
 }
 
-/// Minimum number of blocks (128 threads each) per SM. With 5 blocks, a thread can use 96 registers, and
-/// these kernels need no more. LayerNorm kernels for sm_80 need 97 registers, so their minimum is 4 blocks.
+/// Minimum number of blocks (128 threads each) per SM, for `_smem1` kernels of 16-bit types with one output.
+/// With 5 blocks, a thread can use 96 registers, which is enough for these kernels. There is one exception:
+/// the LayerNorm kernels for sm_80 need 97 registers, so their minimum is 4 blocks.
 const BLOCKS: u32 = 5;
 
 entry! {

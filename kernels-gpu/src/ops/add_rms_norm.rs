@@ -71,8 +71,8 @@ unsafe fn add_rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
 ) {
     let team = Team::of_block();
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows and the weight. Only the calling team (the threads that share a row)
-    // writes row `at` of `y` and `sum`.
+    // SAFETY: the host checked the rows of all operands, and the weight. Only the calling team (the threads
+    // that share a row) writes row `at` of `y` and `sum`.
     unsafe {
         let source = Add {
             x: Row::<T, VECTOR>::of(&x, team, at, p.cols),

@@ -14,10 +14,10 @@ use crate::attention::mma::params::{AttentionParams, SHARED_BYTES_EVERYWHERE};
 use crate::attention::mma::single_buffer::ping_pong;
 use crate::attention::mma::tiling::Tiling;
 
-/// Tile sizes of the kernels. `D<dim>` belongs to a specialized kernel, `S<dim>` to a specialized kernel with
-/// small tiles, and `G<dim>` to a general kernel (which supports masks and softcap). `<dim>` is the largest
-/// head dimension. The general kernels have smaller tiles, because larger tiles of scores would need more
-/// registers than a thread has.
+/// Tile sizes of the kernels. `D<dim>` is for a specialized kernel, `S<dim>` for a specialized kernel with
+/// small tiles, and `G<dim>` for a general kernel (which supports masks and softcap). `<dim>` is the largest
+/// head dimension of the kernel. A `G<dim>` kernel computes smaller tiles of scores, because a larger tile
+/// would need more registers than a thread has.
 pub mod tiles {
     use super::{SHARED_BYTES_EVERYWHERE, Tiling};
 
@@ -72,8 +72,8 @@ unsafe fn bounded<
 >(
     p: AttentionParams,
 ) {
-    // With these launch bounds, eight warps share the registers of an SM. With more warps per SM, a thread
-    // would have too few registers.
+    // With these launch bounds, ptxas limits the registers per thread so that eight warps fit on an SM. A
+    // limit for more warps would be too low.
     thread::launch_bounds::<128, 2>();
     // SAFETY: the host checked the parameters `p`, and the launch has as many bytes of shared memory as the
     // function `Tiling::shared_bytes` returns.
@@ -93,7 +93,7 @@ unsafe fn bounded_ping_pong<
 >(
     p: AttentionParams,
 ) {
-    // With these launch bounds, eight warps share the registers of an SM.
+    // With these launch bounds, ptxas limits the registers per thread so that eight warps fit on an SM.
     if WARPS == 8 {
         thread::launch_bounds::<256, 1>();
     } else {

@@ -1,14 +1,15 @@
 //! Entry points of the kernels that compute the gradients `dq`, `dk` and `dv` of attention. The module
 //! [`backward`](crate::attention::backward) contains the code of these kernels and documents the formulas.
 //!
-//! The `_delta` kernel runs first, and computes the sum of `dO * O` for each query. Then a `_query` kernel
-//! computes `dq`, and a `_key` kernel computes `dk` and `dv`. The suffixes `_d64` to `_d256` state the
-//! largest head dimension of a kernel. The `_d256` kernels have registers for only one accumulator.
-//! Therefore, `_key_d256` computes only `dk`, and `_value_d256` computes `dv`.
+//! The `_delta` kernel runs first, and computes the sum of `dO * O` over the columns, for each query. Then a
+//! `_query` kernel computes `dq`, and a `_key` kernel computes `dk` and `dv`. The suffixes `_d64` to `_d256`
+//! state the largest head dimension of a kernel. In the `_d256` kernels, a thread has registers for the
+//! accumulator of only one gradient. Therefore, `_key_d256` computes only `dk`, and `_value_d256` computes
+//! `dv`.
 //!
 //! Only the `_general` kernels support masks, a softcap, a scale that is not positive, and rows that are not
-//! aligned to 16 bytes. The `_general` kernels have smaller tiles, because the support for these cases needs
-//! additional registers.
+//! aligned to 16 bytes. The `_general` kernels have smaller tiles, because these features need additional
+//! registers.
 // The tensor-core instructions of these kernels need sm_80.
 #![cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 
@@ -21,10 +22,10 @@ use crate::attention::backward::params::{BackwardParams, DELTA_THREADS, shared_b
 use crate::attention::mma::params::SHARED_BYTES_EVERYWHERE;
 use crate::attention::mma::tiling::Tiling;
 
-/// Tile sizes of the kernels. `Q<dim>` belongs to a specialized kernel for `dq`, and `K<dim>` to a
-/// specialized kernel for `dk` and `dv`. `D256` belongs to all specialized kernels of head dimension 256.
-/// `G<dim>` belongs to the general kernels (which support masks and softcap). `<dim>` is the largest head
-/// dimension.
+/// Tile sizes of the kernels. `Q<dim>` is for a specialized kernel that computes `dq`, and `K<dim>` for a
+/// specialized kernel that computes `dk` and `dv`. `D256` is for all specialized kernels of head dimension
+/// 256. `G<dim>` is for the general kernels (which support masks and softcap). `<dim>` is the largest head
+/// dimension of the kernel.
 pub mod tiles {
     use super::{SHARED_BYTES_EVERYWHERE, Tiling, shared_bytes};
 
@@ -75,8 +76,8 @@ unsafe fn bounded<
 >(
     p: BackwardParams,
 ) {
-    // With these launch bounds, eight warps share the registers of an SM. With more warps per SM, a thread
-    // would have too few registers.
+    // With these launch bounds, ptxas limits the registers per thread so that eight warps fit on an SM. A
+    // limit for more warps would be too low.
     if WARPS == 8 {
         thread::launch_bounds::<256, 1>();
     } else {

@@ -31,13 +31,13 @@ unsafe fn bounded<T: MatrixElem, const DIM16: usize, const MIN_BLOCKS: u32>(p: D
 }
 
 /// # Safety
-/// The `decode` kernel, which computes the partial results, has finished. `p` was the argument of its launch.
-/// A block has `COMBINERS` warps.
+/// The launch that computes the partial results is finished, and had the same argument `p`. A block has
+/// `COMBINERS` warps.
 #[inline(always)]
 unsafe fn bounded_combine<T: MatrixElem>(p: DecodeParams) {
     thread::launch_bounds::<{ COMBINERS * warp::SIZE }, 2>();
-    // SAFETY: the host checked the parameters `p`. The host launches blocks of `COMBINERS` warps after the
-    // `decode` kernel.
+    // SAFETY: the host checked the parameters `p`. The host launches this kernel after the one that computes
+    // the partial results, with blocks of `COMBINERS` warps.
     unsafe { combine::<T>(p) }
 }
 

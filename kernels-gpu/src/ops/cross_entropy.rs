@@ -5,9 +5,9 @@
 //! and `lse`, and does not store the probabilities. It computes the sum of exponentials online, relative to
 //! the largest logit that it has read so far.
 //!
-//! With label smoothing `s`, the loss is `(1 - s) * loss + s * (lse - mean_c(x[r, c]))`. z-loss with the
-//! factor `z` adds `z * lse^2` to the loss. A row with an ignored target has loss 0. A row whose target is
-//! not a class has loss NaN.
+//! With label smoothing `s`, the result is `(1 - s) * loss[r] + s * (lse[r] - mean_c(x[r, c]))` instead of
+//! `loss[r]`. z-loss with the factor `z` adds `z * lse[r]^2` to the result. A row with an ignored target has
+//! loss 0. A row whose target is not a class has loss NaN.
 use cuda_std::mem::store_u32;
 use cuda_std::prelude::*;
 
@@ -72,8 +72,8 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
         partial = partial.with(logits::<T, STEP, VECTOR>(x, first));
         if smoothed {
             // Label smoothing needs the sum of the logits. Load the logits again, from L1. The values that
-            // the function `logits` returned are not usable for this sum: they are -inf past the end of the
-            // row. The load returns 0 there.
+            // the function `logits` returned are not usable for this sum: past the end of the row, they are
+            // -inf. This second load returns 0 past the end of the row.
             for i in 0..STEP {
                 scaled_sum += sum_scaled(x.load(first + i as u32, Load::ReadOnly).lanes());
             }
@@ -98,8 +98,8 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
 
     let log_sum = ln(sum);
     let lse = max + log_sum;
-    // The loss is `lse - hit`, where `hit` is the logit of the target. Do not compute it in this way: with
-    // large logits, the rounding error of `lse` can exceed the loss.
+    // The loss is `lse - hit`, where `hit` is the logit of the target. Do not compute this difference
+    // directly: with large logits, the rounding error of `lse` can exceed the loss.
     let mut loss = log_sum - (hit - max);
     if smoothed {
         let mean = scaled_sum * (1.0 / p.cols as f32) * (1.0 / SCALE);

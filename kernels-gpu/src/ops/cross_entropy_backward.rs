@@ -1,13 +1,13 @@
 //! Gradient of [`cross_entropy`](super::cross_entropy):
 //! `dx[r, c] = (exp(x[r, c] - lse[r]) - [c == target[r]]) * dloss[r]`.
 //!
-//! Each element is computed independently, from its logit and the saved `lse`. The forward pass saves no
-//! tensor as large as the logits.
+//! `[c == target[r]]` is 1 in the column of the target, and 0 in all other columns. Each element of `dx` is
+//! computed independently, from its logit and the saved `lse`. The forward pass saves no tensor as large as
+//! the logits.
 //!
-//! With label smoothing `s`, the formula contains `(1 - s) * [c == target] + s / cols` instead of
-//! `[c == target]`. With the factor `z` of z-loss, the formula multiplies the exponential by
-//! `1 + 2 * z * lse`. The gradient of a row with an ignored target is 0. The gradient of a row whose target
-//! is not a class is NaN.
+//! With label smoothing `s`, `(1 - s) * [c == target[r]] + s / cols` replaces `[c == target[r]]`. With the
+//! factor `z` of z-loss, the exponential is multiplied by `1 + 2 * z * lse[r]`. The gradient of a row with an
+//! ignored target is 0. The gradient of a row whose target is not a class is NaN.
 use cuda_std::mem::load_u32;
 use cuda_std::prelude::*;
 
@@ -88,16 +88,16 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>
         return;
     }
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows. Only the calling team (the threads that share a row) writes row `at`
-    // of `dx`.
+    // SAFETY: the host checked the rows of `x` and `dx`. Only the calling team (the threads that share a row)
+    // writes row `at` of `dx`.
     let (x, dx) = unsafe {
         (Row::<T, VECTOR>::of(&x, team, at, p.cols), RowMut::<T, VECTOR>::of(&dx, team, at, p.cols))
     };
     // SAFETY: the host checked that targets, `lse` and `dloss` have one element per row, and
     // `team.row < p.rows`.
     let (target, row_values) = unsafe { (targets.load(team.row), from.load(team.row)) };
-    // Issue the first loads of the row here, before the first use of the target, `lse` and `dloss`. The
-    // kernel waits for these three loads at their first use.
+    // Issue the first loads of the row here, before the first use of the target, `lse` and `dloss`. At this
+    // first use, the kernel waits for the loads of these three values.
     let mut packs = logits::<T, STEP, VECTOR>(x, 0);
     let class = targets.class(target, p.cols);
     if class == Class::Ignored {
@@ -118,7 +118,7 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>
         }
     }
     // In the column of the target, the gradient has a different formula. The thread that wrote this column
-    // overwrites the value.
+    // above now overwrites the value.
     if let Class::Column(column) = class
         && dx.owns(column)
         && let Some(hit) = x.get(column, Load::ReadOnly)

@@ -1,14 +1,14 @@
 //! `sum = x + gate * y` and `normed = norm(sum) * (1 + scale) + shift`, both written by one kernel. In a
-//! diffusion transformer, the sum is the end of one transformer block, and the norm is the start of the next
-//! one. The norm is a LayerNorm or an RMSNorm. Its input is the rounded sum.
+//! diffusion transformer, one transformer block ends with this sum, and the next transformer block starts
+//! with this norm. The norm is a LayerNorm or an RMSNorm. Its input is the rounded sum.
 //!
 //! The suffixes of kernel names have these meanings:
 //!
 //! - `_any` takes any layout.
-//! - `_smem1` needs rows of whole tiles of 128 columns. Each warp stages its row in shared memory between the
-//!   passes over the row.
-//! - `_smem4` needs rows of whole tiles of 128 columns. The four warps of a block share a row, and stage it
-//!   in shared memory between the passes over the row.
+//! - `_smem1` needs rows of whole tiles of 128 columns. Each warp reduces a row, and then computes `normed`
+//!   from a copy of the row in shared memory.
+//! - `_smem4` needs rows of whole tiles of 128 columns. The four warps of a block reduce one row together,
+//!   and then compute `normed` from a copy of the row in shared memory.
 //! - `_warp<n>` keeps a row of `n` tiles in the registers of one warp.
 //! - `_block<n>` keeps a row of `4 n` tiles in the registers of the four warps of a block.
 //! - `_same`, `_f32` and `_tabled` are compiled for one combination of operand dtypes: see
@@ -43,8 +43,8 @@ impl<T: Elem, N: Norm, A: Access> Formed<T, A> for GatedAdaNormPasses<T, N, A> {
     #[inline(always)]
     unsafe fn run<F: ModulationSource<T>, P: Parameters, R: RoundEach>(self, rounds: R) {
         let Self { row, gated, affine, normed, norm } = self;
-        // SAFETY: the caller passes operands whose dtypes are the dtypes that the loaders `F` and `P` expect.
-        // Only the calling warp (or its block, if four warps share a row) writes row `row.at`.
+        // SAFETY: the caller passes operands with the dtypes that the loaders `F` and `P` expect. Only the
+        // calling warp (or its block, if four warps share a row) writes row `row.at` of the outputs.
         unsafe {
             let source = GatedRow::<T, F, A>::of(&gated, &row, rounds);
             ModulatedNorm { source, affine, outputs: [normed], norm }.run::<T, F, P, R, A>(&row, rounds);
@@ -99,8 +99,8 @@ unsafe fn in_registers<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
     normed: Modulated,
     p: NormParams,
 ) {
-    // A Turing SM has as many registers as newer SMs, but runs at most 1024 threads. On Turing, the minimum
-    // number of blocks per SM is therefore at most 4, which leaves more registers for each thread.
+    // A Turing SM runs at most 1024 threads, fewer than newer SMs, but has as many registers. For Turing, the
+    // launch bounds therefore require only 4 blocks per SM, so that each thread can use more registers.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The access type `A` fixes
     // how many tiles (128 columns each) of a row stay in registers. A row has exactly this number of tiles.
@@ -133,8 +133,8 @@ unsafe fn whole<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
     normed: Modulated,
     p: NormParams,
 ) {
-    // A Turing SM has as many registers as newer SMs, but runs at most 1024 threads. On Turing, the minimum
-    // number of blocks per SM is therefore at most 4, which leaves more registers for each thread.
+    // A Turing SM runs at most 1024 threads, fewer than newer SMs, but has as many registers. For Turing, the
+    // launch bounds therefore require only 4 blocks per SM, so that each thread can use more registers.
     thread::launch_bounds_by_generation::<128, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // SAFETY: the host checked the shapes, dtypes and alignment of the operands. Their rows consist of whole
     // tiles (128 columns each).

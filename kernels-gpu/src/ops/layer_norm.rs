@@ -2,7 +2,7 @@
 //! optional.
 //!
 //! torch uses a vectorized LayerNorm kernel if the number of columns is divisible by 4 and the rows are
-//! aligned. In this case, the result has the same bits as the result of `torch.nn.LayerNorm`.
+//! aligned. In this case, the kernels of this file return the same bits as `torch.nn.LayerNorm`.
 //!
 //! The suffixes of kernel names have these meanings:
 //!
@@ -31,9 +31,9 @@ struct AffineSink<T, P, A> {
 
 impl<T: Elem, P: Parameters, A: Access> Sink<T> for AffineSink<T, P, A> {
     const GROUPED: bool = P::GROUPED;
-    // The number of vec4s (four columns each) whose weight and bias are loaded together, 1 or 4. The value 4
-    // takes more registers than the value 1. In kernels with the value 1, the value 4 would take so many
-    // registers that fewer blocks fit on an SM.
+    // The number of vec4s (four columns each) whose weight and bias are loaded together, 1 or 4. Loading 4
+    // together takes more registers. The number is 1 in kernels in which these registers would let fewer
+    // blocks fit on an SM.
     const PREFETCH: usize =
         if is_block_shared::<A>() || is_tight::<T, A>() && size_of::<P::Fetched>() > 16 { 1 } else { 4 };
     type Fetched = P::Fetched;
@@ -53,8 +53,8 @@ impl<T: Elem, P: Parameters, A: Access> Sink<T> for AffineSink<T, P, A> {
 
 /// Returns `true` for kernels in which a warp keeps a row of five tiles (128 columns each) of a 16-bit type
 /// in registers. In these kernels, a thread has only 48 registers. The kernels therefore load f32 weights and
-/// biases one vec4 (four columns) at a time. For a norm without weight and bias, the kernels use the
-/// instantiation for an optional weight and an optional bias.
+/// biases one vec4 (four columns) at a time. For a norm without weight and bias, there is no special
+/// instantiation: these kernels use the one in which weight and bias are each optional.
 const fn is_tight<T, A: Access>() -> bool {
     tiles_in_registers::<A>() == 5 && size_of::<T>() == 2
 }
@@ -67,7 +67,7 @@ const fn is_tight<T, A: Access>() -> bool {
 unsafe fn layer_norm<T: Elem, A: Access>(x: Rows, affine: Affine, y: Rows, p: NormParams) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
     // SAFETY: the host checked the shapes and alignment of the operands, and `p.form` states their dtypes.
-    // Only the calling warp (or its block, if four warps share a row) writes row `row.at`.
+    // Only the calling warp (or its block, if four warps share a row) writes row `row.at` of `y`.
     unsafe {
         let x = Vec4Row::<T, A>::of(&x, row.at, row.columns);
         if !is_block_shared::<A>() {
@@ -97,8 +97,8 @@ unsafe fn run<T: Elem, P: Parameters, A: Access>(
     y: Rows,
 ) {
     let columns = row.columns;
-    // SAFETY: the caller passes a weight and a bias whose dtypes are the dtypes that the loader `P` expects.
-    // No other warp or block writes this row of `y`.
+    // SAFETY: the caller passes a weight and a bias with the dtypes that the loader `P` expects. No other
+    // warp or block writes this row of `y`.
     let scale = unsafe {
         AffineSink { affine: P::of(&affine, columns), y: Vec4RowMut::<T, A>::of(&y, row.at, columns) }
     };
@@ -132,8 +132,8 @@ unsafe fn in_registers<T: Elem, A: Access, const MIN_BLOCKS: u32>(
     y: Rows,
     p: NormParams,
 ) {
-    // A Turing SM has as many registers as newer SMs, but runs at most 1024 threads. On Turing, the minimum
-    // number of blocks per SM is therefore at most 4, which leaves more registers for each thread.
+    // A Turing SM runs at most 1024 threads, fewer than newer SMs, but has as many registers. For Turing, the
+    // launch bounds therefore require at most 4 blocks per SM, so that each thread can use more registers.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The access type `A` fixes
     // how many tiles (128 columns each) of a row stay in registers. A row has exactly this number of tiles.
@@ -151,8 +151,8 @@ unsafe fn of_block<T: Elem, A: Access, const TURING: u32, const MIN_BLOCKS: u32>
     y: Rows,
     p: NormParams,
 ) {
-    // A Turing SM has as many registers as newer SMs, but runs at most 1024 threads. On Turing, the minimum
-    // number of blocks per SM is therefore at most 4, which leaves more registers for each thread.
+    // A Turing SM runs at most 1024 threads, fewer than newer SMs, but has as many registers. For Turing, the
+    // launch bounds therefore require at most 4 blocks per SM, so that each thread can use more registers.
     thread::launch_bounds_by_generation::<{ NormParams::SHARING }, TURING, MIN_BLOCKS, MIN_BLOCKS>();
     // SAFETY: the host checked the shapes, dtypes and alignment of the operands. A row has exactly the number
     // of tiles (128 columns each) that the block keeps in registers.

@@ -8,8 +8,8 @@
 //! - `_block3` needs rows that allow 16-byte accesses and exactly fill three packs per thread.
 //! - `_rows2_block2` needs rows that allow 16-byte accesses and exactly fill two packs per thread. It
 //!   processes two rows at a time.
-//! - `_sums_any` adds up the partial sums for weight and bias. The blocks of the other kernels write these
-//!   partial sums to a workspace.
+//! - `_sums_any` adds up the partial sums of the gradients of weight and bias. The blocks of the other
+//!   kernels write these partial sums to a workspace.
 use cuda_std::prelude::*;
 
 use crate::norm_backward::column_sums::{self, ColumnSums, column_sums};

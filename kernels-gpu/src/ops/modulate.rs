@@ -41,7 +41,7 @@ unsafe fn modulate<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(arg: Modu
     thread::launch_bounds::<THREADS, MIN_BLOCKS>();
     let Some(elements) = ThreadElements::<T, VECTOR>::of_thread(extent) else { return };
     let has_shift = !matches!(arg.shift.kind, OperandKind::ABSENT);
-    // SAFETY: the host checked the operands, and the kernel argument `extent` describes their rows.
+    // SAFETY: the host checked `x`, scale and shift, and the kernel argument `extent` describes their rows.
     let (x, scale, shift) = unsafe {
         (
             elements.load(&arg.x),

@@ -5,7 +5,7 @@
 //! rotate either all columns of a head or none:
 //!
 //! - `_d64_warp1` and `_d128_warp1`: heads of 64 or 128 columns, each normalized separately.
-//! - `_qk_warp1`: heads of 128 columns, each normalized separately, whose angles differ between heads.
+//! - `_qk_warp1`: heads of 128 columns, each normalized separately. Each head has its own angles.
 //! - `_block4` and `_block10`: rows of up to 4 or 10 tiles (512 columns each), which stay in registers. A row
 //!   is one long head, or all heads normalized together. These kernels rotate interleaved pairs of columns.
 //!

@@ -57,8 +57,8 @@ pub struct Scaled {
 unsafe fn residual<T: Elem, A: Access>(gated: TanhGated, chained: Option<Scaled>, p: NormParams) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
     let (at, columns) = (row.at, row.columns);
-    // SAFETY: the host checked the operands. Only the calling warp (or its block, if four warps share a row)
-    // writes row `at` of `out`.
+    // SAFETY: the host checked `x`, `branch`, `gate` and `out`. Only the calling warp (or its block, if four
+    // warps share a row) writes row `at` of `out`.
     let sum = unsafe {
         SumRows {
             row,
@@ -126,15 +126,15 @@ struct SumRows<T, A> {
 }
 
 impl<T: Elem, A: Access> SumRows<T, A> {
-    /// Computes and writes this thread's vec4 (four columns) of the sum in `tile`. The function loads
-    /// `branch`.
+    /// Computes and writes this thread's vec4 (four columns) of the sum in `tile`. This method loads the vec4
+    /// of `branch`.
     #[inline(always)]
     fn add(&self, tile: u32, x: Vec4<T>) -> Vec4<T> {
         self.add_to(tile, self.row.staged_vec4(tile).unwrap_or_else(|| self.branch.get(tile)), x)
     }
 
-    /// Computes and writes this thread's vec4 (four columns) of the sum in `tile`. The caller has loaded
-    /// `branch`.
+    /// Computes and writes this thread's vec4 (four columns) of the sum in `tile`. The caller passes the vec4
+    /// of `branch`.
     #[inline(always)]
     fn add_to(&self, tile: u32, branch: Vec4<T>, x: Vec4<T>) -> Vec4<T> {
         let gate = self.gate.lanes(tile).unwrap_or([0.0; 4]).map(tanh);
@@ -145,7 +145,7 @@ impl<T: Elem, A: Access> SumRows<T, A> {
         sum
     }
 
-    /// Computes and writes the row's sums, for launches without a second norm.
+    /// Computes the sum for all columns of the row and writes it, in launches without a second norm.
     #[inline(always)]
     fn write(&self) {
         if self.row.has_room() {
@@ -223,8 +223,8 @@ unsafe fn any_layout<T: Elem, const MIN_BLOCKS: u32>(
 /// have the element type of the rows, and the scale has no table.
 #[inline(always)]
 unsafe fn team<T: Elem, const MIN_BLOCKS: u32>(gated: TanhGated, chained: Option<Scaled>, p: NormParams) {
-    // A Turing SM has as many registers as newer SMs, but runs at most 1024 threads. On Turing, the minimum
-    // number of blocks per SM is therefore at most 4, which leaves more registers for each thread.
+    // A Turing SM runs at most 1024 threads, fewer than newer SMs, but has as many registers. For Turing, the
+    // launch bounds therefore require only 4 blocks per SM, so that each thread can use more registers.
     thread::launch_bounds_by_generation::<{ NormParams::SHARING }, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // Set each field `kind` to a constant, so that the compiler removes the branches on `kind`. Otherwise,
     // the kernel would execute these branches for each vec4 (four columns).

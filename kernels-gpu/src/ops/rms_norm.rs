@@ -1,8 +1,8 @@
 //! `y[r, c] = x[r, c] / sqrt(mean_c(x[r, c]^2) + eps) * (offset + w[c])`, with an optional weight `w`.
 //! `offset` is a number that is added to the weight, for example 1 for Gemma models.
 //!
-//! A team (the threads that share a row) computes one row, in tiles of one 16-byte pack per thread. Sums are
-//! f32, with one accumulator per element of a pack.
+//! A team (the threads that share a row) computes one row, in tiles of one 16-byte pack per thread. Each
+//! thread adds the squares in f32, with one accumulator per element of a pack.
 //!
 //! - `rms_norm_any_<dtype>` takes any layout. It reads the row twice, the second time mostly from L2.
 //! - `rms_norm_block<n>_<dtype>` keeps up to `n` packs per thread in registers, in their element type. It
@@ -26,8 +26,8 @@ unsafe fn rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
     team: Team,
 ) {
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows and the weight. Only the calling team (the threads that share a row)
-    // writes row `at` of `y`.
+    // SAFETY: the host checked the rows of `x` and `y`, and the weight. Only the calling team (the threads
+    // that share a row) writes row `at` of `y`.
     unsafe {
         let x = Row::<T, VECTOR>::of(&x, team, at, p.cols);
         let in_registers =

@@ -5,8 +5,8 @@
 //!
 //! - `_any` takes any layout.
 //! - `_block4` needs rows that allow 16-byte accesses and fit into four packs (16 bytes) per thread.
-//! - `_sums_any` adds up the partial sums for the weight. The blocks of the other kernels write these partial
-//!   sums to a workspace.
+//! - `_sums_any` adds up the partial sums of the gradient of the weight. The blocks of the other kernels
+//!   write these partial sums to a workspace.
 use cuda_std::prelude::*;
 
 use crate::norm_backward::column_sums::{self, ColumnSums, column_sums};

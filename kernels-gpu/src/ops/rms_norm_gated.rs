@@ -46,7 +46,8 @@ struct Packs<T: Elem, const GATE_FIRST: bool> {
     x: Pack<T>,
     gate: Pack<T>,
     sigmoid: bool,
-    /// The product `x * f(gate)`. This value is valid after the first call of the method `lanes`.
+    /// The product `x * f(gate)`. If `GATE_FIRST` is true, this value is valid after the first call of the
+    /// method `lanes`. Otherwise, it is not used.
     product: T::F32Vec,
 }
 
@@ -126,8 +127,8 @@ unsafe fn in_order<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, const
 ) {
     let team = Team::of_block();
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows and the weight. Only the calling team (the threads that share a row)
-    // writes row `at` of `y`.
+    // SAFETY: the host checked the rows of `x`, the gate and `y`, and the weight. Only the calling team (the
+    // threads that share a row) writes row `at` of `y`.
     unsafe {
         let source = GatedRows::<T, VECTOR, GATE_FIRST> {
             x: Row::of(&x, team, at, p.cols),

@@ -1,12 +1,12 @@
 //! Softmax over the last dimension, `y[r, c] = exp(x[r, c] - max) / sum`, or its logarithm,
-//! `x - max - ln(sum)`.
+//! `x[r, c] - max - ln(sum)`. `max` is the maximum of the row, and `sum` is the row's sum of `exp(x - max)`.
 //!
 //! A team (the threads that share a row) computes one row in f32 and rounds each result once. If a row fits
 //! in the registers of a block, it is loaded only once. From sm_90 on, a row that fits in the registers of a
 //! cluster of eight blocks is also loaded only once.
 //!
-//! Longer rows are loaded twice. The second pass starts at the end of the row, because the end of the row is
-//! still in the cache.
+//! Longer rows are loaded twice. The second pass runs from the end of the row to its start, because the end
+//! of the row is still in the cache.
 use core::f32::consts::LOG2_E;
 
 use cuda_std::math::{ex2_ftz, lg2};
@@ -14,8 +14,8 @@ use cuda_std::prelude::*;
 
 use crate::softmax::online::{ExpSum, SoftmaxParams, exp, ln, logits};
 
-/// Minimum number of blocks (384 threads each) per SM. With three blocks, a thread can use 56 registers. A
-/// Turing SM runs at most 1024 threads, so only two blocks fit.
+/// Minimum number of blocks (384 threads each) per SM. With a minimum of three, a thread can use 56
+/// registers. On Turing, the minimum is two, because an SM runs at most 1024 threads.
 const BLOCKS: u32 = if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_80"))) { 2 } else { 3 };
 
 /// The maximum of a row, and a value that is derived from its sum of exponentials. The method `apply`
@@ -24,11 +24,11 @@ const BLOCKS: u32 = if cfg!(all(target_arch = "nvptx64", not(target_feature = "s
 struct Finish {
     max: f32,
     /// A value derived from the sum of exponentials `sum`. If the result is the logarithm of the softmax, the
-    /// value is `ln(sum)`. Otherwise, the value is `1 / sum` for f32, and `-log2(sum)` for 16-bit types. The
-    /// method `apply` adds `-log2(sum)` to the exponent.
+    /// value is `ln(sum)`. Otherwise, the value is `1 / sum` for f32, and `-log2(sum)` for 16-bit types. For
+    /// 16-bit types, the method `apply` adds this value to the exponent of 2.
     ///
-    /// For 16-bit types, the exponent has an error of up to 2.5 ulp. The relative error of the result is then
-    /// about 2e-6. This error changes only results that are almost half-way between two 16-bit numbers.
+    /// For 16-bit types, this exponent has an error of up to 2.5 ulp. The relative error of the result is
+    /// then about 2e-6. This error changes only results that are almost half-way between two 16-bit numbers.
     sum: f32,
     log: bool,
 }
@@ -75,8 +75,8 @@ unsafe fn softmax<T: Elem, const IN_REGISTERS: usize, const STEP: usize, const V
     team: Team,
 ) {
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows. Only the calling team (the threads that share a row) writes row `at`
-    // of `y`.
+    // SAFETY: the host checked the rows of `x` and `y`. Only the calling team (the threads that share a row)
+    // writes row `at` of `y`.
     let (x, y) = unsafe {
         (Row::<T, VECTOR>::of(&x, team, at, p.cols), RowMut::<T, VECTOR>::of(&y, team, at, p.cols))
     };

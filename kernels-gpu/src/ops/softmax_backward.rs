@@ -24,8 +24,8 @@ struct RowPacks<T> {
 }
 
 impl<T: Elem, const VECTOR: bool> GradientRows<T, VECTOR> {
-    /// Loads the thread's packs (16 bytes each) of `N` tiles from `first` on. Columns past the end are 0 and
-    /// add nothing to the sum.
+    /// Loads the thread's packs (16 bytes each) of `N` tiles from `first` on. Columns past the end of the row
+    /// are 0 and add nothing to the sum.
     #[inline(always)]
     fn load<const N: usize>(&self, first: u32) -> [RowPacks<T>; N] {
         let mut pairs = [RowPacks { y: Pack::ZERO, dy: Pack::ZERO }; N];
@@ -37,7 +37,8 @@ impl<T: Elem, const VECTOR: bool> GradientRows<T, VECTOR> {
         pairs
     }
 
-    /// Returns what a pack (16 bytes) of `y` and the pack of `dy` with the same columns add to the row's sum.
+    /// Returns the contribution of a pack (16 bytes) of `y`, and of the pack of `dy` with the same columns,
+    /// to the row's sum.
     #[inline(always)]
     fn term(&self, RowPacks { y, dy }: RowPacks<T>) -> f32 {
         let dy = dy.lanes();
@@ -73,8 +74,8 @@ unsafe fn softmax_backward<T: Elem, const IN_REGISTERS: usize, const STEP: usize
 ) {
     let team = Team::of_block();
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows. Only the calling team (the threads that share a row) writes row `at`
-    // of `dx`.
+    // SAFETY: the host checked the rows of `y`, `dy` and `dx`. Only the calling team (the threads that share
+    // a row) writes row `at` of `dx`.
     let (source, dx) = unsafe {
         let (y, dy) =
             (Row::<T, VECTOR>::of(&y, team, at, p.cols), Row::<T, VECTOR>::of(&dy, team, at, p.cols));

@@ -1,4 +1,4 @@
-//! RMSNorm of rows that a kernel reads in packs (16-byte vectors). The operators `rms_norm`, `add_rms_norm`
-//! and `rms_norm_gated` share this code.
+//! Code of the operators `rms_norm`, `add_rms_norm` and `rms_norm_gated`. Their kernels read rows in packs
+//! (16-byte vectors).
 pub mod row;
 pub mod weight;

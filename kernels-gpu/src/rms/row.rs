@@ -1,10 +1,10 @@
 //! Computes RMSNorm of one row. The code loads the row, computes the mean of squares, and writes the
-//! normalized and scaled row.
+//! normalized row, multiplied by the weight.
 //!
 //! A team (the threads that share a row) reads the row in tiles. A tile has one pack (16-byte vector) per
 //! thread. If the const parameter `IN_REGISTERS` is not 0, the row has at most `IN_REGISTERS` tiles. These
 //! tiles stay in registers from the reduction until the result is written. If `IN_REGISTERS` is 0, the kernel
-//! loads the row again to compute the result.
+//! loads the row twice: once for the reduction, and once for the result.
 use cuda_std::l2::L2Policy;
 use cuda_std::prelude::*;
 
@@ -17,36 +17,36 @@ use crate::layout::operand_kind::OperandKind;
 pub struct RmsParams {
     /// Number of rows of the operands.
     pub rows: u64,
-    /// Number of rows per run. A run is a sequence of rows with a constant distance of `Rows::inner_stride`
-    /// elements. Consecutive runs start `Rows::outer_stride` elements apart. 0 means that all rows are in one
-    /// run.
+    /// Number of rows per run. Within a run, consecutive rows are `Rows::inner_stride` elements apart.
+    /// Consecutive runs start `Rows::outer_stride` elements apart. 0 means that all rows are in one run.
     pub inner: u32,
     /// Columns per row.
     pub cols: u32,
-    /// The value `1 / cols`, which the host computes. A division in the kernel would add its latency at the
-    /// end of the reduction.
+    /// The value `1 / cols`, which the host computes. A division in the kernel would add latency after the
+    /// reduction.
     pub inv_cols: f32,
     /// The value `eps`, which the kernel adds to the mean of squares.
     pub eps: f32,
-    /// How the kernel applies the weight: the offset of the weight, and the order of multiplication and
-    /// rounding.
+    /// How the kernel applies the weight: the offset that it adds to the weight, and whether it rounds before
+    /// the multiplication.
     pub weight: Applied,
     /// 1 if all operands, including the weight, allow 16-byte accesses (`Rows::is_vector`), otherwise 0.
     pub vector: u32,
-    /// L2 cache policy of the loads, such as `evict_last`. A kernel uses this policy only if each thread
-    /// keeps at least four packs (16 bytes each) of a row in registers.
+    /// L2 cache policy for loads of the input, such as `evict_last`. Only kernels with at least four packs
+    /// (16 bytes each) of a row in the registers of each thread use this policy.
     pub l2_policy: L2Policy,
 }
 
-/// A source of the rows to normalize. The source is one tensor or a combination of several tensors, such as
-/// `x + residual`.
+/// A source of the row to normalize: a row of one tensor, or a combination of rows of several tensors, such
+/// as `x + residual`.
 pub(crate) trait RowSource<T: Elem>: Copy {
-    /// Rows with at most this number of tiles (packs per thread) are loaded before any other work, such as
-    /// the computation of other addresses. Short rows are bound by latency, so they gain from early loads.
-    /// For longer rows, kernels are measurably faster if the address computations come first.
+    /// If a row has at most this number of tiles (packs per thread), a kernel loads the row before any other
+    /// work. Other work is, for example, the computation of other addresses. Kernels for short rows are bound
+    /// by latency, so they gain from early loads. With longer rows, kernels are measurably faster if they
+    /// compute the other addresses first.
     const LOAD_FIRST: usize;
     /// If a row has at most this number of tiles (packs per thread), a kernel loads the weight before the
-    /// reduction. For longer rows, registers do not suffice.
+    /// reduction. With longer rows, registers have no space for the weight during the reduction.
     const FETCH_EARLY: usize;
     /// The elements of one tile that a thread keeps in registers.
     type RegisterTile: RegisterTile<T>;
@@ -54,20 +54,20 @@ pub(crate) trait RowSource<T: Elem>: Copy {
     fn first(&self) -> *const T;
     /// Loads the thread's elements of tile number `tile`, for the reduction.
     fn load(&self, tile: u32, how: Load) -> Self::RegisterTile;
-    /// Loads the thread's elements of tile number `tile` again, for the computation of the result.
+    /// Loads the thread's elements of tile number `tile` a second time, for the computation of the result.
     fn load_again(&self, tile: u32) -> Self::RegisterTile;
-    /// True if loads of long rows use the L2 cache policy of the launch. The method `demote` later resets the
-    /// eviction policy of the loaded L2 lines to the default.
+    /// True if loads from this source may use the L2 cache policy of the launch. After the kernel has written
+    /// the result, `demote` resets the eviction policy of the loaded L2 lines to the default.
     const USES_L2_POLICY: bool = false;
     /// Resets the L2 eviction policy to the default, for the cache lines that start in tile number `tile` (16
-    /// bytes per thread). Does nothing if the source does not use an L2 policy.
+    /// bytes per thread). The default implementation, for sources that do not use an L2 policy, does nothing.
     ///
     /// # Safety
     /// The requirements of [`Row::demote`] apply: each row starts and ends at the boundary of an L2 line.
     #[inline(always)]
     unsafe fn demote(&self, _tile: u32) {}
-    /// Returns the values to store for a tile (16 bytes per thread). `lanes` contains the normalized and
-    /// scaled values of the tile.
+    /// Returns the values that the kernel stores for a tile (16 bytes per thread). `lanes` contains the
+    /// normalized values of the tile, multiplied by the weight.
     #[inline(always)]
     fn finish(&self, _tile: Self::RegisterTile, lanes: T::F32Vec) -> T::F32Vec {
         lanes
@@ -79,15 +79,16 @@ pub(crate) trait RowSource<T: Elem>: Copy {
 pub(crate) trait RegisterTile<T: Elem>: Copy {
     /// Returns an initial value, before the tile is loaded.
     fn empty() -> Self;
-    /// Returns the values to normalize, in f32. The reduction uses these values. If their computation is more
-    /// than a conversion to f32, this method also keeps the values, so that `lanes_again` can return them.
+    /// Returns the values to normalize, in f32, for the reduction. If their computation is more than a
+    /// conversion, for example a multiplication by a gate, this method also saves the values for
+    /// `lanes_again`.
     fn lanes(&mut self) -> T::F32Vec;
-    /// Returns the values that `lanes` returned. The computation of the result uses these values.
+    /// Returns the values that `lanes` returned, for the computation of the result.
     fn lanes_again(&self) -> T::F32Vec;
 }
 
-/// A pack (16-byte vector) stays in registers in its element type. 16-bit elements then take half as many
-/// registers as the same elements in f32.
+/// A pack (16-byte vector) stays in registers without conversion to f32. Packed 16-bit elements take half as
+/// many registers as f32 values.
 impl<T: Elem> RegisterTile<T> for Pack<T> {
     #[inline(always)]
     fn empty() -> Self {
@@ -124,20 +125,22 @@ impl<T: Elem, const VECTOR: bool> RowSource<T> for Row<T, VECTOR> {
     }
     #[inline(always)]
     unsafe fn demote(&self, tile: u32) {
-        // SAFETY: the caller guarantees that each row starts and ends at the boundary of an L2 line.
+        // SAFETY: the caller guarantees that each row starts and ends at the boundary of an L2 line, as
+        // `Row::demote` requires.
         unsafe { Row::demote(self, tile) }
     }
 }
 
-/// Returns whether a kernel with `IN_REGISTERS` tiles (16 bytes per thread each) per row uses the L2 cache
-/// policy of the launch. On an H200, the policy does not speed up rows of fewer than four tiles.
+/// Returns whether a kernel uses the L2 cache policy of the launch. The kernel keeps `IN_REGISTERS` tiles (16
+/// bytes per thread each) of a row in registers. On an H200, the policy does not speed up kernels with fewer
+/// than four tiles.
 const fn uses_l2_policy<T: Elem, const IN_REGISTERS: usize, X: RowSource<T>>() -> bool {
     X::USES_L2_POLICY && IN_REGISTERS >= 4
 }
 
-/// If `wanted` is true, waits for earlier launches, and then loads the tiles of `source` that stay in
+/// If `wanted` is true, waits until earlier launches have finished, and then loads the tiles of `source` into
 /// registers. Otherwise, returns empty tiles. With programmatic dependent launch, earlier launches may still
-/// run when the kernel starts, so the kernel accesses no global memory before this wait.
+/// run when the kernel starts. The kernel therefore accesses no global memory before this wait.
 #[inline(always)]
 pub(crate) fn load_registers<T: Elem, const IN_REGISTERS: usize, X: RowSource<T>>(
     source: X,
@@ -155,9 +158,9 @@ pub(crate) fn load_registers<T: Elem, const IN_REGISTERS: usize, X: RowSource<T>
     in_registers
 }
 
-/// Normalizes the row of `source` and writes the result to `y`. The weight may be absent, of type `T`, or
-/// f32. If `IN_REGISTERS` is at most `LOAD_FIRST`, the caller must already have loaded the tiles in
-/// `in_registers`.
+/// Normalizes the row of `source`, multiplies it by the weight, and writes the result to `y`. The weight may
+/// be absent, of type `T`, or f32. If `IN_REGISTERS` is at most `LOAD_FIRST`, the caller has already loaded
+/// the tiles `in_registers`.
 ///
 /// # Safety
 /// `weight` has `p.cols` elements of the type in `weight.kind`. If `VECTOR` is true, the weight is aligned to
@@ -172,8 +175,8 @@ pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR:
     p: RmsParams,
 ) {
     let rows = Rows::single(weight.base);
-    // SAFETY: the caller passes a weight of `p.cols` elements. `same` reads the weight as type `T`, and
-    // `single` reads it as f32. The kernel uses only the one that matches `weight.kind`.
+    // SAFETY: the caller guarantees a weight of `p.cols` elements. `same` accesses the weight as type `T`,
+    // and `single` accesses it as f32. The kernel reads only through the one that matches `weight.kind`.
     let (same, single) = unsafe {
         (
             Row::<T, VECTOR>::of(&rows, team, RowIndex::FIRST, p.cols),
@@ -182,8 +185,8 @@ pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR:
     };
     let read_late = |kind| AnyKind { kind, same, single };
     match weight.kind {
-        // If the row does not stay in registers, the kernel tests the type of the weight at run time. This
-        // test does not limit the speed of the kernel.
+        // If rows do not stay in registers, the kernel tests the type of the weight at run time. This test
+        // does not limit its speed.
         kind if IN_REGISTERS == 0 => {
             scale::<T, IN_REGISTERS, VECTOR, X, _>(source, in_registers, read_late(kind), y, team, p)
         }
@@ -198,7 +201,7 @@ pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR:
         OperandKind::SAME => {
             scale::<T, IN_REGISTERS, VECTOR, X, _>(source, in_registers, SameTypeWeight(same), y, team, p)
         }
-        // For f32 rows, `SAME` and `F32` mean the same type. The host then passes `SAME`, so this arm is
+        // For f32 rows, `SAME` and `F32` both mean f32. In this case, the host passes `SAME`, so this arm is
         // never executed.
         _ if size_of::<T>() == 4 => {}
         _ => scale::<T, IN_REGISTERS, VECTOR, X, _>(
@@ -212,8 +215,8 @@ pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR:
     }
 }
 
-/// Computes the mean of squares of the row, and writes the normalized row, multiplied by a weight of type
-/// `S`.
+/// Computes the mean of squares of the row of `source`. Writes the normalized row, multiplied by `weight`, to
+/// `y`.
 #[inline(always)]
 fn scale<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, X: RowSource<T>, S: WeightScale<T>>(
     source: X,
@@ -256,8 +259,8 @@ fn scale<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, X: RowSource<T>
     }
     if uses_l2_policy::<T, IN_REGISTERS, X>() && !team.cluster && p.l2_policy.demotes() {
         for tile in 0..IN_REGISTERS {
-            // SAFETY: the host sets a policy that demotes L2 lines only if each row starts and ends at the
-            // boundary of an L2 line.
+            // SAFETY: `demote` requires that each row starts and ends at the boundary of an L2 line. Only in
+            // this case, the host passes a policy that demotes L2 lines.
             unsafe { source.demote(tile as u32) };
         }
     }

@@ -1,8 +1,8 @@
 //! The weight of a norm. The weight is absent, has the element type of the rows, or is f32. The result is
-//! `x * (offset + weight)`, and the normalized `x` can be rounded before the multiplication.
+//! `xhat * (offset + weight)`. `xhat` is the normalized row, which can be rounded before the multiplication.
 //!
-//! The code of a norm is generic over `WeightScale`, so that each instantiation contains only the registers
-//! and branches for its own type of weight.
+//! The code of a norm is generic over `WeightScale`. Each instantiation therefore has only the registers and
+//! branches that its type of weight needs.
 use crate::layout::operand_kind::OperandKind;
 use cuda_std::prelude::*;
 
@@ -29,18 +29,19 @@ pub struct Applied {
 
 /// A weight that multiplies a normalized row.
 pub(crate) trait WeightScale<T: Elem>: Copy {
-    /// The values of the weight that `fetch` returns. A kernel may call `fetch` before the reduction.
+    /// The weight values that `fetch` loads for one tile. A kernel may call `fetch` before the reduction.
     type Fetched: Copy;
     /// An initial value, before `fetch` has loaded the weight.
     const EMPTY: Self::Fetched;
     /// Loads the weight for the thread's columns of tile number `tile`.
     fn fetch(&self, tile: u32) -> Self::Fetched;
-    /// Returns `lanes`, the thread's columns of tile number `tile`, multiplied by the weight.
+    /// Multiplies `lanes` by the weight, as `how` specifies. `lanes` contains the thread's columns of tile
+    /// number `tile`.
     fn apply(&self, tile: u32, fetched: Self::Fetched, lanes: T::F32Vec, how: Applied) -> T::F32Vec;
 }
 
-/// A weight with the element type of the rows. A 16-bit weight takes only half a register per element, so
-/// `fetch` can load the weight before the reduction.
+/// A weight with the element type of the rows. A 16-bit weight takes only half a register per element. Its
+/// method `fetch` loads the weight, so that a kernel can load it before the reduction.
 #[derive(Clone, Copy)]
 pub(crate) struct SameTypeWeight<T, const VECTOR: bool>(pub Row<T, VECTOR>);
 
@@ -57,9 +58,9 @@ impl<T: Elem, const VECTOR: bool> WeightScale<T> for SameTypeWeight<T, VECTOR> {
     }
 }
 
-/// A weight that may be absent, of type `T`, or f32. The method `apply` loads the weight immediately before
-/// use, because an f32 weight would need too many registers during the reduction. If `kind` is a constant,
-/// the compiler keeps only the code for this kind of weight.
+/// A weight that may be absent, of type `T`, or f32. The method `fetch` does nothing, and `apply` loads the
+/// weight immediately before use. An f32 weight would need too many registers during the reduction. If `kind`
+/// is known at compile time, the compiler keeps only the code for this kind of weight.
 #[derive(Clone, Copy)]
 pub(crate) struct AnyKind<T, const VECTOR: bool> {
     pub kind: OperandKind,

@@ -1,3 +1,4 @@
-//! Code that softmax and cross-entropy share: the online row reduction, and the target classes.
+//! Code that softmax and cross-entropy share: the online reduction of a row, and access to the target
+//! classes.
 pub mod online;
 pub mod target;

@@ -2,10 +2,10 @@
 //!
 //! Terms: a team is the set of threads that share a row, and a pack is a 16-byte vector.
 //!
-//! Each step first computes the maximum of several packs, and rescales the sum once. Then each element takes
-//! one `ex2` instruction. The subtraction `x - max` comes before the multiplication by `log2(e)`. A single
-//! fma, `x * log2(e) - max * log2(e)`, would save an instruction. However, this fma overflows if elements are
-//! `torch.finfo(dtype).min`, which attention masks contain.
+//! Each step first computes the maximum of several packs, and rescales the previous sum once. Then each
+//! element takes one `ex2` instruction. The code subtracts `max` from `x` before it multiplies by `log2(e)`.
+//! A single fma, `x * log2(e) - max * log2(e)`, would save an instruction. However, this fma overflows for
+//! elements such as `torch.finfo(torch.float32).min`, which attention masks contain.
 use core::f32::consts::{LN_2, LOG2_E};
 
 use cuda_std::math::{ex2_ftz, lg2};
@@ -14,8 +14,8 @@ use cuda_std::prelude::*;
 /// The maximum of a set of logits, and the sum of `exp(x - max)` over them.
 #[derive(Clone, Copy)]
 pub(crate) struct ExpSum {
-    /// The largest logit. If the set is empty or all logits are -inf, `max` is the lowest finite f32 instead,
-    /// because the difference of two -inf is NaN.
+    /// The largest logit. If the set is empty or all logits are -inf, `max` is the lowest finite f32. With a
+    /// `max` of -inf, `x - max` would be NaN for these logits.
     pub max: f32,
     /// The sum of `exp(x - max)`. The sum is 0 if the set is empty or all logits are -inf. The sum is NaN if
     /// a logit is NaN or +inf.
@@ -26,7 +26,7 @@ impl ExpSum {
     /// The value for an empty set of logits.
     pub const EMPTY: Self = Self { max: f32::MIN, sum: 0.0 };
 
-    /// Adds the logits of `packs` to the set, and returns the new maximum and sum.
+    /// Returns the maximum and the sum for the set that also contains the logits of `packs`.
     #[inline(always)]
     pub fn with<T: Elem, const N: usize>(self, packs: [Pack<T>; N]) -> Self {
         let mut largest = packs[0];
@@ -41,8 +41,8 @@ impl ExpSum {
         Self { max, sum }
     }
 
-    /// Reduces the partial results of the threads that share a row (the team). All threads get the same bits.
-    /// Every thread of the block must call this function exactly once.
+    /// Combines the results of all threads that share a row (the team) into the result of the row. All these
+    /// threads get bitwise identical results. Every thread of the block must call this function exactly once.
     #[inline(always)]
     pub fn reduce<T: Elem>(self, team: Team) -> Self {
         let combine = |[max_a, sum_a]: [f32; 2], [max_b, sum_b]: [f32; 2]| {
@@ -55,8 +55,8 @@ impl ExpSum {
     }
 }
 
-/// Returns the largest element. A balanced tree of comparisons keeps the chain of dependent instructions
-/// short.
+/// Returns the largest element of `lanes`. The function compares in a balanced tree, so that the chain of
+/// dependent instructions is short.
 #[inline(always)]
 fn max_of<L: F32Vec>(lanes: L) -> f32 {
     let mut lanes = lanes;
@@ -68,12 +68,13 @@ fn max_of<L: F32Vec>(lanes: L) -> f32 {
     lanes.get(0)
 }
 
-/// Returns `exp(x)`. `x` is a difference such as `logit - max`, and is at most slightly above 0. `T` is the
-/// type of the logits. Results below 2^-126 become 0.
+/// Returns `exp(x)`. `x` is a difference such as `logit - max`, so it is negative, 0 or slightly above 0. `T`
+/// is the type of the logits. Results below 2^-126 become 0.
 ///
-/// `exp(x)` is computed as `ex2(x * log2(e))`. The product has a rounding error of up to `|x| * 2^-24`, which
-/// is negligible for 16-bit results. If `T` is f32, the function computes this rounding error and corrects
-/// the result. The total error is then at most 3 ulp. The instruction `ex2` causes up to 2 ulp of this error.
+/// `exp(x)` is computed as `ex2(x * log2(e))`. The rounding of the product changes the result by a relative
+/// error of up to about `|x| * 2^-24`, which is negligible for 16-bit results. If `T` is f32, the function
+/// computes the rounding error of the product and corrects the result. The total error is then at most 3 ulp,
+/// and up to 2 ulp of it come from the instruction `ex2`.
 #[inline(always)]
 pub(crate) fn exp<T: Elem>(x: f32) -> f32 {
     /// `log2(e) - LOG2_E`.
@@ -84,14 +85,15 @@ pub(crate) fn exp<T: Elem>(x: f32) -> f32 {
         return power;
     }
     let remainder = fma(x, LOG2_E_REMAINDER, fma(x, LOG2_E, -exponent));
-    // If `|x|` is infinite or close to the largest f32, the remainder is infinite or NaN. The function then
-    // returns `power` without a correction.
+    // If `|x|` is infinite or close to the largest f32, the remainder is large, infinite or NaN. The function
+    // then returns `power` without a correction.
     let remainder = if remainder.abs() < 1.0 { remainder } else { 0.0 };
     fma(power, remainder * LN_2, power)
 }
 
-/// Returns `ln(x)` with an error of at most 2 ulp. The instruction `lg2.approx` is faster, but its result has
-/// no correct digit for `x` near 1. Because this function takes more time, kernels call it only once per row.
+/// Returns `ln(x)` with an error of at most 2 ulp. The instruction `lg2.approx` is faster, but for `x` near
+/// 1, its result can have no correct digit. This function takes more time, so kernels call it only once per
+/// row.
 ///
 /// The function splits `x` into `m * 2^k` with `m` between `sqrt(1/2)` and `sqrt(2)`. It computes `ln(m)` as
 /// a series for `2 * atanh((m - 1) / (m + 1))`, and adds `k * ln(2)`.
@@ -117,20 +119,19 @@ pub(crate) fn ln(x: f32) -> f32 {
 pub struct SoftmaxParams {
     /// Number of rows.
     pub rows: u64,
-    /// Number of rows per run. A run is a sequence of rows with a constant distance of `Rows::inner_stride`
-    /// elements. Consecutive runs start `Rows::outer_stride` elements apart. 0 means that all rows are in one
-    /// run.
+    /// Number of rows per run. Within a run, consecutive rows are `Rows::inner_stride` elements apart.
+    /// Consecutive runs start `Rows::outer_stride` elements apart. 0 means that all rows are in one run.
     pub inner: u32,
     /// Columns per row.
     pub cols: u32,
     /// 1 if all operands allow 16-byte accesses (`Rows::is_vector`), otherwise 0.
     pub vector: u32,
-    /// 1 if the kernel computes the logarithm of the softmax, otherwise 0.
+    /// 1 if the forward pass computes the logarithm of the softmax, 0 if it computes the softmax.
     pub log: u32,
 }
 
-/// Loads this thread's packs (16 bytes each) of the `N` tiles from `first` on. Elements after the end of the
-/// row are -inf, so that they add nothing to a sum of exponentials. A tile has one pack per thread.
+/// Loads this thread's packs of `N` tiles, from tile number `first` on. A tile has one pack (16 bytes) per
+/// thread. Elements after the end of the row are -inf, so that they add nothing to a sum of exponentials.
 #[inline(always)]
 pub(crate) fn logits<T: Elem, const N: usize, const VECTOR: bool>(
     x: Row<T, VECTOR>,

@@ -1,4 +1,5 @@
-//! The target classes of cross-entropy. Each row has one target, which is an integer.
+//! The target classes of cross-entropy. Each row of logits has one target, an integer that usually is the
+//! index of the correct class.
 use cuda_std::mem::{load_u32, load_u32x2};
 use cuda_std::prelude::*;
 
@@ -8,20 +9,21 @@ use cuda_std::prelude::*;
 pub struct Targets {
     /// Address of the targets: one integer per row, contiguous in memory.
     pub base: *const u8,
-    /// The target value that marks rows which do not contribute to the loss, as in torch's `cross_entropy`.
+    /// A row with this target does not contribute to the loss, as with `ignore_index` of torch's
+    /// `cross_entropy`.
     pub ignore_index: i64,
     /// Bytes per integer: 8 or 4.
     pub bytes: u32,
 }
 
-/// The meaning of a target: a class, an ignored row, or an invalid value.
+/// What a target means: a class, a row to ignore, or an invalid value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
     /// The column of the correct class.
     Column(u32),
     /// The row is ignored: it does not contribute to the loss.
     Ignored,
-    /// The target is not a valid class. The results of the row are NaN.
+    /// The target is no valid class and does not mark an ignored row. The results of the row are NaN.
     Outside,
 }
 
@@ -44,7 +46,7 @@ impl Targets {
         }
     }
 
-    /// Returns the class that `target` selects in a row of `cols` classes.
+    /// Returns what `target` means for a row of `cols` classes.
     #[inline(always)]
     pub(crate) fn class(&self, target: i64, cols: u32) -> Class {
         match target {
@@ -62,9 +64,8 @@ impl Targets {
 pub struct CrossEntropyParams {
     /// Number of rows.
     pub rows: u64,
-    /// Number of rows per run. A run is a sequence of rows with a constant distance of `Rows::inner_stride`
-    /// elements. Consecutive runs start `Rows::outer_stride` elements apart. 0 means that all rows are in one
-    /// run.
+    /// Number of rows per run. Within a run, consecutive rows are `Rows::inner_stride` elements apart.
+    /// Consecutive runs start `Rows::outer_stride` elements apart. 0 means that all rows are in one run.
     pub inner: u32,
     /// Columns per row: the number of classes.
     pub cols: u32,
@@ -73,7 +74,7 @@ pub struct CrossEntropyParams {
     /// Label smoothing: the fraction of the target probability that is distributed equally over all classes,
     /// as in torch's `cross_entropy`.
     pub label_smoothing: f32,
-    /// Factor of the z-loss term `lse^2`, which is added to the loss. `lse` is the log-sum-exp of the row's
-    /// logits.
+    /// Factor `z_loss` of the term `z_loss * lse^2`, which the kernel adds to the loss of a row. `lse` is the
+    /// log-sum-exp of the row's logits.
     pub z_loss: f32,
 }

@@ -27,14 +27,14 @@ _register.register_kernels()
 
 
 def kernel_info() -> list[dict[str, Any]]:
-    """Return a list of the kernels in this wheel, with one dict per operator, dtype and GPU architecture.
+    """Return the kernels in this wheel: a list with one dict per operator, dtype and GPU architecture.
 
     Args:
         None.
 
     Returns:
-        List of dicts with the keys `op`, `dtype`, `arch` and `entries`. The value of `entries` is a list of
-        kernel names, which are entry points in the PTX.
+        List of dicts with the keys `op`, `dtype`, `arch` and `entries`. `entries` lists the names of the
+        kernels, as the PTX defines them with `.entry`.
 
     Raises:
         Nothing.
@@ -51,5 +51,7 @@ __all__ += ops.FUNCTIONS
 
 
 def __dir__() -> list[str]:
-    """Return only the public names, so that tab completion does not show imported modules."""
+    """Return only the public names of the package, so that tab completion does not show the modules that it
+    imports.
+    """
     return __all__

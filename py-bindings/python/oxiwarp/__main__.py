@@ -138,7 +138,9 @@ def names() -> list[str]:
 
 
 def variant(text: str) -> str:
-    """Return the current name of a variant of `bench`. The argument may be an old name from a results file."""
+    """Return the current name of a variant that `bench` measures. `text` is the current name, or an old name
+    that occurs in results files.
+    """
     from .cli.bench.variants import current_name
 
     return current_name(text)
@@ -152,14 +154,16 @@ def default_device() -> str:
 
 
 def steps(text: str) -> int:
-    """Parse a number of steps, 1 or more. Raise ArgumentTypeError for other text."""
+    """Parse a number of steps. Raise ArgumentTypeError unless `text` is a whole number of 1 or more."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}, expected a whole number of 1 or more")
     return int(text)
 
 
 def device(text: str) -> str:
-    """Parse a device of this machine: cpu, cuda or cuda:<index>. Raise ArgumentTypeError for other text."""
+    """Parse the name of a device: cpu, cuda or cuda:<index>. Raise ArgumentTypeError if this machine has no
+    such device.
+    """
     import torch
 
     count = torch.cuda.device_count()

@@ -1,8 +1,8 @@
-"""Caches for tensors that several calls use, such as rotary tables, and for results that belong to one
-object.
+"""Caches for tensors that several calls use, such as rotary tables, and for results computed from one object,
+such as a module.
 
-A store is a dict of cached results with a maximum number of entries and bytes. If a store is full, its oldest
-entry is removed.
+A store is a dict of cached results. It has a maximum number of entries and a maximum size in bytes. If a new
+result would exceed a maximum, the oldest entries are removed first.
 """
 
 import functools
@@ -13,14 +13,15 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-# Maximum number of cached results per function. A model uses one or two resolutions at a time.
+# Maximum number of cached results per decorated function. This is enough, because a model uses one or two
+# resolutions at a time.
 KEPT = 16
-# Maximum number of bytes per store. For example, LTX-Video's rotary tables for 161 frames of 512 x 768 pixels
+# Maximum size of a store in bytes. For example, LTX-Video's rotary tables for 161 frames of 512 x 768 pixels
 # have 198 MB.
 MOST_BYTES = 256 << 20
 # Cached tensors that a CUDA graph reads are retained until the process ends, up to `MOST_BYTES` in total.
-# Tensors of at most `SMALL` bytes are retained beyond this limit. Rotary frequencies are so small. They are
-# copied from the CPU, so a graph cannot compute them.
+# Tensors of at most `SMALL` bytes are retained beyond this limit, for example rotary frequencies. A graph
+# cannot compute rotary frequencies, because they are copied from the CPU.
 SMALL = 16 << 10
 Made = TypeVar("Made", Tensor, tuple[Tensor, ...])
 Store = dict[tuple[Any, int | None], Any]
@@ -28,7 +29,8 @@ FAKE = torch._C._TorchDispatchModeKey.FAKE
 dispatch_mode = torch._C._get_dispatch_mode
 compiling = torch.compiler.is_compiling
 capturing = torch.cuda.is_current_stream_capturing
-# Tensors that CUDA graphs read. They are never freed, because it is unknown when a graph is no longer used.
+# Cached tensors that CUDA graphs read. They are never freed, because the package does not know when a graph
+# is destroyed.
 _of_graphs: list[Any] = []
 # Maps an object to its store (its cached results). The store is not an attribute of the object, so copies and
 # pickles do not include it.
@@ -40,8 +42,8 @@ def cache_weakly(function: Callable[[Any], Result]) -> Callable[[Any], Result]:
     """Decorate a function of one argument, so that its results are cached. The cache has weak references to
     the arguments.
 
-    A result must not refer to its argument. Otherwise, the cache would keep both alive. If an argument cannot
-    be hashed or weakly referenced, its result is not cached.
+    A result must not refer to its argument. Otherwise, the cached result would keep the argument alive. If an
+    argument cannot be hashed or weakly referenced, the result is not cached.
     """
     results: WeakKeyDictionary[Any, Result] = WeakKeyDictionary()
 
@@ -67,15 +69,17 @@ def keep(
     most_bytes: int = MOST_BYTES,
     graphs: bool = False,
 ) -> Made:
-    """Return the cached result for `key`, or call `make` and cache its result in `store`.
+    """Return the result that `store` has for `key`. If there is none, call `make`, and cache and return its
+    result.
 
-    `key` includes the device. `store` has at most `most` entries, with at most `most_bytes` in total. All
-    threads share the entries. The result does not depend on grad mode or inference mode. Each stream has
-    separate entries, because streams are not synchronized. While fake tensors are active, the cache is
-    neither read nor written. Tensors that torch.func wraps are not cached. During the capture of a CUDA
-    graph, `make` is called, and the cache is not used. But if `graphs` is True and any stream has an entry
-    for `key`, the capture uses this entry instead. The entry is then never freed, because the graph reads it
-    at every replay.
+    The caller includes the device in `key`. `store` has at most `most` entries, with at most `most_bytes` in
+    total. All threads share the entries. A cached result is computed with grad mode and inference mode off.
+    Each stream has separate entries, because streams are not synchronized. While fake tensors are active,
+    `store` is neither read nor written. Tensors that torch.func wraps are not cached.
+
+    During the capture of a CUDA graph, `graphs` decides. If it is False, `make` is called, and `store` is
+    neither read nor written. If it is True, the function `of_graph` returns the result: it uses the entry of
+    any stream, and retains it until the process ends.
     """
     if dispatch_mode(FAKE) is not None:
         return make()
@@ -97,7 +101,7 @@ def keep(
 
 
 def stream_of(device: torch.device) -> int | None:
-    """Return the handle of the device's current stream.
+    """Return the handle of the current stream of `device`.
 
     On the CPU, return 0. During the capture of a CUDA graph, return None.
     """
@@ -109,11 +113,12 @@ def stream_of(device: torch.device) -> int | None:
 
 
 def of_graph(store: Store, key: Any, make: Callable[[], Made]) -> Made:
-    """Return the tensors that any stream has cached for `key`, for use in a CUDA graph that is being captured.
+    """Return the tensors that `store` has for `key`, for use in a CUDA graph that is being captured. The
+    stream for which they were cached does not matter.
 
-    The tensors are retained until the process ends, because the graph reads them at every replay. If no
-    tensors are cached for `key`, call `make`, so that the graph computes the tensors. Also call `make` if the
-    size of all retained tensors would exceed `MOST_BYTES`, except for tensors of at most `SMALL` bytes.
+    The tensors are retained until the process ends, because the graph reads them at every replay. If `store`
+    has no tensors for `key`, call `make`, so that the graph computes them. Also call `make` if the tensors
+    are larger than `SMALL` and all retained tensors together would exceed `MOST_BYTES`.
     """
     found = next((made for held, made in list(store.items()) if held[0] == key), None)
     if found is None:
@@ -127,10 +132,10 @@ def of_graph(store: Store, key: Any, make: Callable[[], Made]) -> Made:
 
 
 def kept(make: Callable[..., Made]) -> Callable[..., Made]:
-    """Decorate the function `make`, so that its most recent `KEPT` results are cached. The last argument of
-    `make` is a device.
+    """Decorate the function `make`, so that the last `KEPT` results that it computed are cached. The last
+    argument of `make` is a device.
 
-    torch.compile traces `make` and does not use the cache.
+    Under torch.compile, `make` is traced, and the cache is not used.
     """
     store: Store = {}
 
@@ -138,8 +143,8 @@ def kept(make: Callable[..., Made]) -> Callable[..., Made]:
     def call(*args: Any) -> Made:
         if compiling():
             return make(*args)
-        # The function `keep` has the same lookup, but takes twice the time. Every block of a model calls this
-        # function, so the lookup is repeated here.
+        # Every block of a model calls the decorated function. `keep` does the same lookup, but a call of
+        # `keep` takes twice the time. Therefore the lookup is repeated here.
         if dispatch_mode(FAKE) is None:
             made = store.get((args, stream_of(args[-1])))
             if made is not None:
@@ -151,9 +156,9 @@ def kept(make: Callable[..., Made]) -> Callable[..., Made]:
 
 
 def store_of(x: Any) -> Store:
-    """Return the store (the cached results) of an object.
+    """Return the store (the cached results) of `x`. If there is none, create an empty store.
 
-    It exists until the object is freed or `forget` is called.
+    The store exists until `x` is freed, or until `forget(x)` is called.
     """
     return _of_objects.setdefault(x, {})
 
@@ -169,14 +174,14 @@ def tensors_of(made: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def bytes_of(made: Tensor | tuple[Tensor, ...]) -> int:
-    """Return the size in bytes of one tensor, or of all tensors in a tuple."""
+    """Return the size in bytes of one tensor, or the sum of the sizes of the tensors in a tuple."""
     return sum(tensor.nbytes for tensor in tensors_of(made))
 
 
 def lasts(*made: Tensor) -> bool:
-    """Return whether tensors may be cached for later calls.
+    """Return whether all the tensors may be cached for later calls.
 
-    FakeTensors and wrappers of torch.func must not be cached.
+    FakeTensors and the tensor wrappers of torch.func must not be cached.
     """
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor
     return all(type(tensor) is Tensor and not wrapped(tensor) for tensor in made)

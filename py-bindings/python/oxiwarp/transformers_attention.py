@@ -5,7 +5,7 @@
     oxiwarp.transformers_attention.register()
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="oxiwarp", dtype=torch.bfloat16)
 
-Importing this module does not import transformers. The function `register` imports it.
+Importing this module does not import transformers. The function `register` imports transformers.
 """
 
 from typing import Any
@@ -30,8 +30,8 @@ REFUSED = {"s_aux": "no sinks", "cache": "no paged cache"}
 def register() -> None:
     """Register "oxiwarp" as a value of `attn_implementation` in transformers.
 
-    transformers then passes the same masks as to SDPA. It passes no mask if `is_causal` describes the whole
-    mask.
+    transformers then passes the same masks to `forward` as to SDPA. If causal attention without a mask is
+    equivalent, it passes None as the mask.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
@@ -53,32 +53,34 @@ def forward(
     position_bias: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Compute the attention of a transformers model, `softmax(scaling * query @ key.T + mask) @ value`.
+    """Compute attention for a transformers model: `softmax(scaling * query @ key.T + mask) @ value`.
 
-    transformers calls this function. Its parameters are those of transformers' attention interface.
+    transformers calls this function. The parameters are those of transformers' attention interface.
 
     Args:
-        module (nn.Module): attention module. Its attribute `is_causal` is the default of the argument
-            `is_causal`.
-        query (Tensor): float16 or bfloat16, shape `[B, H, Sq, D]`. Under torch.autocast, all tensors are cast
-            to the dtype of autocast, as for `F.scaled_dot_product_attention`.
+        module (nn.Module): attention module. If the argument `is_causal` is None, the attribute
+            `module.is_causal` is used.
+        query (Tensor): float16 or bfloat16, shape `[B, H, Sq, D]`. Under torch.autocast, all floating-point
+            inputs are cast to the dtype of autocast, as for `F.scaled_dot_product_attention`.
         key (Tensor): shape `[B, Hkv, Sk, D]`.
-        value (Tensor): shape `[B, Hkv, Sk, Dv]` with Dv at most D. In DeepSeek's models, Dv is less than D.
+        value (Tensor): shape `[B, Hkv, Sk, Dv]` with Dv at most D. For example, Dv is less than D in
+            DeepSeek's models.
         attention_mask (Tensor | None): bool or additive mask. If the model has a sliding window, the mask
-            includes it.
+            hides the keys outside the window.
         dropout (float): must be 0.
         scaling (float | None): factor of the scores. Default: `1 / sqrt(D)`.
-        is_causal (bool | None): if True, compute causal attention. It has no effect if a mask is given. As in
-            SDPA, the first query has the position of the first key. Keys after the last query are then unused
-            slots of a static KV cache.
+        is_causal (bool | None): if True and `attention_mask` is None, compute causal attention. As in SDPA,
+            the first query has the position of the first key. Keys after the position of the last query are
+            then unused slots of a static KV cache. A single query attends to all keys.
         softcap (float | None): limit of the scores, as for `oxiwarp.attention`.
-        position_bias (Tensor | None): bias that is added to the scores.
+        position_bias (Tensor | None): bias that is added to the scores, as in T5.
         **others: further arguments of transformers. Arguments that describe packed sequences for
-            FlashAttention are ignored, as in the SDPA function of transformers. The mask has the same
+            FlashAttention are ignored, as in the SDPA function of transformers. The mask contains the same
             information.
 
     Returns:
-        `(out, None)`: a contiguous Tensor of shape `[B, Sq, H, Dv]`, and None for the attention probabilities.
+        `(out, None)`. `out` is a contiguous Tensor of shape `[B, Sq, H, Dv]`. None stands for the attention
+        probabilities, which this function does not return.
 
     Raises:
         RuntimeError: The model needs dropout, attention sinks, a paged cache or a gradient of
@@ -108,9 +110,10 @@ def forward(
 
 
 def autocast(device_type: str, *tensors: Any) -> list[Any]:
-    """Cast the tensors as torch.autocast casts the arguments of matrix products.
+    """Return the tensors, cast as torch.autocast casts the arguments of matrix products. Without autocast,
+    they are unchanged.
 
-    Do not cast float64 and bool tensors.
+    float64 and bool tensors are not cast.
     """
     if device_type == "meta" or not torch.is_autocast_enabled(device_type):  # torch has no autocast for meta
         return list(tensors)
@@ -119,7 +122,7 @@ def autocast(device_type: str, *tensors: Any) -> list[Any]:
 
 
 def check(dropout: float, position_bias: Tensor | None, others: dict[str, Any]) -> None:
-    """Raise RuntimeError for arguments that the kernels do not support, if they would change the result."""
+    """Raise RuntimeError if an argument that the kernels do not support would change the result."""
     if dropout:
         raise RuntimeError(f"oxiwarp: attention_dropout is {dropout}, and the attention has none: set it to 0")
     for name, lacking in REFUSED.items():
@@ -130,8 +133,8 @@ def check(dropout: float, position_bias: Tensor | None, others: dict[str, Any]) 
 
 
 def check_context_parallel() -> None:
-    """Raise RuntimeError within torch's `context_parallel`: `oxiwarp.attention` does not exchange keys
-    between ranks.
+    """Raise RuntimeError if torch's `context_parallel` is active. Each rank then has only some of the keys,
+    and `oxiwarp.attention` does not exchange keys between ranks.
     """
     if (getattr(F.scaled_dot_product_attention, "__module__", None) or "").startswith(CONTEXT_PARALLEL):
         raise RuntimeError(
@@ -141,10 +144,10 @@ def check_context_parallel() -> None:
 
 
 def biased(mask: Tensor | None, position_bias: Tensor) -> Tensor:
-    """Combine `position_bias` and `mask` to one additive mask.
+    """Combine `position_bias` and `mask` into one additive mask.
 
-    If `mask` is bool, the result is the minimum of the dtype at the keys that it hides. An additive `mask` is
-    added to the bias.
+    A bool `mask` is True for the keys that a query attends to. For the other keys, the result is the minimum
+    of the dtype of `position_bias`. An additive `mask` is added to `position_bias`.
     """
     if mask is None:
         return position_bias
@@ -154,9 +157,9 @@ def biased(mask: Tensor | None, position_bias: Tensor) -> Tensor:
 
 
 def first_at_first(query: Tensor, key: Tensor) -> Tensor:
-    """Return a causal mask as in SDPA: the first query has the position of the first key.
+    """Return a causal bool mask as in SDPA: the first query has the position of the first key.
 
-    In `oxiwarp.attention` with `causal`, the last query has the position of the last key instead.
+    In `oxiwarp.attention` with `causal=True`, the last query has the position of the last key instead.
     """
     return torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()
 

@@ -3,16 +3,16 @@
 use super::{Handle, Shim};
 use std::ffi::c_void;
 
-/// Defines a method for each property of a tensor. A function of torch's C shim writes the property to an out
-/// parameter, and the method returns this value.
+/// Defines a method for each property of a tensor. The method calls a function of torch's C shim, which
+/// writes the property to an out parameter, and returns the property.
 macro_rules! getters {
     ($($(#[$doc:meta])* $name:ident: $function:ident -> $ty:ty;)*) => {
         impl Shim { $(
             $(#[$doc])*
             pub fn $name(&self, tensor: Handle) -> Result<$ty, String> {
                 let mut value = std::mem::MaybeUninit::<$ty>::uninit();
-                // SAFETY: callers own the tensor handle, so it is valid. The shim function writes at most one
-                // value to `value`.
+                // SAFETY: callers own the handle `tensor`, so it is valid. The shim function writes at most
+                // one value of this type to `value`.
                 match unsafe { (self.functions.$function)(tensor, value.as_mut_ptr()) } {
                     // SAFETY: the shim wrote the value, because the code is 0.
                     0 => Ok(unsafe { value.assume_init() }),

@@ -17,12 +17,12 @@ pub fn open_loaded(path: &str) -> Result<Library, String> {
         .map_err(|error| format!("{path} is not loaded: {error}"))
 }
 
-/// Looks up a function by name, or returns an error if the library lacks it.
+/// Looks up a function by its name in `library`. Returns an error if the library does not have this function.
 ///
 /// # Safety
-/// `F` must be the type of the function.
+/// `F` must be the type of the function that `name` names.
 pub unsafe fn find<F: Copy>(library: &Library, name: &str) -> Result<F, String> {
-    // SAFETY: the caller guarantees that `F` is the type of the function.
+    // SAFETY: the caller guarantees that the symbol is a function of type `F`.
     let symbol = unsafe { library.get::<F>(name.as_bytes()) };
     symbol.map(|symbol| *symbol).map_err(|error| format!("this torch lacks {name}: {error}"))
 }

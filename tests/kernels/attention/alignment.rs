@@ -1,5 +1,6 @@
-//! Tests `attention` on tensors that start at any element and have any gap between heads. Some kernels copy
-//! 16 bytes at a time and need aligned addresses, so the op must run other kernels for unaligned tensors.
+//! Tests `attention` on tensors that do not start at a multiple of 16 bytes, or that have a gap after each
+//! head. Some kernels copy 16 bytes at a time and need aligned addresses. For unaligned tensors, the op must
+//! run other kernels.
 use half::{bf16, f16};
 use oxiwarp::{Device, Dtype};
 
@@ -10,10 +11,10 @@ use crate::support::test::Test;
 pub const TESTS: &[Test] =
     &[("attention_alignment::each_tensor", each_tensor), ("attention_alignment::masks", masks)];
 
-/// Shifts one tensor at a time: queries, keys, values or the result. A tensor with an offset or a gap of 8
-/// elements (16 bytes) is aligned.
+/// Gives one tensor at a time (queries, keys, values or result) an offset in its buffer, or a gap after each
+/// head. With an offset or a gap of 8 elements (16 bytes), the tensor is still aligned.
 ///
-/// On Hopper, the op runs a general kernel for 6 queries. For 70 queries, it runs a Hopper kernel if the
+/// On Hopper GPUs, the op runs a general kernel for 6 queries. For 70 queries, it runs a Hopper kernel if all
 /// tensors are aligned.
 fn each_tensor(device: &Device) {
     for (queries, dim) in [(6, 64), (70, 64), (70, 72), (70, 128)] {
@@ -29,7 +30,7 @@ fn each_tensor(device: &Device) {
     }
 }
 
-/// Tests unaligned masks. A row of a mask has 37 elements (one per key), so most rows start at unaligned
+/// Tests unaligned masks. A mask row has 37 elements (one per key), so most mask rows start at unaligned
 /// addresses.
 fn masks(device: &Device) {
     for dtype in [Some(Dtype::Bool), Some(Dtype::F32), None] {

@@ -26,8 +26,9 @@ fn both(device: &Device, case: AttentionCase) {
 }
 
 fn sizes(device: &Device) {
-    // A block of a gradient kernel has 64 or 128 rows of one tensor (queries or keys). The block iterates
-    // over tiles of 16 to 64 rows of the other tensor (keys or queries).
+    // These sizes are close to the tile sizes. A thread block computes the gradient of 64 or 128 queries and
+    // iterates over tiles of 16 to 64 keys. For the gradients of keys and values, queries and keys are
+    // exchanged.
     for (sq, sk) in [(1, 1), (65, 3), (3, 65), (70, 70), (64, 64), (5, 0), (130, 140)] {
         both(device, AttentionCase::of([1, sq, sk, 1, 1, 64]));
     }
@@ -69,11 +70,11 @@ fn softcap_and_scale(device: &Device) {
     both(device, AttentionCase { params: Attention { softcap: Some(2.0), ..all.params }, ..all });
 }
 
-/// The expected gradients. The first field contains the gradients of queries, keys and values. The second
-/// field contains, for each element of a gradient, the sum of the magnitudes of its terms.
+/// The expected gradients. The first field contains the gradients of queries, keys and values. Each element
+/// of a gradient is a sum. The second field contains the sum of the magnitudes of the same terms.
 struct Reference([Vec<f64>; 3], [Vec<f64>; 3]);
 
-/// Computes the gradients in f64, with the formulas that the kernels' documentation states.
+/// Computes the expected gradients in f64, with the formulas in the documentation of the kernels.
 fn reference(case: &AttentionCase, mask: Option<&Mask>, [q, k, v, dout]: [&[f64]; 4]) -> Reference {
     let [b, sq, sk, heads, kv_heads, d] = case.sizes;
     let scale = case.params.scale.map_or(1.0 / (d as f64).sqrt(), f64::from);
@@ -92,8 +93,9 @@ fn reference(case: &AttentionCase, mask: Option<&Mask>, [q, k, v, dout]: [&[f64]
         let dot = |x: &[f64], y: &[f64]| x.iter().zip(y).map(|(x, y)| x * y).sum::<f64>();
         let gradient: Vec<f64> = (0..sk).map(|j| dot(&dout[query..][..d], &v[key(j)..][..d])).collect();
         let delta = dot(&weights, &gradient);
-        // `delta` is a sum of products `dout * out`, and the kernel rounds `out`. The error is therefore
-        // relative to `delta_size`, the sum of the products' magnitudes, which may be larger than `delta`.
+        // The kernel computes `delta` as a sum of products `dout * out`, with a rounded `out`. The error of
+        // `delta` is therefore relative to `delta_size`, the sum of the magnitudes of these products. It may
+        // be larger than `delta`.
         let out = |c: usize| (0..sk).map(|j| weights[j] * v[key(j) + c]).sum::<f64>();
         let delta_size: f64 = (0..d).map(|c| (dout[query + c] * out(c)).abs()).sum();
         for j in 0..sk {
@@ -103,8 +105,8 @@ fn reference(case: &AttentionCase, mask: Option<&Mask>, [q, k, v, dout]: [&[f64]
                 slope *= 1.0 - (product / cap).tanh().powi(2);
             }
             let ds = slope * (gradient[j] - delta);
-            // `size` is the magnitude of the terms of `ds`. The rounding of `ds`, and the products that use
-            // `ds`, have errors relative to this magnitude.
+            // `size` is the sum of the magnitudes of the terms of `ds`. The errors of `ds`, and of the
+            // products with `ds`, are relative to `size`.
             let size = slope.abs() * (gradient[j].abs() + delta_size);
             for c in 0..d {
                 let parts = [(0, query, ds, size, k[key(j) + c]), (1, key(j), ds, size, q[query + c])];
@@ -148,9 +150,8 @@ fn check<T: Element>(device: &Device, case: &AttentionCase) {
     attention_backward(device, inputs, result, into, case.params, stream).expect("a launch");
     let wide = host.each_ref().map(|values| wide(values));
     let Reference(sums, sizes) = reference(case, mask.as_ref(), wide.each_ref().map(Vec::as_slice));
-    // The kernels round four values to the element type, each once. These values are the attention
-    // probabilities `P`, the gradients `dS` of the scores, the `out` from which `delta` is computed, and the
-    // result.
+    // The kernels round four tensors to the element type once: the attention probabilities `P`, the gradients
+    // `dS` of the scores, the `out` from which `delta` is computed, and the resulting gradient.
     let unit = if T::DTYPE == Dtype::F16 { 2.0_f64.powi(-11) } else { 2.0_f64.powi(-8) };
     for (name, (got, (sums, sizes))) in
         ["dq", "dk", "dv"].iter().zip(gradients.iter().zip(sums.iter().zip(&sizes)))

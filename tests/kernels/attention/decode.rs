@@ -1,5 +1,5 @@
-//! Tests `attention_decode` against f64, with few queries and many keys. The op splits the keys among blocks,
-//! and the tests include full splits and a partial last split.
+//! Compares `attention_decode` with f64 results, for few queries and many keys. The op splits the keys among
+//! blocks. In some tests all splits are full, and in others the last split has fewer keys.
 use half::{bf16, f16};
 use oxiwarp::{
     Attention, AttentionInputs, Device, Result, Stream, ViewMut, attention_decode, attention_decode_workspace,
@@ -39,9 +39,9 @@ fn both(device: &Device, case: AttentionCase) {
 }
 
 fn sizes(device: &Device) {
-    // A split has 512 keys, and a tile has 16 rows (queries of the heads that share a key head). The keys
-    // fill two splits exactly, or exceed two splits. The rows fill a part of a tile, one tile and a tail, or
-    // two tiles.
+    // A split has 512 keys. A tile has 16 rows: one row per query and query head that use the same key head.
+    // The keys fill two splits exactly, or need further splits. The rows fill a part of a tile, one tile and
+    // a part of the next, or two tiles.
     for (sq, sk, heads, kv_heads) in [(1, 1024, 2, 2), (1, 1025, 4, 1), (3, 1100, 6, 1), (2, 1600, 16, 1)] {
         both(device, AttentionCase::of([2, sq, sk, heads, kv_heads, 64]));
     }
@@ -53,7 +53,7 @@ fn sizes(device: &Device) {
 
 fn what_is_seen(device: &Device) {
     both(device, AttentionCase::of([1, 5, 1100, 4, 2, 64]).causal());
-    // Some splits (512 keys) contain no key inside the window of any query.
+    // Some splits (parts of 512 keys) contain no key to which a query attends.
     both(device, AttentionCase::of([1, 3, 1700, 2, 1, 64]).window(Some(100), None).causal());
     both(device, AttentionCase::of([1, 2, 1100, 2, 1, 64]).window(Some(20), Some(3)));
 }

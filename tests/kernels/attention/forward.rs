@@ -1,5 +1,5 @@
-//! Tests `attention` against f64: sizes close to tile sizes, layouts, masks, windows, and query rows that
-//! attend to no key.
+//! Compares `attention` with f64 results: sizes close to tile sizes, layouts, masks, windows, and queries
+//! that attend to no key.
 use half::{bf16, f16};
 use oxiwarp::{Attention, Device, Dtype, LaunchOverride, Overridable as _};
 
@@ -20,16 +20,17 @@ pub const TESTS: &[Test] = &[
     ("attention::sharp_scores", sharp),
 ];
 
-/// Runs a case with f16 and with bf16. f16 reveals small errors, and bf16 allows large numbers.
+/// Runs a case with f16 and with bf16 elements. f16 reveals small errors because it is more precise, and bf16
+/// can represent larger numbers.
 fn both(device: &Device, case: AttentionCase) {
     check::<f16>(device, &case);
     check::<bf16>(device, &case);
 }
 
 fn sizes(device: &Device) {
-    // Most cases have one query, or a number of queries close to the size of an MMA tile (16) or of a block's
-    // tile. The number of keys goes from zero to about two tiles. The last two cases use grouped-query
-    // attention.
+    // Most cases have one query, about as many queries as an MMA tile (16), or about as many as the tile of a
+    // thread block. The number of keys goes from zero to about two key tiles. The last two cases use
+    // grouped-query attention.
     for (sq, sk) in [(1, 1), (1, 130), (15, 64), (16, 63), (17, 65), (127, 7), (128, 128), (129, 129), (3, 0)]
     {
         both(device, AttentionCase::of([1, sq, sk, 1, 1, 64]));
@@ -42,23 +43,23 @@ fn head_dims(device: &Device) {
     for d in [64, 72, 80, 96, 128, 256] {
         both(device, AttentionCase::of([1, 66, 100, 1, 1, d]));
     }
-    // These head dimensions are not multiples of 8, or they are smaller than an MMA tile (16).
+    // These head dimensions are smaller than an MMA tile (16), or they are not multiples of 16.
     for d in [1, 15, 40, 100] {
         both(device, AttentionCase::of([1, 20, 30, 2, 1, d]));
     }
 }
 
-/// Tests head dimensions above 128. The kernels for these dimensions have tiles of 128 queries and 128 keys,
-/// and a warp copies one row at a time.
+/// Tests head dimensions above 128. The kernels for these dimensions have tiles of 128 queries and 128 keys.
+/// A warp of these kernels copies one row of a tile at a time.
 fn wide_heads(device: &Device) {
     wide_heads_of(device, [(127, 127), (128, 128), (129, 129), (5, 257), (1, 0)]);
 }
 
-/// Tests the kernel with tiles of 64 keys. GPUs with less shared memory per block than Hopper use this
-/// kernel.
+/// Tests the kernel for head dimensions above 128 whose tiles have 64 keys. The op runs this kernel on GPUs
+/// that have less shared memory per block than Hopper GPUs.
 ///
-/// Other devices use this kernel only if no better kernel is available. The test therefore makes the device
-/// skip up to two better kernels.
+/// On other devices, the op prefers up to two kernels to this one. The test therefore makes the op skip none,
+/// one and two kernels.
 fn small_tiles(device: &Device) {
     let mut launched = vec![];
     for skip in 0..3 {
@@ -90,8 +91,8 @@ fn layouts(device: &Device) {
 }
 
 fn causal(device: &Device) {
-    // The first case has as many keys as queries. The second case has more keys, as with a KV cache. The
-    // third case has fewer keys, so that the first queries attend to no key.
+    // The first pair of sizes has as many keys as queries. The second has more keys than queries, as with a
+    // KV cache. The third has fewer keys than queries, so that the first queries attend to no key.
     for (sq, sk) in [(150, 150), (5, 140), (140, 5)] {
         both(device, AttentionCase::of([1, sq, sk, 2, 1, 64]).causal());
     }
@@ -138,8 +139,8 @@ fn softcap_and_scale(device: &Device) {
     }
 }
 
-/// Tests queries with large values, for which one key has nearly all the probability. The running maximum of
-/// the online softmax then increases many times.
+/// Tests queries with large values, so that one key gets nearly all the attention probability. While the
+/// kernel iterates over the keys, the running maximum of the online softmax increases many times.
 fn sharp(device: &Device) {
     for sharpness in [4.0, 30.0] {
         both(device, AttentionCase::of([1, 40, 200, 1, 1, 64]).sharp(sharpness));

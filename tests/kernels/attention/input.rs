@@ -77,8 +77,8 @@ fn refuses_options(device: &Device) {
     says_of(None, softcap, "attention: softcap is -1, expected a finite number of 0 or more");
     let softcap = Attention { softcap: Some(1e4), ..plain };
     says_of(None, softcap, "attention: softcap is 10000, expected at most 1000");
-    // SAFETY: the pointer is the memory of input `q`. The op rejects an output that overlaps `q` before it
-    // writes.
+    // SAFETY: this writable view covers the memory of input `q`, which is alive. The op rejects an output
+    // that overlaps `q` before it writes anything.
     let same = unsafe {
         ViewMut::from_raw(half.view(&q).unwrap().ptr().cast_mut(), Dtype::F16, &q, &[512, 256, 64, 1])
     };
@@ -146,7 +146,8 @@ fn backward_refuses(device: &Device) {
     says_of(x, &shape, &[1, 2, 1], "attention_backward: workspace has shape [1, 2, 1], expected [1, 2, 2]");
 }
 
-/// Makes a writable view of the memory of `other`. The tests check that the op rejects this view.
+/// Makes a writable view of the memory of `other`. The tests pass it as an output and check that the op
+/// rejects it.
 fn same_memory<'a>(other: &View<'a>, dtype: Dtype, shape: &[i64]) -> ViewMut<'a> {
     let mut strides = vec![1; shape.len()];
     (1..shape.len()).rev().for_each(|dim| strides[dim - 1] = strides[dim] * shape[dim]);

@@ -14,8 +14,8 @@ pub const TESTS: &[Test] = &[
     ("attention::packed_starts_that_are_wrong", wrong_starts),
 ];
 
-/// `[queries, keys]` of each sequence. The sizes include several tiles, no queries, no keys, one query, and
-/// exactly one tile.
+/// `[queries, keys]` of each sequence. Some sequences fill several tiles or exactly one tile. Others have no
+/// queries, no keys, or only one query.
 const LENGTHS: &[[usize; 2]] = &[[130, 70], [0, 9], [17, 0], [1, 140], [5, 5], [0, 0], [128, 64], [3, 2]];
 /// Number of queries and keys after the last sequence. These queries and keys are padding that belongs to no
 /// sequence.
@@ -102,11 +102,11 @@ fn check(device: &Device, order: HeadsOrder, causal: bool) {
     }
 }
 
-/// Tests `cu_seqlens` (the starts of the sequences) with invalid values. The starts must begin with 0 and
-/// must not decrease. Otherwise two sequences would share rows.
+/// Tests invalid `cu_seqlens` (the starts of the sequences). The starts must begin with 0, must not decrease,
+/// and must not exceed the number of rows. With decreasing starts, two sequences would share rows.
 ///
-/// The CPU executor rejects invalid starts. With a GPU, the host does not read the starts and cannot reject
-/// them, so the test ends before these cases.
+/// The CPU executor rejects invalid starts. On a GPU, the host does not read the starts and cannot reject
+/// them. There, the test only runs with valid starts.
 fn wrong_starts(device: &Device) {
     const TOKENS: i64 = 64;
     let mut rng = random(seed());

@@ -27,13 +27,13 @@ fn both(device: &Device, case: AttentionCase) {
 }
 
 fn full(device: &Device) {
-    // For head dimension 64, a tile has 192 queries and 128 keys. The sizes are one less than a tile, equal
-    // to a tile, one more than a tile, and several key tiles with a tail.
+    // For head dimension 64, a tile has 192 queries and 128 keys. The tested sizes are one less than a tile,
+    // equal to a tile, and one more than a tile. The last two sizes have several key tiles.
     for (sq, sk) in [(64, 1), (191, 127), (192, 128), (193, 129), (100, 256), (70, 391)] {
         both(device, AttentionCase::of([1, sq, sk, 2, 2, 64]));
     }
     // For head dimension 128, a tile has 128 queries and 144 keys. The host chooses tiles of 128 keys instead
-    // if they leave fewer rows of the last tile empty.
+    // if the last tile then has fewer empty rows.
     for (sq, sk) in
         [(127, 143), (128, 144), (129, 145), (65, 432), (64, 438), (129, 127), (64, 256), (65, 510)]
     {
@@ -42,8 +42,9 @@ fn full(device: &Device) {
 }
 
 fn causal(device: &Device) {
-    // The diagonal of the causal mask passes each corner of a tile. Some cases have more keys than queries.
-    // Other cases have fewer keys than queries, so that in some tiles no query attends to a key.
+    // For some sizes, the diagonal of the causal mask passes through the corners of tiles. For other sizes,
+    // there are more keys than queries. With fewer keys than queries, there are tiles in which no query
+    // attends to a key.
     for (sq, sk) in [(192, 192), (256, 256), (64, 300), (200, 331), (450, 250), (300, 64)] {
         both(device, AttentionCase::of([1, sq, sk, 2, 1, 64]).causal());
     }
@@ -66,8 +67,8 @@ fn layouts(device: &Device) {
     }
 }
 
-/// Tests key padding masks that differ per batch, per batch and head, or not at all. The keys fill several
-/// tiles and a tail.
+/// Tests key padding masks: one mask per batch, one per batch and head, or a single mask for all. The keys
+/// fill several whole tiles and a part of the last tile.
 fn padding(device: &Device) {
     for dtype in [Some(Dtype::Bool), Some(Dtype::F32), None] {
         for full in
@@ -81,9 +82,9 @@ fn padding(device: &Device) {
     }
 }
 
-/// Tests queries with large values, for which one key has nearly all the probability. While a kernel goes
-/// through the keys, the running maximum of the online softmax then increases several times by a large
-/// amount.
+/// Tests queries with large values, so that one key gets nearly all the attention probability. While the
+/// kernel iterates over the keys, the running maximum of the online softmax increases several times by a
+/// large amount.
 fn sharp(device: &Device) {
     for sharpness in [4.0, 30.0] {
         both(device, AttentionCase::of([1, 70, 600, 1, 1, 64]).sharp(sharpness));
@@ -91,8 +92,8 @@ fn sharp(device: &Device) {
     }
 }
 
-/// Tests more tiles than SMs. A block then processes several tiles in sequence. These tiles may belong to
-/// different heads and batches.
+/// Tests more query tiles than the GPU has SMs. A thread block then processes several tiles, one after the
+/// other. These tiles may belong to different heads and batches.
 fn many(device: &Device) {
     let heads = if device.arch().is_some() { 80 } else { 2 };
     both(device, AttentionCase::of([2, 130, 200, heads, 2, 64]));
@@ -107,8 +108,8 @@ fn run(device: &Device, x: &Buffer<bf16>, y: &mut Buffer<bf16>, stream: Stream) 
     attention(device, inputs, y.view_mut(&SHAPE)?, None, Attention::default(), stream)
 }
 
-/// Launches a kernel for the first time while a stream is captured into a graph. This first launch creates
-/// tensor maps. It must make no driver call that CUDA forbids during a capture.
+/// Captures the first launch of a kernel on a new `Device` into a CUDA graph. The launch creates tensor maps
+/// (TMA descriptors). It must make no driver call that CUDA forbids during a capture.
 fn graph(device: &Device) {
     let fresh = Device::cuda_as(0, device.arch().expect("a GPU")).expect("it was there");
     let x: Vec<bf16> = values(&mut random(seed()), 300 * 4 * 128);
@@ -116,7 +117,7 @@ fn graph(device: &Device) {
     let mut y = fresh.alloc::<bf16>(x.len()).expect("memory");
     let stream = OwnedStream::new(&fresh).expect("a stream");
     let graph = stream.capture(|stream| run(&fresh, &x, &mut y, stream)).expect("a graph");
-    // SAFETY: `x` and `y` stay alive until the stream has been synchronized.
+    // SAFETY: the graph accesses only `x` and `y`, which stay alive until the stream has been synchronized.
     unsafe { graph.launch(&stream) }.expect("a launch");
     stream.synchronize().expect("a kernel that ran");
     let replayed = y.download().expect("a kernel that ran");

@@ -38,8 +38,8 @@ fn run(device: &Device, x: &Buffer<bf16>, y: &mut Buffer<bf16>, stream: Stream) 
     rms_norm(device, x.view(&SHAPE)?, None, y.view_mut(&SHAPE)?, RmsNorm::default(), stream)
 }
 
-/// Captures the first launch on a new `Device` into a graph. The `Device` must load the kernel during the
-/// capture, and the driver might not allow a load during a capture.
+/// Captures the first launch on a new `Device` into a CUDA graph. The `Device` must therefore load the kernel
+/// during the capture, although the driver might not allow a load then.
 fn capture(device: &Device) {
     let fresh = Device::cuda_as(0, device.arch().unwrap()).unwrap();
     let x = input(&fresh);
@@ -55,8 +55,8 @@ fn capture(device: &Device) {
     same_bits(&replayed, &y.download().unwrap());
 }
 
-/// Lets several threads launch the same kernel for the first time. Each thread may load the kernel, and the
-/// device keeps only one loaded copy.
+/// Lets several host threads launch a kernel that is not loaded yet, at the same time. Each thread may load
+/// the kernel, but the `Device` keeps only one loaded copy.
 fn threads(device: &Device) {
     let fresh = Device::cuda_as(0, device.arch().unwrap()).unwrap();
     let x = input(&fresh);
@@ -109,8 +109,9 @@ fn out_of_memory(device: &Device) {
     run(device, &x, &mut y, Stream::default()).expect("it still works");
 }
 
-/// Checks that an op rejects memory of another device. A kernel that reads a host pointer would destroy the
-/// CUDA context, which torch shares. A device pointer on the CPU executor would crash the process.
+/// Checks that an op rejects memory of another device. Otherwise, a GPU kernel that reads a host pointer
+/// would destroy the CUDA context, which torch also uses. The CPU executor would crash the process if it read
+/// a device pointer.
 fn other_device(device: &Device) {
     let (here, there) = (input(device), input(&Device::cpu()));
     let mut y = device.alloc::<bf16>(here.len()).unwrap();
@@ -128,7 +129,7 @@ fn other_device(device: &Device) {
     run(device, &here, &mut y, Stream::default()).expect("it still works");
 }
 
-/// Tests that the scratch memory of launches can be freed during a graph capture.
+/// Tests that scratch memory can be allocated and freed while a stream is captured into a CUDA graph.
 fn free_in_capture(device: &Device) {
     let x = input(device);
     let mut y = device.alloc::<bf16>(x.len()).unwrap();
@@ -147,7 +148,7 @@ fn free_in_capture(device: &Device) {
 }
 
 /// Tests `Event::since`, which returns the time between two events. A negative time is an error. If the start
-/// event is on another stream, `since` waits for this event.
+/// event was recorded on another stream, `since` waits for this event.
 fn events(device: &Device) {
     let x = input(device);
     let mut y = device.alloc::<bf16>(x.len()).unwrap();
@@ -171,8 +172,8 @@ fn description(device: &Device) {
     assert!(matches!(Device::describe(999), Err(Error::NoDevice { index: 999, .. })));
 }
 
-/// Runs an op on memory, a stream and a context of the crate `cust`. The result must equal the result with
-/// this library's own memory and stream.
+/// Runs an op on memory, a stream and a context of the crate `cust`. The result must have the same bits as
+/// the result with memory and stream of this library.
 fn of_cust(device: &Device) {
     let x = input(device);
     let mut y = device.alloc::<bf16>(x.len()).unwrap();
@@ -185,7 +186,8 @@ fn of_cust(device: &Device) {
     let bits: Vec<u16> = x.download().unwrap().iter().map(|x| x.to_bits()).collect();
     let x = DeviceBuffer::from_slice(&bits).unwrap();
     let mut y = DeviceBuffer::from_slice(&vec![u16::MAX; bits.len()]).unwrap();
-    // The upload from pageable memory runs on the legacy default stream, for which the new stream waits.
+    // The upload from pageable host memory runs on the legacy default stream. The new stream waits for this
+    // upload, because it is a blocking stream.
     let stream = cust::stream::Stream::new(StreamFlags::DEFAULT, None).unwrap();
     let from = View::of_cust(&x, Dtype::Bf16, &SHAPE).unwrap();
     let to = ViewMut::of_cust(&mut y, Dtype::Bf16, &SHAPE).unwrap();
@@ -204,7 +206,7 @@ mod fill {
     use cuda_std::prelude::*;
 
     /// # Safety
-    /// `x` has an element, and the launch has one thread.
+    /// `x` points to one f32 element that may be written, and the launch has one thread.
     unsafe fn fill<T: Elem>(x: *mut T) {
         // SAFETY: the caller passes a pointer to an element.
         unsafe { *x = T::from_f32(2.0) }
@@ -216,8 +218,9 @@ mod fill {
     }
 }
 
-/// Tests a kernel that is absent from the PTX, which is possible for kernels with `@only`. The launch of this
-/// kernel returns an error, and other kernels run.
+/// Tests a kernel with the attribute `@only`, which is compiled only for the named architecture. The test's
+/// PTX is for another architecture and lacks the kernel. A launch of this kernel returns an error, and other
+/// kernels run.
 fn absent_kernel(device: &Device) {
     const PTX: &str = ".version 7.0
 .target sm_75
@@ -237,7 +240,8 @@ fn absent_kernel(device: &Device) {
     assert_eq!(kernels.names(), ["fill_f32"]);
     let mut x = device.upload(&[1.0_f32]).unwrap();
     let site = kernels.on(Stream::default(), Launch::of([1; 3], [1; 3]));
-    // SAFETY: `x` has one element, and the launch has one thread. The absent kernel does not run.
+    // SAFETY: the kernel `fill` writes one element of `x`, which has one, and the launch has one thread. The
+    // absent kernel does not run.
     let error = unsafe {
         fill::launch::fill(site, x.as_mut_ptr()).unwrap();
         fill::launch::fill_native(site, x.as_mut_ptr()).unwrap_err()

@@ -19,7 +19,8 @@ struct Case {
     seed: u64,
     shape: [i64; 2],
     layouts: [Layout; 2],
-    /// Offset of the weight in its buffer, and whether the weight is in f32.
+    /// The element of a buffer at which the weight starts, and whether the weight is in f32. `None`: no
+    /// weight.
     weight: Option<(usize, bool)>,
     params: RmsNorm,
 }
@@ -59,8 +60,8 @@ fn holds<T: Element>(case: &Case) {
     within_ulps(&got, &reference(&wide(&x), wide_weight.as_deref(), cols, case.params), cols, bound::<T>());
 }
 
-/// The layout of a tensor `[groups, rows, cols]` with a gap after each row and each group. If `swapped`, the
-/// first two dimensions are exchanged.
+/// A tensor `[groups, rows, cols]` with a gap of unused elements after each row and each group. If `swapped`
+/// is true, the op gets the tensor with its first two dimensions exchanged.
 #[derive(Clone, Debug)]
 struct Levels {
     seed: u64,

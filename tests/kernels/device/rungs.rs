@@ -1,5 +1,5 @@
-//! Tests every rung of `rms_norm`, and rungs of `softmax` with clusters. A rung is a launch configuration,
-//! and a ladder is a table of rungs. The tests include rungs that no ladder contains.
+//! Tests rungs (launch configurations) of `rms_norm`, and rungs of `softmax` with thread block clusters. An
+//! op selects a rung from a table, its ladder. The tests include rungs that are not in a ladder.
 use half::bf16;
 use oxiwarp::{
     Arch, Device, LaunchOverride, Overridable as _, RmsNorm, Rung, Stream, rms_norm, rung, softmax,
@@ -39,8 +39,8 @@ fn run_on(device: &Device, x: &[bf16], shape: [i64; 2], rung: Rung) -> Vec<bf16>
     y.download()
 }
 
-/// Tests rows that fill the registers of their team (the threads that share a row), and rows that leave some
-/// registers empty. Different kernels and block sizes must give equal bits if the team has the same size.
+/// Tests rows that fill the registers of their team (the threads that process one row), and shorter rows. For
+/// the same team size, different kernels and block sizes must give the same bits.
 fn every_launch(device: &Device) {
     let seed = seed();
     for (in_registers, max) in [(2_u32, 256_u32), (4, 512), (8, 1024)] {
@@ -76,8 +76,8 @@ fn every_launch(device: &Device) {
     }
 }
 
-/// Tests rows that fill a whole cluster, and rows that leave whole blocks of the cluster empty. Clusters have
-/// eight blocks on Hopper. On other devices a cluster has one block.
+/// Tests `rms_norm` with thread block clusters. Some rows fill all blocks of the cluster, and shorter rows
+/// leave some blocks without elements. Clusters have eight blocks on Hopper and one block on other devices.
 fn every_cluster(device: &Device) {
     let seed = seed();
     let blocks = if device.arch() == Some(Arch::Sm90) { 8 } else { 1 };
@@ -95,8 +95,8 @@ fn every_cluster(device: &Device) {
     }
 }
 
-/// Tests `softmax` in clusters whose threads keep 7 or 8 packs (16-byte vectors) in registers. Some rows fill
-/// the cluster, and other rows leave whole blocks of the cluster empty.
+/// Tests `softmax` with thread block clusters whose threads keep 7 or 8 packs (16-byte vectors) in registers.
+/// Some rows fill all blocks of the cluster, and shorter rows leave some blocks without elements.
 fn softmax_clusters(device: &Device) {
     let seed = seed();
     let blocks = if device.arch() == Some(Arch::Sm90) { 8 } else { 1 };

@@ -59,8 +59,8 @@ pub fn reference(f: Activation, x: f64) -> f64 {
     }
 }
 
-/// Computes the derivative of an activation function. For all functions but `Relu2`, it is a difference
-/// quotient with a step of 2e-5, whose error is at most 1e-9.
+/// Computes the derivative of an activation function. For `Relu2` this is the formula. For all other
+/// functions, it is a difference quotient with a step of 2e-5 and an error of at most 1e-9.
 pub fn slope(f: Activation, x: f64) -> f64 {
     if f == Activation::Relu2 {
         return 2.0 * x.max(0.0);
@@ -68,13 +68,14 @@ pub fn slope(f: Activation, x: f64) -> f64 {
     (reference(f, x + 1e-5) - reference(f, x - 1e-5)) / 2e-5
 }
 
-/// Returns the allowed error of a result. The error is half an ulp of the result, plus an error in proportion
-/// to `scale`, the size of the input.
+/// Returns the allowed error of a result: half an ulp of the result, plus an error in proportion to `scale`.
+/// `scale` is the size of the input. If the result is a product with further factors, `scale` includes these
+/// factors.
 ///
-/// For negative inputs, the sum `1 + tanh` or `1 + erf` cancels. The absolute error is then proportional to
-/// the input, not to the result. Approximate instructions contribute up to 2 ulp each. In exact mode, the op
-/// reproduces a chain of torch operators, and each operator adds a rounding error of the element type. The
-/// sigmoid of 0 is not 0, so `scale` is at least 1 for the sigmoid.
+/// For negative inputs, the terms of `1 + tanh(..)` or `1 + erf(..)` cancel. The absolute error is then
+/// proportional to the input, not to the result. Approximate instructions contribute up to 2 ulp each. Some
+/// functions reproduce a chain of torch operators in exact mode. Each operator of the chain then adds a
+/// rounding error of the element type. The sigmoid of 0 is not 0, so `scale` is at least 1 for the sigmoid.
 pub fn allowed<T: Element>(f: Activation, roundings: Roundings, expected: f64, scale: f64) -> f64 {
     let chain = matches!(f, Activation::GeluNew | Activation::GeluFast | Activation::GeluQuick);
     let scale = if f == Activation::Sigmoid { scale.abs().max(1.0) } else { scale };
@@ -89,7 +90,8 @@ pub fn allowed<T: Element>(f: Activation, roundings: Roundings, expected: f64, s
     1.01 * epsilon * expected.abs() + lost * scale.abs() + 2.0_f64.powi(-25)
 }
 
-/// Panics if the error of an element exceeds the bound of this element. The message names the worst element.
+/// Panics if the error of element `i` exceeds `allowed(i)` for any `i`. The message names the element with
+/// the largest ratio of error to allowed error.
 #[track_caller]
 pub fn within<T: Element>(got: &[T], expected: &[f64], allowed: impl Fn(usize) -> f64) {
     assert_eq!(got.len(), expected.len());
@@ -108,8 +110,8 @@ pub fn within<T: Element>(got: &[T], expected: &[f64], allowed: impl Fn(usize) -
 
 type Matrices<T> = [Matrix<T>; 2];
 
-/// Runs the forward op and the backward op with newly allocated memory. Returns `y` and `dx`. The incoming
-/// gradient `dy` is `x`.
+/// Runs the forward op and the backward op with newly allocated memory. The incoming gradient `dy` of the
+/// backward op is `x`. Returns the forward result `y` and the gradient `dx`.
 fn run<T: Element>(
     device: &Device,
     x: &[T],
@@ -153,7 +155,8 @@ fn against_f64<T: Element>(device: &Device) {
     }
 }
 
-/// Tests rows with gaps and unaligned base addresses, in each combination of input and output.
+/// Tests four layouts: contiguous, gaps between rows, and unaligned base addresses. Each layout of the input
+/// is combined with each layout of the output.
 fn layouts<T: Element>(device: &Device) {
     let seed = seed();
     for cols in [1, 64, 129, 640, 2048] {
@@ -186,7 +189,7 @@ fn every_value<T: Element>(device: &Device) {
                 let wide = f64::from(x.to_f32());
                 let of_infinity =
                     matches!(f, Activation::Fatrelu(_) | Activation::Sigmoid | Activation::Relu2);
-                // The square of a number of at least 256 is infinite in f16.
+                // In f16, the square of 256 and of larger numbers is infinite.
                 let small = wide.abs() < if f == Activation::Relu2 { 255.0 } else { 1e4 };
                 assert_eq!(
                     y.to_f32().is_nan(),
@@ -215,8 +218,8 @@ fn batch_invariance(device: &Device) {
     }
 }
 
-/// Tests activations that reproduce a chain of torch operators. Each operator of the chain rounds its result
-/// to the element type.
+/// Tests that `GeluQuick` in exact mode rounds like a chain of torch operators. Each operator of the chain
+/// rounds its result to the element type.
 fn chains(device: &Device) {
     let x: Vec<bf16> = values(&mut random(seed()), 4096);
     let once = |x: f32| bf16::from_f32(x).to_f32();
@@ -232,8 +235,8 @@ fn chains(device: &Device) {
     assert!(differ <= 4, "{differ} of 4096 differ: exp is not the same to the last bit, the roundings are");
 }
 
-/// Tests the bias. In exact mode, `x + bias` is rounded before the activation function is applied. In the
-/// mode with one rounding, the function gets the unrounded sum.
+/// Tests the bias. In exact mode, the sum `x + bias` is rounded before the activation function is applied to
+/// it. In the mode `Once`, only the final result is rounded.
 fn bias_first(device: &Device) {
     let seed = seed();
     for (cols, offset) in [(64_i64, 0), (129, 0), (640, 0), (640, 1)] {

@@ -65,7 +65,8 @@ fn activation_refuses(device: &Device) {
     let result = activation(device, x.view(&[4, 16]).unwrap(), None, repeated, silu, exact, stream);
     says(result, "an output must not repeat its elements");
     let same = x.view(&[64]).unwrap();
-    // SAFETY: the pointer is the memory of `x`. The op rejects the overlap before it accesses the memory.
+    // SAFETY: this writable view covers the memory of `x`, which is alive. The op rejects the overlap before
+    // it accesses the memory.
     let on_x = unsafe { ViewMut::from_raw(same.ptr().cast_mut(), same.dtype(), &[64], &[1]) }.unwrap();
     says(activation(device, same, None, on_x, silu, exact, stream), "activation: out overlaps x");
     assert!(y.download().unwrap().iter().all(|y| y.is_nan()), "something was written");
@@ -125,8 +126,8 @@ fn gated_refuses(device: &Device) {
     let dx = y.view_mut(&[4, 16]).unwrap();
     let result = gated_activation_backward(device, of(&[4, 16]), packed, None, None, dx, up, stream);
     says(result, "gated_activation_backward: dy has shape [4, 16], expected [4, 8]");
-    // SAFETY: the pointer is the memory of `packed`. The op rejects the overlap before it accesses the
-    // memory.
+    // SAFETY: this writable view covers memory of `packed`, which is alive. The op rejects the overlap before
+    // it accesses the memory.
     let on_x =
         unsafe { ViewMut::from_raw(packed.ptr().cast_mut(), packed.dtype(), &[4, 8], &[16, 1]) }.unwrap();
     let result = gated_activation(device, packed, None, None, on_x, up, stream);
@@ -136,8 +137,8 @@ fn gated_refuses(device: &Device) {
         .expect("it still works");
 }
 
-/// Tests that empty tensors of any rank are accepted. A tensor without dimensions is not empty, because it
-/// has one element.
+/// Tests that tensors without elements are accepted, with any number of dimensions. A tensor without
+/// dimensions has one element, which the op must process.
 fn no_elements(device: &Device) {
     let x = device.upload(&[0.0_f32, 3.0]).unwrap();
     let mut y = device.alloc::<f32>(2).unwrap();
@@ -152,8 +153,8 @@ fn no_elements(device: &Device) {
     assert_eq!(y.download().unwrap()[0], 3.0);
 }
 
-/// Tests the threshold of `Fatrelu`. An infinite threshold is valid: `inf` blocks every value, and `-inf`
-/// passes every value. A NaN threshold is rejected.
+/// Tests the threshold of `Fatrelu`. Up to the threshold, the function is 0. Infinite thresholds are valid:
+/// with `inf` every result is 0, and with `-inf` every value passes unchanged. A NaN threshold is rejected.
 fn thresholds(device: &Device) {
     let (x, up) =
         (device.upload(&[1.0_f32, f32::MAX, -2.0, 0.0]).unwrap(), device.upload(&[3.0_f32; 4]).unwrap());

@@ -1,5 +1,5 @@
-//! Tests `gated_activation` and its gradients against f64. The value and the gate are the two halves of one
-//! packed tensor, or two tensors.
+//! Compares `gated_activation` and its gradients with f64 results. The value and the gate are the two halves
+//! of each row of one packed tensor, or they are two separate tensors.
 use half::{bf16, f16};
 use oxiwarp::{
     Activation, Device, Element, Gate, GatedActivation, Roundings, Stream, gated_activation,
@@ -45,7 +45,8 @@ impl<T: Element> Input<T> {
         let rows = self.first.chunks(cols).zip(self.second.chunks(cols));
         rows.flat_map(|(first, second)| [first, second].concat()).collect()
     }
-    /// Returns element `i` of the value and of the gate, each with its bias added, in f32.
+    /// Returns element `i` of the value and element `i` of the gate in f32. If there is a bias, it is added
+    /// to both.
     fn at(&self, i: usize, gate: Gate) -> [f32; 2] {
         let cols = self.shape[1] as usize;
         let bias = |half: usize| self.bias.as_ref().map_or(0.0, |bias| bias[half * cols + i % cols].to_f32());
@@ -54,8 +55,9 @@ impl<T: Element> Input<T> {
     }
 }
 
-/// Runs the forward op and the backward op with newly allocated memory. Returns `y`, and the gradients of
-/// both input halves in one tensor. The incoming gradient `dy` is the first input half.
+/// Runs the forward op and the backward op with newly allocated memory. The incoming gradient `dy` of the
+/// backward op is the first input half. Returns the forward result `y`, and the gradients of both input
+/// halves in one tensor.
 fn run<T: Element>(
     device: &Device,
     input: &Input<T>,
@@ -104,7 +106,8 @@ fn check<T: Element>(
     let [y, dx] = run(device, input, packed, layouts, params);
     let wide = |i: usize| input.at(i, params.gate).map(f64::from);
     let expected: Vec<f64> = (0..y.len()).map(|i| wide(i)[0] * reference(f, wide(i)[1])).collect();
-    // In exact mode, the op rounds to the element type twice, and a third time if there is a bias.
+    // In exact mode, the op rounds the activation and the product to the element type, so the allowed error
+    // doubles. It also rounds sums with a bias, but the tests with a bias do not get here in exact mode.
     let times = if params.roundings == Roundings::Exact { 2.0 } else { 1.0 };
     within(&y, &expected, |i| {
         let [x, gate] = wide(i);
@@ -126,8 +129,8 @@ fn check<T: Element>(
     });
 }
 
-/// Returns combination number `i` of packing, function, gate and roundings. Callers pass a different `i` for
-/// each shape.
+/// Returns whether the input is packed, and the parameters of the op. Different `i` give different
+/// combinations of packing, activation function, gate half and rounding mode.
 fn mixture(i: usize) -> (bool, GatedActivation) {
     let gate = if i / 2 % 2 == 0 { Gate::Second } else { Gate::First };
     let roundings = if i / 4 % 2 == 0 { Roundings::Exact } else { Roundings::Once };
@@ -144,7 +147,8 @@ fn against_f64<T: Element>(device: &Device) {
     }
 }
 
-/// Tests rows with gaps and unaligned base addresses, in each combination of input and output.
+/// Tests four layouts: contiguous, gaps between rows, and unaligned base addresses. Each layout of the input
+/// is combined with each layout of the output.
 fn layouts<T: Element>(device: &Device) {
     let seed = seed();
     for (i, cols) in [1, 64, 129, 640, 2560].into_iter().enumerate() {
@@ -164,8 +168,8 @@ fn layouts<T: Element>(device: &Device) {
     }
 }
 
-/// Tests that packed and separate inputs give the same bits, and that a row's result does not depend on other
-/// rows.
+/// Tests that a packed input and two separate tensors give the same bits. Also tests that the result of a row
+/// does not depend on other rows.
 fn packed_or_not(device: &Device) {
     let seed = seed();
     for cols in [5_i64, 64, 2560, 3000] {
@@ -183,8 +187,8 @@ fn packed_or_not(device: &Device) {
     }
 }
 
-/// Tests that the result is the rounded product of the value and the rounded activation of the gate, bit for
-/// bit.
+/// Tests exact mode: the result must have the bits of the product of the value and the activation of the
+/// gate. The activation is rounded before the multiplication.
 fn rounds_between(device: &Device) {
     let input = Input::<bf16>::random(seed(), [3, 640]);
     let dense = [Layout::dense(640); 2];
@@ -215,9 +219,9 @@ fn biases_first(device: &Device) {
                 continue;
             }
             let [y, dx] = run(device, &input, packed, layout, params);
-            // A call without a bias on the rounded sums `input + bias` gives the same `y`. The gradients of
-            // this call differ, because the test passes the first input half as the incoming gradient `dy`.
-            // Here, this half includes the bias.
+            // A second call without a bias, on the rounded sums `input + bias`, must give the same `y`. Its
+            // gradients are not compared: `run` passes the first input half as the incoming gradient `dy`,
+            // and in the second call this half includes the bias.
             let rounded = |i: usize| input.at(i, Gate::Second).map(bf16::from_f32);
             let (first, second) = (0..y.len()).map(|i| rounded(i).into()).unzip();
             let sums = Input { first, second, bias: None, shape: input.shape };
@@ -229,7 +233,7 @@ fn biases_first(device: &Device) {
 }
 
 /// Tests a view `[3, 4, 2 * 64]` inside a tensor `[3, 6, 2 * 64]`. After every four rows, the view skips two
-/// rows, so one row stride cannot address all rows of the view.
+/// rows. So its rows are not evenly spaced, and the op needs two strides to address them.
 fn two_levels(device: &Device) {
     let input = Input::<f32>::random(seed(), [18, 64]);
     let (from, mut to) = (device.upload(&input.packed()).unwrap(), device.alloc::<f32>(3 * 4 * 64).unwrap());

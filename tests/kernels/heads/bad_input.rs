@@ -19,7 +19,8 @@ fn says(result: Result<(), Error>, text: &str) {
     assert!(error.contains(text), "the error is: {error}\nexpected in it: {text}");
 }
 
-/// Makes an input of shape `[1, 4, 2, 8]` (batch, tokens, heads, columns) and its result.
+/// Makes an operand of shape `[1, 4, 2, 8]` (batch, tokens, heads, columns) from the buffers of its input and
+/// of its result.
 fn heads<'a>(x: &'a Buffer<f32>, y: &'a mut Buffer<f32>) -> Heads<'a> {
     let shape = [1, 4, 2, 8];
     Heads { x: x.view(&shape).unwrap(), affine: Affine::default(), y: y.view_mut(&shape).unwrap() }
@@ -179,9 +180,8 @@ fn norm_refuses(device: &Device) {
     );
 }
 
-/// Tests that weights of different dtypes are rejected: f32 for the queries and 16 bits for the keys, or the
-/// reverse. In the models, a norm with an f32 weight computes in f32. So queries and keys would have
-/// different precisions.
+/// Tests that the op rejects an f32 norm weight for only the queries or only the keys. Llama's norm does not
+/// round before it multiplies by an f32 weight. The kernel rounds for both or for neither.
 fn refuses_two_types(device: &Device) {
     let (shape, params) = ([1, 4, 2, 8], QkNormRope { norm: QkNorm::LlamaRms, ..QkNormRope::default() });
     let x = device.upload(&[bf16::ONE; 64]).unwrap();

@@ -13,12 +13,14 @@ pub const TESTS: &[Test] = &[
     ("qk_norm_rope::nothing_to_normalise", nothing_to_normalise),
 ];
 
-/// Head dimensions: some have specialised kernels, and others use the general kernels.
+/// The tested head dimensions. For some of them there are specialised kernels, and for others the op uses
+/// general kernels.
 const COLUMNS: [usize; 5] = [40, 64, 128, 192, 1_024];
 const ORDER: HeadsOrder = HeadsOrder::TokensFirst;
 
-/// Runs the op on empty queries only, on empty keys only and on both. The tensors have no batch, no token or
-/// no head. Each case runs with tensors of four dimensions, and again with tensors of three dimensions.
+/// Calls `run`, which runs an op, with empty queries, with empty keys, and with both. The empty tensors have
+/// no batch, no token or no head. They have four dimensions in some calls, and three dimensions (heads
+/// merged) in others.
 fn of_nothing(device: &Device, dim: usize, run: impl Fn([Option<Heads>; 2], Rope)) {
     let x = device.upload::<f32>(&[]).unwrap();
     let mut made = [(); 2].map(|()| device.upload::<f32>(&[]).unwrap());

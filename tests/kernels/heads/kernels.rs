@@ -1,5 +1,6 @@
-//! Compares the kernels for the head shapes of common models with the general kernels, bit for bit. Unaligned
-//! tensors must use the general kernels. The recorded launches show which kernel ran.
+//! Compares the specialised kernels, for the head shapes of common models, with the general kernels. Both
+//! must give the same bits. For unaligned tensors, the op must run a general kernel. The tests check the
+//! recorded launches to find out which kernel ran.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, LaunchOverride, Overridable as _, QkNorm, QkNormRope, Stream, qk_norm_rope};
 use oxiwarp_tests::case;
@@ -18,9 +19,9 @@ pub const TESTS: &[Test] = &[
     ("heads_kernels::a_warp_has_several_batches", several_batches),
 ];
 
-/// Runs the op twice on the same values. The first tensor is aligned and must use the kernel `kernel`. The
-/// second tensor starts at the second element of a buffer, so it is unaligned. It must use another kernel and
-/// give the same bits.
+/// Runs the op twice on the same values. The tensor of the first call is aligned, and the op must run the
+/// kernel `kernel`. The tensor of the second call is unaligned, because it starts at the second element of a
+/// buffer. The op must run another kernel, with the same result bits.
 fn check<T: Element>(
     device: &Device,
     kernel: &str,
@@ -68,8 +69,8 @@ fn alignment<T: Element>(device: &Device) {
             Some(Rotation { single: false, ..Rotation::of(Kind::Narrow, false, dim) }),
         ]
     };
-    // Tests kernels for head dimensions 64 and 128. The heads are a view of a fused QKV tensor, and a warp
-    // processes one or several heads.
+    // Tests kernels for head dimensions 64 and 128. The heads are a view of a fused QKV tensor. A warp of
+    // these kernels processes one or several heads.
     for (norm, heads, dim, kernel) in [
         (QkNorm::None, 5, 64, "rope_d64_warp1"),
         (QkNorm::None, 3, 128, "rope_d128_warp1"),
@@ -98,8 +99,8 @@ fn alignment<T: Element>(device: &Device) {
         }
     }
     // Tests kernels that keep a row (all heads of a token) in registers. The row is shorter than a tile (512
-    // columns), has several whole tiles, or is as long as possible. If a row has several heads, all heads
-    // have the same rotation angles.
+    // columns), consists of several whole tiles, or has the maximum length of the kernel. If a row has
+    // several heads, all heads of a token have the same rotation angles.
     let (held4, held10) = ("qk_norm_rope_rms_block4", "qk_norm_rope_rms_block10");
     for (heads, dim, kernel) in [
         (2, 32, held4),
@@ -131,8 +132,8 @@ fn alignment<T: Element>(device: &Device) {
     }
 }
 
-/// Tests tensors with many tokens. A warp then gets so many heads of a token that it processes them in
-/// several batches.
+/// Tests tensors with many tokens. The launch then assigns so many heads of a token to each warp that the
+/// warp processes them in several batches.
 fn several_batches(device: &Device) {
     let rotation = Some(Rotation::of(Kind::Wide, true, 64));
     let kernel = "qk_norm_rope_rms_d64_warp1";

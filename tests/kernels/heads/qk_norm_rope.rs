@@ -1,5 +1,5 @@
-//! Tests `qk_norm_rope` against f64: every norm, per head and across all heads of a token, with and without a
-//! rotation.
+//! Compares `qk_norm_rope` with f64 results: every kind of norm, over each head or across all heads of a
+//! token, with and without a rotation.
 use half::{bf16, f16};
 use oxiwarp::{Affine, Buffer, Device, Element, Heads, QkNorm, QkNormRope, Stream, qk_norm_rope};
 use oxiwarp_tests::case;
@@ -25,13 +25,14 @@ pub const TESTS: &[Test] = &[
 
 const NORMS: [QkNorm; 4] = [QkNorm::Layer, QkNorm::Rms, QkNorm::LlamaRms, QkNorm::MochiRms];
 
-/// Absolute error up to which a test accepts any result. A rotated value is the sum of two terms. Each term
-/// is at most 16 and has an error of a few ulp of f32, and the terms may cancel.
+/// Absolute error that is allowed for every result, even if it is many ulp of the result. A rotated value is
+/// the sum of two terms. Each term is at most 16 and has an error of a few f32 ulp. If the terms cancel, this
+/// error is large relative to the sum.
 const CANCELLED: f64 = 2e-5;
 
-/// Returns the error bound of a result in ulp. A 16-bit result may have an error of half an ulp from its
-/// rounding, and a small additional error from the f32 arithmetic. The bound for f32 equals the bound in the
-/// tests of `rms_norm`.
+/// Returns the error bound of a result in ulp of the element type. A 16-bit result may have an error of half
+/// an ulp from its rounding, plus a small error from the f32 arithmetic. For f32 results, the bound is the
+/// one in the tests of `rms_norm`.
 fn bound<T: Element>() -> f64 {
     if size_of::<T>() == 4 { 6.0 } else { 0.52 }
 }
@@ -60,7 +61,8 @@ impl<T: Element> HeadsOperand<T> {
         Self { sizes, x, from, to, weight, bias, same, single }
     }
 
-    /// Returns the tensor as an argument of the op. The norm's weight and bias are in f32 if `single`.
+    /// Returns the queries or keys as an argument of the op. If `single` is true, the norm's weight and bias
+    /// are in f32.
     pub fn arg(&mut self, norm: QkNorm, single: bool) -> Heads<'_> {
         let cols = [self.weight.len() as i64];
         let view = |i: usize| {
@@ -98,8 +100,7 @@ impl<T: Element> HeadsOperand<T> {
     }
 }
 
-/// Returns `got` with some values replaced: if the absolute error of a value is at most `CANCELLED`, its
-/// reference replaces the value.
+/// Returns `got`, but replaces each value whose absolute error is at most `CANCELLED` by its expected value.
 fn but_for_cancellation<T: Element>(got: Vec<T>, reference: &[f64]) -> Vec<T> {
     let close = |got: T, wanted: f64| (f64::from(got.to_f32()) - wanted).abs() <= CANCELLED;
     got.into_iter()
@@ -108,8 +109,8 @@ fn but_for_cancellation<T: Element>(got: Vec<T>, reference: &[f64]) -> Vec<T> {
         .collect()
 }
 
-/// Compares the op on queries and keys with the formula in f64. The op runs in fast mode, in which it rounds
-/// only once.
+/// Runs the op on queries and keys and compares the results with the formula in f64. The op runs in fast
+/// mode, in which it rounds each result only once.
 fn check<T: Element>(
     device: &Device,
     rng: &mut StdRng,
@@ -193,8 +194,8 @@ fn layouts(device: &Device) {
     }
 }
 
-/// Tests tensors with many tokens. A warp then gets so many heads of a token that it processes them in
-/// several batches.
+/// Tests tensors with many tokens. The launch then assigns so many heads of a token to each warp that the
+/// warp processes them in several batches.
 fn many_tokens(device: &Device) {
     let rng = &mut random(seed());
     for norm in NORMS {
@@ -203,8 +204,8 @@ fn many_tokens(device: &Device) {
     }
 }
 
-/// Tests exact mode. The result must have the same bits as the result of two calls in sequence. The first
-/// call applies only the norm and rounds its result. The second call applies only the rotation.
+/// Tests exact mode. A call with norm and rotation must give the same bits as two calls in sequence. The
+/// first of these calls applies only the norm and rounds its result. The second applies only the rotation.
 fn exact(device: &Device) {
     let rng = &mut random(seed());
     for (norm, d, across_heads) in [

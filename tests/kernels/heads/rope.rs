@@ -1,5 +1,5 @@
-//! Tests `rope`: the result has the bits of the formula in f32, for every kind of table, pairing of columns,
-//! layout and dtype.
+//! Tests that the result of `rope` has the same bits as the formula in f32. The tests cover every kind of
+//! table, pairing of columns, layout and dtype.
 use half::{bf16, f16};
 use oxiwarp::{Angles, Device, Element, Heads, HeadsOrder, Rope, Stream, rope as launch};
 use oxiwarp_tests::case;
@@ -22,7 +22,8 @@ pub const TESTS: &[Test] = &[
     ("rope::tokens_do_not_depend_on_each_other", batch_invariance),
 ];
 
-/// Compares the op with the formula on queries with `q_heads` heads and keys with `k_heads` heads.
+/// Runs the op on queries with `heads[0]` heads and keys with `heads[1]` heads, and compares the results with
+/// the formula.
 fn check<T: Element>(
     device: &Device,
     rng: &mut StdRng,
@@ -110,8 +111,8 @@ fn layouts(device: &Device) {
     check::<f32>(device, rng, [2, 0, 64], [4, 4], Rotation::of(Kind::Wide, true, 64), Layout::Dense);
 }
 
-/// Tests tensors with many tokens. A warp then gets so many heads of a token that it processes them in
-/// several batches.
+/// Tests tensors with many tokens. The launch then assigns so many heads of a token to each warp that the
+/// warp processes them in several batches.
 fn many_tokens(device: &Device) {
     let rng = &mut random(seed());
     for by_head in [false, true] {
@@ -122,7 +123,7 @@ fn many_tokens(device: &Device) {
 }
 
 /// Tests angles that the kernel computes as `position * frequency`. The positions are the token indices, or
-/// come from a tensor with values up to a million.
+/// the values of a tensor, up to a million.
 fn frequencies(device: &Device) {
     let (b, s, h, d) = (2, 6, 3, 64);
     for (interleaved, given, columns) in
@@ -160,15 +161,17 @@ fn frequencies(device: &Device) {
                 f64::from(x[at]) * angle.cos() + if second { other } else { -other } * angle.sin()
             })
             .collect();
-        // The absolute error of sine and cosine is at most 2^-23, and the inputs are below 4. With 64 added,
-        // all results have nearly the same ulp. The bound in ulp is therefore an absolute bound.
+        // The absolute error of sine and cosine is at most 2^-23, and the inputs are below 4. If 64 is added
+        // to all results, they have nearly the same ulp. A bound in ulp is then a bound of the absolute
+        // error.
         let shifted = |v: f64| v + 64.0;
         let got: Vec<f32> = y.download().iter().map(|v| v + 64.0).collect();
         within_ulps(&got, &expected.into_iter().map(shifted).collect::<Vec<_>>(), d, 1.0);
     }
 }
 
-/// Tests that a rotation by the negative angle restores the input, except for rounding.
+/// Tests the option `conjugate`, which rotates by the negative angle. After a rotation by the angle, it must
+/// restore the input, except for rounding errors.
 fn conjugate(device: &Device) {
     for interleaved in [true, false] {
         let (sizes, rng) = ([1, 4, 2, 64], &mut random(seed()));

@@ -1,5 +1,5 @@
-//! Tests `cross_entropy` against f64: the loss and the logsumexp (`lse`) for every shape. Targets are i64 or
-//! i32, and some are ignored or invalid.
+//! Compares the loss and the log-sum-exp (`lse`) of `cross_entropy` with f64 results, for the shapes of
+//! `tests/shapes.json`. Targets are i64 or i32, and some are ignored or invalid.
 use half::{bf16, f16};
 use oxiwarp::{CrossEntropy, Device, Element, RmsNorm, Stream, View, cross_entropy, rms_norm};
 use oxiwarp_tests::case;
@@ -47,8 +47,8 @@ fn layouts(device: &Device) {
     }
 }
 
-/// Tests logits near 1e4. The f32 result `lse` then has an error of 5e-4. The error of the loss must not be
-/// larger than for logits near 0.
+/// Tests logits near 1e4. An f32 log-sum-exp near 1e4 has a rounding error of 5e-4. The loss must
+/// nevertheless be as precise as for logits near 0.
 fn large_logits(device: &Device) {
     let x = [10_000.0_f32, 9_998.0, 9_990.0, -1e4];
     let matrix = Matrix::upload(device, &x, [1, 4], Layout::dense(4));
@@ -78,8 +78,9 @@ fn batch_invariance(device: &Device) {
     }
 }
 
-/// Tests ignored and invalid targets. An ignored row has loss 0 even if its logits are NaN. A class that does
-/// not exist gives NaN, and the kernel reads nothing outside the row.
+/// Tests ignored and invalid targets. A row whose target is ignored has loss 0, even if its logits are NaN.
+/// If the target is a class that does not exist, the loss is NaN, and the kernel reads no logit outside the
+/// row.
 fn targets(device: &Device) {
     let cols = 40;
     let mut x = vec![1.0_f32; 9 * cols];
@@ -95,9 +96,9 @@ fn targets(device: &Device) {
     assert!(lse[0].is_nan() && lse[1..].iter().all(|lse| (lse - 1.0 - right).abs() < 1e-6), "{lse:?}");
 }
 
-/// Tests masked classes, whose logit is -inf or the lowest number. Masked classes contribute nothing to the
-/// sum of exponentials. If a masked class is the target, or label smoothing includes it, the loss is infinite
-/// or huge.
+/// Tests masked classes, whose logit is -inf or the lowest finite number. They contribute nothing to the sum
+/// of exponentials. If the target is a masked class, or label smoothing averages over masked classes, the
+/// loss is infinite or huge.
 fn masked(device: &Device) {
     for cols in [5_usize, 33, 1024, 20_000] {
         let mask = |c: usize, low: f32| if c >= 4 { low } else { c as f32 };

@@ -1,5 +1,5 @@
-//! Tests `cross_entropy_backward` against f64. The op gets the logsumexp (`lse`) that the forward op
-//! computed.
+//! Compares `cross_entropy_backward` with f64 results. The op gets the log-sum-exp (`lse`) that the forward
+//! op `cross_entropy` computed.
 use half::{bf16, f16};
 use oxiwarp::{CrossEntropy, Device, Element, Stream, cross_entropy_backward};
 use oxiwarp_tests::case;
@@ -45,9 +45,9 @@ fn run<T: Element>(
 
 /// Computes the gradient of one row in f64, with an error bound for each element.
 ///
-/// Errors are in units of 2^-23. The logsumexp `lse` has an error of `4 + 2 |lse|` units. `exp(x - lse)` has
-/// this error plus `|x - lse| / 2 + 3` units, relative to its value. Each product and each difference adds
-/// half a unit of its result.
+/// One unit of error is 2^-23. The log-sum-exp `lse` has an absolute error of `4 + 2 |lse|` units. The
+/// relative error of `exp(x - lse)` is this error plus `|x - lse| / 2 + 3` units. Each product and each
+/// difference adds a relative error of half a unit.
 fn expected<T: Element>(x: &[f64], target: i64, dloss: f64, params: CrossEntropy) -> Vec<(f64, f64)> {
     let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let lse = max + x.iter().map(|x| (x - max).exp()).sum::<f64>().ln();
@@ -108,8 +108,9 @@ fn layouts(device: &Device) {
     }
 }
 
-/// Tests target classes in different columns. Only the thread that processes the target's column subtracts 1
-/// from its value. Some rows allow 16-byte accesses, and other rows allow only accesses of single elements.
+/// Tests target classes in different columns. The gradient of the target's column contains `- 1`, and only
+/// the thread that processes this column may subtract it. Some row lengths allow 16-byte accesses, and others
+/// allow only accesses of single elements.
 fn every_column(device: &Device) {
     for cols in [1_i64, 9, 40, 257, 264, 4104] {
         let target: Vec<i64> = (0..cols.min(300)).map(|row| cols - 1 - row).collect();
@@ -145,8 +146,8 @@ fn batch_invariance(device: &Device) {
     }
 }
 
-/// Tests ignored and invalid targets. An ignored row has gradient 0 even if its logits are NaN. A class that
-/// does not exist gives NaN.
+/// Tests ignored and invalid targets. A row whose target is ignored has gradient 0, even if its logits are
+/// NaN. If the target is a class that does not exist, the gradient of the row is NaN.
 fn targets(device: &Device) {
     for cols in [5_usize, 40, 3000] {
         let mut x = vec![1.0_f32; 5 * cols];

@@ -1,5 +1,5 @@
-//! Tests `softmax` and `log_softmax` against f64: the shapes of `tests/shapes.json`, layouts, and rows for
-//! which a naive formula overflows.
+//! Compares `softmax` and `log_softmax` with f64 results: the shapes of `tests/shapes.json`, layouts, and
+//! rows for which `exp(x)` overflows.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, Stream, View, softmax};
 use oxiwarp_tests::alone::rows_stand_alone;
@@ -54,8 +54,8 @@ fn layouts<T: Element>(device: &Device) {
     }
 }
 
-/// Tests a view `[3, 4, 64]` inside a tensor `[3, 6, 64]`. After every four rows, the view skips two rows, so
-/// one row stride cannot address all rows of the view.
+/// Tests a view `[3, 4, 64]` inside a tensor `[3, 6, 64]`. After every four rows, the view skips two rows. So
+/// its rows are not evenly spaced, and the op needs two strides to address them.
 fn two_levels(device: &Device) {
     let x: Vec<f32> = values(&mut random(seed()), 3 * 6 * 64);
     let (from, mut to) = (device.upload(&x).unwrap(), device.alloc::<f32>(3 * 4 * 64).unwrap());
@@ -72,11 +72,12 @@ fn batch_invariance(device: &Device) {
     });
 }
 
-/// Returns the logit of a column. The second argument is the lowest finite number of the element type.
+/// A function that returns the logit of a column. Its arguments are the column and the lowest finite number
+/// (approximately) of the element type.
 type Logit = fn(usize, f32) -> f32;
 
-/// Tests rows whose exponentials overflow or underflow in a naive formula. The lengths of the rows cover
-/// every kind of launch.
+/// Tests rows for which `exp(x)` overflows or underflows if the maximum is not subtracted first. The row
+/// lengths select all kinds of launch configurations of the op.
 fn extremes<T: Element>(device: &Device) {
     let lowest = if T::DTYPE == oxiwarp::Dtype::F16 { -65_504.0 } else { -3.38e38 };
     let kinds: [(&str, Logit); 7] = [
@@ -134,7 +135,8 @@ fn refuses(device: &Device) {
     let columns = x.view_strided(0, &[16, 4], &[1, 16]).unwrap();
     refuses(columns, &[16, 4], "softmax: x of shape [16, 4] has strides [1, 16]: its last dimension");
     let same = x.view(&[4, 16]).unwrap();
-    // SAFETY: the pointer is the memory of `x`. The op rejects the overlap before it accesses the memory.
+    // SAFETY: this writable view covers the memory of `x`, which is alive. The op rejects the overlap before
+    // it accesses the memory.
     let on_x = unsafe { oxiwarp::ViewMut::from_raw(same.ptr().cast_mut(), same.dtype(), &[4, 16], &[16, 1]) }
         .unwrap();
     says(softmax(device, same, on_x, false, Stream::default()), "softmax: out overlaps x");

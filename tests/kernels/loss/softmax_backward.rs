@@ -1,5 +1,5 @@
-//! Tests `softmax_backward` against f64. The input `y` is rounded to the element type, because the forward op
-//! rounds its result in the same way.
+//! Compares `softmax_backward` with f64 results. The input `y` is an f64 softmax that is rounded to the
+//! element type, because the forward op also rounds its result.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, Stream, View, softmax_backward};
 use oxiwarp_tests::case;
@@ -35,12 +35,13 @@ fn run<T: Element>(
     dx.download()
 }
 
-/// Computes the gradient of one row in f64. The error bound is for f32 arithmetic with one rounding to the
-/// element type.
+/// Computes the gradient of one row in f64, with an error bound for each element. The bound allows for f32
+/// arithmetic and one rounding to the element type.
 ///
-/// Errors are in units of 2^-23. The sum over the row has an error of 8 units, relative to the magnitude of
-/// its terms. The result contains this error multiplied by `y`, or by `exp(y)` for `log_softmax`. `exp(y)`
-/// itself has an error of `3 + |y| / 2` units. Each further step adds half a unit of its result.
+/// One unit of error is 2^-23. The sum over the row has an error of 8 units, relative to the sum of the
+/// magnitudes of its terms. The result contains this error multiplied by `y`, or by `exp(y)` for
+/// `log_softmax`. `exp(y)` itself has a relative error of `3 + |y| / 2` units. Each further step adds a
+/// relative error of half a unit.
 fn expected<T: Element>(y: &[f64], dy: &[f64], log: bool) -> Vec<(f64, f64)> {
     let terms: Vec<f64> = y.iter().zip(dy).map(|(y, dy)| if log { *dy } else { y * dy }).collect();
     let (sum, size): (f64, f64) = (terms.iter().sum(), terms.iter().map(|term| term.abs()).sum());

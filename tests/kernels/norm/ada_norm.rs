@@ -1,5 +1,5 @@
-//! Tests `ada_norm` against f64: the shapes of `tests/shapes.json`, every combination of optional operands
-//! and their dtypes, and layouts.
+//! Compares `ada_norm` with f64 results. The tests cover the shapes of `tests/shapes.json`, the combinations
+//! of operands and dtypes in `forms()`, and several memory layouts.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, LaunchOverride, Norm, Overridable as _};
 use oxiwarp_tests::case;
@@ -27,7 +27,7 @@ pub const TESTS: &[Test] = &[
     ("ada_norm::bf16_held", in_registers::<bf16>),
 ];
 
-/// Checks every shape with a few forms of the operands.
+/// Checks every shape with a few combinations of operands.
 fn against_f64<T: Element>(device: &Device) {
     let (seed, forms) = (seed(), forms());
     for (i, shape) in shapes().into_iter().enumerate() {
@@ -40,7 +40,8 @@ fn against_f64<T: Element>(device: &Device) {
     }
 }
 
-/// Checks a few shapes with every combination of operands, for both norms, in exact and in fast mode.
+/// Checks two row lengths with all combinations of operands in `forms()`: LayerNorm and RMSNorm, in exact and
+/// in fast mode.
 fn every_form<T: Element>(device: &Device) {
     let seed = seed();
     for cols in [7, 260] {
@@ -70,11 +71,11 @@ fn layouts<T: Element>(device: &Device) {
     }
 }
 
-/// Checks the kernels that keep rows in registers, with every combination of operands for which such a kernel
-/// exists.
+/// Checks the kernels that keep rows in registers. They exist only for some row lengths and some combinations
+/// of operands.
 ///
-/// The results are compared with f64. If the base addresses are not aligned, another kernel runs and must
-/// give the same bits.
+/// The results are compared with f64. For unaligned base addresses, the op must run another kernel, which
+/// must give the same bits.
 fn in_registers<T: Element>(device: &Device) {
     let (seed, usual) = (seed(), ModulationCase::USUAL);
     let forms = [
@@ -108,8 +109,8 @@ fn in_registers<T: Element>(device: &Device) {
     }
 }
 
-/// Returns the name of the kernel that keeps the row in registers. Returns `None` if the operands have no
-/// such kernel.
+/// Returns the part of the kernel's name after `ada_norm_`, for the kernel that keeps the row in registers.
+/// Returns `None` if no such kernel exists for these operands.
 fn kernel<T: Element>(norm: Norm, cols: i64, operands: ModulationCase) -> Option<&'static str> {
     // For f32 rows, an f32 operand has the rows' type.
     let is_half = size_of::<T>() < 4;

@@ -1,5 +1,5 @@
-//! Tests `ada_norm` and `ada_norm_pair` bit for bit. The results are compared with the results of the torch
-//! operators that the ops replace, and with other launches of the same op.
+//! Tests the bits of the results of `ada_norm` and `ada_norm_pair`. The expected bits are those of the torch
+//! operators that the ops replace, computed on the host, or those of other launches.
 use half::{bf16, f16};
 use oxiwarp::{
     AdaNorm, Affine, Device, Element, Norm, ScaleShift, Stream, ada_norm, ada_norm_pair, layer_norm,
@@ -26,8 +26,8 @@ pub const TESTS: &[Test] = &[
     ("ada_norm_pair::bf16_is_two", pair::<bf16>),
 ];
 
-/// Compares the op with a chain of operators: the norm, and one operator for each further step of the
-/// formula. Each operator rounds its result to `T`.
+/// Compares the op with the torch operators that it replaces: the norm, and one operator for each further
+/// step of the formula. Each of these operators rounds its result to `T`.
 fn chain<T: Element>(device: &Device) {
     let seed = seed();
     let forms = forms().into_iter().filter(|operands| size_of::<T>() == 4 || !operands.is_f32());
@@ -49,9 +49,9 @@ fn chain<T: Element>(device: &Device) {
     }
 }
 
-/// Computes the norm with weight and bias, but without a modulation. For LayerNorm, the function calls
-/// `layer_norm`. For RMSNorm, it calls `ada_norm` with scale 0, and computes the product with the weight and
-/// the sum with the bias on the host.
+/// Computes the norm with weight and bias, but without scale and shift. For LayerNorm, this function calls
+/// `layer_norm`. For RMSNorm, it calls `ada_norm` with scale 0. It then multiplies by the weight and adds the
+/// bias on the host.
 fn norm_alone<T: Element>(
     device: &Device,
     x: &[T],
@@ -82,7 +82,7 @@ fn norm_alone<T: Element>(
 }
 
 /// Tests that the op rounds only its final result if an operand is in f32. Exact mode and fast mode then give
-/// the same bits. Without an f32 operand, their bits differ.
+/// the same bits. If no operand is in f32, the bits of the two modes differ.
 fn one_rounding(device: &Device) {
     let (seed, cols) = (seed(), 1536);
     for norm in [Norm::Layer, Norm::Rms] {
@@ -124,8 +124,8 @@ fn batch_invariance(device: &Device) {
     }
 }
 
-/// Tests non-finite values. A non-finite value in `x` affects only its row of the result. A non-finite value
-/// in a scale affects only its column.
+/// Tests non-finite values. A non-finite value in `x` affects only the same row of the result. A NaN in the
+/// scale affects only the same column.
 fn not_finite(device: &Device) {
     let (cols, seed) = (40_usize, seed());
     let (shape, dense) = ([1, 5, cols as i64], [Layout::dense(cols as i64); 2]);
@@ -139,8 +139,8 @@ fn not_finite(device: &Device) {
         assert!(y[cols..2 * cols].iter().all(|y| y.is_nan()), "a NaN reaches its whole row");
         for row in [2, 3] {
             for at in row * cols..(row + 1) * cols {
-                // RMSNorm subtracts no mean. In a row with an infinity, all finite elements are normalized to
-                // 0, so only the shift remains.
+                // RMSNorm subtracts no mean. In a row with an infinity, it normalizes all finite elements to
+                // 0. The result is then the shift.
                 let shift = by.shift.as_ref().map_or(0.0, |shift| shift.at(at));
                 let zero = params.norm == Norm::Rms && x[at].is_finite();
                 assert!(if zero { y[at] == shift } else { y[at].is_nan() }, "element {at} is {}", y[at]);
@@ -158,7 +158,8 @@ fn not_finite(device: &Device) {
     }
 }
 
-/// Tests that `ada_norm_pair` (two modulations of one norm) gives the same bits as two calls of `ada_norm`.
+/// Tests that `ada_norm_pair` (one norm with two pairs of scale and shift) gives the same bits as two calls
+/// of `ada_norm`.
 fn pair<T: Element>(device: &Device) {
     let seed = seed();
     for (i, operands) in forms().into_iter().step_by(3).enumerate() {
@@ -167,8 +168,8 @@ fn pair<T: Element>(device: &Device) {
         case!("{cols} columns, {operands:?}, {params:?}");
         let (x, dense) = (values::<T>(random, 6 * cols as usize), Layout::dense(cols));
         let [first, second] = [0, i % 2].map(|offset| operands.make::<T>(device, random, shape, offset));
-        // The operands of the two modulations have the same dtypes. An f32 operand in only one modulation
-        // would change the roundings of both results.
+        // The second scale and shift have the same dtypes as the first. An f32 operand in only one of the
+        // pairs would change the rounding of both results.
         let ((affine, by), (_, by2)) = (first.views(), second.views());
         let matrix = Matrix::upload(device, &x, [6, cols], dense);
         let [mut y, mut y2] = [(); 2].map(|()| Matrix::<T>::poisoned(device, [6, cols], dense));

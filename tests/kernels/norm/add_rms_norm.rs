@@ -1,5 +1,5 @@
-//! Tests `add_rms_norm`. The sum of the two inputs must match bit for bit, and the norm of the rounded sum is
-//! compared with f64.
+//! Tests `add_rms_norm`, which adds two inputs and normalizes the rounded sum. The sum must have the expected
+//! bits. The norm is compared with f64.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, RmsNorm, Rounding};
 use oxiwarp_tests::case;
@@ -18,8 +18,9 @@ pub const TESTS: &[Test] = &[
     ("add_rms_norm::rows_kept_in_l2", kept),
 ];
 
-/// Tests rows that use the `evict_last` L2 policy. The two inputs of `add_rms_norm` together exceed L2. The
-/// single input of `rms_norm` fits into L2. Both ops must give the same bits.
+/// Tests a launch that uses the `evict_last` L2 policy, because the two inputs of `add_rms_norm` together
+/// exceed L2. `rms_norm` of the sum has a single input, which fits into L2. Both norms must have the same
+/// bits.
 fn kept(device: &Device) {
     let rows = if device.arch().is_some() { 5_001 } else { 5 };
     check::<bf16>(device, seed(), [rows, 4_096], [Layout::dense(4_096); 2], RmsNorm::default());

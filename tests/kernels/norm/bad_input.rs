@@ -78,14 +78,15 @@ fn rms_norm_refuses(device: &Device) {
         .expect("it still works");
 }
 
-/// Tests that outputs which overlap inputs are rejected. Adjacent slices of one buffer are accepted.
+/// Tests that the op rejects an output that overlaps an input. It accepts an output next to the input in the
+/// same buffer.
 fn overlap(device: &Device, params: RmsNorm) {
     let memory = device.upload(&[2.0_f32; 128]).unwrap();
     let raw = memory.view(&[1]).unwrap().ptr().cast_mut();
     let at = |offset: usize, shape: &[i64], strides: &[i64]| {
         let ptr = raw.cast::<f32>().wrapping_add(offset).cast();
-        // SAFETY: the pointer is inside the buffer, and the op rejects an overlap before it accesses the
-        // memory.
+        // SAFETY: the input view and the output view are inside the buffer, which is alive. If they overlap,
+        // the op rejects them before it accesses the memory.
         unsafe {
             let x = View::from_raw(ptr, oxiwarp::Dtype::F32, shape, strides).unwrap();
             (x, ViewMut::from_raw(ptr, oxiwarp::Dtype::F32, shape, strides).unwrap())
@@ -116,7 +117,8 @@ fn add_refuses(device: &Device) {
     let text = "add_rms_norm: residual has shape [2, 16], expected [4, 16]";
     says(run(short.view(&[2, 16]).unwrap(), sum.view_mut(&shape).unwrap()), text);
     let same = x.view(&shape).unwrap();
-    // SAFETY: the pointer is the memory of `x`. The op rejects the overlap before it accesses the memory.
+    // SAFETY: this writable view covers the memory of `x`, which is alive. The op rejects the overlap before
+    // it accesses the memory.
     let on_x = unsafe { ViewMut::from_raw(same.ptr().cast_mut(), same.dtype(), &shape, &[16, 1]) }.unwrap();
     says(run(x.view(&shape).unwrap(), on_x), "add_rms_norm: sum overlaps x");
     assert!(sum.download().unwrap().iter().all(|sum| sum.is_nan()), "something was written");
@@ -124,9 +126,9 @@ fn add_refuses(device: &Device) {
     assert!(y.download().unwrap().iter().all(|y| !y.is_nan()));
 }
 
-/// Tests two tensors that each need two strides to address their rows. The first tensor has 12 groups of 5
-/// rows, and the second has 4 groups of 15 rows. A kernel supports two such tensors only if their groups are
-/// equal.
+/// Tests two tensors whose rows are evenly spaced only within groups, so that each tensor needs two strides.
+/// The first has 12 groups of 5 rows, and the second has 4 groups of 15 rows. The op supports two such
+/// tensors only if their groups have the same size.
 fn two_layouts(device: &Device) {
     let memory = device.upload(&[1.0_f32; 1_000]).unwrap();
     let (mut y, mut sum) = (device.alloc::<f32>(1_000).unwrap(), device.alloc::<f32>(480).unwrap());
@@ -151,8 +153,8 @@ fn two_layouts(device: &Device) {
     says(gelu, &format!("activation: out and x {text}"));
 }
 
-/// Tests rungs (launch configurations) that the op rejects. With such a rung, a kernel would leave the end of
-/// the row unwritten, or read 16 bytes at an unaligned address.
+/// Tests rungs (launch configurations) that an op rejects. With the first two, a kernel would leave the end
+/// of the row unwritten, or would read 16 bytes at an unaligned address.
 fn small_rung(device: &Device) {
     let (x, mut y) = (device.upload(&[1.0_f32; 64]).unwrap(), device.alloc::<f32>(64).unwrap());
     for (shape, in_registers) in [([1, 64], 2), ([9, 7], 2)] {
@@ -164,9 +166,8 @@ fn small_rung(device: &Device) {
         let result = rms_norm(&small, x, None, y, RmsNorm::default(), Stream::default());
         says(result, "rms_norm: rung is 2, expected packs that hold an aligned row");
     }
-    // Some of these rungs (launch configurations) have blocks without threads, or a block with more than 1024
-    // threads. Others have teams (threads per row) whose size is neither a power of two nor a multiple of the
-    // warp size.
+    // Some of these rungs (launch configurations) have 0 or more than 1024 threads per block. In others, the
+    // number of threads per row is neither a power of two nor a multiple of the warp size.
     for (team, teams) in [(64, 0), (48, 2), (3, 32), (2_048, 1), (0, 64)] {
         let made = Rung { threads_per_row: team, rows_per_block: teams, ..rung(u32::MAX, 0, 64, 64) };
         let device = device.with_override(LaunchOverride { rung: Some(made), ..LaunchOverride::default() });
@@ -176,7 +177,8 @@ fn small_rung(device: &Device) {
     assert!(y.download().unwrap().iter().all(|y| y.is_nan()), "something was written");
 }
 
-/// Tests sizes and strides whose products and sums do not fit into 64 bits.
+/// Tests views that a buffer rejects: sizes and strides whose products or sums do not fit into 64 bits, and
+/// views that end outside the buffer.
 fn buffer_refuses(device: &Device) {
     let x = device.upload(&[1.0_f32; 64]).unwrap();
     let outside =
@@ -193,8 +195,8 @@ fn buffer_refuses(device: &Device) {
     outside(x.view(&[1 << 34, 1 << 30]));
     outside(x.view(&[65]));
     x.view(&[64]).expect("all of it");
-    // One size is 0, so these shapes have no elements. A view is still rejected, because the product of the
-    // other sizes overflows.
+    // One size is 0, so a view of this shape has no elements. The buffer still rejects it, because the
+    // product of the other sizes overflows.
     let empty = device.reserve::<f32>(8).unwrap();
     for shape in [[0, 1 << 40, 1 << 40], [1 << 40, 0, 1 << 40]] {
         says(empty.view(&shape).map(|_| ()), "expected at most 8 sizes of less than 2^63 elements");

@@ -1,5 +1,5 @@
-//! Tests `gated_residual_ada_norm` with the operands that have specialised kernels. Gate, scale and shift
-//! have the same shape and strides, and rows consist of whole tiles (128 columns each).
+//! Tests `gated_residual_ada_norm` with operands for which specialised kernels exist: gate, scale and shift
+//! have the same shape and strides. A row consists of whole tiles of 128 columns.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, GatedResidual};
 use oxiwarp_tests::case;
@@ -27,8 +27,9 @@ const FORMS: [ModulationCase; 7] = [
     ModulationCase { single: true, parameters: [Some(true); 2], ..ModulationCase::USUAL },
 ];
 
-/// Compares the bits with the results of `gated_residual` followed by `ada_norm`. A warp processes a short
-/// row, and a block processes a longer row. The longer rows stay in registers or in shared memory.
+/// Checks that the op gives the same bits as `gated_residual` followed by `ada_norm`. The kernels process a
+/// short row with one warp, and a longer row with a thread block. A longer row stays in registers or in
+/// shared memory between the passes.
 fn forms<T: Element>(device: &Device) {
     let seed = seed();
     for (i, cols) in [640, 1536, 2048, 2176, 3072, 5120].into_iter().enumerate() {

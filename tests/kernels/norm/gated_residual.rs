@@ -1,5 +1,5 @@
-//! Tests `gated_residual` and `gated_residual_ada_norm` bit for bit. The expected values repeat every
-//! rounding of the op on the host.
+//! Tests the bits of the results of `gated_residual` and `gated_residual_ada_norm`. The host computes the
+//! expected sum with the same roundings as the op.
 use half::{bf16, f16};
 use oxiwarp::{
     AdaNorm, Device, Element, GatedResidual, Modulation, Norm, Stream, gated_residual,
@@ -34,7 +34,8 @@ pub const TESTS: &[Test] = &[
     ("gated_residual_ada_norm::rows_do_not_depend_on_each_other", batch_invariance),
 ];
 
-/// Returns all kinds of gates: each shape and dtype, without a table and with a table of each dtype.
+/// Returns all combinations of gate and table: each shape and dtype of the gate, without a table (a vector
+/// that is added to the gate) and with a table of each dtype.
 fn gates() -> Vec<ModulationCase> {
     let plain = |operands: &ModulationCase| operands.shift && operands.parameters == [None; 2];
     forms().into_iter().filter(plain).collect()
@@ -57,8 +58,8 @@ fn run<T: Element>(
     sum.download()
 }
 
-/// Computes the chain of torch operators that the op replaces. Each operator rounds to `T`. If the gate is in
-/// f32, or if `exact` is false, only the final result is rounded.
+/// Computes what the op should return. In exact mode, each torch operator that the op replaces rounds its
+/// result to `T`. If the gate is in f32, or if `exact` is false, only the final result is rounded.
 fn expected<T: Element>([x, y]: [&[T]; 2], gate: Option<&Side<T>>, params: GatedResidual) -> Vec<T> {
     let single = gate.is_some_and(Side::is_f32);
     let one = |at: usize| {
@@ -118,7 +119,7 @@ fn layouts<T: Element>(device: &Device) {
     }
 }
 
-/// Tests a table whose address is not aligned to 16 bytes, while the rows are aligned.
+/// Tests a gate table whose address is not aligned to 16 bytes, while the addresses of all rows are aligned.
 fn table_anywhere<T: Element>(device: &Device) {
     let (random, dense) = (&mut random(seed()), [Layout::dense(64); 2]);
     let [x, y, gate, table]: [Vec<T>; 4] = [384, 384, 64, 65].map(|len| values(random, len));
@@ -132,8 +133,8 @@ fn table_anywhere<T: Element>(device: &Device) {
     same_bits(&sum(moved.expect("a vector")), &sum(table.expect("a vector")));
 }
 
-/// Tests the clipping of the sum to -65504 to 65504, the range of f16. An infinity is clipped too, and a NaN
-/// stays NaN. In bf16, the limit 65504 is rounded to 65536.
+/// Tests the option `clip`, which clips the sum to the range of f16, -65504 to 65504. An infinite sum is
+/// clipped too, and a NaN stays NaN. In bf16, the limit 65504 is rounded to 65536.
 fn clips<T: Element>(device: &Device) {
     let largest = T::from_f32(65504.0).to_f32();
     let huge = [60000.0, -60000.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1.0, 60000.0, 0.0];
@@ -164,7 +165,7 @@ pub struct Both<T> {
     pub by: oxiwarp_tests::operand::Norming<T>,
 }
 
-/// Runs `gated_residual_ada_norm` with newly allocated memory. Returns the norm and the sum.
+/// Runs `gated_residual_ada_norm` with newly allocated memory. Returns the normalized rows and the sum.
 fn run_both<T: Element>(
     device: &Device,
     Both { xy, gate, by }: &Both<T>,
@@ -184,7 +185,8 @@ fn run_both<T: Element>(
     [normed.download(), sum.download()]
 }
 
-/// Panics if the results differ in any bit from the results of `gated_residual` followed by `ada_norm`.
+/// Runs `gated_residual_ada_norm` and panics if a bit of its results differs from `gated_residual` followed
+/// by `ada_norm`.
 pub fn expect_the_two<T: Element>(
     device: &Device,
     both: &Both<T>,
@@ -198,9 +200,10 @@ pub fn expect_the_two<T: Element>(
     same_bits(&normed, &ada_norm::run(device, &sum, both.by.views(), shape, dense, params));
 }
 
-/// Compares the bits with the results of `gated_residual` followed by `ada_norm`, with and without a gate.
+/// Checks that the op gives the same bits as `gated_residual` followed by `ada_norm`, with and without a
+/// gate.
 ///
-/// Some rows are staged in shared memory, and other rows are too long for shared memory. The gate may have
+/// The kernel stages some rows in shared memory, and other rows are too long for it. The gate may have
 /// another shape and dtype than scale and shift.
 fn both<T: Element>(device: &Device) {
     let (seed, forms, gates) = (seed(), forms(), gates());
@@ -221,7 +224,8 @@ fn both<T: Element>(device: &Device) {
     }
 }
 
-/// Tests that sums which overflow f16 are clipped before the norm, so that the norm stays finite.
+/// Tests the option `clip` with sums that overflow f16. The sum must be clipped before it is normalized, so
+/// that the result is finite.
 fn clips_before_norm(device: &Device) {
     let cols = 25_000;
     let (random, shape, dense) = (&mut random(seed()), [1, 2, cols], Layout::dense(cols));

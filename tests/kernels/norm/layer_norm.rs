@@ -1,5 +1,5 @@
-//! Tests `layer_norm` against f64 for the shapes of `tests/shapes.json`. Different memory layouts and launch
-//! configurations must give the same bits.
+//! Compares `layer_norm` with f64 results for the shapes of `tests/shapes.json`. Different memory layouts and
+//! different launches must give the same bits for the same values.
 use half::{bf16, f16};
 use oxiwarp::{Affine, Device, Dtype, Element, Stream, layer_norm};
 use oxiwarp_tests::alone::rows_stand_alone;
@@ -28,9 +28,9 @@ pub const TESTS: &[Test] = &[
     ("layer_norm::constant_rows", constant_rows),
 ];
 
-/// Returns a mean that is large compared with the standard deviation of the rows. `T` can represent only a
-/// few values around this mean. If a kernel computed the variance as a difference of squares, it would lose
-/// the leading digits.
+/// Returns a mean that is large compared with the standard deviation of the rows. Near this mean, `T` can
+/// represent few different values. A kernel that computed the variance as `E[x²] - E[x]²` would lose its
+/// leading digits by cancellation.
 fn far<T: Element>() -> f32 {
     match T::DTYPE {
         Dtype::Bf16 => 500.0,
@@ -52,9 +52,9 @@ fn against_f64<T: Element>(device: &Device) {
     }
 }
 
-/// Checks every combination of weight and bias with each kind of kernel. The first kernel supports any row,
-/// and the second kernel needs rows of whole tiles (128 columns each). Two more kernels keep the row in the
-/// registers of a warp or of a block.
+/// Checks the combinations `PARAMETERS` of weight and bias with row lengths for each kind of kernel. One kind
+/// supports any row. One needs rows of whole tiles of 128 columns. Two more keep the row in the registers of
+/// a warp or of a block.
 fn parameters<T: Element>(device: &Device) {
     let seed = seed();
     for cols in [100, 512, 640, 1280, 3072, 4096, 5120] {
@@ -92,8 +92,8 @@ fn batch_invariance(device: &Device) {
     });
 }
 
-/// Tests a view `[3, 4, 64]` inside a tensor `[3, 6, 64]`. After every four rows, the view skips two rows, so
-/// one row stride cannot address all rows of the view.
+/// Tests a view `[3, 4, 64]` inside a tensor `[3, 6, 64]`. After every four rows, the view skips two rows. So
+/// its rows are not evenly spaced, and the op needs two strides to address them.
 fn two_levels(device: &Device) {
     let x: Vec<f32> = values(&mut random(seed()), 3 * 6 * 64);
     let (from, mut to) = (device.upload(&x).unwrap(), device.alloc::<f32>(3 * 4 * 64).unwrap());
@@ -117,8 +117,8 @@ fn not_finite(device: &Device) {
     same_bits(&y[4 * cols..], &right[4 * cols..]);
 }
 
-/// Tests rows of equal elements, with lengths that torch's vectorised kernel does not support. The computed
-/// variance of such rows must be exactly 0, as in torch.
+/// Tests rows whose elements are all equal, with lengths that torch's vectorised kernel does not support. The
+/// kernel must compute a variance of exactly 0, as torch does.
 fn constant_rows(device: &Device) {
     for cols in [5_i64, 7, 9, 11, 13, 17, 33, 127, 1001, 2305] {
         for value in [3e4_f32, 1000.1, 0.1, -7.3] {

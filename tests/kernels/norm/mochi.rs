@@ -1,5 +1,5 @@
-//! Tests the gated residual of the model Mochi against f64. Also tests the op that applies another norm to
-//! the result of the gated residual. This op must give the same bits as two ops in sequence.
+//! Compares the gated residual of the model Mochi with f64 results. A second op also applies an RMSNorm with
+//! a scale to the gated residual. It must give the same bits as two ops in sequence.
 use half::{bf16, f16};
 use oxiwarp::{
     AdaNorm, Affine, Device, Element, LaunchOverride, Norm, Overridable as _, ScaleShift, Stream,
@@ -50,8 +50,8 @@ fn run<T: Element>(
     out.download()
 }
 
-/// Computes `x + rms(branch) * tanh(gate)`. The tanh is rounded to the dtype of the gate. The product and the
-/// sum are rounded to the dtype of the rows.
+/// Computes `x + rms(branch) * tanh(gate)`. `tanh(gate)` is rounded to the dtype of the gate. The product and
+/// the sum are rounded to the dtype of the rows `T`.
 fn reference<T: Element>([x, branch]: [&[T]; 2], gate: &Operand<T>, cols: usize) -> Vec<Approx> {
     let one = |(at, n): (usize, Approx)| {
         let value = f64::from(gate.at(at)).tanh();
@@ -110,8 +110,8 @@ fn layouts<T: Element>(device: &Device) {
     }
 }
 
-/// Tests which kernel is launched. Rows of 3072 columns, as in Mochi, have a specialised kernel if the gate
-/// has the dtype of the rows.
+/// Tests which kernel the op launches. For aligned rows of 3072 columns, as in Mochi, it must be a
+/// specialised kernel if the gate has the dtype of the rows.
 fn in_registers(device: &Device) {
     let (dense, odd) = (Layout::dense(3072), Layout { offset: 1, stride: 3075 });
     for (layout, single, is_in_registers) in [(dense, false, true), (dense, true, false), (odd, false, false)]
@@ -169,9 +169,9 @@ fn not_finite(device: &Device) {
     same_bits(&out[3 * cols..3 * cols + 9], &right[3 * cols..3 * cols + 9]);
 }
 
-/// Compares the bits of the op with the bits of two ops in sequence. The second op of the sequence is
-/// `ada_norm` in fast mode (one rounding). Some rows are staged in shared memory, and other rows are too long
-/// for shared memory.
+/// Checks that `residual_tanh_gated_rms_norm_modulated` gives the same bits as `residual_tanh_gated_rms_norm`
+/// followed by `ada_norm` in fast mode (one rounding). The kernel stages some rows in shared memory, and
+/// other rows are too long for it.
 fn chained<T: Element>(device: &Device) {
     let seed = seed();
     let forms: Vec<ModulationCase> =

@@ -1,4 +1,5 @@
-//! Tests `modulate` bit for bit. The expected values repeat every rounding of the op on the host.
+//! Tests the bits of the results of `modulate`. The host computes the expected values with the same roundings
+//! as the op.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, Stream, View, ViewMut, modulate};
 use oxiwarp_tests::case;
@@ -21,7 +22,7 @@ pub const TESTS: &[Test] = &[
     ("modulate::bad_input", refuses),
 ];
 
-/// Returns all shapes and dtypes of a scale, with and without a shift.
+/// Returns all combinations of shape and dtype of a scale, each with a shift and without one.
 fn plain() -> Vec<ModulationCase> {
     let plain = |case: &ModulationCase| case.table.is_none() && case.parameters == [None; 2];
     forms().into_iter().filter(plain).collect()
@@ -113,7 +114,8 @@ fn refuses(device: &Device) {
         says(of(&[8]), None, &[8, 3], "modulate: out has shape [8, 3], expected [3, 8]");
     }
     let same = of(&[3, 8]);
-    // SAFETY: the pointer is the memory of `x`. The op rejects the overlap before it accesses the memory.
+    // SAFETY: this writable view covers the memory of `x`, which is alive. The op rejects the overlap before
+    // it accesses the memory.
     let on_x = unsafe { ViewMut::from_raw(same.ptr().cast_mut(), same.dtype(), &[3, 8], &[8, 1]) }.unwrap();
     let error = modulate(device, same, of(&[8]), None, on_x, true, Stream::default()).expect_err("overlap");
     assert!(error.to_string().contains("modulate: out overlaps x"), "{error}");

@@ -17,8 +17,8 @@ pub const TESTS: &[Test] = &[
     ("modulations::zero_rows", zero_rows),
 ];
 
-/// The inputs of the seven ops in `OPS`. Each op uses some of these inputs. By default, all inputs are views
-/// of the same memory.
+/// The inputs of the seven ops in `OPS`. Each op uses only some of these inputs. By default, all inputs are
+/// views of the same buffer.
 #[derive(Clone, Copy)]
 pub struct Inputs<'a> {
     x: View<'a>,
@@ -33,7 +33,8 @@ pub struct Inputs<'a> {
 }
 
 impl<'a> Inputs<'a> {
-    /// Makes all inputs as views of `memory`, with the shapes `[2, 3, 16]`, `[2, 1, 16]` and `[16]`.
+    /// Makes all inputs as views of `memory`. The shape of rows is `[2, 3, 16]`. Scales, shifts and gates
+    /// have the shape `[2, 1, 16]`, and weights, biases and tables `[16]`.
     pub fn of(memory: &'a Buffer<f32>) -> Self {
         let view = |shape: &[i64]| memory.view(shape).expect("inside");
         let (x, by): (_, Modulation) = (view(&[2, 3, 16]), view(&[2, 1, 16]).into());
@@ -43,7 +44,8 @@ impl<'a> Inputs<'a> {
         Self { x, y: x, affine, scale, shift, scale2: by, shift2: shift, gate: scale, eps: 1e-6 }
     }
 
-    /// Runs the op named `op` with the two outputs. An op with only one output uses the first.
+    /// Runs the op named `op` with the outputs `out` and `sum`. An op with only one output writes it to
+    /// `out`.
     pub fn run(&self, device: &Device, op: &str, [out, sum]: [ViewMut; 2]) -> Result<(), Error> {
         let (stream, affine) = (Stream::default(), self.affine);
         let by = ScaleShift { scale: self.scale, shift: self.shift };
@@ -85,7 +87,8 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// For each op: its name, the names of its inputs except `x`, and the names of its outputs.
+/// For each op: its name, the names of its inputs except `x`, and the names of its outputs. The second output
+/// is `""` for an op with one output.
 pub const OPS: [(&str, &[&str], [&str; 2]); 7] = [
     ("layer_norm", &["weight", "bias"], ["out", ""]),
     ("ada_norm", &["scale", "shift", "scale_table", "weight", "bias"], ["out", ""]),
@@ -125,8 +128,8 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// Asserts that a call with new outputs of shape `shape` fails with an error that contains `text`, and that
-/// it writes nothing.
+/// Calls the op with new outputs of shape `shape`. Asserts that the call fails with an error that contains
+/// `text`, and that it writes nothing.
 #[track_caller]
 fn refuses(device: &Device, op: &str, inputs: Inputs, shape: &[i64], text: &str) {
     let mut memory = [(); 2].map(|()| device.alloc::<f32>(256).expect("device memory"));
@@ -179,9 +182,9 @@ fn bad_operands(device: &Device) {
     }
 }
 
-/// Tests modulations that are rejected for a four-dimensional `x`. The leading dimensions of a modulation are
-/// all dimensions except the last. Sizes of 1 that broadcast may be only at their start or only at their end.
-/// The shapes `[2, 1, 3, 16]` (between) and `[1, 2, 1, 16]` (at both ends) are therefore errors.
+/// Tests scales, shifts and gates that an op rejects for an `x` of shape `[2, 2, 3, 16]`. Among the
+/// dimensions before the last, sizes of 1 that broadcast must be all at the start or all at the end. The
+/// shapes `[2, 1, 3, 16]` (in the middle) and `[1, 2, 1, 16]` (at both ends) are therefore errors.
 fn broadcasts_between(device: &Device, op: &str, args: &[&str], memory: &Buffer<f32>) {
     let (shape, inputs) = ([2, 2, 3, 16], Inputs::of(memory));
     let view = |shape: &[i64]| memory.view(shape).unwrap();
@@ -202,15 +205,16 @@ fn broadcasts_between(device: &Device, op: &str, args: &[&str], memory: &Buffer<
     }
 }
 
-/// Tests that the error names `x` if `x` is invalid, and the output if the output is invalid.
+/// Tests the error messages for an invalid `x` and for an invalid output. The message must name the invalid
+/// argument.
 fn bad_rows(device: &Device) {
     let (memory, brain) =
         (device.upload(&[1.0_f32; 256]).unwrap(), device.upload(&[bf16::ONE; 256]).unwrap());
     let (inputs, integers) = (Inputs::of(&memory), device.upload(&[1_i32; 256]).unwrap());
     let view = |shape: &[i64], strides: &[i64]| memory.view_strided(0, shape, strides).unwrap();
     for (op, args, outs) in OPS {
-        // Give the shape `[16]` to every operand that may have it, because this shape is valid for any rank
-        // of `x`.
+        // Give the shape `[16]` to every operand but the rows. This shape is valid for an `x` with any number
+        // of dimensions.
         let vectors = args.iter().filter(|arg| !["y", "x_res"].contains(arg));
         let inputs = vectors.fold(inputs, |inputs, arg| inputs.with(arg, view(&[16], &[1])));
         let refuses = |x: View, shape: &[i64], text: &str| {

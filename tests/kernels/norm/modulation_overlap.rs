@@ -1,4 +1,5 @@
-//! Tests the norms of diffusion transformers with outputs that overlap an operand, each other or themselves.
+//! Tests that the norms of diffusion transformers reject outputs that overlap an operand or another output,
+//! or whose own elements overlap.
 use oxiwarp::{Device, View, ViewMut};
 
 use super::modulation_input::{Inputs, OPS, SHAPE};
@@ -7,13 +8,16 @@ use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[("modulations::overlap", overlap)];
 
-/// Makes a writable view of memory that another view reads. The tests check that the op rejects this view.
+/// Makes a writable view of the memory of `view`. The tests pass it as an output and check that the op
+/// rejects it.
 fn on<'a>(view: View<'a>, shape: &[i64], strides: &[i64]) -> ViewMut<'a> {
-    // SAFETY: the view is inside the buffer, and the op rejects the overlap before it accesses the memory.
+    // SAFETY: the view is inside the buffer of `view`, which is alive. If the op gets overlapping views, it
+    // rejects them before it accesses the memory.
     unsafe { ViewMut::from_raw(view.ptr().cast_mut(), view.dtype(), shape, strides) }.expect("a shape")
 }
 
-/// Tests each output in memory that overlaps an operand, the other output, or the output itself.
+/// Tests each output of each op in three ways: it overlaps an operand, its own elements overlap (stride 0),
+/// or it overlaps the op's other output.
 fn overlap(device: &Device) {
     let memory = device.upload(&[2.0_f32; 256]).unwrap();
     let inputs = Inputs::of(&memory);

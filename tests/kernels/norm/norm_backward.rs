@@ -61,9 +61,9 @@ fn layouts(device: &Device) {
     }
 }
 
-/// Tests blocks that process several rows in sequence. Some kernels keep the rows in registers, and others
-/// load a row again for each pass. One test case has groups of rows with different weights, and each group
-/// has only a few rows.
+/// Tests so many rows that each thread block processes several rows, one after the other. Some of the kernels
+/// keep a row in registers, and others load it again for each pass. One test case has many groups of a few
+/// rows, and each group has its own weight.
 fn persistent(device: &Device) {
     let seed = seed();
     for layer in [false, true] {
@@ -82,7 +82,7 @@ fn persistent(device: &Device) {
     }
 }
 
-/// Tests groups of rows in which each group has its own weight.
+/// Tests a weight of shape `[groups, columns]`, in which each group of rows has its own weight vector.
 fn groups(device: &Device) {
     let seed = seed();
     for (groups, rows, cols) in [(2, 3, 64), (5, 1, 129), (3, 700, 16), (4, 9, 3072)] {

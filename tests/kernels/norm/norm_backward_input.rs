@@ -1,4 +1,4 @@
-//! Tests arguments that the gradients of the norms reject. A rejected call must write nothing.
+//! Tests arguments that the backward ops of the norms reject. A rejected call must write nothing.
 use half::f16;
 use oxiwarp::{
     Affine, Buffer, Device, ParameterGradients, RmsNorm, Stream, View, ViewMut, layer_norm_backward,
@@ -58,9 +58,10 @@ fn bad_operands(device: &Device) {
     assert!(dx.download().unwrap().iter().all(|dx| dx.is_nan()), "something was written");
 }
 
-/// Makes a writable view of the memory of `view`. The tests check that the op rejects the writable view.
+/// Makes a writable view of the memory of `view`. The tests pass it to calls that the op rejects.
 fn writable<'a>(view: View<'a>) -> ViewMut<'a> {
-    // SAFETY: pointer, shape and strides come from a valid view, and no code writes through the result.
+    // SAFETY: pointer, shape and strides come from a valid view. The op rejects every call that gets the
+    // writable view, so it does not write.
     unsafe { ViewMut::from_raw(view.ptr().cast_mut(), view.dtype(), view.shape(), view.strides()) }.unwrap()
 }
 
@@ -119,7 +120,7 @@ fn bad_gradients(device: &Device) {
     assert_eq!(dbias.download().unwrap(), [4.0; 16]);
 }
 
-/// Tests tensors without rows. The gradients of the parameters must be zeros.
+/// Tests tensors without rows. The gradient of the weight must then be all zeros.
 fn no_rows(device: &Device) {
     let (x, mut dx) = (device.alloc::<f32>(0).unwrap(), device.alloc::<f32>(0).unwrap());
     let (mut dweight, mut workspace) = (device.alloc::<f32>(16).unwrap(), device.alloc::<f32>(1).unwrap());

@@ -1,7 +1,9 @@
-//! Tests the gradient kernels of LayerNorm for rows that fill whole warps. A block processes two rows at a
-//! time, or one row with three packs (16-byte vectors) per thread.
+//! Tests two backward kernels of LayerNorm for rows that fill whole warps. A thread block of one kernel
+//! processes two rows at a time. In the other kernel, it processes one row with three packs (16-byte vectors)
+//! per thread.
 //!
-//! Rows that share a block must not affect each other. The means of rows may be far from 0.
+//! Rows that a block processes together must not affect each other. The results must also be precise for rows
+//! whose mean is far from 0.
 use half::{bf16, f16};
 use oxiwarp::{
     Affine, Device, Element, LaunchOverride, Overridable as _, ParameterGradients, Stream,
@@ -25,16 +27,18 @@ pub const TESTS: &[Test] = &[
     ("norm_backward::beside_three_dimensions", three_dimensions),
 ];
 
-/// Number of f32 columns of a row, and the kernel that processes such rows. 16-bit rows have twice as many
-/// columns.
+/// Pairs: the number of columns of an f32 row, and the kernel that processes rows of this length. 16-bit rows
+/// for the same kernel have twice as many columns.
 const FORMS: [(i64, &str); 2] = [(512, "rows2_block2"), (1_536, "block3")];
 
-/// Returns the number of columns of type `T` that take as many bytes as `of_f32` columns of f32.
+/// Returns the number of columns for which a row of type `T` has as many bytes as an f32 row of `of_f32`
+/// columns.
 fn columns<T>(of_f32: i64) -> i64 {
     of_f32 * 4 / size_of::<T>() as i64
 }
 
-/// Calls `run` with a device that records launches. Asserts that the first launched kernel is `kernel`.
+/// Calls `run` with a device that records launches. Asserts that the first launched kernel is
+/// `layer_norm_backward_<kernel>`.
 fn by_kernel<R>(device: &Device, kernel: &str, run: impl FnOnce(&Device) -> R) -> R {
     let device = device.with_override(LaunchOverride::default());
     let results = run(&device);
@@ -43,8 +47,8 @@ fn by_kernel<R>(device: &Device, kernel: &str, run: impl FnOnce(&Device) -> R) -
     results
 }
 
-/// Tests odd numbers of rows with kernels that process two rows (a pair) at a time. The second row of a pair
-/// may be missing, and a block may process several pairs.
+/// Tests few and many rows, mostly odd numbers. A kernel that processes pairs of rows must handle a last pair
+/// with only one row. With many rows, a block processes several pairs.
 fn odd_rows<T: Element>(device: &Device) {
     for (cols, kernel) in FORMS {
         for rows in [1, 2, 3, 7, 1_323] {
@@ -56,8 +60,8 @@ fn odd_rows<T: Element>(device: &Device) {
     }
 }
 
-/// Puts a non-finite value into one of seven rows. The kernel first subtracts the mean of a row's first 16
-/// elements. The non-finite value is one of these elements, or a later element of the row.
+/// Puts a NaN or an infinity into one of seven rows. The kernel first subtracts the mean of a row's first 16
+/// elements. The test puts the value among these 16 elements, or after them.
 fn not_finite(device: &Device) {
     let rows = 7;
     for (cols, kernel) in FORMS {
@@ -82,7 +86,8 @@ fn not_finite(device: &Device) {
     }
 }
 
-/// Tests rows whose mean is much larger than their standard deviation. Consecutive rows have different means.
+/// Tests rows whose mean has a much larger magnitude than their standard deviation. Consecutive rows have
+/// different means.
 fn far_means(device: &Device) {
     for (cols, kernel) in FORMS {
         for mean in [-3_000.0, 40_000.0] {
@@ -108,8 +113,8 @@ fn outliers(device: &Device) {
     }
 }
 
-/// Tests batches of five rows with a gap after each batch. A kernel that processes two rows at a time may
-/// process rows of two batches together.
+/// Tests batches of five rows with a gap of one row after each batch. A kernel that processes two rows at a
+/// time may then pair the last row of a batch with the first row of the next.
 fn three_dimensions(device: &Device) {
     let (batches, tokens) = (3, 5);
     for (cols, kernel) in FORMS {

@@ -1,5 +1,5 @@
-//! Tests `rms_norm` against f64 for the shapes of `tests/shapes.json`. Different memory layouts and launch
-//! configurations must give the same bits.
+//! Compares `rms_norm` with f64 results, for the shapes of `tests/shapes.json` and several memory layouts.
+//! Launches with different numbers of rows must give the same bits for the same row.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, RmsNorm, Rounding, Stream, rms_norm};
 use oxiwarp_tests::alone::rows_stand_alone;
@@ -26,8 +26,8 @@ pub const TESTS: &[Test] = &[
     ("rms_norm::several_threads", threads),
 ];
 
-/// Checks one shape without a weight, with a weight of each dtype, with and without `weight_offset`, and with
-/// each rounding mode.
+/// Checks one shape without a weight and with a weight of each dtype. With a weight, it checks both values of
+/// `weight_offset` (0 and 1) in both rounding modes.
 fn check<T: Element>(device: &Device, seed: u64, shape: [i64; 2], layouts: [Layout; 2]) {
     let (random, cols) = (&mut random(seed), shape[1] as usize);
     let x: Vec<T> = values(random, shape[0] as usize * cols);
@@ -48,9 +48,9 @@ fn check<T: Element>(device: &Device, seed: u64, shape: [i64; 2], layouts: [Layo
             let once = run(device, &x, Some(weight), shape, layouts, params);
             within_ulps(&once, &reference(&wide(&x), Some(wide_weight), cols, params), cols, bound::<T>());
 
-            // With `BeforeWeight`, the normalized row is rounded, then multiplied by the weight, then rounded
-            // again. `plain` contains the rounded normalized rows, so the test computes the expected values
-            // exactly.
+            // With `BeforeWeight`, the op rounds the normalized row, multiplies it by the weight, and rounds
+            // again. `plain` contains the rounded normalized rows. From it, the test computes the expected
+            // bits.
             let params = RmsNorm { rounding: Rounding::BeforeWeight, ..params };
             let twice = run(device, &x, Some(weight), shape, layouts, params);
             let product = |at: usize| plain[at].to_f32() * (weight_offset + wide_weight[at % cols] as f32);
@@ -68,7 +68,8 @@ fn against_f64<T: Element>(device: &Device) {
     }
 }
 
-/// Tests rows with gaps and unaligned base addresses, in each combination of input and output.
+/// Tests four layouts: contiguous, gaps between rows, and unaligned base addresses. Each layout of the input
+/// is combined with each layout of the output.
 fn layouts<T: Element>(device: &Device) {
     let seed = seed();
     for cols in [1, 64, 129, 2048] {
@@ -93,8 +94,8 @@ fn batch_invariance(device: &Device) {
     });
 }
 
-/// Tests rows that together exceed L2, so that the launch uses the `evict_last` L2 policy. Each row must have
-/// the same bits as in a launch of few rows, which does not use this policy.
+/// Tests rows that together exceed L2, so that the launch uses the `evict_last` L2 policy. The result must
+/// have the same bits as launches of a quarter of the rows, which do not use this policy.
 fn kept(device: &Device) {
     let seed = seed();
     let cases =
@@ -111,8 +112,8 @@ fn kept(device: &Device) {
     }
 }
 
-/// Tests a view `[3, 4, 64]` inside a tensor `[3, 6, 64]`. After every four rows, the view skips two rows, so
-/// one row stride cannot address all rows of the view.
+/// Tests a view `[3, 4, 64]` inside a tensor `[3, 6, 64]`. After every four rows, the view skips two rows. So
+/// its rows are not evenly spaced, and the op needs two strides to address them.
 fn two_levels(device: &Device) {
     let x: Vec<f32> = values(&mut random(seed()), 3 * 6 * 64);
     let (from, mut to) = (device.upload(&x).unwrap(), device.alloc::<f32>(3 * 4 * 64).unwrap());

@@ -1,5 +1,5 @@
-//! Tests `rms_norm_gated` against f64. To test the roundings, the results are also compared bit for bit with
-//! a chain of separate operators.
+//! Compares `rms_norm_gated` with f64 results. To test where the op rounds, the tests also compare its bits
+//! with a sequence of separate operators that round their results.
 use half::{bf16, f16};
 use oxiwarp::{
     Device, Element, GateFunction, GateOrder, RmsNorm, RmsNormGated, Rounding, Stream, View, rms_norm_gated,
@@ -63,11 +63,11 @@ fn run<T: Element>(
     y.download()
 }
 
-/// Checks one shape and layout. Covers both orders of norm and gate, both gate functions, no weight, and a
-/// weight of each dtype.
+/// Checks one shape and layout: both orders of norm and gate, both gate functions, without a weight and with
+/// a weight of each dtype.
 ///
-/// The gate function adds 3 ulp of f32 to the error bound of the norm. Of this error, `expf` contributes 2
-/// ulp, and the sum and the division contribute 0.5 ulp each.
+/// The gate function `f` adds 3 f32 ulp to the error of the norm. Of these, `expf` contributes 2 ulp, and the
+/// sum and the division in `f` contribute 0.5 ulp each.
 fn check<T: Element>(device: &Device, seed: u64, shape: [i64; 2], layouts: [Layout; 2]) {
     let (random, cols) = (&mut random(seed), shape[1] as usize);
     let len = shape[0] as usize * cols;
@@ -100,7 +100,7 @@ fn against_f64<T: Element>(device: &Device) {
     }
 }
 
-/// Rows with gaps and unaligned base addresses.
+/// Tests rows with gaps and unaligned base addresses.
 fn layouts<T: Element>(device: &Device) {
     let seed = seed();
     for cols in [1, 64, 129, 2048] {
@@ -118,8 +118,8 @@ fn layouts<T: Element>(device: &Device) {
     }
 }
 
-/// Compares the bits with the results of the sequence of operators that a model runs. The expected values are
-/// computed on the host from the result of `rms_norm` and from `f(gate)` in f32.
+/// Compares the bits of the op with the sequence of operators that models run. The host computes the expected
+/// values from the result of `rms_norm` and from the gate function `f(gate)` in f32.
 fn roundings(device: &Device) {
     let (rows, cols, random) = (7_usize, 640_usize, &mut random(seed()));
     let (shape, dense) = ([rows as i64, cols as i64], [Layout::dense(cols as i64); 2]);
@@ -132,12 +132,12 @@ fn roundings(device: &Device) {
     let infinite = vec![bf16::INFINITY; rows * cols];
     for function in FUNCTIONS {
         let params = RmsNormGated { norm, function, order: GateOrder::NormFirst };
-        // The sigmoid of an infinite gate is 1, so the result must equal the norm without a gate.
+        // The sigmoid of an infinite gate is 1, so the result must have the bits of `rms_norm`.
         let open = RmsNormGated { function: GateFunction::Sigmoid, ..params };
         let alone = rms_norm_case::run(device, &x, Some(&matrix), shape, dense, norm);
         same_bits(&run(device, &x, &infinite, Some(&matrix), shape, dense, open), &alone);
-        // The norm is rounded before it is multiplied by the gate. If the weight is in f32, the product of
-        // norm and weight is not rounded before it is multiplied by the gate.
+        // The product of normalized row and weight is rounded before it is multiplied by `f(gate)`. If the
+        // weight is in f32, this product is not rounded.
         let f = |at: usize| activated(function, f64::from(gate[at].to_f32())) as f32;
         let same = run(device, &x, &gate, Some(&matrix), shape, dense, params);
         flips(&same, |at| bf16::from_f32(alone[at].to_f32() * f(at)));
@@ -145,7 +145,7 @@ fn roundings(device: &Device) {
         let product = |at: usize| bare[at].to_f32() * weight[at % cols].to_f32();
         let mixed = run(device, &x, &gate, Some(&single), shape, dense, params);
         flips(&mixed, |at| bf16::from_f32(product(at) * f(at)));
-        // With `GateFirst`, the norm reads the unrounded f32 product of `x` and `f(gate)`. The norm's result
+        // With `GateFirst`, the norm gets the unrounded f32 product of `x` and `f(gate)`. The normalized row
         // is rounded before it is multiplied by the weight.
         let first = RmsNormGated { order: GateOrder::GateFirst, ..params };
         let gated: Vec<f32> = (0..x.len()).map(|at| x[at].to_f32() * f(at)).collect();
@@ -156,16 +156,16 @@ fn roundings(device: &Device) {
     }
 }
 
-/// Panics if more than one value in 500 differs. A few values may differ, because `expf` has an error of up
-/// to 2 ulp of f32, which can change the rounding to bf16.
+/// Panics if more than one value in 500 differs from its expected value. A few values may differ, because
+/// `expf` has an error of up to 2 f32 ulp, which can change the rounding to bf16.
 #[track_caller]
 fn flips(got: &[bf16], expected: impl Fn(usize) -> bf16) {
     let differ = (0..got.len()).filter(|&at| got[at] != expected(at)).count();
     assert!(differ * 500 <= got.len(), "{differ} of {} differ", got.len());
 }
 
-/// Tests gates whose function is 0, infinite gates, and a NaN in `x` or in the gate. A NaN must affect only
-/// its own row.
+/// Tests gates for which the gate function is 0, a gate near the lowest f32 number, and a NaN in the gate.
+/// The NaN must affect only its own row.
 fn extremes(device: &Device) {
     let cols = 1024;
     let shape = [3, cols as i64];
@@ -210,8 +210,8 @@ fn refuses(device: &Device) {
     refuses(whole(), None, eps, "rms_norm_gated: eps is -1");
     let gate = device.upload(&[0.5_f32; 64]).unwrap();
     let gate = gate.view(&[4, 16]).unwrap();
-    // SAFETY: the pointer is the memory of the gate. The op rejects the overlap before it accesses the
-    // memory.
+    // SAFETY: this writable view covers the memory of the gate, which is alive. The op rejects the overlap
+    // before it accesses the memory.
     let on_gate =
         unsafe { oxiwarp::ViewMut::from_raw(gate.ptr().cast_mut(), gate.dtype(), &[4, 16], &[16, 1]) }
             .unwrap();

@@ -1,5 +1,5 @@
-//! Tests `gated_residual` with a gate that has one column, bit for bit. The expected values repeat every
-//! rounding of the op on the host.
+//! Tests the bits of `gated_residual` with a gate whose last dimension has size 1. The host computes the
+//! expected values with the same roundings as the op.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, GatedResidual, Modulation, Stream, View, gated_residual};
 use oxiwarp_tests::case;
@@ -20,7 +20,8 @@ pub const TESTS: &[Test] = &[
 /// Batches and tokens of `x`.
 const ROWS: [i64; 2] = [2, 3];
 
-/// The numbers of a gate `[batches, tokens, 1]`. In memory, a NaN precedes each number.
+/// A gate of shape `[batches, tokens, 1]`: one number per row. In memory, a NaN precedes each number, so the
+/// gate has stride 2.
 struct Numbers<T> {
     shape: [i64; 3],
     values: Vec<T>,
@@ -74,8 +75,8 @@ fn check<T: Element>(device: &Device, cols: i64, [read, write]: [Layout; 2], gat
     }
 }
 
-/// Tests gates with one number per token, one per batch, one per token index (the same for all batches), and
-/// one number for all rows.
+/// Tests gates with one number per token of each batch, one per batch, one per token index (for all batches),
+/// and one for all rows.
 fn table<T: Element>(device: &Device) {
     for cols in [1_i64, 2, 7, 64, 129, 640, 2050] {
         let (dense, odd) = (Layout::dense(cols), Layout { offset: 1, stride: cols + 3 });
@@ -91,7 +92,8 @@ fn table<T: Element>(device: &Device) {
     }
 }
 
-/// Tests a gate `[1, 1, H, 1]` (one number per head) for `x` of shape `[B, S, H, D]`, and a gate `[1]`.
+/// Tests gates for an `x` of shape `[B, S, H, D]`: one number per head (`[1, 1, H, 1]` and `[H, 1]`), and one
+/// number for all rows (`[1]`).
 fn heads(device: &Device) {
     let (random, [batches, tokens, heads, dim]) = (&mut random(seed()), [2_i64, 5, 3, 24]);
     let shape = [batches, tokens, heads, dim];
@@ -115,8 +117,8 @@ fn heads(device: &Device) {
     }
 }
 
-/// Tests two gates that are rejected: a gate of one column with a table, and a gate that does not broadcast.
-/// A rejected call writes nothing.
+/// Tests gates that the op rejects: a gate of one column with a table, and gates that do not broadcast to
+/// `x`. A rejected call must write nothing.
 fn refuses(device: &Device) {
     let (x, mut sum) = (device.upload(&[1.0_f32; 24]).unwrap(), device.alloc::<f32>(24).unwrap());
     let of = |shape: &[i64]| x.view(shape).unwrap();

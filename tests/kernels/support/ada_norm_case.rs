@@ -30,13 +30,13 @@ pub fn run<T: Element>(
     y.download()
 }
 
-/// Computes the formula in f64, with error bounds. In exact mode, each torch operator that the op replaces
-/// rounds once.
+/// Computes the formula in f64, with error bounds. In exact mode, the bounds include one rounding for each
+/// torch operator that the op replaces.
 fn reference<T: Element>(x: &[T], by: &Norming<T>, cols: usize, params: AdaNorm) -> Vec<Approx> {
     let round_each = params.exact && !by.is_f32();
     let round = |y: Approx, wanted: bool| if wanted { y.rounded(T::DTYPE) } else { y };
-    // In torch, LayerNorm with its weight and bias is one operator. RMSNorm, the product with the weight and
-    // the sum with the bias are three operators.
+    // In torch, LayerNorm with weight and bias is one operator, which rounds once. RMSNorm with weight and
+    // bias is three operators: norm, product with the weight, sum with the bias.
     let (step, in_norm) = (round_each, round_each && params.norm == Norm::Rms);
     let one = |(at, n): (usize, Approx)| {
         let mut y = round(n, in_norm);

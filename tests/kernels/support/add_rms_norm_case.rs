@@ -1,5 +1,5 @@
-//! A test case of `add_rms_norm`. The sum must match bit for bit, and the norm of the sum is compared with
-//! f64.
+//! A test case of `add_rms_norm`, which adds two inputs and normalizes the rounded sum. The sum must have the
+//! expected bits. The norm is compared with f64.
 use oxiwarp::{Device, Element, RmsNorm, Rounding, Stream, add_rms_norm};
 use oxiwarp_tests::compare::{same_bits, within_ulps};
 use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
@@ -32,9 +32,8 @@ pub fn check<T: Element>(
 
     let expected: Vec<T> = (0..len).map(|at| T::from_f32(x[at].to_f32() + residual[at].to_f32())).collect();
     same_bits(&sum.download(), &expected);
-    // With two roundings, a 16-bit result also contains the error of the first rounding. This error is half
-    // an ulp of the value before the product with the weight. The ulp of this value may be larger than the
-    // ulp of the result.
+    // With two roundings, the normalized value is rounded before the product with the weight. This adds an
+    // error of half an ulp of the normalized value, which may be more than half an ulp of the result.
     let allowed = if params.rounding == Rounding::Once { bound::<T>() } else { bound::<T>() + 2.0 };
     if dense_short::<T>(shape, [read, write]) {
         let alone = run(device, &expected, Some(&weight_matrix), shape, [read, write], params);
@@ -44,8 +43,8 @@ pub fn check<T: Element>(
     within_ulps(&y.download(), &norm, cols, allowed);
 }
 
-/// Returns whether `add_rms_norm` must give the same bits as `rms_norm` of the sum. The bits are equal if
-/// inputs and outputs have the same layout and a row has at most 32 KiB.
+/// Returns whether the norm of `add_rms_norm` must have the same bits as `rms_norm` of the sum. This is so if
+/// inputs and outputs have the same layout, and a row has at most 32 KiB.
 fn dense_short<T: Element>([_, cols]: [i64; 2], [read, write]: [Layout; 2]) -> bool {
     read == write && cols as usize * size_of::<T>() <= 32 << 10
 }

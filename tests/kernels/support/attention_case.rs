@@ -8,13 +8,14 @@ use oxiwarp_tests::tensor::{random, values, wide};
 
 use super::heads::{Layout, Tensor};
 
-/// A mask of a test case. The mask's values are random f32 numbers, rounded to the mask's dtype.
+/// A mask of a test case. The values of an additive mask are random f32 numbers that are rounded to the
+/// mask's dtype. A bool mask hides the keys whose random number is low.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MaskCase {
     /// `Bool` or `F32`; `None` means the type of the heads.
     pub dtype: Option<Dtype>,
-    /// For each dimension of `[B, H, Q, K]`: whether the mask has the full size in this dimension. Otherwise
-    /// the mask has size 1 there.
+    /// For each dimension of `[B, H, Q, K]`: true if the mask has the full size in this dimension, and false
+    /// if it has size 1.
     pub full: [bool; 4],
 }
 
@@ -23,13 +24,13 @@ pub struct MaskCase {
 pub struct AttentionCase {
     /// Batches, queries, keys, query heads, key heads, head dimension.
     pub sizes: [usize; 6],
-    /// The memory layouts of queries, keys, values and the result. All four have the same order of
-    /// dimensions.
+    /// The memory layouts of queries, keys, values and the result. All four layouts have the same order of
+    /// dimensions (tokens first or heads first).
     pub layouts: [Layout; 4],
     pub params: Attention,
     pub mask: Option<MaskCase>,
-    /// Factor by which the random queries are multiplied. With a large factor, one key has nearly all the
-    /// attention probability.
+    /// Factor by which the random queries are multiplied. With a large factor, one key gets nearly all the
+    /// attention probability of a query.
     pub sharpness: f32,
 }
 
@@ -60,7 +61,8 @@ impl AttentionCase {
     }
 }
 
-/// The values of a mask in f64, and the buffers that a kernel reads.
+/// The values of a mask in f64 for the reference, and the mask in device buffers for the kernels, one buffer
+/// per dtype.
 pub struct Mask {
     shape: [usize; 4],
     values: Vec<f64>,
@@ -119,8 +121,8 @@ impl Mask {
     }
 }
 
-/// Returns the scores of one query for all keys, in f64. A key that the query does not attend to has minus
-/// infinity.
+/// Returns the scores of one query for all keys, in f64. The score of a key that the query does not attend to
+/// is minus infinity.
 pub fn scores(
     case: &AttentionCase,
     mask: Option<&Mask>,
@@ -159,7 +161,7 @@ pub fn check<T: Element>(device: &Device, case: &AttentionCase) {
     });
 }
 
-/// As [`check`], but `run` calls the op.
+/// Does the same as [`check`], but calls `run` instead of `attention`.
 pub fn check_by<T: Element>(device: &Device, case: &AttentionCase, run: Run) {
     let (seed, [b, sq, sk, heads, kv_heads, d]) = (seed(), case.sizes);
     let mut rng = random(seed);
@@ -192,12 +194,12 @@ pub fn check_by<T: Element>(device: &Device, case: &AttentionCase, run: Run) {
     }
 }
 
-/// Compares a row of the result with the row that follows from its scores in f64.
+/// Compares `got`, the result of one query, with the result that follows from the query's scores in f64.
 ///
-/// The kernel rounds every attention probability to the element type once. The largest probability equals 1
-/// and is not rounded. A score is an f32 sum of products. In the largest tests, the error of this sum causes
-/// a relative error of about 2^-18. In f16, a probability below 2^-14 has the same absolute rounding error as
-/// 2^-14.
+/// The kernel rounds each attention probability to the element type once, before the division by the row sum.
+/// At this point the largest one is 1, which is exact. A score is an f32 sum of products. In the largest
+/// tests, the error of the scores causes a relative error of about 2^-18. In f16, probabilities below 2^-14
+/// have the absolute rounding error of 2^-14.
 pub fn row_is_close<'a, T: Element>(
     got: &[T],
     scores: &[f64],

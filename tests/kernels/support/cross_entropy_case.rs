@@ -4,8 +4,8 @@ use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 use rand::Rng;
 
-/// Three sets of parameters: torch's defaults, label smoothing, and label smoothing with z-loss. Each set has
-/// a different `ignore_index`.
+/// Three sets of parameters: torch's defaults, with label smoothing, and with label smoothing and z-loss.
+/// Each set has another `ignore_index`.
 pub const KINDS: [CrossEntropy; 3] = [
     CrossEntropy { ignore_index: -100, label_smoothing: 0.0, z_loss: 0.0 },
     CrossEntropy { ignore_index: 0, label_smoothing: 0.1, z_loss: 0.0 },
@@ -28,18 +28,19 @@ pub fn run<T: Element, I: Scalar>(
     [loss, lse].map(|values| values.download().unwrap())
 }
 
-/// Returns a random class for each row. About one row in eight has the class that is ignored.
+/// Returns a target class for each row. About one row in eight gets the class `ignored`, and the other rows
+/// get random classes.
 pub fn classes(random: &mut impl Rng, rows: i64, cols: i64, ignored: i64) -> Vec<i64> {
     (0..rows)
         .map(|_| if random.random_range(0..8) == 0 { ignored } else { random.random_range(0..cols) })
         .collect()
 }
 
-/// Computes the loss and the logsumexp (`lse`) of one row in f64, each with its error bound.
+/// Computes the loss and the log-sum-exp (`lse`) of one row in f64, each with its error bound.
 ///
-/// Errors are in units of 2^-23. The sum of exponentials has an error of 4 units. The logarithm of the sum
-/// adds 2 units, relative to its value. Each subtraction adds half a unit of its result. Each mean adds 8
-/// units, relative to the mean magnitude of the logits.
+/// One unit of error is 2^-23. The sum of exponentials has a relative error of 4 units. The logarithm of the
+/// sum adds a relative error of 2 units. Each subtraction adds half a unit, relative to its result. The mean
+/// of the logits adds 8 units, relative to the mean of their magnitudes.
 pub fn expected(x: &[f64], target: i64, params: CrossEntropy) -> [(f64, f64); 2] {
     let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let log_sum = x.iter().map(|x| (x - max).exp()).sum::<f64>().ln();

@@ -1,7 +1,7 @@
 //! Checks the text of an error.
 use oxiwarp::Error;
 
-/// Panics if the result is not an error whose message contains `text`.
+/// Panics if `result` is `Ok`, or if the message of its error does not contain `text`.
 #[track_caller]
 pub fn says(result: Result<(), Error>, text: &str) {
     let error = result.expect_err(text).to_string();

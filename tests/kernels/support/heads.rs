@@ -4,8 +4,8 @@ use oxiwarp::{Angles, Buffer, Device, Element, HeadsOrder, Rope, View};
 use oxiwarp_tests::tensor::values;
 use rand::rngs::StdRng;
 
-/// The sizes of a head tensor, `[batches, tokens, heads, dim]`. The sizes do not depend on the order of the
-/// dimensions in memory.
+/// The sizes of a head tensor, always in the order `[batches, tokens, heads, dim]`. The tensor may have
+/// another order of dimensions.
 pub type Sizes = [usize; 4];
 
 /// A head tensor inside a larger buffer, with its position.
@@ -25,11 +25,12 @@ pub enum Layout {
     Dense,
     /// One of the three tensors in `[B, S, 3, heads, D]`.
     Fused,
-    /// The tensor starts at element `offset` of a buffer, and `gap` unused elements follow each head.
+    /// `[B, S, heads, D]`. The tensor starts at element `offset` of a buffer, and `gap` unused elements
+    /// follow each head.
     At { offset: usize, gap: usize },
     /// `[B, heads, S, D]`, dense.
     HeadsFirst,
-    /// `[B, heads, S, D]`, a transposed view of `[B, S, heads, D]`.
+    /// `[B, heads, S, D]`, as a transposed view of a dense tensor `[B, S, heads, D]`.
     Transposed,
 }
 
@@ -43,8 +44,8 @@ impl Layout {
 }
 
 impl<T: Element> Tensor<T> {
-    /// Uploads `values`, which have the order `[batches, tokens, heads, dim]`, with the given layout. All
-    /// other elements of the buffer get a NaN that no kernel writes.
+    /// Uploads `values` with the layout `layout`. `values` has the order `[batches, tokens, heads, dim]`. All
+    /// other elements of the buffer get a NaN bit pattern that no kernel writes.
     pub fn upload(device: &Device, values: &[T], sizes: Sizes, layout: Layout) -> Self {
         let [b, s, h, d] = sizes.map(|size| size as i64);
         // The strides of batch, token and head.
@@ -102,8 +103,8 @@ impl<T: Element> Tensor<T> {
         self.buffer.view_strided_mut(self.offset, &self.shape, &self.strides).expect("inside")
     }
 
-    /// Returns the elements in the order `[batches, tokens, heads, dim]`. Panics if a kernel wrote another
-    /// element of the buffer.
+    /// Returns the elements of the tensor in the order `[batches, tokens, heads, dim]`. Panics if a kernel
+    /// wrote an element of the buffer outside the tensor.
     pub fn download(&self) -> Vec<T> {
         let (memory, places) = (self.buffer.download().expect("a kernel that ran"), self.places());
         let mut inside = vec![false; memory.len()];
@@ -133,7 +134,8 @@ pub struct Rotation {
     pub interleaved: bool,
     /// Number of rotated columns.
     pub columns: usize,
-    /// Index of the first token that is rotated. If it is not 0, the last token is not rotated either.
+    /// Index of the first token that is rotated. If this index is not 0, the last token is not rotated
+    /// either.
     pub offset: usize,
     pub by_batch: bool,
     pub by_head: bool,
@@ -163,7 +165,8 @@ impl Rotation {
     }
 }
 
-/// The cosine and sine tables on the device, and the values of both tables on the host.
+/// The cosine table and the sine table of a rotation: on the device as the op reads them, and on the host
+/// with one value per pair of columns.
 pub struct Tables<T> {
     pub rotation: Rotation,
     cos: Vec<f32>,
@@ -224,9 +227,9 @@ impl<T: Element> Tables<T> {
         }
     }
 
-    /// Returns how `column` of a head is rotated. The four values are the cosine, the sine, whether `column`
-    /// is the second column of its pair, and the other column of the pair. Returns `None` if the column or
-    /// the token is not rotated.
+    /// Returns how `column` of a head is rotated: the cosine, the sine, whether `column` is the second column
+    /// of its pair, and the index of the other column. Returns `None` if the column or the token is not
+    /// rotated.
     pub fn at(&self, [b, s, h]: [usize; 3], column: usize) -> Option<(f32, f32, bool, usize)> {
         let Rotation { offset, columns, by_batch, by_head, .. } = self.rotation;
         let [_, tokens, heads, pairs] = self.sizes;

@@ -6,8 +6,8 @@ use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 
 pub const EPS: f32 = 1e-5;
 
-/// All combinations of weight and bias. Weight and bias are each absent, in the dtype of the rows (`false`),
-/// or in f32 (`true`).
+/// The tested combinations of weight and bias. Each of the two is absent (`None`), in the dtype of the rows
+/// (`false`), or in f32 (`true`).
 pub const PARAMETERS: [[Option<bool>; 2]; 6] = [
     [None, None],
     [Some(false), Some(false)],
@@ -32,8 +32,8 @@ pub fn run<T: Element>(
     y.download()
 }
 
-/// Checks one shape and layout with this weight and bias, on rows whose values are around `mean`. Returns the
-/// result.
+/// Checks one shape and layout with the combination `parameters` of weight and bias. The values of the rows
+/// are around `mean`. Returns the result of the op.
 pub fn check<T: Element>(
     device: &Device,
     seed: u64,

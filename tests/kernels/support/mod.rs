@@ -1,5 +1,5 @@
 //! Code that several tests share: the type of a test, test cases, references, tensors and operands. The other
-//! test folders import only from this folder, not from each other.
+//! folders of tests import only from this folder, not from each other.
 pub(crate) mod ada_norm_case;
 pub(crate) mod add_rms_norm_case;
 pub(crate) mod attention_case;

@@ -1,12 +1,14 @@
-//! The combinations of scale, shift, table, weight and bias that the tests cover.
+//! The tested combinations of the operands of a norm: scale, shift, table (a vector that is added to scale
+//! and shift), weight and bias.
 use oxiwarp::{Device, Element};
 use oxiwarp_tests::operand::{Form, Kind, Norming, Operand, Side};
 use rand::rngs::StdRng;
 
 use super::layer_norm_case::PARAMETERS;
 
-/// The operands of a modulated norm. `form` is the shape of scale and shift. `single`, `table` and
-/// `parameters` say which operands are in f32, and which operands are absent (`None`).
+/// Describes the operands of a norm with scale and shift. `form` is the shape of scale and shift. `single`:
+/// they are in f32. `table` and `parameters` (weight, bias): `Some(true)` is in f32, `Some(false)` in the
+/// dtype of the rows, `None` absent.
 #[derive(Clone, Copy, Debug)]
 pub struct ModulationCase {
     pub form: Form,
@@ -17,7 +19,7 @@ pub struct ModulationCase {
 }
 
 impl ModulationCase {
-    /// The shape and dtypes that LTX-Video, FLUX.1 and most other models use.
+    /// The operands in LTX-Video, FLUX.1 and most other models.
     pub const USUAL: Self =
         Self { form: Form::BatchSlice, single: false, table: None, shift: true, parameters: [None; 2] };
 
@@ -26,7 +28,8 @@ impl ModulationCase {
         self.single || [self.table, self.parameters[0], self.parameters[1]].contains(&Some(true))
     }
 
-    /// Makes one scale, shift or gate. The values start at element `offset` of a buffer.
+    /// Makes one scale, shift or gate (with its table) for rows of shape `shape`. The values start at element
+    /// `offset` of a buffer.
     pub fn side<T: Element>(
         &self,
         device: &Device,
@@ -55,7 +58,7 @@ impl ModulationCase {
     }
 }
 
-/// Returns all forms.
+/// Returns all tested combinations of operands.
 pub fn forms() -> Vec<ModulationCase> {
     let mut all = vec![];
     for form in Form::ALL {

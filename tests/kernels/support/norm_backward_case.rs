@@ -18,16 +18,16 @@ pub struct NormBackwardCase<T> {
     pub x: Vec<T>,
     pub dy: Vec<T>,
     pub dsum: Option<Vec<T>>,
-    /// The weight of each group of rows. An `Ok` weight has the dtype of the rows, and an `Err` weight is in
+    /// The weights of all groups of rows, one vector per group. `Ok`: in the dtype of the rows. `Err`: in
     /// f32.
     pub weight: Option<Result<Vec<T>, Vec<f32>>>,
     pub groups: usize,
     pub offset: f32,
-    /// Whether the gradients of weight and bias are computed in f32 or in the dtype of the rows. `None`
-    /// requests no such gradients.
+    /// The dtype of the gradients of weight and bias: f32 (`Some(true)`), or the dtype of the rows
+    /// (`Some(false)`). `None`: these gradients are not requested.
     pub wanted: Option<bool>,
-    /// Whether the error bound allows for an inexact first mean. The kernel first subtracts the mean of 16
-    /// elements, which may be far from the row's mean.
+    /// Whether the error bound includes the effect of outliers among the first 16 elements of a row. The
+    /// kernel first subtracts the mean of these elements, which may be far from the row's mean.
     pub sampled: bool,
 }
 
@@ -160,15 +160,16 @@ impl<T: Element> NormBackwardCase<T> {
     }
 }
 
-/// The gradients that belong to one element of a row, in f64. Each has an error bound for f32 arithmetic.
+/// The gradient `dx` of one element of a row, and its contributions to `dweight` and `dbias`, in f64. Each is
+/// a pair: value and error bound for f32 arithmetic.
 struct Element64 {
     dx: (f64, f64),
     dweight: (f64, f64),
     dbias: (f64, f64),
 }
 
-/// Computes the gradients of a row in f64. The error of a sum is at most 16 units of 2^-23, relative to the
-/// sum of the magnitudes of its terms. A product has the same error bound.
+/// Computes the gradients of a row in f64, with error bounds. The allowed error of a sum is 16 * 2^-23,
+/// relative to the sum of the magnitudes of its terms. The same relative error is allowed for a product.
 fn line([layer, sampled]: [bool; 2], x: &[f64], dy: &[f64], weight: &[f64]) -> Vec<Element64> {
     const UNIT: f64 = 16.0 * f32::EPSILON as f64;
     let n = x.len() as f64;
@@ -177,8 +178,9 @@ fn line([layer, sampled]: [bool; 2], x: &[f64], dy: &[f64], weight: &[f64]) -> V
     let size = if layer { mean_of(&mut x.iter().map(|x| x.abs())) } else { 0.0 };
     let first = if sampled { (x[..16].iter().sum::<f64>() / 16.0 - mean).abs() } else { 0.0 };
     let r = 1.0 / (mean_of(&mut x.iter().map(|x| (x - mean).powi(2))) + f64::from(EPS)).sqrt();
-    // The kernel first subtracts a mean of 16 elements. The distance `first` of this mean from the row's mean
-    // adds to the error of the row's mean. The square of the distance adds to the error of the variance.
+    // The kernel first subtracts the mean of the first 16 elements. `first` is the distance of this mean from
+    // the row's mean. It adds to the error of the row's mean, and its square adds to the error of the
+    // variance.
     let (size, of_r) = (size + first, 1.0 + (first * r).powi(2));
     let xhat: Vec<(f64, f64)> =
         x.iter().map(|x| ((x - mean) * r, UNIT * r * ((x - mean).abs() * of_r + size))).collect();

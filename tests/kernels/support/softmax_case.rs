@@ -16,19 +16,19 @@ pub fn reference(x: &[f64], cols: usize, log: bool) -> Vec<f64> {
     x.chunks(cols).flat_map(row).collect()
 }
 
-/// Panics if a value exceeds the error bound of f32 arithmetic with one rounding to the element type.
+/// Panics if the error of a value exceeds the bound for f32 arithmetic with one rounding to the element type.
 ///
-/// The errors are in units of 2^-23 of the result:
-/// - The difference `x - max` has an error of up to `|x - max| / 2`, and the sum of exponentials has an error
-///   of 3.
-/// - For an f32 result, the exponential adds an error of 3. The reciprocal of the sum adds 0.5, and the
-///   product adds 0.5.
-/// - A 16-bit result is `ex2` of an argument from which `log2(sum)` was subtracted. `ex2.approx` adds an
-///   error of 2. Its argument, the binary logarithm of the result, has an error of half an ulp. `lg2.approx`
-///   has an error of 2 ulp of `log2(sum)`, or of 2^-22 if the sum is at most 2 (CUDA C++ Programming Guide,
-///   `__log2f`). The rounding of the result to 16 bits adds its own error.
-/// - `log_softmax` has the errors of the difference and of the sum as absolute errors. The logarithm of the
-///   sum adds 2, and the last rounding adds 0.5. These two errors are relative to the result.
+/// Errors are relative to the result, and one unit is 2^-23:
+/// - The difference `x - max` has an error of up to `|x - max| / 2` units. The sum of exponentials has an
+///   error of 3 units.
+/// - For an f32 result, the exponential adds an error of 3 units. The reciprocal of the sum and the product
+///   with it add 0.5 units each.
+/// - For a 16-bit result, the kernel computes `ex2.approx` of the binary logarithm of the result.
+///   `ex2.approx` adds an error of 2 units. The logarithm has an error of half an ulp. It contains
+///   `log2(sum)` from `lg2.approx`, with an error of 2 ulp, or of 2^-22 if the sum is at most 2 (CUDA C++
+///   Programming Guide, `__log2f`). The rounding of the result to 16 bits adds its own error.
+/// - In `log_softmax`, the errors of the difference and of the sum are absolute errors. The logarithm of the
+///   sum adds 2 units, and the last rounding adds 0.5 units. These two errors are relative to the result.
 #[track_caller]
 pub fn close<T: Element>(got: &[T], x: &[f64], cols: usize, log: bool) {
     for (r, (x, got)) in x.chunks(cols).zip(got.chunks(cols)).enumerate() {
@@ -41,8 +41,8 @@ pub fn close<T: Element>(got: &[T], x: &[f64], cols: usize, log: bool) {
                 (true, _) => (1.0, 2.5 * expected.abs()),
                 (false, true) => (expected, 4.0),
                 (false, false) => {
-                    // Converts an error of the argument of `ex2` into an error of its result, in units of
-                    // 2^-23.
+                    // Converts an absolute error of the argument of `ex2` into a relative error of its
+                    // result, in units of 2^-23.
                     let units = |error: f64| error * LN_2 / f64::from(f32::EPSILON);
                     let exponent = -expected.max(f64::MIN_POSITIVE).log2();
                     let sum = 2.0 * ulp(Dtype::F32, exponent - from_max * LOG2_E);

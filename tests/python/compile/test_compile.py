@@ -138,10 +138,10 @@ SAME = {  # calls that pass one tensor as several arguments
 
 @pytest.mark.parametrize("name", SAME)
 def test_one_tensor_in_several_places(name, device):
-    """If a compiled call passes one tensor as several arguments, its gradients equal the gradients of the
-    eager call.
+    """If a call passes one tensor as several arguments, the compiled call has the gradients of the eager
+    call.
 
-    The gradient of such a tensor is the sum of the gradients of all these arguments.
+    The gradient of such a tensor is the sum of the gradients for all arguments that it is passed as.
     """
     x, w = random((2, 4, 3, 16), torch.float32, device), random((16,), torch.float32, device, 1)
 
@@ -160,8 +160,8 @@ def test_one_tensor_in_several_places(name, device):
     for a, b in zip(got, expected, strict=True):
         assert (a is None) == (b is None)
         if a is not None:
-            # The compiled graph adds the three bfloat16 gradients of attention in a different order than
-            # eager mode.
+            # The gradient of attention is a sum of the bfloat16 gradients for q, k and v. The compiled graph
+            # adds them in a different order than eager mode.
             torch.testing.assert_close(
                 a, b, atol=2**-7 * b.abs().max().item() if name == "attention" else 1e-5, rtol=1e-5
             )

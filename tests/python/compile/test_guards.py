@@ -1,8 +1,8 @@
 """Tests of torch.compile's guards: a patched model has about as many guards as the unpatched model.
 
 torch.compile evaluates all guards before each call, while the GPU is idle. `patch` must therefore not add
-slow guards. In an earlier version, all patched modules referred to one common object. This reference caused a
-slow attribute guard for each module.
+slow guards. In an earlier version, all patched modules had an attribute with the same object. For this
+attribute, torch.compile added a slow guard to each module.
 """
 
 import copy
@@ -18,7 +18,7 @@ from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
 import oxiwarp
 
-# These guards call Python or catch an AttributeError (torch 2.10 to 2.15).
+# These kinds of guards are slow in torch 2.10 to 2.15, because they call Python or catch an AttributeError.
 SLOW = ("LAMBDA_GUARD", "NO_HASATTR")
 KIND = re.compile(r"\+- (?:\w+: )?(\w+):")
 
@@ -31,7 +31,7 @@ def fresh():
 
 
 def guards(model, call):
-    """Return the number of guards of each kind after one compiled call of `model`."""
+    """Compile `model`, run it once, and return the number of guards of each kind (such as `LAMBDA_GUARD`)."""
     torch.compiler.reset()
     with torch.no_grad():
         call(torch.compile(model, backend="eager", fullgraph=True))
@@ -41,8 +41,7 @@ def guards(model, call):
 
 
 def of_a_block(make, call, patched):
-    """Return, for each kind of guard, how many guards of a compiled model are due to its second
-    transformer block."""
+    """Return, for each kind of guard, how many guards a second transformer block adds to a compiled model."""
     found = []
     for blocks in (2, 1):
         model = make()
@@ -65,8 +64,8 @@ def cases():
 
 @pytest.mark.parametrize(("make", "call"), cases())
 def test_guards_of_a_block(make, call):
-    """A patched block adds no guard of a slow kind. It adds at most 10 % more guards than an unpatched
-    block."""
+    """A patched block has no more guards of each slow kind than an unpatched block, and at most 10 % more
+    guards in total."""
     stock, ours = of_a_block(make, call, patched=False), of_a_block(make, call, patched=True)
     assert not [kind for kind in SLOW if ours[kind] > stock[kind]], (stock, ours)
     assert 0 < ours.total() <= 1.1 * stock.total(), (stock, ours)

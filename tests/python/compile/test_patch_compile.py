@@ -14,8 +14,8 @@ from oxiwarp.patching.fusions.core.ops import INDUCTOR
 
 
 def ltx(device="cpu"):
-    """Return a model with only one layer. torch.compile traces each layer separately, so more layers would
-    take more time."""
+    """Return a small LTX-Video model with only one layer. torch.compile traces each layer separately, so
+    further layers would take more time."""
     return whole_ltx(device=device, layers=1)
 
 
@@ -50,8 +50,8 @@ def recording(seen):
 def test_one_graph(mode):
     """A patched model compiles to one graph, which calls oxiwarp operators.
 
-    The graph does not call the oxiwarp operators that `INDUCTOR` lists. Inductor generates kernels for these
-    operators, and the generated kernels are as fast as oxiwarp's kernels.
+    The graph does not call the oxiwarp operators that `INDUCTOR` lists. It has torch operations instead,
+    because the kernels that Inductor generates from them are at least as fast.
     """
     model, seen = ltx(), []
     stock = forward(model)
@@ -142,8 +142,8 @@ def test_export(strict, learned):
 
 
 def test_stays_compiled_while_weights_change(cuda):
-    """A patched model, compiled with CUDA graphs, uses the new values after its weights are changed in
-    place."""
+    """If the weights of a patched model change in place, the model uses the new values. This also holds if it
+    was compiled with CUDA graphs."""
     model = net(device=cuda)
     oxiwarp.patch(model)
     x = net_input(device=cuda)

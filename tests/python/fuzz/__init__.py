@@ -1,4 +1,5 @@
-"""A fuzzer of the public operators: it compares random calls with float64 formulas and with torch.
+"""A fuzzer of the public operators: it compares the results of random calls with float64 formulas and with
+torch.
 
 The fuzzer has these modules:
 
@@ -6,14 +7,15 @@ The fuzzer has these modules:
 - `precision` evaluates a formula in float64, in float64 with simulated rounding errors, or in float32.
 - `attention`, `norms` and similar modules contain the formulas of the operators, and generators of random
   calls.
-- `checks` compares the results.
+- `checks` compares the results of a call with the expected results.
 - `engine` runs cases (calls with their checks) and simplifies a failing case.
 - `__main__` is the command line.
 
-The name of an operator, a seed and a number identify a case, so that no database is needed. Hypothesis is not
-used, because it cannot run the k-th example directly. All random choices of a case are recorded as integers,
-and 0 is the simplest choice. `engine.minimise` simplifies a failing case: it lowers these integers as long as
-the same check fails. Hypothesis uses the same method.
+The name of an operator, a seed and a number identify a case, so that no database of cases is needed.
+Hypothesis is not used, because it cannot run the k-th random example without the ones before. All random
+choices of a case are recorded as integers, and 0 is the simplest choice. `engine.minimise` simplifies a
+failing case: it lowers these integers as long as the same check fails. Hypothesis simplifies examples in the
+same way.
 """
 
 from . import attention, elementwise, loss, modulation, norms, rotary  # noqa: F401  registers operators

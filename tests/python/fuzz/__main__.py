@@ -1,4 +1,4 @@
-"""Call the operators with random arguments for some time, or run one random case again.
+"""Call the operators with random arguments for some time, or run one of these random cases again.
 
     python tests/python/fuzz --seconds 3600 [--op NAME ...] [--seed N] [--device cuda]
     python tests/python/fuzz --op NAME --seed N --case K
@@ -27,7 +27,8 @@ SHOWN = 3  # maximum number of failing cases to print per operator and check
 
 
 def run_one(name: str, seed: int, number: int, device: str) -> int:
-    """Run case `number` of an operator. Print its failure, or its arguments if it passes. Return the exit code."""
+    """Run case `number` of an operator. If it fails, print the failure, and otherwise the arguments. Return
+    the exit code."""
     outcome, failure = run_number(name, seed, number, device)
     if failure:
         print(failure)

@@ -1,5 +1,5 @@
-"""Random calls of `attention`, and its formula. The calls vary the layout ("bshd" or "bhsd"), the mask,
-sliding windows, GQA and packed sequences."""
+"""Random calls of `attention`, and the formula for its results. The calls vary the layout ("bshd" or "bhsd"),
+the mask, sliding windows, GQA and packed sequences."""
 
 import dataclasses
 import math
@@ -37,7 +37,7 @@ def draw_attention(g: Draw) -> Case:
     scale = g.pick(1.0, 1.0, 0.2, 4.0)
     tensors: dict[str, Tensor | None] = {}
     for name, tokens, count in (("q", queries, heads), ("k", keys, kv), ("v", keys, kv)):
-        # True if the head dimension also comes before the token dimension in memory.
+        # True if the tensor has heads before tokens also in memory, not only in its shape.
         first = layout == "bhsd" and g.maybe(0.5)
         shape = [*lead, count, tokens, dim] if first else [*lead, tokens, count, dim]
         x = g.layout(len(shape))(g.normal(shape, dtype, scale))
@@ -53,17 +53,18 @@ def draw_attention(g: Draw) -> Case:
         options["mask"] = mask(g, dtype, (batches, heads, queries, keys))
     options["return_lse"] = g.maybe(0.3)
     row = None if packed else ("q", (0, 1, 2))
-    # Before matrix multiplications in float16, attention probabilities P and their gradients are rounded to
-    # multiples of 2^-24. This error is absolute and matters for small gradients. `floor` therefore multiplies
-    # the permitted absolute error of gradients by 64.
+    # For the matrix multiplications in float16, attention probabilities P and their gradients are rounded to
+    # float16. Values near 0 become multiples of 2^-24, which is a large relative error for small gradients.
+    # `floor` therefore multiplies the permitted absolute error of gradients by 64.
     case = Case(tensors, options, ("q", "k", "v"), row, floor=64.0)
-    # If a finite additive mask is at most -8e6 for all keys of a query, the kernel passes no gradient for
-    # this query. The gradients are then not compared.
+    # If a finite additive mask is below about -8e6 for all keys of a query, the kernel computes zero
+    # gradients for this query. The formula does not, so the gradients of such a case are not compared.
     return dataclasses.replace(case, differentiable=()) if hides_all(case, queries, keys, g.device) else case
 
 
 def hides_all(c: Case, queries: int, keys: int, device: torch.device) -> bool:
-    """Return whether a finite additive mask, such as -1e9, hides all visible keys of a query."""
+    """Return True if a query has visible keys, but a finite additive mask (such as -1e9) hides all of
+    them."""
     added = c.options.get("mask")
     if added is None or added.dtype == torch.bool or not queries or not keys:
         return False
@@ -75,7 +76,8 @@ def hides_all(c: Case, queries: int, keys: int, device: torch.device) -> bool:
 def sequences(g: Draw) -> tuple[Any, int, int]:
     """Return `cu_seqlens` of random packed sequences, and the numbers of query and key tokens.
 
-    A sequence may be empty. After the last sequence, the tensors may have tokens that belong to no sequence.
+    A sequence may be empty. The tensors may have further tokens after the last sequence, which belong to no
+    sequence.
     """
     count = 1 + g.below(4)
     same = g.maybe(0.6)
@@ -107,7 +109,8 @@ def mask(g: Draw, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
 def visible(c: Case, queries: int, keys: int, device: torch.device) -> Tensor:
     """Return a bool mask `[Sq, Sk]` of the visible keys.
 
-    An element is true if `causal`, `window` and the packed sequences all permit that the query sees the key.
+    An element is true if query and key belong to the same sequence, and `causal` and `window` also permit the
+    pair.
     """
     starts = c.options.get("cu_seqlens")
     q_starts, k_starts = starts if isinstance(starts, tuple) else (starts, starts)
@@ -119,8 +122,8 @@ def visible(c: Case, queries: int, keys: int, device: torch.device) -> Tensor:
     after = 0 if c.options["causal"] else after
     for i in range(len(q_starts) - 1):
         rows, cols = (torch.arange(s[i], s[i + 1], device=device) for s in (q_starts, k_starts))
-        # The causal mask and the window are aligned at the end: the last query is at the position of the last
-        # key.
+        # The causal mask and the window treat the last query of a sequence as if it was at the position of
+        # the last key.
         distance = (cols - k_starts[i + 1])[None] - (rows - q_starts[i + 1])[:, None]
         part = torch.ones_like(distance, dtype=torch.bool)
         part &= distance <= after if after is not None else part
@@ -141,7 +144,7 @@ def attention(m: Exact, t: SimpleNamespace, c: Case) -> tuple[Tensor, ...]:
         size = q.abs() @ k.abs().transpose(-1, -2) * abs(scale)
     scores = m.f32(m.edge(q) @ m.edge(k).transpose(-1, -2) * scale, 4.0, size)
     if o.get("softcap"):
-        # Simulate a float32 error of `tanh`, and another error of its derivative `1 - tanh**2`.
+        # Simulate a float32 error of `tanh`, and an independent error of its derivative `1 - tanh**2`.
         slope = m.slope(scores, 4 * UNIT)
         scores = m.f32(o["softcap"] * torch.tanh(scores / o["softcap"]), 4.0) + slope
         scores = m.f32(scores, 1.0, torch.full_like(scores, o["softcap"]))
@@ -157,7 +160,8 @@ def attention(m: Exact, t: SimpleNamespace, c: Case) -> tuple[Tensor, ...]:
     top = torch.where(top.isfinite(), top, 0.0)
     exponent = m.f32(torch.exp(m.f32(scores - top)), 4.0)
     total = m.f32(exponent.sum(-1, keepdim=True), 4.0)
-    # The kernel rounds the attention probabilities to the dtype of v before it multiplies them by v.
+    # The kernel rounds the exponentials (attention probabilities before the division) to the dtype of v
+    # before it multiplies them by v.
     weights = m.back(m.round(exponent, c.dtype), c.dtype)
     divisor = torch.where(total > 0, total, torch.ones_like(total))  # a query without visible keys gets zeros
     if m.gradient:
@@ -176,7 +180,8 @@ def attention(m: Exact, t: SimpleNamespace, c: Case) -> tuple[Tensor, ...]:
 
 
 def torch_attention(t: SimpleNamespace, c: Case) -> Tensor | None:
-    """Return the result of torch's `scaled_dot_product_attention`, or None if it does not support the options."""
+    """Return the result of torch's `scaled_dot_product_attention`, or None if torch does not support the
+    options of this call."""
     o = c.options
     others = set(o) - {"layout", "causal", "scale", "mask", "return_lse"}
     if others or o["causal"] or o["return_lse"] or not t.q.numel() or not t.k.numel():
@@ -187,15 +192,15 @@ def torch_attention(t: SimpleNamespace, c: Case) -> Tensor | None:
     scale = o.get("scale")
     if t.q.is_cuda and scale is not None and scale <= 0.0:
         return None
-    # Copy the operands to aligned tensors. On CUDA, torch reads keys incorrectly if their address is not a
+    # Copy q, k and v to aligned tensors. On CUDA, torch reads wrong keys if the address of k is not a
     # multiple of 16 bytes.
     q, k, v = (x.clone(memory_format=torch.contiguous_format) for x in (t.q, t.k, t.v))
     q, k, v = (x.transpose(1, 2) if o["layout"] == "bshd" else x for x in (q, k, v))
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
     seen = o.get("mask")
     seen = None if seen is None else seen.expand(*q.shape[:3], k.shape[2])
-    # For a query that sees no key, torch returns 0 on the CPU. Some of its CUDA kernels return the mean of
-    # all values.
+    # For a query without visible keys, torch returns 0 on the CPU, as oxiwarp does. Some of torch's CUDA
+    # kernels return the mean of all rows of v.
     if t.q.is_cuda and seen is not None and not seen.any(-1).all():
         return None
     y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=o.get("scale"))

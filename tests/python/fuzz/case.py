@@ -1,6 +1,7 @@
 """Defines `Case`, one random call of an operator, and `OPERATORS`, the table of all operators.
 
-`OPERATORS` maps the name of an operator to a generator of random calls and to a formula.
+`OPERATORS` maps the name of an operator to an `Operator`, which has a generator of random calls and a formula
+for the results.
 """
 
 import functools
@@ -97,7 +98,7 @@ class Operator:
     def required(self) -> list[str]:
         """Return the names of the arguments that have no default.
 
-        A call must pass these arguments, but some of them may be None.
+        A call must pass these arguments, but the value of some may be None.
         """
         parameters = inspect.signature(getattr(oxiwarp, self.name)).parameters.values()
         return [one.name for one in parameters if one.default is one.empty]
@@ -105,15 +106,16 @@ class Operator:
     def call(self, tensors: dict[str, Tensor], options: dict[str, Any]) -> tuple[Tensor, ...]:
         """Call the public function and return its results.
 
-        The function is looked up in `oxiwarp` at each call, so that a test can replace it by a wrong one.
+        The function is looked up in the module `oxiwarp` at each call, so that a test can replace it by an
+        intentionally wrong function.
         """
         function = getattr(oxiwarp, self.name)
         absent = {name: None for name in self.required if name not in tensors and name not in options}
         return results(function(**absent, **tensors, **options))
 
     def evaluate(self, m: Exact, case: Case, tensors: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        """Evaluate the formula in the arithmetic `m`, for example float64. The caller has cast `tensors`
-        to the dtype of `m`."""
+        """Evaluate the formula in the arithmetic `m`, for example float64. The caller must cast `tensors` to
+        the dtype in which `m` computes."""
         space = SimpleNamespace(**{name: tensors.get(name) for name in case.tensors})
         return results(self.formula(m, space, case))
 

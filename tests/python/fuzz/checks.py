@@ -11,22 +11,22 @@ from .case import Case, Operator
 from .draw import Draw
 from .precision import UNIT, Exact, Noisy, Rounded
 
-RUNS = 5  # how often a formula is evaluated with simulated rounding errors
-# The error of a result may be this factor times the largest simulated error. A few runs with simulated errors
-# do not reach the largest possible error. For gradients, the error of float32 autograd counts as a simulated
-# error.
+RUNS = 5  # number of evaluations of a formula with simulated rounding errors
+# The error of a result may be this factor times the largest simulated error. The factor is necessary, because
+# `RUNS` simulations do not reach the largest possible error. For gradients, the error of float32 autograd
+# counts as a simulated error.
 FACTOR = 6.0
-# Additional factor for gradients. Near a zero of a derivative, two terms cancel. The error of the gradient
-# may then exceed the errors of all runs with simulated rounding errors.
+# Additional factor for gradients. Where a derivative is near 0, its terms cancel. The error of the gradient
+# may then exceed the errors of all simulations.
 GRADIENT_FACTOR = 5.0
 SENTINEL = 77.0
-# Results below the smallest normal number may be 0. For example, the docstring of softmax documents such
-# results.
+# Results below the smallest normal number may be flushed to 0, as for example the docstring of softmax
+# documents.
 SMALLEST = {torch.float32: 2.0**-126, torch.bfloat16: 2.0**-126, torch.float16: 2.0**-24}
 
 
 class Failed(Exception):
-    """Raised if a check fails. The exception has the name of the check and describes the wrong result."""
+    """Raised if a check fails. Its message has the name of the check and describes the wrong result."""
 
     def __init__(self, check: str, what: str) -> None:
         super().__init__(f"{check}: {what}")
@@ -38,7 +38,8 @@ class Refused(Exception):
 
 
 def bits(x: Tensor) -> Tensor:
-    """Return the bits of `x` as integers. All NaN have the same bits, but 0.0 and -0.0 have different bits."""
+    """Return the bits of `x` as integers. All NaN become the same integer, but 0.0 and -0.0 become different
+    integers."""
     x = x.detach().contiguous()
     if not x.is_floating_point():
         return x
@@ -75,7 +76,7 @@ def explain(error: Exception, case: Case, tensors: Sequence[Tensor], more: dict[
     elif "two strides must reach" in text or "in its last leading dimensions" in text:
         shaped = max((x.dim() for name, x in case.given().items() if name in case.strided), default=0)
         together = [
-            # The gate or scale of Mochi's operators has the shape [B, N].
+            # Mochi's operators accept a gate or scale of shape [B, N] for `x` of shape [B, S, N].
             x.unsqueeze(1) if x.dim() == 2 and shaped == 3 else x
             for name, x in case.given().items()
             if name in case.strided
@@ -91,9 +92,10 @@ def explain(error: Exception, case: Case, tensors: Sequence[Tensor], more: dict[
 
 
 def levels(tensors: Sequence[Tensor]) -> int:
-    """Return how many nested loops, each with one stride per tensor, address the rows of all tensors.
+    """Return how many nested loops are needed to visit the rows of all tensors together.
 
-    All tensors are broadcast to the shape of the first tensor.
+    Each loop has one stride per tensor. All tensors are broadcast to the leading dimensions of the first
+    tensor.
     """
     lead = tensors[0].shape[:-1]
     strides = [x.expand(*lead, x.shape[-1]).stride()[:-1] for x in tensors]
@@ -117,17 +119,18 @@ def unlike(x: Tensor, other: Tensor) -> Tensor:
 
 
 def errors(x: Tensor, right: Tensor) -> Tensor:
-    """Return the error of each value, or the mean error of the value's row if this mean is larger."""
+    """Return an error for each value: the value's own error, or the mean error of its row if this mean is
+    larger."""
     off = (x.double() - right).abs().nan_to_num(0.0, 0.0, 0.0)
     return torch.maximum(off, off.mean(-1, keepdim=True)) if off.dim() and off.numel() else off
 
 
 class Expected:
-    """The exact results of a formula, the allowed errors, and the results of the formula with torch's
-    roundings.
+    """The expected results of a call: the exact results of the formula, the allowed errors, and the results
+    with torch's roundings.
 
-    `noisy` contains results with simulated rounding errors, and `float32` the results of the formula in
-    float32. The allowed errors are at least as large as the errors of these results.
+    `noisy` has several evaluations of the formula with simulated rounding errors, and `float32` an evaluation
+    in float32. The allowed error of a value is at least the largest error of these evaluations.
     """
 
     def __init__(
@@ -141,9 +144,9 @@ class Expected:
         self.exact, self.chain, self.floor = exact, chain, floor
         self.spread, self.unsure = list[Tensor](), list[Tensor]()
         for at, right in enumerate(exact):
-            # Mark an element as unsure if the exact result and a result with simulated errors differ, and one
-            # of them is NaN or infinite. For example, an error may turn a factor of infinity into 0, and the
-            # product into NaN.
+            # Mark an element as unsure if simulated errors change it from a finite number to NaN or infinity,
+            # or back. For example, a simulated error may turn a factor of infinity into 0, and the product
+            # into NaN.
             self.unsure.append(torch.stack([unlike(each[at], right) for each in noisy]).any(0))
             off = torch.stack([(each[at] - right).abs() for each in noisy]).amax(0)
             off = off.nan_to_num(0.0, 0.0, 0.0)
@@ -160,9 +163,10 @@ class Expected:
         return (FACTOR * self.spread[at] + half + self.floor * SMALLEST[dtype]).nan_to_num(0.0, 0.0, 0.0)
 
     def compare(self, got: Sequence[Tensor], check: str, what: str, factor: float = 1.0) -> float:
-        """Raise `Failed` if the error of a value is larger than allowed.
+        """Raise `Failed` if the error of a value in `got` is larger than allowed and `_others` does not
+        accept the value either.
 
-        Return the largest ratio of a value's error to its allowed error.
+        Return the largest ratio of error to allowed error, of all values with an allowed error.
         """
         worst = 0.0
         for at, (y, right, chain) in enumerate(zip(got, self.exact, self.chain, strict=True)):
@@ -183,8 +187,8 @@ class Expected:
     ) -> None:
         """Raise `Failed` if a value outside of `good` is wrong.
 
-        `good` is true for values whose error is allowed. Every other value must equal the formula with
-        torch's roundings. The formula may give NaN or infinity there, for example after an overflow.
+        `good` is true for values whose error is allowed. Every other value must match the formula with
+        torch's roundings, which may be NaN or infinity, for example after an overflow.
         """
         right, wide, info = self.exact[at], y.double(), torch.finfo(y.dtype)
         near_limit = right.abs() >= info.max * (1 - 2 * info.eps)
@@ -192,8 +196,8 @@ class Expected:
         own = right.to(y.dtype).double() if chain is None else chain.double()
         good = good | (self.unsure[at] & ~wide.isfinite())
         good = good | (wide == own) | (wide.isnan() & own.isnan())
-        # `own` is the result of the formula in float32. If `own` is itself far from the exact value (e.g. it
-        # overflows), compare with `own`.
+        # `own` is the result with torch's roundings. If it is itself far from the exact result (e.g. after an
+        # overflow), `y` needs to be close only to `own`.
         elsewhere = (own - right).abs() > allowed
         largest = own.abs().nan_to_num(0.0, 0.0, 0.0)
         largest = largest.amax(-1, keepdim=True) if own.dim() and own.numel() else largest
@@ -219,10 +223,10 @@ def expected_forward(operator: Operator, case: Case, seed: int, dtypes: Sequence
 
 
 def check_forward(operator: Operator, case: Case, got: tuple[Tensor, ...], seed: int) -> tuple[float, Expected]:
-    """Check the shapes, dtypes and values of the results of a call. Return the largest error and the expected
-    results.
+    """Check the shapes, dtypes and values of a call's results. Return two values: the largest ratio of error
+    to allowed error, and the expected results.
 
-    The results in `case.bits` must also have the bits of torch's results.
+    The results whose indices are in `case.bits` must have the bits of the formula with torch's roundings.
     """
     for at, y in enumerate(got):
         dtype = torch.float32 if not has_gradient(case, at) else case.dtype
@@ -235,8 +239,8 @@ def check_forward(operator: Operator, case: Case, got: tuple[Tensor, ...], seed:
     if operator.torch is not None:
         tensors = Space(case.tensors)
         own = operator.torch(tensors, case)
-        # In rows with infinities or NaN, torch's CUDA operators may differ from the formula, so the two are
-        # not compared.
+        # For inputs with infinities or NaN, torch's CUDA operators may differ from the formula. The formula
+        # is then not compared with torch.
         finite = all(x.isfinite().all() for x in case.given().values() if x.is_floating_point())
         if own is not None and (finite or got[0].device.type == "cpu"):
             expected.compare(own if isinstance(own, tuple) else (own,), "formula", "torch's operator", 2.0)
@@ -284,7 +288,8 @@ def check_rows(operator: Operator, case: Case, draw: Draw) -> None:
 
 
 def check_out(operator: Operator, case: Case, got: tuple[Tensor, ...], expected: Expected, draw: Draw) -> None:
-    """Check that the results are written to `out`, and that no memory around `out` is overwritten."""
+    """Check that a call with `out` writes correct results to `out`, and does not overwrite the memory around
+    it."""
     outs, stores = [], []
     for y in got:
         out = draw.layout(y.dim(), expand=False, last=False)(torch.full_like(y, SENTINEL).contiguous())
@@ -308,7 +313,8 @@ def check_out(operator: Operator, case: Case, got: tuple[Tensor, ...], expected:
 
 
 def incoming(y: Tensor, draw: Draw) -> Tensor:
-    """Return a random incoming gradient for the result `y`: dense, expanded, or transposed in memory."""
+    """Return a random incoming gradient for the result `y`, whose memory layout is dense, expanded or
+    transposed."""
     dy = draw.normal(y.shape, y.dtype)
     kind = draw.pick("dense", "dense", "expanded", "one", "transposed")
     if kind == "expanded" and y.dim():
@@ -388,12 +394,14 @@ def check_gradients(operator: Operator, case: Case, got: tuple[Tensor, ...], dra
 
 
 def has_gradient(case: Case, at: int) -> bool:
-    """Return whether result `at` has a gradient. Only `lse` (log-sum-exp), which is the second result, has none."""
+    """Return True if the result with index `at` has a gradient. Only `lse` (log-sum-exp) has none, which is
+    always the second result."""
     return not (at == 1 and case.options.get("return_lse"))
 
 
 def check_vmap(operator: Operator, case: Case, draw: Draw) -> None:
-    """Check that `torch.func.vmap` gives the same bits as a loop. A random subset of the tensors is batched."""
+    """Check that `torch.func.vmap` of the operator gives the same bits as a loop over the batch. Only a
+    random subset of the tensors is batched."""
     names = draw.some([name for name, x in case.given().items() if x.is_floating_point()])
     stacked = {name: torch.stack([case.given()[name], case.given()[name] * 0.5]) for name in names}
     dim = draw.pick(0, -1)

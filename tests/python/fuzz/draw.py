@@ -12,8 +12,8 @@ from torch import Tensor
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 DTYPES = (F32, BF16, F16)
 ELEMENTS = 8_000  # maximum number of elements of a random tensor
-# Kinds of special rows, such as constant rows. The value is True if the gradients of rows of this kind are
-# compared.
+# Maps each kind of special rows, such as constant rows, to a bool. If it is True, the gradients of calls with
+# such rows are compared.
 SPECIAL = {
     "ordinary": True,
     "constant": True,
@@ -66,17 +66,17 @@ class Draw:
     def cols(self, most: int = 5000) -> int:
         """Return a number of columns from 1 to `most`.
 
-        Most numbers are small, and about a third are multiples of 8.
+        Most of these random numbers are small. About a third are rounded up to a multiple of 8.
         """
         bound = min(most, self.pick(8, 8, 32, 32, 130, 130, 600, 2100, 5000))
         count = 1 + self.below(bound)
         return math.ceil(count / 8) * 8 if bound >= 8 and self.maybe(0.35) and count + 7 <= most else count
 
     def lead(self, cols: int, rank: int | None = None, zero: float = 0.04) -> list[int]:
-        """Return the sizes of the dimensions before the last one, whose size is `cols`.
+        """Return random sizes for all dimensions of a tensor except the last one, whose size is `cols`.
 
-        `rank` is the number of these dimensions, by default a random number from 0 to 5. A tensor of these
-        sizes has at most `ELEMENTS` elements.
+        The list has `rank` sizes, by default a random number from 0 to 5. The tensor has at most `ELEMENTS`
+        elements, or `cols` elements if these are more.
         """
         rank = self.below(6) if rank is None else rank
         sizes, left = [], max(1, ELEMENTS // cols)
@@ -101,10 +101,10 @@ class Draw:
         return values.clamp(-limit, limit).to(dtype).to(self.device)
 
     def rows(self, shape: Sequence[int], dtype: torch.dtype, *, largest: float = 3e38) -> Tensor:
-        """Return random rows. In a third of the cases, some rows are special: for example, they are constant
-        or contain NaN.
+        """Return a tensor of random rows. In a third of the cases, some rows are special: for example, they
+        are constant or contain NaN.
 
-        `self.special` is set to the kind of these rows.
+        `self.special` is set to the kind of the special rows, or to "ordinary" if there are none.
         """
         x = self.normal(shape, dtype, self.pick(1.0, 1.0, 0.05, 8.0, 1e-3))
         names = list(SPECIAL)
@@ -136,10 +136,10 @@ class Draw:
         return flat.reshape(x.shape)
 
     def layout(self, rank: int, *, expand: bool = True, last: bool = True) -> Layout:
-        """Return a function that copies a tensor of this rank into a random memory layout.
+        """Return a function that copies a tensor with `rank` dimensions into a random memory layout.
 
-        If `last` is true, 1 % of the layouts have gaps between the elements of a row. Operators must reject these
-        layouts.
+        If `last` is true, 1 % of these layouts have gaps between the elements of a row. Operators must reject
+        tensors with such gaps.
         """
         steps: list[Layout] = []
         kinds = ["dense", "dense", "dense", "offset", "gaps"]
@@ -183,8 +183,8 @@ class Draw:
         return _shifted(values, 1 + self.below(7)) if self.maybe(0.2) else values
 
     def parameter(self, cols: int, dtype: torch.dtype, present: float = 0.6, mean: float = 0.0) -> Tensor | None:
-        """Return a random weight or bias. Its dtype is `dtype` or float32. Return None if the call has no
-        such parameter."""
+        """Return a random weight or bias, whose dtype is `dtype` or float32. Return None with a probability
+        of `1 - present`."""
         return self.vector(cols, self.pick(dtype, dtype, F32), mean=mean) if self.maybe(present) else None
 
     def eps(self) -> float:

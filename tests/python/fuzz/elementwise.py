@@ -14,19 +14,19 @@ from .draw import Draw
 from .norms import rows_of, silu
 from .precision import Exact
 
-# Type of a function that computes an activation. The arguments are the arithmetic, the input, the dtype to
-# which each step is rounded, and True for the mode "fast".
+# Type of a function that computes an activation. Its four arguments are the arithmetic, the input, the dtype
+# to which each step is rounded, and a bool that is True in mode "fast".
 Activation = Callable[[Exact, Tensor, torch.dtype, bool], Tensor]
-# The value of `Case.floor` for activations, a factor for the permitted absolute error of gradients. If 1 +
-# e^-x exceeds 2^126, the kernel's gradient is 0, because `rcp.approx.ftz` returns 0 instead of a subnormal
-# number.
+# The value of `Case.floor` for activations, a factor for the permitted absolute error of gradients. It is
+# necessary for inputs with 1 + e^-x > 2^126. The kernel's gradient is then 0, because `rcp.approx.ftz`
+# returns 0 instead of a subnormal number.
 FLOOR = 256.0
 ROOT = math.sqrt(2.0 / math.pi)
 
 
 def gelu(m: Exact, v: Tensor, lo: torch.dtype, fast: bool) -> Tensor:
-    """Return GELU. Its simulated error is relative to `v`, because `1 + erf(...)` cancels if erf is near
-    -1."""
+    """Return GELU. Its simulated error is relative to `v` instead of the result, because the terms of
+    `1 + erf(...)` cancel if erf is near -1."""
     return m.f32(F.gelu(v), 2.0, v.abs())
 
 
@@ -80,8 +80,9 @@ ACTIVATIONS: dict[str, Activation] = {
     "silu": plain_silu,
     "relu2": relu2,
 }
-# Maps the name of a gated operator to its activation and to a bool. The activation of fatrelu is None. If the
-# bool is True, the activation is applied to the first half of the columns, otherwise to the second half.
+# Maps the name of a gated operator to a pair: its activation, and a bool. If the bool is True, the activation
+# is applied to the first half of the columns, otherwise to the second half. For fatrelu, None replaces the
+# activation, because its formula has a threshold.
 GATED: dict[str, tuple[Activation | None, bool]] = {
     "geglu": (gelu, False),
     "swiglu": (plain_silu, False),
@@ -115,8 +116,8 @@ def draw_activation(g: Draw) -> Case:
 def with_gradient(tensors: dict[str, Tensor | None]) -> tuple[str, ...]:
     """Return the names of the arguments whose gradients are compared.
 
-    If float16 inputs are large, the gradient of a bias is not compared. This gradient is a sum of rounded
-    gradients and may overflow.
+    If float16 inputs are large, the gradient of a bias is not compared. It is a sum of gradients that are
+    rounded to float16 and may overflow.
     """
     x = tensors["x"]
     assert x is not None
@@ -125,8 +126,8 @@ def with_gradient(tensors: dict[str, Tensor | None]) -> tuple[str, ...]:
 
 
 def biased(m: Exact, x: Tensor, bias: Tensor | None, lo: torch.dtype, dtype: torch.dtype) -> Tensor:
-    """Return `x + bias`. The gradient of the bias is a sum over rows. Each term of this sum is rounded to
-    `dtype`."""
+    """Return `x + bias`, rounded to `lo`. The gradient of the bias is a sum over rows, and each term of this
+    sum is rounded to `dtype`."""
     x = m.edge(x)
     return x if bias is None else m.kept(x + m.back(bias + torch.zeros_like(x), dtype), lo)
 
@@ -173,8 +174,8 @@ def gated(name: str, m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
     a, b = (biased(m, x, bias, lo, c.dtype) for x, bias in zip((first, second), biases, strict=True))
     a, b = (a, b) if first_half else (b, a)
     if function is None:
-        # oxiwarp rounds the threshold to the dtype of x, but torch's CPU kernel does not. This formula rounds
-        # the threshold as oxiwarp does.
+        # oxiwarp rounds the threshold of fatrelu to the dtype of x, but torch's CPU kernel does not. This
+        # formula follows oxiwarp.
         threshold = torch.tensor(c.options["threshold"]).to(c.dtype).item()
         y = torch.where((a > threshold) | a.isnan(), a, torch.zeros_like(a))
     else:

@@ -32,7 +32,8 @@ class Outcome:
 
 
 def run_case(operator: Operator, key: str, choices: Sequence[int] | None = None, device: str = "cpu") -> Outcome:
-    """Make a case from the seed `key`, or from recorded choices, and run all checks of this case."""
+    """Make a case from the seed `key`, or from recorded random choices, and check it. Some checks run only
+    for a random subset of the cases."""
     draw = Draw(key, choices, device)
     outcome = Outcome(None, draw.choices)
     threads = torch.get_num_threads()
@@ -75,7 +76,8 @@ def key_of(operator: str, seed: int, number: int) -> str:
 
 
 def minimise(operator: Operator, key: str, failed: Outcome, device: str = "cpu") -> Outcome:
-    """Return a simpler case that fails the same check. Its random choices (integers) are lowered one by one."""
+    """Return the outcome of a simpler case that fails the same check. The random choices of the case are
+    integers, which are lowered one by one."""
     best, attempts = failed, 0
     assert failed.failure is not None
     improved = True
@@ -98,7 +100,7 @@ def minimise(operator: Operator, key: str, failed: Outcome, device: str = "cpu")
 def _attempt(operator: Operator, key: str, choices: list[int], device: str) -> Outcome:
     try:
         return run_case(operator, key, choices, device)
-    except Exception:  # The lowered choices do not fit together, so they do not make a case.
+    except Exception:  # The lowered choices contradict each other, so no case can be made from them.
         return Outcome(None, choices)
 
 
@@ -119,8 +121,8 @@ def describe(operator: str, seed: int, number: int, outcome: Outcome, device: st
 
 
 def text(value: Any) -> str:
-    """Return a text that describes an argument. For a tensor: dtype, shape, strides, storage offset, and
-    the values if there are at most 8."""
+    """Return a text that describes an argument. The text for a tensor has dtype, shape, strides and storage
+    offset. It has the values if there are at most 8."""
     if isinstance(value, (tuple, list)) and any(isinstance(x, Tensor) for x in value):
         return "(" + ", ".join(map(text, value)) + ")"
     if not isinstance(value, Tensor):

@@ -37,7 +37,7 @@ def draw_cross_entropy(g: Draw) -> Case:
     known = {}
     if torch.isposinf(logits).any():
         # For a row with +inf, the operator returns NaN as loss and as lse (log-sum-exp), as torch does. The
-        # formula gives inf, so the check "values" reports a known difference.
+        # formula gives inf, so a failure of the check "values" is expected and counts as known.
         known["values"] = "a row with +inf is NaN, the formula's loss and lse are inf"
     return Case(dict(logits=logits), options, ("logits",), row, ("logits",), known=known)
 
@@ -45,8 +45,8 @@ def draw_cross_entropy(g: Draw) -> Case:
 def logsumexp(m: Exact, x: Tensor) -> Tensor:
     """Return the log-sum-exp of each row.
 
-    The gradient is computed from the float32 result, as in the operator, which saves this result in the
-    forward pass.
+    The gradient is computed from the float32 log-sum-exp. The operator does the same, because its forward
+    pass saves this value.
     """
     top = x.detach().amax(-1, keepdim=True)
     top = torch.where(top.isfinite(), top, 0.0)

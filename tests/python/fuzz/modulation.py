@@ -15,8 +15,8 @@ from .precision import Exact
 def broadcast(g: Draw, shape: tuple[int, ...], dtype: torch.dtype, scale: float = 0.5) -> Tensor:
     """Return a random scale, shift or gate that broadcasts to `shape`.
 
-    The tensor is one vector, one vector per batch entry, one vector per token, or a slice of a larger tensor.
-    It may also have any other shape that broadcasts to `shape`.
+    The tensor has one vector in total, one vector per batch entry, one vector per token, or another shape
+    that broadcasts to `shape`. It may also be a slice of a larger tensor.
     """
     cols, lead = shape[-1], list(shape[:-1])
     dtype = g.pick(dtype, dtype, F32)
@@ -35,7 +35,8 @@ def broadcast(g: Draw, shape: tuple[int, ...], dtype: torch.dtype, scale: float 
 
 
 def like(g: Draw, x: Tensor, lay: Any) -> Tensor:
-    """Return a random tensor with the shape of `x`. In 70 % of the cases, it also has the memory layout `lay`."""
+    """Return a random tensor with the shape of `x`. In 70 % of the cases, it has the memory layout `lay`, and
+    otherwise a random layout."""
     values = g.normal(x.shape, x.dtype, g.pick(1.0, 1.0, 5.0))
     return (lay if g.maybe(0.7) else g.layout(x.dim()))(values)
 
@@ -43,8 +44,9 @@ def like(g: Draw, x: Tensor, lay: Any) -> Tensor:
 def summed(m: Exact, c: Case, t: SimpleNamespace, name: str) -> tuple[Tensor | None, torch.dtype]:
     """Return the sum `value + table` for a scale, shift or gate, and the dtype of this sum in torch.
 
-    In the modes "exact" and "fast", the sum of two 16-bit tensors is rounded. `Modulation` in
-    kernels-gpu/src/norm/operand.rs describes this rounding.
+    `value` is the operand with this name, and `table` the optional operand that is added to it. If both have
+    16 bits, their sum is rounded in both modes. `Modulation` in kernels-gpu/src/norm/operand.rs describes
+    this rounding.
     """
     value, table = getattr(t, name), getattr(t, f"{name}_table", None)
     if value is None:
@@ -54,8 +56,8 @@ def summed(m: Exact, c: Case, t: SimpleNamespace, name: str) -> tuple[Tensor | N
         return value, dtype
     dtype = dtype if c.of(f"{name}_table") == dtype else F32
     total = m.edge(value) + m.edge(table)
-    # Gradients ignore the rounding of `value + table`. A gate is an exception, because the forward pass saves
-    # the rounded sum of a gate for the backward pass.
+    # The backward pass uses the sum `value + table` without rounding. A gate is an exception, because the
+    # forward pass saves its rounded sum for the backward pass.
     kept = name == "gate" or not m.gradient
     return m.back(m.kept(total, dtype), dtype) if kept else total, dtype
 
@@ -63,7 +65,7 @@ def summed(m: Exact, c: Case, t: SimpleNamespace, name: str) -> tuple[Tensor | N
 def normed(m: Exact, x: Tensor, t: SimpleNamespace, c: Case, lo: torch.dtype) -> Tensor:
     """Return the norm of `x`.
 
-    After each step, the value is rounded to the dtype `lo`, as in torch's modules.
+    The value is rounded to the dtype `lo` after the same steps as in torch's modules.
     """
     eps = c.options["eps"]
     if c.options.get("norm", "layer_norm") == "layer_norm":
@@ -80,7 +82,8 @@ def modulate(m: Exact, n: Tensor, scale: Tensor, shift: Tensor | None, lo: torch
 
 
 def ada(m: Exact, x: Tensor, t: SimpleNamespace, c: Case, pairs: list[tuple[str, str]]) -> list[Tensor]:
-    """Return one modulated norm of `x` per pair in `pairs`. A pair has the argument names of a scale and a shift."""
+    """Return a list of modulated norms of `x`, one for each pair in `pairs`. A pair consists of the argument
+    names of a scale and a shift."""
     exact = c.options.get("mode", "fast") == "exact"
     found = []
     for scale_name, shift_name in pairs:
@@ -89,8 +92,8 @@ def ada(m: Exact, x: Tensor, t: SimpleNamespace, c: Case, pairs: list[tuple[str,
         dtypes = [scale_dtype] + [c.of(p) for p in ("weight", "bias") if getattr(t, p) is not None]
         dtypes += [shift_dtype] if shift is not None else []
         lo = F32 if not exact or F32 in dtypes else c.dtype
-        # If each row has a separate scale, the backward pass rounds the product of the incoming gradient and
-        # the scale (docs/guide/training.md).
+        # If each row has a separate scale, the backward pass rounds the product of incoming gradient and
+        # scale, see docs/guide/training.md. `m.back` simulates this rounding.
         n = m.back(normed(m, x, t, c, lo), c.dtype)
         found.append(modulate(m, n, scale, shift, lo))
     return found
@@ -159,7 +162,8 @@ def draw_gated_residual(g: Draw) -> Case:
 def gated(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
     """Return `x + gate * y`.
 
-    In mode "exact", the value is rounded after each step, as torch's operators do.
+    In mode "exact", product and sum are rounded, as torch's operators do. In mode "fast", only the sum is
+    rounded.
     """
     exact = c.options["mode"] == "exact"
     gate, dtype = summed(m, c, t, "gate")
@@ -185,7 +189,8 @@ def draw_modulate(g: Draw) -> Case:
 
 
 def plain_modulation(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
-    """Return `x * (1 + scale) + shift`. In mode "exact", each step is rounded, unless an operand is float32."""
+    """Return `x * (1 + scale) + shift`. In mode "exact", the result of each step is rounded to the dtype of
+    `x`. If scale or shift is float32, only the last step is rounded."""
     exact = c.options["mode"] == "exact"
     single = F32 in [c.of(name) for name in ("scale", "shift") if getattr(t, name) is not None]
     lo = c.dtype if exact and not single else F32
@@ -214,14 +219,15 @@ def draw_gated_residual_ada_norm(g: Draw) -> Case:
 
 
 def gated_residual_ada_norm(m: Exact, t: SimpleNamespace, c: Case) -> tuple[Tensor, Tensor]:
-    # The norm in the kernel reads the sum `x + gate * y` after it is rounded. The gradient of this sum is
-    # rounded once.
+    # The kernel computes the norm from the rounded sum `x + gate * y`. The gradient of this sum is rounded
+    # once.
     total = m.edge(gated(m, t, c), torch.finfo(c.dtype).eps / 2)
     return ada(m, m.kept(m.edge(total), c.dtype), t, c, [("scale", "shift")])[0], m.edge(total)
 
 
 def per_batch(value: Tensor, x: Tensor) -> Tensor:
-    """Return a gate or scale `[B, N]` of Mochi as `[B, 1, N]`, so that it broadcasts to `x` of shape `[B, S, N]`."""
+    """Return Mochi's gate or scale `[B, N]` as a view `[B, 1, N]`, which broadcasts to `x` of shape
+    `[B, S, N]`."""
     return value.unsqueeze(1) if value.dim() == 2 and x.dim() == 3 else value
 
 
@@ -255,7 +261,7 @@ def draw_residual(g: Draw) -> Case:
 def residual(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
     """Return `x + rms_norm(x_res) * tanh(gate)`.
 
-    torch operators compute the gradients of this operator. They round after each step.
+    The gradients of this operator are computed by torch operators, which round after each step.
     """
     gate, dtype = per_batch(t.gate, t.x), c.of("gate")
     tanh = m.back(m.round(m.f32(torch.tanh(gate), 2.0), dtype), dtype)

@@ -44,7 +44,7 @@ def draw_rms_norm(g: Draw) -> Case:
 def rows_of(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     """Return the value of `Case.row` for a tensor of this shape.
 
-    The value is a pair: the name of the tensor, and the list of all dimensions except the last one.
+    The value is a pair: the name of the tensor, and the indices of all its dimensions except the last one.
     """
     return name, tuple(range(len(shape) - 1))
 
@@ -114,8 +114,8 @@ def draw_rms_norm_gated(g: Draw) -> Case:
 def silu(m: Exact, v: Tensor, fast: bool) -> Tensor:
     """Return SiLU.
 
-    In mode "fast", the relative error is up to 90 * 2^-23 for inputs below -20, and the value is 0 for inputs
-    below -87.3.
+    The simulated relative error is up to 90 * 2^-23 for inputs below -20. In mode "fast", it is 1 for inputs
+    below -87, because the operator may return 0.
     """
     units = torch.where(v.detach() < -20, 90.0, 4.0)
     units = torch.where(v.detach() < -87.0, 2.0**23, units) if fast else units
@@ -124,7 +124,7 @@ def silu(m: Exact, v: Tensor, fast: bool) -> Tensor:
 
 def rms_norm_gated(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
     o, dtype = c.options, c.dtype
-    if o["activation"] == "sigmoid":  # torch computes the derivative of sigmoid, `f * (1 - f)`, in float32
+    if o["activation"] == "sigmoid":  # the slope simulates the float32 error of the derivative `f * (1 - f)`
         factor = m.f32(torch.sigmoid(t.gate), 4.0) + m.slope(t.gate, 2 * UNIT)
     else:
         factor = silu(m, t.gate, True)
@@ -132,8 +132,8 @@ def rms_norm_gated(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
     h = rms(m, x, o["eps"])
     if o["rounding"] == "before_weight":
         h = m.round(h, dtype)
-        # In transformers' classes, the product of the norm and the weight is computed in the dtype of the
-        # weight and rounded to this dtype.
+        # In transformers' classes, the product of the norm and the weight is rounded to the dtype of the
+        # weight.
         h = h if t.weight is None else m.round(m.f32(t.weight * h), c.of("weight"))
     elif t.weight is not None:
         h = m.f32(t.weight * h)
@@ -165,7 +165,7 @@ def draw_softmax(g: Draw) -> Case:
 
 def softmax(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
     """Return softmax or its logarithm. As documented for the operator, the gradient is computed from the
-    rounded result."""
+    result after its rounding to the dtype of `x`."""
     d = m.f32(t.x - t.x.detach().amax(-1, keepdim=True))
     if c.options["log"]:
         y = m.f32(d - m.f32(torch.log(m.f32(torch.exp(d), 4.0).sum(-1, keepdim=True)), 4.0))
@@ -174,7 +174,7 @@ def softmax(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
         y = m.f32(e / m.f32(e.sum(-1, keepdim=True), 4.0), 2.0)
     if not m.gradient:
         return y
-    # The derivative is computed from the saved result, which has a rounding error.
+    # The derivative is computed from the result `y` that the forward pass saves, which is rounded.
     y, step = m.back(y.detach(), c.dtype), t.x - t.x.detach()
     weights = m.f32(torch.exp(y), 4.0) if c.options["log"] else y
     change = m.edge(step) - m.f32((m.edge(step) * weights).sum(-1, keepdim=True))

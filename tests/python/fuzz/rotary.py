@@ -1,7 +1,7 @@
 """Random calls and formulas of `rope`, `rope_1d`, `rope_3d` and `qk_norm_rope`.
 
-A formula works on tensors `[B, S, heads, D]`. `split` converts an argument to this shape, and `join` converts a result
-to the shape of the argument.
+A formula works on tensors `[B, S, heads, D]`. `split` views an argument in this shape, and `join` converts a
+result back to the shape of the argument.
 """
 
 import math
@@ -83,7 +83,8 @@ def join(y: Tensor, like: Tensor, c: Case) -> Tensor:
 def are_apart(c: Case, outs: Sequence[Tensor]) -> bool:
     """Return True if an argument or a result has gaps in memory between the heads of a token.
 
-    If `outs` is empty, the call allocates its results, and these results are contiguous.
+    `outs` are the tensors that the call passes as `out`. If there are none, the call allocates contiguous
+    results.
     """
     apart = []
     for x in (c.tensors["q"], c.tensors["k"], *outs):
@@ -95,10 +96,11 @@ def are_apart(c: Case, outs: Sequence[Tensor]) -> bool:
 
 
 def rotated(m: Exact, x: Tensor, cos: Tensor, sin: Tensor, c: Case, columns: int, lo: torch.dtype) -> Tensor:
-    """Rotate the first `columns` columns of some tokens.
+    """Rotate the first `columns` elements of each head, in a range of tokens.
 
-    The tables `cos` and `sin` have shape `[B or 1, S, heads or 1, columns / 2]`, with one entry per rotated
-    token. The rotated tokens start with token `offset`. All other tokens and columns stay unchanged.
+    The tables `cos` and `sin` have shape `[B or 1, S, heads or 1, columns / 2]`, where S is the number of
+    rotated tokens. The range starts at the token with index `offset`. All other tokens and elements stay
+    unchanged.
     """
     offset, tokens = c.options.get("offset") or 0, cos.shape[1]
     before, rest = x[:, :offset], x[:, offset + tokens :]
@@ -119,9 +121,10 @@ def rotated(m: Exact, x: Tensor, cos: Tensor, sin: Tensor, c: Case, columns: int
 
 
 def draw_tables(g: Draw, d: Drawn) -> dict[str, Any]:
-    """Return random options for a rotation: cos and sin tables, and for example `rotary_dim` and `offset`.
+    """Return random keyword arguments for `rope`: cos and sin tables, and options such as `rotary_dim` and
+    `offset`.
 
-    The tables may be real or complex, and have two to four dimensions.
+    The tables may be two real tensors or one complex tensor, with two to four dimensions.
     """
     q, n = d.tensors["q"], d.sizes
     assert q is not None
@@ -159,7 +162,7 @@ def draw_tables(g: Draw, d: Drawn) -> dict[str, Any]:
 def tables(m: Exact, c: Case, dim: int) -> tuple[Tensor, Tensor, int, torch.dtype]:
     """Return the cos and sin tables of a random call, with the shape `[B or 1, S, heads or 1, pairs]`.
 
-    Also return the number of rotated columns, and the dtype of the tables.
+    Also return the number of rotated elements per head, and the dtype of the tables.
     """
     o = c.options
     columns, cos, sin = o.get("rotary_dim") or dim, o["cos"], o.get("sin")
@@ -178,9 +181,10 @@ def tables(m: Exact, c: Case, dim: int) -> tuple[Tensor, Tensor, int, torch.dtyp
 
 
 def row_of(d: Drawn, across: bool = False) -> tuple[str, tuple[int, ...]]:
-    """Return the value of `Case.row`: the name of a tensor, and the dimensions that index its rows.
+    """Return the value of `Case.row`: the name of a tensor, and the dimensions that select one of its rows.
 
-    A row is one head of a token. If a norm combines all heads of a token, a row is the whole token.
+    A row is one head of a token. If a norm combines all heads of a token, a row consists of all heads of the
+    token.
     """
     if d.form in ("flat", "one"):
         return "q", (0, 1)
@@ -234,8 +238,8 @@ def draw_rope_1d(g: Draw) -> Case:
 
 
 def rope_1d(m: Exact, t: SimpleNamespace, c: Case) -> list[Tensor]:
-    """Rotate by token positions. Frequencies and angles are float32. Sines and cosines have an error of at
-    most 2^-23."""
+    """Rotate q and k by angles from token positions. Frequencies and angles are float32. The simulated error
+    of sines and cosines is at most 2^-23."""
     o, made = c.options, []
     for x in (t.q, t.k):
         if x is None:
@@ -294,8 +298,8 @@ def grid_angles(c: Case, dim: int, device: torch.device) -> Tensor:
 
 
 def ltx_angles(c: Case, dim: int) -> tuple[Tensor, int]:
-    """Return the float32 angles of LTX-Video, and the number of leading columns of a token that are not
-    rotated."""
+    """Return the float32 angles that LTX-Video computes from coordinates. Also return the number of leading
+    columns of a token that are not rotated."""
     theta, coordinates = c.options["theta"], c.options["coordinates"].float()
     steps = torch.linspace(math.log(1.0, theta), math.log(theta, theta), dim // 6, device=coordinates.device)
     angles = (theta**steps * math.pi / 2.0) * (coordinates.unsqueeze(-1) * 2 - 1)
@@ -303,7 +307,8 @@ def ltx_angles(c: Case, dim: int) -> tuple[Tensor, int]:
 
 
 def rope_3d(m: Exact, t: SimpleNamespace, c: Case) -> list[Tensor]:
-    """Rotate by grid positions or by coordinates. The cos and sin tables are float32 in every mode."""
+    """Rotate q and k by angles from grid positions or from coordinates. The cos and sin tables are float32 in
+    every mode."""
     made = []
     for x in (t.q, t.k):
         if x is None:
@@ -316,7 +321,7 @@ def rope_3d(m: Exact, t: SimpleNamespace, c: Case) -> list[Tensor]:
         else:
             angles = grid_angles(c, dim, x.device)
         angles = angles if angles.dim() == 3 else angles.unsqueeze(0)
-        # The cosines and sines of float32 angles have a relative error of one `UNIT` (2^-23).
+        # The simulated relative error of cosines and sines is at most one `UNIT` (2^-23).
         cos, sin = (m.f32(m.wide(f(angles)), 1.0) for f in (torch.cos, torch.sin))
         made.append(join(rotated(m, parts, cos.unsqueeze(2), sin.unsqueeze(2), c, dim, F32), x, c))
     return made
@@ -338,7 +343,7 @@ def draw_qk(g: Draw) -> Case:
     else:
         options |= dict(mode=g.pick("exact", "fast"))
     kinds = g.pick(d.tensors["q"].dtype, F32), g.pick(d.tensors["q"].dtype, F32)
-    # the two weights are either both float32 or both in the dtype of x
+    # with this norm, the weights of q and k have the same dtype
     kinds = (kinds[0], kinds[0]) if norm == "llama_rms_norm" else kinds
     weights = g.maybe(0.6) if norm is not None else False
     for name, heads, kind in (("q", n.heads, kinds[0]), ("k", n.kv_heads, kinds[1])):
@@ -356,7 +361,7 @@ def draw_qk(g: Draw) -> Case:
 def normalised(m: Exact, x: Tensor, weight: Tensor | None, bias: Tensor | None, kind: Any, c: Case) -> Tensor:
     """Return the norm over the last dimension.
 
-    In mode "exact", the norm is rounded after the same steps as in the model's module.
+    In mode "exact", the value is rounded after the same steps as in the module that the norm replaces.
     """
     norm, eps, exact = c.options["norm"], c.options["eps"], c.options["mode"] == "exact"
     if norm is None:

@@ -40,8 +40,8 @@ def test_gated_table(name, dtype, device):
         sums = (first + bias[:cols], second + bias[cols:])
         check_exact(f(packed, bias=bias), eager(*sums), scale, f"{rows} x {cols} with a bias")
         assert torch.equal(f(packed, bias=bias), f(first, second, bias))
-        # oxiwarp rounds the threshold of fatrelu to the dtype of x, but the float64 reference does not. The
-        # results could therefore differ, so fatrelu is not compared.
+        # oxiwarp rounds the threshold of fatrelu to the dtype of x, but the float64 reference does not.
+        # fatrelu is not compared, because its results near the threshold could differ.
         if name != "fatrelu_and_mul":
             right = eager(first.double(), second.double())
             check_once(f(packed, mode="fast"), right, scale, f"{rows} x {cols}, fast")
@@ -57,8 +57,8 @@ def test_every_16_bit_value(name, dtype, device):
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
 @each_gated
 def test_gated_every_16_bit_value(name, dtype, device):
-    """Gated activations equal torch for every 16-bit value of one operand, combined with random values of
-    the other operand."""
+    """Gated activations equal torch bit for bit. One operand has every 16-bit value, and the other has random
+    values."""
     f, eager = GATED[name]
     x, other = every_16_bit_value(dtype, device), random((2**16,), dtype, device)
     for first, second in ((x, other), (other, x)):
@@ -90,7 +90,8 @@ def test_gated_random_f32(name, cuda):
 def test_threshold_is_rounded(dtype, cuda):
     """`fatrelu_and_mul` rounds its threshold to the dtype of `x`, as torch's CUDA kernel does.
 
-    16-bit dtypes cannot represent the threshold 0.3 exactly. torch's CPU kernel compares with the unrounded 0.3.
+    The rounding matters for the threshold 0.3, which 16-bit dtypes cannot represent. torch's CPU kernel
+    compares with the unrounded 0.3.
     """
     x, up = torch.linspace(0.29, 0.31, 1000).to(dtype).to(cuda), random((1000,), dtype, cuda)
     own = torch.nn.functional.threshold(x, 0.3, 0.0) * up
@@ -112,7 +113,8 @@ def test_ranks(shape, device):
 @PARAMETERS
 @pytest.mark.parametrize("cols", [1, 7, 64, 129, 2048])
 def test_strided(cols, dtype, device):
-    """Activations accept slices, chunks, expanded rows, and base addresses that are aligned only to one element."""
+    """Activations accept slices, chunks, expanded rows, and base addresses that are only multiples of the
+    element size."""
     wide = random((4, 3, 4 * cols), dtype, device)
     for x in (
         wide[..., :cols],
@@ -154,7 +156,7 @@ def test_batch_invariant(cols, dtype, device):
 
 @pytest.mark.parametrize(("rows", "cols"), [(16128, 8192), (8192, 14336), (300001, 7168)])
 def test_large(rows, cols, cuda):
-    """`gelu` and `geglu` equal torch bit for bit, for the shapes of the benchmarks and for more than 2^31
+    """`gelu` and `geglu` equal torch bit for bit on large tensors, one of which has more than 2^31
     elements."""
     if torch.cuda.mem_get_info()[0] < 8 * rows * cols:
         pytest.skip("needs more GPU memory")
@@ -169,9 +171,9 @@ def test_large(rows, cols, cuda):
 
 
 def test_fast_silu_of_the_smallest_exponentials(device):
-    """In mode "fast", `silu(x)` with 1 + e^-x > 2^126 is a small number, not 0.
+    """In mode "fast", `silu(x)` returns a small number instead of 0 if 1 + e^-x exceeds 2^126.
 
-    Therefore `silu_and_mul(x, inf)` is infinite, as in torch. With a `silu(x)` of 0, it would be NaN.
+    `silu_and_mul(x, inf)` is therefore infinite, as in torch. If `silu(x)` was 0, the product would be NaN.
     """
     x = torch.tensor([-86.0, -87.0, -87.5, -88.0, -88.5], device=device)
     expected = x.double() / (1 + torch.exp(-x.double()))

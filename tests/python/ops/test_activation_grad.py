@@ -1,5 +1,5 @@
-"""Tests of the activations' gradients against float64 autograd, with torch.compile, on meta tensors and
-for bad input."""
+"""Tests of the activations' gradients: against float64 autograd, with torch.compile, on meta tensors, and for
+invalid input."""
 
 import re
 
@@ -25,8 +25,8 @@ def gradients(f, inputs, dy):
 def check_gradients(ours, right, cols, what):
     """Check the gradients `ours` of oxiwarp against the float64 gradients `right`.
 
-    Elementwise gradients are rounded once. A bias gradient (a tensor with one dimension) is a sum of rounded
-    values, so its error bound is one eps larger.
+    A gradient of an element-wise operand is rounded once. A bias gradient (a tensor with one dimension) is a
+    sum of rounded values. Its error bound is therefore larger by the eps of its dtype.
     """
     for gradient, double in zip(ours, right, strict=True):
         assert gradient.dtype == ours[0].dtype and gradient.shape == double.shape
@@ -43,8 +43,8 @@ def test_gradients(cols, name, dtype, device):
         random(shape, dtype, device, seed) for seed, shape in enumerate([(4, 3, cols), (cols,), (4, 3, cols)])
     )
     check_gradients(gradients(f, [x, None], dy), gradients(eager, [x.double()], dy.double()), cols, name)
-    # Mode "fast" adds the bias in float32. Mode "exact" would round `x + bias` to the dtype of x, but the
-    # float64 reference does not round this sum.
+    # Use mode "fast", which adds the bias in float32. Mode "exact" rounds `x + bias` to the dtype of x, but
+    # the float64 reference does not.
     ours = gradients(lambda x, bias: f(x, bias, mode="fast"), [x, bias], dy)
     right = gradients(lambda x, bias: eager(x + bias), [x.double(), bias.double()], dy.double())
     check_gradients(ours, right, cols, f"{name} with a bias")
@@ -56,8 +56,8 @@ def test_gradients(cols, name, dtype, device):
 def test_results_with_a_gradient_are_those_without(name, mode, dtype, device):
     """In each mode, a call that records a gradient gives the same bits as a call that records no gradient.
 
-    The test also checks that the 16-bit results of `gelu_quick` in mode "exact" differ from the results in
-    mode "fast". Mode "fast" rounds only once.
+    The test also checks that the two modes of `gelu_quick` give different 16-bit results, because only mode
+    "fast" rounds just once.
     """
     f, x = (GATED[name][0] if name in GATED else getattr(oxiwarp, name)), random((64, 128), dtype, device)
     y = f(x, mode=mode)
@@ -105,7 +105,7 @@ def test_only_what_is_asked_for(device):
 
 
 def test_expanded_gradient(device):
-    """The backward pass accepts an incoming gradient that is expanded (stride 0) and transposed."""
+    """The backward pass accepts an incoming gradient that is both expanded (stride 0) and transposed."""
     x = random((8, 16), torch.float32, device).requires_grad_()
     with torch.enable_grad():
         oxiwarp.silu(x).t().sum().backward()

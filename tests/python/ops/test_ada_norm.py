@@ -13,8 +13,8 @@ import oxiwarp
 
 DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 NORM = pytest.mark.parametrize("norm", NORMS)
-# Keyword arguments of the helper function `make`. They select the optional operands. The option `single`
-# makes every operand except x float32.
+# Keyword arguments of the helper function `make`. They select the optional operands of `ada_norm`. With
+# `single`, all operands except x are float32.
 VARIANTS = [
     dict(),
     dict(shift=False),
@@ -27,7 +27,8 @@ VARIANTS = [
 
 
 def make(form, shape, dtype, device, shift=True, table=False, parameters=False, single=False):
-    """Return the operands of one `ada_norm` call by name. If `parameters` is true, add a weight and a bias."""
+    """Return the operands of one `ada_norm` call as a dict. If `parameters` is true, it also has a weight and
+    a bias."""
     own = F32 if single else dtype
     operands = {"scale": operand(form, shape, own, device, 1)}
     if shift:
@@ -59,9 +60,9 @@ def terms(x, norm, operands):
 def check(x, norm, operands, what, *, bits):
     """Check both modes of `ada_norm`, "exact" and "fast", and return the result of mode "exact".
 
-    Mode "exact" rounds after each step, as torch's operators do, and mode "fast" rounds once. If `x` has 16 bits and
-    `scale` is float32, both modes give the same bits. If `bits` is true, mode "exact" must equal torch bit for bit on a
-    GPU.
+    Mode "exact" rounds after each step, as torch's operators do, and mode "fast" rounds once. If `x` has 16
+    bits and `scale` is float32, both modes round once and must give the same bits. If `bits` is true, mode
+    "exact" must equal torch bit for bit on a GPU.
     """
     y, fast = (oxiwarp.ada_norm(x, **operands, norm=norm, mode=mode) for mode in ("exact", "fast"))
     right = ada_norm(x.double(), **doubles(operands), norm=norm)
@@ -83,7 +84,7 @@ def check(x, norm, operands, what, *, bits):
 @NORM
 @pytest.mark.parametrize("cols", WIDTHS)
 def test_bits_of_torch(cols, norm, dtype, device):
-    """On a GPU, `ada_norm` equals torch bit for bit, with the operands and hidden sizes of models.
+    """On a GPU, `ada_norm` equals torch bit for bit, with the operands and hidden sizes of real models.
 
     The models are Flux, LTX, CogVideoX and Wan.
     """
@@ -107,7 +108,8 @@ def test_forms(cols, form, norm, dtype, device):
 
 @DTYPE
 def test_modes_differ(dtype, device):
-    """In 16 bits, the results of the modes "exact" and "fast" differ. In float32, they are equal.
+    """For 16-bit inputs, the modes "exact" and "fast" give different results. For float32 inputs, they give
+    the same results.
 
     Mode "exact" rounds after each step, and mode "fast" rounds once.
     """
@@ -154,7 +156,7 @@ def test_batch_invariant(cols, norm, dtype, device):
 @NORM
 @pytest.mark.parametrize("cols", [64, 129, 2048])
 def test_strided_and_unaligned(cols, norm, dtype, device):
-    """Slices and unaligned base addresses of any operand give the same bits as contiguous operands."""
+    """`ada_norm` gives the same bits if one operand is a slice or has an unaligned base address."""
     shape = (2, 3, cols)
     operands = {**make("token", shape, dtype, device, table=True, parameters=True), "x": random(shape, dtype, device)}
     packed = rows(norm=norm, **operands)
@@ -205,10 +207,10 @@ def test_pair_is_two(cols, norm, dtype, device):
 
 
 def module_of_diffusers(name, *arguments, device, **options):
-    """Return a module of the diffusers norm class `name`, whose projection and SiLU are replaced by
-    identities.
+    """Return a module of the diffusers norm class `name`. Its projection (a linear layer) and its SiLU are
+    replaced by identities.
 
-    The caller therefore passes an embedding that is already projected.
+    The caller must therefore pass an embedding that is already projected.
     """
     modules = pytest.importorskip("diffusers.models.normalization")
     with device:
@@ -222,7 +224,8 @@ def module_of_diffusers(name, *arguments, device, **options):
 def test_modules_of_diffusers(cols, dtype, device):
     """`ada_norm` equals AdaLayerNormZero (Flux), and `ada_norm_pair` equals SD35AdaLayerNormZeroX.
 
-    As in diffusers, scale and shift are slices of one tensor, the output of a projection.
+    AdaLayerNormZero and SD35AdaLayerNormZeroX are classes of diffusers. As in diffusers, scale and shift are
+    slices of one tensor.
     """
     x = random((2, 16, cols), dtype, device) + 0.5
     emb = random((2, 9 * cols), dtype, device, 1, 0.3)
@@ -262,8 +265,8 @@ def test_continuous_of_diffusers(norm, dtype, device):
 
 @pytest.mark.parametrize(("rows", "columns"), [(16, 128), (16, 1536), (17, 8128), (777, 132), (4096, 3072)])
 def test_rms_norm_adds_as_torch(rows, columns, cuda):
-    """If the input has 16 rows or more, an RMSNorm of 128 to 8128 columns has the bits of torch's
-    operators on a GPU."""
+    """On a GPU, `ada_norm` with an RMSNorm has the bits of torch's operators for at least 16 rows of 128 to
+    8128 columns."""
     x, scale, shift = (
         random((rows, columns), F32, cuda),
         random((columns,), F32, cuda, 1),

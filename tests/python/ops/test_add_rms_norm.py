@@ -1,4 +1,5 @@
-"""Tests of `oxiwarp.add_rms_norm`: the sum has torch's bits, and the norm is computed from the rounded sum."""
+"""Tests of `oxiwarp.add_rms_norm`: the sum `x + residual` has torch's bits, and the norm is computed from the
+rounded sum."""
 
 import pytest
 import torch

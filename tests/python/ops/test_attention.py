@@ -25,9 +25,9 @@ def heads(sizes, dtype, device, seed=0):
 def sdpa(q, k, v, *, mask=None, scale=None, dtype=None):
     """Compute `F.scaled_dot_product_attention` of `[B, S, H, D]` tensors, in `dtype` if it is given.
 
-    This function avoids two faults of torch 2.11 on an H200. FlashAttention-2 fails on unaligned rows, so the
-    inputs are copied to contiguous tensors. cuDNN fails on masks that are broadcast along the keys, and reads
-    float32 masks as 16-bit values, so cuDNN is disabled.
+    This function avoids faults of torch 2.11 on an H200. torch's FlashAttention-2 fails on unaligned rows, so
+    the inputs are copied to contiguous tensors. torch's cuDNN backend fails on masks that are broadcast along
+    the keys, and reads float32 masks as 16-bit values. It is therefore disabled.
     """
     q, k, v = (x.transpose(1, 2).to(dtype or x.dtype, copy=True).contiguous() for x in (q, k, v))
     if mask is not None:
@@ -40,8 +40,8 @@ def sdpa(q, k, v, *, mask=None, scale=None, dtype=None):
 def check(q, k, v, *, seen=None, **options):
     """Check that the error of `oxiwarp.attention` is at most twice torch's error. Return the result.
 
-    `seen` is a boolean mask for torch. It has the same effect as the options `causal` and `window` of
-    `oxiwarp.attention`.
+    `seen` is a boolean mask for torch, which has the effect of the options `causal` and `window` in
+    `options`.
     """
     y = oxiwarp.attention(q, k, v, **options)
     assert y.shape == q.shape and y.dtype == q.dtype and y.device == q.device
@@ -123,10 +123,10 @@ def test_rows_that_see_nothing(device):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("queries", [1, 70], ids=["by query", "by key"])
 def test_rows_hidden_by_finite_masks(queries, dtype, hidden, device):
-    """If a finite mask value, such as -1e9, hides all keys of a query, the result is the mean of all rows of
+    """If a finite mask value, such as -1e9, hides all keys of a query, its result is the mean of all rows of
     `v`.
 
-    torch gives the same result. A query without visible keys adds nothing to any gradient.
+    torch gives the same result. Such a query adds nothing to the gradients of q, k and v.
     """
     hidden = torch.finfo(dtype).min if hidden == "minimum" else hidden
     q, k, v = (x.requires_grad_() for x in heads((2, 70, 40, 2, 1, 64), torch.bfloat16, device))
@@ -136,7 +136,8 @@ def test_rows_hidden_by_finite_masks(queries, dtype, hidden, device):
     torch.testing.assert_close(y[0, 0, 0], v[0].detach().float().mean(0)[0].to(y.dtype), rtol=2e-2, atol=1e-3)
     dy = random(y.shape, y.dtype, device, seed=3)
     dead = dy.clone()
-    dead[0, : 2 * queries] = 0  # queries without visible keys; with a one-row mask, all queries of batch 0
+    # queries whose keys are all hidden; these are all queries of batch entry 0 if the mask has only one row
+    dead[0, : 2 * queries] = 0
     with torch.enable_grad():
         gradients, without = (
             torch.autograd.grad(oxiwarp.attention(q, k, v, mask=mask), (q, k, v), grad) for grad in (dy, dead)
@@ -183,7 +184,8 @@ def test_packed_sequences(device):
 
 
 def test_tokens_behind_the_last_sequence(device):
-    """Tokens after the last packed sequence give zeros and get zero gradients, even if they are NaN."""
+    """For tokens after the last packed sequence, results and gradients are zero, even if these tokens are
+    NaN."""
     q, k, v = (x[0] for x in heads((1, 300, 300, 2, 1, 64), torch.bfloat16, device))
     starts = torch.tensor([0, 100, 170], dtype=torch.int32, device=device)
     for x in (q, k, v):

@@ -1,5 +1,5 @@
-"""Tests that the error of `oxiwarp.attention` is about the error of FlashAttention-2, for difficult
-inputs."""
+"""Tests that `oxiwarp.attention` is about as accurate as FlashAttention-2, for inputs that lead to large
+rounding errors."""
 
 import dataclasses
 import math
@@ -34,15 +34,15 @@ LIMIT, OF_TORCHS = 1.02, 1.05
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("kind", INPUTS)
 def test_error(kind, sizes, dtype, device):
-    """The error is at most 1.02 times the error of FlashAttention-2's algorithm, and 1.05 times the error of
-    torch's kernel.
+    """The error is at most 1.02 times the error of an emulation of FlashAttention-2. On a GPU, it is also at
+    most 1.05 times the error of torch's FlashAttention-2 kernel.
 
-    In some inputs, a few keys have nearly all the probability of a row. They reveal a kernel that subtracts a
-    value smaller than the row maximum. If the kernel subtracts the maximum, the largest unnormalized
-    probability is exp(0) = 1, which has no rounding error.
+    In some inputs, a few keys have nearly all the attention probability of a query. They reveal a kernel
+    whose softmax does not subtract exactly the row maximum before exp. After the subtraction of the maximum,
+    the largest exponential is exp(0) = 1, which has no rounding error.
     """
     if device.type == "cpu" and sizes[0] == 16:
-        sizes = (4, *sizes[1:])  # the batch size does not change the kernel, and the CPU executor is slow
+        sizes = (4, *sizes[1:])  # a smaller batch runs the same kernel in less time on the slow CPU executor
     q, k, v = INPUTS[kind](sizes, dtype, device)
     error = relative_error(oxiwarp.attention(q, k, v, layout="bhsd"), q, k, v)
     own = relative_error(flash(q, k, v), q, k, v)
@@ -87,8 +87,8 @@ def test_rows_that_see_nothing(dim, device):
 
 @pytest.mark.parametrize("queries", [1, 128])
 def test_older_gpus(queries, cuda):
-    """On sm_75, `attention` has no kernel and raises an error. The error names torch's function as a
-    replacement."""
+    """On sm_75, `attention` has no kernel and raises an error, which suggests torch's
+    `F.scaled_dot_product_attention` instead."""
     said = fresh(
         f"q, k = (torch.randn(1, n, 2, 64, device='cuda', dtype=torch.half) for n in ({queries}, 1100))\n"
         "try:\n    oxiwarp.attention(q, k, k)\nexcept RuntimeError as error:\n    print(error)\n",
@@ -99,11 +99,11 @@ def test_older_gpus(queries, cuda):
 
 @pytest.mark.parametrize("kind", INPUTS)
 def test_bench(kind, device, capsys):
-    """The attention benchmark finds no excessive error. It prints the name of every implementation that
-    cannot run here.
+    """The attention benchmark accepts the error of oxiwarp. It prints the name of every implementation that
+    cannot run on this machine.
 
-    On a GPU, the test uses the large sizes of the benchmark. With only a few values, the error varies by up
-    to 5 %.
+    On a GPU, the test uses the sizes of the benchmark, because for small tensors, the error varies by up to 5
+    %.
     """
     rows = bench.accuracy(kind, bench.ACCURACY_SIZES[0] if device.type == "cuda" else SIZES[0], device)
     missing = [name for name in (bench.OURS, bench.CUDNN, "FlashAttention-2") if name not in {x.provider for x in rows}]

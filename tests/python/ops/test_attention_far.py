@@ -17,8 +17,8 @@ GIB = 2**30
 def storage(request):
     """Return a bfloat16 buffer of more than 2^32 elements.
 
-    The tests access only a few memory pages of the buffer, so it needs little CPU memory. On a GPU, the whole
-    buffer is allocated.
+    On the CPU, only the few memory pages that the tests access are allocated. On a GPU, the whole buffer is
+    allocated.
     """
     if request.param == "cuda" and (not torch.cuda.is_available() or torch.cuda.mem_get_info()[0] < 12 * GIB):
         pytest.skip("no CUDA device with 12 GiB free")
@@ -29,10 +29,11 @@ def storage(request):
 
 
 def spread(tensors, storage, dim):
-    """Yield a copy of each tensor in `storage`, with a large stride in dimension `dim`.
+    """Copy each tensor into the buffer `storage`, with a large stride in dimension `dim`, and yield a view of
+    the copy.
 
-    The elements with the first and the last index of `dim` are 2^31 elements apart. Each copy lies in the
-    gaps between the elements of the other copies.
+    The first and the last index of `dim` are at least 2^31 elements apart. Each copy lies in the gaps between
+    the elements of the other copies.
     """
     at = 0
     for x in tensors:
@@ -74,7 +75,8 @@ def test_far(sizes, dim, storage):
 
 @pytest.mark.parametrize("dim", [0, 1, 2, 3], ids=["batches", "heads", "queries", "keys"])
 def test_far_mask(dim, storage):
-    """A mask that spans more than 2^31 elements in one dimension acts like its contiguous copy."""
+    """A mask that spans more than 2^31 elements in one dimension gives the same results as its contiguous
+    copy."""
     inputs = heads((2, 70, 40, 2, 2, 64), torch.bfloat16, storage.device)
     dy, mask = (random(x, torch.bfloat16, storage.device, seed=9) for x in (inputs[0].shape, (2, 2, 70, 40)))
     (far,) = spread([mask], storage, dim)

@@ -1,6 +1,7 @@
 """Tests of the gradient of `oxiwarp.attention` against float64.
 
-Further tests compare the gradient bit for bit with other calls, for example with one call per sequence.
+Other tests compare the gradient bit for bit with the gradients of equivalent calls, for example one call per
+packed sequence.
 """
 
 import pytest
@@ -14,8 +15,8 @@ import oxiwarp
 def formula(q, k, v, *, mask=None, seen=None, scale=None, softcap=None):
     """Compute attention of `[B, S, H, D]` tensors with torch operators.
 
-    Scores and softmax are computed in float32, or in float64 if `q` is float64. Probabilities and result have the dtype
-    of `q`.
+    Scores and softmax are computed in float32, or in float64 if `q` is float64. The attention probabilities
+    and the result are rounded to the dtype of `q`.
     """
     wide = torch.promote_types(q.dtype, torch.float32)
     k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2).to(wide) for x in (k, v))
@@ -27,8 +28,8 @@ def formula(q, k, v, *, mask=None, seen=None, scale=None, softcap=None):
 
 
 def gradients(inputs, dy, call=oxiwarp.attention, **options):
-    """Return the gradients of `call` with respect to its inputs. The inputs are detached copies of
-    `inputs`."""
+    """Call `call` with detached `inputs`, and return the gradients with respect to them for the incoming
+    gradient `dy`."""
     leaves = [x.detach().requires_grad_() for x in inputs]
     with torch.enable_grad():
         return torch.autograd.grad(call(*leaves, **options), leaves, dy)
@@ -86,8 +87,8 @@ LENGTHS = ((3, 10), (0, 4), (40, 40), (7, 0), (0, 0), (33, 150), (20, 3))
 def test_packed_gradients(layout, options, device):
     """The gradients of packed sequences equal the gradients of one call per sequence, bit for bit.
 
-    The Hopper kernels give different bits and do not accept packed sequences. The separate calls must not use
-    them, so every sequence has fewer than 64 queries.
+    The Hopper kernels do not accept packed sequences and give other bits. The calls for single sequences must
+    therefore not use these kernels, so every sequence has fewer than 64 queries.
     """
     starts = [torch.tensor([0, *lengths]).cumsum(0).to(device, torch.int32) for lengths in zip(*LENGTHS, strict=True)]
     queries, keys = (int(x[-1]) for x in starts)
@@ -119,10 +120,9 @@ def test_packed_gradients(layout, options, device):
     ids=str,
 )
 def test_batches_and_repetition(sizes, device):
-    """The results and gradients of a batch element have the same bits if the batch has no other elements."""
+    """The results and gradients of a batch entry have the same bits in a call with only this batch entry."""
     if device.type == "cpu" and sizes[4] == 2:
-        # the number of queries per key head is unchanged; with fewer heads, the slow CPU executor needs less
-        # time
+        # use half as many query heads and key heads, because the CPU executor is slow
         sizes = (*sizes[:3], 2, 1, sizes[5])
     inputs = heads(sizes, torch.bfloat16, device)
     dy = random(inputs[0].shape, torch.bfloat16, device, seed=9)

@@ -12,7 +12,8 @@ import oxiwarp
 
 
 def cases(device):
-    """Return invalid calls of `attention`, each as arguments, options and the start of the error message.
+    """Return invalid calls of `attention`. Each has positional arguments, keyword arguments, and a regex for
+    the start of the error message.
 
     Kernels and fake (meta) kernels raise the same error.
     """
@@ -39,8 +40,8 @@ def cases(device):
 
 
 def test_other_layout(device):
-    """If the shapes are valid in the other layout, the error names this layout. If the shapes look like
-    the other layout, `attention` prints a warning that names it."""
+    """If the shapes are valid only in the other layout ("bshd" or "bhsd"), the error names that layout. If
+    they are valid in both but look like the other one, `attention` warns and names it."""
     q, k, v = (torch.zeros(1, heads, 300, 16, dtype=torch.bfloat16, device=device) for heads in (4, 2, 2))
     with pytest.raises(RuntimeError, match="the shapes are valid with layout='bhsd'$"):
         oxiwarp.attention(q[:, :, :5], k, v)
@@ -179,7 +180,7 @@ def test_bad_starts(device):
 
 
 def test_odd_options(device):
-    """`attention` accepts windows of any size. A scale may be a Python or numpy number."""
+    """`attention` accepts windows of any size. The scale may be a Python number or a numpy number."""
     q, k, v = heads((1, 6, 9, 1, 1, 64), torch.bfloat16, device)
     y = oxiwarp.attention(q, k, v)
     for window in (9, 2**31 - 1, 2**31, 2**63, 2**100, (2**64, None), [9, 9], (None, None)):
@@ -192,7 +193,8 @@ def test_odd_options(device):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiled_options(dynamic, device):
-    """`torch.compile` traces the checks of the options without a graph break, even if options are graph inputs."""
+    """`torch.compile` traces `attention`'s checks of its options without a graph break, even if the options
+    are inputs of the graph."""
 
     @torch.compile(fullgraph=True, backend="aot_eager", dynamic=dynamic)
     def block(q, scale, softcap, window, starts):

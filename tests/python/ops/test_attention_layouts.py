@@ -1,8 +1,8 @@
 """Tests of `oxiwarp.attention` on tensors at any address, with rows and masks of any stride.
 
-Kernels copy 16 bytes at a time if base address and strides are multiples of 16 bytes. The Hopper kernels
-accept only such aligned tensors, with 64 queries or more. The tests therefore use 70 queries for the Hopper
-kernels and 6 queries for the other kernels.
+The kernels copy 16 bytes at a time if base address and strides are multiples of 16 bytes. On Hopper GPUs,
+such tensors use other kernels from 64 queries on. The tests therefore use 70 queries for the Hopper kernels,
+and 6 queries for the other kernels.
 """
 
 import pytest
@@ -16,8 +16,8 @@ DTYPE = torch.bfloat16
 
 
 def moved(x, offset, gap=0):
-    """Copy `x` to a buffer of NaN. The copy starts after `offset` elements, and each row is followed by
-    `gap` elements."""
+    """Copy `x` into a buffer full of NaN, and return the view of the copy. The copy starts after `offset`
+    elements of the buffer, and `gap` elements follow each row."""
     wide = x.new_full((offset + x.shape[:-1].numel() * (x.shape[-1] + gap),), torch.nan)
     y = wide[offset:].view(*x.shape[:-1], x.shape[-1] + gap)[..., : x.shape[-1]]
     return y.copy_(x)
@@ -26,8 +26,8 @@ def moved(x, offset, gap=0):
 @pytest.mark.parametrize("queries", [6, 70])
 @pytest.mark.parametrize("dim", [64, 72, 128])
 def test_offsets(dim, queries, device):
-    """Each of q, k and v may start at any element of a buffer. Only the offsets 0 and 8 elements (16
-    bytes) are aligned."""
+    """Each of q, k and v may start at any element of a buffer. Of the tested offsets, only 0 and 8 elements
+    (16 bytes) are aligned."""
     q, k, v = heads((2, queries, 40, 2, 1, dim), DTYPE, device)
     for offset in range(9):
         check(moved(q, offset), k, v)
@@ -37,8 +37,8 @@ def test_offsets(dim, queries, device):
 
 @pytest.mark.parametrize("queries", [6, 70])
 def test_strides(queries, device):
-    """If the base address is aligned, the strides of rows, heads and batches need not be multiples of 16
-    bytes."""
+    """The strides of rows, heads and batches need not be multiples of 16 bytes, even if the base address is
+    aligned."""
     q, k, v = heads((2, queries, 40, 2, 1, 64), DTYPE, device)
     for gap in (1, 2, 4, 8):
         check(moved(q, 0, gap), k, v)
@@ -92,7 +92,7 @@ def test_gradients_of_any_layout(device):
 def test_few_queries_and_many_keys(device):
     """With few queries and many keys, unaligned tensors give accurate results.
 
-    For such sizes, the kernels split the keys among blocks (split-KV) if the tensors are aligned. For
+    For aligned tensors of such sizes, the kernels split the keys among several blocks (split-KV). For
     unaligned tensors, they do not split the keys.
     """
     q, k, v = heads((1, 1, 1100, 4, 2, 64), DTYPE, device)

@@ -1,6 +1,6 @@
 """Tests of `oxiwarp.attention(out=...)`, where `out` is a view of a wider buffer.
 
-The kernels must not write to the other columns of this buffer.
+The kernels must not write to the columns of the buffer that are not part of `out`.
 """
 
 import pytest
@@ -11,7 +11,7 @@ from test_compile import backends
 
 import oxiwarp
 
-SIZES = (  # 70 queries use the Hopper kernels; with 1030 keys, several blocks share the keys (split-KV)
+SIZES = (  # calls with 70 queries use the Hopper kernels; with 1030 keys, several blocks share the keys (split-KV)
     (2, 6, 40, 2, 1, 64),
     (1, 70, 33, 2, 2, 128),
     (2, 70, 37, 2, 1, 72),
@@ -21,9 +21,10 @@ SIZES = (  # 70 queries use the Hopper kernels; with 1030 keys, several blocks s
 
 
 def beside(q, after, heads_first=False):
-    """Return a buffer filled with NaN, and a view of it for `out`.
+    """Return two tensors: a buffer filled with NaN, and a view of it with the shape of `q`, to pass as `out`.
 
-    Each token of the buffer has its heads, followed by `after` columns that do not belong to the view.
+    Each token of the buffer has the columns of its heads, and then `after` columns that do not belong to the
+    view.
     """
     b, s, h, d = q.shape
     wide = q.new_full((b, s, h * d + after), torch.nan)
@@ -34,8 +35,8 @@ def beside(q, after, heads_first=False):
 @pytest.mark.parametrize("heads_first", [False, True])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_into_a_buffer(sizes, heads_first, device):
-    """A call of `attention` with `out` gives the same bits as a call without `out`, for several token strides
-    of `out`.
+    """A call of `attention` with an aligned `out` gives the same bits as a call without `out`, for several
+    token strides of `out`.
 
     Columns of the buffer that are not part of `out` stay unchanged.
     """

@@ -1,5 +1,5 @@
-"""Tests of bad input to the operators. The error is clear, no output is written, and later calls still
-work."""
+"""Tests of invalid input to the operators. The error message is clear, no output is written, and later calls
+still work."""
 
 import contextlib
 import gc
@@ -18,8 +18,8 @@ F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
 
 def refused(call, message, *, error=RuntimeError, outputs=(), device=None):
-    """Check that `call` raises `error`, that its first line matches `message`, and that `outputs` are not
-    written.
+    """Check that `call` raises `error`, that the first line of the error message matches `message`, and that
+    `outputs` are not written.
 
     A valid call on `device` must give the correct result afterwards.
     """
@@ -111,9 +111,10 @@ def test_columns_not_contiguous(device):
 
 
 def test_contiguous_hint(device):
-    """If a tensor must be contiguous, the error names the call that makes the tensor contiguous.
+    """If a tensor must be contiguous, the error message ends with the remedy, for example "call
+    x.contiguous()".
 
-    For the argument `out`, the error names no such call.
+    For the argument `out`, the message has no such remedy, because the call must write to `out` itself.
     """
     x = random((8, 8), F32, device)
     q = random((1, 8, 2, 8), BF16, device)
@@ -167,10 +168,12 @@ def test_eps(eps, device):
 
 
 def test_two_layouts(device):
-    """Two tensors are rejected if two nested loops over rows cannot address the rows of both tensors.
+    """An operator rejects two tensors if two nested loops, with one stride per tensor each, cannot address
+    the rows of both.
 
-    A kernel has one stride between groups of rows and one stride within a group. Here the rows of `x` form 12
-    groups of 5, and the rows of `other` form 4 groups of 15.
+    A kernel has two strides per tensor: one between groups of rows, and one within a group. Both tensors must
+    have the same groups. Here the rows of `x` form 12 groups of 5, and the rows of `other` form 4 groups of
+    15.
     """
     x, other = random((4, 3, 10, 8), F32, device)[:, :, :5], random((4, 6, 5, 8), F32, device, 1)[:, :3]
     text = (
@@ -227,7 +230,7 @@ def test_layout(layout):
 
 
 def test_meta():
-    """Meta tensors give meta results, and cannot be combined with CPU tensors.
+    """Calls with meta tensors return meta tensors. Meta tensors and CPU tensors in one call are an error.
 
     The fake (meta) kernels reject the same arguments as the real kernels.
     """
@@ -245,9 +248,10 @@ def test_meta():
 
 
 def test_subclass():
-    """A call with a tensor subclass uses the `__torch_dispatch__` of the subclass.
+    """A call with a tensor subclass runs the subclass's `__torch_dispatch__`.
 
-    Without `__torch_dispatch__`, a kernel would read the storage of the wrapper tensor, which is empty.
+    Otherwise a kernel would read the storage of the subclass tensor itself, which is empty, because it only
+    wraps other tensors.
     """
     from torch.testing._internal.two_tensor import TwoTensor
 
@@ -258,7 +262,8 @@ def test_subclass():
 
 @pytest.mark.parametrize("which", ["x", "weight", "out", "residual"])
 def test_requires_grad(which, device):
-    """In grad mode, a call with `out` is an error if a tensor requires grad, because `out` has no gradient.
+    """In grad mode, a call with `out` is an error if one of its tensors requires grad, because calls with
+    `out` have no gradient.
 
     Without grad mode, calls record no gradient.
     """
@@ -289,7 +294,8 @@ def test_other_device(cuda):
 
 
 def test_out_of_memory_cpu():
-    """If an output (here 2^50 bytes) cannot be allocated, the operator raises torch's allocation error."""
+    """If an output is too large to allocate (here 2^50 bytes), the operator raises torch's allocation
+    error."""
     x = torch.ones(1, 64).expand(2**42, 64)
     refused(lambda: oxiwarp.rms_norm(x), "can't allocate memory|not enough memory")
     refused(lambda: oxiwarp.add_rms_norm(x, x), "can't allocate memory|not enough memory")
@@ -309,8 +315,8 @@ def resident():
 
 
 def test_nothing_leaks():
-    """The arguments and results of valid and invalid calls are freed at once, even if the garbage
-    collector does not run."""
+    """After valid and invalid calls, arguments and results are freed without the garbage collector, so the
+    calls create no reference cycles."""
 
     def calls():
         x, weight, out = torch.ones(16, 65536), torch.ones(65536), torch.ones(16, 65536)
@@ -354,7 +360,7 @@ def test_not_tensors():
 
 
 def test_shared_operators_name_the_function():
-    """If several public functions share one torch operator, the error names the public function that was
+    """Several public functions may share one torch operator. An error then names the public function that was
     called."""
     x = torch.ones(2, 8)
     refused(lambda: oxiwarp.gelu(x.double()), "^gelu: x is float64")
@@ -411,7 +417,7 @@ def test_windows_of_numpys_integers():
 def test_a_rotation_without_tables(device):
     """The torch operators `rope` and `rope_pair` raise an error if the cos and sin tables are missing.
 
-    A schema cannot express that tables are required, because it declares them as optional.
+    The schema declares the tables as optional, so torch itself does not reject such a call.
     """
     for where in (device, "meta"):
         q = torch.ones(1, 2, 1, 8, device=where)

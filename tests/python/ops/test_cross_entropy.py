@@ -19,8 +19,8 @@ OPTIONS = [
 
 
 def classes(rows, cols, device, ignored=-100, dtype=torch.int64):
-    """Return a random class index for each row. Every fifth row, starting with the second row, has the
-    class `ignored`."""
+    """Return a random class index for each row. Every fifth row, starting with the second, has the class
+    index `ignored` instead."""
     target = torch.randint(0, cols, (rows,), generator=torch.Generator().manual_seed(rows + cols))
     target[1::5] = ignored
     return target.to(dtype).to(device)
@@ -29,8 +29,8 @@ def classes(rows, cols, device, ignored=-100, dtype=torch.int64):
 def close(ours, own, right, what=""):
     """Check the error of `ours` against the float64 result `right`.
 
-    `own` is torch's result. The error of `ours` may be at most twice the error of `own`, plus 2 eps of
-    `right`.
+    `own` is torch's result. The error of `ours` may be twice the error of `own`, plus 2 eps relative to
+    `right`, plus 1e-6.
     """
     off, torch_off = ((value.double() - right).abs() for value in (ours, own))
     allowed = 2 * torch_off + 2 * torch.finfo(ours.dtype).eps * right.abs() + 1e-6
@@ -128,7 +128,8 @@ def test_all_ignored(device):
 def test_wrong_target(device):
     """A class index that is out of range is an error on the CPU.
 
-    On a GPU, loss and gradient are NaN only in the row with the bad index, and the CUDA context stays usable.
+    On a GPU, loss and gradient are NaN, but only in the row with this index, and the CUDA context stays
+    usable.
     """
     logits = random((5, 9), torch.float32, device).requires_grad_()
     for wrong in (9, -1, 2**40, -(2**63)):
@@ -184,8 +185,8 @@ def test_compiles(backend, dynamic, device):
 
 
 def test_graph(cuda):
-    """A CUDA graph of the forward and backward passes, replayed on new input, gives the correct loss and
-    gradient."""
+    """A CUDA graph of forward and backward pass gives the correct loss and gradient when it is replayed with
+    new input."""
     logits, target = random((64, 1000), torch.bfloat16, cuda), classes(64, 1000, cuda)
     static = torch.zeros_like(logits).requires_grad_()
 
@@ -212,8 +213,8 @@ def test_graph(cuda):
 
 @pytest.mark.parametrize("ignore_index", [2**32, 2**32 + 1, -(2**40), 2**31, -(2**31) - 1])
 def test_ignore_index_that_the_targets_dtype_cannot_hold(ignore_index, device):
-    """If `ignore_index` is outside the range of int32, no row is ignored, as in torch. This holds for
-    int32 and int64 targets."""
+    """If `ignore_index` is outside the range of int32 and no target equals it, no row is ignored. This holds
+    for int32 and int64 targets."""
     x = random((3, 5), torch.float32, device).requires_grad_()
     target = torch.tensor([0, 1, 0], device=device)
     with torch.enable_grad():
@@ -228,8 +229,8 @@ def test_ignore_index_that_the_targets_dtype_cannot_hold(ignore_index, device):
 def test_smoothing_of_logits_whose_sum_overflows(device):
     """With label smoothing, an overflow of the sum of the logits does not make the loss NaN.
 
-    The loss depends only on the mean of the logits, which is finite. torch adds up log-probabilities, so its
-    loss is infinite here.
+    Label smoothing needs only the mean of the logits, which is finite even if their float32 sum overflows.
+    torch instead adds up log-probabilities, so its loss is infinite here.
     """
     x = torch.full((2, 129), 3.4e38, device=device)
     x[:, 1::2] *= -1

@@ -20,8 +20,8 @@ def data(cuda):
 
 
 def test_side_stream(data):
-    """An operator runs its kernel on torch's current stream, after earlier kernels. The call does not
-    block the CPU."""
+    """An operator launches its kernel on torch's current stream, after earlier kernels on this stream. The
+    call does not block the CPU."""
     x, weight, expected = data
     stream = torch.cuda.Stream()
     late = torch.zeros_like(x)
@@ -93,7 +93,8 @@ def right(y, x=x, w=w):
 
 
 def fresh(code, **environment):
-    """Run `code` in a new process, where no kernel is loaded yet, and return its output."""
+    """Run the Python code `FRESH + code` in a new process, where no kernel is loaded yet, and return its
+    output."""
     command = [sys.executable, "-c", FRESH + code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | environment)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -103,7 +104,7 @@ def fresh(code, **environment):
 def test_first_call_in_capture(cuda):
     """The first call of an operator may be inside a CUDA graph capture.
 
-    This call loads a CUDA module. Loading the module must not invalidate the capture.
+    The first call loads a CUDA module, which must not invalidate the capture.
     """
     fresh(
         "g = torch.cuda.CUDAGraph()\n"
@@ -134,7 +135,7 @@ def test_first_call_on_a_device_without_context(cuda):
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90"])
 def test_other_ptx(arch, cuda):
-    """PTX for an older architecture gives the same results on a newer GPU."""
+    """PTX for an older architecture gives accurate results on a newer GPU."""
     major, minor = torch.cuda.get_device_capability()
     if int(arch[3:]) > 10 * major + minor:
         pytest.skip(f"this GPU does not run {arch}")
@@ -185,16 +186,18 @@ def test_threads_and_streams(data):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_executor_agrees(dtype, cuda):
-    """The CPU executor and the GPU run the same `rms_norm` kernel, but the GPU's rsqrt is approximate.
+    """The CPU executor and the GPU run the same `rms_norm` kernel. The results differ, because the GPU's
+    rsqrt instruction is approximate.
 
-    In float32 (eps = 2^-23), the results may differ by 3.57 eps. The GPU's rsqrt contributes 1.07 eps
-    (2^-22.9), and the executor's correctly rounded rsqrt 0.5 eps. Each device also rounds two products, and
-    each rounding contributes 0.5 eps.
+    In float32 (eps = 2^-23), the relative difference may be 3.57 eps. The GPU's rsqrt contributes 1.07 eps
+    (2^-22.9), and the executor's correctly rounded rsqrt 0.5 eps. GPU and executor also round two products
+    each, and each of these four roundings contributes 0.5 eps.
 
-    In 16 bits, the float32 difference seldom changes the rounded norm. If it does, the norm changes by one
-    unit in the last place, at most eps. The product of norm and weight has the same relative change. Both
-    devices round this product. The total difference, relative to the exact product, is eps + (2 + eps) * eps
-    / 2. Relative to the rounded product, it is below 2 * eps * (1 + eps).
+    In 16 bits, the float32 difference seldom changes the norm after its rounding to 16 bits. If it does, the
+    rounded norm differs by one unit in the last place, which is at most eps relative to the norm. The product
+    of norm and weight has the same relative difference. GPU and executor both round this product. The
+    difference of the results, relative to the exact product, is then at most eps + (2 + eps) * eps / 2.
+    Relative to the rounded product, it is below 2 * eps * (1 + eps).
     """
     info = torch.finfo(dtype)
     bound = 3.6 * info.eps if dtype == torch.float32 else 2 * info.eps * (1 + info.eps)
@@ -203,8 +206,8 @@ def test_executor_agrees(dtype, cuda):
         for rounding in ("once", "before_weight"):
             a = oxiwarp.rms_norm(x, weight, rounding=rounding).cpu()
             b = oxiwarp.rms_norm(x.cpu(), weight.cpu(), rounding=rounding)
-            # Subnormal numbers have a fixed spacing. If the result is subnormal, the difference is therefore
-            # divided by the smallest normal number.
+            # Subnormal numbers have a fixed spacing. The difference of subnormal results is therefore divided
+            # by the smallest normal number instead of the result.
             off = ((a.double() - b.double()).abs() / b.double().abs().clamp_min(info.tiny)).max().item()
             assert off <= bound, f"{cols} columns, {rounding}: {off / info.eps:.2f} eps"
             if dtype != torch.float32:
@@ -213,7 +216,8 @@ def test_executor_agrees(dtype, cuda):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_mean_error_is_torchs(dtype, cuda):
-    """The mean error of `rms_norm` over many values is at most 1.05 times the mean error of torch's operators."""
+    """The mean error of `rms_norm` over many values is at most 1.05 times the mean error of the same formula
+    in torch operators."""
     x, weight = random((256, 3072), dtype, cuda), make_weight("same", 3072, dtype, cuda)
     right = reference(x, weight)
     ours, own = ((f(x, weight).double() - right).abs().mean() for f in (oxiwarp.rms_norm, torch_chain))

@@ -1,9 +1,10 @@
-"""Tests of overlapping launches (programmatic dependent launch). A kernel must read what earlier kernels
-wrote.
+"""Tests of overlapping launches (programmatic dependent launch): a kernel must not read data before earlier
+kernels have written it.
 
-Each test runs in a new process, because `OXIWARP_OVERLAP` is read only once per process. The launches are in
-CUDA graphs. Each launch has few rows, so that its blocks and the blocks of the next launch fit on the GPU
-together. The inputs change with each replay, so that a read that is too early gives a wrong result.
+Each test runs in a new process, because `OXIWARP_OVERLAP` is read only once per process. The launches are
+captured in CUDA graphs. Each launch has few rows, so that its blocks and the blocks of the next launch fit on
+the GPU at the same time. The inputs change with each replay, so that a read that is too early gives a wrong
+result.
 """
 
 import os
@@ -29,9 +30,9 @@ def test_overlap(name, cuda):
 def steps(device, shape=SHAPE):
     """Return a dict of functions, each of which runs one operator on a tensor.
 
-    The result of each function has as many elements as the tensor, so the result can be the input of another
-    function. If an operator has several results, a second function returns the last result. An operator is
-    left out if its results have other sizes, for example if it computes a loss.
+    The result of each function has as many elements as the tensor, so it can be the input of another
+    function. If an operator has several results, the first function returns the first result, and a second
+    function returns the last one. Results of other sizes, for example a loss, are left out.
     """
     others, made = Operands(torch.zeros(shape, dtype=torch.bfloat16, device=device)), {}
     like = torch.zeros(shape, dtype=torch.bfloat16, device="meta")
@@ -65,8 +66,8 @@ def pairs(calls, x, wait):
 def in_turns(calls, x, wait):
     """Run `rope` 300 times, each time on the result of the previous call.
 
-    A CUDA graph reuses few buffers for these results, so each launch overwrites a buffer that an earlier
-    launch read.
+    A CUDA graph reuses the same few buffers for these results. Each launch therefore overwrites a buffer that
+    an earlier launch has read.
     """
     for _ in range(300):
         x = calls["rope"](x)
@@ -98,9 +99,11 @@ def forks(calls, x, wait):
 
 
 def check(sequence):
-    """Check a CUDA graph of `sequence`, replayed with new inputs, against calls that synchronize after each kernel."""
+    """Capture `sequence` in a CUDA graph, replay it with new inputs, and compare the results with calls that
+    synchronize after each kernel."""
     static, graph = torch.zeros(SHAPE, device="cuda", dtype=torch.bfloat16), torch.cuda.CUDAGraph()
-    # This call copies operands from the CPU, which a graph capture does not allow.
+    # `steps` copies operands from the CPU, which a graph capture does not allow. It must therefore run before
+    # the capture.
     calls = steps(static.device)
     sequence(calls, static, torch.cuda.synchronize)  # loads the kernels before the capture
     with torch.cuda.graph(graph):

@@ -1,4 +1,5 @@
-"""Tests of tensors without elements: every public operator and its gradient accept them with any strides."""
+"""Tests of tensors without elements: every public operator accepts them with any strides, and so does its
+backward pass."""
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ import oxiwarp
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients(name, device):
-    """The backward pass accepts the incoming gradient that `sum()` gives for a result without elements.
+    """The backward pass accepts the incoming gradient that `sum().backward()` creates for a result without
+    elements.
 
     This gradient is an expanded tensor with strides of 0. `contiguous()` does not change the strides, because
     the gradient has no elements.

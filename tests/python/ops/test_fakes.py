@@ -1,6 +1,6 @@
 """Tests of the fake (meta) kernels, which raise the same errors as the kernels.
 
-Fake kernels also run while torch.compile traces a function.
+Fake kernels run for meta tensors, and while torch.compile traces a function.
 """
 
 import re
@@ -112,19 +112,19 @@ def outcome(form, arguments):
 
 @pytest.mark.parametrize("name", FORMS)
 def test_the_same_for_each_role(name, device):
-    """If an operand is changed, kernel and fake (meta) kernel give the same shapes and dtypes, or the same
-    error.
+    """After a change of one operand, kernel and fake (meta) kernel give the same shapes and dtypes, or the
+    same error.
 
-    There is one exception. A changed first operand, or a changed shape of rows or heads, makes several
-    operands invalid. Both kernels then raise an error, but the errors may name different operands. The two
-    kernels check the operands in different orders.
+    There is one exception. If the first operand or the shape of rows or heads is changed, it contradicts
+    several other operands. Both kernels then raise an error, but may name different operands, because they
+    check the operands in different orders.
     """
     form, wrong = FORMS[name], []
     x = random((3, 4, 16), form.info.dtypes[0], device)
     for operand, what, arguments in bad_calls(form, x):
         fakes = {key: t.to("meta") if isinstance(t, torch.Tensor) else t for key, t in arguments.items()}
         real, fake = outcome(form, arguments), outcome(form, fakes)
-        # the kernel rejects a value of the tensor, but a meta tensor has no values
+        # the kernel rejects a class index in `target`, but a meta tensor has no values to check
         if "target of row" in real:
             continue
         shape = form.info.roles.get(operand) in (Role.ROWS, Role.HEADS) and not what.startswith("as ")

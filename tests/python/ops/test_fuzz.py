@@ -1,7 +1,6 @@
 """Tests of the fuzzer, which calls operators with random arguments, and tests that use the fuzzer.
 
-Public operators must give correct results in the fuzzer. If an operator is intentionally wrong, the fuzzer
-must detect it.
+The public operators must pass the checks of the fuzzer. Intentionally wrong operators must fail them.
 """
 
 import inspect
@@ -16,7 +15,7 @@ from fuzz.__main__ import main
 import oxiwarp
 from oxiwarp import ops
 
-# Each run has a new seed. CI uses a fixed seed, because a new random case must not fail an unrelated change.
+# Each test run has a new seed, except in CI. There, a change must not fail because of a new random case.
 SEED = int(os.environ.get("OXIWARP_SEED", 0 if os.environ.get("CI") else random.randrange(2**31)))
 MUTANT_CASES = 150  # The fuzzer must detect each wrong operator within this many random cases.
 
@@ -39,8 +38,8 @@ def test_random_calls(name, device):
 
 
 def test_cases_repeat():
-    """A random case has the same arguments and results if it runs again, and if its recorded random
-    choices are replayed."""
+    """If a random case runs again, or its recorded random choices are replayed, it has the same arguments and
+    results."""
     operator, key = fuzz.OPERATORS["rms_norm"], fuzz.key_of("rms_norm", 3, 5)
     first, again = fuzz.run_case(operator, key), fuzz.run_case(operator, key)
     replayed = fuzz.run_case(operator, key, first.choices)
@@ -49,8 +48,8 @@ def test_cases_repeat():
         assert torch.equal(other.case.tensors["x"], first.case.tensors["x"])
 
 
-# The following functions make intentionally wrong operators. Each wrong operator takes the correct operator
-# and its arguments, and returns a wrong result.
+# The following functions are or return intentionally wrong operators. A wrong operator takes the correct
+# operator and the arguments of a call. It returns a wrong result or has a wrong gradient or side effect.
 
 
 def first_result(change):
@@ -107,7 +106,8 @@ def forgets_out(right, x, out=None, **options):
 
 
 class Counts:
-    """An intentionally wrong operator: in every second call, its float32 results differ in the last bit."""
+    """An intentionally wrong operator: in every second call, it changes the last bit of its float32
+    results."""
 
     def __init__(self):
         self.calls = 0
@@ -222,8 +222,8 @@ def test_the_fuzzer_notices(mutant, monkeypatch):
 
 
 def test_small_cases(monkeypatch):
-    """The fuzzer reduces a failing case to a smaller case that also fails. It reports the command that
-    runs the smaller case again."""
+    """The fuzzer simplifies a failing case to a smaller case that also fails. It reports this case, and the
+    command that runs it again."""
     right = oxiwarp.softmax
     monkeypatch.setattr(oxiwarp, "softmax", lambda x, log=False: one_element(right(x, log=log)))
     number = next(n for n in range(MUTANT_CASES) if fuzz.run_number("softmax", 1, n, smaller=False)[0].failure)

@@ -12,7 +12,8 @@ NORM = pytest.mark.parametrize("norm", NORMS)
 
 
 def make(form, shape, dtype, device, single=False, table=False):
-    """Return `[x, y, gate]`, and a dict that contains a gate table if `table` is true.
+    """Return two values: `[x, y, gate]`, and a dict of optional operands. If `table` is true, the dict has a
+    gate table, otherwise it is empty.
 
     If `single` is true, gate and table are float32.
     """
@@ -25,7 +26,7 @@ def make(form, shape, dtype, device, single=False, table=False):
 def check(arguments, tables, what):
     """Check that `gated_residual` equals torch bit for bit.
 
-    This also holds on the CPU. The operator computes no sum over a row, so it has no order of additions that
+    The bits are equal on the CPU too. `gated_residual` computes no sum over a row, whose order of additions
     could differ from torch.
     """
     x, y, gate = arguments
@@ -62,7 +63,8 @@ ROW_GATES = [(3, 5, 1), (3, 1, 1), (5, 1), (1, 5, 1), (1,), (1, 1, 1)]
 @pytest.mark.parametrize("of_gate", ROW_GATES, ids=str)
 @pytest.mark.parametrize("cols", [1, 7, 64, 129, 2049])
 def test_one_number_per_row(cols, of_gate, dtype, device):
-    """A gate with one column contains one value per token, one per batch entry, or one for all rows."""
+    """A gate may have only one column. It then has one value per token, one per batch entry, or one for all
+    rows."""
     for single in (False, True):
         x, y = random((3, 5, cols), dtype, device), random((3, 5, cols), dtype, device, 1)
         gate = random(of_gate, F32 if single else dtype, device, 2)
@@ -93,8 +95,8 @@ def test_gradients_of_row_gates(of_gate, dtype, device):
 
 
 def test_row_gates_of_the_operator(device):
-    """With one gate value per token, opcheck, torch.compile and meta tensors work. A gate table needs a
-    gate with all columns."""
+    """With one gate value per token, opcheck, torch.compile and meta tensors work. A gate table is then an
+    error, because it needs a gate with as many columns as `x`."""
     x, y, gate = (random(shape, BF16, device, seed) for seed, shape in enumerate([(2, 3, 16), (2, 3, 16), (2, 3, 1)]))
     torch.library.opcheck(torch.ops.oxiwarp.gated_residual.default, (x, y, gate, None, True, False))
     torch.compiler.reset()
@@ -119,7 +121,8 @@ def test_modes_differ(dtype, device):
 
 @DTYPE
 def test_clip(dtype, device):
-    """In any dtype, `clip` limits the sum to the range of float16. As in `torch.clip`, NaN stays NaN."""
+    """The option `clip` limits the sum to the range of float16 in any dtype. As with `torch.clip`, NaN stays
+    NaN."""
     x = torch.tensor([6e4, -6e4, float("inf"), -float("inf"), float("nan"), 1.0], device=device).to(dtype)
     y, gate = torch.tensor([6e4, -6e4, 1.0, 1.0, 1.0, 2.0], device=device).to(dtype), torch.ones(6, device=device)
     for own in (gate, gate.to(dtype)):
@@ -170,8 +173,8 @@ def both(arguments, gate_table, operands, norm, **options):
 def test_both_in_one_pass(cols, form, norm, dtype, device):
     """`gated_residual_ada_norm` gives the same bits as `gated_residual` followed by `ada_norm`.
 
-    The test combines 16-bit and float32 operands. It includes rows of 25,000 columns, which do not fit in shared
-    memory.
+    The test covers combinations of 16-bit and float32 operands. It also covers rows of 25,000 columns, which
+    do not fit in shared memory.
     """
     shape = (2, 3, cols)
     for single, gate_single in ((False, False), (True, True), (False, True)):

@@ -1,4 +1,5 @@
-"""Tests of `oxiwarp.layer_norm` against float64. On a GPU, it must have the bits of torch and diffusers."""
+"""Tests of `oxiwarp.layer_norm` against float64. On a GPU, its results must also equal torch and diffusers
+bit for bit."""
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ PARAMETERS = [(None, None), ("same", "same"), ("f32", "f32"), ("same", None), (N
 
 
 def make(kinds, cols, dtype, device):
-    """Return a weight and a bias, each of the given kind: None, "same" (dtype of x) or "f32"."""
+    """Return a weight and a bias. `kinds` has a value for each of them: None for no tensor, "same" for the
+    dtype of x, or "f32"."""
     return [
         None if kind is None else random((cols,), F32 if kind == "f32" else dtype, device, seed, 0.5)
         for seed, kind in enumerate(kinds, 1)
@@ -23,8 +25,8 @@ def make(kinds, cols, dtype, device):
 def check(x, weight=None, bias=None, eps=1e-5):
     """Check `layer_norm` against float64, and return its result.
 
-    The permitted error is half a unit in the last place, plus a float32 error that grows with the mean of the
-    row.
+    The permitted error is half a unit in the last place, plus a float32 error that grows with the absolute
+    value of the row's mean.
     """
     y = oxiwarp.layer_norm(x, weight, bias, eps)
     assert y.shape == x.shape and y.dtype == x.dtype and y.device == x.device and y.is_contiguous()
@@ -141,8 +143,8 @@ def test_out_of_memory_cpu():
 def test_constant_rows(cols, dtype, device):
     """The variance of a constant row is exactly 0, as in torch.
 
-    For the odd numbers of columns in this test, torch uses a kernel without vectorized loads. The variance in
-    this kernel is also 0.
+    For the odd numbers of columns in this test, torch's CUDA kernel has no vectorized loads. Its variance is
+    0, too.
     """
     x = torch.full((2, cols), 1000.1, device=device).to(dtype)
     scale, shift = torch.zeros(2, cols, dtype=x.dtype, device=device), torch.ones(cols, dtype=x.dtype, device=device)

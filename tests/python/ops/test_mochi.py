@@ -1,5 +1,5 @@
-"""Tests of Mochi's operators against float64. On a GPU, they must have the bits of diffusers and eager
-torch."""
+"""Tests of the operators for Mochi against float64. On a GPU, their results must also equal diffusers and
+eager torch bit for bit."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def make(form, shape, dtype, device):
 def check(arguments, what, *, bits):
     """Check the gated residual and the modulated norm of Mochi against eager torch and float64.
 
-    The operator that fuses these two operators must give the same bits.
+    A third operator fuses these two. It must give the same bits as the two operators one after the other.
     """
     x, x_res, gate, scale = arguments
     out = residual(x, x_res, gate)
@@ -56,11 +56,11 @@ def test_forms(cols, form, dtype, device):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_every_gate(dtype, device):
-    """With rows of ones, `residual_tanh_gated_rms_norm` returns tanh(gate). The test checks every 16-bit
-    gate.
+    """If `x_res` is 1 and `x` is -0.0, `residual_tanh_gated_rms_norm` returns tanh(gate). The test checks
+    every 16-bit value of the gate.
 
-    The norm of ones is 1. The operator multiplies the norm by tanh(gate) and adds a residual of -0.0, which
-    does not change the product.
+    The operator computes `x + rms_norm(x_res) * tanh(gate)`. The norm of a row of ones is 1, and the addition
+    of -0.0 changes nothing.
     """
     gate = every_16_bit_value(dtype, device)
     ones = torch.ones(1, 1, 2**16, dtype=dtype, device=device)
@@ -69,8 +69,8 @@ def test_every_gate(dtype, device):
 
 @DTYPE
 def test_modules_of_diffusers(dtype, device):
-    """The operators equal MochiRMSNormZero and MochiModulatedRMSNorm, when called as in
-    MochiTransformerBlock.
+    """The operators for Mochi equal diffusers' classes MochiRMSNormZero and MochiModulatedRMSNorm, as
+    MochiTransformerBlock calls them.
 
     A gate or scale of shape `[B, D]` acts like a gate or scale of shape `[B, 1, D]`.
     """
@@ -97,9 +97,9 @@ def test_modules_of_diffusers(dtype, device):
 
 @DTYPE
 def test_modulated_rounds_once(dtype, device):
-    """In 16 bits, `modulated_rms_norm` rounds once.
+    """For 16-bit inputs, `modulated_rms_norm` rounds once.
 
-    Its results differ from `ada_norm`, which rounds after every step.
+    Its results therefore differ from the results of `ada_norm`, which rounds after every step.
     """
     x, _, _, scale = make("batch", (2, 16, 640), dtype, device)
     differ = (modulated(x, scale) != oxiwarp.ada_norm(x, scale, norm="rms_norm")).double().mean()

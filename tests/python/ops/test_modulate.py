@@ -14,8 +14,8 @@ SHIFTS = pytest.mark.parametrize("shifts", [False, True], ids=["scale", "scale a
 
 
 def check(x, scale, shift, what):
-    """Check that the result equals torch's result bit for bit. This also holds on the CPU, because no step
-    is a sum over a row."""
+    """Check that the result of `modulate` equals torch's result bit for bit. The bits are equal on the CPU
+    too, because no step is a sum over a row."""
     y = oxiwarp.modulate(x, scale, shift)
     assert y.shape == x.shape and y.dtype == x.dtype and y.is_contiguous()
     own = modulate(x, scale, shift)
@@ -53,8 +53,8 @@ def test_other_operands(dtype, device):
 
 
 def test_frames(device):
-    """A modulation per video frame, of shape `[B, F, 1, N]`, applies to tokens that are viewed as `[B, F,
-    tokens, N]`."""
+    """Scale and shift may have one vector per video frame, with shape `[B, F, 1, N]`, if `x` is viewed as
+    `[B, F, tokens, N]`."""
     x, scale = random((2, 3 * 4, 16), BF16, device), random((2, 3, 1, 16), BF16, device, 1)
     check(x.unflatten(1, (3, 4)), scale, None, "frames")
 
@@ -78,7 +78,8 @@ def test_gradients(form, shifts, dtype, device):
 
 
 def test_operator(device):
-    """The torch operator works with opcheck, with torch.compile and gradients, and with meta tensors."""
+    """The torch operator `modulate` passes opcheck. It works with torch.compile (including gradients) and
+    with meta tensors."""
     x, scale, shift = (random(s, F32, device, seed) for seed, s in enumerate([(2, 3, 16), (2, 1, 16), (16,)]))
     for shifted in (shift, None):
         torch.library.opcheck(torch.ops.oxiwarp.modulate.default, (x, scale, shifted, True))

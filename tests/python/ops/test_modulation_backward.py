@@ -1,5 +1,5 @@
-"""Tests of the gradients of `ada_norm`, `gated_residual` and fused variants, eager and compiled, against
-float64."""
+"""Tests of the gradients of `ada_norm`, `gated_residual` and the operators that fuse them, eager and
+compiled, against float64."""
 
 import pytest
 import torch
@@ -11,9 +11,9 @@ from test_compile import backends
 import oxiwarp
 
 X = (2, 3, 96)
-# Shapes of (scale, shift). In the first four entries, the two shapes are equal. They are one vector per batch
-# entry, one per token, one in total, and one per token for all batch entries. In the next entry, the shapes
-# differ. The last entry has no shift.
+# Shapes of (scale, shift). In the first four entries, scale and shift have the same shape. The entries have
+# one vector per batch entry, one per token, one in total, and one per token that all batch entries share. In
+# the fifth entry, the two shapes differ. The last entry has no shift.
 FORMS = [
     ((2, 1, 96),) * 2,
     ((2, 3, 96),) * 2,
@@ -65,8 +65,8 @@ def test_ada_norm(form, rms, single, dtype, device):
         inputs = operands([X, *form, *rest], dtype, device, single)
         got = gradients(lambda *inputs: ours(*inputs, rms=rms), inputs, [dy])
         right = gradients(lambda *inputs: ada_norm(*inputs, rms=rms), wide(inputs), [dy.double()])
-        # `shared` is True if the scale is one vector in total or one vector per batch entry. Otherwise, torch
-        # computes the gradient of the scale in the dtype of x.
+        # `shared` is True if many tokens share a scale vector: one vector in total or one per batch entry.
+        # Otherwise, the gradient of the scale is computed in the dtype of x, and has a larger error.
         shared = form[0] in ((2, 1, 96), (96,))
         check(got, right, f"ada_norm {form}, rms {rms}", 2, None if shared else dtype)
         assert [g.dtype for g in got] == [x.dtype for x in inputs if x is not None]
@@ -105,7 +105,8 @@ def test_gated_residual(gate, single, dtype, device):
 
 
 def test_clip(device):
-    """With `clip`, the gradient is zero for clamped elements of the sum and unchanged for all others."""
+    """With the option `clip`, the gradient is zero for elements whose sum is clamped, and unaffected by
+    `clip` for all others."""
     x = torch.full((2, 8), 60000.0, dtype=torch.float16, device=device)
     y, gate = torch.full_like(x, 10000.0), torch.ones(8, dtype=torch.float16, device=device)
     y[0], y[1, 3] = 5504.0, -5000.0  # sums of 65504, the largest float16, and 55000
@@ -144,7 +145,7 @@ def test_gated_residual_ada_norm(form, rms, dtype, device):
 
     def right(x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias):
         total = x + y if gate is None else gated(x, y, gate, gate_table)
-        # The forward value is rounded. The gradient is computed as if it was not rounded.
+        # The sum is rounded, but its gradient is computed as if it was not rounded.
         total = total + (total.to(dtype).double() - total).detach()
         return ada_norm(total, scale, shift, weight, bias, scale_table, shift_table, rms=rms), total
 
@@ -154,8 +155,9 @@ def test_gated_residual_ada_norm(form, rms, dtype, device):
     ):
         inputs = operands(shapes, dtype, device)
         right_ones = gradients(right, wide(inputs), [dy.double() for dy in dys])
-        # The kernel may round a few values of the sum differently from the reference. The norm of this sum,
-        # and hence the gradient, then has a larger error than usual. The bound is therefore multiplied by 4.
+        # The kernel may round a few values of the sum `x + gate * y` differently from the reference. The norm
+        # of this sum and its gradient then have a larger error than usual. The error bound is therefore
+        # multiplied by 4.
         check(gradients(fused, inputs, dys), right_ones, f"gated_residual_ada_norm {form}, rms {rms}", 4)
 
 

@@ -40,7 +40,8 @@ def test_add_rms_norm(shape, weight, dtype, device):
     """The gradients of `add_rms_norm` match float64, with and without an incoming gradient for the sum `x +
     residual`.
 
-    The kernel adds this incoming gradient to the gradient of the norm, and rounds only the total.
+    The kernel adds the sum's incoming gradient to the gradient that flows through the norm, and rounds only
+    the total.
     """
     x, residual = random(shape, dtype, device), random(shape, dtype, device, seed=3)
     inputs = [x, residual, make_weight(weight, shape[-1], dtype, device)]
@@ -48,7 +49,7 @@ def test_add_rms_norm(shape, weight, dtype, device):
 
     def right(x, residual, weight):
         total = x + residual
-        # The forward value is rounded. The gradient is computed as if it was not rounded.
+        # The sum is rounded, but its gradient is computed as if it was not rounded.
         total = total + (total.to(dtype).double() - total).detach()
         return reference(total, weight), total
 
@@ -69,14 +70,15 @@ def test_layer_norm(shape, weight, bias, dtype, device):
 
 
 def test_large_mean(device):
-    """The gradient of `layer_norm` is accurate for rows whose mean is 1000. The variance is computed from
-    x - mean."""
+    """The gradient of `layer_norm` is accurate for rows whose mean is 1000, because the variance is computed
+    from x - mean."""
     x, dy = random((4, 512), torch.float32, device) + 1000, random((4, 512), torch.float32, device, seed=1)
     check(gradients(oxiwarp.layer_norm, [x], [dy]), gradients(layer_norm, [x.double()], [dy.double()]), "mean", 2000)
 
 
 def test_strided_and_expanded(device):
-    """The gradients accept strided rows, and an incoming gradient that is expanded (stride 0) or transposed."""
+    """The backward passes accept strided rows, and an incoming gradient that is expanded (stride 0) or
+    transposed."""
     wide_x = random((4, 3, 96), torch.float32, device)
     for rows in (wide_x[..., 32:64], wide_x[:, 1, :33], wide_x[0, 0]):
         dy = torch.ones((), device=device).expand(rows.shape)
@@ -108,7 +110,8 @@ def test_only_what_is_asked_for(device):
 
 @pytest.mark.parametrize("cols", [40, 1024, 3072])
 def test_same_bits_each_time(cols, device):
-    """All gradients have the same bits in every call. The gradient of a row does not depend on other rows."""
+    """All gradients have the same bits in every call. The bits of a row's gradient do not depend on other
+    rows."""
     inputs = [random((700, cols), torch.bfloat16, device), random((cols,), torch.float32, device)]
     dy = random((700, cols), torch.bfloat16, device, seed=1)
     for function in (oxiwarp.rms_norm, oxiwarp.layer_norm):
@@ -152,7 +155,7 @@ def test_compiles(backend, dynamic, device):
 
 
 def test_modules_train(device):
-    """After five training steps of weight and bias, the loss equals the loss of a model that trains with
+    """After weight and bias are trained for five steps, the loss equals the loss of the same training with
     torch's layer norm."""
     losses = []
     for function in (layer_norm, oxiwarp.layer_norm):
@@ -203,8 +206,8 @@ def test_bad_input(call, message, device):
 
 
 def test_refused_modes(device):
-    """A call with `out` raises an error if a gradient is needed. A call under forward-mode AD raises an
-    error too."""
+    """A call with `out` raises an error if an input requires grad. A call in forward-mode AD raises an error
+    too."""
     x, out = random((4, 8), torch.float32, device).requires_grad_(), torch.empty(4, 8, device=device)
     with torch.enable_grad(), pytest.raises(RuntimeError, match="^rms_norm: an input requires grad, .* with out"):
         oxiwarp.rms_norm(x, out=out)

@@ -11,16 +11,17 @@ import oxiwarp
 DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 CALL = pytest.mark.parametrize("name", CALLS)
 SHAPE = (2, 5, 24)
-# If a gradient is needed, these two operators compute their results with torch operators. All other operators
-# still run their kernels.
+# If an input requires grad, these two operators compute their results with torch operators. All other
+# operators run their kernels in any case.
 FORMULAS = ("residual_tanh_gated_rms_norm", "residual_tanh_gated_rms_norm_modulated")
-# Permitted error of a gradient, in eps of the dtype, relative to the operand's largest gradient. The
-# permitted error is large enough for about a dozen roundings.
+# Permitted error of an operand's gradient in units of eps, relative to the largest element of this gradient.
+# It is large enough for about a dozen roundings in 16 bits.
 UNITS = {torch.float32: 64, torch.float16: 8, torch.bfloat16: 8}
 
 
 def gradients(f, operands, seeds):
-    """Return the results, and the gradients with respect to all operands for random incoming gradients."""
+    """Return two values: the results of `f`, and its gradients with respect to all operands. The incoming
+    gradients are random numbers from `seeds`."""
     leaves = {name: tensor.detach().clone().requires_grad_() for name, tensor in operands.items()}
     with torch.enable_grad():
         outputs = results(f(**leaves))
@@ -46,8 +47,8 @@ def check(name, operands, **options):
         assert y.dtype == kernel.dtype and y.requires_grad and not kernel.requires_grad
         if name not in FORMULAS:
             assert torch.equal(y, kernel), name
-        # torch operators compute the result `y`. It equals the kernel's result, except for a few values that
-        # are rounded differently.
+        # If a gradient is recorded, torch operators compute the result `y`. It equals the kernel's result,
+        # except for a few values that are rounded differently.
         elif y.dtype == F32:
             torch.testing.assert_close(y, kernel, rtol=1e-4, atol=1e-5)
         else:
@@ -78,7 +79,7 @@ def test_one_rounding(name, dtype, device):
 
 @CALL
 def test_only_what_is_asked_for(name, device):
-    """If only one operand requires grad, this operand gets a gradient.
+    """A single operand may require grad. It then gets a gradient of its shape.
 
     If grad mode is off, the result does not require grad.
     """
@@ -116,8 +117,8 @@ def test_clipped_values_have_no_gradient(device):
 
 @pytest.mark.parametrize("name", [name for name in CALLS if name in FORMULAS])
 def test_forward_mode(name, device):
-    """`torch.func.jvp` gives the correct tangents for Mochi's operators. torch operators compute the
-    results of these calls."""
+    """`torch.func.jvp` gives correct tangents for Mochi's operators, because torch operators compute them in
+    forward-mode AD."""
     operands = CALLS[name].operands(SHAPE, F32, device)
     x, rest = operands.pop("x"), operands
     _, tangents = torch.func.jvp(lambda x: results(CALLS[name].ours(x, **rest)), (x,), (torch.ones_like(x),))
@@ -131,7 +132,8 @@ def test_forward_mode(name, device):
 
 @pytest.mark.parametrize("name", [name for name in CALLS if name not in FORMULAS])
 def test_forward_mode_is_refused(name, device):
-    """Forward-mode AD of any operand is an error if the operator runs a kernel. Later calls still work."""
+    """Forward-mode AD with respect to any operand is an error, except for operators that compute with torch
+    operators. Later calls still work."""
     operands = CALLS[name].operands(SHAPE, F32, device)
     plain = results(CALLS[name].ours(**operands))
     op = op_of(name)

@@ -1,4 +1,4 @@
-"""Tests of bad input to the norms of diffusion transformers. Kernel and fake (meta) kernel raise the same
+"""Tests of invalid input to the norms of diffusion transformers. Kernel and fake (meta) kernel raise the same
 clear error."""
 
 import re
@@ -16,11 +16,11 @@ CALL = pytest.mark.parametrize("name", CALLS)
 
 
 def refused(name, device, message, changed, error=RuntimeError, **options):
-    """Check that the kernel and the fake (meta) kernel raise `error` with `message`, both with and without a
-    gradient.
+    """Check that the kernel and the fake (meta) kernel raise `error` with `message`, whether or not `x`
+    requires grad.
 
-    `changed` maps the names of operands to functions that make these operands invalid. A valid call must work
-    afterwards.
+    `changed` maps the name of an operand to a function that makes this operand invalid. A valid call must
+    work afterwards.
     """
     for where in (device, torch.device("meta")):
         for grad in (False, True):
@@ -40,7 +40,8 @@ def refused(name, device, message, changed, error=RuntimeError, **options):
 @CALL
 def test_dtypes(name, device):
     for key in CALLS[name].names[1:]:
-        # The same dtype is expected for operands that may be float32, because x is float32.
+        # The error names only f32. An operand may have the dtype of x, and some may be float32, but x is
+        # float32 here.
         expected = "f32$"
         refused(name, device, f"{key} is bf16, expected {expected}", {key: lambda t: t.bfloat16()})
         refused(name, device, f"{key} is float64, expected {expected}", {key: lambda t: t.double()})
@@ -86,7 +87,7 @@ def test_eps(name, eps, device):
     ("name", "key"), [(name, key) for name, call in CALLS.items() for key in call.vectors if key.endswith("_table")]
 )
 def test_table_without_its_value(name, key, device):
-    """A shift is optional, but a shift table requires a shift.
+    """A shift is optional, but a shift table without a shift is an error.
 
     A gate table without a gate is an error too.
     """
@@ -98,7 +99,8 @@ def test_table_without_its_value(name, key, device):
 
 @CALL
 def test_strides(name, device):
-    """An operand is an error if its last dimension is not contiguous, or if its rows need more than two strides."""
+    """An operator rejects an operand if its last dimension is not contiguous, or if its rows need more than
+    two strides."""
     call = CALLS[name]
     for key in call.names:
         operands = call.operands(SHAPE, F32, device)
@@ -119,10 +121,10 @@ def test_strides(name, device):
 
 @CALL
 def test_broadcasts_between(name, device):
-    """Scale, shift and gate may broadcast in the first or in the last leading dimensions of `x`, but not
-    between them.
+    """All dimensions except the last one are leading dimensions. Scale, shift and gate may broadcast in the
+    first or in the last leading dimensions, but not in between and not in both.
 
-    For example, `[2, 1, 4, 8]` does not broadcast to `[2, 3, 4, 8]`, because the dimension of size 1 is in
+    For example, `[2, 1, 4, 8]` does not broadcast to `[2, 3, 4, 8]`, because its dimension of size 1 is in
     the middle.
     """
     call = CALLS[name]
@@ -160,7 +162,7 @@ def test_layouts_and_types(name):
 
 @pytest.mark.parametrize("name", [name for name in CALLS if "RMS" not in name and "norm" in name])
 def test_names(name):
-    """An unknown name of a mode or of a norm is an error."""
+    """The arguments `mode` and `norm` reject unknown values."""
     call, operands = CALLS[name], CALLS[name].operands(SHAPE, F32, "cpu")
     if "ada" not in name:
         return
@@ -198,7 +200,7 @@ def test_other_device(name, cuda):
 
 
 def test_out_of_memory_cpu():
-    """If an output cannot be allocated, the operator raises torch's allocation error."""
+    """If an output is too large to allocate, the operator raises torch's allocation error."""
     x, vector = torch.ones(1, 64).expand(2**42, 64), torch.ones(64)
     for call in (
         lambda: oxiwarp.ada_norm(x, vector),

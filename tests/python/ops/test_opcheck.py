@@ -1,6 +1,7 @@
 """Tests of `torch.library.opcheck` for every registered operator: schema, fake kernel, autograd and AOTAutograd.
 
-The arguments are generated from the schemas. The test files of single operators run opcheck with further arguments.
+The arguments are generated from the operators' schemas. The test files of the individual operators run
+opcheck with further arguments.
 """
 
 import pytest

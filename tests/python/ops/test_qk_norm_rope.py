@@ -23,7 +23,7 @@ MODULES = {
 
 
 def module(norm, columns, dtype, device, *, eps=1e-6, seed=7):
-    """Return the module of the norm that is named `norm`, with random parameters."""
+    """Return a module that computes the norm with this name, e.g. "rms_norm". Its parameters are random."""
     made = MODULES[norm](columns, eps).to(device=device, dtype=dtype)
     for i, parameter in enumerate(made.parameters()):
         parameter.data.copy_(random(parameter.shape, dtype, device, seed=seed + i))
@@ -39,11 +39,11 @@ def tables(tokens, dim, device):
 
 
 def close(got, wanted, *, exact):
-    """Check that `got` equals `wanted`: bit for bit if `exact` is true and the tensors are on CUDA, otherwise
-    within a rounding.
+    """Check that `got` equals `wanted`. If `exact` is true and the tensors are on CUDA, the bits must be
+    equal. Otherwise, rounding errors are allowed.
 
     On the CPU, torch sums in a different order than oxiwarp, so a float32 mean may differ in its last bits. A
-    16-bit result near the middle of two representable values may then be rounded differently.
+    16-bit result near the midpoint of two representable values may then be rounded to the other value.
     """
     assert got.dtype == wanted.dtype and got.shape == wanted.shape
     if exact and got.is_cuda:
@@ -60,7 +60,7 @@ def close(got, wanted, *, exact):
 @pytest.mark.parametrize("dim", [64, 72, 96, 128, 160, 256])
 @pytest.mark.parametrize("norm", MODULES)
 def test_per_head(norm, dim, dtype, device):
-    """Norms per head, rotations, and norms followed by a rotation equal the modules of models.
+    """A norm per head, a rotation, and a norm followed by a rotation equal the modules of real models.
 
     The models are Flux, HunyuanVideo, Qwen, Mochi and CogVideoX, which normalize each head separately.
     """
@@ -111,7 +111,7 @@ def test_ltx(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_qwen3(dtype, device):
-    """The result of `qk_norm_rope` equals Qwen3's norm, transposition and rotation.
+    """`qk_norm_rope` equals Qwen3's code, which applies a norm, transposes tokens and heads, and rotates.
 
     Qwen3 has grouped-query attention. It rotates half-split pairs, and its cos and sin tables have the
     model's dtype.
@@ -132,7 +132,7 @@ def test_qwen3(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_modes(dtype, device):
-    """In 16 bits, mode "fast" is closer to float64 than mode "exact".
+    """For 16-bit inputs, the results of mode "fast" are closer to float64 than the results of mode "exact".
 
     Mode "fast" rounds once. Mode "exact" rounds after each step.
     """
@@ -150,8 +150,8 @@ def test_modes(dtype, device):
 
 
 def test_out(device):
-    """`out` may be a slice of a buffer. Separate calls for text and image tokens can then fill one buffer
-    without `torch.cat`."""
+    """`out` may be a slice of a buffer. Two calls, one for text tokens and one for image tokens, can
+    therefore fill one buffer without `torch.cat`."""
     (q, k), text = heads(torch.bfloat16, device), heads(torch.bfloat16, device, tokens=5)
     cos, sin = tables(14, 128, device)
     joint = [torch.full((2, 14, 4, 128), float("nan"), dtype=q.dtype, device=device) for _ in range(2)]
@@ -235,8 +235,8 @@ def test_refused(device):
 
 
 def test_more_than_2_31_elements(cuda):
-    """`qk_norm_rope` of 2.2e9 elements is correct up to the last token, because kernels compute offsets in
-    64 bits."""
+    """`qk_norm_rope` of 2.2e9 elements is correct up to the last token, because its kernels compute offsets
+    in 64 bits."""
     tokens = 180_001
     if torch.cuda.mem_get_info()[0] < 14 * 2**30:
         pytest.skip("needs 14 GiB of GPU memory")

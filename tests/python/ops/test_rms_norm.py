@@ -64,7 +64,7 @@ def test_out(rows, cols, dtype, device):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("cols", [1, 7, 64, 129, 2048])
 def test_strided_rows(cols, dtype, device):
-    """The input may be a slice, a chunk or an expanded row, and `out` may be a slice of a wider tensor."""
+    """`x` may be a slice, a chunk or an expanded row, and `out` may be a slice of a wider tensor."""
     wide = random((4, 3, 3 * cols), dtype, device)
     for x in (
         wide[..., :cols],
@@ -86,7 +86,7 @@ def test_strided_rows(cols, dtype, device):
 @pytest.mark.parametrize("cols", [8, 33, 640])
 @pytest.mark.parametrize("offset", [1, 2, 3, 5])
 def test_unaligned(offset, cols, dtype, device):
-    """The base address of each argument may be aligned only to one element."""
+    """The base address of each tensor need only be a multiple of the element size."""
 
     def shifted(values):
         store = torch.full((values.numel() + 16,), float("nan"), dtype=values.dtype, device=device)
@@ -135,8 +135,8 @@ def test_extremes(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_rounding_orders(dtype, device):
-    """For each value of the option `rounding`, at least 99 % of the 16-bit results equal torch operators with
-    the same roundings.
+    """For each value of the option `rounding`, at least 99 % of the 16-bit results equal torch operators that
+    round after the same steps.
 
     The test also checks that the two values of `rounding` give different 16-bit results.
     """
@@ -173,9 +173,10 @@ def test_matches_torch_functional(device):
 
 
 def test_lazily_negated(device):
-    """`rms_norm` resolves the negative bit of inputs (torch's lazy negation), but rejects a lazy `out`.
+    """`rms_norm` accepts inputs with a negative bit (torch's lazy negation) and negates them. It rejects an
+    `out` with such a bit.
 
-    An `out` with a negative or conjugate bit would crash in torch's fallback kernel.
+    Without this check, an `out` with a negative or conjugate bit would crash in torch's fallback kernel.
     """
     x, weight = random((4, 64), torch.float32, device), make_weight("same", 64, torch.float32, device)
     assert torch.equal(oxiwarp.rms_norm(torch._neg_view(x), weight), -oxiwarp.rms_norm(x, weight))
@@ -187,7 +188,8 @@ def test_lazily_negated(device):
 
 
 def test_lazily_negated_for_the_operator(device):
-    """The torch operator `rms_norm_out` resolves the negative bit of inputs (torch's lazy negation).
+    """The torch operator `rms_norm_out` accepts inputs with a negative bit (torch's lazy negation) and
+    negates them.
 
     It rejects an `out` that has a negative or conjugate bit, and does not write to it.
     """
@@ -206,7 +208,7 @@ def test_lazily_negated_for_the_operator(device):
 def test_the_operator_leaves_counting_to_the_function(device):
     """The torch operator `rms_norm_out` does not change the version counter of `out`.
 
-    The public function `oxiwarp.rms_norm` increments this counter.
+    The public function `oxiwarp.rms_norm`, which calls this operator, increments the counter.
     """
     x = random((4, 64), torch.float32, device)
     out = torch.empty_like(x)
@@ -218,7 +220,8 @@ def test_the_operator_leaves_counting_to_the_function(device):
 
 
 def test_out_counts_as_a_write(device):
-    """If autograd saved `out` and `rms_norm` then overwrote `out`, the backward pass raises an error.
+    """If autograd has saved a tensor and `rms_norm` then overwrites it as `out`, the backward pass raises an
+    error.
 
     Inference tensors, which have no version counter, can be passed as `out`.
     """

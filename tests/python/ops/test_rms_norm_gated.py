@@ -1,5 +1,5 @@
-"""Tests of `oxiwarp.rms_norm_gated` against float64, and against transformers' classes with the same
-roundings."""
+"""Tests of `oxiwarp.rms_norm_gated` against float64, and against transformers' classes that round after the
+same steps."""
 
 import importlib
 import itertools
@@ -13,8 +13,9 @@ from norms import rms_norm_gated
 import oxiwarp
 
 ORDERS = [dict(gate_first=first, activation=f) for first in (False, True) for f in ("silu", "sigmoid")]
-# Maps a transformers class to a pair. The first element contains the options of `rms_norm_gated` that give
-# the class's results. The second element is a function that makes a module with a given number of columns.
+# Maps the name of a transformers class to a pair. Its first element has the options with which
+# `rms_norm_gated` gives the results of this class. Its second element is a function that takes the class and
+# a number of columns, and makes a module.
 CLASSES = {
     "qwen3_next.Qwen3NextRMSNormGated": ({}, lambda cls, cols: cls(cols)),
     "qwen3_5.Qwen3_5RMSNormGated": ({}, lambda cls, cols: cls(cols)),
@@ -51,9 +52,11 @@ def test_table(rows, cols, dtype, device):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", CLASSES)
 def test_has_the_roundings_of(name, dtype, device):
-    """The result equals the transformers class, except for a few values that are rounded differently.
+    """The result equals the result of a transformers class, except for a few values that are rounded
+    differently.
 
-    oxiwarp and torch add the squares of a row in different orders and use different exp functions.
+    The reason is that oxiwarp and torch add the squares of a row in different orders and use different exp
+    functions.
     """
     module, cls = name.split(".")
     try:
@@ -76,8 +79,8 @@ def test_has_the_roundings_of(name, dtype, device):
 @pytest.mark.parametrize("kind", [None, "same", "f32"])
 @pytest.mark.parametrize("options", ORDERS, ids=str)
 def test_rounding_orders(options, kind, dtype, device):
-    """For each value of the option `rounding`, nearly all results equal torch operators with the same
-    roundings.
+    """For each value of the option `rounding`, nearly all results equal the results of torch operators that
+    round after the same steps.
 
     The test also checks that the two values of `rounding` give different results.
     """

@@ -16,18 +16,18 @@ MOST = {name: max(forms, key=lambda form: len(form.operands)).name for name, for
 FORM = pytest.mark.parametrize("name", MOST.values())
 
 
-# Operands that need not be contiguous. torch operators read `coordinates` in any layout. The operands
-# `positions` and `target` are copied if their elements are not contiguous.
+# Operands that need not be contiguous: torch operators read `coordinates` with any strides, and oxiwarp
+# copies `positions` and `target` if necessary.
 COMPUTED = ("coordinates",)
 COPIED = (*COMPUTED, "positions", "target")
 
 
 def refused(name, device, change, what, error=RuntimeError, first=True, skip=()):
-    """Apply `change` to each operand of the call `FORMS[name]`. Check that the call raises `error` with the
-    text `what`.
+    """Apply `change` to one operand of the call `FORMS[name]` at a time. Check that each of these calls
+    raises `error` with the text `what`.
 
-    If `first` is false, the first operand is not changed. The operands in `skip` are not changed either. A
-    valid call must work afterwards.
+    The operands in `skip` are never changed, and the first operand only if `first` is true. A valid call must
+    work afterwards.
     """
     form = FORMS[name]
     x = random(SHAPE, form.info.dtypes[0], device)

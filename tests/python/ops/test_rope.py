@@ -47,8 +47,8 @@ def nearly(got, wanted):
 def test_diffusers(unbind_dim, dtype, device):
     """`rope` equals diffusers' rotation for interleaved pairs and for half-split pairs.
 
-    diffusers selects the pairs by `use_real_unbind_dim`. This option is -1 (interleaved) in Flux,
-    HunyuanVideo and CogVideoX. It is -2 (half-split) in StableAudio, OmniGen and Cosmos.
+    diffusers' option `use_real_unbind_dim` selects the pairs. The option is -1 (interleaved) in Flux,
+    HunyuanVideo and CogVideoX, and -2 (half-split) in StableAudio, OmniGen and Cosmos.
     """
     q, k = pair(dtype, device, dim=128)
     cos, sin = get_1d_rotary_pos_embed(
@@ -87,7 +87,7 @@ def test_fused_projection(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_text_tokens_pass(dtype, device):
-    """`rope` copies text tokens without a rotation.
+    """`rope` rotates only a range of tokens, and copies all others (text tokens) unchanged.
 
     Text tokens are the first tokens in CogVideoX, and the last tokens in HunyuanVideo.
     """
@@ -102,10 +102,10 @@ def test_text_tokens_pass(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_complex_tables(dtype, device):
-    """With complex tables, as in Lumina and Qwen-Image, `rope` equals diffusers within a rounding. On CUDA,
-    the bits are equal.
+    """With a complex table, as in Lumina and Qwen-Image, `rope` equals diffusers. On CUDA, the bits are
+    equal. On the CPU, the results may differ by one rounding error.
 
-    The rounding differs on the CPU, because torch's complex product uses a fused multiply-add only on CUDA.
+    The bits differ on the CPU, because torch's complex product uses a fused multiply-add only on CUDA.
     """
     q, k = pair(dtype, device, dim=128)
     table = get_1d_rotary_pos_embed(128, torch.arange(12, device=device))
@@ -121,9 +121,9 @@ def test_complex_tables(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_ltx(dtype, device):
-    """`rope` and `rope_3d` equal LTX-Video's rotation of all 2048 columns, before the split into heads.
+    """`rope` and `rope_3d` equal LTX-Video's rotation, which treats all 2048 columns of a token as one head.
 
-    LTX-Video does not rotate the first columns of a token.
+    LTX-Video leaves the first few columns of a token unchanged.
     """
     rope = transformer_ltx.LTXVideoRotaryPosEmbed(dim=2048, base_num_frames=20, base_height=2048, base_width=2048)
     q = random((2, 24, 2048), dtype, device)
@@ -144,8 +144,8 @@ def test_ltx2(dtype, device):
     wanted = transformer_ltx2.apply_split_rotary_emb(q, (cos, sin))
     tables = cos.transpose(1, 2), sin.transpose(1, 2)
     y = oxiwarp.rope(q, None, *tables, interleaved=False, head_dim=64)
-    # `addcmul` in diffusers may fuse a product and a sum, but oxiwarp rounds them separately. On CUDA, this
-    # changes the last bit of float32 results, but no 16-bit result.
+    # `addcmul` in diffusers may use a fused multiply-add, but oxiwarp rounds product and sum separately. On
+    # CUDA, this difference changes the last bit of float32 results, but no 16-bit result.
     if device.type == "cuda" and dtype != torch.float32:
         same(y, wanted)
     else:
@@ -157,7 +157,8 @@ def test_ltx2(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_wan(dtype, device):
-    """`rope` and `rope_3d` equal Wan's processor, which writes even and odd columns separately.
+    """`rope` and `rope_3d` equal the rotation in Wan's attention processor, which computes even and odd
+    columns separately.
 
     Wan's cos and sin tables have shape `[1, S, 1, D]`.
     """
@@ -185,7 +186,7 @@ def test_hunyuan_splits(dtype, device):
     q, _ = pair(dtype, device, batch=1, dim=128)
     same(oxiwarp.rope(q, None, cos, sin), apply_rotary_emb(q, (cos, sin), sequence_dim=1))
     # diffusers computes the angles in float32, but oxiwarp computes them in float64. The results are
-    # therefore only close.
+    # therefore not equal bit for bit.
     y = oxiwarp.rope_3d(q, grid=(2, 2, 3), splits=(16, 56, 56), theta=256.0)
     torch.testing.assert_close(
         y, oxiwarp.rope(q, None, cos, sin), rtol=2e-2 if dtype != torch.float32 else 1e-5, atol=1e-5
@@ -195,7 +196,8 @@ def test_hunyuan_splits(dtype, device):
 @pytest.mark.filterwarnings("ignore:In CPU autocast")  # the module requests float32
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_mochi(dtype, device):
-    """`rope` equals Mochi's rotation, whose tables have separate angles per head and one entry per pair."""
+    """`rope` equals Mochi's rotation. Its cos and sin tables have separate angles for each head, and one
+    entry per pair of columns."""
     frequencies = random((3, 24, 64), torch.float32, device)
     cos, sin = MochiRoPE()(frequencies, 1, 3, 4, device, torch.float32)
     q, k = pair(dtype, device, heads=(24, 24), dim=128)
@@ -215,7 +217,8 @@ def llama_tables(dtype, device, *, dim, interleaved=False):
 def test_llama(dtype, device):
     """`rope` equals LLaMA's rotation, with grouped-query attention and transposed views.
 
-    In 16 bits, LLaMA's code rounds three times. Mode "fast" rounds once, so its results differ from LLaMA's.
+    For 16-bit inputs, LLaMA's code rounds both products and their sum. Mode "fast" rounds only the sum, so
+    its results differ from LLaMA's.
     """
     cos, sin = llama_tables(dtype, device, dim=128)
     q, k = (x.transpose(1, 2) for x in pair(dtype, device, heads=(8, 2), dim=128))
@@ -229,7 +232,8 @@ def test_llama(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_gpt_oss(dtype, device):
-    """`rope` equals gpt-oss's rotation of half-split pairs, whose tables have one entry per pair."""
+    """`rope` equals gpt-oss's rotation of half-split pairs. Its cos and sin tables have one entry per pair of
+    columns."""
     cos, sin = (table[..., :32] for table in llama_tables(dtype, device, dim=64))
     q, k = (x.transpose(1, 2) for x in pair(dtype, device, heads=(8, 1)))
     wanted = modeling_gpt_oss.apply_rotary_pos_emb(q, k, cos, sin)
@@ -241,7 +245,8 @@ def test_gpt_oss(dtype, device):
 def test_glm4(dtype, device):
     """`rope` equals GLM-4's rotation, which rotates only the first 32 columns, in interleaved pairs.
 
-    GLM-4's tables are made for half-split pairs, and its rotation uses only their first half.
+    GLM-4's cos and sin tables have the layout for half-split pairs, but the rotation uses only the first half
+    of each table row.
     """
     cos, sin = llama_tables(dtype, device, dim=32)
     q, k = (x.transpose(1, 2) for x in pair(dtype, device, heads=(4, 2)))

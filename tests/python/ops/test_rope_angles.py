@@ -19,7 +19,8 @@ def pair(dtype, device, *, tokens=12, heads=(4, 4)):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("interleaved", [True, False])
 def test_1d(interleaved, dtype, device):
-    """`rope_1d` equals `rope` with tables of float64 sines and cosines, for the frequencies `theta**(-2i/D)`."""
+    """`rope_1d` equals `rope` with tables whose sines and cosines are computed in float64, for the
+    frequencies `theta**(-2i/D)`."""
     q, k = pair(dtype, device, heads=(3, 1))
     for positions in (None, torch.tensor([[0, 1, 5, 4095, 99_999, 123_456, 999_999, 2, 3, 4, 6, 7]], device=device)):
         got = oxiwarp.rope_1d(q, k, theta=500_000.0, positions=positions, interleaved=interleaved)
@@ -49,8 +50,7 @@ def test_1d_is_torch_on_cuda(cuda):
 
 
 def test_1d_frequencies_are_not_doubled(device):
-    """`rope_1d` rotates pair i by `theta**(-2i/D)`. Only a test of values can detect the wrong exponent
-    -4i/D."""
+    """At position 1, `rope_1d` rotates pair i by the angle `theta**(-2i/D)`, and not by `theta**(-4i/D)`."""
     x = torch.zeros(1, 2, 1, 8, device=device)
     x[..., 0::2] = 1.0
     y = oxiwarp.rope_1d(x)
@@ -217,8 +217,8 @@ def test_refused_by_1d(options, error, message, device):
     ],
 )
 def test_refused_by_3d(options, error, message, device):
-    """`rope_3d` rejects invalid options. In `options`, `at` is the shape of a tensor, which the test
-    passes as `coordinates`."""
+    """`rope_3d` rejects invalid options. If `options` has the key `at`, its value is a shape, and the test
+    passes a tensor of this shape as `coordinates`."""
     q = pair(torch.float32, device)[0][:, :, 0]
     options = dict(options)
     if "at" in options:

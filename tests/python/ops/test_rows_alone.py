@@ -12,17 +12,17 @@ from torch import Tensor
 from oxiwarp import ops
 from oxiwarp.ops._roles import Role
 
-# The role of an operand determines its shape. Operands with a role in `OF_ROWS` have one entry per row.
-# Operands with a role in `BROADCAST` may broadcast. If the name of a test case ends with `TOKEN`, each row
-# has a separate scale.
+# Each operand has a role, which determines its shape. Operands with a role in `OF_ROWS` have one entry per
+# row of `x`. Operands with a role in `BROADCAST`, such as a scale, may broadcast. If the name of a test case
+# ends with `TOKEN`, each row has a separate scale.
 OF_ROWS = (Role.ROWS, Role.HEADS, Role.CLASSES, Role.TABLE, Role.POSITIONS)
 BROADCAST = (Role.BROADCAST, Role.PER_BATCH)
 TOKEN = ", scale of a token"
 
 
 def by_row(form: Form) -> Form | None:
-    """Return `form` (one way to call an operator) with explicit positions. Return None if the operator's
-    rows depend on each other."""
+    """Return `form` (one way to call an operator) with an explicit argument for token positions. Return None
+    if the operator's rows depend on each other."""
     if form.info.rows is None:
         return None
     positions = [name for name, role in form.info.roles.items() if role is Role.POSITIONS]
@@ -31,8 +31,8 @@ def by_row(form: Form) -> Form | None:
 
 
 def cases() -> dict[str, tuple[Form, bool]]:
-    """Return all test cases by name. A test case is a form (one way to call an operator), and True if each
-    row has a separate scale."""
+    """Map the name of each test case to a pair: a form (one way to call an operator), and a bool. The bool is
+    True if each row has a separate scale."""
     made = {}
     for name, plain in FORMS.items():
         if (form := by_row(plain)) is None:
@@ -47,7 +47,8 @@ CASES = cases()
 
 
 class Rows(Operands):
-    """Operands for a call on rows `[rows, cols]`. The method `part` restricts them to a range of rows."""
+    """Makes the operands for a call with `x` of shape `[rows, cols]`. The method `part` restricts all
+    operands to a range of rows."""
 
     def __init__(self, like: Tensor, own_scale: bool):
         super().__init__(like[None])
@@ -73,12 +74,13 @@ class Rows(Operands):
 
 
 def results_of(form: Form, x: Tensor, others: Rows) -> list[Tensor]:
-    """Return an operator's results and the gradient of its input `x`, as matrices with one line per row of
-    `x`.
+    """Return an operator's results and the gradient of its input `x`. Each is a matrix with one row per row
+    of `x`.
 
-    In two cases, the gradient is left out. In the first case, `info.twice` is true, which means that torch
-    operators compute the gradient. In the second case, each row has a separate scale. A call with only one
-    row then has a single scale. For a single scale, torch does not round the product of gradient and scale.
+    The gradient is left out in two cases. In the first case, `info.twice` is true: torch operators compute
+    the gradient. In the second case, each row has a separate scale, and the backward pass rounds the product
+    of incoming gradient and scale. A call with only one row has a single scale, for which this product is not
+    rounded.
     """
     if form.info.twice:
         return [result.view(len(x), -1) for result in form.call(x[None], others)]
@@ -116,6 +118,6 @@ def test_rows_alone(name):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_rows_alone_cuda(name, dtype, cuda):
-    """The bits of a row do not depend on other rows, even if a launch has more rows than blocks in its
-    first wave."""
+    """The bits of a row do not depend on other rows, even if a launch has more rows than the GPU processes at
+    once."""
     check(name, 100_000, 512, dtype, cuda)

@@ -1,5 +1,5 @@
-"""Tests of second derivatives of public operators and patched models. A second derivative that is not
-supported must be an error, never a silent zero."""
+"""Tests of second derivatives of public operators and patched models. If a second derivative is not
+supported, its computation must raise an error instead of returning zero."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import oxiwarp
 
 CALLS = {name: call_of(name, "cpu") for name in NAMES}
-# These operators are linear in their first argument, so the second derivative is 0.
+# These operators are linear in their first argument, so their second derivative is 0.
 LINEAR = [name for name in CALLS if FORMS[name].linear]
 # torch operators compute the gradients of these operators, so second derivatives work.
 MOCHI = ("residual_tanh_gated_rms_norm", "residual_tanh_gated_rms_norm_modulated")
@@ -22,19 +22,20 @@ REFUSED = "differentiate twice"
 
 
 def total(name):
-    """Return (function, input).
+    """Return a pair: a function of one tensor that calls the operator, and an input for this function.
 
-    The function sums the operator's result, so that the operator's incoming gradient is constant.
+    The function returns the sum of the operator's result, so the operator's incoming gradient is constant.
     """
     call, x = CALLS[name]
     return (lambda z: call(z).float().sum()), x
 
 
 def penalty(f, x):
-    """Return the gradient of a gradient penalty: the squared norm of the gradient of `f`, plus the sum of
-    `x`.
+    """Return the gradient of a gradient penalty with respect to `x`. The penalty is the squared norm of the
+    gradient of `f`, plus the sum of `x`.
 
-    Because of the sum of `x`, autograd finds a gradient even if an operator has no second derivative.
+    Because of the sum of `x`, autograd returns a gradient (of ones) even if the operator in `f` silently has
+    no second derivative.
     """
     with torch.enable_grad():
         leaf = x.clone().requires_grad_()
@@ -87,9 +88,10 @@ def test_right_where_torch_computes_it(name):
 
 
 def test_first_derivatives_with_a_graph():
-    """First derivatives with `create_graph=True` are correct, even in `torch.utils.checkpoint`.
+    """First derivatives with `create_graph=True` are correct, even under `torch.utils.checkpoint`.
 
-    In a checkpoint, a backward pass must not read a saved tensor twice. torch raises an error if it does.
+    In a checkpointed function, a backward pass must not unpack a saved tensor twice, because torch then
+    raises an error.
     """
     x, weight = random((4, 16), torch.float32, "cpu"), random((16,), torch.float32, "cpu", 1)
     norm = lambda z: oxiwarp.rms_norm(z, weight)  # noqa: E731
@@ -105,7 +107,8 @@ def test_first_derivatives_with_a_graph():
 
 @pytest.mark.parametrize("name", CURVED)
 def test_jacobians(name):
-    """A Jacobian has the same bits for `create_graph`, for `vectorize` and for `torch.func.jacrev`."""
+    """A Jacobian has the same bits with the options `create_graph` and `vectorize` of torch's `jacobian`, and
+    with `torch.func.jacrev`."""
     call, x = CALLS[name]
     f = lambda z: call(z).float().flatten()[:3]  # noqa: E731
     with torch.enable_grad():
@@ -119,7 +122,7 @@ def test_jacobians(name):
 def test_frozen_models():
     """A gradient penalty, which needs a second derivative, is an error in a patched model.
 
-    This also holds for a penalty on the input if no parameter requires grad.
+    In this test, no parameter requires grad, and the penalty is computed from the gradient of the input.
     """
     model, x = net().requires_grad_(False), net_input()
     f = lambda z: model(z).sum()  # noqa: E731
@@ -132,17 +135,18 @@ def test_frozen_models():
 
 
 def test_compiled():
-    """For a compiled function, torch itself raises an error in the `backward` of a second derivative.
+    """If the second derivative of a compiled function is computed with `backward()`, torch itself raises an
+    error.
 
-    `torch.autograd.grad` with explicit inputs raises no error. The autograd node of the compiled function has
-    no path to these inputs.
+    `torch.autograd.grad` with explicit inputs would raise no error, because the first gradient has no
+    autograd path to these inputs.
     """
     torch.compiler.reset()
     leaf = random((4, 16), torch.float32, "cpu").requires_grad_()
     f = torch.compile(lambda z: oxiwarp.softmax(z).sum(), fullgraph=True, backend="aot_eager")
     with torch.enable_grad():
         (first,) = torch.autograd.grad(f(leaf), leaf, create_graph=True)
-        # Before torch 2.11, the gradient of a compiled function does not require grad, which gives a
-        # different error.
+        # Before torch 2.11, the gradient of a compiled function does not require grad, and torch raises the
+        # second of these errors.
         with pytest.raises(RuntimeError, match="double backward|does not require grad"):
             first.sum().backward()

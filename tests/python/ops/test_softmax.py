@@ -19,7 +19,7 @@ def check(x, log):
     y = oxiwarp.softmax(x, log=log)
     assert y.shape == x.shape and y.dtype == x.dtype and y.device == x.device and y.is_contiguous()
     right, own = own_softmax(x.double(), log), own_softmax(x, log)
-    if log:  # the sum x - max - log(sum) may be near 0, but its terms have errors of up to 1e-6
+    if log:  # the log-probability x - max - log(sum) may be near 0, but its terms have errors of up to 1e-6
         assert ((y.double() - right).abs() <= 1e-6 + 2.0 * torch.finfo(x.dtype).eps * right.abs()).all()
     else:
         check_error(y, own, right, f"{list(x.shape)} {x.dtype}")
@@ -61,7 +61,7 @@ def test_ranks(shape, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_extremes(dtype, device):
-    """`softmax` equals torch's softmax for masked rows, very large logits, NaN and infinities."""
+    """`softmax` matches torch's softmax for masked rows, very large logits, NaN and infinities."""
     x = random((9, 72), dtype, device)
     x[0] = x[0] * 1e4
     x[1, 8:] = -float("inf")
@@ -88,7 +88,8 @@ def test_batch_invariant(cols, dtype, device):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(3, 7), (2, 4, 64), (5, 129), (3, 3072), (2, 40_001)], ids=str)
 def test_gradient(shape, dtype, log, device):
-    """The error of the gradient, compared with float64, is at most about twice the error of torch's gradient."""
+    """The error of the gradient, compared with a float64 gradient, is at most about twice the error of
+    torch's gradient."""
     x, dy = random(shape, dtype, device, scale=2.0), random(shape, dtype, device, seed=1)
     gradients = []
     with torch.enable_grad():
@@ -98,8 +99,8 @@ def test_gradient(shape, dtype, log, device):
             gradients.append(torch.autograd.grad(y, leaf, dy.to(y.dtype))[0])
     ours, own, right = gradients
     assert ours.dtype == dtype and ours.shape == x.shape
-    # A gradient is a difference of nearly equal terms, which cancel. The errors of oxiwarp and torch are
-    # therefore relative to the largest gradient of the row.
+    # A gradient may be the difference of nearly equal terms, which cancel. The errors are therefore relative
+    # to the largest gradient of the row.
     largest = right.abs().amax(-1, keepdim=True)
     off, torch_off = ((gradient.double() - right).abs() / largest for gradient in (ours, own))
     assert off.max() <= 2 * torch_off.max() + 2 * torch.finfo(dtype).eps, f"{off.max():.2e}, {torch_off.max():.2e}"

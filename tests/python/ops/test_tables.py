@@ -1,6 +1,6 @@
 """Tests of the cache for tensors that several calls need, such as rotary tables.
 
-The tests check which calls use a cache entry, and which results are not cached.
+The tests check which calls may reuse a cached tensor, and which tensors are never cached.
 """
 
 import itertools
@@ -23,7 +23,8 @@ from oxiwarp.ops._rope_tables import frequencies
 
 @pytest.fixture
 def halves():
-    """Return a function with cached results. Its attribute `seen` lists the sizes that were not in the cache."""
+    """Return a function whose results are cached. Its attribute `seen` lists the sizes for which it computed
+    a result."""
     seen = []
 
     @kept
@@ -47,7 +48,7 @@ def test_made_once(halves, device):
 
 
 def test_made_in_inference_mode(halves):
-    """A tensor that was cached in inference mode is an ordinary tensor, so autograd may save it for a
+    """A tensor that is cached during inference mode is not an inference tensor, so autograd may save it for a
     backward pass."""
     with torch.inference_mode():
         made = halves(3, torch.device("cpu"))
@@ -87,7 +88,7 @@ def test_large_ones():
 
 
 def test_grids():
-    """The cached tables for many video sizes take at most `MOST_BYTES` in total."""
+    """The cached rotary tables for many video sizes take at most `MOST_BYTES` in total."""
     before = dict(_rope_tables.grid_tables.store)
     _rope_tables.grid_tables.store.clear()
     for width in range(8, 8 + KEPT):
@@ -119,7 +120,8 @@ def test_threads():
 
 
 def test_rope_1d_after_fake_tensors():
-    """Rotary frequencies that `rope_1d` computes as fake tensors are not reused for real tensors."""
+    """If `rope_1d` runs with fake tensors, later calls with real tensors do not use the fake rotary
+    frequencies."""
     q = random((1, 6, 2, 16), torch.float32, "cpu")
     with FakeTensorMode() as mode:
         oxiwarp.rope_1d(mode.from_tensor(q), theta=123.0)
@@ -132,9 +134,9 @@ def test_rope_1d_after_fake_tensors():
 def test_graphs_find_what_any_stream_made(halves, monkeypatch):
     """A call in a CUDA graph capture reads cache entries that were made on any stream.
 
-    A capture allows no copies from the CPU, so it may be unable to compute a result again. An entry that a
-    graph reads is never freed. With `graphs=False`, a call in a capture does not read the cache and computes
-    the result again.
+    A capture allows no copies from the CPU, so some results cannot be computed there. A cached tensor that a
+    graph reads is never freed. With `graphs=False`, a call in a capture ignores the cache and computes a new
+    result.
     """
     device, stream, store = torch.device("cuda"), SimpleNamespace(now=7), {}
     monkeypatch.setattr(_cache, "stream_of", lambda device: stream.now)
@@ -155,10 +157,10 @@ def test_graphs_find_what_any_stream_made(halves, monkeypatch):
 
 
 def test_what_graphs_hold(monkeypatch):
-    """A captured graph keeps the cached tables that it reads alive, up to a total size of `MOST_BYTES`.
+    """Cached tables that CUDA graphs read stay alive, up to a total size of `MOST_BYTES`.
 
-    Beyond this limit, each capture computes large tables again, and only its graph uses these tables. Small
-    tables are always kept alive, because some of them cannot be computed in a capture.
+    Beyond this limit, each captured graph computes its own large tables. Small tables always stay alive,
+    because some of them cannot be computed in a capture.
     """
     store, device = {}, torch.device("cuda")
     monkeypatch.setattr(_cache, "_of_graphs", [])
@@ -174,17 +176,17 @@ def test_what_graphs_hold(monkeypatch):
 
 
 def test_frequencies_of_graphs():
-    """For every head dimension, rotary frequencies have at most `SMALL` bytes, so graphs always keep them
-    alive.
+    """For every head dimension, the rotary frequencies have at most `SMALL` bytes. If a CUDA graph reads
+    them, they therefore always stay alive.
 
-    A capture cannot compute the frequencies, because they are copied from the CPU.
+    This is necessary because a capture cannot compute the frequencies, which are copied from the CPU.
     """
     assert frequencies(8192, 10000.0, torch.device("cpu")).nbytes <= _cache.SMALL
 
 
 def test_streams_and_graphs(halves, cuda):
-    """A call on another stream gets a separate cache entry. A call in a CUDA graph capture uses an
-    existing entry."""
+    """A call on another stream makes a separate cache entry. A call in a CUDA graph capture reads an existing
+    entry of any stream."""
     device = torch.device(cuda.type, torch.cuda.current_device())
     made, graph = halves(3, device), torch.cuda.CUDAGraph()
     with torch.cuda.stream(torch.cuda.Stream()):

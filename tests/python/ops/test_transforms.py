@@ -1,5 +1,5 @@
-"""Tests that every public operator gives a correct result or a clear error under the transforms of
-torch.func."""
+"""Tests that every public operator gives a correct result or a clear error under torch.func's transforms,
+such as vmap and grad."""
 
 import warnings
 
@@ -28,7 +28,8 @@ def test_every_operator_is_called():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_vmap(name, device):
-    """`torch.vmap` of an operator equals a loop over the batch, for any batch dimension, and prints no warning."""
+    """`torch.vmap` of an operator gives the results of a loop over the batch, for any batch dimension and
+    without a warning."""
     call, x = call_of(name, device)
     loop = torch.stack([call(x), call(x + 1)])
     with warnings.catch_warnings():
@@ -40,8 +41,7 @@ def test_vmap(name, device):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_under_vmap(name, device):
-    """The gradients of a function under `vmap` equal the gradients of this function in a loop over the
-    batch."""
+    """`vmap` of a function that computes gradients gives the results of a loop over the batch."""
     call, x = call_of(name, device)
 
     def gradient(t):
@@ -54,8 +54,8 @@ def test_gradients_under_vmap(name, device):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_through_vmap(name, device):
-    """The gradient of a call under vmap equals the gradient of a loop, both by torch.func.grad and by
-    autograd."""
+    """The gradient of a vmapped operator equals the gradient of a loop over the batch. This holds for
+    torch.func.grad and for autograd."""
     call, x = call_of(name, device)
     batch = torch.stack([x, x + 1])
 
@@ -92,8 +92,8 @@ def test_gradients_of_a_function(name, device):
         assert torch.equal(torch.func.grad(lambda z: call(z).float().square().sum())(x), expected)
 
 
-# `cross_entropy` is left out. Under vmap over an empty batch, torch raises an error when it divides the sum
-# of losses to compute the mean. `torch.nn.functional.cross_entropy` raises the same error.
+# `cross_entropy` is left out. Under vmap over an empty batch, torch raises an error in the division that
+# computes the mean loss. `torch.nn.functional.cross_entropy` raises the same error.
 @pytest.mark.parametrize("name", [name for name in NAMES if "cross_entropy" not in name])
 def test_vmap_of_no_elements(name, device):
     call, x = call_of(name, device)
@@ -102,8 +102,8 @@ def test_vmap_of_no_elements(name, device):
 
 @pytest.mark.parametrize("dim", [1, -1])
 def test_vmap_over_parameters(dim, device):
-    """Input and weight may be batched in any dimension, even if the weight of a single batch element is then
-    not contiguous.
+    """Under vmap, input and weight may be batched in any dimension, even if each batch element's weight is
+    then not contiguous.
 
     Without vmap, a weight that is not contiguous is an error.
     """
@@ -115,7 +115,7 @@ def test_vmap_over_parameters(dim, device):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_second_derivatives(name, device):
-    """A second derivative is an error, except for operators whose gradient consists of torch operators."""
+    """A second derivative is an error, except for operators whose gradient is computed by torch operators."""
     call, x = call_of(name, device)
     with torch.enable_grad():
         leaf = x.clone().requires_grad_()
@@ -128,10 +128,10 @@ def test_second_derivatives(name, device):
 
 
 def test_patched_models(device):
-    """Patched norms under vmap equal the unpatched norms.
+    """Under vmap, patched norms give the results of the unpatched norms.
 
-    The test also calls torch.func.grad on a patched model, with the parameters as an argument. The gradients
-    equal the gradients of the unpatched model.
+    Under torch.func.grad with respect to its parameters, a patched model gives the gradients of the unpatched
+    model.
     """
     stock, model = net(device=device), net(device=device)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -169,7 +169,7 @@ def test_patched_models_with_rotations(make, arguments, device):
         own, got = map(gradients, models)
     for name, gradient in own.items():
         largest = gradient.abs().max().item()
-        # The unpatched gradients differ from float64 gradients by 2.3e-4 of the largest gradient.
+        # The gradients of the unpatched model have errors of 2.3e-4, relative to the largest gradient.
         torch.testing.assert_close(got[name], gradient, rtol=1e-3, atol=3e-4 * largest)
 
 
@@ -177,7 +177,8 @@ def test_patched_models_with_rotations(make, arguments, device):
 @pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi requests it
 @pytest.mark.parametrize("name", ["flux", "flux2", "sd3.5", "hunyuan_video", "qwen_image", "mochi"])
 def test_patched_transformers(name, device):
-    """A patched transformer under vmap equals a loop. Either the image input or the text input is batched.
+    """vmap of a patched transformer gives the results of a loop. Either the image input or the text input is
+    batched.
 
     Outside vmap, the blocks of the transformer write text and image tokens into two slices of one tensor.
     Under vmap, they compute two tensors and concatenate them.
@@ -191,8 +192,8 @@ def test_patched_transformers(name, device):
     def run(key, value):
         return model(**{**inputs, key: value, "return_dict": False})[0]
 
-    # The test uses the math backend, because torch's memory-efficient attention rejects a vmapped mask whose
-    # batch dimension is not expanded.
+    # The test uses torch's math backend for attention, because the memory-efficient backend rejects a vmapped
+    # mask whose batch dimension is not expanded.
     with sdpa_kernel(SDPBackend.MATH):
         for key in ("hidden_states", "encoder_hidden_states"):
             batch = torch.stack([inputs[key], inputs[key] / 2])
@@ -204,9 +205,9 @@ def test_patched_transformers(name, device):
 @SLOW
 @pytest.mark.parametrize("name", ["flux", "hunyuan_video"])
 def test_compiled_vmap(name, device):
-    """A compiled vmap of a patched block equals the eager vmap.
+    """A compiled vmap of a patched transformer block gives the results of the eager vmap.
 
-    Compiled or eager, the operators of the block write to a separate buffer for each element of the batch.
+    In both cases, the operators of the block write into a separate buffer for each batch element.
     """
     family = FAMILIES[name]
     model, columns = build(family, device=device), 64
@@ -223,7 +224,7 @@ def test_compiled_vmap(name, device):
 
 
 def test_out_under_vmap(device):
-    """Under vmap, each batch element's result is written to its slice of `out`.
+    """Under vmap over `x` and `out`, each batch element's result is written to its slice of `out`.
 
     An `out` without a batch dimension is an error.
     """
@@ -239,11 +240,11 @@ def again(x):
 
 
 def test_streams_joined_under_tracers():
-    """`joined(*apart(x, n))`, which splits and concatenates a tensor, gives `x`. In eager mode, it does not
-    copy.
+    """`joined(*apart(x, n))`, which splits a tensor and concatenates the parts, equals `x`. In eager mode, no
+    data is copied.
 
-    Under torch.func's transforms and in tracing, `joined` copies. Traced tensors have no addresses, so
-    `joined` cannot detect that its arguments are adjacent slices of one tensor.
+    Under torch.func's transforms and during tracing, `joined` copies its arguments. Tensors have no addresses
+    there, so it cannot detect that the arguments are adjacent slices of one tensor.
     """
     x = random((2, 17, 8), torch.float32, "cpu")
     assert again(x).data_ptr() == x.data_ptr(), "eager: without a copy"

@@ -1,7 +1,7 @@
-"""Tests of the operators that patched modules call, in the module `fusions.core.ops`.
+"""Tests of the operators that patched modules call. They are defined in the module `fusions.core.ops`.
 
 Under torch.compile, some of these operators run as torch code, so that Inductor can fuse them with other
-operations. These operators are left to Inductor.
+operations. The report that `patch` returns names these operators.
 """
 
 import inspect
@@ -18,8 +18,10 @@ WIDE = torch.float32
 
 
 def cases(dtype, device):
-    """Yield test calls (name, positional and keyword arguments) of the operators that run as torch code
-    under torch.compile."""
+    """Yield test calls of the operators that run as torch code under torch.compile.
+
+    A call has three parts: the operator's name, its positional arguments, and its keyword arguments.
+    """
     x, bias = random((2, 5, 32), dtype, device), random((32,), dtype, device, 5)
     yield "gelu_quick", (x,), {}
     yield "gelu_quick", (x, bias), {}
@@ -54,17 +56,17 @@ def test_same_as_the_operators(dtype, device, monkeypatch):
 
 
 def test_signatures():
-    """Operators in `fusions.core.ops`, which patched modules import, have the signatures of the public operators."""
+    """Every operator in `fusions.core.ops` has the signature of the public operator with the same name."""
     for name in oxiwarp.ops.__all__:
         ours, public = getattr(ops, name), getattr(oxiwarp, name)
         assert inspect.signature(ours) == inspect.signature(public), name
 
 
 def test_the_others_are_the_operators():
-    """In `fusions.core.ops`, an operator equals the public operator, unless it runs as torch code under
-    torch.compile.
+    """An operator in `fusions.core.ops` is the public function or a wrapper of this function, unless it runs
+    as torch code under torch.compile.
 
-    For such an operator, the kernel that Inductor generates from the torch code is faster.
+    An operator runs as torch code if the kernel that Inductor generates is faster than oxiwarp's kernel.
     """
     for name in oxiwarp.ops.__all__:
         ours = inspect.unwrap(getattr(ops, name))
@@ -72,10 +74,10 @@ def test_the_others_are_the_operators():
 
 
 def test_the_report_names_them():
-    """If a patched model uses an operator that runs as torch code under torch.compile, the report's notes
-    name it.
+    """If a patched model uses operators that run as torch code under torch.compile, a note in the report of
+    `patch` names these operators.
 
-    The notes name no other operators.
+    The note names no other operator.
     """
     for name in ops.INDUCTOR:
         (note,) = notes({name, "rms_norm"}, decoder=False)

@@ -78,8 +78,8 @@ def calls(monkeypatch):
 def test_models(name, dtype, device, calls):
     """A patched model calls the expected operators and matches the unpatched model within rounding errors.
 
-    oxiwarp and torch sum the elements of a row in different orders, so rounding errors remain. `unpatch`
-    restores the exact result.
+    oxiwarp and torch sum the elements of a row in different orders, so rounding errors remain. After
+    `unpatch`, the result equals the unpatched model's result bit for bit.
     """
     model, ids = build(name, dtype, device), IDS.to(device)
     stock = model(input_ids=ids).last_hidden_state
@@ -94,7 +94,7 @@ def test_models(name, dtype, device, calls):
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen3", "Gemma2", "Phi3"])
 def test_cache(name, device):
-    """With a KV cache, a patched model gives a token the same hidden state as without a cache."""
+    """A patched model computes the same hidden state of the last token with and without a KV cache."""
     model, ids = build(name, device=device), IDS.to(device)
     oxiwarp.patch(model, cpu_kernels=True)
     whole = model(input_ids=ids).last_hidden_state
@@ -106,7 +106,7 @@ def test_cache(name, device):
 def test_masked_and_partial():
     """With a padding mask, patched Llama and Phi-3 models match the unpatched models.
 
-    In this Phi-3 model, RoPE rotates only half of the columns of each head.
+    In the Phi-3 model of this test, RoPE rotates only half of the columns of each head.
     """
     for model in (build("Llama"), build("Phi3", partial_rotary_factor=0.5)):
         mask = torch.ones_like(IDS)
@@ -124,8 +124,7 @@ def test_compile(name):
     oxiwarp.patch(model, cpu_kernels=True)
     eager = model(input_ids=IDS).last_hidden_state
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    # Under torch.compile, the gated activation runs as torch code. In eager mode, it is an oxiwarp operator.
-    # On the CPU, the exponentials of torch and oxiwarp differ in the last bits.
+    # The results of the compiled model and of eager mode may differ by rounding errors.
     assert torch.allclose(compiled(input_ids=IDS).last_hidden_state, eager, rtol=0, atol=1e-5)
 
 
@@ -141,8 +140,8 @@ def test_training():
 
 
 def test_left():
-    """`patch` skips an MLP whose activation is not supported, and a decoder layer whose source code is
-    unknown. The report gives the reasons."""
+    """`patch` skips an MLP whose activation is not supported, and a decoder layer whose source code it does
+    not know. The report of `patch` gives the reasons."""
     reasons = {row.reason for row in oxiwarp.patch(build("Llama", hidden_act="relu"), cpu_kernels=True)}
     assert "its activation is ReLU" in reasons
     report = oxiwarp.patch(build("Olmo2"), cpu_kernels=True)
@@ -150,7 +149,7 @@ def test_left():
 
 
 def test_without_its_norm(calls):
-    """If the user excludes norms from `patch`, a patched layer calls `rope`, but it does not call
+    """If the user excludes norms from `patch`, a patched layer calls oxiwarp's operator `rope`, but not
     `add_rms_norm`."""
     model = build("Llama")
     stock = model(input_ids=IDS).last_hidden_state
@@ -171,8 +170,8 @@ def test_another_norm(calls):
     assert torch.allclose(y, right, rtol=0, atol=1e-5) and calls["add_rms_norm"] == 1
 
 
-# Each entry is a variant of Falcon. It has the options of the configuration, and the number of `rope` calls
-# in a model with two layers.
+# Maps a variant of Falcon to two values: its configuration options, and the number of `rope` calls. The calls
+# are counted in one forward pass of a model with two layers.
 FALCONS = {
     "7B": (dict(multi_query=True), 2),
     "40B": (dict(new_decoder_architecture=True, num_kv_heads=2), 2),
@@ -195,9 +194,10 @@ def build_falcon(kind, dtype=torch.float32, device="cpu", **options):
 @pytest.mark.parametrize("kind", FALCONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_falcon(kind, dtype, device):
-    """If the user excludes LayerNorms from `patch`, Falcon returns the original hidden states bit for bit.
+    """If the user excludes LayerNorms from `patch`, a patched Falcon returns the hidden states of the
+    unpatched model bit for bit.
 
-    If all modules are patched, Falcon generates the same tokens as the unpatched model.
+    If LayerNorms are patched too, Falcon still generates the same tokens as the unpatched model.
     """
     model, ids = build_falcon(kind, dtype, device), IDS.to(device)
     run = lambda: model(input_ids=ids, output_hidden_states=True).hidden_states[-1]  # noqa: E731

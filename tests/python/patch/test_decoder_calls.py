@@ -1,7 +1,8 @@
 """Tests of optimizations in patched language models.
 
-If no gradients are needed, layers do not call their submodules. Under torch.compile, attention masks are
-omitted if possible, and some operators run as torch code, so that Inductor can fuse them.
+If no gradients are needed, a layer does the work of its submodules without calling them. Under torch.compile,
+attention masks that attention does not need are omitted. For small inputs on a GPU, torch.compile traces the
+original code of the model.
 """
 
 import copy
@@ -38,7 +39,7 @@ def test_without_gradients(name, dtype, device):
     """If no gradients are needed, a patched layer computes its linears without calling the `nn.Linear`
     modules.
 
-    If gradients are needed, the layer calls the modules. The two results are equal bit for bit.
+    If gradients are needed, the layer calls the modules. Both ways give the same result bit for bit.
     """
     model = build(name, dtype, device)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -72,9 +73,11 @@ def test_one_by_one(name, monkeypatch):
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_subclass_in_another_module(grad):
-    """`patch` replaces an attention module whose class is derived, in another Python file, from a
-    supported class. It takes the transformers functions that it needs from the file of the supported
-    class."""
+    """`patch` also replaces an attention module of a class that another Python file derives from a supported
+    class.
+
+    The patched module calls the transformers functions of the file that defines the supported class.
+    """
     model = build("Llama")
     for layer in model.layers:
         layer.self_attn.__class__ = type("Inherited", (type(layer.self_attn),), {"__module__": __name__})
@@ -87,10 +90,11 @@ def test_subclass_in_another_module(grad):
 
 
 def test_attributes_over_parameters():
-    """A patched layer follows instance attributes that hide a parameter.
+    """If an instance attribute hides the parameter `weight` of a submodule, a patched layer uses the
+    attribute.
 
-    Without gradients, the layer reads `linear.weight` and does not call `linear`. If an instance attribute
-    hides the parameter `weight`, the layer reads the attribute, as `nn.Linear.forward` does.
+    If no gradients are needed, the layer reads `linear.weight` and does not call `linear`.
+    `nn.Linear.forward` would read the attribute, so the layer must also read the attribute.
     """
     model = build("Llama")
     oxiwarp.patch(model, cpu_kernels=True)
@@ -105,8 +109,11 @@ def test_attributes_over_parameters():
 
 
 def test_linear_with_other_parameters():
-    """A patched layer matches the unpatched layer if a linear has a plain tensor as its weight and an
-    extra parameter `scale`."""
+    """A patched layer matches the unpatched layer even if one of its linears has unusual attributes.
+
+    The attribute `weight` of this linear is a plain tensor, and the linear has an additional parameter
+    `scale`.
+    """
     model = build("Llama")
     linear = model.layers[0].mlp.down_proj
     weight = linear.weight.detach()
@@ -119,10 +126,11 @@ def test_linear_with_other_parameters():
 
 
 def graphs(model, *steps, dynamic=None):
-    """Compile the model and call it once per step. A step is a function that returns the keyword arguments.
+    """Compile the model and call it once for each function in `steps`, with the keyword arguments that the
+    function returns.
 
-    Return a pair for each graph: the number of oxiwarp operators, and a list that says for each attention
-    call whether it has a mask.
+    Return a pair for each graph that torch.compile captures: the number of oxiwarp operators, and a list of
+    booleans. The list says for each attention call whether it has a mask.
     """
     seen = []
 
@@ -173,8 +181,11 @@ def test_no_masks(patched, dynamic):
 
 
 def masked_steps():
-    """Yield the names and arguments of calls that need an attention mask. The calls have padding, packed
-    sequences, a static cache, or several tokens after a prompt."""
+    """Yield pairs: the name of a model call that needs an attention mask, and a function that returns the
+    call's arguments.
+
+    The calls have padding, packed sequences, a static cache, or several tokens after a prompt.
+    """
     transformers = pytest.importorskip("transformers")
     padding = torch.ones_like(IDS)
     padding[0, :4] = 0
@@ -202,10 +213,11 @@ def test_window():
 
 
 def test_few_rows(monkeypatch):
-    """On a GPU, torch.compile traces the original code for inputs of at most `inductor.MOST` elements.
+    """On a GPU, torch.compile traces the original code of a patched model for inputs of at most
+    `inductor.MOST` elements.
 
-    For such small inputs, Inductor's code is faster. For larger or dynamic sizes, the graph contains
-    oxiwarp's operators.
+    For such small inputs, the kernels that Inductor generates are faster. For larger inputs and for dynamic
+    shapes, the graph contains oxiwarp's operators.
     """
     model = build("Qwen3", num_hidden_layers=1)
     oxiwarp.patch(model, cpu_kernels=True)

@@ -43,7 +43,7 @@ CONFIG = dict(
 def spy():
     """Register an attention implementation named "spy" in transformers.
 
-    Yield the list of the calls that it records.
+    The implementation records its calls. Yield the list of these calls.
     """
     interface, seen = pytest.importorskip("transformers").AttentionInterface, []
 
@@ -57,10 +57,9 @@ def spy():
 
 
 def test_attention(spy):
-    """A patched attention module passes the same arguments to the attention function as the original
-    `forward`.
+    """A patched attention module passes the same arguments to the attention function as the unpatched module.
 
-    The inputs are a prompt and a single token.
+    One input is a prompt, and another is a single token.
     """
     for name, cls in known("decoder.attention").items():
         torch.manual_seed(0)
@@ -98,8 +97,8 @@ EXPERTS = dict(
     topk_group=1,
     mlp_layer_types=["sparse"],
 )
-# Maps the name of a layer class to the name of its configuration class. Only layers are listed whose
-# annotations and names do not determine the configuration class.
+# Maps the name of a layer class to the name of its configuration class. It contains only layer classes whose
+# constructor annotation and name do not determine the configuration class.
 CONFIGS = {
     "Qwen3OmniMoeThinkerTextDecoderLayer": "Qwen3OmniMoeTextConfig",
     "Qwen3OmniMoeTalkerDecoderLayer": "Qwen3OmniMoeTalkerTextConfig",
@@ -116,7 +115,7 @@ def configuration(name, cls):
     """Build a small configuration for a decoder layer.
 
     Sizes are set as attributes after construction, because the constructors of some configuration classes
-    check their arguments.
+    check their arguments and may reject such sizes.
     """
     module = importlib.import_module(cls.__module__.replace("modeling_", "configuration_"))
     annotated = inspect.signature(cls.__init__).parameters["config"].annotation
@@ -137,17 +136,17 @@ class Attention(nn.Module):
     """
 
     def forward(self, hidden_states, **options):
-        """Accept only keyword arguments, because every layer passes all arguments by keyword."""
+        """Ignore all arguments except `hidden_states`. Every layer passes all arguments by keyword."""
         return hidden_states * 0.5 + 0.25, None
 
 
 @pytest.mark.parametrize("fusion", ["decoder.layer", "decoder.sandwich"])
 def test_layers(fusion):
-    """Every supported decoder layer matches its original result after `patch`.
+    """A patched decoder layer of every supported class matches the unpatched layer within rounding errors.
 
-    `patch` does not use the fusion (the replacement method) for the layers in the list `LEFT`. In these
-    layers, the norm after the attention is not an RMSNorm, or it has no weight. `patch` rewrites the method
-    of such a layer instead.
+    For most layers, `patch` replaces `forward` by a prepared method, called a fusion. In the layers that
+    `LEFT` lists, the norm after the attention is not an RMSNorm, or it has no weight. In these layers,
+    `patch` rewrites the source code of the methods instead.
     """
     left = {}
     for name, cls in known(fusion).items():
@@ -170,7 +169,7 @@ def test_layers(fusion):
 def test_models_that_are_no_decoders(name):
     """The report of `patch` does not list classes of encoder models as skipped.
 
-    Their names, such as `T5Attention` and `CLIPMLP`, match the patterns by which `patch` finds decoder
+    Nevertheless, names such as `T5Attention` and `CLIPMLP` match the patterns by which `patch` finds decoder
     classes.
     """
     transformers = pytest.importorskip("transformers")
@@ -182,10 +181,10 @@ def test_models_that_are_no_decoders(name):
 
 
 def test_known_models_of_another_version(monkeypatch):
-    """If the source code of all classes of a supported model has changed, `patch` reports these classes as
+    """If the source code of all supported classes of a model has changed, `patch` reports these classes as
     skipped.
 
-    This can happen to Qwen2, for example, after an update of transformers.
+    For example, an update of transformers can change all classes of Qwen2.
     """
     from transformers.models.qwen2 import modeling_qwen2 as source
 

@@ -1,7 +1,7 @@
 """Tests of patched decoder layers whose submodules are changed.
 
-A submodule may have a hook, be compiled separately, be replaced by a new module, or have a `forward` on the
-instance.
+A submodule may have a hook, be compiled separately, be replaced by a new module, or have an instance
+attribute `forward`.
 """
 
 import copy
@@ -34,7 +34,8 @@ class Adapted(nn.Module):
 @pytest.mark.parametrize("name", ["Qwen3", "Gemma3Text"])
 @pytest.mark.parametrize("path", PARTS)
 def test_hooks(path, name):
-    """A patched layer calls a submodule that has a hook with the same arguments as the unpatched layer."""
+    """If a submodule has a hook, a patched layer calls the submodule with the same arguments as the unpatched
+    layer does."""
     stock, seen = build(name), []
     model = copy.deepcopy(stock)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -70,7 +71,8 @@ def test_own_forward(path):
 @pytest.mark.parametrize("kind", ["forward_pre_hook", "forward_hook", "full_backward_pre_hook", "full_backward_hook"])
 @pytest.mark.parametrize("name", ["Qwen3", "Gemma3Text", "Phi3"])
 def test_hooks_everywhere(name, kind):
-    """With a global hook on all modules, a patched layer calls the same submodules as the unpatched layer."""
+    """If a hook is registered globally, for all modules, a patched layer calls the same submodules as the
+    unpatched layer."""
     stock, seen, grad = build(name), ([], []), "backward" in kind
     model, x = copy.deepcopy(stock), random((1, 3, 64), torch.float32, "cpu").requires_grad_(grad)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -85,8 +87,8 @@ def test_hooks_everywhere(name, kind):
                 y.sum().backward() if grad else None
         finally:
             handle.remove()
-    # A global hook also receives modules outside of the layer, such as a RoPE module. The path of such a
-    # module is None.
+    # A global hook also runs for modules outside of the layer, such as a RoPE module. Here, the path of such
+    # a module is None.
     own, ours = (sorted(path for path in each if path is not None) for each in seen)
     assert own == ours and set(own) == set(names.values()), set(own) - set(ours)
 
@@ -115,7 +117,8 @@ def test_compiled_parts(path):
     """If the user called `compile()` on a submodule, the submodule runs compiled in a patched layer, as in
     the unpatched layer.
 
-    There is one exception: torch 2.11 does not compile a submodule that is a single linear, in either layer.
+    Exception: torch 2.11 compiles no submodule that is a single linear, neither in the patched layer nor in
+    the unpatched layer.
     """
     stock = build("Qwen3")
     model, counts = copy.deepcopy(stock), []
@@ -134,9 +137,9 @@ def test_compiled_parts(path):
 @pytest.mark.parametrize("name", ["Llama", "Phi3"])
 @pytest.mark.parametrize("grad", [False, True])
 def test_activations(name, grad):
-    """In a patched layer, a hook on an activation runs.
+    """In a patched layer, a hook on the activation module of the MLP runs.
 
-    If a new activation is assigned after `patch`, the layer calls the new activation.
+    If a new activation module is assigned after `patch`, the layer calls the new module.
     """
     stock, seen = build(name), []
     model = copy.deepcopy(stock)
@@ -154,7 +157,10 @@ def test_activations(name, grad):
 
 @pytest.mark.parametrize("path", ["self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.down_proj"])
 def test_adapters(path):
-    """A patched layer calls an adapter in place of one of its linears, and a norm that the user excluded."""
+    """If an adapter replaces a linear of a patched layer, the layer calls the adapter.
+
+    In this test, the user has excluded a norm of the layer from `patch`.
+    """
     stock = build("Qwen3")
     owner, _, name = path.rpartition(".")
     patched = copy.deepcopy(stock)

@@ -24,7 +24,7 @@ MAKERS = {
 
 
 class LoRA(nn.Module):
-    """A LoRA adapter that contains the linear that it replaces.
+    """A LoRA adapter that keeps the linear that it replaces as a submodule.
 
     The adapters of other libraries are built in the same way.
     """
@@ -69,9 +69,10 @@ def ran(monkeypatch):
 
 
 def close(y, own):
-    """Return whether `y` equals the unpatched result `own` up to two units of rounding.
+    """Return whether `y` equals `own`, the unpatched module's result, within a tolerance of two machine
+    epsilons.
 
-    On the CPU, oxiwarp and torch round exponentials differently.
+    On the CPU, the exponentials of oxiwarp and torch differ in the last bits.
     """
     unit = torch.finfo(own.dtype).eps
     return y.dtype == own.dtype and torch.allclose(y, own, rtol=2 * unit, atol=2 * unit)
@@ -94,7 +95,9 @@ def test_each(op, dtype, device, ran):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_fast(dtype, device):
-    """In mode "fast", the error against float64 is at most 1.1 times the error of the unpatched module.
+    """In mode "fast", the mean error is at most 1.1 times the mean error of the unpatched module.
+
+    An error is the difference to the result of a float64 module.
 
     Mode "fast" rounds only the final result. On a GPU, the matrix multiplication computes the GELU in its
     epilogue.
@@ -107,10 +110,10 @@ def test_fast(dtype, device):
 
 
 def test_epilogue_of_plain_linears_only(monkeypatch):
-    """The matrix multiplication computes the GELU in its epilogue only if the linear is a plain `nn.Linear`
-    without hooks.
+    """The GELU after a linear is computed in the epilogue of the matrix multiplication only if the linear is
+    a plain `nn.Linear` without hooks.
 
-    The patched activation calls any other linear as a module.
+    If the linear is not plain or has a hook, the patched activation calls it as a module.
     """
     x = random((2, 5, 16), torch.bfloat16, "cpu")
     monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda self: True))
@@ -133,10 +136,11 @@ def test_epilogue_of_plain_linears_only(monkeypatch):
 @pytest.mark.parametrize("linear", [LoRA, Quantised, Wide])
 @pytest.mark.parametrize("op", ["gelu", "gelu_tanh", "geglu", "swiglu", "gelu_quick"])
 def test_other_linears(op, linear, mode, device, ran):
-    """A patched activation calls an adapter or quantized linear that replaces its linear before or after
-    `patch`.
+    """If an adapter or a quantized linear replaces the linear of a patched activation, the activation calls
+    the new module.
 
-    If this linear returns a dtype that the kernels do not support, the original activation runs.
+    The module may be replaced before or after `patch`. If the new module returns a dtype that the kernels do
+    not support, the original activation runs.
     """
     for patch_first in (False, True):
         module, x = made(op, device=device), random((2, 5, 16), torch.float32, device)
@@ -154,7 +158,8 @@ def test_other_linears(op, linear, mode, device, ran):
 
 
 def test_flux2_slices(device, ran):
-    """The kernel of `silu_and_mul` reads a slice of a projection without a copy.
+    """The kernel of `silu_and_mul` reads its input without a copy, even if the input is a slice of a larger
+    tensor.
 
     If the last dimension of the slice is not contiguous, the original `forward` runs.
     """
@@ -169,10 +174,10 @@ def test_flux2_slices(device, ran):
 
 
 def test_without_a_fusion():
-    """`patch` skips activation modules whose class overrides `gelu`.
+    """`patch` skips activation modules whose class overrides the method `gelu`.
 
-    If the activation of a SwiGLU module is not SiLU, `patch` has no replacement method and rewrites the
-    module's method.
+    If the activation of a SwiGLU module is not SiLU, `patch` has no prepared replacement. It then rewrites
+    the source code of the module's method.
     """
 
     class Other(activations.GELU):

@@ -29,12 +29,13 @@ JOINT = ("flux", "flux2", "hunyuan_video", "qwen_image", "ltx2", "ltx2.3")
 
 
 def model_and_inputs(name):
-    """Return an unpatched model and its inputs. With these inputs, all RoPE tables have the same shape."""
+    """Return an unpatched model and inputs for it. With these inputs, all RoPE tables of the model have the
+    same shape."""
     if name in VIDEO or name in IMAGE_MODELS:
         make, inputs = {**VIDEO, **IMAGE_MODELS}[name]
         return make(), inputs()
     inputs = FAMILIES[name].inputs(torch.float32, "cpu")
-    if name == "qwen_image":  # Qwen-Image has one table for text and one table for the image.
+    if name == "qwen_image":  # Qwen-Image has one RoPE table for text and one for the image.
         inputs["encoder_hidden_states"] = random((BATCH, IMAGE, 24), torch.float32, "cpu", seed=1)
         inputs["encoder_hidden_states_mask"] = torch.ones(BATCH, IMAGE, dtype=torch.bool)
     return build(FAMILIES[name]), inputs
@@ -43,7 +44,8 @@ def model_and_inputs(name):
 @pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi enables float32 autocast
 @pytest.mark.parametrize("name", [*VIDEO, *JOINT])
 def test_tables_in_one_tensor(name):
-    """A patched attention processor accepts cos and sin stacked in one tensor, as the original processor does."""
+    """A patched attention processor accepts the RoPE tables cos and sin stacked in one tensor, as the
+    original does."""
     model, inputs = model_and_inputs(name)
     stacked = []
 
@@ -94,7 +96,8 @@ def test_processor_by_name():
 
 @pytest.mark.parametrize(("name", "argument"), [("LayerNorm", "input"), ("FP32LayerNorm", "inputs")])
 def test_norms_by_name(name, argument):
-    """A patched LayerNorm accepts its input as a keyword argument, by the name in the original `forward`.
+    """A patched LayerNorm accepts its input as a keyword argument with the parameter name of the original
+    `forward`.
 
     For any other keyword, it raises TypeError.
     """
@@ -109,7 +112,7 @@ def test_norms_by_name(name, argument):
 
 
 def by_name(call):
-    """Return the arguments of a call as keyword arguments. If the function takes `*args`, return the
+    """Return the arguments of a call as keyword arguments. If the called function takes `*args`, return the
     arguments unchanged."""
     kinds = {name: call.signature.parameters[name].kind for name in call.arguments}
     if inspect.Parameter.VAR_POSITIONAL in kinds.values():
@@ -138,9 +141,9 @@ def test_arguments(name, form):
         method = base_of(module).forward.__get__(module)
         return form(inspect.signature(method).bind(*args, **kwargs))
 
-    # Do not hook submodules that a patched block does not call. With a hook, the block would run its original
-    # method. Do not hook LayerNorms either, because their original method runs if an argument is passed by
-    # keyword.
+    # Do not hook submodules that a patched block does not call. If such a submodule has a hook, the block
+    # runs its original method. Do not hook LayerNorms either, because their original method runs if an
+    # argument is passed by keyword.
     skipped = {path for fusion in FUSIONS.values() for path in fusion.skips}
     for path, module in model.named_modules():
         inner = isinstance(module, nn.LayerNorm) or any(f".{path}".endswith(f".{skip}") for skip in skipped)

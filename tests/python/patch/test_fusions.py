@@ -1,4 +1,5 @@
-"""Tests of rules for all fusions. A fusion is a method that replaces the method of a model class.
+"""Tests of rules that hold for all fusions. A fusion is a method of oxiwarp that replaces a method of a model
+class.
 
 The rules say how the original source code is recognised, which objects `patch` skips, and for which calls a
 patched object runs its original method.
@@ -60,8 +61,8 @@ def the_same(a, b):
 
 
 def test_fingerprint():
-    """The fingerprint (hash of the source) of a function does not depend on the Python version, comments and
-    layout. It depends on the function's name."""
+    """The fingerprint of a function is a hash of its source code. It does not depend on the Python version,
+    comments or layout, but it depends on the function's name."""
     assert fusions.fingerprint(an_f_string) == "ed9f7a9eef1c"
     words = [list(source.words(inspect.getsource(function))) for function in (an_f_string, the_same)]
     differ = [pair for pair in zip(*words, strict=True) if pair[0] != pair[1]]
@@ -73,7 +74,8 @@ DECODERS = [f"transformers.models.{name}.modeling_{name}" for name in ("llama", 
 
 
 def classes_like(pattern):
-    """Yield the installed classes whose names match the pattern of a fusion (replacement method).
+    """Yield the installed classes whose names match `pattern`, a class-name pattern of a fusion (replacement
+    method).
 
     The pattern for transformers' decoders matches hundreds of classes. Of these classes, only the classes in
     the modules `DECODERS` are yielded.
@@ -98,7 +100,8 @@ def test_every_fusion_knows_what_is_installed(name):
     """All classes that a fusion (replacement method) names are installed, and `patch` recognises their source
     code.
 
-    If the name is a pattern for all transformers models, `patch` recognises at least one matching class.
+    A fusion may name its classes by a pattern for all transformers models. Then `patch` recognises at least
+    one matching class.
     """
     fusion = FUSIONS[name]
     for pattern in fusion.classes:
@@ -110,10 +113,12 @@ def test_every_fusion_knows_what_is_installed(name):
 
 
 def test_other_source(monkeypatch, ran):
-    """`patch` skips a block whose `forward` has unknown source code, if no kernel can replace a part of it.
+    """`patch` skips a block whose `forward` has unknown source code, if no kernel can replace a part of this
+    code.
 
-    The test also uses an attention processor that calls a function with unknown source code. `patch` rewrites
-    the processor, and the original function runs if no kernel computes it. The report gives the reasons.
+    In the second part of the test, an attention processor calls a RoPE function with unknown source code.
+    `patch` rewrites the processor. No kernel can replace the function, so the rewritten processor calls it.
+    The report of `patch` gives the reasons.
     """
     own = Block.forward
 
@@ -136,8 +141,8 @@ def test_other_source(monkeypatch, ran):
 
 
 def test_derived_classes(ran):
-    """`patch` replaces a subclass of a supported block if it inherits `forward`. It skips a subclass that
-    overrides `forward`."""
+    """`patch` replaces a block whose class inherits `forward` from a supported class. It skips a block whose
+    class overrides `forward`."""
 
     class Same(Block):
         extra = 1
@@ -160,8 +165,8 @@ def test_derived_classes(ran):
 def test_report_of_inner_norms():
     """A patched block does not call its norm modules, because its kernels compute the norms.
 
-    For each of these norms, the report says that the norm is called only if the block runs its original
-    method.
+    For each of these norms, the report of `patch` says that the norm is called only if the block runs its
+    original method.
     """
     model, report = patched()
     reasons = {row.reason for row in report if row.op == "rms_norm"}
@@ -194,7 +199,8 @@ def test_hooks_inside(ran):
 
 
 def test_hooks_around(ran):
-    """Hooks on patched blocks, their attentions and their activations run in the original order."""
+    """Hooks on patched blocks, their attentions and their activations run in the same order as before
+    `patch`."""
     model, seen = ltx(), []
     for part in (model.transformer_blocks[0], model.transformer_blocks[0].attn1, model.transformer_blocks[0].ff.net[0]):
         part.register_forward_hook(lambda module, *_: seen.append(type(module).__name__))
@@ -208,7 +214,7 @@ def test_hooks_around(ran):
 
 @pytest.mark.parametrize("what", ["autocast", "float64", "subclass", "mixed", "no cpu_kernels"])
 def test_calls_for_the_own_method(what, ran):
-    """If the kernels do not support a call (e.g. in float64), a patched block returns the bits of the
+    """If the kernels do not support a call (e.g. in float64), a patched block returns the same bits as the
     unpatched block."""
     from torch.testing._internal.two_tensor import TwoTensor
 

@@ -14,7 +14,7 @@ from video_models import build
 import oxiwarp
 from oxiwarp.patching.class_swap import is_replaced
 
-# The UNet has eight blocks: 2 in the down path, 2 in the middle, and 4 in the up path.
+# The SDXL test model has eight transformer blocks: 2 in the down path, 2 in the middle, and 4 in the up path.
 SDXL = {"layer_norm": 8, "gated_residual_ada_norm": 16}
 PIXART = {"ada_norm": 2, "gated_residual": 4, "gated_residual_ada_norm": 2}
 DIT = {"ada_norm": 3, "gated_residual": 2, "gated_residual_ada_norm": 2}
@@ -53,8 +53,8 @@ def test_single_attention(device):
         )
 
     # Latte's spatial blocks run the same kernels as PixArt's blocks. In the temporal blocks, one kernel
-    # computes the gated residual after the attention, and the next norm. The last norm of the model is
-    # modulated.
+    # computes both the gated residual after the attention and the norm after it. The last norm of the model
+    # is modulated, so it also calls `ada_norm`.
     expected = {"ada_norm": 3, "gated_residual": 3, "gated_residual_ada_norm": 2}
     check_model(make, make_input, torch.bfloat16, device, expected)
 
@@ -62,8 +62,8 @@ def test_single_attention(device):
 def test_convolutional_projections(device):
     """A patched SD 1.5 model matches the unpatched model.
 
-    Its convolutional projections return tokens whose last dimension is not contiguous, so the patched block
-    copies them.
+    The convolutional projections of SD 1.5 return tokens whose last dimension is not contiguous. The patched
+    block copies these tokens.
     """
 
     def make(dtype, device):
@@ -94,7 +94,8 @@ def positioned(dtype, device):
 def test_positions(device):
     """A patched block with positional embeddings matches the original block.
 
-    Under torch.compile, its norms run as torch code. Inductor fuses them with the addition of the embeddings.
+    Under torch.compile, the norms of the patched block run as torch code. Inductor fuses the norms with the
+    addition of the embeddings.
     """
 
     def make_input(dtype, device):
@@ -137,7 +138,8 @@ def test_unknown_source(monkeypatch):
 
 
 def test_blocks_that_are_left():
-    """`patch` skips a `BasicTransformerBlock` with an unsupported norm type. The report gives the reason."""
+    """`patch` skips a `BasicTransformerBlock` with an unsupported norm type. The report of `patch` gives the
+    reason."""
     from diffusers.models.attention import BasicTransformerBlock
 
     def reason(**options):

@@ -35,7 +35,7 @@ def test_cogvideox_packed_projections(device):
 
 
 def test_cogvideox_attention_without_norms(device):
-    """If query and key have no norms, the kernel of the patched attention computes only RoPE.
+    """If query and key have no norms, the kernel of the patched attention computes RoPE and no norms.
 
     If the call has no RoPE tables either, the attention runs no oxiwarp kernel.
     """
@@ -80,8 +80,8 @@ def test_cogvideox_unknown_source(monkeypatch):
 def test_cogvideox_calls_that_run_the_own_method(device):
     """The patched attention runs its original method in two cases.
 
-    In the first case, a query or key norm has a hook. In the second case, the RoPE tables have 16 bits. For
-    such tables, the original method computes in float32.
+    In the first case, a query or key norm has a hook. In the second case, the elements of the RoPE tables
+    have 16 bits. For 16-bit tables, the original method computes RoPE in float32.
     """
     model, inputs = cogvideox(torch.bfloat16, device), cogvideox_input(torch.bfloat16, device)
     oxiwarp.patch(model, cpu_kernels=True)

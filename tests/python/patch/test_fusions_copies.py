@@ -1,5 +1,5 @@
-"""Tests of patched blocks with non-contiguous inputs, in models that contain a copy of another model's
-code."""
+"""Tests of patched blocks with contiguous and non-contiguous inputs. Some of these blocks copy the code of
+another model."""
 
 import importlib
 
@@ -14,7 +14,8 @@ import oxiwarp
 
 DIM = 64
 AFTER = {"gated_residual_ada_norm": 2, "gated_residual": 2}
-# Maps "module.Class" to the constructor arguments, and to the kernels that one call runs.
+# Maps the name of a diffusers block, "module.Class", to its constructor arguments and to the kernels that one
+# call of the block runs.
 BLOCKS = {
     "transformer_flux.FluxTransformerBlock": ((DIM, 2, 32), AFTER),
     "transformer_bria_fibo.BriaFiboTransformerBlock": ((DIM, 2, 32), AFTER),
@@ -30,7 +31,7 @@ BLOCKS = {
 
 
 def block(name):
-    """Build a block with random biases. If a kernel did not add a bias, the result would be wrong."""
+    """Build a block with random biases, so that the result is wrong if a kernel omits a bias."""
     pytest.importorskip("diffusers")
     module, cls = name.split(".")
     torch.manual_seed(0)
@@ -93,8 +94,8 @@ def test_norm_by_columns(name, device):
 
 @pytest.mark.parametrize("name", ["norm2", "norm2_context"])
 def test_sd3_hooks(name):
-    """If `norm2` of a patched SD3 block has a hook, the hook runs, and this block runs its original
-    `forward`.
+    """If the norm `norm2` or `norm2_context` of a patched SD3 block has a hook, the hook runs, and this block
+    runs its original `forward`.
 
     The next block still runs its kernel.
     """

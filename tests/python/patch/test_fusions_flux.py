@@ -1,5 +1,5 @@
-"""Tests of patched Flux models: copies that are avoided, hooks, ControlNet, adapters, float16 clipping,
-and mode "fast"."""
+"""Tests of patched Flux models: fewer copies of tensors, hooks, ControlNet, adapters, float16 clipping, and
+mode "fast"."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def pair(dtype=torch.float32, device="cpu"):
 
 
 def outputs(models, **extra):
-    """Run one bfloat16 step of each model.
+    """Run one bfloat16 step of each model in `models`.
 
     Return the outputs of all models, and the oxiwarp operators that the last model called.
     """
@@ -40,8 +40,8 @@ def outputs(models, **extra):
 def test_single_blocks_copy_nothing(monkeypatch):
     """A patched model calls `torch.cat` less often than the unpatched model.
 
-    Its single-stream blocks keep text and image tokens in two tensors. Attention and activation write their
-    results into one buffer.
+    The patched single-stream blocks keep text and image tokens in two tensors. In these blocks, attention and
+    activation write their results into one buffer.
     """
     cat, counts = torch.cat, []
     for model in pair():
@@ -62,7 +62,7 @@ def test_single_blocks_copy_nothing(monkeypatch):
 def test_hooked_activations(name, op, device):
     """A hook on an activation of a patched block receives the output of the activation.
 
-    The block with the hook does not use the kernel that includes the activation. All other blocks use this
+    The block with the hook does not use oxiwarp's kernel for the activation. All other blocks use this
     kernel.
     """
     family, dtype = FAMILIES[name], torch.bfloat16
@@ -80,10 +80,10 @@ def test_hooked_activations(name, op, device):
 
 
 def test_streams_from_elsewhere():
-    """If a ControlNet adds residuals between single-stream blocks, a patched model matches the original
+    """If a ControlNet adds residuals between single-stream blocks, a patched model matches the unpatched
     model.
 
-    It runs the same kernels as without a ControlNet.
+    The patched model runs the same kernels as without a ControlNet.
     """
     stock, model = pair(torch.bfloat16)
     extra = [random((BATCH, IMAGE, 64), torch.bfloat16, "cpu", seed=3)]
@@ -123,8 +123,8 @@ def test_fused_projections():
 
 @pytest.mark.parametrize("path", ["norm2", "norm2_context", "attn.norm_q", "attn.norm_added_k"])
 def test_hooks(path):
-    """If a hook is on a submodule that the patched block or attention does not call, the original method
-    runs."""
+    """A patched block or attention does not call some of its submodules. If such a submodule has a hook, the
+    original method of the block or attention runs."""
     stock, model = pair(torch.bfloat16)
     for each in (stock, model):
         module = each.transformer_blocks[0].get_submodule(path)
@@ -138,7 +138,7 @@ def test_hooks(path):
 def test_ip_adapter():
     """`patch` skips an IP adapter's processor.
 
-    The processor returns an additional result, which the patched block adds.
+    Such a processor returns an additional result, which the patched block adds to the image tokens.
     """
     from diffusers.models.transformers.transformer_flux import FluxIPAdapterAttnProcessor
 
@@ -181,8 +181,8 @@ def test_wrapped_linears():
 def test_fast_single_blocks(monkeypatch, device):
     """In mode "fast", the matrix multiplication of a single-stream block computes the GELU in its epilogue.
 
-    The error against float32 is at most 1.2 times the error of the unpatched model. A hook on one of the
-    block's linears, or on the GELU, disables this epilogue.
+    The mean difference to the float32 result is at most 1.2 times the mean difference of the unpatched model.
+    If a linear or the GELU of a block has a hook, the block does not use this epilogue.
     """
     family, dtype = FLUX, torch.bfloat16
     monkeypatch.setattr(parallel_block, "in_epilogue", plain_on_any_device)
@@ -221,9 +221,11 @@ def test_compiled_attention_beside(device):
 
 
 def test_learned_attention_beside(monkeypatch):
-    """If the attention result needs a gradient, attention and feed-forward results are concatenated.
+    """If the attention result of a single-stream block needs no gradient, attention and feed-forward write
+    their results into one buffer.
 
-    Otherwise they share a buffer. The concatenation is needed for the correct gradient.
+    If the attention result needs a gradient, the two results are concatenated. Writing into a buffer would
+    then give a wrong gradient.
     """
     monkeypatch.setattr(parallel_block, "in_epilogue", lambda *_: True)
     monkeypatch.setattr(parallel_block, "gelu_product", gelu_in_two)
@@ -243,8 +245,8 @@ def test_learned_attention_beside(monkeypatch):
 def test_values_of_both(monkeypatch, device):
     """For batch size 1, a patched attention writes the values V of text and image directly into one tensor.
 
-    It writes V into separate tensors if a projection has a hook. It also does so if the address of the text
-    or image slice would not be a multiple of 16 bytes.
+    It writes V of text and V of the image into separate tensors if a value projection has a hook. It also
+    does so for a larger batch, or if the number of elements of a slice is not a multiple of `ALIGNED`.
     """
     family = FLUX
     monkeypatch.setattr(mmdit, "in_epilogue", plain_on_any_device)

@@ -31,7 +31,7 @@ def test_values(name, dtype, mode, device):
     """A patched model runs every expected kernel, and its results differ from the unpatched model only by
     rounding errors.
 
-    After `unpatch`, the results are equal bit for bit.
+    After `unpatch`, the results equal the unpatched model's results bit for bit.
     """
     family = FAMILIES[name]
     model = build(family, dtype, device)
@@ -117,8 +117,7 @@ def test_other_calls(name):
 
 
 def fused_parts(model):
-    """Return an example of a patched object for each fusion (replacement method), by the name of the
-    fusion."""
+    """Map the name of each fusion to one object in which this fusion replaces a method."""
     found = {}
     for module in model.modules():
         for part in (module, module.__dict__.get("processor")):
@@ -130,7 +129,8 @@ def fused_parts(model):
 
 @FAMILY
 def test_changed_source(name, monkeypatch):
-    """`patch` skips an object whose method has unknown source code. The report gives the reason."""
+    """`patch` skips an object whose method has unknown source code. The report of `patch` gives the
+    reason."""
     family = FAMILIES[name]
     model = build(family)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -151,8 +151,8 @@ def test_changed_source(name, monkeypatch):
 def test_signatures_of_processors(name, monkeypatch):
     """Patched methods read the signature of a processor only at the first call.
 
-    In Qwen-Image, attention module and processor have different names for the third argument. The module
-    therefore passes this argument by keyword.
+    In Qwen-Image, the third argument of the attention module has another name than the third argument of the
+    processor. Therefore the module passes its third argument by keyword.
     """
     family, looked_up = FAMILIES[name], []
     model = build(family)

@@ -28,7 +28,7 @@ def test_mochi(dtype, device):
 
 
 def test_mochi_gradients(device):
-    """The RoPE tables depend on the parameter `pos_frequencies`.
+    """Mochi computes its RoPE tables from the parameter `pos_frequencies`.
 
     If this parameter is trained, a patched model runs the original attention processor. Otherwise a kernel
     computes RoPE.
@@ -70,9 +70,11 @@ def test_mochi_unknown_source(monkeypatch):
 
 
 def test_mochi_calls_that_run_the_own_method(device):
-    """A patched block runs its original `forward` if the inner module of one of its norms has a hook.
+    """Some norms of a Mochi block contain an inner norm module. If this inner module has a hook, the patched
+    block runs its original `forward`.
 
-    If the norms of a block have different eps values, `patch` rewrites the methods of the block.
+    If the norms of a block have different eps values, `patch` has no prepared replacement for the block. It
+    then rewrites the source code of the block's methods.
     """
     model, inputs = mochi(torch.bfloat16, device), mochi_input(torch.bfloat16, device)
     model.transformer_blocks[1].norm3.norm.eps = 1e-3
@@ -84,15 +86,16 @@ def test_mochi_calls_that_run_the_own_method(device):
     made, calls = run(model, inputs)
     assert seen == ["norm4_context"]
     torch.testing.assert_close(made, expected, rtol=0.02, atol=0.02)
-    # In the rewritten block, a norm may have a different eps than the norm in the kernel of the sum. A
-    # separate kernel computes it.
+    # In the rewritten block, the kernel of the residual sum has one eps. A separate kernel computes a norm
+    # with a different eps.
     assert counts(calls, EXPECTED) == {ADA: 8, MIDDLE: 2, END: 4}
 
 
 def test_mochi_finds_valid_tokens_once(device):
     """The indices of the text tokens that are not masked are computed once for all blocks.
 
-    Their computation synchronizes the CPU with the GPU. If the mask changes, the indices are computed again.
+    Computing the indices synchronizes the CPU with the GPU. If the mask changes, the indices are computed
+    again.
     """
     from diffusers.models.attention_processor import MochiAttnProcessor2_0
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -133,7 +136,8 @@ def test_mochi_trained_after_inference_mode(device):
 
 
 def test_mochi_tokens_are_the_masks():
-    """The function `tokens_of(mask)` caches the indices of the tokens that this mask tensor does not mask.
+    """The function `tokens_of(mask)` returns the indices of the tokens that `mask` does not mask, and caches
+    them.
 
     Copies and pickles of the mask do not contain the cached indices. The indices are also correct in
     inference mode and under torch.func.

@@ -1,5 +1,5 @@
-"""Tests of patches that reduce only Python time: attention modules, attention masks and timestep
-embeddings."""
+"""Tests of replacements that save Python time instead of GPU time: attention modules, attention masks and
+timestep embeddings."""
 
 import inspect
 
@@ -79,8 +79,10 @@ CALLS = (
 
 @pytest.mark.parametrize("processor", [Recorder, Renamed, Needing, Other, Anything])
 def test_attention_module_calls(processor):
-    """For every kind of call, a patched attention module passes the same arguments to its processor as the
-    original."""
+    """A patched attention module passes the same arguments to its processor as the original module.
+
+    The calls in this test mix positional, keyword, default and unknown arguments.
+    """
     stock, module = attention(), attention()
     for each in (stock, module):
         each.set_processor(processor())
@@ -99,7 +101,8 @@ def outcome(module, args, kwargs):
 
 
 def test_unknown_arguments_are_told(monkeypatch):
-    """If a processor does not take an argument, a patched attention module drops it and warns, as diffusers does."""
+    """If a processor does not take an argument, a patched attention module drops this argument and warns, as
+    diffusers does."""
     told = []
     monkeypatch.setattr(processors.logger, "warning", told.append)
     module = attention()
@@ -110,7 +113,8 @@ def test_unknown_arguments_are_told(monkeypatch):
 
 
 def test_signature_is_read_once(looked_up):
-    """From the second step on, a patched model does not call `inspect.signature`. The report lists its attentions."""
+    """From the second step on, a patched model does not call `inspect.signature`. The report of `patch` lists
+    the attention modules."""
     model = ltx()
     stock = model(**ltx_input())[0]
     report = oxiwarp.patch(model, cpu_kernels=True)
@@ -138,10 +142,11 @@ def test_attention_modules_compiled(looked_up, monkeypatch):
 
 @pytest.mark.parametrize("queries", [1, 24])
 def test_mask_of_heads(queries, monkeypatch):
-    """`mask_of_heads` returns a view with the same values as diffusers' `prepare_attention_mask`.
+    """`mask_of_heads` returns a view of the mask that has the same values as the result of diffusers'
+    `prepare_attention_mask`.
 
-    For other mask sizes, `mask_of_heads` calls diffusers' method. It also does so if the source code of this
-    method is unknown.
+    If the mask does not have one column per token, `mask_of_heads` calls `prepare_attention_mask`. It also
+    does so if the source code of `prepare_attention_mask` is unknown.
     """
     attn = attention(transformer_ltx.LTXAttention)
     source, mask = random((2, 7, 32), torch.float32, "cpu"), random((2, queries, 7), torch.float32, "cpu")
@@ -157,7 +162,7 @@ def test_mask_of_heads(queries, monkeypatch):
 
 
 def test_hooks_and_compile():
-    """If a norm in a compiled patched model has a hook when torch.compile traces the block, the hook runs.
+    """If a norm has a hook when torch.compile traces a patched block that contains the norm, the hook runs.
 
     A hook that is registered later runs only if torch.compile guards on hooks. An unpatched model behaves in
     the same way.
@@ -186,7 +191,7 @@ def test_hooks_and_compile():
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
 def test_timesteps(options, dtype, device):
-    """A patched `Timesteps` module returns the bits and dtype of the original module.
+    """A patched `Timesteps` module returns the same bits and dtype as the original module.
 
     This holds for the first call, for later calls, which use cached frequencies, and in inference mode.
     """
@@ -215,7 +220,7 @@ def test_timesteps_of_several_modules(device):
 
 
 def test_timesteps_gradient():
-    """A patched `Timesteps` module gives the original gradient under torch.func and autograd.
+    """A patched `Timesteps` module gives the gradient of the original module under torch.func and autograd.
 
     It does not cache frequencies inside a torch.func transform. Frequencies that were cached in inference
     mode stay usable.

@@ -1,6 +1,6 @@
 """Tests of `residual_layer_norm`, which computes `LayerNorm(x + gate * y)` with weight and bias.
 
-`residual_layer_norm` calls the modulated norm `gated_residual_ada_norm` with a scale of zeros.
+`residual_layer_norm` calls the modulated norm `gated_residual_ada_norm` with zeros as the scale.
 """
 
 import pytest
@@ -58,8 +58,8 @@ def test_zeros_of_inference_mode_serve_autograd(device):
 
 
 def test_fake_zeros(device):
-    """For fake tensors, the function `zeros` stores no fake zeros in its cache, and returns no real zeros
-    from the cache."""
+    """For fake tensors, the function `zeros` neither stores fake tensors in its cache nor returns real
+    tensors from the cache."""
     for count in range(2):
         with FakeTensorMode():
             x = torch.empty(2, 16, device=device)
@@ -71,7 +71,7 @@ def test_fake_zeros(device):
 
 @pytest.mark.parametrize("gated", [True, False], ids=["gate", "no gate"])
 def test_inductor_has_a_sum_without_a_gate(gated, device):
-    """Under torch.compile, `residual_layer_norm` becomes torch's sum and LayerNorm, unless there is a gate."""
+    """Under torch.compile, `residual_layer_norm` without a gate runs as torch's sum and LayerNorm."""
     x, y = random((2, 5, 96), torch.bfloat16, device), random((2, 5, 96), torch.bfloat16, device, seed=1)
     gate = random((2, 1, 96), torch.bfloat16, device, seed=2) if gated else None
     norm, targets = norm_of(96, torch.bfloat16, device), []
@@ -91,7 +91,7 @@ def test_no_zeros_of_a_captured_graph_are_kept(cuda):
     """Zeros that are allocated during CUDA graph capture are not cached, because their memory belongs to the
     graph.
 
-    After a replay of the graph, they are zero.
+    A replay of the graph gives the same results as eager mode.
     """
     x, norm = random((2, 3, 16), torch.bfloat16, cuda), norm_of(16, torch.bfloat16, cuda)
     right = residual_layer_norm(x, x, norm, "exact")

@@ -1,4 +1,5 @@
-"""Tests of patched blocks in which the user replaces a submodule that the patched `forward` does not call."""
+"""Tests of patched blocks in which the user replaces a submodule that the patched `forward` normally does not
+call."""
 
 import copy
 import pickle
@@ -20,7 +21,7 @@ from oxiwarp.patching.fusions import FUSIONS, FusedRecipe
 @pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi enables float32 autocast
 @pytest.mark.parametrize("name", MODELS)
 def test_wrapped_after_patch(name):
-    """If the user wraps a submodule that the patched method does not call, the original method runs.
+    """If the user wraps a submodule that the patched method normally does not call, the original method runs.
 
     Otherwise the wrapper would have no effect. After the wrapper is removed, the patched method runs again.
     """
@@ -58,10 +59,10 @@ def test_every_skip_is_tried():
 @pytest.mark.filterwarnings("ignore:In CPU autocast")
 @pytest.mark.parametrize("name", ["ltx", "mochi", "cogvideox", "pixart", "flux"])
 def test_wrapped_before_patch(name):
-    """`patch` does not use a fusion (replacement method) for a block if certain submodules were wrapped
-    before `patch`.
+    """`patch` does not use a fusion (replacement method) for a block if a submodule that the fusion would not
+    call was wrapped.
 
-    These are the submodules whose work a kernel would do.
+    The kernels of the fusion would do the work of this submodule, and the wrapper would have no effect.
     """
     make, make_input = MODELS[name]
     stock, ours = make(), make()
@@ -109,10 +110,11 @@ def copied(module, how):
 
 @pytest.mark.parametrize("how", ["the module", "deepcopy", "pickle"])
 def test_what_is_swapped(how):
-    """If a new norm of the same class is assigned to a patched block, the block uses its weights and eps.
+    """If a new norm of the same class is assigned to a patched block, the block uses the weights and eps of
+    the new norm.
 
-    If the new norm is a wrapper, has no parameters or has a derived class, the block calls it. Copies of the
-    block follow the same rules.
+    If the new norm is a wrapper, has no parameters or is of a derived class, the block calls the new norm as
+    a module. Copies of the block follow the same rules.
     """
     stock, given = refiner()
     ours = copy.deepcopy(stock)
@@ -183,7 +185,7 @@ def test_compiled():
 def test_eps_changed_after_patch():
     """If the eps of one norm changes after `patch`, a patched Mochi block matches the unpatched block.
 
-    Its kernel takes one eps for several norms, so the block cannot use it.
+    The kernel of a Mochi block takes one eps for several norms, so the block must not use this kernel.
     """
     stock, ours = mochi(), mochi()
     oxiwarp.patch(ours, cpu_kernels=True)

@@ -19,8 +19,10 @@ NO_NORM2 = {"ada_norm": 1, "gated_residual_ada_norm": 1, "gated_residual": 2, "q
 
 
 def times(counts, by, **others):
-    """Return the expected operators of a model with `by` blocks: those in the blocks, and the modulated
-    norm at the end."""
+    """Return the expected number of calls of each operator in a model with `by` blocks.
+
+    The numbers include the modulated norm (`ada_norm`) at the end of the model.
+    """
     of_blocks = {name: by * count for name, count in counts.items()}
     return of_blocks | {"ada_norm": of_blocks["ada_norm"] + 1} | others
 
@@ -30,8 +32,8 @@ def times(counts, by, **others):
 def test_wan(dtype, kept, device):
     """A patched Wan 2.1 model matches the unpatched model.
 
-    The modulation table and the norms are in float32, as after `from_pretrained`, or in the dtype of all
-    other parameters.
+    The modulation table and the norms either are in float32, as after `from_pretrained`, or have the dtype of
+    all other parameters.
     """
 
     def make(dtype, device):
@@ -65,8 +67,8 @@ def test_wan_without_norm2(device):
 def test_wan_image_to_video(device):
     """A patched Wan image-to-video model matches the unpatched model.
 
-    In the cross-attention, image tokens have separate key and value projections. The norm of their keys is
-    called as a module.
+    In the cross-attention, image tokens have separate key and value projections. The patched attention calls
+    the norm of the image keys as a module.
     """
 
     def make(dtype, device):

@@ -1,5 +1,5 @@
-"""Tests of RMSNorms whose `forward` takes a gate. `patch` determines where the gate is applied and what is
-rounded."""
+"""Tests of RMSNorms whose `forward` takes a gate. `patch` determines whether the gate is applied before or
+after the norm, and which intermediate results are rounded."""
 
 import importlib
 
@@ -24,8 +24,8 @@ KNOWN = [
 
 
 class Gated(nn.Module):
-    """Base class of gated norms. Its options: the gate is applied first, the gate uses a sigmoid, the
-    result is rounded once."""
+    """Base class of gated norms. Its options: `first` applies the gate before the norm, `sigmoid` uses a
+    sigmoid instead of SiLU, and `once` rounds only the final result."""
 
     def __init__(self, first, sigmoid, once, weight=True):
         super().__init__()
@@ -46,7 +46,8 @@ class OwnRMSNormGated(Gated):
 
 
 class NarrowRMSNormGated(Gated):
-    """A norm that computes the activation in the dtype of the gate. The activation is therefore rounded."""
+    """A norm that computes the activation of the gate in the gate's dtype, so the activation is rounded to
+    this dtype."""
 
     def forward(self, x, gate):
         h = x.float() * self.act(gate)
@@ -81,8 +82,10 @@ def test_known(path, name, formula):
 @pytest.mark.parametrize("sigmoid", [False, True], ids=["silu", "sigmoid"])
 @pytest.mark.parametrize("first", [False, True], ids=["norm first", "gate first"])
 def test_formulas(first, sigmoid, once, dtype, device):
-    """For each formula of a gated norm, the kernel has the roundings of the module. The gate may be a
-    slice."""
+    """For each formula of a gated norm, the kernel rounds the same intermediate results as the module.
+
+    The gate is a slice of a larger tensor.
+    """
     module = OwnRMSNormGated(first, sigmoid, once).to(device, dtype)
     x = random((2, 5, WIDTH), dtype, device)
     gate = 3 * random((2, 5, 2 * WIDTH), dtype, device, 1)[..., WIDTH:]
@@ -103,7 +106,7 @@ def test_formulas(first, sigmoid, once, dtype, device):
 
 
 def test_a_float32_input(device):
-    """The input may be float32 while gate and weight have 16 bits, as for the scan of Mamba 2."""
+    """A gated norm accepts a float32 input with a 16-bit gate and weight, as after the scan of Mamba 2."""
     module = OwnRMSNormGated(True, False, False).to(device, torch.bfloat16)
     x, gate = random((2, 5, WIDTH), torch.float32, device), random((2, 5, WIDTH), torch.bfloat16, device, 1)
     own = module(x, gate)
@@ -126,8 +129,8 @@ def test_a_float32_gate(dtype, once):
 
 
 def test_calls_without_a_kernel():
-    """The original `forward` runs without a gate, with a gate of another shape, and for a transposed
-    input."""
+    """A patched gated norm runs its original `forward` without a gate, with a gate of another shape, and for
+    a transposed input."""
     module, x = OwnRMSNormGated(False, False, True), torch.randn(2, WIDTH, WIDTH)
     turned = x.transpose(0, 1)
     calls = [(x,), (x, None), (x, x[:1]), (x.mT, x), (turned, turned), (x[0, :1].expand(WIDTH, -1), x[0])]
@@ -140,9 +143,9 @@ def test_calls_without_a_kernel():
 
 
 def test_formulas_without_a_kernel():
-    """A norm that rounds the activation runs its original `forward` if the gate has 16 bits.
+    """A norm that rounds the activation of the gate runs its original `forward` if the gate has 16 bits.
 
-    No kernel has this formula.
+    No kernel rounds this activation.
     """
     module = NarrowRMSNormGated(True, False, True)
     oxiwarp.patch(module, cpu_kernels=True)

@@ -46,8 +46,8 @@ PROCESSED = (
 
 @pytest.mark.parametrize("options", PROCESSED, ids=str)
 def test_attention_processor(options, device):
-    """If `rescale_output_factor` is 1, a patched processor omits the division by it, and returns the original
-    bits.
+    """If `rescale_output_factor` is 1, a patched processor omits the division by this factor, and returns the
+    bits of the original result.
 
     If the attention has norms, a residual connection or another factor, the original processor runs.
     """

@@ -34,8 +34,8 @@ def assert_patched(model, expected):
 def test_state_dict():
     """`patch` does not change the keys and tensors of a state dict.
 
-    A patched model loads the state dict of an unpatched model, and an unpatched model loads that of a patched
-    model.
+    A patched model loads the state dict of an unpatched model, and an unpatched model loads the state dict of
+    a patched model.
     """
     stock, model = net(), patched_net()
     assert list(model.state_dict()) == list(stock.state_dict())
@@ -75,7 +75,7 @@ def test_save_pretrained(tmp_path):
 def test_names_and_classes():
     """Patched modules keep their class name, `isinstance` results and signature.
 
-    Third-party code relies on these properties.
+    Third-party code relies on class names, `isinstance` and signatures.
     """
     import inspect
 
@@ -118,7 +118,7 @@ def test_hooks():
     """Forward hooks that are registered before or after `patch` run once per call and receive the kernel's
     output.
 
-    After `unpatch`, they are still registered.
+    After `unpatch`, the hooks are still registered.
     """
     model, seen = net(), []
     model.before.register_forward_pre_hook(lambda module, args: seen.append("pre"))
@@ -158,7 +158,7 @@ def test_weights_and_widths_that_no_kernel_takes():
     """If the kernel does not support the weight or the input width, a patched norm behaves as the original
     norm.
 
-    It returns the original result, or raises the original error.
+    The patched norm returns the original result, or raises the original error.
     """
     x = torch.randn(3, 96)
     for weight in (torch.randn(96, 2)[:, 0], torch.ones(1).expand(96)):
@@ -176,7 +176,7 @@ def test_weights_and_widths_that_no_kernel_takes():
 def test_instance_forward_is_left():
     """`patch` skips a module that has a `forward` attribute on the instance.
 
-    If such a module was patched, calls would run this `forward` instead of the kernel.
+    Calls of such a module run the attribute, so a patched method of its class would have no effect.
     """
     model = net()
     model.before.forward = lambda x: x
@@ -241,7 +241,8 @@ def test_patched_again_after_a_parametrization():
 
 
 def test_tensor_subclass_input():
-    """For a tensor subclass, a patched norm runs its original `forward`, so `__torch_dispatch__` takes effect."""
+    """If the input is a tensor subclass, a patched norm runs its original `forward`, so that the
+    `__torch_dispatch__` of the subclass takes effect."""
     from torch.testing._internal.two_tensor import TwoTensor
 
     model, x = patched_net(), net_input()
@@ -249,8 +250,8 @@ def test_tensor_subclass_input():
 
 
 def test_fake_and_meta():
-    """A patched model returns tensors of the correct shapes on the meta device, and for fake tensors of
-    torch.compile."""
+    """A patched model returns tensors of the correct shapes on the meta device, and for fake tensors, which
+    torch.compile uses."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with torch.device("meta"):
@@ -279,7 +280,7 @@ def test_forward_mode(grad):
 
 
 class Chain(nn.Module):
-    """A model with two modules: `patch` replaces the norm, and does not replace the linear."""
+    """A model with a norm, which `patch` replaces, and a linear, which `patch` does not replace."""
 
     def __init__(self):
         super().__init__()
@@ -325,7 +326,8 @@ def class_of_a_function():
     "make", [parametrized_linear, parametrized_norm, parametrized_block, parametrized_in_a_block, class_of_a_function]
 )
 def test_a_patched_module_is_freed(make, unpatch):
-    """A deleted patched model is garbage-collected, with its parameters and the classes made only for it."""
+    """A deleted patched model is garbage-collected, with its parameters and the classes that were created
+    only for it."""
     model = make()
     oxiwarp.patch(model, cpu_kernels=True)
     if unpatch:

@@ -38,7 +38,8 @@ SCALE = (1 / 3, 32, 32)
 @pytest.mark.parametrize("scale", [None, SCALE, [1 / 3, 32, 32], (torch.tensor(0.3), 32, 32)])
 @pytest.mark.parametrize("batch", [1, 2, 3])
 def test_rope_bits(batch, scale, device):
-    """The first call, and later calls that use the cache, return the tables of the original `forward` bit for bit."""
+    """The first call of the patched module, and later calls that use the cache, return the tables of the
+    original `forward` bit for bit."""
     own, module = rope()(x(batch, device), 2, 3, 4, scale), patched_rope()
     for _ in range(2):
         for table, right in zip(module(x(batch, device), 2, 3, 4, scale), own, strict=True):
@@ -105,8 +106,8 @@ def test_rope_is_forgotten():
 def test_tables_that_are_written_to(inference):
     """If the caller modifies the cached cos or sin table, the next call of the module returns correct tables.
 
-    The attention normally reads cached tables of half width instead. It does so only if cos and sin are
-    unmodified and `sin` was not replaced.
+    If cos and sin are unmodified, the attention reads cached tables of half the width instead. If the caller
+    modified or replaced one of the two tables, the attention reads cos and sin themselves.
     """
     module, right = patched_rope(), rope()(x(1), 2, 3, 4)
     with torch.inference_mode(inference):
@@ -154,8 +155,8 @@ def test_rope_and_compiled_blocks():
 
 
 def test_rope_captured(cuda):
-    """During CUDA graph capture, the patched module computes new RoPE tables. Their memory belongs to the
-    graph."""
+    """During CUDA graph capture, the patched module computes new RoPE tables. The memory of these tables
+    belongs to the graph."""
     module = patched_rope()
     before, graph = module(x(device=cuda), 2, 3, 4), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -167,7 +168,7 @@ def test_rope_captured(cuda):
 def test_rope_under_a_transform():
     """RoPE tables that are computed inside a torch.func transform are not cached.
 
-    They must not be used after the transform.
+    Such tables must not be used after the transform.
     """
     module = patched_rope()
 
@@ -183,10 +184,11 @@ def test_rope_under_a_transform():
 
 @pytest.mark.parametrize("mode", ["exact", "fast"])
 def test_each_angle_once(mode, monkeypatch, device):
-    """The patched attention reads RoPE tables that contain each angle only once, so the tables have half the
-    width.
+    """The patched attention reads RoPE tables that contain each angle only once. They have half the width of
+    the original tables.
 
-    If a hook copies the tables, the attention reads the full tables. Its result does not change.
+    If a hook copies the tables, the attention reads the full tables. The result of the attention does not
+    change.
     """
     model, inputs = ltx(torch.bfloat16, device), ltx_input(torch.bfloat16, device)
     oxiwarp.patch(model, mode=mode, cpu_kernels=True)

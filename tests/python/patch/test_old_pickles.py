@@ -1,4 +1,7 @@
-"""Tests that a patched model loads and works if an older oxiwarp, with other module paths, has pickled it."""
+"""Tests that patched models can be loaded and called if an older version of oxiwarp has pickled them.
+
+In the older version, the Python modules of oxiwarp had other paths.
+"""
 
 import pickle
 import subprocess
@@ -15,10 +18,10 @@ import oxiwarp
 from oxiwarp.patching.class_swap import recipe_of
 from oxiwarp.patching.old_names import OLD_NAMES
 
-# A pickle (protocol 2) from an oxiwarp version in which Python modules had other paths. It contains the two
-# modules of `patch(nn.Sequential(norm, layer_norm), mode="fast", cpu_kernels=True)`. They are a `BareRMSNorm`
-# and an `nn.LayerNorm(64, elementwise_affine=False)`. The pickle also contains the report and its rows. The
-# keys are "norm", "layer_norm", "report" and "rows".
+# A pickled dict (protocol 2) from an oxiwarp version in which Python modules had other paths. "norm" and
+# "layer_norm" are modules after `patch(nn.Sequential(norm, layer_norm), mode="fast", cpu_kernels=True)`.
+# Before `patch`, they were a `BareRMSNorm` and an `nn.LayerNorm(64, elementwise_affine=False)`. "report" is
+# the report of this `patch` call, and "rows" contains the rows of the report.
 PICKLE = ROOT / "tests" / "python" / "support" / "patched.pickle"
 
 
@@ -53,8 +56,8 @@ def test_written_again(old):
 
 
 def test_before_any_import():
-    """Code that unpickles may import a module by its old path before it imports any other module of
-    oxiwarp."""
+    """A module can be imported by its old path, even if no other module of oxiwarp has been imported
+    before."""
     code = "import sys, importlib; importlib.import_module('oxiwarp.fusions._fusion').FusedRecipe"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -32,7 +32,8 @@ def kernel_calls(monkeypatch):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_each_norm(dtype, device, kernel_calls):
-    """A patched norm runs the kernel. Its result has the dtype, strides and roundings of the original `forward`."""
+    """A patched norm runs oxiwarp's kernel. The result has the dtype, strides and roundings of the original
+    `forward`."""
     model, x = net(dtype, device), random((3, 7, 64), dtype, device)
     own = {name: getattr(model, name)(x) for name in NORMS}
     report = oxiwarp.patch(model, cpu_kernels=True)
@@ -50,7 +51,7 @@ def test_models(make, dtype, device, kernel_calls):
     """`patch` replaces all norms of LTX-Video, Qwen and T5 models. The output differs only by rounding
     errors.
 
-    `unpatch` restores the exact output.
+    After `unpatch`, the output equals the original output bit for bit.
     """
     model = make(dtype, device)
 
@@ -103,7 +104,8 @@ def test_patched_context():
 
 
 def test_twice():
-    """A second call of `patch` on a model changes only the options."""
+    """A second call of `patch` on a model changes only the options (`mode` and `cpu_kernels`) of its
+    modules."""
     model = net()
     first = oxiwarp.patch(model)
     classes = [type(module).__mro__[1:] for module in model.modules()]
@@ -147,7 +149,8 @@ def test_keyword_argument(kernel_calls):
 
 
 def layouts(dtype, device):
-    """Yield inputs with the layouts of attention code: name, tensor, and whether the kernel supports this layout."""
+    """Yield the memory layouts that occur in attention code. Each item has a name, an input tensor with this
+    layout, and a bool: whether the kernel supports the layout."""
     x = random((2, 4, 6, 64), dtype, device)
     yield "contiguous", x, True
     yield "heads transposed", x.transpose(1, 2), True
@@ -169,7 +172,8 @@ def layouts(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_layouts(dtype, device, kernel_calls):
-    """For every input layout, a patched norm returns the original result and strides.
+    """For every input layout, the result of a patched norm has the strides and roundings of the original
+    result.
 
     If the kernel supports the layout, the kernel reads the input without a copy.
     """
@@ -204,7 +208,7 @@ def test_only_and_skip():
 def test_pipelines():
     """`patch` accepts a pipeline, which is an object with `.components` or `.model`.
 
-    For any other object that is not an `nn.Module`, `patch` raises TypeError.
+    For any other object that is not an `nn.Module`, `patch` raises a TypeError.
     """
     transformer, encoder = ltx(), t5()
     pipe = SimpleNamespace(components={"transformer": transformer, "text_encoder": encoder, "scheduler": object()})
@@ -322,7 +326,7 @@ def test_attention_by_itself():
 def test_report():
     """The report has one row per class and status, e.g. "replaced".
 
-    The plain text and the rich table contain the same rows.
+    The report as plain text and the report as a table of the library rich contain the same rows.
     """
     from rich.console import Console
 

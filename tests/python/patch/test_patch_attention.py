@@ -1,7 +1,7 @@
 """Tests of `patch(..., attention=True)`.
 
-With this option, patched attention processors call `oxiwarp.attention` for some sizes. For these sizes, it
-was measured to be faster than torch's attention.
+With this option, patched attention processors call `oxiwarp.attention` for the sizes for which it was
+measured to be faster than torch's attention.
 """
 
 import copy
@@ -80,10 +80,10 @@ def test_when(mode, attention, ours, calls, measured):
 
 
 def test_another_backend(calls, measured):
-    """If the user sets an attention backend on the model or around the call, a patched model uses this
+    """If the user selects an attention backend for the model or for one call, a patched model uses this
     backend.
 
-    The user may also set torch's default backend, and a patched model then uses it.
+    This also holds for the backend "native", which is torch's SDPA and diffusers' default.
     """
     attention_backend = pytest.importorskip("diffusers.models.attention_dispatch").attention_backend
     model, inputs = ltx(torch.bfloat16), ltx_input(torch.bfloat16)
@@ -115,10 +115,10 @@ def test_compile(make, make_input, device, measured):
 
 
 def test_conditions(monkeypatch):
-    """A patched model uses `oxiwarp.attention` only for calls that resemble the measured calls.
+    """A patched model uses `oxiwarp.attention` only for calls that meet all of these conditions.
 
     The tensors are on a GPU and have 16 bits. The head dimension and the token counts are in the table of
-    measurements. The mask, if there is one, depends only on the key. No gradient is needed.
+    measurements. If there is a mask, it is the same for all queries. No gradient is needed.
     """
 
     def asked(q, k=None, mask=None, attention="9.0"):
@@ -166,10 +166,10 @@ class Counted(int):
 
 @pytest.mark.parametrize("kind", FASTER["9.0"], ids=str)
 def test_dynamic_sizes(kind):
-    """With dynamic sizes, a compiled model chooses the same attention as in eager mode.
+    """With dynamic sizes, a compiled model chooses the same attention implementation as in eager mode.
 
-    The choice must need few comparisons of sizes. Each comparison adds a guard, and 50 guards take minutes to
-    compile.
+    The choice must compare sizes only a few times. Each comparison adds a guard, and 50 guards take minutes
+    to compile.
     """
     sizes = FASTER["9.0"][kind]
     for numbers in product((511, 1024, 4096, 9000), (77, 1024, 4000, 9000), (6144, 40960, 81920)):
@@ -193,7 +193,7 @@ def test_dynamic_sizes(kind):
 def test_gpus(monkeypatch, there, capability, ours):
     """On GPU architectures without measurements of `oxiwarp.attention`, `patch` uses torch's attention.
 
-    The report then has no note about attention.
+    The report of `patch` then has no note about attention.
     """
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
@@ -251,8 +251,8 @@ def first_halves(linear, dim, sizes):
 @pytest.mark.parametrize("ours", [False, True])
 @pytest.mark.parametrize("name", ["flux", "flux2"])
 def test_part_of_the_heads(name, ours, measured, device):
-    """A patched model matches the unpatched model if its linears have only half of the heads and feed-forward
-    columns.
+    """A patched model also matches the unpatched model if the linears of both have only half of the heads and
+    feed-forward columns.
 
     On one of two tensor-parallel ranks, a model has such linears.
     """
@@ -282,8 +282,8 @@ def test_part_of_the_heads(name, ours, measured, device):
 
 
 class Guided:
-    """A processor that calls another processor twice and returns the first result, as perturbed attention
-    guidance does."""
+    """A processor that calls another processor twice and combines both results, as perturbed attention
+    guidance does. It stores the first result in `kept`."""
 
     def __init__(self, inner, copies):
         self.inner, self.copies = inner, copies
@@ -338,7 +338,8 @@ def test_replaced_sdpa(name, calls, measured, monkeypatch):
 
 @pytest.mark.parametrize("name", ["flux", "flux2"])
 def test_kept_results(name, measured):
-    """If a hook stores the result of an attention module, this result shares no memory with tensors of the block."""
+    """If an attention module has a hook, the result that the hook receives shares no memory with other
+    tensors of the block."""
     family, dtype, kept = FAMILIES[name], torch.bfloat16, []
     model = build(family, dtype)
     oxiwarp.patch(model, cpu_kernels=True, attention=True)

@@ -2,7 +2,7 @@
 DTensors.
 
 Each test runs small models on the CPU with the gloo backend. If there are two GPUs, each test also runs
-models on them with NCCL. These models have the width of published models.
+models on them with NCCL. The models on GPUs have the width of published models.
 """
 
 import pytest

@@ -19,13 +19,14 @@ class FinalRMSNorm(BareRMSNorm):
 
 
 def with_final(model):
-    """Append a norm that makes `patch` raise an error to the model, and return the model."""
+    """Append to the model a norm that makes `patch` raise an error, and return the model."""
     model.last = FinalRMSNorm()
     return model
 
 
 def test_excluded_but_patched_before():
-    """A patched module stays patched if a second call of `patch` excludes it. The report gives the reason."""
+    """A patched module stays patched if a second call of `patch` excludes it. The report of the second call
+    gives the reason."""
     model = net()
     oxiwarp.patch(model, cpu_kernels=True)
     report = oxiwarp.patch(model, only="before")
@@ -38,8 +39,8 @@ def test_excluded_but_patched_before():
 
 
 def test_atomic():
-    """If `patch` raises an exception, it restores all modules before. The message names the module that
-    failed."""
+    """If `patch` fails for one module, it restores all modules and then raises an error. The message names
+    the module that failed."""
     model = with_final(net())
     before = {name: (type(module), set(module.__dict__)) for name, module in model.named_modules()}
     message = r"^patch: last \(test_patch_errors\.FinalRMSNorm\): TypeError: no subclasses"
@@ -79,10 +80,10 @@ def test_atomic_when_interrupted(monkeypatch):
 
 
 def test_unpatched_in_the_block():
-    """If the code inside `with oxiwarp.patched(model)` calls `unpatch`, the end of the block restores the
-    earlier state.
+    """If the code inside `with oxiwarp.patched(model)` calls `unpatch`, the end of the `with` block restores
+    the earlier state.
 
-    Modules that were patched before the block are then patched again.
+    Modules that were patched before the `with` block are then patched again.
     """
     model = net()
     oxiwarp.patch(model, cpu_kernels=True)
@@ -94,8 +95,8 @@ def test_unpatched_in_the_block():
 
 
 def test_taken_out_in_the_block():
-    """At its end, `with oxiwarp.patched(model)` also restores modules that the code inside has removed from
-    the model.
+    """At its end, a `with oxiwarp.patched(model)` block also restores modules that the code inside has
+    removed from the model.
 
     Modules that the code has inserted in their place stay unchanged.
     """

@@ -1,4 +1,5 @@
-"""Tests of known faults of patched models that are not fixed yet. The unpatched models do not have these faults."""
+"""Tests of faults of patched models that unpatched models do not have. Faults that are not fixed yet are
+marked `xfail`."""
 
 import types
 
@@ -13,7 +14,7 @@ import oxiwarp
 
 
 def halves_of_pairs(rope, *args, **kwargs):
-    """Return RoPE tables that are correct only in the elements that Wan reads: `cos[..., ::2]` and
+    """Return RoPE tables that have correct values only in the elements that Wan reads: `cos[..., ::2]` and
     `sin[..., 1::2]`."""
     cos, sin = type(rope).forward(rope, *args, **kwargs)
     cos, sin = cos.clone(), sin.clone()
@@ -34,7 +35,7 @@ def test_wan_tables_with_one_number_of_a_pair(make, make_input):
 
 
 def test_report_of_processors_without_norms():
-    """The report must not list a kernel for a patched processor that runs no kernel.
+    """The report of `patch` must not list a kernel for a patched attention processor that runs no kernel.
 
     SD 3 has such processors, because it has no query and key norms.
     """
@@ -48,7 +49,8 @@ def test_report_of_processors_without_norms():
 
 
 def gradients(model, inputs):
-    """Train one step, and return the gradients by parameter name. The last block of the model has a backward hook."""
+    """Run forward and backward, and return the gradients by parameter name. The last block of the model has a
+    backward hook."""
     model.requires_grad_()
     blocks = [module for module in model.modules() if type(module).__name__.endswith("TransformerBlock")]
     handle = blocks[-1].register_full_backward_hook(lambda *args: None)
@@ -64,7 +66,7 @@ def gradients(model, inputs):
 )
 @pytest.mark.parametrize("name", ["qwen_image"])
 def test_gradients_of_unread_outputs(name):
-    """If an output is not used, parameters that affect only this output have no gradient.
+    """If an output of a block is not used, parameters that affect only this output have the gradient None.
 
     The text output of the last block is such an output.
     """

@@ -1,9 +1,9 @@
 """Tests of common changes to a model, such as a cast or an adapter, made before or after `oxiwarp.patch`.
 
-The patched model must return the results of an unpatched model with the same change. After `unpatch`, its
-state must equal the state of the unpatched model. The changes are in the files patch_changes*.py, and the
-models in patch_models.py. By default, each change is tested on a few models. With `--matrix=all`, each change
-is tested on all models.
+The patched model must return the results of an unpatched model with the same change. After `unpatch`, the
+patched model must have the same state as the unpatched model. The changes are in the files patch_changes*.py,
+and the models in patch_models.py. By default, each change is tested on a few models. With `--matrix=all`,
+each change is tested on all models.
 """
 
 import contextlib

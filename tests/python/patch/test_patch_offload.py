@@ -14,7 +14,8 @@ def test_accelerate_offload(make, order):
     """accelerate's CPU offload can be applied before and after `patch`, and its hooks can be removed.
 
     Between calls, the offloaded weights are on the meta device. A norm with an offload hook runs as a module,
-    not as a part of a larger kernel. The additions in its sum may therefore have a different order.
+    not as a part of a larger kernel. The module may add the elements of a row in a different order than the
+    kernel.
     """
     accelerate = pytest.importorskip("accelerate")
 
@@ -95,7 +96,8 @@ def test_group_offload(order, offload_type, device):
 
 
 def test_group_offload_counts_on_the_kernels(monkeypatch):
-    """If the hooks of block-level offloading are installed, the patched blocks still run their kernels."""
+    """If diffusers' block-level group offloading has installed hooks, the patched blocks still run their
+    kernels."""
     hooks = pytest.importorskip("diffusers.hooks")
     from oxiwarp.patching.fusions import FUSIONS
 
@@ -115,7 +117,8 @@ def test_group_offload_counts_on_the_kernels(monkeypatch):
 def test_first_block_cache(order):
     """diffusers' first-block cache works on a patched model.
 
-    The cache finds blocks by their class, and `patch` changes the class of blocks.
+    The cache finds blocks by their class. `patch` gives the blocks a new class, so the cache must accept this
+    class.
     """
     hooks = pytest.importorskip("diffusers.hooks")
     model, inputs = ltx(), ltx_input()

@@ -28,7 +28,7 @@ TEMBS = ("temb", "time_embed", "adaln", "time_text", "guidance_embed", "modulati
 
 
 def by_columns(x):
-    """Return a tensor with the same values whose last dimension is not contiguous."""
+    """Return a tensor with the values of `x` whose last dimension is not contiguous."""
     return x.mT.contiguous().mT if x.dim() > 1 else x
 
 
@@ -84,7 +84,7 @@ def hook(models, which, change):
 def check(models, inputs, within=None):
     """Check that the patched model runs kernels and returns the results of the unpatched model.
 
-    If `within` is given, it is the allowed error relative to the largest value.
+    If `within` is given, it is the allowed error relative to the largest value of the result.
     """
     stock, ours = models
     expected = results(stock, ((), inputs))
@@ -108,7 +108,7 @@ def pair(name, mode="exact"):
 def not_turned(name, module):
     """Return True if a module is a linear, but not a query or key projection.
 
-    Qwen-Image passes query and key to `torch.view_as_complex`, which does not accept other strides.
+    Qwen-Image passes query and key to `torch.view_as_complex`, which requires a contiguous last dimension.
     """
     return linears(name, module) and not name.endswith(("_q", "_k", "q_proj", "k_proj"))
 
@@ -130,7 +130,7 @@ def test_branches_by_columns(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_narrow_branches(name):
-    """In a float32 model, attentions and feed-forwards may return bfloat16.
+    """A patched float32 model accepts attentions and feed-forwards that return bfloat16.
 
     The tolerance of the result is 1e-2, because bfloat16 has a relative precision of 1/256.
     """
@@ -158,8 +158,8 @@ def test_tables_by_columns(name):
 
 @pytest.mark.parametrize("wide", ["ffn", "attn1"])
 def test_wide_branches(wide):
-    """In a bfloat16 model, an attention or feed-forward may return float32 if the block casts the residual
-    sum, as in Wan."""
+    """A patched bfloat16 model accepts an attention or feed-forward that returns float32, if the block casts
+    the residual sum, as in Wan."""
     models = wan(torch.bfloat16), wan(torch.bfloat16)
     oxiwarp.patch(models[1], cpu_kernels=True)
     hook(models, lambda name, module: name.endswith(f".{wide}"), torch.Tensor.float)
@@ -221,9 +221,9 @@ def streams(x):
     "cls", ["AdaLayerNormZero", "AdaLayerNormZeroSingle", "AdaLayerNormContinuous", "SD35AdaLayerNormZeroX"]
 )
 def test_wide_modulations(cls):
-    """In a patched bfloat16 module such as AdaLayerNormZero, the linear may return float32.
+    """A patched bfloat16 module such as AdaLayerNormZero accepts a linear that returns float32.
 
-    The result has the dtype that torch's type promotion gives.
+    The result of the module has the dtype that torch's type promotion gives.
     """
     from diffusers.models import normalization
 
@@ -269,7 +269,8 @@ def test_gradients(change):
 
 
 def called(model, inputs):
-    """Return the names of the linears, activations, attentions and feed-forwards that a model calls, in this order."""
+    """Return the names of the linears, activations, attentions and feed-forwards of a model, in the order in
+    which the model calls them."""
     order, kinds = [], (nn.Linear, nn.GELU, nn.SiLU)
     for name, module in model.named_modules():
         if isinstance(module, kinds) or branches(name, module):
@@ -285,7 +286,8 @@ def test_order_of_calls(name):
 
 
 def test_errors_stay(device):
-    """If torch rejects the operands too, a patched model raises the error of the oxiwarp operator."""
+    """If no conversion makes the operands valid, the operators that patched models call raise oxiwarp's
+    error."""
     from oxiwarp.patching.fusions.core.ops import gated_residual
 
     x, gate = random((2, 3, 8), torch.float32, device), random((2, 1, 8), torch.float32, device)
@@ -296,7 +298,8 @@ def test_errors_stay(device):
 
 
 class Traced(nn.Module):
-    """Wraps a model into a module with one input, for `torch.jit.trace`. All other inputs are constant."""
+    """Wraps a model into a module with one input, for `torch.jit.trace`. The other inputs of the model are
+    fixed."""
 
     def __init__(self, model, inputs, key):
         super().__init__()

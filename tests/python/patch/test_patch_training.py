@@ -13,8 +13,8 @@ import oxiwarp
 from oxiwarp.patching.fusions import FUSIONS
 from oxiwarp.patching.norms import forward as norms
 
-# Tolerance for float32 sums whose terms are added in a different order. Values are around 1, and gradients
-# may be smaller.
+# Tolerance for float32 sums whose terms are added in a different order. It is meant for values around 1 and
+# for gradients, which may be smaller.
 CLOSE = dict(rtol=1e-4, atol=1e-6)
 
 
@@ -59,7 +59,8 @@ def assert_close(got, expected):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_norms(dtype, device, ran):
-    """Each kind of patched norm gives the original gradients, with and without a gradient for the norm's weight."""
+    """Each patched norm class gives the gradients of the unpatched norm, with and without a gradient for the
+    norm's weight."""
     stock, model, x = net(dtype, device), net(dtype, device), random((3, 7, 64), dtype, device)
     oxiwarp.patch(model, cpu_kernels=True)
     for learned in (True, False):
@@ -109,7 +110,7 @@ def test_checkpointing(use_reentrant, device, ran):
 
 
 class LoRA(nn.Module):
-    """A LoRA adapter that contains the linear that it replaces.
+    """A LoRA adapter that keeps the linear that it replaces as a submodule.
 
     The adapters of other libraries are built in the same way.
     """
@@ -200,7 +201,7 @@ def test_peft(order, ran):
 def test_autocast(dtype, device, ran):
     """Under autocast, patched blocks and norms run their original code.
 
-    All gradients have the bits of the unpatched model's gradients.
+    All gradients equal the unpatched model's gradients bit for bit.
     """
     stock, model = learning(device), learning(device)
     oxiwarp.patch(model, cpu_kernels=True)
@@ -212,8 +213,11 @@ def test_autocast(dtype, device, ran):
 
 
 def test_inference_mode(ran):
-    """In inference mode, patched blocks run and return the same result, although their tensors have no
-    version counters."""
+    """In inference mode, patched blocks run their kernels and return the same result as outside of inference
+    mode.
+
+    The blocks must work although inference tensors have no version counters.
+    """
     model = learning()
     oxiwarp.patch(model, cpu_kernels=True)
     expected = model(**ltx_input())[0]
@@ -226,7 +230,7 @@ def test_inference_mode(ran):
 
 
 def test_second_derivatives():
-    """A second derivative of a patched model raises RuntimeError.
+    """Computing a second derivative of a patched model raises RuntimeError.
 
     After `unpatch`, the second derivative works.
     """
@@ -246,7 +250,7 @@ def test_second_derivatives():
 
 
 def test_steps_of_an_optimizer():
-    """The losses of three optimizer steps equal the losses of the unpatched model."""
+    """In three optimizer steps, the losses of a patched model match the losses of the unpatched model."""
     losses = []
     for patched in (False, True):
         model = learning()

@@ -1,6 +1,6 @@
 """Tests of patching a model module by module, several times, or temporarily.
 
-The results match the unpatched model, and `unpatch` restores its state.
+The results match the unpatched model, and `unpatch` restores the state from before `patch`.
 """
 
 import gc
@@ -62,8 +62,8 @@ def without_norms(model):
 
 
 def for_a_while(model):
-    """Nest two `with oxiwarp.patched(model)` blocks. The end of each block restores the state from its
-    start."""
+    """Nest two `with oxiwarp.patched(model)` blocks. The end of each `with` block restores the state that the
+    model had at the start of this block."""
     stock = state(model)
     with oxiwarp.patched(part_of(model), cpu_kernels=True, allow_empty=True, mode="fast"):
         before = state(model)

@@ -1,4 +1,5 @@
-"""Tests of how `patch` recognises an RMSNorm: it calls the module with a random tensor and compares roundings."""
+"""Tests of how `patch` recognises an RMSNorm. `patch` calls the module with a random tensor, and compares the
+result with formulas that round in different places."""
 
 import importlib
 from types import MethodType
@@ -68,8 +69,8 @@ def test_known(module, name, arguments, formula):
     )
     assert (torch.float32, torch.float32 if weight else None) in formulas
     assert eps_name in ("eps", "variance_epsilon")
-    # The weight is float32 and the input has 16 bits. Norms that cast the result back to 16 bits have a
-    # kernel, and norms that return float32 have no kernel.
+    # For a float32 weight and a 16-bit input, there is a kernel only if the norm casts its result back to 16
+    # bits. There is no kernel for norms that return float32.
     assert ((torch.bfloat16, torch.float32) in formulas) == (formula in (ONCE, OFFSET))
 
 
@@ -106,7 +107,7 @@ def good(self, x):
 
 
 class GammaRMSNorm(nn.Module):
-    """A norm whose weight has a different attribute name, as in Stable Audio 3."""
+    """A norm whose weight is not named `weight`, as in Stable Audio 3."""
 
     def __init__(self):
         super().__init__()
@@ -129,8 +130,8 @@ class GammaHeads(nn.Module):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("cls", [GammaRMSNorm, GammaHeads])
 def test_weights_of_another_name(cls, dtype):
-    """If a norm has only one parameter, this parameter may have any name. This also holds for norms of
-    queries."""
+    """If a norm has only one parameter, `patch` uses it as the weight, whatever its name is. This also holds
+    for norms of queries."""
     model, x = cls().to(dtype), torch.randn(2, 5, 3, 64).to(dtype)
     gamma = dict(model.named_parameters())["gamma" if cls is GammaRMSNorm else "q_norm.gamma"]
     report = oxiwarp.patch(model, cpu_kernels=True)
@@ -143,7 +144,8 @@ def test_weights_of_another_name(cls, dtype):
 
 
 def test_two_parameters():
-    """If a norm has two parameters, `patch` cannot determine from their names which one is the weight."""
+    """If a norm has two parameters and neither is named `weight`, `patch` skips the norm, because either
+    could be the weight."""
     module = GammaRMSNorm()
     module.delta = nn.Parameter(torch.zeros(64))
     with pytest.raises(Unsuitable, match="it has delta, gamma besides a weight"):
@@ -182,8 +184,8 @@ def test_odd_formulas(what, forward):
 def test_small_eps_outside(eps):
     """A norm that adds eps outside of the square root is not recognised as an RMSNorm.
 
-    If eps is small, the difference is visible in 16 bits only for rows whose values are about as small as
-    eps.
+    If eps is small, the difference to an RMSNorm is visible in 16 bits only for rows whose values are about
+    as small as eps.
     """
     own = lambda self, x: (x.float() / (x.float().pow(2).mean(-1, keepdim=True).sqrt() + self.eps)).type_as(x)  # noqa: E731
     with pytest.raises(Unsuitable, match="rounds in a way that no kernel has"):
@@ -292,7 +294,7 @@ def test_other_reasons():
 
 
 def test_probe_only_reads():
-    """To recognise a norm, `patch` changes no random state and calls no hook.
+    """While `patch` recognises a norm, it does not change the state of random generators and calls no hook.
 
     Recognition also works on the meta device.
     """
@@ -340,7 +342,7 @@ class GainRMSNorm(nn.Module):
 
 
 def assert_own(module, x):
-    """Check that a module is patched and returns the result of its original `forward`."""
+    """Check that a `GainRMSNorm` is patched and returns the result of its original `forward`."""
     assert class_swap.is_replaced(module)
     torch.testing.assert_close(module(x), GainRMSNorm.forward(module, x))
 
@@ -397,10 +399,10 @@ def test_ranks_that_are_not_probed_keep_the_own_forward(monkeypatch):
 
 
 def test_the_callers_modes_do_not_take_part():
-    """`patch` recognises a norm even if it is called under FakeTensorMode.
+    """`patch` also recognises a norm if the user calls `patch` under FakeTensorMode.
 
-    To recognise a norm, `patch` calls the norm. It leaves FakeTensorMode for this call, because fake tensors
-    have no values.
+    To recognise a norm, `patch` calls the norm. For this call, `patch` leaves FakeTensorMode, because fake
+    tensors have no values.
     """
     with FakeTensorMode():
         module = GainRMSNorm()

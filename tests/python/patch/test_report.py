@@ -16,7 +16,8 @@ LONG = "HunyuanVideoTokenReplaceSingleTransformerBlock"
 
 
 def made():
-    """Return a report with diffusers' longest class name, a skipped class, and names with HTML special characters."""
+    """Return a report of `patch` that contains diffusers' longest class name, a skipped class, and names with
+    HTML special characters."""
     report = Report("exact")
     for at in range(3):
         operators = "ada_norm, gated_residual, gated_residual_ada_norm"
@@ -39,8 +40,8 @@ def rendered(report, width):
 
 @pytest.mark.parametrize("text", [str, lambda report: rendered(report, 80)], ids=["print", "rich"])
 def test_eighty_columns(text):
-    """In the text format, the report has at most 80 columns and breaks no class name. Each module path
-    occurs once."""
+    """In the text format, the report is at most 80 characters wide, and no class name is split between two
+    lines. The path of each Python module occurs once."""
     lines = text(made()).splitlines()
     assert max(map(len, lines)) <= 80
     whole = "\n".join(lines)
@@ -90,7 +91,8 @@ class Cells(HTMLParser):
 
 
 def test_notebook():
-    """The HTML of a report contains each module path once and every cell. Class names and reasons are escaped."""
+    """The HTML of a report contains every cell, and the path of each Python module once. Class names and
+    reasons are escaped."""
     report, page = made(), Cells()
     html = report._repr_html_()
     page.feed(html)
@@ -109,7 +111,8 @@ def test_empty():
 
 
 def test_machine_without_gpu(monkeypatch):
-    """On a machine without a GPU, the first line of the report says that kernels will not run."""
+    """On a machine without a GPU, the first line of the report says that kernels will not run, unless
+    `cpu_kernels=True`."""
     for gpus, cpu_kernels in ((0, False), (0, True), (1, False)):
         monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
         report = oxiwarp.patch(torch.nn.Sequential(torch.nn.RMSNorm(8)), cpu_kernels=cpu_kernels)

@@ -35,7 +35,8 @@ BLOCKS = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_random_methods(dtype, tmp_path):
-    """Rewritten random methods without norms, which call kernels, give the bits of the original methods."""
+    """After `patch` has rewritten random methods without norms to call kernels, the methods return the same
+    bits as before."""
     methods = {f"Random{at}": random_methods.Maker(1000 + at, True, False).method() for at in range(PROGRAMS)}
     module, kernels = random_methods.load(methods, tmp_path), 0
     for name, statements in methods.items():
@@ -62,9 +63,10 @@ def test_random_methods(dtype, tmp_path):
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_research_models(block, dtype, device):
-    """`patch` also finds sequences of operations that kernels can replace in classes that no library has.
+    """`patch` also rewrites classes that belong to no library, if kernels can replace sequences of their
+    operations.
 
-    The kernels give the results of the original code.
+    The kernels give the results of the original code within rounding errors.
     """
     model, inputs = research_models.build(block, dtype)
     model, inputs = model.to(device), tuple(x.to(device) for x in inputs)
@@ -117,8 +119,8 @@ def test_patched_source():
 
 
 def test_ran_names_the_reason():
-    """If no kernel supports a call, the original code runs. The report's method `ran` counts such calls
-    with the reason."""
+    """If no kernel supports a call, the original code runs. `patch` returns a report, whose method `ran`
+    counts such calls separately for each reason."""
     mlp = GatedMLP().double()
     report = oxiwarp.patch(mlp, cpu_kernels=True)
     mlp(torch.ones(1, 2, research_models.WIDTH, dtype=torch.float64))
@@ -130,7 +132,8 @@ def test_ran_names_the_reason():
 
 
 def test_a_replaced_function_is_called(monkeypatch):
-    """If the user replaces a helper function after `patch` has read its formula, the new function runs."""
+    """If the user replaces a helper function whose formula `patch` has already read, the new function
+    runs."""
     model, inputs = research_models.build(Adaptive, torch.float32)
     oxiwarp.patch(model, cpu_kernels=True)
     monkeypatch.setattr(research_models, "modulate", lambda x, shift, scale: x * 0)
@@ -140,7 +143,8 @@ def test_a_replaced_function_is_called(monkeypatch):
 
 
 class Doubled(nn.Module):
-    """Changes the result of another module: to float64, to a batch of one, or to permuted strides."""
+    """A module that calls another module and changes the result: to float64, to a batch of one, or to
+    permuted strides."""
 
     def __init__(self, inner, how):
         super().__init__()
@@ -159,8 +163,8 @@ class Doubled(nn.Module):
 @pytest.mark.parametrize("how", ["dtype", "batch", "strides"])
 @pytest.mark.parametrize("block", BLOCKS)
 def test_results_of_other_modules(block, how):
-    """A submodule may return another dtype, a batch of 1 or other strides. The model's result equals the
-    original result."""
+    """If a submodule returns another dtype, a batch of 1 or other strides, a patched model matches the
+    unpatched model."""
     results = []
     for patch in (False, True):
         model, inputs = research_models.build(block, torch.float32)
@@ -194,8 +198,8 @@ class Modulated(nn.Module):
     ids=["once", "before"],
 )
 def test_weights_of_modulated_rms_norms(norm, op, monkeypatch):
-    """`ada_norm` rounds the norm before it applies the weight. `patch` does not use it for an RMSNorm that
-    rounds afterwards."""
+    """The operator `ada_norm` rounds the normalized row before it applies the weight. `patch` does not use
+    `ada_norm` for an RMSNorm that rounds only after it has applied the weight."""
     called = []
 
     def logged(name):
@@ -236,8 +240,8 @@ class Shortened(nn.Module):
 
 
 def test_variables_of_their_own_values():
-    """A value that refers to its own variable does not lead to an endless expression, and no kernel
-    replaces it."""
+    """If a variable is assigned an expression that reads the same variable, `patch` does not expand the
+    expression endlessly. No kernel replaces such an expression."""
     assert found_in(Shortened.forward) == ()
 
 
@@ -384,7 +388,7 @@ def test_kinds_of_methods(make):
     ids=["generator", "private", "decorator", "class"],
 )
 def test_left_alone(make, reason):
-    """If a method cannot be rewritten, it stays unchanged, and the report gives the reason."""
+    """If a method cannot be rewritten, it stays unchanged, and the report of `patch` gives the reason."""
     module = make()
     report = oxiwarp.patch(module, cpu_kernels=True, allow_empty=True, only=make.__name__)
     rows = [row for row in report if row.module_class.endswith(make.__name__)]
@@ -417,7 +421,8 @@ def test_a_changed_file_is_left(tmp_path):
 
 
 def test_options_differ(device):
-    """In mode "fast", a kernel rounds once. The error is then smaller than in mode "exact"."""
+    """In mode "fast", a kernel rounds only its final result. The error of the model is then smaller than in
+    mode "exact"."""
     model, inputs = research_models.build(Adaptive, torch.bfloat16)
     wide, wide_inputs = research_models.build(Adaptive, torch.bfloat16)
     exact = wide.double()(*(x.double() for x in wide_inputs))
@@ -433,15 +438,15 @@ def test_options_differ(device):
 
 
 def test_functions_are_all_there():
-    """Each function whose name a rewritten method may use exists and can be called."""
+    """Every function that `patch` may insert into a rewritten method exists and can be called."""
     assert all(callable(function) for function in calls.calls(calls.Options("exact", False), []).values())
     assert all(callable(getattr(Calls, name)) for name in calls.METHODS)
     assert recipe_of(nn.Linear(2, 2)) is None
 
 
 def test_every_model(record_property):
-    """With rewritten methods but without kernels, tiny models of other libraries give the bits of the
-    original models."""
+    """Tiny models of other libraries return the same bits with their original methods and with rewritten
+    methods that run no kernels."""
     import every_diffusers_model
     import every_transformers_model
 

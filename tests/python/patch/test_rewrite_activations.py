@@ -1,6 +1,6 @@
 """Tests of rewritten methods that compute a GELU, or the product of a GELU and another tensor.
 
-A method may have a branch for devices without kernels.
+Some methods have a branch for devices for which oxiwarp has no kernels, such as Apple GPUs.
 """
 
 import pytest
@@ -48,8 +48,8 @@ class GatedGelu(nn.Module):
 
 
 class OnCpu(nn.Module):
-    """A GELU that is different on the CPU. The CPU executor has kernels, so this branch must not be
-    ignored."""
+    """A GELU with another formula on the CPU. oxiwarp can run kernels on the CPU, so `patch` must not ignore
+    the branch for the CPU."""
 
     def gelu(self, gate):
         if gate.device.type == "cpu":
@@ -95,7 +95,7 @@ def test_gelu(make, op, dtype, device):
 
 @pytest.mark.parametrize("cls", [OnCpu, Doubled])
 def test_other_formulas(cls):
-    """If a method computes more than a GELU, no kernel replaces its call."""
+    """If a method computes more than a GELU, no kernel replaces a call of this method."""
     x = random((2, 5, 2 * WIDTH), torch.bfloat16, "cpu")
     own, made, rows = run(cls(), x)
     close(made, own)

@@ -2,8 +2,8 @@
 `patch` changed.
 
 The changes are quantized linears, adapters, caches of block results, casts of the weights, and offloading.
-Each change is made before and after `patch`. In test_patch_matrix.py, the same changes are tested with models
-whose methods `patch` replaces.
+Each change is tested in two orders: before `patch`, and after `patch`. test_patch_matrix.py tests the same
+changes with models in which `patch` replaces whole methods.
 """
 
 import contextlib
@@ -51,7 +51,8 @@ PLAIN = Change(contextlib.nullcontext, ())
 def built(name, dtype):
     """Return a model, and the arguments of its calls."""
     file, key, _ = MODELS[name]
-    # Importing this file imports all models of diffusers or transformers, which takes seconds.
+    # Import this file only if needed. It imports all models of diffusers or transformers, which takes
+    # seconds.
     return importlib.import_module(file).CASES[key].build(dtype)
 
 
@@ -59,7 +60,7 @@ def model(name, dtype, wide):
     """Return a model in `dtype`. If `wide` is true, the model computes in float32 with weights that are
     rounded to `dtype`.
 
-    All calls get the same tensors, because the cache of text keys finds its entries by the address of the
+    All calls get the same tensors, because one of the tested caches finds its entries by the address of the
     text tensor.
     """
 
@@ -91,7 +92,7 @@ class Products(TorchDispatchMode):
 class Adapted(Subject):
     """A model under test. It also records what ran after the step `patch`.
 
-    For a model with a cache, it records the matrix multiplications of each call.
+    For a model with a cache of block results, it records the number of matrix multiplications of each call.
     """
 
     def __init__(self, row, name, patched, dtype=torch.float32, wide=False):
@@ -121,7 +122,8 @@ class Adapted(Subject):
 
 
 def counts(ran):
-    """Return the number of kernels per operator, and the number of calls of original code per reason."""
+    """Return the number of kernels per operator, and the number of calls of original code for each reason why
+    no kernel ran."""
     kernels, reasons = Counter(), Counter()
     for row in ran:
         kernels[row.op] += row.kernels
@@ -131,8 +133,8 @@ def counts(ran):
 
 @functools.cache
 def plain(name, dtype=torch.float32):
-    """Return the counts of one call of a patched model without any change, and the result of the unpatched
-    model.
+    """Call a model without any change. Return the result of `counts` for the patched model, and the output of
+    the unpatched model.
 
     The rewritten methods must run kernels.
     """
@@ -145,11 +147,11 @@ def plain(name, dtype=torch.float32):
 
 
 def check(row, name, order, calls=1, rounds_activations=False, dtype=torch.float32):
-    """Run the steps of an order on an unpatched and a patched model, and compare the results.
+    """Run the steps `STEPS[order]` on an unpatched and a patched model, and compare the results.
 
-    All results without kernels must have equal bits. With kernels, float32 results may differ by 1e-5 of the
-    largest element, because the norm kernel and torch's CPU kernel add in different orders. In bfloat16, the
-    difference must be less than the rounding error of the unpatched model.
+    Results that are computed without kernels must have equal bits. With kernels, float32 results may differ
+    by 1e-5 of the largest element, because the norm kernel and torch's CPU kernel add in different orders. In
+    bfloat16, the difference must be less than the rounding error of the unpatched model.
 
     Some changes round activations to integers. A difference in the last bit may then change such an integer
     by 1. For these changes, the difference must be less than the error of the rounding to integers.
@@ -181,7 +183,8 @@ def check_less_than_rounding(ours, stock, right):
 
 
 def in_float32(row, name, dtype):
-    """Return the result of an unpatched model with a change that computes in float32."""
+    """Return the result of an unpatched float32 model after the change `row`. Its weights are rounded to
+    `dtype`."""
     subject = Adapted(row, name, False, dtype, wide=True)
     with subject.undoing:
         return subject.take("change call")[0][-1][0]
@@ -212,7 +215,7 @@ ROUNDS_ACTIVATIONS = ("torchao-int8-activations", "bitsandbytes-int8")
 
 @pytest.mark.parametrize(("change", "name", "order"), cells(FUSED))
 def test_fused(change, name, order):
-    """With each of these changes, a patched model runs the same kernels as without the change."""
+    """With each change in `FUSED`, a patched model runs the same kernels as without the change."""
     row = CHANGES[change]._replace(grad=False, kernels=None)
     ours = check(row, name, order, rounds_activations=change in ROUNDS_ACTIVATIONS)
     assert counts(ours.ran) == plain(name)[0], str(ours.ran)
@@ -229,9 +232,10 @@ def test_fused_in_bfloat16(change):
 @pytest.mark.parametrize("order", STEPS)
 @pytest.mark.parametrize("name", ["z-image", "lumina2"])
 def test_offloaded_leaves(name, order):
-    """If each module is offloaded separately, hooks on the norms move their weights.
+    """If each module is offloaded separately, each norm has a hook that moves the norm's weights.
 
-    The original expression runs for such a norm. A gated sum before the norm still runs a kernel.
+    For a norm with a hook, the original expression runs. A gated sum before the norm is still computed by a
+    kernel.
     """
     kernels, reasons = counts(check(CHANGES["group-offload-of-leaves"], name, order).ran)
     wanted, known = plain(name)[0]
@@ -276,7 +280,7 @@ CACHED = {
         lambda hooks: hooks.SeaCacheConfig(threshold=9.0, raw_vision_callback=frames), context=sea_step
     ),
     # Without `is_guidance_distilled`, the cache calls the model with half of the batch. CogView4 also takes
-    # image sizes, and the cache does not split these.
+    # one image size per batch entry, and the cache does not split these sizes.
     "faster-cache": cached(
         lambda hooks: hooks.FasterCacheConfig(
             attention_weight_callback=lambda _: 0.3,
@@ -301,8 +305,8 @@ def test_caches(change, order):
 
 
 def check_hits(ours, name):
-    """Check that a cache skipped some work in later calls. The blocks of a patched model that ran must
-    still use their kernels."""
+    """Check that a cache skipped some work after the first call. The patched blocks that were not skipped
+    must still use their kernels."""
     first, *later = ours.products[:STEPS_OF_CACHE]
     assert min(later) < first, ours.products
     (kernels, reasons), (wanted, known) = counts(ours.ran), plain(name)[0]

@@ -1,4 +1,4 @@
-"""Tests of norms that multiply by their second argument, as in Mochi.
+"""Tests of norms that multiply the normalized row by their second argument, as in Mochi.
 
 The second argument is `1 + scale`, or `tanh(gate)` if the result is added to the residual stream.
 """
@@ -147,8 +147,8 @@ def test_other_norms(norm):
 
 
 def test_roundings():
-    """If the original code computes `1 + scale` in 16 bits, no kernel runs, because the kernel has
-    different roundings."""
+    """If the original code computes `1 + scale` in 16 bits, no kernel runs, because the kernel computes `1 +
+    scale` in float32."""
     given = inputs(torch.bfloat16, "cpu")
     own, made, rows = run(Narrow(), *given)
     assert all(map(torch.equal, made, own)) and not kernels(rows)

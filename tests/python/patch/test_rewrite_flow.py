@@ -1,4 +1,5 @@
-"""Tests with random methods that a method behaves the same after `patch` has rewritten its source code."""
+"""Tests that a method behaves the same after `patch` has rewritten its source code. The tests use random
+methods."""
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ def same(made, own):
 
 
 def deferring(made):
-    """Defer all sums of two tensors in a rewritten method, even if no kernel computes them."""
+    """Make a rewritten method defer all sums of two tensors, even if no kernel computes these sums."""
     own = made["later_sum"].__self__
 
     def later(at, expression, options, **terms):
@@ -69,7 +70,7 @@ def test_same_meaning(first, tmp_path):
     """A rewritten method has the same result, changes its arguments in the same way, and calls modules in the
     same order.
 
-    Only norms may be called at another time.
+    Only norms may be called earlier or later than in the original method.
     """
     methods = {f"Random{seed}": Maker(seed).method() for seed in range(first, first + METHODS)}
     module = load(methods, tmp_path)
@@ -88,7 +89,7 @@ def test_same_meaning(first, tmp_path):
 def test_the_methods_have_chains(tmp_path):
     """The random methods contain each kind of operation sequence that a kernel can replace.
 
-    Otherwise the test with random methods would check nothing.
+    Otherwise the tests with random methods would check nothing.
     """
     module = load({f"Random{seed}": Maker(seed).method() for seed in range(100)}, tmp_path)
     found = [rewritten_from(cls.forward) for name, cls in vars(module).items() if name.startswith("Random")]
@@ -99,9 +100,10 @@ def test_the_methods_have_chains(tmp_path):
 
 @pytest.mark.parametrize("between", ["", "g = g * 2", "r = x * 2"], ids=["alone", "operand changes", "sum is read"])
 def test_a_sum_and_a_later_norm(between, tmp_path):
-    """One kernel computes a sum and its norm if the scale of the norm is computed between them.
+    """One kernel computes a sum and its norm, even if the scale of the norm is computed between the sum and
+    the norm.
 
-    The condition is that no statement between them reads the sum.
+    The condition is that no statement between sum and norm reads the sum.
     """
     middle = [between] if between else []
     statements = ["x = x + g * c", *middle, "s = self.lin(s)", "n = self.norm1(x) * (1 + s) + b", "return n, x, g, r"]

@@ -91,7 +91,8 @@ class Frames(nn.Module):
 
 
 def run(module, *inputs):
-    """Return the results without and with `patch`, and the rows of the report for the code that ran."""
+    """Return three values: the result without `patch`, the result with `patch`, and the rows of
+    `report.ran()` for rewritten code."""
     with torch.no_grad():
         own = module(*inputs)
         report = oxiwarp.patch(module, cpu_kernels=True, allow_empty=True)
@@ -128,7 +129,8 @@ def test_sigmoid_gates(cls, dtype, device):
 
 
 def test_sigmoid_of_other_operands():
-    """The original code runs if the gate has another shape or dtype, or if the sigmoid has a hook."""
+    """The original code runs if the gate has another shape or dtype than `x`, or if the sigmoid module has a
+    hook."""
     x = random((2, 5, WIDTH), torch.bfloat16, "cpu")
     for gate in (x.float(), x[..., :1], x[:1]):
         own, made, rows = run(Sigmoid(), x, gate)
@@ -153,8 +155,8 @@ def test_sigmoid_of_other_operands():
     ],
 )
 def test_activations(act, name):
-    """`patch` recognises the activation modules of torch and transformers. It skips a GELU with different
-    roundings."""
+    """`patch` recognises the activation modules of torch and transformers. It does not recognise a GELU that
+    rounds intermediate results."""
     x, gate = (random((2, 5, WIDTH), torch.bfloat16, "cpu", seed) for seed in (0, 1))
     module = ModuleSigmoid(act())
     own, made, rows = run(module, x, gate)
@@ -190,7 +192,8 @@ def images(memory_format):
     ids=["images", "channels last", "heads", "slice", "transposed", "two orders", "pairs"],
 )
 def test_strides_of_the_factors(halves, count, dtype):
-    """The kernel reads two factors with different strides. The result has the strides of torch's result."""
+    """For many pairs of factors with different strides, one kernel computes the product. For all pairs, the
+    result has the strides of torch's result."""
     gate, up = (strided(x, dtype) for x in halves)
     own, made, rows = run(Sigmoid(), up, gate)
     close(made, own)
@@ -211,7 +214,8 @@ def test_one_number_per_row(dtype, device):
 
 
 def test_gates_of_other_widths():
-    """If the number of gate columns is neither 1 nor the number of columns of x, torch's error is raised."""
+    """If the number of gate columns is neither 1 nor the number of columns of `y`, torch's error is
+    raised."""
     x = random((2, 5, WIDTH), torch.float32, "cpu")
     module = RowGate(2)
     oxiwarp.patch(module, cpu_kernels=True)
@@ -277,8 +281,8 @@ class CastNorm(ModulatedNorm):
 @pytest.mark.parametrize("wide", [False, True], ids=["same dtype", "float64"])
 @pytest.mark.parametrize("cls", [ModulatedNorm, CastNorm])
 def test_modulations_after_other_norms(cls, wide):
-    """If there is no kernel for a norm, its module computes the norm once per call. A kernel computes the
-    modulation."""
+    """If there is no kernel for a norm, the norm's module runs once per call. A kernel computes the
+    modulation after the norm, if the dtypes permit this."""
     x, scale, shift = (random((2, 6, WIDTH), torch.float32, "cpu", seed) for seed in range(3))
     module = cls()
     module.norm.wide = wide
@@ -289,7 +293,8 @@ def test_modulations_after_other_norms(cls, wide):
 
 
 class NotModulated(nn.Module):
-    """Expressions that look like modulations, but are an activation, a weight of the module and an index."""
+    """A method with three expressions that look like modulations: an activation, a product with a weight, and
+    the computation of an index."""
 
     def __init__(self):
         super().__init__()

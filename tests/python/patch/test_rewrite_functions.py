@@ -1,5 +1,5 @@
-"""Tests of rewritten code in helper functions, in methods other than `forward`, and with calls between
-statements."""
+"""Tests of rewritten code in helper functions and in methods other than `forward`. Some methods call modules
+between the statements that a kernel replaces."""
 
 import ast
 import sys
@@ -20,7 +20,7 @@ LOG = []
 
 
 def scale_and_shift(normed, x, scale, shift):
-    """Modulate a norm in float32. Scale and shift have one row per batch entry."""
+    """Modulate the result of a norm in float32. Scale and shift have one row per batch entry."""
     if x.ndim > 2 and scale.ndim == 2:
         shape = (scale.shape[0],) + (1,) * (x.ndim - 2) + (scale.shape[-1],)
         scale, shift = scale.reshape(shape), shift.reshape(shape)
@@ -49,7 +49,7 @@ class Named(nn.Linear):
 
 
 class Part(nn.Module):
-    """Base class of the test blocks, with the modules that they use."""
+    """Base class of the test blocks. It creates the modules that the blocks call."""
 
     def __init__(self):
         super().__init__()
@@ -76,8 +76,8 @@ class Chosen(Part):
 
 
 class Argument(Part):
-    """A block that passes the result of a call to a helper function. Only a part of the function's formula
-    uses it."""
+    """A block that passes the result of a module call to a helper function. Only a part of the function's
+    formula reads this result."""
 
     def forward(self, x, s):
         return modulate(self.norm(x), self.first(s), s)
@@ -161,8 +161,8 @@ def test_chains(block, dtype, device):
 
 @pytest.mark.parametrize("block", CHAINS)
 def test_original_expressions(block):
-    """If no kernel runs, each original expression runs. The result has the same bits, and each module runs
-    once."""
+    """If no kernel runs, the rewritten block runs the original expressions. The result has the same bits, and
+    the block calls the same modules."""
     module, x, s = block(), torch.randn(2, 5, WIDTH), torch.randn(2, WIDTH)
     results = []
     for patch in (False, True):
@@ -184,8 +184,8 @@ def test_a_replaced_helper_is_called(monkeypatch):
 
 
 def test_functions_without_a_formula():
-    """A function is not treated as a formula if a statement has a side effect, is a loop, or returns
-    early."""
+    """`patch` cannot convert a function to a formula if a statement of the function has a side effect, is a
+    loop, or returns early."""
 
     def changes(x, scale):
         x.mul_(2)
@@ -209,8 +209,8 @@ def test_functions_without_a_formula():
 
 
 class Late(Part):
-    """A block in which the product `one` must not be computed later, because a module may change its
-    operand first."""
+    """A block in which the product `one` must not be deferred, because a module may change the operand of the
+    product in place."""
 
     def forward(self, x, s):
         y = self.first(x)
@@ -227,7 +227,8 @@ class Changed(nn.Module):
 
 
 def test_a_changed_tensor():
-    """A product is not computed later if its operand is passed to a module before the sum."""
+    """A product is not deferred until the sum that reads it, if a module gets the operand of the product
+    before the sum."""
     module, x, s = Late(), torch.randn(2, 5, WIDTH), torch.randn(2, WIDTH)
     module.second = Changed()
     with torch.no_grad():
@@ -237,7 +238,8 @@ def test_a_changed_tensor():
 
 
 def test_passed_tensors():
-    """The analysis of the source code finds which variables a called function may change.
+    """`patch` analyses the source code of a method to find which variables a called function may change in
+    place.
 
     The function may change `x` in `f(x)`, `f([x])` and `f(module(x))`, but not in `f(x * y)`.
     """
@@ -264,7 +266,7 @@ class Unfused(nn.Module):
 
 
 class Both(Unfused):
-    """Two sequences of operations that kernels replace, and one sequence for which there is no kernel."""
+    """One sequence of operations for which there is no kernel, and two sequences that kernels replace."""
 
     def forward(self, x, scale, shift, gate):
         x = (1 - gate) * x + gate * shift[:, None]
@@ -273,7 +275,7 @@ class Both(Unfused):
 
 
 def test_unfused():
-    """The report names sequences of operations for which there is no kernel, with the reason."""
+    """The report of `patch` names sequences of operations for which there is no kernel, with the reason."""
     assert methods_of(Unfused) == ("forward",)
     reasons = [chain.reason for chain in found_in(Unfused.forward)]
     assert len(set(reasons)) == 2 and all(reasons)

@@ -72,8 +72,8 @@ def inputs(dtype, device):
 @pytest.mark.parametrize("rotates", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_norms_and_rotations(dtype, rotates, device):
-    """One kernel computes norm and rotation in a helper function. The report counts each call of the
-    function."""
+    """One kernel computes norm and rotation (RoPE) in a helper function. The report of `patch` counts the
+    kernels that run in this function."""
     module, (x, tables) = Attention().to(device, dtype), inputs(dtype, device)
     nn.init.normal_(module.norm_q.weight)
     args = (x, tables) if rotates else (x,)
@@ -104,8 +104,8 @@ def test_a_function_that_is_replaced_after_patch(monkeypatch):
 
 
 def test_other_functions():
-    """A local variable is not treated as a helper function. Functions that call each other are rewritten
-    once."""
+    """A local variable is not treated as a helper function of the same name. Functions that call each other
+    are rewritten once."""
     assert found_in(Local.forward) == ()
     module, x = Recursive(), torch.randn(2, 5, HEADS, WIDTH)
     own = module(x)

@@ -1,6 +1,7 @@
-"""Tests of operations that only copy their operand, such as a division by 1, and of signature lookups.
+"""Tests of operations that only copy their operand, such as a division by 1, and of calls of
+`inspect.signature`.
 
-A rewritten method omits such copies, and looks up the signature of an attention processor only once.
+A rewritten method omits such copies, and reads the signature of an attention processor only once.
 """
 
 import inspect
@@ -32,7 +33,8 @@ class Attention(nn.Module):
 
 
 class Changed(Attention):
-    """A method in which the copy is changed in place while another variable refers to the operand."""
+    """A method that changes a copy of `x` in place, while another variable still refers to the original
+    `x`."""
 
     def forward(self, x, rest, samples=1):
         own = x
@@ -42,7 +44,7 @@ class Changed(Attention):
 
 
 class Other(Attention):
-    """A method that assigns the copy to another variable than the operand."""
+    """A method that assigns a copy of `x` to another variable."""
 
     def forward(self, x, rest, samples=1):
         y = x / self.factor
@@ -90,8 +92,8 @@ def test_integers():
 
 @pytest.mark.parametrize("cls", [Changed, Other])
 def test_other_methods(cls):
-    """A copy is not omitted if it may be changed in place, or if it is assigned to another variable than
-    the operand."""
+    """A copy of a variable is not omitted if it may be changed in place, or if it is assigned to another
+    variable."""
     assert not rewritten_from(cls.forward).chains
     module, x = cls(), random((2, 5, 8), torch.float32, "cpu")
     own = module(x.clone(), 0)
@@ -117,8 +119,8 @@ class Signed(nn.Module):
 
 
 def test_signature(monkeypatch):
-    """The signature of a processor is looked up only once. If the processor is replaced, the new signature
-    is looked up."""
+    """A rewritten method reads the signature of a processor only once. If the processor is replaced, the
+    method reads the new signature."""
     module, x, calls = Signed(), torch.ones(2), []
     report = oxiwarp.patch(module, cpu_kernels=True)
     assert report.replaced == 1 and not report.ops
@@ -153,7 +155,8 @@ class Transposed(nn.Module):
 
 
 class Viewed(nn.Module):
-    """A method whose results must be contiguous, for `view` and for the caller."""
+    """A method whose copies must be contiguous: `view` requires this for the first copy, and the caller gets
+    the second copy."""
 
     def forward(self, x):
         parts = [x.transpose(1, 2)]
@@ -163,7 +166,7 @@ class Viewed(nn.Module):
 
 
 def test_strides(device):
-    """A copy is omitted only if the strides of the result do not matter."""
+    """A copy is omitted only if the strides of the copy do not matter."""
     x = random((1, 5, 3, 8), torch.bfloat16, device)
     for module, wanted in ((Transposed(), set()), (Viewed(), {"aten::cat"})):
         own = module(x)

@@ -1,5 +1,5 @@
-"""Tests of methods that modulate a tensor and return a tuple. `patch` inserts their statements in place of
-the call."""
+"""Tests of methods that modulate a tensor and return a tuple. `patch` replaces a call of such a method by the
+statements of the method."""
 
 import pytest
 import torch
@@ -45,8 +45,8 @@ class Block(nn.Module):
 
 
 class Order(Block):
-    """A method with two results. The second result reads the argument, but the first result is assigned to
-    the variable of this argument."""
+    """A method with two results. The caller assigns the first result to the variable `x`, which it also
+    passes as the argument. The second result must read the old value of `x`."""
 
     def scaled(self, x, scale):
         return x * (1 + scale), x
@@ -70,7 +70,8 @@ class Globals(Block):
 
 
 class Once(Block):
-    """A call whose argument is another call. The called method reads this argument twice."""
+    """A call of `scaled` whose argument is another call. `scaled` reads this argument twice, but the inner
+    call must run once."""
 
     def scaled(self, x, scale):
         x = x * 2
@@ -134,8 +135,8 @@ def test_same_meaning(cls, inlined, device):
 
 
 def test_replaced_methods(monkeypatch, device):
-    """A subclass, an instance attribute or a later assignment may replace the inserted method. The new
-    method then runs."""
+    """A subclass, an instance attribute or a later assignment may replace the method whose statements were
+    inserted. The new method then runs."""
     given = inputs(torch.float32, device)
 
     def other(self, x, parameters, index=None):

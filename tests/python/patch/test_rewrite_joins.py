@@ -1,6 +1,6 @@
 """Tests of kernels that write directly into the result of a concatenation.
 
-The kernels compute norms and rotations in joint attention, and activations.
+The kernels compute activations, or the norms and rotations (RoPE) of joint attention.
 """
 
 from collections import Counter
@@ -36,7 +36,8 @@ def apply_rotary(x, cos, sin):
 
 
 class Joint(nn.Module):
-    """A method that normalizes two streams (image and text tokens), rotates them, and concatenates them."""
+    """A method that normalizes two streams (image and text tokens), rotates them (RoPE), and concatenates
+    them."""
 
     def __init__(self):
         super().__init__()
@@ -87,7 +88,8 @@ class ReadAgain(Joint):
 
 
 class ReadBefore(Joint):
-    """A method that reads an operand of the concatenation between its rotation and the concatenation."""
+    """A method that rotates a tensor, reads the rotated tensor, and then concatenates it with another
+    tensor."""
 
     def forward(self, q, k, tq, tk, tables, turns):
         q = self.norm_q(q)
@@ -101,7 +103,7 @@ class ReadBefore(Joint):
 
 
 class InLoop(Joint):
-    """A loop whose second iteration reads the operands of the first iteration's concatenation."""
+    """A loop whose second iteration reads the tensors that the first iteration concatenated."""
 
     def forward(self, q, k, tq, tk, tables, turns):
         total = 0
@@ -133,7 +135,8 @@ def inputs(dtype, device):
 
 
 def results(cls, dtype, device):
-    """Return the original results, the patched results, and the operators that the patched method ran."""
+    """Return the original results, the patched results, the operators that the patched method ran, the
+    module, and its arguments."""
     torch.manual_seed(0)
     module, given = cls().to(device, dtype), inputs(dtype, device)
     if cls is Other:
@@ -155,7 +158,8 @@ def close(made, own):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("cls", [Joint, SameNames])
 def test_joined(cls, dtype, device):
-    """One kernel per stream (image or text tokens) computes queries and keys. `torch.cat` does not run."""
+    """One kernel per stream (image or text tokens) computes queries and keys, and writes them directly into
+    the concatenated tensors. `torch.cat` does not run."""
     own, made, seen, module, given = results(cls, dtype, device)
     close(made, own)
     assert seen["qk_norm_rope_out"] == 2 and seen["cat"] == 0, seen
@@ -184,7 +188,8 @@ def test_without_text(device):
 
 @pytest.mark.parametrize("cls", [ReadAgain, ReadBefore, InLoop, Other])
 def test_other_methods(cls, device):
-    """If a method reads an operand of the concatenation in another place, it gets the original tensor."""
+    """If a method also reads an operand of the concatenation in another place, the results match the original
+    results."""
     own, made, _, _, _ = results(cls, torch.float32, device)
     for one, other in zip(made, own, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-4)
@@ -204,8 +209,8 @@ def test_parts_that_do_not_fit(device):
 
 
 def test_gradients(device):
-    """The gradients match. With autograd, each stream has a separate result instead of a slice of one
-    tensor."""
+    """The gradients of the patched and unpatched modules match. With autograd, a kernel does not write into a
+    slice of a larger tensor."""
     torch.manual_seed(0)
     found = []
     for patch in (False, True):
@@ -255,7 +260,7 @@ class Twice(Parallel):
 
 
 class Changed(Parallel):
-    """A method that changes the argument of the activation before the concatenation."""
+    """A method that changes the argument of the activation in place before the concatenation."""
 
     def forward(self, x):
         y = x * 2
@@ -266,7 +271,8 @@ class Changed(Parallel):
 
 
 class Branch(Parallel):
-    """A method in which a branch assigns another value to the variable between the two statements."""
+    """A method in which a branch assigns another value to the activation's variable before the
+    concatenation."""
 
     def forward(self, x):
         hidden = self.act(self.up(x))
@@ -277,7 +283,7 @@ class Branch(Parallel):
 
 
 def parallel(module, x):
-    """Return the results without and with `patch`, and the operators that ran."""
+    """Return the result without `patch`, the result with `patch`, and the operators that ran with `patch`."""
     own = module(x)
     oxiwarp.patch(module, cpu_kernels=True, allow_empty=True)
     with Count() as count:
@@ -305,6 +311,7 @@ def test_activations(act, dtype, device):
 
 @pytest.mark.parametrize("make", [Twice, Changed, Branch, lambda: Assigned(nn.Tanh()), Parallel])
 def test_other_activations(make, device):
-    """If a kernel cannot write the activation into the concatenation, the result is the original result."""
+    """If a kernel cannot write the activation directly into the concatenation, the method still gives the
+    original result."""
     own, made, _ = parallel(make().to(device), random((2, 5, DIM), torch.float32, device))
     close([made], [own])

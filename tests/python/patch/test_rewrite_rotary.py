@@ -1,4 +1,4 @@
-"""Tests of rewritten methods that rotate queries and keys, with the norms before the rotation."""
+"""Tests of rewritten methods that rotate queries and keys (RoPE), and of the norms before the rotation."""
 
 import inspect
 
@@ -30,8 +30,8 @@ class Pairs(Attention):
 
 
 class Separate(Attention):
-    """A method whose norms are in branches, as in Z-Image. The keys are rotated in another place than the
-    queries."""
+    """A method whose norms are in branches, as in Z-Image. Another statement separates the rotation (RoPE) of
+    the queries from the rotation of the keys."""
 
     def forward(self, q, k, tables):
         if self.norm_q is not None:
@@ -47,7 +47,8 @@ class Separate(Attention):
 
 
 class Joint(Attention):
-    """A method with separate norms for text and image tokens, which are rotated together, as in Flux."""
+    """A method with separate norms for text and image tokens. One call rotates the tokens of both kinds, as
+    in Flux."""
 
     def forward(self, q, k, tables, text=None):
         q = self.norm_q(q)
@@ -66,7 +67,7 @@ class Joint(Attention):
 class Wide(Attention):
     """A method that casts the input of a norm to float32, and casts the result back, as in Kandinsky 5.
 
-    One of the two norms is not rotated.
+    The method rotates the queries but not the keys.
     """
 
     def forward(self, q, k, tables):
@@ -129,9 +130,9 @@ class Cat(Attention):
 
 
 class Rounded(Attention):
-    """A method whose rotation rounds once although its tables have 16 bits.
+    """A method that rotates in float32 and rounds once, although its cos and sin tables have 16 bits.
 
-    One kernel cannot also round after the norm.
+    No single kernel computes this rotation and also rounds the result of the norm.
     """
 
     def forward(self, q, k, tables):
@@ -217,7 +218,7 @@ def test_norm_and_rotation(cls, norm, dtype, monkeypatch):
 
 
 def test_joint_tokens():
-    """The kernel that rotates all tokens also computes the separate norms of text and image tokens."""
+    """The kernel that rotates text and image tokens also computes their two separate norms."""
     cos, sin = (torch.randn(S + 2, D // 2).repeat_interleave(2, -1) for _ in range(2))
     text = heads(torch.bfloat16, 2)
     model = Joint().to(torch.bfloat16)
@@ -240,8 +241,8 @@ def test_joint_tokens():
 
 
 def test_probe_under_vmap():
-    """A rotary function is called with random tensors to find its formula. This call works under vmap,
-    which rejects random tensors."""
+    """To find the formula of a rotary function, `rotation_of` calls this function with random tensors. This
+    also works under vmap, in which torch rejects random operations."""
     x, found = heads(torch.float32), []
     signature = signature_of((x, torch.randn(S, D // 2), torch.randn(S, D // 2)))
     torch.func.vmap(lambda one: found.append(rotation_of(rotary_models.rope_swapped, signature)) or one)(x)
@@ -274,9 +275,9 @@ def test_probe_under_vmap():
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_probe(name, args, dtype):
-    """`rotation_of` finds the formula of a rotary function by calls with random tensors.
+    """`rotation_of` calls a rotary function with random tensors to find its formula.
 
-    For other arguments with the same signature, the formula gives the values of the function.
+    For other arguments of the same shapes and dtypes, the formula gives the same values as the function.
     """
     function, given = getattr(rotary_models, name), args(heads(dtype))
     found = rotation_of(function, signature_of(given), few=name in ("rope_patches", "rope_prompt"))
@@ -304,8 +305,8 @@ def test_probe_of_other_functions(name):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("cls", [Slice, Cat, Rounded, Cast, Chained, Changed, Unbound, Closure])
 def test_other_methods(cls, dtype):
-    """Methods that an incorrect rewrite would break give the original results, and change the same
-    arguments."""
+    """Some methods are easy to rewrite incorrectly. After the rewrite, these methods give the original
+    results, and change the same arguments in place."""
     model = cls().to(dtype)
     both_ways.rewrite_all(model, cpu_kernels=True)
     tables = rotary_models.tables(dtype if cls is Rounded else torch.float32)
@@ -331,8 +332,7 @@ def test_other_methods(cls, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("norm", [nn.RMSNorm, OwnRMSNorm], ids=lambda norm: norm.__name__)
 def test_norms_of_a_float32_input(norm, dtype):
-    """The casts around a norm are computed as a part of the norm, if the norm's weight has the dtype of
-    the operand."""
+    """A rewritten method computes the casts around a norm as a part of the norm."""
     source = rewritten_from(Wide.forward).source
     assert source.count("float()") == source.count("type_as") == 0 and source.count("True)") == 2
     found, reasons = run_both_ways(Wide(norm).to(dtype), heads(dtype), heads(dtype), rotary_models.tables())
@@ -341,7 +341,7 @@ def test_norms_of_a_float32_input(norm, dtype):
     assert len(found) == 1 + norms // 2, reasons
     q, k, tables = heads(dtype), heads(dtype), rotary_models.tables()
     if norm is nn.RMSNorm:
-        # if input and weight have different dtypes, torch composes the norm of several operators
+        # if input and weight have different dtypes, torch computes the norm by several operators
         name = "rms_norm" if dtype == torch.float32 else "mochi_rms_norm"
         assert deferred(model.norm_q, q, cpu_kernels=True, wide=True).name == name
         model.norm_q.float()  # torch's fused norm adds in a different order
@@ -352,7 +352,7 @@ def test_norms_of_a_float32_input(norm, dtype):
 
 
 def test_columns_that_a_function_does_not_read():
-    """If the function does not read some columns of a table, NaN in these columns does not reach the
+    """If a rotary function does not read some columns of a table, NaN in these columns does not reach the
     result."""
     model = AcrossHeads(across=True)
     cos, sin = rotary_models.tables()
@@ -395,8 +395,8 @@ def test_hooks_on_a_norm():
 
 @pytest.mark.parametrize("norm", [nn.RMSNorm, nn.LayerNorm])
 def test_weights_that_are_no_parameters(norm):
-    """If the weight of a norm is a plain tensor attribute, this tensor is used, even if the norm also has
-    a parameter."""
+    """If the attribute `weight` of a norm is a plain tensor, the rewritten method uses this tensor. It does
+    so even if the norm also has a parameter `weight`."""
     model = Separate(norm)
     both_ways.rewrite_all(model, cpu_kernels=True)
     model.norm_q.__dict__["weight"] = torch.randn(D)
@@ -428,7 +428,7 @@ def test_random_methods(tmp_path):
     """Rewritten random methods give the results of the original methods, and change their arguments in the
     same way.
 
-    The results contain the values that a method reads between its statements.
+    The results include intermediate values that a method reads between its statements.
     """
     methods = {f"Random{at}": rotary_models.Maker(at).method() for at in range(PROGRAMS)}
     module, deferred, kernels = rotary_models.load(methods, tmp_path), 0, 0
@@ -465,9 +465,10 @@ def test_random_methods(tmp_path):
 
 
 def test_normed_is_private():
-    """`Normed`, which represents a norm that is not computed yet, defines no operators.
+    """`Normed`, which represents a norm that is not computed yet, defines no operators such as `+`.
 
-    Only functions in this package use it. An operator would hide the error if other code got a `Normed`.
+    Only oxiwarp's functions may use a `Normed`. If other code got a `Normed` by mistake, an operator would
+    hide this error.
     """
     public = {name for name in vars(Normed) if not name.startswith("_")}
     views = {"viewed", "transpose", "unflatten", "seen"}

@@ -17,8 +17,8 @@ B, S, D = rotary_models.BATCH, rotary_models.TOKENS, rotary_models.COLUMNS
 
 
 class Matrices(Attention):
-    """A method whose tables contain rotation matrices, as in Kandinsky 6. The cast reads the queries after
-    the table."""
+    """A method whose tables contain rotation matrices, as in Kandinsky 6. Each rotation is followed by a cast
+    to the dtype of the queries or keys."""
 
     def forward(self, q, k, table):
         q = self.norm_q(q)
@@ -54,8 +54,8 @@ class Swapped(Attention):
 
 
 class Halves(Attention):
-    """A method that reads half of the columns of each table. The tables must therefore be converted for
-    the kernel."""
+    """A method whose rotary function reads only half of the columns of each table. The tables must therefore
+    be converted before the kernel can read them."""
 
     def forward(self, q, cos, sin):
         q = rope_of_wan(q, cos, sin)
@@ -74,8 +74,8 @@ def small_tables(tokens):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_matrices(dtype):
-    """One kernel computes norm and rotation from a table of matrices. With autograd, the original function
-    runs."""
+    """One kernel computes the norm and the rotation if the table contains rotation matrices. With autograd,
+    the original rotary function runs."""
     model, args = Matrices().to(dtype), (heads(dtype), heads(dtype), matrices())
     found, _ = run_both_ways(model, *args)
     assert [one.op for one in found] == ["qk_norm_rope, rope"] * 2
@@ -92,7 +92,8 @@ def test_matrices(dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_tables_with_few_tokens(dtype):
-    """If the tables have fewer entries than there are tokens, a kernel rotates only the last tokens."""
+    """If the cos and sin tables have fewer rows than there are tokens, the kernel rotates only the last
+    tokens."""
     cos, sin = rotary_models.tables(dtype)
     for start in (2, 0, 1):
         found, _ = run_both_ways(Patches().to(dtype), heads(dtype), heads(dtype), cos[start:], sin[start:])
@@ -105,7 +106,7 @@ def test_a_rotation_in_float64(mode, dtype):
     """If the original code rotates in float64, the float32 kernel runs only in mode "fast" and for 16-bit
     results.
 
-    The bits of its result may differ.
+    The result of the kernel may differ from the original result in some bits.
     """
     model, angles = Float64().to(dtype), torch.randn(S, D // 2, dtype=torch.float64)
     args = heads(dtype), heads(dtype), torch.polar(torch.ones_like(angles), angles)
@@ -127,8 +128,8 @@ def test_sines_first():
 
 @pytest.mark.parametrize("views", [False, True])
 def test_a_table_is_converted_once(views, monkeypatch):
-    """All layers share a converted table. If something writes to the original table, it is converted
-    again."""
+    """A table is converted once, and later calls use the converted table. If the original table is modified
+    in place, it is converted again."""
     made, model, tables = [], Halves(), rotary_models.tables()
     columns = rotary_tables.columns_of
     monkeypatch.setattr(rotary, "columns_of", lambda *args: made.append(1) or columns(*args))
@@ -177,7 +178,7 @@ def test_converted_tables_are_freed():
 
 
 def test_other_memory():
-    """If a tensor gets other memory by an assignment to `data`, as with offloading, the tensor is
+    """If a table gets other memory by an assignment to its attribute `data`, as with offloading, the table is
     converted again."""
     table = torch.randn(4, 8)
     before = once(table, "key", lambda x: (x * 2,))[0]
@@ -186,7 +187,7 @@ def test_other_memory():
 
 
 def test_tables_that_require_grad():
-    """If a table requires grad, the converted table does too. The operator rejects such a table."""
+    """If a table requires grad, the converted table does too, so that the rotary operator can reject it."""
     table = torch.randn(4, 8, requires_grad=True)
     with torch.enable_grad():
         assert once(table, "key", lambda x: (x * 2,))[0].requires_grad

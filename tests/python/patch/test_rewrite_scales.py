@@ -1,4 +1,5 @@
-"""Tests of modulations whose factor `1 + scale` is in a variable, in a view, or in a gated activation."""
+"""Tests of modulations whose factor `1 + scale` is stored in a variable, read through a view, or part of a
+gated activation."""
 
 import pytest
 import torch
@@ -19,7 +20,8 @@ class View(Scaled):
 
 
 class Reassigned(Scaled):
-    """A method that assigns a view of `1 + scale` to the same variable, as in the final layer of Z-Image."""
+    """A method whose variable first holds the factor `1 + scale` and then a view of this factor, as in the
+    final layer of Z-Image."""
 
     def forward(self, x, c):
         scale = 1.0 + self.proj(c)
@@ -29,8 +31,8 @@ class Reassigned(Scaled):
 
 
 class Loop(Scaled):
-    """A loop in which the next iteration reads the factor in another branch. The factor must therefore
-    stay a variable."""
+    """A loop that assigns the factor in one branch. The next iteration reads it in the other branch, so the
+    factor must stay a variable."""
 
     def forward(self, x, c):
         for step in range(3):
@@ -43,8 +45,8 @@ class Loop(Scaled):
 
 
 class Index(Scaled):
-    """A method with two expressions that look like views of the factor. The index of the first reads the
-    factor itself, and the second computes new values."""
+    """A method with two expressions that look like views of the factor. The first is a slice whose start
+    depends on the factor's values. The second computes new values."""
 
     def forward(self, x, c):
         scale = 1.0 + c
@@ -68,7 +70,7 @@ class Gate(nn.Module):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("cls", [View, Reassigned])
 def test_views(cls, dtype, device):
-    """One kernel computes a norm times a view of `1 + scale`."""
+    """One kernel computes the product of a norm and a view of `1 + scale`."""
     module = cls().to(device, dtype)
     own, made, rows = run(module, random((2, 5, WIDTH), dtype, device), random((2, WIDTH), dtype, device, 1))
     close(made, own)
@@ -77,7 +79,8 @@ def test_views(cls, dtype, device):
 
 @pytest.mark.parametrize("cls", [Loop, Index])
 def test_factors_that_stay(cls):
-    """If the factor is read again, or changes before the norm, the method gives the original result."""
+    """If the factor `1 + scale` is read again, or changes before the norm, the rewritten method gives the
+    original result."""
     module, x, c = cls(), torch.randn(WIDTH, 5, WIDTH), torch.randn(WIDTH, WIDTH)[:, :WIDTH]
     if cls is Index:
         x, c = x[0, 0], c[0]
@@ -88,8 +91,8 @@ def test_factors_that_stay(cls):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_gated_units(dtype, device):
-    """`(up + 1) * glu` is computed as a modulation of the activation, although no variable has the name of
-    a scale."""
+    """The kernel for modulations also computes `(up + 1) * glu`, although no variable in this product is
+    named like a scale."""
     x = 4 * random((6, 2 * WIDTH), dtype, device)
     own, made, rows = run(Gate(), x)
     gate, up = x[..., ::2].double().clamp(max=7.0), x[..., 1::2].double().clamp(-7.0, 7.0)

@@ -1,5 +1,5 @@
-"""Tests of kernels that compute a sum and its norm. The sum is an argument of the norm, or is separated
-from it by an `if`."""
+"""Tests of kernels that compute a sum and the norm of this sum. Either the sum is the argument of the norm
+call, or an `if` separates the sum from the norm."""
 
 import pytest
 import torch
@@ -45,7 +45,8 @@ BRANCHES = {
     "if flag:\n    x = x + h\ny = self.norm1(x)": 1,
     "if flag:\n    x = x + h\nelse:\n    x = x + g * r\nr = x\ny = self.norm1(x)": 1,
     "if flag:\n    x = x + h\nn = self.ff(s)\ny = self.norm1(x)\ny = y * (1 + s) + b": 1,
-    # The module gets the sum's operand through another variable, and may change it in place.
+    # The module `mut` gets the operand `x` of the sum through the variable `r`, and may change this operand
+    # in place.
     "r = x\nif flag:\n    x = x + h\nn = self.mut(r)\ny = self.norm1(x)": 0,
     "r = x\nx = x + h\nif flag:\n    n = self.mut(r)\ny = self.norm1(x)": 1,
     # A nested function reads the variable of the sum.
@@ -82,8 +83,8 @@ def forward_of(text, tmp_path):
 
 
 def ran(cls, dtype=torch.float32, arguments=None, **changes):
-    """Call a class with and without kernels. Return both results, and the counts of kernel calls and
-    original expressions."""
+    """Call an instance of a class without and with kernels. Return the result without kernels, the result
+    with kernels, and counts of kernel calls and original expressions."""
     results = []
     for patch in (False, True):
         torch.manual_seed(2)
@@ -131,8 +132,8 @@ def test_a_sum_in_a_call(text, tmp_path):
 
 @pytest.mark.parametrize("text", BRANCHES)
 def test_a_branch_between(text, tmp_path):
-    """If there is an `if` between a sum and its norm, the sum is deferred, so that one kernel can compute
-    both."""
+    """If there is an `if` between a sum and its norm, `patch` defers the sum, so that one kernel can compute
+    sum and norm."""
     cls = forward_of(text, tmp_path)
     assert difference(cls) == ""
     source = rewritten_from(cls.forward).source
@@ -179,14 +180,15 @@ def post_norm(norm=nn.LayerNorm, dtype=torch.float32):
 
 
 def outcome(report):
-    """Return how many kernels ran, and the reasons why kernels did not run."""
+    """Return the number of kernel calls, and the number of calls without a kernel for each reason."""
     (row,) = [row for row in report.ran() if row.line]
     return row.kernels, row.fallbacks
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_post_norm(dtype, device):
-    """The test compares results with dropout, gradients, and the compiled method with the original layer."""
+    """After `patch`, the output of a BERT layer with dropout and all gradients match the original layer. The
+    compiled layer equals eager mode."""
     module, given = post_norm(dtype=dtype)
     module, given = module.to(device).train(), [x.to(device) for x in given]
     results = []
@@ -210,7 +212,7 @@ def test_post_norm(dtype, device):
 
 
 def test_hooks_on_the_norm():
-    """A hook on the norm receives the sum and can change the result."""
+    """If the norm after a sum has a hook, the hook receives the sum and can change the result of the norm."""
     module, given = post_norm()
     module.eval()
     seen = []
@@ -232,8 +234,8 @@ def test_hooks_on_the_norm():
 
 
 def test_other_norms():
-    """If the norm is a subclass of LayerNorm, its `forward` runs. If the norm is replaced after `patch`,
-    the new norm runs."""
+    """If the class of the norm is derived from LayerNorm, the `forward` of this class runs. If the norm is
+    replaced after `patch`, the new norm runs."""
     module, given = post_norm(OwnLayerNorm)
     module.eval()
     with torch.no_grad():
@@ -251,7 +253,7 @@ def test_other_norms():
 @pytest.mark.parametrize("shape", [(1, 3, WIDTH), (3, WIDTH), (2, 1, WIDTH), (WIDTH,)], ids=str)
 @pytest.mark.parametrize("text", ["y = self.norm1(x + c)", "y = self.norm1(c + x)", "x = c + x\ny = self.norm1(x)"])
 def test_terms_of_other_shapes(shape, text, tmp_path):
-    """A term of the sum with another shape is expanded, for example a position embedding."""
+    """The kernel also runs if a term of the sum must be broadcast, as for a position embedding."""
     cls = load({"Made": [*text.split("\n"), "return x, y"]}, tmp_path).Made
 
     def arguments(dtype):
@@ -277,8 +279,8 @@ def test_terms_of_other_shapes(shape, text, tmp_path):
 
 @pytest.mark.parametrize("shape", [(1, 5, WIDTH), (2, 3, 1), (2, 2, 3, WIDTH)], ids=str)
 def test_terms_that_do_not_fit(shape, tmp_path):
-    """If torch rejects a term of the sum, torch's error is raised. If a term has other columns, no kernel
-    runs."""
+    """If torch rejects a term of the sum, torch's error is raised. If a term has another number of columns,
+    no kernel runs."""
     cls = load({"Made": ["return self.norm1(x + c), x"]}, tmp_path).Made
     results = []
     for patch in (False, True):

@@ -1,5 +1,5 @@
-"""Tests of `copy_chunks`. It copies aligned tensors by a kernel in 16-byte chunks, and other tensors by
-torch's copy."""
+"""Tests of `copy_chunks`. This function copies aligned tensors by a kernel in 16-byte chunks, and all other
+tensors by torch's copy."""
 
 import pytest
 import torch

@@ -16,7 +16,7 @@ BF16 = torch.bfloat16
 
 
 def padding():
-    """Return a padding mask that hides the first five tokens of the first row."""
+    """Return a padding mask that hides the first five tokens of the first sequence."""
     mask = torch.ones_like(IDS)
     mask[0, :5] = 0
     return mask
@@ -24,7 +24,7 @@ def padding():
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_models(padded, device):
-    """With oxiwarp's attention, a language model returns the same hidden states as with SDPA.
+    """With oxiwarp's attention, the hidden states of a language model match the hidden states with SDPA.
 
     The test uses inputs with padding and inputs without padding.
     """
@@ -56,7 +56,7 @@ def test_refused(device):
 def test_autocast(dtype, device):
     """For a float32 model under autocast, results and gradients match SDPA.
 
-    In such a model, RoPE returns query and key in float32, so the attention has to cast them.
+    In such a model, RoPE returns query and key in float32, so oxiwarp's attention has to cast query and key.
     """
     model = build("Llama", torch.float32, device).requires_grad_()
     ids, mask, results = IDS.to(device), padding().to(device), []
@@ -91,7 +91,7 @@ def test_autocast_of_masks(device):
 
 
 def test_compiled_autocast(device):
-    """Under autocast, a model with oxiwarp's attention compiles to one graph and returns the result of eager mode."""
+    """Under autocast, oxiwarp's attention compiles to one graph and returns the result of eager mode."""
     q, module = random((1, 2, 4, 64), torch.float32, device), torch.nn.Module()
 
     @torch.compile(fullgraph=True, backend="aot_eager")
@@ -104,7 +104,7 @@ def test_compiled_autocast(device):
 
 
 def test_narrow_values(device):
-    """If values have fewer columns than keys, the attention matches SDPA.
+    """If the values V have fewer columns than the keys K, oxiwarp's attention matches SDPA.
 
     This holds with a mask, with causal attention, and with unused slots in the KV cache. Each gradient has as
     many columns as its input.
@@ -129,7 +129,8 @@ def test_narrow_values(device):
 
 
 def test_latent_attention(device):
-    """A DeepSeek model, whose keys have 24 columns and whose values have 16 columns, matches SDPA."""
+    """With oxiwarp's attention, a DeepSeek model matches SDPA. Its keys have 24 columns per head, and its
+    values have 16 columns."""
     sizes = dict(q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=16)
     experts = dict(n_routed_experts=4, n_group=2, topk_group=1, num_experts_per_tok=2, moe_intermediate_size=32)
     shared = {name: size for name, size in SIZES.items() if name not in ("head_dim", "num_key_value_heads")}
@@ -153,7 +154,8 @@ def test_sinks():
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_position_bias(padded, device):
-    """T5's position biases match SDPA in the encoder and in the causal decoder, with and without a KV cache."""
+    """With T5's position biases, oxiwarp's attention matches SDPA in the encoder and in the causal decoder,
+    with and without a KV cache."""
     sizes = dict(vocab_size=64, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4)
     model = transformers.T5Model(transformers.T5Config(**sizes, decoder_start_token_id=0)).eval()
     for seed, (name, parameter) in enumerate(model.named_parameters()):
@@ -193,10 +195,10 @@ def test_masks_and_bias(device):
 @pytest.mark.parametrize("cache", ["StaticCache", "DynamicCache"])
 @pytest.mark.parametrize("name", ["Llama", "Qwen3"])
 def test_caches(name, cache, device):
-    """With a KV cache, a patched or unpatched model matches SDPA.
+    """With a KV cache, oxiwarp's attention matches SDPA in patched and unpatched models.
 
-    The model gets a prompt in two calls, and then one more token. The attention ignores unused slots of a
-    static cache.
+    The model gets a prompt in two calls, and then one more token. oxiwarp's attention ignores unused slots of
+    a static cache.
     """
     model, ids, states = build(name, BF16, device), IDS.to(device), []
     size = {"max_cache_len": 32} if cache == "StaticCache" else {}
@@ -210,7 +212,8 @@ def test_caches(name, cache, device):
 
 
 def test_shapes_of_causal(device):
-    """Causal attention without a mask matches SDPA if there are more, fewer, or as many keys as queries."""
+    """oxiwarp's causal attention without a mask matches SDPA if there are more, fewer, or as many keys as
+    queries."""
     q, long = (random((1, 2, tokens, 16), BF16, device, seed=tokens) for tokens in (5, 9))
     for query, key in ((q, long), (long, q), (q, q)):
         y, _ = transformers_attention.forward(torch.nn.Module(), query, key, key, None, is_causal=True)
@@ -220,7 +223,8 @@ def test_shapes_of_causal(device):
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_generate(padded, device):
-    """With a static KV cache that is longer than needed, generation gives the same tokens and logits as with SDPA."""
+    """With a static KV cache that is longer than needed, oxiwarp's attention gives the same tokens as SDPA,
+    and logits that match."""
     torch.manual_seed(0)
     model = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**SIZES)).to(device, BF16).eval()
     mask = padding() if padded else torch.ones_like(IDS)

@@ -1,4 +1,5 @@
-"""Tests of `scripts/compare_sass.py`: the script compares machine code and ignores only symbol names.
+"""Tests of `scripts/compare_sass.py`. This script compares the machine code of two sets of PTX files, and
+ignores only symbol names.
 
 The tests need no GPU.
 """
@@ -22,7 +23,8 @@ BEFORE = HEADER + TABLE.format(name=NAME) + entry("a_f32", ADD) + entry("b_f32",
 
 @pytest.fixture
 def compare(tmp_path: Path):
-    """Return a function that compares `BEFORE` with another PTX text, and returns the exit code and output lines."""
+    """Return a function that runs the script on `BEFORE` and another PTX text. It returns the script's exit
+    code and output lines."""
     need_tools()
     if not SCRIPT.exists():
         pytest.skip("no scripts beside the tests")

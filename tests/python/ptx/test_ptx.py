@@ -1,9 +1,9 @@
-"""Tests of the PTX in the wheel: all entries exist, no kernel spills registers, and memory accesses have 16
-bytes.
+"""Tests of the PTX in the wheel. For example, all entries exist, no kernel spills registers, and kernels for
+rows access 16 bytes at a time.
 
 The tests need no GPU. `make ptx` writes `target/ptx/oxiwarp-kernels-gpu/<arch>/<op>.ptx`. The environment
-variable `OXIWARP_PTX_DIR` replaces `target/ptx`. If files or tools are missing, the tests are skipped with
-the reason. In CI, they fail.
+variable `OXIWARP_PTX_DIR` names another folder instead of `target/ptx`. If files or tools are missing, the
+tests are skipped, but in CI they fail.
 """
 
 import os
@@ -38,9 +38,10 @@ from ptx_wait import check_wait
 
 FOLDER = Path(os.environ.get("OXIWARP_PTX_DIR") or ROOT / "target" / "ptx") / "oxiwarp-kernels-gpu"
 ARCHES = ("sm_75", "sm_80", "sm_90")
-# These ops use `mma.m16n8k16`, which sm_75 does not support. For sm_75 they have no entries.
+# These ops use the instruction `mma.m16n8k16`, which sm_75 does not support. Their PTX for sm_75 has no
+# entries.
 TENSOR_CORES = ("attention", "attention_backward", "attention_decode")
-NATIVE = "sm_90a"  # architecture-specific PTX, which runs only on Hopper; only some ops have such kernels
+NATIVE = "sm_90a"  # the target for PTX that runs only on Hopper; only some ops have kernels for it
 OVERLAPPING = ("sm_90", NATIVE)
 
 
@@ -61,7 +62,8 @@ def units_of(arch: str) -> dict[str, str]:
 
 
 def sources(layer: str, arch: str) -> dict[str, str]:
-    """Return the Rust source of each op that exists for `arch`. `layer` is "kernels-gpu" or "host"."""
+    """Return the Rust source of each op that has kernels for `arch`. `layer` is the folder of the sources,
+    "kernels-gpu" or "host"."""
     if not (ROOT / layer).exists():
         pytest.skip("no source tree here")
     folder = ROOT / layer / "src" / "ops"
@@ -70,7 +72,8 @@ def sources(layer: str, arch: str) -> dict[str, str]:
 
 
 def overlapping(units: dict[str, str]) -> dict[str, str]:
-    """Return the PTX after the changes that the host makes for programmatic dependent launch (PDL).
+    """Make the changes to the PTX that the host makes for programmatic dependent launch (PDL), and return the
+    result.
 
     The host inserts `griddepcontrol.wait` into each entry. In most entries, it also inserts instructions that
     let the next launch start early.
@@ -101,7 +104,8 @@ def need_tools() -> None:
 
 @pytest.fixture(scope="session", params=(*ARCHES, NATIVE))
 def arch(request: pytest.FixtureRequest) -> str:
-    """Return an architecture of the wheel. The tests run once for each architecture."""
+    """Return one of the architectures for which the wheel has PTX. A test with this fixture runs once for
+    each architecture."""
     return str(request.param)
 
 
@@ -115,8 +119,8 @@ def declared(arch: str) -> Module:
 def assembled(arch: str, tmp_path_factory: pytest.TempPathFactory) -> Module:
     """Return the assembled PTX of one architecture, as the host loads it.
 
-    For Hopper, this PTX contains the instructions for programmatic dependent launch (PDL). The tests share
-    the result, because assembly takes 1 s per op.
+    For Hopper, this PTX contains the instructions for programmatic dependent launch (PDL). All tests share
+    the assembled code, because assembly takes 1 s per op.
     """
     units = units_of(arch)
     if arch in OVERLAPPING:
@@ -198,7 +202,7 @@ def test_launches_may_overlap(arch: str, assembled: Module) -> None:
     """With programmatic dependent launch (PDL), no kernel accesses global memory before
     `griddepcontrol.wait`.
 
-    A launch can start before the previous launch has written its results.
+    With PDL, a kernel can start before the previous kernel has written its results.
     """
     if arch not in OVERLAPPING:
         pytest.skip("launches overlap on Hopper only")
@@ -208,7 +212,8 @@ def test_launches_may_overlap(arch: str, assembled: Module) -> None:
 @pytest.mark.extra
 @pytest.mark.parametrize("arch", OVERLAPPING)
 def test_launches_without_overlap(arch: str, tmp_path: Path) -> None:
-    """The checks of assembled PTX also pass without programmatic dependent launch (PDL).
+    """The checks also pass for assembled PTX without the instructions for programmatic dependent launch
+    (PDL).
 
     Users can disable PDL, and old drivers do not support PDL.
     """

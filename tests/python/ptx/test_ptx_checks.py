@@ -1,5 +1,5 @@
-"""Tests of the checks in `test_ptx.py`. Each check must report the fault that it looks for in a faulty
-kernel.
+"""Tests of the checks that `test_ptx.py` uses. Each check must report its kind of fault in a kernel that has
+this fault.
 
 The tests need no GPU.
 """
@@ -30,7 +30,8 @@ from test_ptx import need_tools, overlapping
 
 
 def entry(name: str, body: str, bounds: str = "") -> str:
-    """Return the PTX of an entry with parameters `in` and `out`, whose addresses are in `%rd1` and `%rd2`."""
+    """Return the PTX of an entry with two pointer parameters, `in` and `out`. The entry loads them into
+    `%rd1` and `%rd2` before `body`."""
     return f"""
 .visible .entry {name}(.param .u64 in, .param .u64 out)
 {bounds}
@@ -44,13 +45,13 @@ def entry(name: str, body: str, bounds: str = "") -> str:
 
 
 HEADER = ".version 8.0\n.target sm_90\n.address_size 64\n"
-# The kernel loads the array index from memory, so the array cannot stay in registers. Each load or store of
-# the array has 4 bytes.
+# The body of a kernel with an array in local memory. The array index is loaded from memory, so the array
+# cannot stay in registers. Each load or store of the array accesses 4 bytes.
 LOCAL = """.local .align 4 .b8 array[64]; ld.global.u32 %r1, [%rd1]; and.b32 %r2, %r1, 15; mul.wide.u32 %rd3, %r2, 4;
     mov.u64 %rd4, array; add.u64 %rd5, %rd4, %rd3; st.local.u32 [%rd4], %r1; st.local.u32 [%rd5], %r2;
     ld.local.u32 %r3, [%rd4]; st.global.u32 [%rd2], %r3;"""
-# This kernel spills registers to local memory. 150 values are live at once, and in a block of 1024 threads, a
-# thread has at most 64 registers.
+# The body of a kernel that spills registers to local memory. It has 150 live values at once, but a thread has
+# at most 64 registers if a block has 1024 threads.
 SPILL = "\n".join(
     [f"ld.volatile.global.u32 %r{i}, [%rd1+{4 * i}];" for i in range(150)]
     + [f"st.volatile.global.u32 [%rd2+{4 * i}], %r{149 - i};" for i in range(150)]
@@ -66,7 +67,7 @@ BROKEN = (
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Module:
-    """Return assembled kernels that have local memory, register spills, a missing launch bound, and narrow
+    """Return assembled kernels with faults: local memory, register spills, a missing launch bound, and narrow
     memory accesses."""
     need_tools()
     return assemble(BROKEN, "sm_90", tmp_path_factory.mktemp("broken"))
@@ -120,7 +121,8 @@ def test_checks_report_names() -> None:
 def test_width_depends_on_the_table(broken: Module) -> None:
     """The required width of memory accesses depends on the op and its variant.
 
-    `layer_norm_warp5_f16` may move four 16-bit elements per access. `rms_norm_block2_f16` must move 16 bytes.
+    `layer_norm_warp5_f16` may access only four 16-bit elements (8 bytes) at a time. `rms_norm_block2_f16`
+    must access 16 bytes.
     """
     code = broken.sass["rms_norm_block1_f32"]
     halves = [one._replace(modifiers=one.modifiers.replace(".128", ".64")) for one in code if one.opcode == "STG"]

@@ -1,5 +1,5 @@
 """Activations as models write them with torch operators, and functions that compare oxiwarp's results with
-these."""
+the results of these operators."""
 
 import functools
 import math
@@ -78,9 +78,9 @@ def check_exact(y: Tensor, own: Tensor, scale: Tensor, what: str) -> None:
     the CPU.
 
     On the CPU, the exp functions of torch and oxiwarp differ in the last bits. The permitted error of a value
-    is 2 eps of `scale` (16 eps in float32), because the sum `1 + erf(x)` cancels. The CPU check skips values
-    beyond 1e4 and subnormal values. For such values, torch's CPU kernels overflow and underflow earlier than
-    oxiwarp's kernels.
+    is 2 eps times `scale` (16 eps in float32), because the terms of `1 + erf(x)` may cancel. The CPU check
+    skips values beyond 1e4 and subnormal values. For such values, torch's CPU kernels overflow and underflow
+    earlier than oxiwarp's kernels.
     """
     assert y.shape == own.shape and y.dtype == own.dtype and y.is_contiguous()
     if y.is_cuda:
@@ -106,7 +106,8 @@ def check_exact(y: Tensor, own: Tensor, scale: Tensor, what: str) -> None:
 def check_once(y: Tensor, right: Tensor, scale: Tensor, what: str, slack: float = 0.0) -> None:
     """Check `y` against the float64 result `right`.
 
-    The permitted error is half a unit in the last place, plus a float32 error relative to `scale`.
+    The permitted error is about half a unit in the last place of `right`, plus 1e-7, plus `2**-20 + slack`
+    times `scale`. The last term allows for errors of computations in float32.
     """
     epsilon = torch.finfo(y.dtype).eps
     allowed = 0.51 * epsilon * right.abs() + (2.0**-20 + slack) * scale.double().abs() + 1e-7

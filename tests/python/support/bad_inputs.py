@@ -50,7 +50,8 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
 
 
 def changes(role: Role) -> dict[str, Change]:
-    """Return changes that make an operand of this role invalid. The keys describe the changes."""
+    """Return functions that make an operand of this role invalid. The keys of the dict describe the
+    changes."""
     if role in (Role.VECTOR, Role.BIAS, Role.HEAD_VECTOR, Role.FREQUENCIES):
         return DTYPES | SHAPES
     if role in (Role.POSITIONS, Role.CLASSES):  # several dtypes are valid
@@ -59,8 +60,8 @@ def changes(role: Role) -> dict[str, Change]:
 
 
 def bad_calls(form: Form, x: Tensor) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield invalid calls. Each item has the name of the changed argument, the fault, and all arguments of
-    the call."""
+    """Yield invalid calls of an operator. Each item consists of three values: the name of the changed
+    argument, a description of the fault, and all arguments of the call."""
     right = form.arguments(x, Operands(x))
     for name, role in form.roles.items():
         for what, change in changes(role).items():

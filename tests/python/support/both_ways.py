@@ -1,11 +1,11 @@
-"""Computes each fused part of a rewritten model in two ways, by the kernel and by the original expression,
-and compares the results.
+"""Computes each chain of a rewritten model in two ways, by the kernel and by the original expression, and
+compares the results.
 
 A rewritten model has methods whose source code `patch` changed. A chain is a sequence of operations in such a
 method that a kernel can replace. `python -m support.both_ways every_diffusers_model [name ...]` compares the
-chains in tiny models of a library. After each comparison, the model continues with the original values. The
-comparison of a chain therefore does not depend on earlier chains, and the model's output has the bits of the
-unpatched model.
+chains in tiny models of a library. After each comparison, the model continues with the result of the original
+expression. The comparison of a chain therefore does not depend on earlier chains, and the model's output has
+the bits of the unpatched model.
 """
 
 import importlib
@@ -71,9 +71,10 @@ def compare(made: Any, own: Any, op: str, place: str) -> Iterator[Comparison]:
 
 
 def part_of(own: Any, copy: dict[str, Any], dim: int, tokens: slice, given: dict[str, Any], in_place: bool) -> Tensor:
-    """Return the tensor `a0` of `copy` after a rotation of some of its tokens.
+    """Rotate (RoPE) some tokens of the tensor `copy["a0"]` with the original function `own`, and return this
+    tensor.
 
-    If the original function works in place, write to the tensor of `given` instead.
+    If the original code rotates in place, also write the result to `given["a0"]`, and return `given["a0"]`.
     """
     x, index = copy["a0"], (*(slice(None),) * dim, tokens)
     x[index] = own(**{**copy, "a0": x[index].clone()})
@@ -82,8 +83,8 @@ def part_of(own: Any, copy: dict[str, Any], dim: int, tokens: slice, given: dict
 
 @contextmanager
 def both_ways(found: list[Comparison]) -> Iterator[None]:
-    """Compute each sequence of operations by the kernel and by the original expression. Append the
-    comparisons to `found`."""
+    """In this context, compute each sequence of operations both by the kernel and by the original expression.
+    Append the comparisons to `found`."""
 
     def record(self: Calls, at: Any, before: Counter[str], made: Any, own: Any) -> Any:
         site = self.site(at)
@@ -160,7 +161,7 @@ def rewrite_all(model: nn.Module, cpu_kernels: bool, remark: str = "") -> int:
     """Rewrite every method of a model that has sequences of operations for which kernels exist.
 
     Do so even if `patch` would replace the whole method instead. Return the number of rewritten objects.
-    Norms are replaced too, so that rewritten methods recognise them. On the CPU, the norms run their original
+    Patch norms too, so that rewritten methods recognise them. On the CPU, these norms run their original
     `forward`.
     """
     count = 0
@@ -196,8 +197,8 @@ def first(result: Any) -> Tensor:
 def check(case: Any, dtype: torch.dtype) -> tuple[list[Comparison], dict[str, Counter[str]], bool]:
     """Compare kernels and original expressions in a model.
 
-    Return the comparisons, the counts of kernel calls and original expressions, and whether the output has
-    the same bits.
+    Return three values: the comparisons, the counts of kernel calls and original expressions, and whether the
+    output has the bits of the unpatched output.
     """
     model, arguments = case.build(dtype)
     found: list[Comparison] = []
@@ -205,8 +206,8 @@ def check(case: Any, dtype: torch.dtype) -> tuple[list[Comparison], dict[str, Co
         torch.manual_seed(0)
         stock = first(model(**arguments))
         with both_ways(found):
-            # `patch` makes a class only once for each configuration. A new remark changes the configuration,
-            # so new classes with the functions of this run are made.
+            # oxiwarp caches the patched classes by their options. The remark is one of the options, so a new
+            # remark makes new classes, which call the functions that `both_ways` has replaced.
             rewrite_all(model, cpu_kernels=True, remark=f"run {next(RUNS)}")
             torch.manual_seed(0)
             made = first(model(**arguments))
@@ -214,9 +215,11 @@ def check(case: Any, dtype: torch.dtype) -> tuple[list[Comparison], dict[str, Co
 
 
 def run_both_ways(model: nn.Module, *args: Any) -> tuple[list[Comparison], dict[str, int]]:
-    """Compare kernels and original expressions in a model. Check that the result has the original bits.
+    """Compare kernels and original expressions in a model. Check that the output has the bits of the
+    unpatched output.
 
-    Return the comparisons, and the number of kernel calls and of original expressions by reason.
+    Return the comparisons, and a dict of counts. The dict has the number of kernel calls, and the number of
+    original expressions for each reason.
     """
     found: list[Comparison] = []
     with torch.no_grad():

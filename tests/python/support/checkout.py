@@ -1,4 +1,4 @@
-"""The root folder of the repository, or of the test bundle that `make bundle` makes from it."""
+"""The root folder of the repository, or of the test bundle that `make bundle` makes from the repository."""
 
 from pathlib import Path
 

@@ -110,8 +110,8 @@ def answer(pipe: connection.Connection) -> tuple[Any, list[str]]:
 def serve(rank: int, backend: str, store: str, pipe: connection.Connection) -> None:
     """Run the checks that the test process sends through `pipe`, until the pipe is closed."""
     torch.set_num_threads(1)
-    # transformers and accelerate read the index of the device from these variables. Normally, torchrun sets
-    # them.
+    # transformers and accelerate read the device index from these environment variables, which torchrun
+    # normally sets.
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(WORLD)}
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     if backend == "nccl":

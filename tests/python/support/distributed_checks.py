@@ -27,10 +27,9 @@ from oxiwarp import transformers_attention
 def train(place: Place, name: str, how: str, order: str) -> None:
     """Check a training step in DDP or FSDP2 against the same step on a single device, bit for bit.
 
-    The gradients must equal a mean: on a single device, the inputs of each rank give gradients, and these are
-    averaged. The bits are equal because parameters are gathered unchanged, and because the mean of two ranks
-    is rounded once. The test uses torch's math attention, because faster backends add up gradients in an
-    order that varies.
+    The gradients must equal the mean of single-device gradients, one for the inputs of each rank. The bits
+    are equal because parameters are gathered unchanged, and because the mean of two ranks is rounded once.
+    The test uses torch's math attention, because faster backends add up gradients in an order that varies.
 
     There is one exception. If several blocks read a tensor, such as the time embedding, its gradient is a
     sum. FSDP2 adds one term per block, and autograd adds one term per use. This gradient may therefore differ

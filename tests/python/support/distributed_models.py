@@ -45,7 +45,7 @@ def build(name: str, place: Place, dtype: torch.dtype | None = None) -> nn.Modul
         model = getattr(diffusers, family.cls)(**family.at(place).config).eval().requires_grad_(False)
         kept = set(model._keep_in_fp32_modules or ())
         for path, parameter in model.named_parameters():
-            # This is the weight of a norm, or a bias of zeros.
+            # A parameter with equal elements is the weight of a norm, or a bias of zeros.
             if (parameter == parameter.flatten()[0]).all():
                 parameter.add_(torch.randn_like(parameter), alpha=0.3)
             if not kept.intersection(path.split(".")):
@@ -108,9 +108,9 @@ def qwen_image_inputs(size: Size, normal: Callable[..., Tensor]) -> dict[str, An
     )
 
 
-# The wide models have the sizes of the published LTX-Video, FLUX.1, Wan 2.1 1.3B and Qwen-Image: number of
-# heads, head dimension, text width and feed-forward width. Each rank has at least 2048 image tokens. This is
-# enough for `patch` to use `oxiwarp.attention`.
+# The wide models have the sizes of the published LTX-Video, FLUX.1, Wan 2.1 1.3B and Qwen-Image. The sizes
+# are number of heads, head dimension, text width and feed-forward width. Each rank has at least 2048 image
+# tokens. This is enough for `patch` to use `oxiwarp.attention`.
 FAMILIES = {
     "ltx": Family(
         "LTXVideoTransformer3DModel",

@@ -74,8 +74,8 @@ SIZES: list[tuple[Any, str]] = [
     (4, "num_experts"),
 ]
 SIZE_OF = {name: value for value, names in SIZES for name in names.split()}
-# Parameters for which the default None is kept. None means that the parameter is absent, or equals another
-# parameter.
+# Constructor parameters for which the default None is kept. For them, None means that a feature is absent, or
+# that the value of another parameter is used.
 OPTIONAL_NONE = (
     "out_channels",
     "num_kv_heads",
@@ -95,8 +95,8 @@ CLASSES: dict[str, type[nn.Module]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """An input that is passed unchanged, although it is a tuple of integers. Other such tuples are shapes
-    of tensors."""
+    """An input that is passed unchanged, even if it contains tuples of integers. Without `Given`, a tuple of
+    integers is the shape of a random tensor."""
 
     value: Any
 
@@ -761,7 +761,8 @@ def tensors(value: Any, dtype: torch.dtype) -> Any:
 
 
 def cases() -> dict[str, Case]:
-    """Return a test case for each class that is not left out, and for each variant in the tables."""
+    """Return a test case for each class that is not in `LEFT_OUT`, and for each variant of a class in
+    `CONFIG` and `INPUTS`."""
     names = [name for name in CLASSES if name not in LEFT_OUT]
     names += [name for name in {**CONFIG, **INPUTS} if "-" in name]
     result = {}

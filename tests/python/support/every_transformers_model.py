@@ -24,7 +24,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
 VOCABULARY, BATCH, TOKENS = 99, 2, 12
-RANDOM_TOKENS = 80  # Numbers below this are random tokens. All other numbers are special tokens.
+RANDOM_TOKENS = 80  # Ids below this are random tokens. All other ids are special tokens.
 HIDDEN, WIDE, HEADS, KV_HEADS, HEAD_DIM, EXPERTS, LAYERS = 64, 128, 4, 2, 16, 4, 2
 IMAGE_SIZE, PATCH_SIZE = 32, 8
 
@@ -333,8 +333,8 @@ def read_only(config: PreTrainedConfig, name: str) -> bool:
 
 
 def token(name: str) -> int:
-    """Return the number of a special token. It is above all random tokens and within the size of the
-    vocabulary."""
+    """Return the id of a special token. The id is larger than the ids of all random tokens, and smaller than
+    the size of the vocabulary."""
     known = ("pad", "bos", "eos", "decoder_start", "image", "video", "audio", "vision_start", "vision_end")
     for number, kind in enumerate(known):
         if name.startswith(kind):
@@ -381,8 +381,8 @@ def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]
 
 
 def make(kind: type[PreTrainedConfig], changes: Mapping[str, Any], like: PreTrainedConfig | None) -> PreTrainedConfig:
-    """Return a configuration with these changes. Its nested configurations have the same classes as in
-    `like`."""
+    """Return a configuration of class `kind` with the values `changes`. Its nested configurations have the
+    same classes as in `like`."""
     nested = {}
     for name, value in changes.items():
         old = vars(like).get(name)
@@ -393,8 +393,8 @@ def make(kind: type[PreTrainedConfig], changes: Mapping[str, Any], like: PreTrai
 
 
 def randomise(model: nn.Module) -> None:
-    """Give constant and very small parameters random values. The values are large enough to affect the
-    output."""
+    """Give random values to parameters whose elements are equal or very small. The values are large enough to
+    affect the output."""
     tensors = {**dict(model.named_parameters()), **{k: v for k, v in model.state_dict().items()}}
     for tensor in {id(t): t for t in tensors.values()}.values():
         if not tensor.is_floating_point() or tensor.numel() == 0 or not tensor.isfinite().all():

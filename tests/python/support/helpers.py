@@ -22,7 +22,7 @@ TABLE = json.loads((ROOT / "tests" / "shapes.json").read_text())
 SHAPES = [(row["rows"], row["cols"]) for row in TABLE["shapes"]]
 GPU_SHAPES = [(row["rows"], row["cols"], row["gib"]) for row in TABLE["gpu_only"]]
 
-# Each entry: the weight (None, "same" for the dtype of x, or "f32"), and options.
+# Arguments of RMSNorm to test. "weight" is None, "same" for the dtype of x, or "f32".
 VARIANTS = [
     dict(weight=None, weight_offset=0.0, rounding="once"),
     dict(weight="same", weight_offset=0.0, rounding="once"),

@@ -28,7 +28,7 @@ class Family(NamedTuple):
 def build(family, dtype=torch.float32, device="cpu"):
     """Return a small model with fixed random weights.
 
-    Biases and norm weights are random too. If a kernel ignored them, its results would be wrong.
+    Biases and norm weights are random too. If a kernel ignored a bias or weight, its result would be wrong.
     """
     model = family.make().requires_grad_(False)
     for seed, parameter in enumerate(model.parameters()):

@@ -47,7 +47,7 @@ class Call:
 
 
 MODULATIONS = (Role.BROADCAST, Role.PER_BATCH)
-# Options that select another formula. Each of these options gets a separate call.
+# Options that select another formula. For each of these options of an operator, the list has one more entry.
 OPTIONS = {"norm": ("RMS", "rms_norm"), "gate_first": ("gate first", True), "activation": ("sigmoid", "sigmoid")}
 
 

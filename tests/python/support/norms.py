@@ -53,8 +53,8 @@ def rms_norm_gated(
     activation: str = "silu",
     gate_first: bool = False,
 ) -> Tensor:
-    """Compute transformers' RMSNormGated. The activation is not rounded. It is float32, or float64 if x is
-    float64."""
+    """Compute transformers' RMSNormGated. The activation of the gate is computed in float32, or in float64 if
+    x is float64, and is not rounded."""
     wide = torch.float64 if x.dtype == torch.float64 else F32
     factor = {"silu": F.silu, "sigmoid": torch.sigmoid}[activation](gate.to(wide))
     h = x.to(wide) * factor if gate_first else x.to(wide)
@@ -125,8 +125,8 @@ def mochi_residual(x: Tensor, x_res: Tensor, gate: Tensor, eps: float = EPS) -> 
 
 
 def mochi_modulated(x: Tensor, scale: Tensor, eps: float = EPS) -> Tensor:
-    """Compute `norm3` of MochiTransformerBlock, with one cast at the end. It is float32, or float64 if `x`
-    is float64."""
+    """Compute `norm3` of MochiTransformerBlock in float32, or in float64 if `x` is float64. Cast only the
+    final result."""
     return (_mochi_norm(x, eps) * (1 + scale.to(_mochi_norm(x, eps).dtype))).to(x.dtype)
 
 

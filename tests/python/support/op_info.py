@@ -174,8 +174,8 @@ class Form:
 
 
 class Operands:
-    """Makes random operands for each role (such as `Role.VECTOR`) and rows `[B, S, N]`. Heads have at most
-    `dim` columns."""
+    """Makes a random operand for each role (such as `Role.VECTOR`), to be used with rows of shape `[B, S,
+    N]`. Heads have at most `dim` columns."""
 
     def __init__(self, like: Tensor, dim: int = 128):
         batch, tokens, cols = like.shape
@@ -196,8 +196,8 @@ class Operands:
     def make(self, form: Form, name: str, x: Tensor) -> Tensor:
         """Return the operand `name` of a test call.
 
-        Operands with the same role have different values. The values of row operands repeat after the third
-        operand.
+        Operands with the same role have different values, except that the fourth row operand has the values
+        of the second.
         """
         role = form.roles[name]
         at = [other for other, of in form.roles.items() if of is role].index(name)

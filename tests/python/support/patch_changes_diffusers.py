@@ -54,7 +54,8 @@ CACHES = {
     "taylor-seer-lite": lambda hooks: hooks.TaylorSeerCacheConfig(
         cache_interval=2, disable_cache_before_step=1, taylor_factors_dtype=torch.float32, use_lite_mode=True
     ),
-    # SeaCache skips only blocks of Wan. For other models, it would need a function that finds the latents.
+    # With these options, SeaCache skips only blocks of Wan. For other models, SeaCache would need a function
+    # that finds the latents.
     "sea-cache": lambda hooks: hooks.SeaCacheConfig(threshold=9.0),
     "text-kv-cache": lambda hooks: hooks.TextKVCacheConfig(),
     "pyramid-attention-broadcast": lambda hooks: hooks.PyramidAttentionBroadcastConfig(

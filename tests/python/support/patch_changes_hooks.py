@@ -115,8 +115,8 @@ def arguments_shifted(model):
 
 
 class Backwards:
-    """A callable that calls a model. It also returns the records of the model's backward hooks since its last
-    call.
+    """A callable that calls a model. It returns the model's result, and the records of the backward hooks
+    since the last call.
 
     For each module, the hooks record the shapes of the gradients.
     """

@@ -59,7 +59,7 @@ def through_meta(model):
 
 @change()
 def tensors_swapped(model):
-    """Convert the dtype of the model. A torch option makes torch swap parameter objects instead of
+    """Convert the model to float64 and back. A torch option makes torch swap parameter objects instead of
     replacing their data."""
     own = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)

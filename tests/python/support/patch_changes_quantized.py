@@ -1,7 +1,7 @@
 """Changes for test_patch_matrix.py and test_rewrite_adaptations.py that quantize linear layers.
 
-Each change is a generator function. It uses bitsandbytes, or the GGUF classes of diffusers. Both libraries
-replace the modules.
+Each change is a generator function. The changes use bitsandbytes, or the GGUF classes of diffusers. Both
+libraries replace the linear modules.
 """
 
 import functools
@@ -29,7 +29,7 @@ def bitsandbytes(model, bits):
 
 
 # With 8 bits, bitsandbytes also rounds the activations to integers. A difference in the last bit of an
-# activation may then change the integer by 1.
+# activation may then change its integer by 1.
 change(name="bitsandbytes-int8", off=0.03)(functools.partial(bitsandbytes, bits=8))
 change(name="bitsandbytes-nf4")(functools.partial(bitsandbytes, bits=4))
 

@@ -18,7 +18,8 @@ SEEDED = torch.default_generator
 
 
 def choose(rows, count, everything):
-    """Yield cells (row, column) of a matrix: for each row, `count` of its columns, or all of its columns.
+    """Yield cells (row, column) of a matrix. For each row, yield `count` of its columns, or all columns if
+    `everything` is true.
 
     Columns with the fewest cells so far are chosen first. A row is a tuple, such as (change, order). Rows
     with the same first element have as few columns in common as possible.
@@ -62,15 +63,16 @@ class Subject:
         self.last = None  # The result of the last call. None if a step has changed the model since this call.
 
     def take(self, steps):
-        """Run these test steps. Return (step, mode, value) for each step "call" and each step "state".
+        """Run the test steps that `steps` names. Return (step, mode, value) for each step "call" and each
+        step "state".
 
         If no step has changed an unpatched model since its last call, the result of this call is used again.
         """
         for step in steps.split():
             if self.patched or step not in ("patch", "fast", "unpatch"):
                 made = self.last if step == "call" and self.last is not None else getattr(self, step)()
-                # Without `patch`, a second call would return the result of the first call. The model is
-                # therefore called again only if its result may differ.
+                # An unpatched model that no step has changed returns the same result again. It is therefore
+                # called again only if its result may differ.
                 if step != "state":
                     self.last = made if step == "call" and self.row.repeats and not self.patched else None
                 if made is not None:
@@ -135,9 +137,10 @@ def loss(x):
 def same(ours, own, bits, off=1e-4, right=None):
     """Compare the results `ours` with `own`: bit for bit if `bits` is true, otherwise with a tolerance.
 
-    The tolerance of a float32 value is `off` times the largest element of its tensor. For terms that cancel,
-    it also includes 1e-7 of the largest element of all tensors. 16-bit results `ours` and `own` are compared
-    with the model's float32 results. The function `right` returns these float32 results.
+    The tolerance of a float32 value is `off` times the largest element of its tensor. It also includes 1e-7
+    of the largest element of all tensors, because terms may cancel. For 16-bit results, `ours` and `own` may
+    differ by about the rounding error of `own`. The function `right` returns the float32 results, from which
+    this error is computed.
     """
     assert ours.keys() == own.keys()
     wide = [x.abs().max().item() for x in own.values() if is_float32(x) and x.numel()]

@@ -93,5 +93,6 @@ def parts(x: Any) -> Iterator[tuple[str, Any]]:
 
 
 def is_id(key: Any) -> bool:
-    """Return whether a key is the id of an object or a hook handle. Such an integer differs between equal models."""
+    """Return whether a dict key is an integer, such as the id of an object or hook. Such ids differ between
+    models with equal states."""
     return type(key) is int

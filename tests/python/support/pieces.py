@@ -68,7 +68,7 @@ def of_kernels(root: Path) -> Iterator[str]:
     for unit in units:
         if root / HOST / f"{unit}.rs" not in host:
             yield f"{unit}: {HOST}/{unit}.rs"
-        # This unit cannot run on the CPU executor, but GPU tests of its op run it.
+        # A unit for Hopper cannot run on the CPU executor. GPU tests run its kernels.
         if unit.endswith("_hopper"):
             continue
         if not any(says(text, unit) for text in tested.values()):

@@ -1,6 +1,6 @@
 """Checks of PTX files, and of the machine code that ptxas generates from them, for `test_ptx.py`.
 
-Each check takes a parsed module, or a part of a module, and returns a list of problems. ptxas and the
+Each check takes a parsed PTX file (a `Module`) or a part of it, and returns a list of problems. ptxas and the
 disassembler run without a GPU. The tests therefore find register spills, local arrays and narrow loads on
 every machine.
 """
@@ -106,7 +106,7 @@ def ptxas_version(ptxas: Path) -> str:
 
 
 def parse(ptx: str) -> Module:
-    """Parse the declarations of a PTX file. Raise `ValueError` if the header is missing."""
+    """Parse the declarations of a PTX file. Raise `ValueError` if `.version` or `.target` is missing."""
     version, target = re.search(r"^\.version\s+(\d+)\.(\d+)", ptx, re.M), re.search(r"^\.target\s+(\w+)", ptx, re.M)
     if not version or not target:
         raise ValueError("no .version or no .target: not a PTX file")
@@ -154,7 +154,8 @@ def _instruction(match: re.Match[str]) -> Instruction:
 
 
 def merge(modules: Iterable[Module]) -> Module:
-    """Merge the modules of several PTX files of one architecture. The result has the header of the first file."""
+    """Merge the modules of several PTX files of one architecture. The result has the PTX version and the
+    target of the first file."""
     first, *others = modules
     for other in others:
         entries, usage, sass = first.entries | other.entries, first.usage | other.usage, first.sass | other.sass
@@ -200,11 +201,11 @@ def declared_entries(source: str) -> set[str]:
 
 
 def declared_overlaps(source: str) -> dict[str, str]:
-    """Return the value of the attribute `@overlap(...)` of each kernel entry that has this attribute:
-    `Before` or `Plain`.
+    """Map each kernel entry that has an attribute `@overlap(...)` in the Rust source to the value of this
+    attribute: `Before` or `Plain`.
 
-    The value limits programmatic dependent launch. Without the attribute, an entry overlaps with the launches
-    before and after it.
+    Each value restricts programmatic dependent launch. Without the attribute, an entry overlaps with the
+    launches before and after it.
     """
     others = r"(?:@shared\([^\n]*\)\s*)?(?:@only\(\w+\)\s*)?"
     kernels = re.findall(rf"@overlap\((\w+)\)\s*{others}(\w+<\w+: \[[\w, ]+\]>\s*\()", source)
@@ -227,7 +228,8 @@ def check_bounds(entries: dict[str, Entry]) -> list[str]:
 
 
 def check_memory(module: Module) -> list[str]:
-    """Check that ptxas reports each kernel entry, and that no entry spills registers or has a stack frame."""
+    """Check that ptxas reports the resources of each kernel entry, and that no entry spills registers or has
+    a stack frame."""
     problems = [f"{name}: ptxas says nothing about it" for name in module.entries if name not in module.usage]
     for name, usage in module.usage.items():
         if usage.spill_stores or usage.spill_loads:
@@ -266,7 +268,7 @@ def check_serial(module: Module) -> list[str]:
 
 
 class Residency(NamedTuple):
-    """Says where a kernel keeps its row after the first pass over the row, and how wide its global memory
+    """Says where a kernel keeps a row after it has read the row once, and how wide the kernel's global memory
     accesses must be."""
 
     description: str
@@ -318,11 +320,12 @@ def check_names(names: Iterable[str], op: str) -> list[str]:
 
 
 def check_width(sass: Sass) -> list[str]:
-    """Check the width of global memory accesses: 16 bytes in the kernels of `PACKS`, otherwise as in
-    `RESIDENCIES`.
+    """Check the width of global memory accesses: 16 bytes in kernels whose name matches `PACKS`, otherwise as
+    in `RESIDENCIES`.
 
-    Attention kernels move tiles and are not checked. Loads of kernel parameters do not count, because
-    parameters are in constant memory. A generic `LD` or `ST` instruction counts as a global access.
+    Attention kernels are not checked, because they move tiles instead of rows. Loads of kernel parameters do
+    not count, because parameters are in constant memory. A generic `LD` or `ST` instruction counts as a
+    global access.
     """
     problems = []
     for name, code in sass.items():

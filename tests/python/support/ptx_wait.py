@@ -14,7 +14,7 @@ _MEMORY = re.compile(r"(U?LD(?!C)|ST|ATOM|RED|CCTL|UBLK|UTMA|SULD|SUST|TEX|TLD)"
 
 
 def check_wait(sass: Sass) -> list[str]:
-    """Check that a kernel, on every path, waits for earlier launches before it accesses memory.
+    """Check that each kernel, on every path, waits for earlier launches before it accesses memory.
 
     ptxas may move an `ld.global.nc` before a `griddepcontrol.wait`. In the PTX, the wait is therefore
     followed by a barrier and by an exit that no thread takes. ptxas does not move loads across this exit.
@@ -27,7 +27,8 @@ def check_wait(sass: Sass) -> list[str]:
 
 
 def _accesses_before_wait(code: list[Instruction]) -> set[str]:
-    """Return the opcodes of memory accesses that a kernel can reach before it has finished its wait.
+    """Return the opcodes of memory accesses that a kernel can reach before its wait for earlier launches is
+    over.
 
     Indirect jumps count as memory accesses, because their targets are unknown.
     """

@@ -1,8 +1,8 @@
 """Random methods in the style of transformer blocks, to compare a rewritten method with the original.
 
-A method is a list of statements. A statement is a line of text, or a tuple (header, statements). The function
-`method` makes the method of a seed, `load` imports methods from a file, and `simplest` removes statements
-while a check fails.
+A method is a list of statements. A statement is a line of text, or a tuple (header, statements).
+`Maker(seed).method()` makes a random method, `load` writes methods to a file and imports it, and `simplest`
+removes statements from a method while a check fails.
 """
 
 import importlib.util
@@ -236,8 +236,8 @@ def load(methods: dict[str, list[Statement]], folder: Path) -> Any:
 
 
 def without_each(statements: list[Statement]) -> list[list[Statement]]:
-    """Return all programs with one statement fewer, and all programs in which the statements of a block
-    replace the block."""
+    """Return shorter lists of statements. In each list, one statement is missing, or the statements inside a
+    compound statement (such as an `if`) replace it."""
     made = []
     for at, statement in enumerate(statements):
         before, after = statements[:at], statements[at + 1 :]
@@ -249,7 +249,8 @@ def without_each(statements: list[Statement]) -> list[list[Statement]]:
 
 
 def simplest(statements: list[Statement], fails: Callable[[list[Statement]], Any]) -> list[Statement]:
-    """Remove statements one by one as long as `fails` is true for the remaining statements."""
+    """Remove statements one by one, as long as `fails` is true for the remaining statements. Return the
+    statements that remain."""
     while True:
         for smaller in without_each(statements):
             if fails(smaller):

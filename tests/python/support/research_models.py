@@ -1,5 +1,5 @@
-"""Three small models in the style of research code. They define norms and helper functions, and take gates
-as arguments."""
+"""Three small models in the style of research code. They define their own norms and helper functions. Their
+gates are an argument, or are computed from an argument."""
 
 import torch
 import torch.nn.functional as F
@@ -47,8 +47,8 @@ class GatedMLP(nn.Module):
 
 
 class Tabled(nn.Module):
-    """A block with a table of modulations, as in PixArt and Wan. A kernel must replace operations of two
-    statements."""
+    """A block with a table of modulations, as in PixArt and Wan. One kernel must replace operations that are
+    spread over two statements."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -86,8 +86,8 @@ def rope_wide_angles(x: Tensor, angles: Tensor) -> Tensor:
 
 
 def rope_swapped(x: Tensor, sin: Tensor, cos: Tensor) -> Tensor:
-    """Rotate with the sine table as the first argument, as GPT-J does. Each table has one entry per pair
-    of columns."""
+    """Rotate with the sine table before the cosine table in the arguments, as GPT-J does. Each table has one
+    entry per pair of columns."""
     sin, cos = (table.repeat_interleave(2, -1)[:, None] for table in (sin, cos))
     return x * cos + torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2) * sin
 
@@ -114,7 +114,7 @@ def rope_apart(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> list[Tensor]:
 
 
 def rope_patches(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Rotate only the last tokens, as DINOv3 does. Their number is the number of entries in the tables."""
+    """Rotate only the last tokens, as DINOv3 does. The tables have one row per rotated token."""
     start, made = q.shape[1] - cos.shape[0], []
     for x in (q, k):
         own = x[:, start:]
@@ -123,7 +123,7 @@ def rope_patches(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor
 
 
 def rope_prompt(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate only the first tokens. Their number is the number of entries in the tables."""
+    """Rotate only the first tokens. The tables have one row per rotated token."""
     stop = cos.shape[0]
     return torch.cat((rotate_halves(x[:, :stop], x[:, :stop], cos, sin)[0], x[:, stop:]), dim=1)
 
@@ -140,7 +140,7 @@ def rotate_in_float32(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def rotate_and_clear(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate, and then write to columns of a table that the rotation does not read."""
+    """Rotate, and then write to the columns of the cos table that the rotation does not read."""
     out = rope_of_wan(x, cos, sin)
     cos[..., 1::2] = 0
     return out

@@ -86,8 +86,8 @@ class Adapted(nn.Module):
 
 
 def fused_parts(model):
-    """Return the submodules that the fusions of this model do not call. A fusion is a replacement for a
-    `forward` method.
+    """Return a dict of the submodules that the fusions of this model do not call. A fusion is a replacement
+    for a `forward` method.
 
     A key is a pair: the fusion, and the path of the submodule in the fused module. A value is the dotted name
     of a module that uses the fusion.

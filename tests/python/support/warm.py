@@ -51,7 +51,7 @@ def plain(*arguments: object, cwd: Path, timeout: float = 300, **environment: st
 
 
 def ask(process: subprocess.Popen, request: dict[str, Any]) -> int:
-    """Request the server process to run a program. Return the exit code of the program."""
+    """Ask the server process to run a program, and return the exit code of the program."""
     process.stdin.write(json.dumps(request) + "\n")
     process.stdin.flush()
     if not (line := process.stdout.readline()):

@@ -1,8 +1,8 @@
 """Tests of the table with the sizes at which oxiwarp's attention is faster than torch's attention. `patch`
 uses this table.
 
-The tests check the rule that makes the table from measurements. They also check that the table in the package
-matches the results files.
+The tests check the rules by which the table is made from measurements, and that the table in the package
+oxiwarp matches the results files.
 """
 
 import sys
@@ -34,8 +34,8 @@ def row(queries, keys, ratio, heads=1, columns=64, padded=False):
 def test_faster():
     """A region is a set of sizes at which oxiwarp's attention is faster than torch's attention.
 
-    If oxiwarp is slower at one size, the region contains only sizes above this size. Smaller sizes at which
-    oxiwarp is faster are listed separately. Equal times count as slower.
+    A region has no gaps: if oxiwarp is not faster at one size, the region contains only larger sizes. Smaller
+    sizes at which oxiwarp is faster are listed separately.
     """
     rows = [
         row(1024, 1024, 0.9), row(2048, 1024, 1.2), row(4096, 1024, 0.9), row(8192, 1024, 0.8),
@@ -50,10 +50,10 @@ def test_faster():
 
 
 def test_keys_between():
-    """Between two measured numbers of keys, the table has the intersection of two regions.
+    """Between two measured numbers of attention keys, the table has the intersection of their regions.
 
-    A region is the set of sizes at which oxiwarp is faster, for one measured number of keys. Adjacent equal
-    regions are merged.
+    A region is a set of sizes at which oxiwarp is faster for one number of keys. If consecutive numbers of
+    keys have equal regions, the table has one entry for them.
     """
     ratios = {128: (0.9, 0.9), 256: (1.1, 0.9), 512: (1.1, 0.9), 1024: (0.9, 0.9), 2048: (0.9, 0.9)}
     rows = [row(queries, keys, r) for keys, both in ratios.items() for queries, r in zip((1, 2), both, strict=True)]
@@ -63,11 +63,11 @@ def test_keys_between():
 
 
 def test_queries_of_all_heads():
-    """A region (sizes at which oxiwarp is faster) has two minima: queries per head, and queries of all heads
-    in total.
+    """A region (sizes at which oxiwarp is faster) has a minimum for queries per head, and one for the total
+    queries of all heads.
 
-    With many heads, oxiwarp can be faster even for few queries. A size is in the intersection of two regions
-    if it satisfies the minima of both regions.
+    The second minimum is necessary because with many heads, oxiwarp can be faster even for few queries per
+    head. A size is in the intersection of two regions if it is in both of them.
     """
     rows = [row(1024, 512, 1.1), row(1024, 512, 0.9, heads=8), row(2048, 512, 0.9), row(2048, 512, 0.8, heads=8)]
     region = ((1024, 8192), (2048, 2048))
@@ -81,8 +81,8 @@ def test_queries_of_all_heads():
 def test_a_kernel_that_writes_nothing(monkeypatch):
     """If a kernel writes no output, the comparison with torch's result fails.
 
-    The output is allocated in memory that is filled with NaN. Otherwise this memory could still contain
-    torch's result.
+    The output is allocated in memory that is filled with NaN. Without the NaN, this memory could still
+    contain the result of torch.
     """
     inputs = {name: torch.randn(1, 2048, 2, 64, dtype=torch.bfloat16) for name in "qkv"}
     monkeypatch.setattr(attention_table, "inputs_of", lambda *_: inputs)
@@ -99,7 +99,8 @@ def test_a_kernel_that_writes_nothing(monkeypatch):
 
 @pytest.mark.parametrize("capability", MEASURED)
 def test_table(capability):
-    """The table in the package equals the table made from its results folder."""
+    """The table in the package oxiwarp names a results folder, and equals the table that is made from this
+    folder."""
     folder = ROOT / MEASURED[capability]["results"]
     if not (ROOT / "benches" / "results").exists():
         pytest.skip("no results beside these tests, as in a bundle")
@@ -108,8 +109,8 @@ def test_table(capability):
 
 
 def test_adopt(tmp_path, monkeypatch):
-    """If no measurement changed, `attention_table.write` keeps the file unchanged. `adopt` adds
-    measurements of another GPU."""
+    """`attention_table.write` with unchanged measurements leaves the file unchanged. `adopt` adds the
+    measurements of another GPU to the file."""
     if not attention_table.TABLE.exists():
         pytest.skip("no package beside these tests, as in a bundle")
     before, copy = attention_table.TABLE.read_text(), tmp_path / "table.py"
@@ -129,7 +130,8 @@ def test_adopt(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("capability", FASTER)
 def test_note(capability):
-    """The note in `patch`'s report names the measured GPU, and all sizes for which `oxiwarp.attention` is used."""
+    """The report of `patch` has a note, which names the measured GPU and all sizes for which `patch` uses
+    `oxiwarp.attention`."""
     note = attention_note(capability)
     assert MEASURED[capability]["gpu"] in note
     for (columns, padded), (regions, _) in FASTER[capability].items():

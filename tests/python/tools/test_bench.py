@@ -21,8 +21,8 @@ from oxiwarp.cli.bench.workloads import WORKLOADS
 
 
 def alike(result):
-    """Return True if the output of a patched model equals the unpatched output, or has a PSNR above 120
-    dB."""
+    """Return True if the outputs of the patched and the unpatched model are equal, or if their PSNR is above
+    120 dB."""
     return result["equal"] == 1 if result["psnr"] is None else result["psnr"] > 120
 
 
@@ -31,7 +31,7 @@ def alike(result):
 def test_models(model, tmp_path, capsys, monkeypatch):
     """`bench` runs each model unpatched and patched.
 
-    In float32, the two outputs agree, and the results file is complete.
+    The two outputs agree in float32, and the results file is complete.
     """
     pytest.importorskip("transformers" if model.startswith("qwen3") else "diffusers")
     monkeypatch.setenv("OXIWARP_COMMIT", "0123abc")
@@ -49,8 +49,8 @@ def test_models(model, tmp_path, capsys, monkeypatch):
 
 
 def test_cuda_graphs(tmp_path, cuda):
-    """`--graphs` also times denoising steps as CUDA graphs. It skips a step that synchronizes with the
-    GPU, e.g. by `.item()`."""
+    """With `--graphs`, `bench` also times denoising steps as CUDA graphs. It skips a step that synchronizes
+    with the GPU, e.g. by `.item()`, because a graph cannot capture it."""
     pytest.importorskip("diffusers")
     options = ["--small", "--device", "cuda", "--rounds", "3", "--variant", "patched", "--out", str(tmp_path)]
     for asked in ([], ["--graphs"]):
@@ -81,7 +81,8 @@ def test_stopped(tmp_path, monkeypatch):
 
 
 def test_compile_only(tmp_path, capsys, monkeypatch):
-    """`--compile-only` runs the first step of each compiled variant, e.g. patched and compiled.
+    """With `--compile-only`, `bench` runs only the first step of each compiled variant, e.g. the patched and
+    compiled model.
 
     If a variant fails, the next variants still run.
     """
@@ -106,7 +107,8 @@ def test_compile_only(tmp_path, capsys, monkeypatch):
 
 
 def test_one_that_fails_leaves_the_others(monkeypatch, tmp_path, capsys):
-    """If a model or a variant (e.g. compiled) fails, `bench` measures all other models and variants.
+    """If a model or a variant (e.g. the compiled model) fails, `bench` still measures all other models and
+    variants.
 
     The exit code is then 1.
     """
@@ -134,7 +136,8 @@ def test_one_that_fails_leaves_the_others(monkeypatch, tmp_path, capsys):
 
 
 def test_a_token_again():
-    """Before each decoding step, `restore` resets the KV cache to the same shapes, strides and values.
+    """Before each timed decoding step, `restore` resets the KV cache to its original shapes, strides and
+    values.
 
     With different shapes or strides, torch.compile would recompile the model.
     """
@@ -151,8 +154,8 @@ def test_a_token_again():
 
 
 def test_agreement():
-    """`compare` returns the fraction of equal values and the PSNR. The tensors may be equal, or contain
-    infinities or NaN."""
+    """`compare` returns two figures for two tensors: the fraction of equal values, and the PSNR. The tensors
+    may be equal, or contain infinities or NaN."""
     compare = importlib.import_module("oxiwarp.cli.bench.measure").compare
     reference = torch.tensor([0.0, 1.0, 4.0, 2.0])
     equal, psnr = compare(reference + torch.tensor([0.0, 0.5, 0.0, 0.0]), reference)
@@ -164,7 +167,7 @@ def test_agreement():
 
 
 def test_command():
-    """The results file contains the command line without `--out`. It therefore contains no path on this
+    """The results file contains the command line without the option `--out`, so that it has no path on this
     machine."""
     arguments = ["bench", "--variant", "patched-fast", "--out", "/home/me/x", "--small", "--out=/home/me"]
     assert command(arguments) == "python -m oxiwarp bench --variant patched-fast --small"
@@ -173,7 +176,7 @@ def test_command():
 def test_names_of_variants(monkeypatch):
     """The names of variants, e.g. `patched-compiled`, need no quotes in a shell.
 
-    `bench --variant` also accepts the names in old results files.
+    `bench --variant` also accepts the names that old results files have for the variants.
     """
     names = [variant.name for variant in VARIANTS]
     assert all(re.fullmatch("[a-z0-9-]+", name) for name in names) and len(set(names)) == len(names)

@@ -1,7 +1,7 @@
 """Tests of `benches/python/curve.py` without a GPU: the measured sizes, and the check of single tokens.
 
-For this check, the benchmark computes some tokens again, each in a call with only this token. The results
-must equal the results of the call with all tokens.
+For this check, the benchmark calls the op again with single tokens of a large call. The results must equal
+the results of the large call.
 """
 
 import sys
@@ -33,8 +33,8 @@ def test_every_curve_has_all_its_points(op):
 
 
 def test_a_curve_that_tells_tokens_apart(monkeypatch):
-    """`tokens_alone` detects a single wrong token in a large call. An overflow of a 32-bit offset causes
-    such a token."""
+    """`tokens_alone` detects a wrong result of a single token in a large call, as an overflow of a 32-bit
+    offset would cause."""
     form = next(form for form in curve.selected(["gelu_tanh"]) if form.timed)
     x = torch.randn(1, 33, 16).bfloat16()
     right = torch.nn.functional.gelu
@@ -54,8 +54,8 @@ def test_a_curve_that_tells_tokens_apart(monkeypatch):
 
 @pytest.mark.parametrize("op", POSITIONS)
 def test_tokens_whose_place_counts(op, monkeypatch):
-    """For RoPE, `tokens_alone` passes each single token with its position. It detects a token with a wrong
-    angle."""
+    """For RoPE, `tokens_alone` passes each single token together with its position. It detects a token that
+    is rotated by a wrong angle."""
     form, tokens = form_of(op), 52
     inputs = form.inputs(Source(torch.device("cpu")), (1, tokens, 2, 128))
     assert curve.tokens_alone(form, inputs, tokens)
@@ -72,8 +72,8 @@ def test_tokens_whose_place_counts(op, monkeypatch):
 
 
 def test_what_is_not_compared_is_not_claimed():
-    """If tokens depend on each other, the CSV file says "not compared". If results are wrong, it says
-    "FAIL"."""
+    """The CSV file says "not compared" for an op that combines several tokens, and "FAIL" for an op with
+    wrong results."""
     form = form_of("softmax_backward")
     assert curve.tokens_alone(form, {}, 5) is None
     point = curve.Point(form.op, 5, 10, 20, 1.0, 1.0, None)

@@ -48,7 +48,8 @@ def test_pipelines(name, tmp_path, capsys):
 
 
 def test_other_size(tmp_path):
-    """If a size differs from the published size, the name of the results file names the differing size."""
+    """The name of the results file contains each size that differs from the model's published size, e.g. the
+    batch size."""
     options = ["bench", "--pipeline", "sdxl", *SMALL, "--variant", "eager", "--out", str(tmp_path)]
     assert main([*options, "--steps", "1", "--batch", "2"]) == 0
     record = json.loads((tmp_path / "pipeline-sdxl-steps1-batch2.json").read_text())
@@ -56,8 +57,8 @@ def test_other_size(tmp_path):
 
 
 def test_compiled(tmp_path):
-    """In compiled variants, only the denoiser is compiled. If a variant is also patched, it is patched
-    before compilation."""
+    """In compiled variants, only the denoiser is compiled. If a variant is also patched, `patch` runs before
+    torch.compile."""
     record = run(tmp_path, "--variant", "compiled", "--variant", "patched-compiled", name="flux")
     names = [result["variant"]["name"] for result in record["results"]]
     assert names == ["eager", "compiled", "patched-compiled"] and not any(r["error"] for r in record["results"])
@@ -65,8 +66,8 @@ def test_compiled(tmp_path):
 
 
 def test_weights(tmp_path, capsys):
-    """`--weights` loads a pipeline with its weights and its scheduler. In this test, a stand-in replaces
-    the tokenizer."""
+    """With `--weights`, `bench` loads a pipeline from a folder, with its weights and its scheduler. In this
+    test, random tokens replace the tokenizer."""
     pipelines = importlib.import_module("oxiwarp.cli.bench.pipelines")
     torch.manual_seed(3)
     pipe = PIPELINES["sdxl"].build(True)
@@ -114,7 +115,7 @@ def test_bad_arguments(options, expected, capsys):
 
 
 def test_no_memory_left(tmp_path, monkeypatch, capsys):
-    """If the GPU memory is too small for a variant, this variant is left out, with a one-line message.
+    """If the GPU memory is too small for a variant, `bench` prints a one-line message instead of its times.
 
     If the memory is too small for the first variant, all variants are left out.
     """
@@ -137,8 +138,8 @@ def test_no_memory_left(tmp_path, monkeypatch, capsys):
 
 
 def test_compare(tmp_path, capsys):
-    """`--compare` prints two results files of the same run next to each other. It rejects files of
-    different runs."""
+    """With `--compare`, `bench` prints two results files of the same pipeline and sizes next to each other.
+    It rejects files whose sizes differ."""
     record = run(tmp_path, "--variant", "patched")
     capsys.readouterr()
     a, b = str(tmp_path / "pipeline-sdxl.json"), str(tmp_path / "b.json")
@@ -161,8 +162,8 @@ def test_compare(tmp_path, capsys):
 
 
 def test_the_copy_shares_weights():
-    """Each variant has separate modules and a separate scheduler, but shares the weights of the original
-    pipeline."""
+    """The copy of a pipeline for a variant has separate modules and a separate scheduler, but shares the
+    weights of the original."""
     module = importlib.import_module("oxiwarp.cli.bench.pipeline_run")
     pipe = PIPELINES["sdxl"].build(True)
     copied = module.copy_pipeline(pipe)

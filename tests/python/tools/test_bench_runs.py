@@ -1,5 +1,5 @@
-"""Tests of the benchmark programs with invented times instead of a GPU: output files, failures, and the
-time limit."""
+"""Tests of the benchmark programs: output files, failures, and the time limit. Invented times replace
+measurements on a GPU."""
 
 import csv
 import json
@@ -33,7 +33,8 @@ TIME = timing.Time(10.0, 9.0, 11.0)
 def made_up_gpu(monkeypatch):
     """Replace the GPU's properties and times with invented values.
 
-    The benchmark programs install a SIGTERM handler. After the test, the fixture restores the previous handler.
+    The benchmark programs install a SIGTERM handler. After the test, this fixture restores the previous
+    handler.
     """
     taken = signal.getsignal(signal.SIGTERM)
     versions = dict.fromkeys(environment.PACKAGES, "1")
@@ -116,10 +117,9 @@ def test_a_failure_behind_the_last_op_loses_nothing(monkeypatch, tmp_path):
 
 
 def test_a_goal_on_every_case_is_not_met_by_some(monkeypatch, tmp_path):
-    """A performance goal may cover all cases of an op. If a case or its baseline did not run, the goal is
-    "not measured".
+    """If one case or its baseline did not run, a performance goal for all cases of an op is "not measured".
 
-    If one case misses the goal, the goal fails.
+    If one of the measured cases misses the goal, the goal fails.
     """
 
     def measured(case, *rest):
@@ -152,10 +152,11 @@ def test_goals_of_shapes_that_were_not_measured(monkeypatch, tmp_path):
 
 
 def checked(form, monkeypatch):
-    """Check all implementations of an op against its reference, without compilation.
+    """Check all implementations of an op against its float64 reference. torch.compile is replaced by a
+    function that does not compile.
 
-    Return the correct implementations, the bytes of their results, messages about wrong results of oxiwarp,
-    and messages about failed baselines.
+    Return four values: the correct implementations, the size of the results in bytes, messages about wrong
+    results of oxiwarp, and messages about failed baselines.
     """
     monkeypatch.setattr("providers.compiled", lambda chain: chain)
     results, shape = Results(), (1, 4, *form.cases[0][1][2:])
@@ -167,7 +168,7 @@ def checked(form, monkeypatch):
 def test_a_peer_that_overwrites_its_inputs_is_right(monkeypatch):
     """A baseline such as Liger's RoPE may overwrite its inputs.
 
-    The check gives each implementation copies of the inputs.
+    The check passes copies of the inputs to a baseline that is marked with `overwrites`.
     """
     form = next(form for form in exactness.selected(["rope"]) if "Liger" in form.peers)
 
@@ -182,8 +183,8 @@ def test_a_peer_that_overwrites_its_inputs_is_right(monkeypatch):
 
 
 def test_a_chain_that_does_not_run_is_no_case(monkeypatch):
-    """If the model's torch code runs out of memory, nothing is measured. oxiwarp then does not count as
-    wrong."""
+    """If the model's torch code runs out of memory, the case is not measured, and oxiwarp's result does not
+    count as wrong."""
 
     def out_of_memory(**_):
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -195,8 +196,8 @@ def test_a_chain_that_does_not_run_is_no_case(monkeypatch):
 
 @pytest.mark.parametrize("error", [float("nan"), 1.1e-3, None])
 def test_attention_that_is_wrong_or_missing(error, monkeypatch, tmp_path):
-    """`attention.py` exits with 1 if oxiwarp's result is missing, is NaN, or has a larger error than the
-    baseline's result."""
+    """`attention.py` exits with 1 if oxiwarp's error is missing, is NaN, or is too large compared with the
+    baseline's error."""
 
     def measure(case, rounds, error=0.9e-3):
         errors = {"oxiwarp": error, "cuDNN": 1e-3}
@@ -242,8 +243,8 @@ def test_exactness_keeps_what_it_compared(monkeypatch, tmp_path, capsys):
 
 
 def test_a_curve_says_where_it_ends(monkeypatch, tmp_path, capsys):
-    """`curve.py` reports an op that fails or needs too much memory. It keeps the measurements before the
-    failure."""
+    """`curve.py` reports an op that fails or needs too much memory. It keeps the measurements of this op at
+    smaller sizes."""
 
     def points_of(form, device):
         for tokens in (1, 1000, 10**6):

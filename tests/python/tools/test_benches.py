@@ -1,7 +1,7 @@
-"""Tests of the torch code and the float64 references with which the benchmarks compare oxiwarp. They need no
-GPU.
+"""Tests of the torch code and the float64 references with which the benchmarks compare oxiwarp. The tests
+need no GPU.
 
-They use few tokens, and find a wrong formula before a benchmark runs on a GPU.
+The tests use few tokens. They find a wrong formula before a benchmark runs on a GPU.
 """
 
 import inspect
@@ -34,9 +34,8 @@ def name(form: Form) -> str:
 
 
 CPU = torch.device("cpu")
-# Factor by which the error limit is multiplied. On the CPU, float32 results have larger errors. There are
-# three reasons: sums of up to 262,144 terms, different roundings of exp and tanh, and large angles at large
-# positions.
+# Factor by which the error limit is multiplied. On the CPU, float32 results have larger errors. The reasons
+# are sums of up to 262,144 terms, other rounding errors of exp and tanh, and large angles.
 SLACK = {torch.bfloat16: 1, torch.float32: 8}
 
 
@@ -79,8 +78,8 @@ def test_chain_has_the_bits_of_the_models_own_classes(form, dtype):
 
 @pytest.mark.parametrize("form", FORMS, ids=name)
 def test_ours_is_right(form):
-    """In every mode, oxiwarp's result has the shape of the eager result. Its error is within the limit of
-    the benchmark."""
+    """In every mode, oxiwarp's result has the shape of the eager result. The error of oxiwarp's result is
+    within the error limit of the benchmark."""
     if not has_ours(form):
         pytest.skip(f"{form.function}: not in this build")
     inputs = inputs_of(form, torch.bfloat16)
@@ -94,8 +93,8 @@ def test_ours_is_right(form):
 
 
 def test_alone():
-    """With `alone`, the benchmark measures only oxiwarp, in every mode. These measurements suffice to
-    compare two builds."""
+    """With the option `alone`, the benchmark measures only oxiwarp, in every mode. This is sufficient to
+    compare two builds of oxiwarp."""
     form, results = next(form for form in FORMS if len(form.modes) > 1), Results()
     inputs = inputs_of(form, torch.bfloat16)
     right, _ = right_providers(form, few(form), inputs, results, alone=True)
@@ -103,8 +102,8 @@ def test_alone():
 
 
 def test_a_wrong_formula_is_found():
-    """The accuracy check of the benchmark rejects a result of NaN, and a result that was computed with a
-    slightly wrong scale."""
+    """The accuracy check of the benchmark rejects a result of NaN, and a result for slightly different
+    inputs."""
     form = next(form for form in FORMS if form.op == "ada_norm")
     inputs = inputs_of(form, torch.bfloat16)
     right = run(form, form.eager, inputs)
@@ -119,7 +118,8 @@ def test_a_wrong_formula_is_found():
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form.chunked], ids=name)
 def test_reference_of_parts_is_that_of_the_whole(form, monkeypatch):
-    """The float64 reference is the same if it is computed for a few tokens at a time or for all at once."""
+    """The float64 reference gives the same results whether it is computed for a few tokens at a time or for
+    all at once."""
     inputs = inputs_of(form, torch.float32)
     whole = tuple_of(prepare(form, form.reference, inputs)())
     monkeypatch.setattr("forms.CHUNK", 3 * max(x.numel() for x in inputs.values()) // TOKENS)

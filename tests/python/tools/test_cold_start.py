@@ -1,4 +1,5 @@
-"""Tests of benches/python/cold_start.py: one small model on the CPU executor, and the table of all cases."""
+"""Tests of benches/python/cold_start.py with one small model on the CPU executor, and tests of the table of
+all cases."""
 
 import json
 import sys
@@ -22,8 +23,8 @@ def test_child(tmp_path):
 
 
 def test_cases(tmp_path, monkeypatch, capsys):
-    """Each model is measured four times: unpatched, with an empty cache, with the filled cache, and after
-    `warmup`."""
+    """Each model is measured four times: unpatched, patched with an empty PTX cache, patched with the filled
+    cache, and patched after `warmup`."""
     seen = []
 
     def child(model, state, cache, device, small):

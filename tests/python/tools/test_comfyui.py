@@ -21,9 +21,9 @@ pytestmark = pytest.mark.skipif(not NODE.exists(), reason="no examples beside th
 
 
 class RMSNorm(nn.RMSNorm):
-    """A norm as in ComfyUI, which stores functions that change the weight in each call.
+    """A norm as in ComfyUI: the module has a list of functions that it applies to its weight in each call.
 
-    If a machine has little memory, ComfyUI adds such functions for a LoRA.
+    If the GPU memory is small, ComfyUI uses such functions to apply a LoRA.
     """
 
     def __init__(self, *args, **kwargs):
@@ -38,9 +38,9 @@ class RMSNorm(nn.RMSNorm):
 
 
 class ModelPatcher:
-    """A stub of `ModelPatcher`, ComfyUI's object for a model.
+    """A stub of `ModelPatcher`, the class of ComfyUI that holds a model and the wrappers around its sampler.
 
-    Clones share the model, but each clone has separate wrappers.
+    All clones of an object share the model, but each clone has its own wrappers.
     """
 
     def __init__(self, model, wrappers=()):
@@ -93,7 +93,8 @@ def test_inputs(node):
 
 
 def test_sampling(node, patcher, monkeypatch):
-    """The model is patched only while it samples. The log shows the report of `patch` once."""
+    """The node patches the model only while ComfyUI samples with it. The report of `patch` is logged only
+    once."""
     (patched,) = node.OxiwarpPatch().add(patcher, "exact")
     model, x = patcher.model.diffusion_model, random((3, 16), torch.float32, "cpu")
     seen, said = [], []
@@ -113,8 +114,8 @@ def test_sampling(node, patcher, monkeypatch):
 
 
 def test_changed_weights(node, patcher):
-    """If ComfyUI changes the weight of a module in each call, `patch` leaves the original `forward` of
-    this module."""
+    """If ComfyUI changes the weight of a module in each call, `patch` does not replace the `forward` of this
+    module."""
     (patched,) = node.OxiwarpPatch().add(patcher, "exact")
     model = patcher.model.diffusion_model
     model[2].weight_function.append(lambda weight: 3 * weight)
@@ -125,7 +126,7 @@ def test_changed_weights(node, patcher):
 
 
 def test_nothing_to_replace_and_errors(node):
-    """A model without norms samples as it does without the node.
+    """With the node, a model without norms samples as it does without the node.
 
     If the sampler raises an error, the model is unpatched afterwards.
     """
@@ -144,7 +145,7 @@ def test_nothing_to_replace_and_errors(node):
 
 
 def test_two_nodes(node, patcher):
-    """If two nodes follow each other, only the settings of the last node are used."""
+    """If two oxiwarp nodes follow each other in a workflow, only the settings of the last node are used."""
     (first,) = node.OxiwarpPatch().add(patcher, "exact")
     (second,) = node.OxiwarpPatch().add(first, "fast")
     assert [wrapper.mode for wrapper in second.wrappers[SAMPLER_SAMPLE][node.KEY]] == ["fast"]

@@ -1,7 +1,7 @@
 """Tests that every public function and operator has test calls, and that each of its tensor parameters has a
 role.
 
-The role of a tensor parameter, e.g. rows or weight, determines which tensor the tests pass.
+The role of a tensor parameter, e.g. "rows" or "weight", determines which tensor the tests pass for it.
 """
 
 import inspect
@@ -21,7 +21,7 @@ from oxiwarp.ops._roles import OPERATORS
 def test_every_tensor_has_a_role(name):
     """Every tensor parameter of a public function has a role, e.g. rows or weight.
 
-    The test calls of the function pass all required tensors.
+    The list of test calls (`FORMS`) has a call of the function with all required tensors.
     """
     info = INFOS[name]
     for parameter in inspect.signature(info.function).parameters.values():

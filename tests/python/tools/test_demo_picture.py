@@ -1,5 +1,5 @@
-"""Tests of the picture that `python -m oxiwarp demo` draws: panels, legends and colours. The latents are
-invented."""
+"""Tests of the picture that `python -m oxiwarp demo` draws: panels, legends and colours. The latents in it
+are invented."""
 
 import pytest
 import torch
@@ -17,9 +17,9 @@ from oxiwarp.cli.png import draw, save  # noqa: E402
 def outcome(dtype=torch.bfloat16, equal=False):
     """Return the result of a demo run with known errors.
 
-    The rounding error is 0.5: the latents of the unpatched model differ by 0.5 from its latents in a wider
-    dtype. The latents of the patched model and of the unpatched model differ by 0.125. If `equal` is true,
-    they do not differ.
+    The latents of the unpatched model differ by 0.5 from its latents in a wider dtype, so its rounding error
+    is 0.5. The latents of patched and unpatched model differ by 0.125. If `equal` is true, the latents of
+    patched and unpatched model are equal.
     """
     stock = random((1, 24, 4), torch.float32, "cpu")
     patched = stock if equal else stock + 0.125
@@ -35,8 +35,8 @@ def titles(figure):
 
 
 def test_both_errors_are_next_to_each_other():
-    """The picture shows two errors on the same scale: the error of the patched model, and the unpatched
-    rounding error."""
+    """The picture shows two errors on the same scale. One is the difference of patched and unpatched model,
+    the other the rounding error of the unpatched model."""
     figure = draw([outcome()], "a GPU", times=False)
     text = " ".join(titles(figure))
     assert "|patched - stock|" in text and "|stock - stock in float32|" in text and "within the bound" in text
@@ -51,7 +51,8 @@ def test_both_errors_are_next_to_each_other():
 
 @pytest.mark.parametrize(("device", "expected"), [("cpu", False), ("cuda", True)])
 def test_times_are_those_of_a_gpu(device, expected, monkeypatch, tmp_path):
-    """The picture shows times only for a GPU. Times of the CPU executor say nothing about the kernels."""
+    """The picture shows times only for a GPU, because times of the CPU executor say nothing about the speed
+    of the kernels."""
     assert any("time" in title for title in titles(draw([outcome()], "here", times=expected))) == expected
     asked = []
     monkeypatch.setattr(demo, "run", lambda *_: outcome())
@@ -66,7 +67,8 @@ def test_times_are_those_of_a_gpu(device, expected, monkeypatch, tmp_path):
 @pytest.mark.parametrize("times", [False, True])
 @pytest.mark.parametrize("equal", [False, True])
 def test_nothing_is_covered(times, equal, tmp_path):
-    """No legend covers a line, bar or mark, even if all latents are equal and log(0) cannot be drawn."""
+    """No legend covers a line, bar or mark. This also holds if all latents are equal, where log(0) cannot be
+    drawn."""
     outcomes = [outcome(torch.float32, equal), outcome(torch.bfloat16)]
     assert_legends_cover_nothing(draw(outcomes, "here", times))
     save(outcomes, "here", str(tmp_path / "new" / "demo.png"), times)

@@ -38,8 +38,8 @@ RUN_ELSEWHERE = {
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_shell_blocks_run(page):
-    """Every shell block of a page runs, unless a comment gives a reason not to run it. Every code block
-    names a known language."""
+    """Every shell block of a page runs, unless a comment before it gives a reason not to run it. Every code
+    block names a known language."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for block in FENCE.finditer(page.read_text()):
         language = block["language"]
@@ -59,8 +59,8 @@ def script(name):
 
 
 def test_tables_are_fresh():
-    """The generated tables of fusions (replaced methods) are up to date. If this test fails, run `python
-    scripts/fused_chains.py`."""
+    """The generated tables of fusions (methods that `patch` replaces) are up to date. If this test fails, run
+    `python scripts/fused_chains.py`."""
     made = script("fused_chains")
     for name, parts in made.PAGES.items():
         text = (ROOT / name).read_text()
@@ -100,8 +100,8 @@ def test_pages_have_standard_terms(page):
 
 
 def test_module_documentation_has_standard_terms():
-    """The `//!` lines of Rust sources contain no retired word, i.e. no word for which the project has a
-    standard term."""
+    """The `//!` lines of Rust sources contain no retired word, i.e. no word that the project has replaced by
+    a standard term."""
     found = []
     for folder in ("cuda-std", "cuda-builder", "kernels-gpu", "host", "py-bindings"):
         for path in sorted((ROOT / folder).rglob("*.rs")):

@@ -1,5 +1,5 @@
-"""Tests of the docstrings of public functions. Examples print the output that they show, and no section is
-missing."""
+"""Tests of the docstrings of public functions. The examples in them print the output that they show, and no
+section is missing."""
 
 import doctest
 import inspect
@@ -24,8 +24,8 @@ def examples(function):
 
 
 def lacking(function):
-    """Return what is missing in an operator's docstring: an example, a section, or an argument in the
-    section "Args:"."""
+    """Return a list of what is missing in an operator's docstring: an example, a section, or an argument in
+    the section "Args:"."""
     text = inspect.getdoc(function) or ""
     missing = [] if examples(function).examples else ["an example"]
     missing += [f"{name}:" for name in SECTIONS if not re.search(rf"^{name}:$", text, re.MULTILINE)]

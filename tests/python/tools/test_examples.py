@@ -48,8 +48,8 @@ def run(name: str, options: list[str], folder: Path, python=warm.run) -> subproc
     ],
 )
 def test_generate_video(options, expected, tmp_path):
-    """`generate_video.py` runs with several combinations of options. It calls `patch` only if the options
-    enable kernels."""
+    """`generate_video.py` runs with several combinations of options. It calls `patch` only without the option
+    `--no-optimized-kernels`."""
     ran = run("generate_video", [*SMALL_VIDEO.split(), *options.split()], tmp_path)
     assert ran.returncode == 0, ran.stderr[-2000:]
     assert expected in ran.stdout and ("oxiwarp.patch(mode='fast')" in ran.stdout) is ("--mode fast" in options)
@@ -59,7 +59,8 @@ def test_generate_video(options, expected, tmp_path):
 @pytest.mark.parametrize("python", [warm.run, pytest.param(warm.plain, marks=pytest.mark.extra)])
 @pytest.mark.parametrize("name", RUNS)
 def test_example(name, python, tmp_path):
-    """Each example runs. An extra test runs it in a new interpreter that has imported nothing."""
+    """Each example script runs. A test with the marker `extra` runs it in a new Python process that has not
+    imported any package before."""
     options, expected = RUNS[name]
     ran = run(name, [*options.split(), "--plot", f"plots/{name}.png"], tmp_path, python)
     assert ran.returncode == 0, ran.stderr[-2000:]

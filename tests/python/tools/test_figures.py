@@ -1,6 +1,6 @@
 """Tests of measured figures in README and docs.
 
-Each figure is in a table that is generated from results files, or its text cites a results file.
+A figure must be in a table that is generated from results files, or its section must cite a results file.
 """
 
 import re
@@ -39,7 +39,8 @@ def test_tables_are_fresh(name):
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *DOCS], ids=lambda page: page.name)
 def test_prose_has_no_figure_without_a_file(page):
-    """Each time, rate or PSNR on a page is in a generated table, or the section links the results file."""
+    """Each time, rate or PSNR on a page is in a generated table, or in a section that links to the results
+    file."""
     text = GENERATED.sub("", page.read_text())
     for allowed in HARDWARE.get(str(page.relative_to(ROOT / "docs")) if page in DOCS else "", ()):
         text = text.replace(allowed, "")
@@ -50,8 +51,7 @@ def test_prose_has_no_figure_without_a_file(page):
 
 
 def test_the_claim_of_the_readme():
-    """The README says "x to y % less time". These two numbers follow from the results files of FLUX.1 and
-    LTX-Video."""
+    """The README says "x to y % less time". x and y follow from the results files of FLUX.1 and LTX-Video."""
     claim = re.search(r"takes (\d+) to (\d+) % less time than with `torch.compile`", (ROOT / "README.md").read_text())
     assert claim, "README has no claim"
     model = script("figures").model

@@ -75,8 +75,8 @@ def close(y, right):
 def test_layout(repository):
     """The built repository follows the rules of Hugging Face's package `kernels`.
 
-    The repository has a metadata file. Its Python files import only torch, the standard library and each
-    other.
+    The repository has a metadata file. The Python files of the repository import only torch, the standard
+    library and each other.
     """
     folder = repository / "build" / "torch-cuda"
     metadata = json.loads((folder / "metadata.json").read_text())
@@ -94,7 +94,7 @@ def test_layout(repository):
 def test_kernels_own_checks(repository):
     """Hugging Face's package `kernels` reads the metadata and accepts the digest of the repository.
 
-    On this machine, it selects the build with the backend "cuda".
+    For the backend "cuda", the package selects the build `torch-cuda` of the repository.
     """
     from kernels import _rust, variants
 
@@ -111,8 +111,8 @@ def test_kernels_own_checks(repository):
 
 
 def test_card(tmp_path):
-    """The model card and build.toml name the repository. The card lists every function and layer, and
-    contains a benchmark."""
+    """The model card and build.toml contain the name of the repository. The card lists every function and
+    layer, and has a table of benchmark results."""
     folder = build(tmp_path, "someone/oxiwarp")
     card = (tmp_path / "README.md").read_text()
     assert card == (tmp_path / "CARD.md").read_text() and card.startswith("---\nlibrary_name: kernels\n")
@@ -136,8 +136,8 @@ def test_card(tmp_path):
 
 
 def test_old_layout(repository):
-    """Versions of `kernels` before 0.9 load the folder `oxiwarp` inside the build, which has the same
-    public names."""
+    """Versions of the package `kernels` before 0.9 load the folder `oxiwarp` inside the build. It has the
+    same public names as the build."""
     folder = repository / "build" / "torch-cuda"
     spec = importlib.util.spec_from_file_location("old_layout", folder / "oxiwarp" / "__init__.py")
     old = importlib.util.module_from_spec(spec)
@@ -148,9 +148,11 @@ def test_old_layout(repository):
 
 
 def test_read_only_package(tmp_path, monkeypatch):
-    """If the installed package is read-only, `build` still writes files that can be overwritten.
+    """`build` copies files of the installed package. If these files are read-only, the copies can be
+    overwritten nevertheless.
 
-    If `build` runs again into the same folder, it removes files that do not belong to the build.
+    If `build` runs again into the same folder, it removes all files in the folder that do not belong to the
+    build.
     """
     package = tmp_path / "oxiwarp"
     shutil.copytree(Path(oxiwarp.__file__).parent, package)
@@ -166,7 +168,7 @@ def test_read_only_package(tmp_path, monkeypatch):
 
 
 def test_namespace(module):
-    """The built repository registers its operators in another torch namespace than the installed package
+    """The built repository registers its torch operators in a different namespace than the installed package
     oxiwarp."""
     namespace = module.__name__
     assert namespace.startswith("_oxiwarp_") and hasattr(getattr(torch.ops, namespace), "rms_norm")
@@ -186,11 +188,11 @@ def test_functions(module, name, device):
 
 @pytest.mark.parametrize("layer", [*ACTIVATIONS, *GATED])
 def test_layers(module, repository, layer, device):
-    """`kernels.kernelize` replaces a module's `forward` with the `forward` of a layer class. The layer's
-    result is correct.
+    """`kernels.kernelize` replaces a module's `forward` by the `forward` of a layer class from the
+    repository. The module then gives the correct result.
 
-    A layer class follows the rules of `kernels`: it has no `__init__`, and it has flags for torch.compile and
-    for gradients.
+    A layer class follows the rules of `kernels`: it has no `__init__`, and its attributes say that it
+    supports torch.compile and gradients.
     """
     cls = getattr(module.layers, layer)
     assert "__init__" not in vars(cls) and cls.can_torch_compile and cls.has_backward
@@ -226,7 +228,7 @@ def test_norms(module, device):
 def test_roundings(module, device):
     """In bfloat16, a layer rounds after the same steps as the module that it replaces.
 
-    Two layers may have the same formula but different roundings, e.g. NewGELU and FastGELU.
+    For example, the layers NewGELU and FastGELU have the same formula, but round after different steps.
     """
     x, layers = random((64, 64), torch.bfloat16, device), module.layers
     for name, layer in FUNCTIONS.items():
@@ -244,7 +246,8 @@ def test_roundings(module, device):
 @pytest.mark.parametrize("eps", [None, 1e-3, 0.0])
 @pytest.mark.parametrize("name", ["eps", "variance_epsilon"])
 def test_epsilon(module, name, eps, device):
-    """The RMSNorm layer reads epsilon from the attribute `eps` or `variance_epsilon`.
+    """The RMSNorm layer reads epsilon from the attribute `eps` or `variance_epsilon` of the module that it
+    replaces.
 
     If epsilon is None, the layer uses torch's default.
     """
@@ -255,8 +258,8 @@ def test_epsilon(module, name, eps, device):
 
 
 def parts(x, how):
-    """Split the last dimension of `x` into two tensors: halves, even and odd columns, or copies of the
-    halves."""
+    """Split the last dimension of `x` into two tensors. `how` selects the halves, the even and the odd
+    columns, or copies of the halves."""
     if how == "interleaved":
         return x[..., ::2], x[..., 1::2]
     first, second = x.chunk(2, -1)
@@ -267,8 +270,8 @@ def parts(x, how):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("leading", [(), (2,), (2, 3)], ids=str)
 def test_apply_rotary(module, monkeypatch, device, how, dtype, leading):
-    """`apply_rotary` computes in float32 and rounds once, with one call of oxiwarp's `rope`. It also works
-    in place."""
+    """`apply_rotary` computes in float32 and rounds once. It makes one call of oxiwarp's `rope`. It also
+    works in place, i.e. with its inputs as outputs."""
     x = random((*leading, 6, 4, 16), dtype, device, seed=1)
     angles = random((6, 1, 8), torch.float32, device, seed=2)
     rotary = sys.modules[module.apply_rotary.__module__]
@@ -305,8 +308,8 @@ def test_apply_rotary_of_each_head(module, device):
 def test_rotary(module, device, unsqueeze_dim):
     """`apply_rotary_transformers` returns the result of transformers' `apply_rotary_pos_emb`.
 
-    `apply_rotary` takes the two halves of each head as separate arguments, as in kernels-community/rotary.
-    Its last argument inverts the rotation.
+    `apply_rotary` also gives this result. It takes the two halves of each head as separate arguments, as in
+    kernels-community/rotary, and its last argument inverts the rotation.
     """
     q, k = (
         random((2, 4, 6, 16) if unsqueeze_dim == 1 else (2, 6, 4, 16), torch.float32, device, seed=s) for s in (1, 2)
@@ -327,8 +330,7 @@ def test_rotary(module, device, unsqueeze_dim):
 
 
 def test_rotary_of_a_model(repository, monkeypatch):
-    """A Llama model whose RoPE function comes from the built repository gives the logits of the original
-    model."""
+    """A Llama model with the RoPE function of the built repository gives the logits of the original model."""
     transformers = pytest.importorskip("transformers")
     # All models share this function.
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as turn
@@ -355,8 +357,8 @@ def test_local_kernels(repository, monkeypatch):
 
 
 def test_transformers(repository, cuda, tmp_path):
-    """On a GPU, a model that loads RMSNorm from the repository by `KernelConfig` gives the original
-    logits."""
+    """On a GPU, a transformers model that loads RMSNorm from the repository by `KernelConfig` gives the
+    logits of the original model."""
     transformers = pytest.importorskip("transformers")
     config = transformers.Qwen3Config(
         vocab_size=64,

@@ -1,4 +1,5 @@
-"""Tests of imports inside the package oxiwarp. A layer imports only lower layers, and imports have no cycles.
+"""Tests of imports inside the package oxiwarp. A layer (a group of modules) imports only lower layers, and
+imports have no cycles except those in `CYCLES`.
 
 py-bindings/pyproject.toml lists the layers, e.g. `patching` above `ops`. Imports inside functions count too.
 """
@@ -22,7 +23,7 @@ def graph():
 
 
 def imports(graph):
-    """Return every pair of a module of the package and a module that it imports directly."""
+    """Return all direct imports in the package, as pairs (importing module, imported module)."""
     return [(module, other) for module in graph.modules for other in graph.find_modules_directly_imported_by(module)]
 
 
@@ -33,7 +34,7 @@ def test_layers(monkeypatch, capsys):
 
 
 def test_cycles(graph):
-    """The set `CYCLES` contains all import cycles. Unlike `test_layers`, this test also checks
+    """The package has only the import cycles in the set `CYCLES`. Unlike `test_layers`, this test also checks
     `__init__.py` files."""
     cycles = {tuple(sorted(pair)) for pair in imports(graph) if len({*pair}) == 2 and graph.chain_exists(*pair[::-1])}
     assert cycles == CYCLES
@@ -42,8 +43,8 @@ def test_cycles(graph):
 def test_internals_of_operators_import_none(graph):
     """An internal module of ops/ imports no module that defines an operator.
 
-    A module is internal if its name starts with an underscore. The only exception is the module
-    `_modulation_backward`, because it calls operators.
+    A module is internal if its name starts with an underscore. The only exception is `_modulation_backward`,
+    which calls operators.
     """
     for module, other in imports(graph):
         internal = module.startswith("oxiwarp.ops._") and module != "oxiwarp.ops._modulation_backward"

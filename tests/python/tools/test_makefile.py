@@ -27,7 +27,7 @@ from checkout import ROOT
     ],
 )
 def test_what_imports_the_package_has_torch(target, tmp_path):
-    """In a new virtual environment, every make target that imports oxiwarp also installs torch.
+    """If the virtual environment is new, every make target that imports oxiwarp also installs torch.
 
     This is necessary because the Makefile installs the oxiwarp wheel without dependencies.
     """

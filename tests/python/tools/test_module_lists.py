@@ -1,5 +1,5 @@
-"""Tests of `scripts/module_lists.py`. Lists of modules are up to date, and a new source file changes one
-of the lists."""
+"""Tests of `scripts/module_lists.py`, which generates lists of modules. The lists are up to date, and a new
+source file changes one of them."""
 
 import shutil
 import sys

@@ -15,7 +15,8 @@ CHECKS = ("collectives", "language", "fsdp", "context", "flux")
 def test_it_runs_on_the_cpu(tmp_path):
     """Every check of the script that runs without GPUs passes.
 
-    The check `tests`, which runs tests by pytest, is left out, because pytest runs these tests anyway.
+    The script's check `tests` is left out. It runs tests by pytest, and these tests are part of this test
+    suite anyway.
     """
     options = [part for check in CHECKS for part in ("--check", check)]
     ran = subprocess.run(

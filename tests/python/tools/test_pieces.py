@@ -1,7 +1,7 @@
 """Tests that every op has a kernel, host code, a binding, Python code, tests, benchmarks and documentation.
 
-If one of these is missing, `import oxiwarp` may fail. The tests therefore only read the sources. They name
-what is missing.
+If one of these parts is missing, `import oxiwarp` may fail. The tests therefore only read the sources, and
+report the missing part.
 """
 
 import re
@@ -58,9 +58,9 @@ def without(name: str) -> str:
     ids=str,
 )
 def test_what_is_left_out_is_named(tree, left_out, said):
-    """If a file of an op is deleted, `missing` names this file.
+    """If a source file of an op is deleted, `missing` names this file.
 
-    If a folder or page does not mention the op, `missing` names the folder or page.
+    If a folder or page must mention the op but does not, `missing` names this folder or page.
     """
     path = tree / left_out
     files = [file for file in path.rglob("*") if file.suffix in (".rs", ".py")] if path.is_dir() else [path]

@@ -1,6 +1,6 @@
 """Tests of the benchmark plots with invented measurements.
 
-They check names, colours and marks, and that legends cover nothing.
+They check the names, colours and marks in the plots, and that legends cover nothing.
 """
 
 import csv
@@ -44,7 +44,7 @@ def result(op, model, provider, us):
 def folder(tmp_path):
     """Write invented results of every op for two models, and return the results folder.
 
-    Two baselines are missing: torch.compile for softmax, and `F.cross_entropy` for the second model.
+    Two baselines have no results: torch.compile for softmax, and `F.cross_entropy` for the second model.
     """
     lines = []
     for number, op in enumerate(OPS):
@@ -96,11 +96,11 @@ def test_colours(draw, folder):
 
 
 def test_a_family_names_its_bars_and_lines(folder):
-    """The plot of a family of ops has a legend entry for each implementation, with a separate colour and
-    hatch.
+    """The plot of a family of ops has a legend entry for each implementation. No two entries have the same
+    colour and hatch.
 
-    torch's function appears under its name, e.g. `F.cross_entropy`. An `x` marks each baseline that was not
-    measured.
+    The entry for a single torch function has its name, e.g. `F.cross_entropy`. An `x` marks each baseline
+    that was not measured.
     """
     figure = family(folder)
     named = labels_of(figure)
@@ -137,7 +137,8 @@ def test_an_overview_without_gaps_names_none(folder):
 def test_the_curve_is_the_share_of_copy_by_family(folder):
     """The plot of curve.py shows bandwidth relative to a device copy, with a panel per family and a line per op.
 
-    All lines of a panel look different. A ring marks each point at which a tensor has more than 2^32 elements.
+    All lines of a panel differ in colour or marker. A ring marks each point at which a tensor has more than
+    2^32 elements.
     """
     figure = curve(folder)
     assert [axis.get_title() for axis in figure.axes] == list(FAMILIES)
@@ -158,8 +159,8 @@ def test_the_curve_is_the_share_of_copy_by_family(folder):
 
 
 def test_redraw(folder, monkeypatch, capsys, tmp_path):
-    """`redraw.py` draws all plots from the files of a run. Writing and reading the results does not change
-    them."""
+    """`redraw.py` draws all plots from the files of a run. If results are written to a CSV file and read
+    again, they do not change."""
     monkeypatch.setattr(sys, "argv", ["redraw.py", str(folder), "--out", str(tmp_path / "new")])
     assert redraw.main() == 0
     drawn = {path.name for path in (tmp_path / "new").iterdir()}

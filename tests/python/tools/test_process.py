@@ -1,4 +1,4 @@
-"""Tests of oxiwarp as a process sees it: import, type stubs, exported symbols, command line, fork and
+"""Tests of oxiwarp at the level of a process: import, type stubs, exported symbols, command line, fork and
 threads."""
 
 import ctypes
@@ -28,7 +28,7 @@ def python(*arguments, **options):
 def test_import_is_lean():
     """`import oxiwarp` does not initialise CUDA, and imports no large package.
 
-    Large packages are rich, diffusers, transformers, accelerate, matplotlib and SymPy.
+    The test checks rich, diffusers, transformers, accelerate, matplotlib and SymPy.
     """
     done = python(
         "-c",
@@ -43,8 +43,8 @@ def test_import_is_lean():
 def test_stubs(tmp_path):
     """The type stub `_native.pyi` matches the native module `_native`.
 
-    mypy checks copies of these two files in another folder. In the package's folder, it would also analyse
-    torch.
+    mypy checks copies of these two files in another folder. If it ran in the folder of the package, it would
+    also analyse torch.
     """
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed")
@@ -59,8 +59,8 @@ def test_stubs(tmp_path):
 def test_no_symbols_of_the_driver():
     """The native library must not export functions with the names of CUDA driver functions.
 
-    The library defines such functions. If it exported them, other libraries in the process could call them
-    instead of the driver's functions.
+    The native library defines functions with these names itself. If it exported them, other libraries in the
+    process could call them instead of the driver's functions.
     """
     library = ctypes.CDLL(_native.__file__)
     assert hasattr(library, "PyInit__native")
@@ -68,9 +68,11 @@ def test_no_symbols_of_the_driver():
 
 
 def test_kernel_info():
-    """Every op has kernels for the same dtypes on all architectures, and an operator in `torch.ops.oxiwarp`.
+    """Every op has kernels for the same dtypes on all architectures. Every op is also an operator in
+    `torch.ops.oxiwarp`.
 
-    There are two exceptions. Attention kernels need sm_80 or newer. Only some ops have kernels for sm_90a.
+    There are two exceptions for architectures. Attention kernels need sm_80 or newer. Only some ops have
+    kernels for sm_90a.
     """
     every = {(row["op"], row["dtype"], row["arch"]) for row in oxiwarp.kernel_info()}
     kernels = {row for row in every if not row[2].endswith("a")}
@@ -111,8 +113,8 @@ def test_info():
 
 
 def test_doctor():
-    """`python -m oxiwarp doctor` prints "ok" for components that work. Without a GPU, it prints a remedy
-    and exits with 1."""
+    """`python -m oxiwarp doctor` prints "ok" for components that work. Without a GPU, the command prints a
+    remedy and exits with 1."""
     done = python("-m", "oxiwarp", "doctor")
     assert "ok    CPU executor" in done.stdout and not done.stderr, done.stdout + done.stderr
     assert done.returncode == (0 if torch.cuda.is_available() else 1), done.stdout
@@ -165,7 +167,8 @@ def test_demo_arguments(arguments, capsys):
 
 
 def test_demo_can_fail():
-    """The demo fails for a relative error of 1e-2, and for NaN. It accepts a relative error of 1e-4."""
+    """The demo reports a problem if the patched model's latents have a relative error of 1e-2 or are NaN. It
+    accepts a relative error of 1e-4."""
     from oxiwarp.cli.demo import Job, Outcome
 
     stock = random((1, 8, 4), torch.float32, "cpu")

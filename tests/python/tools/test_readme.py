@@ -1,7 +1,7 @@
 """Tests that the Python blocks of README.md run on a GPU, or on the CPU executor if there is no GPU.
 
 The blocks run in order and share their variables. Some blocks cannot run in a test, for example because they
-download a model. Such a block has `<!-- not run: <reason> -->` on the line before it.
+download a model. The line before such a block is `<!-- not run: <reason> -->`.
 """
 
 import re
@@ -32,8 +32,8 @@ def run_blocks(page: Path) -> int:
         code = block["code"]
         if not torch.cuda.is_available():
             code = re.sub(r"(['\"])cuda(:\d+)?\1", '"cpu"', code).replace(".cuda()", "")
-        # Add empty lines before the block, so that its line numbers in tracebacks equal the line numbers of
-        # the page.
+        # Add empty lines before the code, so that line numbers in tracebacks equal the line numbers of the
+        # page.
         line = text.count("\n", 0, block.start("code"))
         exec(compile("\n" * line + code, str(page), "exec"), names)
         ran += 1

@@ -15,12 +15,13 @@ pytestmark = pytest.mark.skipif(not RESULTS.exists(), reason="no results beside 
 
 
 def files():
-    """Return all files in benches/results as a dictionary. The key is the path relative to this folder."""
+    """Return all files in benches/results as a dictionary. Its keys are the paths relative to
+    benches/results."""
     return {str(path.relative_to(RESULTS)): path for path in RESULTS.rglob("*") if path.is_file()}
 
 
 def citations():
-    """Map each results file that pages or source files cite to one file that cites it."""
+    """Map each cited results file to a page or source file that cites it."""
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     found = {}
     for name in tracked.splitlines():
@@ -39,7 +40,7 @@ def test_cited_files_exist():
 def test_files_are_cited():
     """Every plot, and every file of benches/results/decisions, is cited by a page or a source file.
 
-    All other results files are listed in a table, and `test_tables_list_the_files` checks this table.
+    All other results files need only be listed in a table, which `test_tables_list_the_files` checks.
     """
     cited = citations()
     for name in files():
@@ -48,7 +49,8 @@ def test_files_are_cited():
 
 
 def test_tables_list_the_files():
-    """benches/results/README.md has a section for each folder, with a table that has a row for each file."""
+    """benches/results/README.md has a section for each folder of results. The section has a table with a row
+    for each file in the folder."""
     listed = {"README.md"}
     for section in (RESULTS / "README.md").read_text().split("\n## ")[1:]:
         folder, _, text = section.partition("\n")
@@ -57,8 +59,8 @@ def test_tables_list_the_files():
 
 
 def test_comments_name_files_that_exist():
-    """If a source file of cuda-std, kernels-gpu or host names a `.csv` or `.txt` file, this results file
-    exists.
+    """If a source file of cuda-std, kernels-gpu or host names a `.csv` or `.txt` file, a results file with
+    this name exists.
 
     These crates do not read or write such files, so the name can only be a citation.
     """

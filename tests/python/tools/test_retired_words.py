@@ -1,7 +1,7 @@
 """Tests of names in the Rust crates. A retired word is an old name for which the project now has a standard
 term.
 
-No identifier or file name contains a retired word. No type name is defined twice in a crate.
+No identifier and no file name may contain a retired word. No crate may define two types with the same name.
 """
 
 import re
@@ -14,7 +14,8 @@ from retired_words import RETIRED
 PART = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 # The check skips comments, strings and character literals.
 NO_CODE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^\\'\n])'", re.S)
-# The check for retired words skips the names of test functions, because these names are sentences.
+# The check for retired words skips the names of test functions, because these names are sentences. Retired
+# words are allowed in sentences.
 TEST = re.compile(r"#\[test\]\s*(?:#\[[^\]]*\]\s*)*fn \w+")
 STANDARD = re.compile(r"\bmem::forget\b|\.(?:try_)?fold\b|\bfold_left\b")
 
@@ -33,7 +34,8 @@ def words(text: str) -> list[str]:
 def test_the_check_finds_them():
     """`words` finds retired words (old names for standard terms) only in identifiers.
 
-    It ignores comments, strings, names of tests, and standard functions such as `fold`.
+    It ignores comments, strings, names of test functions, and functions of Rust's standard library such as
+    `fold`.
     """
     assert words(
         'fn held_rows() {} // forget\nlet Quad { octets } = 1; x.iter().fold(0); mem::forget(x); "a turn"'
@@ -73,7 +75,8 @@ CRATES = (
 
 @pytest.mark.parametrize("crate", CRATES)
 def test_no_type_is_defined_twice(crate):
-    """In each crate folder, the names of types at module level are unique. Types inside functions are not checked."""
+    """No two types at module level have the same name in one crate. Types inside functions are not
+    checked."""
     folder = ROOT / crate
     if not folder.exists():
         pytest.skip("no sources")

@@ -1,5 +1,5 @@
-"""Tests of dependencies inside each Rust crate. There is no cycle of folders, and only one permitted cycle
-of files."""
+"""Tests of the dependencies inside each Rust crate: there is no dependency cycle of folders, and only one
+(permitted) cycle of files."""
 
 import importlib.util
 
@@ -9,8 +9,8 @@ from checkout import ROOT
 SCRIPT = ROOT / "scripts" / "rust_modules.py"
 pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="the bundle has no Rust sources")
 
-# The files of the only permitted cycle, the scheduler of the CPU executor. Their module documentation gives
-# the reason for the cycle.
+# The files of the only permitted dependency cycle, which form the scheduler of the CPU executor. The module
+# documentation of these files gives the reason for the cycle.
 SCHEDULER = [f"cpu/{name}.rs" for name in ("block", "copies", "matrix", "race", "warp")]
 
 
@@ -42,11 +42,11 @@ def test_the_root_of_the_kernels_has_one_file():
 
 @pytest.fixture
 def crate(tmp_path):
-    """Return a function that writes a small Rust crate into a folder and returns the dependencies of its
-    files.
+    """Return a function that writes a small Rust crate into a folder, and returns the dependencies of the
+    crate's files.
 
-    In this crate, folder `high` uses folder `low` with every kind of path that the script recognises. A
-    keyword argument replaces the content of a file.
+    In this crate, folder `high` refers to folder `low` by every kind of path that the script recognises.
+    Keyword arguments of the function replace the contents of files.
     """
 
     def write(**changed):
@@ -97,9 +97,10 @@ def test_a_cycle_is_found(crate, text, is_cycle):
 
 
 def test_a_file_for_each_backend(tmp_path):
-    """In a source file of one cuda-std backend, `crate::arch` means this backend.
+    """A crate may have one folder per backend for its module `arch`. In a source file of a backend,
+    `crate::arch` means this backend.
 
-    In all other files, `crate::arch` means the two backends.
+    In all other files, a use of `crate::arch` is a dependency on every backend.
     """
     for path, text in {
         "lib.rs": '#[cfg_attr(a, path = "arch/a/mod.rs")]\n#[cfg_attr(b, path = "arch/b/mod.rs")]\nmod arch;\nmod c;\n',

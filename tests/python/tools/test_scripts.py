@@ -1,8 +1,8 @@
-"""Tests of `run.sh`, which runs the tests and benchmarks of a bundle (compiled programs and wheels for a GPU
-machine).
+"""Tests of `run.sh`, which runs tests and benchmarks from a bundle. A bundle contains compiled programs and
+wheels for a GPU machine.
 
-The tests check steps, exit codes and log files. A fake Python prints its arguments, and a fake
-compute-sanitizer reports faults.
+The tests check the steps of `run.sh`, its exit codes and its log files. A fake `python` prints its arguments,
+and a fake `compute-sanitizer` reports faults.
 """
 
 import os
@@ -37,7 +37,8 @@ def bundle(tmp_path):
 def run(bundle: Path, *arguments: str) -> subprocess.CompletedProcess:
     """Run `run.sh` from the parent folder of the bundle.
 
-    `CDPATH` is set, so that `cd` prints a path. This output must not disturb `run.sh`.
+    The environment variable `CDPATH` is set, so that `cd` prints a path. `run.sh` must work in spite of this
+    output.
     """
     temporary = bundle.parent / "temporary"
     temporary.mkdir(exist_ok=True)
@@ -67,7 +68,8 @@ esac
 
 @pytest.fixture
 def sanitizer(bundle, monkeypatch):
-    """Add two fake programs to the bundle: a list of kernel tests, and a compute-sanitizer that reports faults."""
+    """Add two fake programs to the bundle: a test program that lists kernel tests, and a compute-sanitizer
+    that reports faults."""
     for name, text in {"bin/test-kernels": PROGRAM, "tools/compute-sanitizer": SANITIZER}.items():
         (bundle / name).parent.mkdir()
         (bundle / name).write_text(text)
@@ -116,7 +118,8 @@ def test_sanitize(bundle, sanitizer):
     ],
 )
 def test_steps(bundle, step, program):
-    """A step of `run.sh` passes its options and the commit to a program, and logs the output of the program.
+    """Each step of `run.sh` runs a program. The step passes its options and the commit to this program, and
+    logs the program's output.
 
     If the program fails, the step fails.
     """

@@ -23,8 +23,8 @@ def script(name):
 
 
 def test_sources_are_fresh():
-    """The source code on the pages of the skill is up to date. If this test fails, run `python
-    scripts/skill.py`."""
+    """The source code that is copied into pages of the skill is up to date. If this test fails, run
+    `python scripts/skill.py`."""
     for name, parts in script("skill").PAGES.items():
         text = (ROOT / name).read_text()
         assert script("generated").fill(text, "skill", parts) == text, f"{name} is stale"
@@ -48,8 +48,8 @@ def test_front_matter():
 
 @pytest.mark.parametrize("page", sorted(SKILL.rglob("*.md")), ids=lambda page: page.name)
 def test_links(page):
-    """Links lead to files of the skill, or by URL to the repository. The skill is installed without the
-    repository."""
+    """Relative links lead only to files of the skill, because the skill is installed without the repository.
+    Links to other files of the repository are URLs."""
     text = page.read_text()
     for target, heading in LINK.findall(text):
         path = (page.parent / target).resolve()

@@ -1,7 +1,8 @@
-"""Tests of the scripts that count the chains in models of diffusers and transformers, and how many `patch`
-computes.
+"""Tests of the scripts that count the chains in models of diffusers and transformers, and for how many of
+them `patch` uses a kernel.
 
-A chain is a sequence of operations that one kernel can replace, such as a norm with a modulation.
+A chain is a sequence of operations that one kernel can replace, such as a norm and the modulation of its
+result.
 """
 
 import ast
@@ -118,8 +119,8 @@ STATES = {
 
 @pytest.mark.parametrize("statements", CHAINS)
 def test_loose_chains(statements, tmp_path):
-    """The rules find the chains of a method. They recognise the operations of a chain by the names of
-    variables and functions."""
+    """The rules find the chains (operations that a kernel can replace) in a method. They recognise operations
+    by the names of variables and functions."""
     path = tmp_path / "model.py"
     path.write_text("class Block:\n    def forward(self, x):\n" + textwrap.indent(statements, " " * 8))
     found = script("loose_chains").loose_in(str(path), path.name, 2)
@@ -127,8 +128,8 @@ def test_loose_chains(statements, tmp_path):
 
 
 def test_rotations_are_counted_once(tmp_path):
-    """The operations inside a rotary function are not counted as chains. Only the call of the function is
-    counted."""
+    """The call of a rotary function counts as a chain, but the operations inside the function do not
+    count."""
     path = tmp_path / "model.py"
     path.write_text("def apply_rotary(x, cos, sin):\n    return x * cos + rotate_half(x) * sin\n")
     assert not script("loose_chains").loose_in(str(path), path.name, 1)
@@ -145,10 +146,10 @@ def test_rules_do_not_use_patch():
 
 
 def test_states(tmp_path, monkeypatch):
-    """Each chain (operations that a kernel can replace) gets its state.
+    """The script determines the correct state of each chain (operations that a kernel can replace).
 
-    The state says that a kernel ran, that the original code ran, that `patch` left the method, or that
-    `patch` missed the chain.
+    There are four states: a kernel ran, the original code ran, `patch` did not replace the method, or `patch`
+    missed the chain.
     """
     path = tmp_path / "diffusers" / "states.py"  # the script reads only files in folders with this name
     path.parent.mkdir()
@@ -165,7 +166,8 @@ def test_states(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("factor", "right"), [(1.0, True), (1.00001, True), (1.001, False)])
 def test_wrong_outputs(factor, right):
-    """If the difference of two outputs is larger than a rounding error, the outputs do not agree."""
+    """`agrees` returns False if the outputs of patched and unpatched model differ by more than rounding
+    errors."""
     x = torch.randn(100)
     model = {"float32": {"difference": script("chain_coverage").difference([x * factor], [x])}}
     assert script("supported_models").agrees(model, "float32") == right
@@ -173,8 +175,8 @@ def test_wrong_outputs(factor, right):
 
 
 def test_versions():
-    """The report about a class names its fusion (replaced method), or the operations that `patch`
-    rewrites."""
+    """The report about a class names the fusion by which `patch` replaces its method, or the lines that
+    `patch` rewrites."""
     from diffusers.models.transformers.transformer_ltx import LTXVideoTransformerBlock
 
     covers, made = script("chain_coverage").Covers(), script("versions")
@@ -186,7 +188,8 @@ def test_versions():
 
 
 def test_page_is_fresh():
-    """The page equals its data file. If this test fails, run `python scripts/supported_models.py --page`."""
+    """The generated parts of the page about supported models match its data file. If this test fails, run
+    `python scripts/supported_models.py --page`."""
     made = script("supported_models")
     text = (ROOT / made.PAGE).read_text()
     assert script("generated").fill(text, "supported_models", made.parts()) == text, f"{made.PAGE} is stale"
@@ -194,8 +197,8 @@ def test_page_is_fresh():
 
 @pytest.mark.parametrize("library", ["diffusers", "transformers"])
 def test_sample(library):
-    """If some models run again, they give the data of the page. If this test fails, run `python
-    scripts/supported_models.py`."""
+    """If some randomly selected models run again, they give the data on the page about supported models. If
+    this test fails, run `python scripts/supported_models.py`."""
     made = script("supported_models")
     data = made.load()
     installed = made.versions()
@@ -215,6 +218,6 @@ def test_sample(library):
 
 
 def chains(made, data, name, dtype):
-    """Return the states of the chains in a model. A key consists of the chain's file, kind, line, owner
-    and source code."""
+    """Map each chain in a model to its states. The key consists of the chain's file, kind, line, owner and
+    source code."""
     return {tuple(data["chains"][at]): list(found) for at, found in made.outcomes_of(data, name, dtype).items()}

@@ -1,5 +1,5 @@
-"""Tests of `python -m oxiwarp warmup` on a GPU. On a machine without a GPU, a stub replaces the native
-module."""
+"""Tests of `python -m oxiwarp warmup`. Most tests replace functions of the native module by stubs and need no
+GPU."""
 
 import threading
 
@@ -14,8 +14,8 @@ from oxiwarp.cli import warmup
 
 @pytest.fixture
 def two_gpus(monkeypatch):
-    """Simulate two GPUs that can launch the kernels of sm_80. Return a list that records the loaded
-    kernels."""
+    """Simulate two GPUs that can launch the kernels of sm_80. Return two lists: the names of these kernels,
+    and a record of loaded kernels."""
     loaded, lock = [], threading.Lock()
     names = sorted({entry for kernel in kernel_info() if kernel["arch"] == "sm_80" for entry in kernel["entries"]})
 
@@ -52,7 +52,8 @@ def test_one_operator(two_gpus, capsys):
 
 
 def test_failures(two_gpus, monkeypatch, capsys):
-    """If one kernel or one GPU fails, all other kernels and GPUs are still processed. The exit code is 1."""
+    """If one kernel or one GPU fails, `warmup` still processes all other kernels and GPUs, and exits with
+    1."""
     names, loaded = two_gpus
     prepare = _native.prepare_kernel
 
@@ -70,7 +71,8 @@ def test_failures(two_gpus, monkeypatch, capsys):
 
 
 def test_nothing_to_do(two_gpus, monkeypatch, capsys):
-    """If the GPU, the driver or the driver's cache is missing, the error message says which one."""
+    """If there is no GPU or no driver, or the driver's cache is disabled, the error message of `warmup` gives
+    this reason."""
 
     def no_driver():
         raise RuntimeError("no CUDA driver")

@@ -18,11 +18,12 @@ pub fn cluster_arrive() {}
 pub fn cluster_wait() {}
 
 /// # Safety
-/// There are no requirements on the CPU executor. The PTX version of this function has requirements.
+/// On the CPU executor, every call is safe. The function is `unsafe` because its PTX version has
+/// requirements.
 pub unsafe fn cluster_expect(_: *mut u64, _: u32) {}
 
 /// # Safety
-/// `to` is an aligned 64-bit word of the block's shared memory.
+/// `to` points to an aligned 64-bit word of the block's shared memory.
 pub unsafe fn cluster_send(to: *mut u64, _: *mut u64, _: u32, value: u64) {
     note(to.addr() - shared_base().addr(), size_of::<u64>(), true);
     // SAFETY: the caller passes a word of the block's shared memory.
@@ -30,7 +31,8 @@ pub unsafe fn cluster_send(to: *mut u64, _: *mut u64, _: u32, value: u64) {
 }
 
 /// # Safety
-/// There are no requirements on the CPU executor. The PTX version of this function has requirements.
+/// On the CPU executor, every call is safe. The function is `unsafe` because its PTX version has
+/// requirements.
 pub unsafe fn cluster_receive(_: *mut u64) {
     sync_threads();
 }

@@ -14,12 +14,11 @@ pub fn f16_to_f32(bits: u16) -> f32 {
     f16::from_bits(bits).to_f32()
 }
 
-/// Converts f32 to bf16, rounding to nearest even. The code adds a number to the bits of the f32 value and
-/// then drops the low 16 bits.
+/// Converts f32 to bf16, rounding to nearest even. The function adds a rounding term to the f32 bits (as an
+/// integer) and then drops the low 16 bits.
 ///
-/// If the upper 16 bits are an even number, the code adds 0x7FFF, which is just below half a bf16 ulp. If the
-/// upper 16 bits are an odd number, the code adds 0x8000, which is exactly half an ulp. A carry into the
-/// upper 16 bits rounds the result up.
+/// If the upper 16 bits are an even integer, the term is 0x7FFF, just below half a bf16 ulp. If they are odd,
+/// the term is 0x8000, exactly half an ulp. A carry into the upper 16 bits increments the result by one ulp.
 #[inline]
 pub fn f32_to_bf16(x: f32) -> u16 {
     let bits = x.to_bits();

@@ -4,17 +4,19 @@ use super::memory::check_aligned;
 use crate::cpu::copies;
 
 /// # Safety
-/// `to` is the offset of 16 bytes in the launch's shared memory, and a multiple of 16. `from` points to 16
-/// readable bytes that are aligned to 16 bytes.
+/// `to` is an offset in the launch's shared memory and a multiple of 16. The 16 bytes from `to` on lie inside
+/// this memory. `from` points to 16 readable bytes that are aligned to 16 bytes.
 pub unsafe fn copy_async(to: usize, from: *const u8) {
     check_aligned(from.addr(), 16);
-    // SAFETY: the caller passes 16 readable bytes, and `check_aligned` checked the alignment.
+    // SAFETY: the caller passes 16 readable bytes at `from`, and `check_aligned` checked the alignment of
+    // `from`.
     copies::begin(to, unsafe { from.cast::<[u8; 16]>().read() });
 }
 
 /// # Safety
-/// `to` is the offset of 16 bytes in the launch's shared memory, and a multiple of 16. If `wanted` is true,
-/// `from` points to 16 readable bytes that are aligned to 16 bytes. Otherwise `from` is not read.
+/// `to` is an offset in the launch's shared memory and a multiple of 16. The 16 bytes from `to` on lie inside
+/// this memory. If `wanted` is true, `from` points to 16 readable bytes that are aligned to 16 bytes.
+/// Otherwise `from` is not read.
 pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
     if wanted {
         // SAFETY: if `wanted` is true, the caller passes 16 readable, aligned bytes at `from`.
@@ -24,11 +26,11 @@ pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
     }
 }
 
-/// Reads the range at `from`, so that an invalid prefetch causes a segmentation fault or a sanitizer report.
-/// The function prefetches nothing, because the CPU executor emulates no L2 cache.
+/// Reads `bytes` bytes at `from`, so that an invalid prefetch causes a segmentation fault or a sanitizer
+/// report. The function prefetches nothing, because the CPU executor emulates no L2 cache.
 ///
 /// # Safety
-/// The whole range is readable memory. `from` and `bytes` are multiples of 16.
+/// The `bytes` bytes at `from` are readable. `from` and `bytes` are multiples of 16.
 pub unsafe fn prefetch(from: *const u8, bytes: u32) {
     check_aligned(from.addr(), 16);
     check_aligned(from.addr() + bytes as usize, 16);
@@ -43,7 +45,8 @@ pub fn copy_wait() {
     copies::wait();
 }
 
-/// Returns `offset` unchanged. On the CPU executor, an address in shared memory is an offset.
+/// Returns `offset` unchanged. On the CPU executor, a shared-memory address is the offset from the start of
+/// the block's shared memory.
 #[inline(always)]
 pub fn shared_window(offset: u32) -> u32 {
     offset

@@ -1,6 +1,7 @@
 //! f32 arithmetic on the CPU executor, and correctly rounded versions of PTX's approximate functions.
 //!
-//! The comment at each approximate function states the error bound of its PTX instruction.
+//! The comment on each approximate function states the error bound of the PTX instruction. The function
+//! itself returns the correctly rounded result.
 
 #[inline]
 pub fn fma(a: f32, b: f32, c: f32) -> f32 {
@@ -43,8 +44,8 @@ pub fn tanh(x: f32) -> f32 {
     libm::tanh(f64::from(x)) as f32
 }
 
-/// Replaces a subnormal number by a zero of the same sign. PTX instructions with `.ftz` do this with their
-/// operands and results.
+/// Replaces a subnormal number by a zero of the same sign. PTX instructions with `.ftz` flush their operands
+/// and results in this way.
 fn flush(x: f32) -> f32 {
     if x.is_subnormal() { 0.0_f32.copysign(x) } else { x }
 }
@@ -71,9 +72,9 @@ pub fn fma_sat(a: f32, b: f32, c: f32) -> f32 {
 /// Emulates `fma.rm.f32`, which rounds towards negative infinity.
 #[inline]
 pub fn fma_rm(a: f32, b: f32, c: f32) -> f32 {
-    // The product of two f32 values is exact in f64, but adding `c` in f64 may round. `lost` is the exact sum
-    // minus the rounded f64 sum. `nearest` is the f64 sum rounded to f32. If `nearest` equals the f64 sum,
-    // `nearest` is above the exact sum only if `lost` is negative.
+    // f64 represents the product of two f32 values exactly, but the addition of `c` in f64 may round. `sum`
+    // is the rounded f64 sum, and `lost` is the exact sum minus `sum`. `nearest` is `sum` rounded to f32. If
+    // `nearest` equals `sum`, it is above the exact sum only if `lost` is negative.
     let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
     let sum = product + c;
     let lost = (product - (sum - (sum - product))) + (c - (sum - product));

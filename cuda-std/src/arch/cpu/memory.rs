@@ -22,8 +22,8 @@ pub fn check_shared(offset: usize, bytes: usize) {
     });
 }
 
-/// Raises a fault if an access is misaligned. A GPU also reports a fault, but most host CPUs accept such an
-/// access.
+/// Raises a fault if `address` is not a multiple of `bytes`, the size of the access. A GPU also faults on a
+/// misaligned access, but most host CPUs accept it.
 #[inline]
 pub(super) fn check_aligned(address: usize, bytes: usize) {
     if !address.is_multiple_of(bytes) {
@@ -34,7 +34,7 @@ pub(super) fn check_aligned(address: usize, bytes: usize) {
 macro_rules! accesses {
     ($($load:ident, $store:ident: $bits:ty;)*) => { $(
         /// # Safety
-        /// `ptr` is valid for a read of a value of the function's type.
+        /// `ptr` is valid for a read of a value of the return type.
         #[inline]
         pub unsafe fn $load(ptr: *const u8, _: Load) -> $bits {
             check_aligned(ptr.addr(), size_of::<$bits>());
@@ -43,7 +43,7 @@ macro_rules! accesses {
         }
 
         /// # Safety
-        /// `ptr` is valid for a write of a value of the function's type.
+        /// `ptr` is valid for a write of a value of the type of `value`.
         #[inline]
         pub unsafe fn $store(ptr: *mut u8, value: $bits, _: Store) {
             check_aligned(ptr.addr(), size_of::<$bits>());
@@ -60,13 +60,14 @@ accesses! {
     load_u16, store_u16: u16;
 }
 
-/// Reads the first and the last byte of the cache line at `ptr`. If `ptr` is invalid, an address sanitizer
-/// then reports the read.
+/// Reads the first and the last byte of the cache line at `ptr`, so that an address sanitizer reports an
+/// invalid `ptr`. The function has no other effect.
 ///
 /// # Safety
 /// `ptr` is the start of a cache line of readable memory.
 pub unsafe fn l2_demote(ptr: *const u8) {
     check_aligned(ptr.addr(), LINE as usize);
-    // SAFETY: the caller passes the start of a readable cache line, and both bytes are inside this line.
+    // SAFETY: the caller passes the start of a readable cache line. The first and the last byte are inside
+    // this line.
     unsafe { std::hint::black_box([ptr.read(), ptr.wrapping_add(LINE as usize - 1).read()]) };
 }

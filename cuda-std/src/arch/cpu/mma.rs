@@ -8,8 +8,8 @@ use crate::cpu::{Fragments, Operation, exchange, multiply, note};
 
 macro_rules! products {
     ($($name:ident: $t:ty;)*) => { $(
-        /// Emulates `mma.sync.m16n8k16`. The function is not inlined, because a kernel contains hundreds of
-        /// calls.
+        /// Emulates `mma.sync.m16n8k16`. The function is not inlined, because a kernel may contain hundreds
+        /// of calls and would become very large.
         #[inline(never)]
         pub fn $name(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
             multiply(Fragments { a, b, c, widen: |bits| <$t>::from_bits(bits).to_f32() })
@@ -21,26 +21,28 @@ products! {
     mma_bf16: bf16;
 }
 
-/// Returns element `element` (16 bits) of one matrix row. `lane` is the lane that passes the address of this
-/// row. `address` is the shared-memory offset that the calling lane passes for its own row.
+/// Returns the 16-bit element with index `element` of the matrix row whose address the lane `lane` passed to
+/// `ldmatrix`. `address` is the shared-memory offset that the calling lane passed to `ldmatrix`.
 ///
 /// # Safety
-/// The requirements of [`load_matrices`] apply to every lane.
+/// Every lane of the warp satisfies the requirements of [`load_matrices`].
 #[inline(always)]
 unsafe fn element(address: u32, lane: u32, element: u32) -> u32 {
     let row = exchange(Operation::ShuffleIdx, u32::MAX, address, lane);
-    // SAFETY: `Shared::window` checked the bounds of `row` in lane `lane`. `element` is less than 8.
+    // SAFETY: lane `lane` got `row` from `Shared::window`, which checked that its 16 bytes lie in shared
+    // memory. `element` is less than 8.
     u32::from(unsafe { shared_base().add(row as usize).cast::<u16>().add(element as usize).read() })
 }
 
 /// # Safety
-/// `row` is the offset of 16 bytes in shared memory, and a multiple of 16. A barrier separates this load from
-/// the writes of other threads.
+/// `row` is an offset in shared memory and a multiple of 16. The 16 bytes from `row` on lie inside shared
+/// memory. A barrier separates this load from the writes of other threads to these bytes.
 #[inline(never)]
 pub unsafe fn load_matrices(row: u32) -> [u32; 4] {
     note(row as usize, 16, false);
     let lane = lane();
-    // SAFETY: the caller passes a valid, synchronized `row` in every lane.
+    // SAFETY: every lane passes the valid offset of a row, and a barrier separates this load from writes to
+    // the row.
     let word = |matrix: u32, at: u32| unsafe { element(row, 8 * matrix + lane / 4, at) };
     [0, 1, 2, 3].map(|matrix| word(matrix, lane % 4 * 2) | word(matrix, lane % 4 * 2 + 1) << 16)
 }
@@ -51,7 +53,8 @@ pub unsafe fn load_matrices(row: u32) -> [u32; 4] {
 pub unsafe fn load_matrices_transposed(row: u32) -> [u32; 4] {
     note(row as usize, 16, false);
     let lane = lane();
-    // SAFETY: the caller passes a valid, synchronized `row` in every lane.
+    // SAFETY: every lane passes the valid offset of a row, and a barrier separates this load from writes to
+    // the row.
     let word = |matrix: u32, at: u32| unsafe { element(row, 8 * matrix + at, lane / 4) };
     [0, 1, 2, 3].map(|matrix| word(matrix, lane % 4 * 2) | word(matrix, lane % 4 * 2 + 1) << 16)
 }

@@ -1,11 +1,11 @@
 //! The CPU executor's implementation of [`arch`](crate::arch). Its functions have the same names as the PTX
 //! versions in `arch/ptx`.
 //!
-//! IEEE operations (`fma`, `sqrt`, the conversions) return the same bits as the GPU. For functions that are
-//! approximate on the GPU, the executor returns the correctly rounded result. The GPU's result differs from
-//! the correctly rounded result by at most the error bound of the PTX instruction. The file `math.rs` states
-//! these bounds. A conversion to f16 or bf16 converts every NaN to 0x7FFF, as `cvt.rn` does. The NaN bits of
-//! arithmetic results (`+`, `*`, `fma`) depend on the host CPU.
+//! IEEE operations (`fma`, `sqrt`, conversions) return the same bits as the GPU, except NaN results. For
+//! instructions that are approximate on the GPU, the executor returns the correctly rounded result. The GPU's
+//! result differs from it by at most the error bound of the PTX instruction, which the file `math.rs` states.
+//! A conversion to f16 or bf16 converts every NaN to 0x7FFF, as `cvt.rn` does. If an arithmetic operation
+//! (`+`, `*`, `fma`) returns a NaN, the bits of the NaN depend on the host CPU.
 mod cluster;
 pub use cluster::*;
 mod convert;

@@ -1,4 +1,5 @@
-//! Tests of the conversions for all 16-bit values, and of the arithmetic for special values such as NaN.
+//! Tests the conversions between f32, f16 and bf16 for all 16-bit values, and the arithmetic for special
+//! values such as NaN.
 use half::f16;
 
 use super::*;

@@ -1,4 +1,5 @@
-//! Operations of thread-block clusters, from sm_90 on. On older GPUs, a cluster has one block.
+//! Operations of thread-block clusters, which exist from sm_90 on. On older GPUs, the functions behave as if
+//! each cluster had one block.
 use core::arch::asm;
 
 unsafe extern "C" {
@@ -13,8 +14,8 @@ const CLUSTERS: bool = cfg!(target_feature = "sm_90");
 #[inline(always)]
 pub fn cluster_bounds<const BLOCKS: u32>() {
     if CLUSTERS {
-        // SAFETY: the assembly is only a comment. The crate `cuda_builder` converts the comment into
-        // directives of the kernel's PTX entry.
+        // SAFETY: the assembly is only a comment and executes nothing. The crate `cuda_builder` converts the
+        // comment into directives of the kernel's PTX entry.
         unsafe {
             asm!("//@entry .explicitcluster .reqnctapercluster {}, 1, 1", const BLOCKS, options(nomem, nostack))
         };
@@ -40,7 +41,8 @@ pub fn cluster_rank() -> u32 {
 #[inline(always)]
 pub fn cluster_arrive() {
     if CLUSTERS {
-        // SAFETY: every thread of the kernel calls `cluster_arrive` and the matching `cluster_wait`.
+        // SAFETY: the instruction accesses no memory. Every thread of the cluster calls `cluster_arrive` and
+        // then the matching `cluster_wait`.
         unsafe { arrive() };
     }
 }
@@ -53,15 +55,15 @@ pub fn cluster_wait() {
     }
 }
 
-/// Initializes the mbarrier at `barrier` and sets the number of bytes that it expects to `bytes`.
+/// Initializes the mbarrier at `barrier`, which then expects `bytes` bytes from asynchronous stores.
 ///
 /// # Safety
-/// `barrier` is an uninitialized 64-bit word of this block's shared memory. A cluster barrier follows before
-/// any block of the cluster sends data to this block.
+/// `barrier` points to a 64-bit word of this block's shared memory, which is not yet an mbarrier. Blocks of
+/// the cluster send data to this block only after a cluster barrier that follows this call.
 #[inline(always)]
 pub unsafe fn cluster_expect(barrier: *mut u64, bytes: u32) {
     if CLUSTERS {
-        // SAFETY: the caller passes an uninitialized word of this block's shared memory.
+        // SAFETY: the caller passes a word of this block's shared memory that is not yet an mbarrier.
         unsafe {
             asm!(
                 "{{ .reg .b64 own; .reg .b32 at; cvta.to.shared.u64 own, {barrier}; cvt.u32.u64 at, own;",
@@ -75,12 +77,12 @@ pub unsafe fn cluster_expect(barrier: *mut u64, bytes: u32) {
     }
 }
 
-/// Writes `value` to the shared memory of block `rank` of the cluster. The address in that block has the same
-/// offset as `to` in this block. The mbarrier of block `rank` then counts 8 more bytes.
+/// Writes `value` to the shared memory of block `rank` of the cluster, at the offset that `to` has in this
+/// block. The mbarrier at the offset of `barrier` in block `rank` then counts 8 more bytes.
 ///
 /// # Safety
-/// `to` and `barrier` are words of this block's shared memory. Block `rank` of the cluster has the same
-/// shared-memory layout as this block. Block `rank` has called [`cluster_expect`], and does not exit before
+/// `to` and `barrier` point to 64-bit words of this block's shared memory. Block `rank` of the cluster has
+/// the same shared-memory layout as this block. It has called [`cluster_expect`], and does not exit before
 /// the value arrives.
 #[inline(always)]
 pub unsafe fn cluster_send(to: *mut u64, barrier: *mut u64, rank: u32, value: u64) {
@@ -88,8 +90,8 @@ pub unsafe fn cluster_send(to: *mut u64, barrier: *mut u64, rank: u32, value: u6
         // SAFETY: the caller passes a word of this block's shared memory.
         return unsafe { to.write(value) };
     }
-    // SAFETY: the caller passes words that also exist in block `rank`, and ensures that block `rank` still
-    // runs.
+    // SAFETY: the caller passes words that block `rank` has at the same offsets, and ensures that block
+    // `rank` still runs.
     unsafe {
         asm!(
             "{{ .reg .b64 own; .reg .b32 at, done; cvta.to.shared.u64 own, {to}; cvt.u32.u64 at, own;",

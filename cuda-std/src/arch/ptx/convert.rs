@@ -25,7 +25,7 @@ pub fn f32x2_to_f16x2(low: f32, high: f32) -> u32 {
         return u32::from(f32_to_f16(low)) | u32::from(f32_to_f16(high)) << 16;
     }
     let pair: u32;
-    // SAFETY: the instruction only computes on registers. It needs sm_80. On sm_75, the function has returned
+    // SAFETY: the instruction accesses only registers. It needs sm_80. On sm_75, the function has returned
     // before this line.
     unsafe {
         asm!("cvt.rn.f16x2.f32 {}, {}, {};", out(reg32) pair, in(reg32) high, in(reg32) low, options(pure, nomem, nostack))
@@ -63,7 +63,7 @@ pub fn f32x2_to_bf16x2(low: f32, high: f32) -> u32 {
         return u32::from(f32_to_bf16(low)) | u32::from(f32_to_bf16(high)) << 16;
     }
     let pair: u32;
-    // SAFETY: the instruction only computes on registers. It needs sm_80. On sm_75, the function has returned
+    // SAFETY: the instruction accesses only registers. It needs sm_80. On sm_75, the function has returned
     // before this line.
     unsafe {
         asm!("cvt.rn.bf16x2.f32 {}, {}, {};", out(reg32) pair, in(reg32) high, in(reg32) low, options(pure, nomem, nostack))

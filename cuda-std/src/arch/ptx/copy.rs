@@ -7,8 +7,8 @@ use crate::base::cache::Load;
 /// Starts an asynchronous copy of 16 bytes from global to shared memory. On sm_75, the copy is synchronous.
 ///
 /// # Safety
-/// `to` is the offset of 16 bytes in the launch's shared memory, and a multiple of 16. `from` points to 16
-/// bytes of global memory that are aligned to 16 bytes.
+/// `to` is an offset in the launch's shared memory and a multiple of 16. The 16 bytes from `to` on lie inside
+/// this memory. `from` points to 16 bytes of global memory that are aligned to 16 bytes.
 #[inline(always)]
 pub unsafe fn copy_async(to: usize, from: *const u8) {
     if cfg!(not(target_feature = "sm_80")) {
@@ -16,8 +16,8 @@ pub unsafe fn copy_async(to: usize, from: *const u8) {
         // SAFETY: the caller passes valid, aligned `to` and `from`.
         return unsafe { to.write(load_u32x4(from, Load::Once)) };
     }
-    // SAFETY: the caller passes valid, aligned `to` and `from`. `cp.async` needs sm_80. On sm_75, the
-    // function has returned before this line.
+    // SAFETY: the caller passes a valid, aligned destination and source. `cp.async` needs sm_80. On sm_75,
+    // the function has returned before this line.
     unsafe {
         asm!(
             "cp.async.cg.shared.global [{}], [{}], 16;",
@@ -45,10 +45,10 @@ pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
     }
 }
 
-/// Starts a prefetch of `bytes` bytes at `from` into L2. On GPUs before sm_90, does nothing.
+/// Starts a prefetch of `bytes` bytes at `from` into L2. On GPUs before sm_90, the function does nothing.
 ///
 /// # Safety
-/// The whole range is readable global memory. `from` and `bytes` are multiples of 16.
+/// The `bytes` bytes at `from` are readable global memory. `from` and `bytes` are multiples of 16.
 #[inline(always)]
 pub unsafe fn prefetch(from: *const u8, bytes: u32) {
     if cfg!(target_feature = "sm_90") {
@@ -74,8 +74,8 @@ pub fn copy_wait() {
 #[inline(always)]
 pub fn shared_window(offset: u32) -> u32 {
     let base: u32;
-    // SAFETY: the instructions only compute on registers. The start of shared memory is constant during the
-    // launch.
+    // SAFETY: the instructions access only registers. The result is the same for every call in a launch, as
+    // the option `pure` requires.
     unsafe {
         asm!(
             "{{ .reg .b64 window; cvta.to.shared.u64 window, {}; cvt.u32.u64 {}, window; }}",

@@ -1,7 +1,7 @@
 //! Asynchronous instructions of Hopper: mbarriers with a transaction count, TMA tensor copies, `setmaxnreg`.
 //!
-//! All functions need sm_90, and `setmaxnreg` needs sm_90a. Addresses in shared memory are 32-bit numbers
-//! (the `.shared` address space of PTX).
+//! All functions need sm_90, except that `setmaxnreg` needs sm_90a. Shared-memory addresses are 32-bit
+//! numbers in the `.shared` address space of PTX.
 use core::arch::asm;
 
 macro_rules! effects {
@@ -9,8 +9,8 @@ macro_rules! effects {
         $(#[$doc])*
         #[inline(always)]
         pub unsafe fn $name($($arg: $ty),*) {
-            // SAFETY: the caller passes valid addresses. The caller also ensures that all threads that must
-            // execute the instruction do so.
+            // SAFETY: the caller passes addresses that are valid for the instruction. The caller also ensures
+            // that all threads that must execute the instruction together do so.
             unsafe { asm!($text, $($arg = in($class) $arg,)* options(nostack)) }
         }
     )* };
@@ -46,22 +46,22 @@ pub unsafe fn barrier_wait(barrier: u32, parity: u32) {
     }
 }
 
-/// Loads two f32 values from shared memory. `address` is a multiple of 8.
+/// Loads two consecutive f32 values from shared memory. `address` is a multiple of 8.
 #[inline(always)]
 pub unsafe fn shared_load_pair(address: u32) -> [f32; 2] {
     let (a, b): (f32, f32);
-    // SAFETY: the caller passes a valid address that is a multiple of 8.
+    // SAFETY: the caller passes the address of 8 bytes in shared memory, and the address is a multiple of 8.
     unsafe {
         asm!("ld.shared.v2.f32 {{{}, {}}}, [{}];", out(reg32) a, out(reg32) b, in(reg32) address, options(nostack))
     };
     [a, b]
 }
 
-/// Copies a box of a 4-dimensional tensor to shared memory with TMA. The mbarrier at `barrier` counts the
-/// bytes that have arrived.
+/// Starts a TMA copy of a box of a 4-dimensional tensor to shared memory. The mbarrier at `barrier` counts
+/// the bytes that have arrived.
 #[inline(always)]
 pub unsafe fn tensor_copy(to: u32, map: u64, [a, b, c, d]: [u32; 4], barrier: u32) {
-    // SAFETY: the caller passes valid addresses of shared memory and of the tensor map.
+    // SAFETY: the caller passes valid shared-memory addresses and the address of a valid tensor map.
     unsafe {
         asm!(
             "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [{to}], [{map}, {{{a}, {b}, {c}, {d}}}], [{barrier}];",
@@ -73,10 +73,10 @@ pub unsafe fn tensor_copy(to: u32, map: u64, [a, b, c, d]: [u32; 4], barrier: u3
     }
 }
 
-/// Copies a box of a 4-dimensional tensor from shared memory to global memory with TMA.
+/// Starts a TMA copy of a box of a 4-dimensional tensor from shared memory to global memory.
 #[inline(always)]
 pub unsafe fn tensor_store(from: u32, map: u64, [a, b, c, d]: [u32; 4]) {
-    // SAFETY: the caller passes valid addresses of shared memory and of the tensor map.
+    // SAFETY: the caller passes valid shared-memory addresses and the address of a valid tensor map.
     unsafe {
         asm!(
             "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [{map}, {{{a}, {b}, {c}, {d}}}], [{from}];",
@@ -89,10 +89,11 @@ pub unsafe fn tensor_store(from: u32, map: u64, [a, b, c, d]: [u32; 4]) {
 
 /// Stores four 8 x 8 matrices of 16-bit elements to shared memory (`stmatrix`).
 ///
-/// Lane `i` passes the address of row `i % 8` of matrix `i / 8`. A row has 16 bytes.
+/// Lane `i` passes the shared-memory address of row `i % 8` of matrix `i / 8`. A row has 16 bytes.
 #[inline(always)]
 pub unsafe fn store_matrices(address: u32, [a, b, c, d]: [u32; 4]) {
-    // SAFETY: the caller passes valid addresses and ensures that the whole warp executes the instruction.
+    // SAFETY: every lane passes the address of 16 bytes in shared memory. The caller ensures that the whole
+    // warp executes the instruction.
     unsafe {
         asm!(
             "stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [{address}], {{{a}, {b}, {c}, {d}}};",
@@ -105,8 +106,9 @@ pub unsafe fn store_matrices(address: u32, [a, b, c, d]: [u32; 4]) {
 
 /// Returns the generic address of kernel argument `NUMBER`, counted from 0.
 ///
-/// LLVM chooses the name of the PTX parameter, so the assembly cannot contain this name. It contains the
-/// placeholder `@argument_<NUMBER>` instead. The crate `cuda_builder` replaces the placeholder by the name.
+/// The source code cannot contain the name of the PTX parameter, because LLVM chooses this name. The assembly
+/// therefore contains the placeholder `@argument_<NUMBER>`. The crate `cuda_builder` replaces the placeholder
+/// by the parameter's name.
 #[inline(always)]
 pub fn argument<const NUMBER: u32>() -> u64 {
     let address: u64;
@@ -118,7 +120,7 @@ pub fn argument<const NUMBER: u32>() -> u64 {
     address
 }
 
-/// Converts a generic pointer into shared memory to a 32-bit shared-memory address.
+/// Converts a generic pointer, which points to shared memory, to a 32-bit shared-memory address.
 #[inline(always)]
 pub fn shared_address(pointer: *mut u8) -> u32 {
     let address: u32;

@@ -5,8 +5,8 @@ use crate::base::cache::{Load, Store};
 
 #[inline(always)]
 pub fn shared_base() -> *mut u8 {
-    // The element type `u128` makes shared memory start at a multiple of 16 bytes. LLVM infers the shared
-    // address space, so plain reads and writes become `ld.shared` and `st.shared`.
+    // The type argument `u128` makes shared memory start at a multiple of 16 bytes. LLVM infers that this
+    // pointer points to shared memory. Plain reads and writes therefore become `ld.shared` and `st.shared`.
     core::intrinsics::gpu::gpu_launch_sized_workgroup_mem::<u128>().cast()
 }
 
@@ -60,15 +60,15 @@ accesses! {
     load_u16, store_u16: u16 = v in ".b16" "{a}", reg16 (v => a: u16) => a;
 }
 
-/// Resets the eviction priority of the L2 cache line at `ptr` to `evict_normal`. On GPUs before sm_90, does
-/// nothing.
+/// Resets the eviction priority of the L2 cache line at `ptr` to `evict_normal`. On GPUs before sm_90, the
+/// function does nothing.
 ///
 /// # Safety
 /// `ptr` is the start of a cache line of readable global memory.
 #[inline(always)]
 pub unsafe fn l2_demote(ptr: *const u8) {
     if cfg!(target_feature = "sm_90") {
-        // SAFETY: the instruction is only a hint. The caller passes the start of a readable cache line.
+        // SAFETY: the instruction changes no data. The caller passes the start of a readable cache line.
         unsafe { asm!("applypriority.global.L2::evict_normal [{}], 128;", in(reg64) ptr, options(nostack)) };
     }
 }

@@ -1,14 +1,14 @@
 //! Matrix multiplication (`mma.sync`) and matrix loads (`ldmatrix`), from sm_80 on.
 //!
-//! No `asm!` block in this file has the option `pure`. With this option, LLVM could move a warp-wide
-//! instruction into a branch that only some lanes take.
+//! The whole warp must execute these instructions. Therefore no `asm!` block in this file has the option
+//! `pure`. With this option, LLVM could move an instruction into a branch that only some lanes take.
 use core::arch::asm;
 
 macro_rules! products {
     ($($name:ident: $type:literal;)*) => { $(
         #[inline(always)]
         pub fn $name(a: [u32; 4], b: [u32; 2], [mut c0, mut c1, mut c2, mut c3]: [f32; 4]) -> [f32; 4] {
-            // SAFETY: the instruction only computes on registers of the warp. Every lane of the warp executes
+            // SAFETY: the instruction accesses only registers of the warp. Every lane of the warp executes
             // the instruction.
             unsafe {
                 asm!(
@@ -34,12 +34,13 @@ products! {
 macro_rules! loads {
     ($($name:ident: $kind:literal;)*) => { $(
         /// # Safety
-        /// `row` is a 32-bit shared-memory address of 16 bytes, aligned to 16 bytes. A barrier separates this
-        /// load from the writes of other threads.
+        /// `row` is the 32-bit address of 16 bytes in shared memory, and a multiple of 16. A barrier
+        /// separates this load from the writes of other threads to these bytes.
         #[inline(always)]
         pub unsafe fn $name(row: u32) -> [u32; 4] {
             let (a, b, c, d): (u32, u32, u32, u32);
-            // SAFETY: the caller passes a valid, synchronized `row` in every lane.
+            // SAFETY: every lane passes the valid address of a row, and a barrier separates this load from
+            // writes to the row.
             unsafe {
                 asm!(
                     concat!("ldmatrix.sync.aligned.m8n8.x4", $kind, ".shared.b16 {{{}, {}, {}, {}}}, [{}];"),

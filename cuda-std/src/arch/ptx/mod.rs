@@ -1,8 +1,8 @@
 //! The PTX backend. It contains all `asm!` blocks and NVPTX intrinsics of the project.
 //!
-//! Shuffles and barriers use LLVM's intrinsics, which LLVM treats as convergent operations. Loads, stores and
-//! conversions use `asm!`. The PTX then has exactly the access width and the cache hint that the source code
-//! names.
+//! Shuffles and barriers use LLVM's intrinsics, because LLVM treats these intrinsics as convergent
+//! operations. Loads, stores and conversions use `asm!`. The PTX of a load or store then has exactly the
+//! width and the cache hint that the source code names.
 mod cluster;
 pub use cluster::*;
 mod convert;

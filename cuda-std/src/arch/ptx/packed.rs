@@ -1,7 +1,7 @@
-//! Arithmetic on pairs of 16-bit floats. A pair is a 32-bit word.
+//! Arithmetic on pairs of 16-bit floats. Each pair is stored in one 32-bit word.
 //!
-//! Each result equals, bit for bit, the result of three steps: convert the operands to f32, compute in f32,
-//! and round to the 16-bit type.
+//! A result has the same bits as if the operands were converted to f32, computed in f32, and rounded to the
+//! 16-bit type.
 use core::arch::asm;
 
 use super::convert::{bf16x2_to_f32x2, f32x2_to_bf16x2};
@@ -29,12 +29,12 @@ f16_pairs! {
     mul_f16x2: "mul.rn.f16x2";
 }
 
-/// Returns `a * b + c` for both bf16 values of the 32-bit words. The functions [`add_bf16x2`] and
-/// [`mul_bf16x2`] use this function, because sm_80 has no bf16 addition or multiplication.
+/// Returns `a * b + c` elementwise. Each 32-bit word contains two bf16 values. [`add_bf16x2`] and
+/// [`mul_bf16x2`] call this function, because sm_80 has a bf16 `fma` but no bf16 `add` or `mul`.
 #[inline(always)]
 fn fma_bf16x2(a: u32, b: u32, c: u32) -> u32 {
     let result: u32;
-    // SAFETY: the instruction only computes on registers. The callers check for sm_80.
+    // SAFETY: the instruction accesses only registers. It needs sm_80, which the callers check.
     unsafe {
         asm!(
             "fma.rn.bf16x2 {}, {}, {}, {};",
@@ -75,7 +75,7 @@ macro_rules! max_pairs {
                 return max_halves(a, b);
             }
             let pair: u32;
-            // SAFETY: the instruction only computes on registers. It needs sm_80. On sm_75, the function has
+            // SAFETY: the instruction accesses only registers. It needs sm_80. On sm_75, the function has
             // returned before this line.
             unsafe {
                 asm!(concat!($instruction, " {}, {}, {};"), out(reg32) pair, in(reg32) a, in(reg32) b,

@@ -1,4 +1,4 @@
-//! Barriers, shuffles and votes as calls of LLVM intrinsics. LLVM treats these intrinsics as convergent
+//! Barriers, shuffles and votes. The functions call LLVM intrinsics, which LLVM treats as convergent
 //! operations.
 use core::arch::nvptx as nv;
 
@@ -19,14 +19,15 @@ unsafe extern "C" {
 
 #[inline(always)]
 pub fn sync_threads() {
-    // SAFETY: a barrier accesses no memory. Tests on the CPU executor check that all threads reach it.
+    // SAFETY: a barrier accesses no memory. Tests on the CPU executor check that all threads of the block
+    // reach each barrier.
     unsafe { nv::_syncthreads() }
 }
 
 #[inline(always)]
 pub fn sync_warp(mask: u32) {
     // SAFETY: a barrier accesses no memory. Tests on the CPU executor check that all lanes in `mask` reach
-    // it.
+    // each warp barrier.
     unsafe { bar_warp(mask) }
 }
 
@@ -47,7 +48,7 @@ pub fn shfl_down(mask: u32, value: u32, delta: u32) -> u32 {
 #[inline(always)]
 pub fn shfl_up(mask: u32, value: u32, delta: u32) -> u32 {
     // SAFETY: a shuffle only exchanges registers. Tests on the CPU executor check that all lanes in `mask`
-    // take part. The last argument of `shfl.up` is the lowest source lane, 0.
+    // take part. The last argument of the intrinsic is 0, the lowest lane from which `shfl.up` reads.
     unsafe { shfl_up_(mask, value, delta, 0) }
 }
 

@@ -1,5 +1,5 @@
-//! Thread indices, launch bounds, the wait for earlier launches (`griddepcontrol.wait`), and optimization
-//! barriers.
+//! Thread indices, launch bounds, optimization barriers, and a function that waits for earlier launches
+//! (`griddepcontrol.wait`).
 use core::arch::asm;
 use core::arch::nvptx as nv;
 
@@ -37,23 +37,25 @@ register! {
 
 #[inline(always)]
 pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
-    // SAFETY: the assembly is only a comment. The crate `cuda_builder` converts the comment into directives
-    // of the kernel's PTX entry.
+    // SAFETY: the assembly is only a comment and executes nothing. The crate `cuda_builder` converts the
+    // comment into directives of the kernel's PTX entry.
     unsafe {
         asm!("//@entry .maxntid {}, 1, 1 .minnctapersm {}", const MAX_THREADS, const MIN_BLOCKS, options(nomem, nostack))
     };
 }
 
-/// Computes `address`, then waits for earlier launches of the stream (`griddepcontrol.wait`).
+/// Waits for earlier launches of the stream (`griddepcontrol.wait`). The GPU computes `address` before the
+/// wait.
 ///
-/// The code has a conditional `exit`, which prevents ptxas from moving the computation of `address` after the
-/// wait. No thread executes this `exit`, because its condition is `address == -1`, which no valid address
-/// satisfies. When the host loads the PTX, it searches for the line with `griddepcontrol.wait`. The host
-/// inserts further instructions after this line (`host/runtime/src/kernels/overlap.rs`).
+/// A conditional `exit` before the wait depends on `address`. It prevents ptxas from moving the computation
+/// of `address` after the wait. No thread exits, because the condition is `address == -1` and no valid
+/// address is -1. When the host loads the PTX, it inserts further instructions after the line with
+/// `griddepcontrol.wait` (`host/runtime/src/kernels/overlap.rs`).
 #[inline(always)]
 pub fn wait_for_earlier_launches(address: u64) {
     if cfg!(target_feature = "sm_90") {
-        // SAFETY: the instruction only waits. LLVM moves no memory access across this `asm!`.
+        // SAFETY: the assembly only waits. LLVM moves no memory access across this `asm!`, because it lacks
+        // the option `nomem`.
         unsafe {
             asm!("{{ .reg .pred none; setp.eq.u64 none, {}, -1; @none exit; }}", "\tgriddepcontrol.wait;",
                 in(reg64) address, options(nostack));
@@ -61,7 +63,7 @@ pub fn wait_for_earlier_launches(address: u64) {
     }
 }
 
-/// Returns `words` unchanged and hides their origin from the compiler (an optimization barrier).
+/// Returns `words` unchanged. The compiler cannot see how the result was computed (an optimization barrier).
 #[inline(always)]
 pub fn opaque<const N: usize>(words: [u32; N]) -> [u32; N] {
     words.map(|mut word| {
@@ -71,7 +73,8 @@ pub fn opaque<const N: usize>(words: [u32; N]) -> [u32; N] {
     })
 }
 
-/// Returns `address` unchanged and hides its origin from the compiler (an optimization barrier).
+/// Returns `address` unchanged. The compiler cannot see how the result was computed (an optimization
+/// barrier).
 #[inline(always)]
 pub fn opaque_address(mut address: u64) -> u64 {
     // SAFETY: the assembly is only a comment.

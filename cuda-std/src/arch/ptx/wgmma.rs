@@ -1,16 +1,16 @@
-//! `wgmma`: matrix multiplication by a warpgroup. Kernels use several numbers of accumulator registers per
-//! thread, and each number has a separate implementation.
+//! `wgmma`: matrix multiplication by a warpgroup. The trait [`Accumulator`] has one implementation per tile
+//! width, which determines the number of accumulator registers per thread.
 use core::arch::asm;
 
-/// The accumulator registers of one thread. The result tile of the warpgroup has 64 rows and `2 * LEN`
-/// columns.
+/// The accumulator registers of one thread of a warpgroup. The accumulators of the whole warpgroup form a
+/// tile of 64 rows and `2 * LEN` columns.
 pub trait Accumulator: Copy + AsRef<[f32]> + AsMut<[f32]> {
     /// Number of registers per thread.
     const LEN: usize;
     /// An accumulator with zero in every register.
     const ZERO: Self;
 
-    /// Starts `self += a * b` if `add` is true, otherwise `self = a * b`. Both operands are in shared memory.
+    /// Starts `self += a * b` if `add` is true, otherwise `self = a * b`. `a` and `b` are in shared memory.
     ///
     /// `a` is 64 x 16 (M x K) and `b` is 16 x `2 * LEN` (K x N). Both operands are contiguous along K. The
     /// elements are bf16 if the flag `bf16` is set, otherwise f16.
@@ -20,8 +20,8 @@ pub trait Accumulator: Copy + AsRef<[f32]> + AsMut<[f32]> {
     /// `self` before [`wgmma_wait`].
     unsafe fn mma_shared(&mut self, bf16: bool, add: bool, a: u64, b: u64);
 
-    /// Starts `self += a * b`. `a` (M x K) is in registers. `b` (K x N) is in shared memory and contiguous
-    /// along N.
+    /// Starts `self += a * b`. `a` is 64 x 16 (M x K) and in registers. `b` is 16 x `2 * LEN` (K x N), in
+    /// shared memory, and contiguous along N.
     ///
     /// # Safety
     /// `b` is a valid matrix descriptor. The whole warpgroup calls the function. No thread reads `self`
@@ -37,8 +37,8 @@ macro_rules! accumulators {
             #[inline(always)]
             unsafe fn mma_shared(&mut self, bf16: bool, add: bool, a: u64, b: u64) {
                 let d = self;
-                // SAFETY: the caller passes valid descriptors and ensures that the whole warpgroup makes the
-                // call.
+                // SAFETY: the caller passes valid matrix descriptors and ensures that the whole warpgroup
+                // executes the instruction.
                 unsafe {
                     match (bf16, add) {
                         (true, true) => shared!(inout, "eq", "bf16", $columns, d, [$($i)*], a, b),
@@ -51,8 +51,8 @@ macro_rules! accumulators {
             #[inline(always)]
             unsafe fn mma_registers(&mut self, bf16: bool, a: [u32; 4], b: u64) {
                 let d = self;
-                // SAFETY: the caller passes valid descriptors and ensures that the whole warpgroup makes the
-                // call.
+                // SAFETY: the caller passes valid matrix descriptors and ensures that the whole warpgroup
+                // executes the instruction.
                 unsafe {
                     match bf16 {
                         true => registers!("bf16", $columns, d, [$($i)*], a, b),
@@ -64,10 +64,10 @@ macro_rules! accumulators {
     )* };
 }
 
-/// Emits a `wgmma` with two operands in shared memory.
+/// Emits a `wgmma` whose operands are both in shared memory.
 ///
-/// If the product overwrites the accumulators (`d = a * b`), they are only outputs of the `asm!` block. The
-/// compiler then need not initialize the registers of the accumulators.
+/// If the product overwrites the accumulators (`d = a * b`), the accumulators are outputs of the `asm!`
+/// block, but not inputs. The compiler then need not initialize their registers.
 macro_rules! shared {
     ($way:ident, $add:literal, $kind:literal, $columns:literal, $d:ident, $i:tt, $a:ident, $b:ident) => {
         wgmma!($way, $add, $kind, $columns, $d, $i, "{a}, {b}, add, 1, 1, 0, 0; }}", a = in(reg64) $a, b = in(reg64) $b)
@@ -139,7 +139,7 @@ pub unsafe fn wgmma_commit() {
     unsafe { asm!("wgmma.commit_group.sync.aligned;", options(nostack)) }
 }
 
-/// Waits until at most `PENDING` committed groups of `wgmma` operations are unfinished.
+/// Waits until at most the last `PENDING` committed groups of `wgmma` operations are unfinished.
 #[inline(always)]
 pub unsafe fn wgmma_wait<const PENDING: u32>() {
     // SAFETY: the caller ensures that the whole warpgroup executes the instruction.

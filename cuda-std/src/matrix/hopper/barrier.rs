@@ -1,8 +1,8 @@
 //! Mbarriers in shared memory, and named barriers (`bar.sync`) of a block.
 use crate::arch::hopper;
 
-/// An mbarrier: 8 bytes in shared memory. A phase of the mbarrier ends when all expected arrivals and all
-/// expected bytes have been counted.
+/// An mbarrier: an object of 8 bytes in shared memory that counts arrivals of threads and bytes of
+/// asynchronous copies. A phase ends when all expected arrivals and bytes have been counted.
 #[derive(Clone, Copy)]
 pub struct Barrier {
     address: u32,
@@ -22,7 +22,7 @@ impl Barrier {
     /// [`publish`] and then a block barrier.
     ///
     /// # Safety
-    /// The address belongs to the block's shared memory, and exactly one thread initializes the mbarrier.
+    /// The mbarrier lies in the block's shared memory, and exactly one thread initializes it.
     #[inline(always)]
     pub unsafe fn init(self, arrivals: u32) {
         // SAFETY: the caller passes an address in the block's shared memory.
@@ -50,8 +50,8 @@ impl Barrier {
         unsafe { hopper::barrier_expect(self.address, bytes) }
     }
 
-    /// Waits until the phase with parity `parity` has ended. The first phase has parity 0. On a newly
-    /// initialized mbarrier, a wait for parity 1 returns at once.
+    /// Waits until the phase with parity `parity` has ended. The first phase has parity 0, the next phase has
+    /// parity 1, and so on. On a newly initialized mbarrier, a wait for parity 1 returns at once.
     ///
     /// # Safety
     /// The mbarrier is initialized.
@@ -75,32 +75,33 @@ pub fn publish() {
     unsafe { hopper::barrier_init_fence() }
 }
 
-/// A named barrier of a block: `bar.sync` with a number from 1 to 15. `THREADS` is the number of
-/// participating threads, a multiple of 32. Number 0 is not available, because
-/// [`block::sync`](crate::simt::block::sync) uses it.
+/// A named barrier of a block: `bar.sync` with a barrier number from 1 to 15. `THREADS` is the number of
+/// participating threads, a multiple of 32. [`block::sync`](crate::simt::block::sync) uses the barrier number
+/// 0.
 #[derive(Clone, Copy)]
 pub struct Named<const THREADS: u32>(pub u32);
 
 impl<const THREADS: u32> Named<THREADS> {
-    /// Arrives at the barrier, and waits until `THREADS` threads have arrived.
+    /// Arrives at the named barrier, and waits until `THREADS` threads have arrived.
     ///
     /// # Safety
-    /// All lanes of the warp call this function. Exactly `THREADS` threads arrive at the barrier.
+    /// All lanes of the warp call this function. Each time the barrier is used, exactly `THREADS` threads
+    /// arrive.
     #[inline(always)]
     pub unsafe fn sync(self) {
-        // SAFETY: the caller promises that whole warps make the call and that exactly `THREADS` threads
-        // arrive.
+        // SAFETY: the caller ensures that whole warps execute the instruction and that exactly `THREADS`
+        // threads arrive.
         unsafe { hopper::named_sync(self.0, THREADS) }
     }
 
-    /// Arrives at the barrier and does not wait.
+    /// Arrives at the named barrier and does not wait for other threads.
     ///
     /// # Safety
     /// The requirements of [`Named::sync`] apply.
     #[inline(always)]
     pub unsafe fn arrive(self) {
-        // SAFETY: the caller promises that whole warps make the call and that exactly `THREADS` threads
-        // arrive.
+        // SAFETY: the caller ensures that whole warps execute the instruction and that exactly `THREADS`
+        // threads arrive.
         unsafe { hopper::named_arrive(self.0, THREADS) }
     }
 }

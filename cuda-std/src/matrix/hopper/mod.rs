@@ -1,8 +1,8 @@
 //! Hopper instructions: mbarriers, TMA copies, and warpgroup matrix multiplication (`wgmma`).
 //!
-//! This module exists only for PTX, because the CPU executor does not emulate TMA and `wgmma`. Tests of
-//! kernels that use the module therefore need a GPU. Addresses in shared memory are 32-bit numbers, because
-//! the PTX instructions take 32-bit addresses.
+//! This module exists only for PTX targets, because the CPU executor does not emulate TMA and `wgmma`. Tests
+//! of kernels that use this module therefore need a GPU. Shared-memory addresses are 32-bit numbers, as in
+//! PTX's `.shared` address space.
 //!
 //! | CUDA C++ | here |
 //! | --- | --- |
@@ -22,49 +22,51 @@ pub mod wgmma;
 /// Number of threads in a warpgroup.
 pub const WARP_GROUP: u32 = 128;
 
-/// Returns the index of the thread's warpgroup in the block. A shuffle from lane 0 tells the compiler that
-/// the index is the same in all lanes of a warp.
+/// Returns the index of the calling thread's warpgroup in the block. All lanes get the index by a shuffle
+/// from lane 0, so that the compiler treats it as equal in all lanes of a warp.
 #[inline(always)]
 pub fn warp_group() -> u32 {
     warp::shuffle(u32::MAX, thread::index()[0] / WARP_GROUP, 0)
 }
 
-/// Returns the first address of the launch's shared memory that is a multiple of `align`, a power of two.
-/// Shared memory starts at a multiple of 16, so up to `align - 16` bytes lie before this address. The launch
-/// must therefore request `align - 16` bytes more than the kernel uses.
+/// Returns the first address in dynamic shared memory that is a multiple of `align`, a power of two. Dynamic
+/// shared memory starts at a multiple of 16, so up to `align - 16` bytes before the returned address are
+/// unused. The launch must therefore request `align - 16` bytes more than the kernel uses.
 #[inline(always)]
 pub fn shared_base(align: u32) -> u32 {
     hopper::shared_address(arch::shared_base()).next_multiple_of(align)
 }
 
-/// Raises the number of registers of each thread of the warpgroup to `COUNT` (`setmaxnreg.inc`). The
-/// instruction waits until other warpgroups have released enough registers.
+/// Raises the register limit of each thread of the warpgroup to `COUNT` (`setmaxnreg.inc`). The instruction
+/// waits until other warpgroups have released enough registers.
 ///
 /// # Safety
-/// The whole warpgroup calls this function, and its threads have at most `COUNT` registers.
+/// The whole warpgroup calls this function. Before the call, the register limit of its threads is at most
+/// `COUNT`.
 #[inline(always)]
 pub unsafe fn take_registers<const COUNT: u32>() {
-    // SAFETY: the caller ensures that the whole warpgroup makes the call and that its threads have at most
-    // `COUNT` registers.
+    // SAFETY: the caller ensures that the whole warpgroup executes the instruction and that the register
+    // limit was at most `COUNT`.
     unsafe { hopper::registers_up::<COUNT>() }
 }
 
-/// Lowers the number of registers of each thread of the warpgroup to `COUNT` (`setmaxnreg.dec`).
+/// Lowers the register limit of each thread of the warpgroup to `COUNT` (`setmaxnreg.dec`).
 ///
 /// # Safety
-/// The whole warpgroup calls this function, and its threads have at least `COUNT` registers.
+/// The whole warpgroup calls this function. Before the call, the register limit of its threads is at least
+/// `COUNT`.
 #[inline(always)]
 pub unsafe fn give_registers<const COUNT: u32>() {
-    // SAFETY: the caller ensures that the whole warpgroup makes the call and that its threads have at least
-    // `COUNT` registers.
+    // SAFETY: the caller ensures that the whole warpgroup executes the instruction and that the register
+    // limit was at least `COUNT`.
     unsafe { hopper::registers_down::<COUNT>() }
 }
 
 /// Writes an f32 to shared memory.
 ///
 /// # Safety
-/// The address is a multiple of 4 inside the launch's shared memory. Barriers order this write and the
-/// accesses of other threads to the address.
+/// `address` is a multiple of 4, and its 4 bytes lie inside the launch's shared memory. Barriers separate
+/// this write from the accesses of other threads to these bytes.
 #[inline(always)]
 pub unsafe fn shared_store(address: u32, value: f32) {
     // SAFETY: the caller passes an aligned address inside the launch's shared memory.
@@ -73,16 +75,17 @@ pub unsafe fn shared_store(address: u32, value: f32) {
 
 /// Writes four matrices to shared memory (`stmatrix.x4`). Each matrix has 8 rows of 16 bytes.
 ///
-/// Lane `i` passes the address of row `i % 8` of matrix `i / 8`. Lane `i` also passes two elements of each
-/// matrix: row `i / 4`, columns `2 * (i % 4)` and `2 * (i % 4) + 1`. The accumulators of a matrix
-/// multiplication have the same layout.
+/// Lane `i` passes in `address` the address of row `i % 8` of matrix `i / 8`. In `matrices`, it passes two
+/// elements of each matrix: row `i / 4`, columns `2 * (i % 4)` and `2 * (i % 4) + 1`. The accumulators of
+/// `mma.sync` and `wgmma` are distributed over the lanes in the same way.
 ///
 /// # Safety
-/// Each address is a multiple of 16 inside the launch's shared memory. Barriers order this write and the
-/// accesses of other threads to these rows. All lanes of the warp call this function.
+/// Each address is a multiple of 16, and its 16 bytes lie inside the launch's shared memory. Barriers
+/// separate this write from the accesses of other threads to these rows. All lanes of the warp call this
+/// function.
 #[inline(always)]
 pub unsafe fn shared_store_matrices(address: u32, matrices: [u32; 4]) {
-    // SAFETY: the caller passes aligned addresses inside the launch's shared memory, in all lanes.
+    // SAFETY: every lane passes an aligned address inside the launch's shared memory.
     unsafe { hopper::store_matrices(address, matrices) }
 }
 
@@ -96,8 +99,8 @@ pub fn publish_shared() {
 /// Reads two consecutive f32 values from shared memory.
 ///
 /// # Safety
-/// The address is a multiple of 8 inside the launch's shared memory. Barriers order this read and the writes
-/// of other threads to the address.
+/// `address` is a multiple of 8, and its 8 bytes lie inside the launch's shared memory. Barriers separate
+/// this read from the writes of other threads to these bytes.
 #[inline(always)]
 pub unsafe fn shared_load_pair(address: u32) -> [f32; 2] {
     // SAFETY: the caller passes an aligned address inside the launch's shared memory.

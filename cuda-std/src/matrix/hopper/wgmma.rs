@@ -1,13 +1,13 @@
 //! Asynchronous matrix multiplication by a warpgroup (`wgmma`). The operands are f16 or bf16, and the f32
 //! accumulators are in registers.
 //!
-//! The result has 64 rows. Thread `t` of the warpgroup has elements of two rows, `row = 16 * (t / 32) + t %
-//! 32 / 4` and `row + 8`. Let `r` be 0 for the first row and 1 for the second row, and let `c` be 0 or 1.
-//! Register `4 * j + 2 * r + c` of the thread then has the element of column `8 * j + 2 * (t % 4) + c`.
+//! The result has 64 rows. Thread `t` of the warpgroup has elements of two rows,
+//! `row = 16 * (t / 32) + t % 32 / 4` and `row + 8`. For `r` and `c` in 0 and 1, its register
+//! `4 * j + 2 * r + c` has the element in row `row + 8 * r` and column `8 * j + 2 * (t % 4) + c`.
 //!
-//! A result can be operand `a` (16 columns) of a following multiplication. For this purpose, a thread rounds
-//! eight consecutive registers to 16 bits and packs the values in pairs. The threads exchange no data between
-//! the two multiplications.
+//! Sixteen columns of a result can be operand `a` of a following multiplication. For this purpose, each
+//! thread rounds the eight registers of these columns to 16 bits and packs the values in pairs. The threads
+//! need not exchange data between the two multiplications.
 use crate::arch::wgmma as arch;
 use crate::numeric::elem::Elem;
 
@@ -33,9 +33,9 @@ impl Operand for half::f16 {
 pub struct Descriptor(u64);
 
 impl Descriptor {
-    /// Returns the descriptor of the operand at `address`. If the operand is contiguous along its columns
-    /// (N), it consists of groups of 64 columns. Each group then starts `leap` bytes after the previous
-    /// group.
+    /// Returns the descriptor of the operand at `address`. An operand that is contiguous along its columns
+    /// (N) consists of groups of 64 columns. For such an operand, `leap` is the distance in bytes between the
+    /// starts of consecutive groups.
     #[inline(always)]
     pub fn swizzled_128(address: u32, leap: u32) -> Self {
         let low = (address & 0x3ffff) >> 4 | leap >> 4 << 16;
@@ -51,30 +51,33 @@ impl Descriptor {
 }
 
 /// Starts `d += a * b` if `add` is true, otherwise `d = a * b`. `a` has 16 columns and `b` has 16 rows (K =
-/// 16). Both operands are in shared memory and contiguous along K.
+/// 16). `a` and `b` are in shared memory and contiguous along K.
 ///
 /// # Safety
-/// The whole warpgroup calls this function. The operands are complete in shared memory. No thread reads `d`
-/// before it has called [`wait`] and [`settle`].
+/// The whole warpgroup calls this function. All bytes of `a` and `b` have been written to shared memory. No
+/// thread reads `d` before it has called [`wait`] and [`settle`].
 #[inline(always)]
 pub unsafe fn mma_shared<T: Operand, D: Accumulator>(d: &mut D, a: Descriptor, b: Descriptor, add: bool) {
-    // SAFETY: the caller promises that the whole warpgroup makes the call and that the operands are complete.
+    // SAFETY: the caller ensures that the whole warpgroup executes the instruction and that `a` and `b` have
+    // been written.
     unsafe { d.mma_shared(T::BF16, add, a.0, b.0) }
 }
 
-/// Starts `d += a * b`. Operand `a` is in registers. Operand `b` (K x N) is in shared memory and contiguous
-/// along N.
+/// Starts `d += a * b`. `a` has 16 columns and is in registers. `b` (K x N) has 16 rows, is in shared memory,
+/// and is contiguous along N.
 ///
 /// # Safety
-/// The whole warpgroup calls this function. Operand `b` is complete in shared memory. No thread reads `d`
-/// before it has called [`wait`] and [`settle`].
+/// The whole warpgroup calls this function. All bytes of `b` have been written to shared memory. No thread
+/// reads `d` before it has called [`wait`] and [`settle`].
 #[inline(always)]
 pub unsafe fn mma_registers<T: Operand, D: Accumulator>(d: &mut D, a: [u32; 4], b: Descriptor) {
-    // SAFETY: the caller ensures that the whole warpgroup makes the call and that operand `b` is complete.
+    // SAFETY: the caller ensures that the whole warpgroup executes the instruction and that `b` has been
+    // written.
     unsafe { d.mma_registers(T::BF16, a, b.0) }
 }
 
-/// Orders earlier register writes before the multiplications that start after this call (`wgmma.fence`).
+/// Orders the thread's earlier writes to registers before the multiplications that start after this call
+/// (`wgmma.fence`).
 ///
 /// # Safety
 /// The whole warpgroup calls this function.
@@ -95,7 +98,8 @@ pub unsafe fn commit() {
     unsafe { arch::wgmma_commit() }
 }
 
-/// Waits until at most `PENDING` committed groups of multiplications are unfinished (`wgmma.wait_group`).
+/// Waits until at most the last `PENDING` committed groups of multiplications are unfinished
+/// (`wgmma.wait_group`).
 ///
 /// # Safety
 /// The whole warpgroup calls this function.
@@ -105,9 +109,9 @@ pub unsafe fn wait<const PENDING: u32>() {
     unsafe { arch::wgmma_wait::<PENDING>() }
 }
 
-/// An optimization barrier for the accumulators `d`. The compiler reads `d` only after the preceding
-/// [`wait`]. Without this barrier, the compiler could read the accumulators while asynchronous
-/// multiplications still write them.
+/// An optimization barrier for the accumulators `d`. Call it after [`wait`] and before you read `d`. Without
+/// this barrier, the compiler could read the accumulators before [`wait`], while multiplications still write
+/// them.
 #[inline(always)]
 pub fn settle<D: Accumulator>(d: &mut D) {
     arch::settle(d.as_mut());

@@ -1,5 +1,5 @@
-//! Row accesses for kernels that do not treat all columns alike. Some functions load a given value for
-//! columns past the end of the row. Other functions access single columns.
+//! Row accesses for kernels that do not treat all columns alike. One function loads a chosen value instead of
+//! zero for columns past the end of the row. Other functions access single columns.
 use crate::numeric::elem::Elem;
 use crate::rows::pack::Pack;
 use crate::simt::mem::{self, Load, Store};
@@ -7,8 +7,8 @@ use crate::simt::mem::{self, Load, Store};
 use super::{Row, RowMut};
 
 impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
-    /// Loads the pack (16-byte vector) that this thread has in tile number `tile` of the row. Elements of the
-    /// pack that lie past the end of the row get the value `beyond`.
+    /// Loads the pack (16-byte vector) that this thread has in tile number `tile` of the row. Elements past
+    /// the end of the row get the value `beyond`.
     #[inline(always)]
     pub fn load_or(&self, tile: u32, beyond: T, hint: Load) -> Pack<T> {
         let (pack, len) = (self.load(tile, hint), Pack::<T>::LEN);
@@ -20,8 +20,8 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         Pack::from_bits(|i| if inside(i) { pack.bits(i) } else { beyond.to_bits() })
     }
 
-    /// Returns the number of tiles (one 16-byte vector per thread) that cover the row, or 0 if the row does
-    /// not exist.
+    /// Returns how many tiles cover the row, or 0 if the row does not exist. A tile has one 16-byte vector
+    /// for each thread of the team (the threads that share the row).
     #[inline(always)]
     pub fn tiles(&self) -> u32 {
         self.columns.tiles(Pack::<T>::LEN)
@@ -35,8 +35,8 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
             return None;
         }
         let at = self.start.wrapping_add(column as usize).cast();
-        // SAFETY: the comparison with `cols` keeps `column` inside the row. The caller of the constructor
-        // `of` promised that the row is readable.
+        // SAFETY: `column` is less than `cols`, so it lies inside the row. The caller of the constructor `of`
+        // ensured that the row is readable.
         let bits = unsafe {
             if size_of::<T>() == 2 { u32::from(mem::load_u16(at, hint)) } else { mem::load_u32(at, hint) }
         };
@@ -45,8 +45,8 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
 }
 
 impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
-    /// Returns the number of tiles (one 16-byte vector per thread) that cover the row, or 0 if the row does
-    /// not exist.
+    /// Returns how many tiles cover the row, or 0 if the row does not exist. A tile has one 16-byte vector
+    /// for each thread of the team (the threads that share the row).
     #[inline(always)]
     pub fn tiles(&self) -> u32 {
         self.columns.tiles(Pack::<T>::LEN)
@@ -59,9 +59,9 @@ impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
         column < self.columns.cols && column / len % self.columns.size == self.columns.rank
     }
 
-    /// Rounds `value` once and stores it as the element of `column`. Only the thread whose packs (16-byte
-    /// vectors) contain this column stores the value. The store overwrites the element that this thread
-    /// stored earlier as part of a pack.
+    /// Rounds `value` once to `T` and stores it as the element of `column`. Only the thread whose packs
+    /// (16-byte vectors) contain this column stores the value. It may overwrite an element that the same
+    /// thread stored earlier as part of a pack.
     #[inline(always)]
     pub fn set(&self, column: u32, value: f32, hint: Store) {
         if !self.owns(column) {

@@ -1,6 +1,6 @@
 //! Row accesses for kernels that accumulate rows in f32. If such a kernel also reads 16-bit rows, each thread
-//! accesses eight columns per tile. In a 16-bit row, eight columns are one pack (16-byte vector). In an f32
-//! row, they are two packs.
+//! accesses eight columns per tile in all rows. Eight columns of a 16-bit row are one pack (16-byte vector).
+//! Eight columns of an f32 row are two packs.
 use crate::numeric::elem::{Elem, F32Vec};
 use crate::rows::pack::Pack;
 use crate::simt::mem::{self, Store};
@@ -9,9 +9,9 @@ use crate::simt::warp;
 use super::{Row, RowMut};
 
 impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
-    /// Replaces the values of columns past the end of the row by zeros. `lanes` are values that a kernel
-    /// computed from the thread's pack (16-byte vector) of `tile`. Loads return zero for columns past the
-    /// end. Call this function if the computation maps zero to a nonzero value.
+    /// Returns `lanes` with zeros for columns past the end of the row. `lanes` are values that the kernel
+    /// computed from the thread's pack (16-byte vector) of `tile`. The pack itself has zeros for these
+    /// columns. Call this function if the computation maps zero to a nonzero value.
     #[inline(always)]
     pub fn inside(&self, tile: u32, lanes: T::F32Vec) -> T::F32Vec {
         let len = Pack::<T>::LEN;
@@ -25,9 +25,9 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
 }
 
 impl<const VECTOR: bool> RowMut<f32, VECTOR> {
-    /// Stores f32 values in the thread's columns of `tile`. A tile has `L::LEN` columns per thread, for
-    /// example eight columns if the kernel also reads bf16 rows. [`Row::lanes`] reads the same columns.
-    /// Columns past the end of the row are not written.
+    /// Stores the f32 values `lanes` in the thread's columns of tile number `tile`. A tile has `L::LEN`
+    /// columns per thread, for example eight if the kernel also reads bf16 rows. [`Row::lanes`] reads the
+    /// same columns. Columns past the end of the row are not written.
     #[inline(always)]
     pub fn store_lanes<L: F32Vec>(&self, tile: u32, lanes: L) {
         let columns = &self.columns;
@@ -40,8 +40,8 @@ impl<const VECTOR: bool> RowMut<f32, VECTOR> {
             let at = base.wrapping_add(offset as usize);
             for i in (0..L::LEN as usize).step_by(4) {
                 let words = core::array::from_fn(|j| lanes.get(i + j).to_bits());
-                // SAFETY: `has` checked that these `L::LEN` columns lie inside the row. No other thread
-                // writes these columns.
+                // SAFETY: `has` checked that the thread's `L::LEN` columns lie inside the row. No other
+                // thread writes these columns.
                 unsafe { mem::store_u32x4(at.wrapping_add(i).cast(), words, Store::Default) };
             }
             return;
@@ -56,14 +56,13 @@ impl<const VECTOR: bool> RowMut<f32, VECTOR> {
         }
     }
 
-    /// Stores f32 values in the thread's columns of `tile`, for kernels in which all threads of a warp share
-    /// one row. The result in memory is the same as with [`RowMut::store_lanes`]. Every thread of the warp
-    /// must call this function.
+    /// Writes the same data to memory as [`RowMut::store_lanes`], but faster. In the kernel, all threads of a
+    /// warp must share one row. Every thread of the warp must call this function.
     ///
-    /// A thread needs two stores of 16 bytes for a vector of eight f32 values. Two neighbouring threads first
-    /// exchange halves of their vectors. The two threads then write contiguous addresses, so each of their
-    /// stores fills a whole L2 sector (32 bytes). L2 needs the same time for half a sector as for a whole
-    /// sector.
+    /// If a thread stored its own eight f32 values, each of its two 16-byte stores would fill half an L2
+    /// sector (32 bytes). L2 needs the same time for half a sector as for a whole sector. Therefore each
+    /// thread with an even rank exchanges half of its values with the next thread. The two threads then store
+    /// adjacent halves of one sector at a time.
     #[inline(always)]
     pub fn store_lanes_of_warps<L: F32Vec>(&self, tile: u32, lanes: L) {
         if !VECTOR || L::LEN != 8 {
@@ -77,14 +76,14 @@ impl<const VECTOR: bool> RowMut<f32, VECTOR> {
         let high = core::array::from_fn(|i| lanes.get(i + 4).to_bits());
         let sent = choose(low, high);
         let other = core::array::from_fn(|i| warp::shuffle_xor(warp::ALL, sent[i], 1));
-        // The two threads first store the eight columns of the thread with the even rank. Then they store the
-        // eight columns of the thread with the odd rank, which follow directly.
+        // A pair of neighbouring threads first stores the eight columns of its thread with the even rank.
+        // Then it stores the eight columns of its other thread, which follow in memory.
         let first = (self.columns.rank & !1) * L::LEN + self.columns.offset(tile, L::LEN);
         let put = |column: u32, words: [u32; 4]| {
             if column < self.columns.cols {
                 let at = self.start.wrapping_add((column + if is_odd { 4 } else { 0 }) as usize);
-                // SAFETY: the check keeps the `L::LEN` columns from `column` on inside the row. This thread
-                // writes one half of these columns, and no other thread writes this half.
+                // SAFETY: `column` is inside the row, and so are the `L::LEN` columns from `column` on. This
+                // thread writes one half of these columns, and no other thread writes this half.
                 unsafe { mem::store_u32x4(at.cast(), words, Store::Default) };
             }
         };

@@ -1,18 +1,18 @@
 //! Rows of a tensor. A [`Team`] (the threads that share a row) reads and writes its row in tiles.
 //!
-//! A tile has one [`Pack`] (16 bytes, `LEN` elements) for each of the `size` threads of the team. It
-//! therefore has `size * LEN` columns. The constant `VECTOR` selects the columns of a tile that each thread
-//! accesses:
+//! A tile is a range of columns of the row. It has one [`Pack`] (16 bytes, `LEN` elements) for each of the
+//! `size` threads of the team, so it has `size * LEN` columns. The constant `VECTOR` determines which columns
+//! of a tile each thread accesses:
 //!
 //! - `true`: `LEN` contiguous columns, which the thread accesses as one 16-byte vector. The base address and
 //!   the strides must be multiples of 16 bytes, and the number of columns must be divisible by `LEN`. The
 //!   host checks these conditions with [`Rows::is_vector`].
-//! - `false`: `LEN` columns at a distance of `size`. The thread makes one access per element. A warp's
-//!   accesses are still coalesced. Any number of columns and any address are allowed.
+//! - `false`: `LEN` columns, each `size` columns after the previous one. The thread makes one access per
+//!   element. A warp's accesses are still coalesced. Any number of columns and any address are allowed.
 //!
-//! With both values, the threads together access each column of a tile once. A kernel that treats all columns
-//! alike therefore needs only one source for both values. Columns past the end of the row read as zero and
-//! are not written.
+//! With both values of `VECTOR`, the threads of a team together access each column of a tile once. If a
+//! kernel treats all columns alike, the same source code therefore works with both values. Columns past the
+//! end of the row read as zero and are not written.
 use super::pack::Pack;
 use super::team::Team;
 use crate::numeric::elem::{Elem, F32Vec};
@@ -24,7 +24,8 @@ mod f32_vec;
 mod index;
 pub use index::RowIndex;
 
-/// The address and the strides of the rows of an operand, as a kernel argument.
+/// A kernel argument that describes an operand: the address of its first row and the strides between its
+/// rows.
 ///
 /// The rows are divided into groups of `inner` rows. Row `r` starts `r / inner * outer_stride + r % inner *
 /// inner_stride` elements after `base`. If `inner` is 0, row `r` starts `r * inner_stride` elements after
@@ -41,15 +42,15 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Returns an operand with a single row, such as a weight. A kernel combines this row with every row of
-    /// its other operands.
+    /// Returns an operand with a single row, such as the weight of a norm. A kernel combines this row with
+    /// every row of its other operands.
     #[inline(always)]
     pub fn single(base: *const u8) -> Self {
         Self { base: base.cast_mut(), inner_stride: 0, outer_stride: 0 }
     }
 
-    /// Returns whether all rows allow 16-byte accesses. A row has `cols` elements, and `element` is the size
-    /// of one element in bytes.
+    /// Returns whether 16-byte vectors can access all rows: all rows start and end at a multiple of 16 bytes.
+    /// A row has `cols` elements, and `element` is the size of one element in bytes.
     pub fn is_vector(&self, cols: u32, element: usize) -> bool {
         self.is_aligned(cols, element, 16)
     }
@@ -70,14 +71,14 @@ impl Rows {
             && aligned(i64::from(cols))
     }
 
-    /// Returns whether both strides fit in 32 bits. A kernel can then use [`RowIndex::narrow`], which needs
-    /// only one 32-bit multiplication per stride for the address of a row.
+    /// Returns whether both strides fit in 32 bits and are not negative. The computation of a row's address
+    /// then needs only 32-bit factors, if [`RowIndex::narrow`] computed the index.
     pub fn is_near(&self) -> bool {
         [self.inner_stride, self.outer_stride].iter().all(|stride| u32::try_from(*stride).is_ok())
     }
 
-    /// Returns the address of the row with index `at`, which [`RowIndex::narrow`] computed. The rows must
-    /// satisfy [`Rows::is_near`].
+    /// Returns the address of the row with index `at`. [`RowIndex::narrow`] must have computed `at`, and the
+    /// rows must satisfy [`Rows::is_near`].
     #[inline(always)]
     pub(crate) fn start_near<T>(&self, at: RowIndex) -> *mut T {
         let bytes = |row: i64, stride: i64| {
@@ -108,19 +109,20 @@ impl<const VECTOR: bool> Columns<VECTOR> {
     fn of(team: Team, at: RowIndex, cols: u32) -> Self {
         Self { rank: team.rank, size: team.size, cols: if at.exists { cols } else { 0 } }
     }
-    /// Returns the first column of the row that this thread accesses, if a vector has `len` elements.
+    /// Returns the first column of the row that this thread accesses. Each thread accesses `len` columns per
+    /// tile.
     #[inline(always)]
     fn base(&self, len: u32) -> u32 {
         if VECTOR { self.rank * len } else { self.rank }
     }
-    /// Returns the distance, in columns, from the thread's first column of the row to the thread's first
-    /// column of tile number `tile`. The distance is the same for all threads, so it takes no register per
+    /// Returns the distance, in columns, from the thread's first column in the row to its first column in
+    /// tile number `tile`. The distance is the same for all threads, so it need not take a register in each
     /// thread.
     #[inline(always)]
     fn offset(&self, tile: u32, len: u32) -> u32 {
         tile * self.size * len
     }
-    /// Returns the distance between consecutive columns that this thread accesses in a tile.
+    /// Returns the distance, in columns, between consecutive elements that this thread accesses in a tile.
     #[inline(always)]
     fn step(&self) -> u32 {
         if VECTOR { 1 } else { self.size }
@@ -144,7 +146,7 @@ pub struct Row<T, const VECTOR: bool> {
 }
 
 impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
-    /// Returns row `at` of `rows`. If the row does not exist, all its columns read as zero.
+    /// Returns row `at` of `rows`, for reading. If the row does not exist, all its columns read as zero.
     ///
     /// # Safety
     /// While the kernel runs, every row of `rows` has `cols` readable elements. If `VECTOR`, the rows satisfy
@@ -174,12 +176,12 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         }
         let at = self.first().wrapping_add(offset as usize);
         // SAFETY: the caller of the constructor `of` ensured that the row is readable and consists of whole
-        // packs. `has` checked that this pack starts inside the row.
+        // packs. `has` checked that the thread's pack starts inside the row.
         Pack::from_words(unsafe { mem::load_u32x4(at.cast(), hint) })
     }
 
-    /// Resets the L2 eviction policy to the default, for the cache lines that start in the thread's pack
-    /// (16-byte vector) of `tile`. [`L2Policy`](crate::simt::l2::L2Policy) explains the reason.
+    /// Resets the L2 eviction priority to `evict_normal` for the cache line that starts at the thread's pack
+    /// (16-byte vector) of `tile`, if any. [`L2Policy`](crate::simt::l2::L2Policy) explains the reason.
     ///
     /// # Safety
     /// The rows start and end at a boundary of an L2 cache line.
@@ -189,14 +191,14 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         let offset = self.columns.offset(tile, len);
         let begins = ((self.columns.base(len) + offset) * size_of::<T>() as u32).is_multiple_of(l2::LINE);
         if VECTOR && begins && self.columns.has(offset, len) {
-            // SAFETY: the caller ensures that rows consist of whole cache lines, so the line lies inside the
-            // row.
+            // SAFETY: the pack starts a cache line. The caller ensures that the row consists of whole cache
+            // lines, so this line lies inside the row.
             unsafe { l2::demote(self.first().wrapping_add(offset as usize).cast()) };
         }
     }
 
-    /// Loads the thread's columns of `tile` as f32. A tile has `L::LEN` columns per thread. Columns past the
-    /// end of the row read as zero.
+    /// Loads the thread's columns of tile number `tile` as f32. A tile has `L::LEN` columns per thread.
+    /// Columns past the end of the row read as zero.
     ///
     /// Example: a kernel reads a bf16 input and an f32 weight. A thread's pack (16-byte vector) of the input
     /// has eight elements, so the thread also loads eight columns of the weight.
@@ -215,15 +217,15 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
             let within = i % Pack::<T>::LEN as usize;
             if within == 0 {
                 // SAFETY: the caller of the constructor `of` ensured that the row is readable. `L::LEN` is a
-                // multiple of `Pack::<T>::LEN`, so every pack lies inside the row.
+                // multiple of `Pack::<T>::LEN`, so every pack of these columns lies inside the row.
                 in_registers = T::unpack(unsafe { mem::load_u32x4(at.wrapping_add(i).cast(), hint) });
             }
             in_registers.get(within)
         })
     }
 
-    /// Loads the bits of one element. The thread accesses `len` columns in tile number `tile`, and the
-    /// element is in column number `i` of these columns. A column past the end of the row reads as zero.
+    /// Loads the bits of element `i` of the `len` elements that the thread accesses in tile number `tile`. A
+    /// column past the end of the row reads as zero.
     #[inline(always)]
     fn element(&self, tile: u32, i: u32, len: u32, hint: Load) -> u32 {
         let offset = self.columns.offset(tile, len) + i * self.columns.step();
@@ -248,7 +250,7 @@ pub struct RowMut<T, const VECTOR: bool> {
 }
 
 impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
-    /// Returns row `at` of `rows`. If the row does not exist, stores to it have no effect.
+    /// Returns row `at` of `rows`, for writing. If the row does not exist, stores to it have no effect.
     ///
     /// # Safety
     /// While the kernel runs, every row of `rows` has `cols` writable elements. No other team (group of
@@ -268,7 +270,7 @@ impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
         if VECTOR {
             if columns.has(offset, len) {
                 // SAFETY: the caller of the constructor `of` ensured that the row is writable and consists of
-                // whole packs. This pack starts inside the row, and no other thread writes it.
+                // whole packs. The thread's pack starts inside the row, and no other thread writes it.
                 unsafe { mem::store_u32x4(base.wrapping_add(offset as usize).cast(), pack.words(), hint) };
             }
             return;

@@ -1,17 +1,19 @@
-//! Types that say how threads read and write a row: the trait `Access` and its implementations.
+//! The trait `Access` and its implementing types. Each type stands for one way in which threads read and
+//! write a row.
 #[allow(unused_imports, reason = "named in documentation")]
 use crate::rows::row::Rows;
 
-/// How threads read and write the columns of a row, and where the row stays between two passes over it. For
-/// example, the row may stay in registers or in shared memory. The choice does not change the results.
+/// The way in which threads read and write a row, and the place where the row stays between two passes over
+/// it. For example, the row may stay in registers or in shared memory. The results are the same with each
+/// implementing type.
 ///
-/// A kernel calls functions of this module, such as [`is_whole`], which compare the constant `CODE`.
-/// Constants of type `bool` in the trait would be easier to read. However, rustc resolves branches on such
-/// constants before LLVM processes the code. The early resolution changes the instructions and register
-/// counts of kernels.
+/// A kernel calls functions of this module, such as [`is_whole`], which compare the constant `CODE`. One
+/// `bool` constant per property in the trait would be easier to read. However, rustc removes branches on such
+/// constants before LLVM optimizes the code. This early removal changes the instructions and register counts
+/// of kernels.
 pub trait Access: Copy + 'static {
-    /// A number that identifies the implementing type and its constant `N`. The functions of this module
-    /// decode this number.
+    /// A number that encodes the implementing type and its constant parameter `N`. The functions of this
+    /// module decode the number.
     #[doc(hidden)]
     const CODE: u32;
 }
@@ -20,21 +22,20 @@ const SCALAR: u32 = 0;
 const VECTORIZED: u32 = 1;
 const WHOLE_TILES: u32 = 2;
 const BLOCK_TILES: u32 = 3;
-/// The code of an access type that keeps a row in registers is a sum: the start of a range of codes plus a
-/// number of tiles. The start is one of the constants [`WARP_REGISTERS`], [`BLOCK_REGISTERS_STAGED`] and
-/// [`BLOCK_REGISTERS`]. The number says how many tiles (128 columns each) of the row each warp keeps in
-/// registers.
+/// The code of an access type that keeps a row in registers is a sum of two numbers. The first is
+/// [`WARP_REGISTERS`], [`BLOCK_REGISTERS_STAGED`] or [`BLOCK_REGISTERS`], depending on the type. The second
+/// says how many tiles (128 columns each) of the row each warp keeps in registers.
 const WARP_REGISTERS: u32 = 16;
 const BLOCK_REGISTERS_STAGED: u32 = 64;
 const BLOCK_REGISTERS: u32 = 128;
 
-/// Returns whether one access reads one element.
+/// Returns whether a thread reads one element per access.
 #[inline(always)]
 pub const fn is_scalar<A: Access>() -> bool {
     A::CODE == SCALAR
 }
 
-/// Returns whether one access reads four elements. The row then satisfies the alignment check
+/// Returns whether a thread reads four elements per access. If so, the row satisfies the alignment check
 /// `Rows::is_vec4s`.
 #[inline(always)]
 pub const fn is_vector<A: Access>() -> bool {
@@ -48,38 +49,40 @@ pub const fn is_any_length<A: Access>() -> bool {
     A::CODE < WHOLE_TILES
 }
 
-/// Returns whether the row consists of whole tiles (128 columns each), so that threads need no bounds checks.
+/// Returns whether, with this access type, a row consists of whole tiles (128 columns each). Threads then
+/// need no bounds checks.
 ///
-/// If this function returns true, the host has checked further conditions. The row satisfies
-/// `Rows::is_vector` (16-byte alignment) and [`Rows::is_near`] (strides of 32 bits). The row has at least
-/// four tiles of [`TILE`](super::TILE) columns, and the tensor has fewer than 2^30 rows.
+/// The host uses such an access type only if further conditions hold. The rows satisfy `Rows::is_vector`
+/// (16-byte alignment) and [`Rows::is_near`] (strides of 32 bits). A row has at least four tiles of
+/// [`TILE`](super::TILE) columns, and the tensor has fewer than 2^30 rows.
 #[inline(always)]
 pub const fn is_whole<A: Access>() -> bool {
     A::CODE >= WHOLE_TILES
 }
 
-/// Returns whether whole rows are staged in shared memory between the passes over the row.
+/// Returns whether the access type is [`WholeTiles`] or [`BlockTiles`]. With these two types, the row is
+/// staged in shared memory between the passes over it.
 #[inline(always)]
 pub const fn is_whole_staged<A: Access>() -> bool {
     A::CODE == WHOLE_TILES || A::CODE == BLOCK_TILES
 }
 
-/// Returns whether the four warps of a block share a row, so that each warp accesses every fourth tile (128
-/// columns). If not, each warp has a different row.
+/// Returns whether the four warps of a block share a row. If so, each warp accesses every fourth tile (128
+/// columns) of it. If not, each warp has its own row.
 #[inline(always)]
 pub const fn is_block_shared<A: Access>() -> bool {
     matches!(A::CODE, BLOCK_TILES | BLOCK_REGISTERS_STAGED..)
 }
 
-/// Returns the number of tiles (128 columns each) of a row that each warp keeps in registers, or 0 if the row
-/// does not stay in registers.
+/// Returns how many tiles (128 columns each) of a row each warp keeps in registers. Returns 0 if the row does
+/// not stay in registers.
 #[inline(always)]
 pub const fn tiles_in_registers<A: Access>() -> usize {
     tiles_of_code(A::CODE)
 }
 
-/// Returns whether the access type is [`BlockRegisters`]. The row is then only in registers, and not in
-/// shared memory. A reduction must therefore not read the row from shared memory.
+/// Returns whether the access type is [`BlockRegisters`]. With this type, the row is only in registers. A
+/// reduction must therefore not read the row from shared memory.
 pub const fn is_unstaged<A: Access>() -> bool {
     A::CODE >= BLOCK_REGISTERS
 }
@@ -112,16 +115,17 @@ pub struct WholeTiles;
 pub struct BlockTiles;
 
 /// Reads four elements per access, for rows of exactly `N` tiles (128 columns each). A warp keeps the row in
-/// registers between the passes over the row and uses no shared memory.
+/// registers between the passes over it. It uses no shared memory.
 #[derive(Clone, Copy)]
 pub struct WarpRegisters<const N: usize>;
 
 /// Reads four elements per access, for rows of exactly `4 * N` tiles (128 columns each). The four warps of a
-/// block keep the row in registers. Shared memory contains only the partial results of reductions.
+/// block share one row and keep it in registers, `N` tiles per warp. Shared memory contains only the partial
+/// results of reductions.
 #[derive(Clone, Copy)]
 pub struct BlockRegisters<const N: usize>;
 
-/// Works as [`BlockRegisters`] does, with additional shared memory for one row.
+/// As [`BlockRegisters`], but the block also has shared memory for one row.
 #[derive(Clone, Copy)]
 pub struct BlockRegistersStaged<const N: usize>;
 
@@ -156,7 +160,8 @@ impl<const N: usize> Access for BlockRegistersStaged<N> {
 /// Maximum number of vec4s (vectors of four elements) of a row that a thread keeps in registers.
 pub const MAX_IN_REGISTERS: usize = 12;
 
-/// Returns `tiles` unchanged. With a value outside 1 to [`MAX_IN_REGISTERS`], the code does not compile.
+/// Returns `tiles` unchanged. If `tiles` is not in the range from 1 to [`MAX_IN_REGISTERS`], the code does
+/// not compile.
 const fn in_registers(tiles: usize) -> u32 {
     assert!(tiles > 0 && tiles <= MAX_IN_REGISTERS);
     tiles as u32

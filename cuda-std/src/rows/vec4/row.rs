@@ -1,5 +1,5 @@
-//! Rows that threads access as vec4s (vectors of four elements). There are three types: for reading, for
-//! writing, and for an element type that is chosen at run time.
+//! Rows that threads access as vec4s (vectors of four elements). There are three types: a row to read, a row
+//! to write, and a row to read whose element type is chosen at run time.
 use core::marker::PhantomData;
 
 use super::access::{Access, is_scalar, is_vector, is_whole};
@@ -24,7 +24,7 @@ pub struct Vec4Row<T, A> {
 }
 
 impl<T: Elem, A: Access> Vec4Row<T, A> {
-    /// Returns row `at` of `rows`. If the row does not exist, all its columns read as zero.
+    /// Returns row `at` of `rows`, for reading. If the row does not exist, all its columns read as zero.
     ///
     /// # Safety
     /// While the kernel runs, the columns of `columns` are readable in every row of `rows`. The rows satisfy
@@ -47,14 +47,14 @@ impl<T: Elem, A: Access> Vec4Row<T, A> {
         self.load(tile, Load::ReadOnly)
     }
 
-    /// Copies the row to shared memory. Call [`SharedRow::wait`] before you read `staged`. `packs` says
-    /// whether the row satisfies `Rows::is_vector` (16-byte alignment). Such a row can be copied in units of
-    /// 16 bytes.
+    /// Copies the row to the shared memory of `staged`. Call [`SharedRow::wait`] before you read `staged`.
+    /// `packs` says whether the row satisfies `Rows::is_vector` (16-byte alignment). If so, it can be copied
+    /// in units of 16 bytes.
     #[inline(always)]
     pub fn copy_to(&self, staged: &SharedRow<T>, packs: bool) {
         if is_whole::<A>() || is_vector::<A>() && packs {
-            // SAFETY: the caller of the constructor `of` ensured that the row is readable. The type `A` or
-            // the flag `packs` says that the row is aligned to 16 bytes.
+            // SAFETY: the caller of the constructor `of` ensured that the row is readable. The access type
+            // `A`, or the flag `packs`, ensures that the row is aligned to 16 bytes.
             return unsafe { staged.copy(self.start, self.columns.cols) };
         }
         let (tiles, mut first) = (self.columns.cols.div_ceil(TILE), 0);
@@ -75,9 +75,9 @@ impl<T: Elem, A: Access> Vec4Row<T, A> {
             return Vec4::ZERO;
         }
         let at = self.columns.place(self.start, tile);
-        // SAFETY: `has` returned true, so the row has columns in this tile. Accesses to single elements are
-        // limited to these columns by `count`. If one access reads four elements, the row consists of whole
-        // vec4s.
+        // SAFETY: `has` returned true, so the thread has columns of the row in this tile. If an access reads
+        // one element, `count` limits the accesses to these columns. If an access reads four elements, the
+        // row consists of whole vec4s.
         let words = unsafe {
             if is_scalar::<A>() {
                 let count = self.columns.count(tile);
@@ -138,18 +138,18 @@ pub struct Vec4RowMut<T, A> {
 }
 
 impl<T: Elem, A: Access> Vec4RowMut<T, A> {
-    /// Returns row `at` of `rows`. If the row does not exist, stores to it have no effect.
+    /// Returns row `at` of `rows`, for writing. If the row does not exist, stores to it have no effect.
     ///
     /// # Safety
     /// While the kernel runs, the columns of `columns` are writable in every row of `rows`. No other thread
-    /// has the same columns of the same row. The rows satisfy the conditions of the access type `A`.
+    /// writes the same columns of the same row. The rows satisfy the conditions of the access type `A`.
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, at: RowIndex, columns: Vec4Columns) -> Self {
         Self { start: start::<T, A>(rows, at), columns, access: PhantomData }
     }
 
-    /// Loads the vec4 (four elements) that this thread stored before in tile number `tile`. Columns past the
-    /// end of the row read as zero.
+    /// Loads the vec4 (four elements) that this thread has stored earlier in tile number `tile`. Columns past
+    /// the end of the row read as zero.
     #[inline(always)]
     pub fn written(&self, tile: u32) -> Vec4<T> {
         let Self { start, columns, access } = *self;
@@ -164,8 +164,8 @@ impl<T: Elem, A: Access> Vec4RowMut<T, A> {
         }
         let at = self.columns.place(self.start.cast_const(), tile).cast_mut();
         let ([a, b, ..], count) = (vec4.words, self.columns.count(tile) as usize);
-        // SAFETY: `has` and `count` keep the columns inside the row, and no other thread writes these
-        // columns. If one access writes four elements, the row consists of whole vec4s.
+        // SAFETY: `has` and `count` limit the stores to columns inside the row, and no other thread writes
+        // these columns. If a store writes four elements, the row consists of whole vec4s.
         unsafe {
             if is_vector::<A>() && size_of::<T>() == 2 {
                 return mem::store_u32x2(at.cast(), [a, b], Store::Default);
@@ -187,7 +187,8 @@ impl<T: Elem, A: Access> Vec4RowMut<T, A> {
     }
 }
 
-/// A row of a weight, a modulation or a table. The element type is chosen at run time: f32 or the type `T`.
+/// A row to read, such as a norm's weight or a row of a RoPE table. Its element type is chosen at run time:
+/// f32 or `T`.
 #[derive(Clone, Copy)]
 pub struct MixedRow<T, A> {
     start: *const u8,
@@ -198,7 +199,8 @@ pub struct MixedRow<T, A> {
 }
 
 impl<T: Elem, A: Access> MixedRow<T, A> {
-    /// Returns row `at` of `rows`. The elements of the row are f32 if `single` is true, otherwise `T`.
+    /// Returns row `at` of `rows`. The elements of the row are f32 if `single` is true, otherwise of type
+    /// `T`.
     ///
     /// # Safety
     /// While the kernel runs, the columns of `columns` are readable in every row of `rows`, with the element

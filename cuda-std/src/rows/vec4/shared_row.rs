@@ -1,4 +1,4 @@
-//! Rows that are staged in shared memory between the passes over them.
+//! Rows that stay in shared memory between the passes of a kernel over them.
 use core::marker::PhantomData;
 
 use super::columns::TILE;
@@ -18,8 +18,9 @@ struct Chunk16([u32; 4]);
 struct Half([u32; 2]);
 
 /// A row staged in shared memory. Each warp, or each block, has one such row. The elements have the same
-/// order as in global memory. After [`SharedRow::wait`], each thread accesses only the vec4s (vectors of four
-/// elements) that are assigned to it. Several passes over the row therefore need no barrier.
+/// order as in global memory. In each pass after [`SharedRow::wait`], a thread accesses the same vec4s
+/// (vectors of four elements), which no other thread accesses. Therefore no barrier is necessary between the
+/// passes.
 #[derive(Clone, Copy)]
 pub struct SharedRow<T> {
     row: Shared<Chunk16>,
@@ -33,8 +34,8 @@ pub struct SharedRow<T> {
 impl<T: Elem> SharedRow<T> {
     const PER_LINE: u32 = 16 / size_of::<T>() as u32;
 
-    /// Allocates a row of `tiles` tiles (128 columns each) for each warp of the block. Takes the bytes from
-    /// `memory`.
+    /// Allocates a row of `tiles` tiles (128 columns each) for each warp of the block from `memory`. Returns
+    /// the row of the calling thread's warp.
     #[inline(always)]
     pub fn take(memory: &mut SharedMemory, tiles: u32) -> Self {
         let [x, y, z] = thread::block_dim();
@@ -44,8 +45,8 @@ impl<T: Elem> SharedRow<T> {
         Self { row, rank: warp::lane(), size: warp::SIZE, element: PhantomData }
     }
 
-    /// Allocates a row of `tiles` tiles (128 columns each), which all warps of the block share. Takes the
-    /// bytes from `memory`.
+    /// Allocates one row of `tiles` tiles (128 columns each) from `memory`, which all warps of the block
+    /// share.
     #[inline(always)]
     pub fn take_for_block(memory: &mut SharedMemory, tiles: u32) -> Self {
         let ([rank, _, _], [size, _, _]) = (thread::index(), thread::block_dim());
@@ -63,15 +64,15 @@ impl<T: Elem> SharedRow<T> {
     pub unsafe fn copy(&self, from: *const T, cols: u32) {
         let mut at = self.rank * Self::PER_LINE;
         while at < cols {
-            // SAFETY: the caller passes `cols` readable, aligned elements, and the loop bound keeps `at`
-            // below `cols`.
+            // SAFETY: the caller passes `cols` readable elements at `from`, aligned to 16 bytes. The loop
+            // bound keeps `at` below `cols`.
             unsafe { self.row.copy_from(at / Self::PER_LINE, from.wrapping_add(at as usize).cast()) };
             at += self.size * Self::PER_LINE;
         }
     }
 
-    /// Waits for the asynchronous copies of all threads that share the row. After the wait, each of these
-    /// threads can read the whole row.
+    /// Waits until the asynchronous copies of all threads that share the row have arrived. After the wait,
+    /// each of these threads can read the whole row.
     #[inline(always)]
     pub fn wait(&self) {
         copy::wait();
@@ -81,7 +82,8 @@ impl<T: Elem> SharedRow<T> {
     /// Loads element number `at` of the row. Call [`SharedRow::wait`] first.
     #[inline(always)]
     pub fn element(&self, at: u32) -> T {
-        // SAFETY: `take` allocated the element. The caller has waited for the copies of other threads.
+        // SAFETY: the row in shared memory contains the element, and the caller has waited for the copies of
+        // other threads.
         unsafe {
             if size_of::<T>() == 2 {
                 T::from_bits(u32::from(self.row.cast::<u16>().get(at)))
@@ -92,8 +94,8 @@ impl<T: Elem> SharedRow<T> {
     }
 
     /// Returns the part of the row that starts at the thread's first vec4 (vector of four elements). In this
-    /// part, the thread's vec4 of tile `n` has index `n * warp::SIZE`. The address offset of a tile is
-    /// therefore a constant.
+    /// part, the thread's vec4 of tile `n` has index `n * warp::SIZE`. The distance between two tiles is
+    /// therefore the same constant for all threads.
     #[inline(always)]
     fn thread_part<Q: Copy>(&self) -> Shared<Q> {
         let vec4s = self.row.cast::<Q>();
@@ -104,7 +106,7 @@ impl<T: Elem> SharedRow<T> {
     #[inline(always)]
     pub fn put(&self, tile: u32, vec4: Vec4<T>) {
         let ([a, b, ..], at) = (vec4.words, tile * warp::SIZE);
-        // SAFETY: `take` allocated the tile. No other thread accesses this vec4.
+        // SAFETY: the row in shared memory contains the tile, and no other thread accesses this vec4.
         unsafe {
             if size_of::<T>() == 2 {
                 self.thread_part::<Half>().set(at, Half([a, b]))
@@ -114,11 +116,12 @@ impl<T: Elem> SharedRow<T> {
         }
     }
 
-    /// Loads the thread's vec4 (four elements) of `tile`, as the last store or copy wrote it.
+    /// Loads the thread's vec4 (four elements) of `tile` from shared memory.
     #[inline(always)]
     pub fn get(&self, tile: u32) -> Vec4<T> {
         let at = tile * warp::SIZE;
-        // SAFETY: `take` allocated the tile. The caller has waited for the copies of other threads.
+        // SAFETY: the row in shared memory contains the tile, and the caller has waited for the copies of
+        // other threads.
         let words = unsafe {
             if size_of::<T>() == 2 {
                 let Half([a, b]) = self.thread_part::<Half>().get(at);

@@ -65,9 +65,9 @@ impl<T: Elem> Vec4<T> {
         Vec4 { words: self.words, element: PhantomData }
     }
 
-    /// Returns the same vec4 (four elements), through an optimization barrier. Each later use then converts
-    /// the elements to f32 again. Without the barrier, the compiler would keep the f32 values. For 16-bit
-    /// types, f32 values take twice the registers.
+    /// Returns the same vec4 (four elements), through an optimization barrier. Later code that needs f32
+    /// values then converts the elements again. Without the barrier, the compiler would keep the f32 values
+    /// of an earlier conversion. For 16-bit types, f32 values take twice as many registers as the vec4.
     #[inline(always)]
     pub fn opaque_lanes(self) -> Self {
         let [a, b, c, d] = self.words;
@@ -88,8 +88,8 @@ impl<T: Elem> Vec4<T> {
     }
 }
 
-/// Rounds each of the four values to `T` and converts the rounded value back to f32. A store followed by a
-/// load has the same effect.
+/// Rounds each of the four values to `T` and converts the rounded value back to f32. A store of the values as
+/// `T` and a following load have the same effect.
 #[inline(always)]
 pub fn round<T: Elem>(lanes: [f32; 4]) -> [f32; 4] {
     Vec4::<T>::from_lanes(lanes).lanes()

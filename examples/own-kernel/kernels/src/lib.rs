@@ -4,15 +4,14 @@
 
 use cuda_std::prelude::*;
 
-/// One warp processes one row. The warp reads the row twice: first for the sum of squares in f32, then for
-/// the result. The second read hits the L1 cache.
+/// Each warp processes one row. It reads the row twice: first for the sum of squares in f32, then for the
+/// result. The second read hits the L1 cache.
 ///
-/// The launch has `[32, rows per block]` threads per block. If `VECTOR` is true, a thread loads 16 bytes at a
-/// time.
+/// Each block has `[32, rows per block]` threads. If `VECTOR` is true, a thread loads 16 bytes at a time.
 ///
 /// # Safety
 /// `x` and `y` have `rows` rows of `cols` elements. If `VECTOR` is true, the rows of `x` and of `y` satisfy
-/// `Rows::is_vector` (16-byte alignment). `y` overlaps no other memory that the kernel uses.
+/// `Rows::is_vector` (16-byte alignment). The rows of `y` do not overlap each other or `x`.
 #[inline(always)]
 unsafe fn l2_normalize<T: Elem, const VECTOR: bool>(x: Rows, y: Rows, rows: u64, cols: u32, eps: f32) {
     let team = Team::of_block();
@@ -21,14 +20,14 @@ unsafe fn l2_normalize<T: Elem, const VECTOR: bool>(x: Rows, y: Rows, rows: u64,
     // share a row, here a warp) processes a different row.
     let (x, y) =
         unsafe { (Row::<T, VECTOR>::of(&x, team, at, cols), RowMut::<T, VECTOR>::of(&y, team, at, cols)) };
-    // Columns past the end of the row read as 0. This is correct for a sum of `f(x)` only if `f(0)` is 0. For
-    // another `f`, call `load_or` with a value at which `f` is 0.
+    // Columns past the end of the row read as 0, which adds 0 to a sum of squares. For a sum of another
+    // function `f` with `f(0)` not 0, call `load_or` with a value at which `f` is 0.
     let mut squares = 0.0;
     for tile in 0..x.tiles() {
         squares += x.load(tile, Load::ReadOnly).lanes().map(|x| x * x).sum();
     }
-    // Every lane gets the sum of all lanes. All warps of the block run this reduction. If the row index of a
-    // warp is too large, the warp adds zeros.
+    // Every lane gets the sum of its warp. A warp whose row does not exist also executes this reduction, and
+    // adds zeros.
     let inverse = rsqrt(warp::sum(squares, warp::SIZE));
     let scale = if inverse > 1.0 / eps { 1.0 / eps } else { inverse };
     for tile in 0..x.tiles() {

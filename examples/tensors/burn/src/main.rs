@@ -1,4 +1,4 @@
-//! Runs the kernel on a burn tensor and compares the result with burn's softplus operator.
+//! Runs the softplus kernel on a burn tensor and compares the result with burn's softplus operator.
 use std::error::Error;
 
 use burn::tensor::{Device, Tensor, activation};
@@ -15,8 +15,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns the first GPU as a burn device. Without the feature `cuda` or without a GPU, returns burn's CPU
-/// backend.
+/// Returns the burn device of the first GPU. Without the feature `cuda` or without a GPU, returns the device
+/// of burn's CPU backend.
 fn device() -> Device {
     #[cfg(feature = "cuda")]
     if oxiwarp_runtime::Device::cuda(0).is_ok() {

@@ -1,4 +1,4 @@
-//! Launches the kernel on a tensor in GPU memory.
+//! Launches the softplus kernel on a candle tensor in GPU memory.
 use std::ffi::c_void;
 
 use candle_core::backend::BackendStorage;
@@ -9,7 +9,8 @@ use half::{bf16, f16};
 use oxiwarp_runtime::{Device, Element, Stream, View, ViewMut};
 use softplus::Softplus;
 
-/// Returns `ln(1 + exp(x))`. The function starts the kernel on candle's stream and does not wait for it.
+/// Returns `ln(1 + exp(x))` for each element of `x`. The function starts the kernel on candle's stream and
+/// does not wait for the kernel.
 pub fn softplus(x: &CudaStorage, layout: &Layout) -> Result<CudaStorage> {
     match x.dtype() {
         DType::F32 => of_dtype::<f32>(x, layout),
@@ -31,8 +32,9 @@ fn of_dtype<T: Element + CudaDType + DeviceRepr>(x: &CudaStorage, layout: &Layou
         let (y, _write) = y.device_ptr_mut(&stream);
         // SAFETY: both slices have `shape` elements of type `T`. candle's cudarc and oxiwarp use the primary
         // context of the same GPU, so pointers and stream are valid in both libraries. The kernel runs on
-        // candle's stream, after the work that wrote `x`. cudarc frees a slice only after the launch. It
-        // frees in stream order, and after the events that the two guards record.
+        // candle's stream, after the work that wrote `x`. cudarc frees the memory of a slice in stream order,
+        // after the events that the guards `_read` and `_write` record. The memory therefore exists until the
+        // kernel is done.
         let (x, y, stream) = unsafe {
             let x = View::from_raw_contiguous(x as *const c_void, T::DTYPE, &shape)?;
             let y = ViewMut::from_raw_contiguous(y as *mut c_void, T::DTYPE, &shape)?;

@@ -7,7 +7,7 @@ use softplus::Softplus;
 #[cfg(feature = "cuda")]
 mod cuda;
 
-/// The operator `ln(1 + exp(x))`. The tensor `x` must be contiguous. Apply the operator with
+/// The elementwise operator `ln(1 + exp(x))`, for a contiguous tensor `x`. Apply the operator with
 /// `x.apply_op1_no_bwd(&SoftplusOp)?`.
 pub struct SoftplusOp;
 
@@ -48,7 +48,7 @@ fn on_cpu<T: Element>(x: &[T], layout: &Layout) -> Result<Vec<T>> {
     Ok(y)
 }
 
-/// Returns the index range of a contiguous tensor's elements in the storage of the tensor.
+/// Returns the range of indices at which the elements of a contiguous tensor lie in its storage.
 fn range(layout: &Layout) -> Result<std::ops::Range<usize>> {
     match layout.contiguous_offsets() {
         Some((start, end)) => Ok(start..end),

@@ -1,4 +1,4 @@
-//! Runs the kernel on a candle tensor and compares the result with the formula.
+//! Runs the softplus kernel on a candle tensor and compares the result with the formula, computed in f64.
 use candle_core::{Device, Result, Tensor};
 use softplus_candle::SoftplusOp;
 

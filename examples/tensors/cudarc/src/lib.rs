@@ -6,7 +6,8 @@ use cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut, DeviceRepr};
 use oxiwarp_runtime::{Device, Element, Stream, View, ViewMut};
 use softplus::Softplus;
 
-/// Returns `ln(1 + exp(x))`. The function starts the kernel on the stream of `x` and does not wait for it.
+/// Returns `ln(1 + exp(x))` for each element of `x`. The function starts the kernel on the stream of `x` and
+/// does not wait for the kernel.
 ///
 /// # Errors
 /// Returns the errors of cudarc and of [`Softplus`].
@@ -20,8 +21,9 @@ pub fn softplus<T: Element + DeviceRepr>(x: &CudaSlice<T>) -> Result<CudaSlice<T
         let (y, _write) = y.device_ptr_mut(stream);
         // SAFETY: both slices have `shape` elements of type `T`. cudarc and oxiwarp use the primary context
         // of the same GPU, so pointers and stream are valid in both libraries. The kernel runs on cudarc's
-        // stream, after the work that wrote `x`. cudarc frees a slice only after the launch. It frees in
-        // stream order, and after the events that the two guards record.
+        // stream, after the work that wrote `x`. cudarc frees the memory of a slice in stream order, after
+        // the events that the guards `_read` and `_write` record. The memory therefore exists until the
+        // kernel is done.
         let (x, y, stream) = unsafe {
             let x = View::from_raw_contiguous(x as *const c_void, T::DTYPE, &shape)?;
             let y = ViewMut::from_raw_contiguous(y as *mut c_void, T::DTYPE, &shape)?;

@@ -1,11 +1,13 @@
-//! Runs the kernel on a slice in the memory of the first GPU, and compares the result with the formula.
+//! Runs the softplus kernel on a `CudaSlice` of the first GPU, and compares the result with the formula,
+//! computed in f64.
 use std::error::Error;
 
 use cudarc::driver::CudaContext;
 use oxiwarp_runtime::Device;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // Check with oxiwarp first whether there is a GPU. If the CUDA driver library is missing, cudarc panics.
+    // Check with oxiwarp whether there is a GPU before any call of cudarc. If the CUDA driver library is
+    // missing, cudarc panics.
     if let Err(error) = Device::cuda(0) {
         println!("nothing to do without a GPU: {error}");
         return Ok(());

@@ -1,5 +1,5 @@
-//! Host code of the kernel `y = ln(1 + exp(x))`. This crate embeds the kernel's PTX, checks the arguments and
-//! launches the kernel.
+//! Host code of the kernel `y = ln(1 + exp(x))`. This crate embeds the kernel's PTX, checks the arguments of
+//! a call and launches the kernel.
 use kernels::launch;
 use oxiwarp_runtime::{Arch, Device, Error, Kernels, Launch, Result, Stream, View, ViewMut};
 
@@ -16,7 +16,7 @@ const PTX: &[(Arch, &str)] = &[
 pub struct Softplus(Kernels);
 
 impl Softplus {
-    /// Loads the kernel.
+    /// Loads the kernel on `device`.
     ///
     /// # Errors
     /// Returns an error if the GPU is older than sm_75, or if the driver rejects the PTX.
@@ -24,7 +24,8 @@ impl Softplus {
         Kernels::load(device, PTX, kernels::KERNELS).map(Self)
     }
 
-    /// Returns the kernel that is loaded on `device`. The first call for a device loads the kernel.
+    /// Returns the kernel, loaded on `device`. The first call for a device loads the kernel, and later calls
+    /// return the same value.
     ///
     /// # Errors
     /// Returns the errors of [`Softplus::load`].
@@ -51,12 +52,13 @@ impl Softplus {
             return Ok(());
         }
         let site = self.0.on_dtype(dtype, stream, Launch::of([blocks, 1, 1], [THREADS, 1, 1]));
-        // SAFETY: both tensors have `len` elements of `dtype` without gaps. A `ViewMut` guarantees exclusive
-        // access to `y`.
+        // SAFETY: both tensors have `len` elements of `dtype` without gaps. The type `ViewMut` guarantees
+        // exclusive access to `y`.
         unsafe { launch::softplus(site, x.ptr().cast(), y.ptr().cast_mut().cast(), len) }
     }
 
-    /// Checks the device and the strides of an argument. Returns the number of elements of the argument.
+    /// Checks the device and the strides of the tensor `view`, an argument of the kernel. Returns its number
+    /// of elements.
     fn elements(&self, arg: &'static str, view: &View) -> Result<u64> {
         view.expect_on(OP, arg, self.0.device())?;
         if !view.is_contiguous() {

@@ -1,5 +1,5 @@
-//! Compares the results of the kernel with a computation in f64. The kernel runs on the CPU executor, and
-//! also on a GPU if there is one.
+//! Compares the results of the softplus kernel with a computation in f64. The kernel runs on the CPU
+//! executor, and also on a GPU if there is one.
 use half::{bf16, f16};
 use oxiwarp_runtime::{Device, Element, Stream};
 use softplus::Softplus;
@@ -8,7 +8,7 @@ fn devices() -> impl Iterator<Item = Device> {
     [Some(Device::cpu()), Device::cuda(0).ok()].into_iter().flatten()
 }
 
-/// Checks the kernel on `len` values from -20 to 20. The relative error of an element may be at most `max`.
+/// Checks the kernel on `len` values from -20 to 20. The relative error of a result may be at most `max`.
 fn check<T: Element>(device: &Device, len: usize, max: f64) {
     let x: Vec<_> = (0..len).map(|i| T::from_f32(40.0 * i as f32 / len as f32 - 20.0)).collect();
     let (from, mut to) = (device.upload(&x).unwrap(), device.alloc::<T>(len).unwrap());
@@ -27,7 +27,7 @@ fn check<T: Element>(device: &Device, len: usize, max: f64) {
 #[test]
 fn results_are_those_of_the_formula() {
     for device in devices() {
-        // The lengths cover a partial block, full blocks, and full blocks that a partial block follows.
+        // The lengths cover a partial block, only full blocks, and full blocks followed by a partial block.
         for len in [1, 255, 512, 1000] {
             check::<f32>(&device, len, 8.0 * f64::from(f32::EPSILON));
             check::<f16>(&device, len, 1.0 / 2048.0);

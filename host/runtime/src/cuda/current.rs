@@ -1,5 +1,5 @@
-//! Guards for the current CUDA context and the stream capture mode of the calling thread. A guard changes the
-//! setting. When dropped, the guard restores the previous setting.
+//! Guards for the current CUDA context and the stream capture mode of the calling thread. A guard is created
+//! when one of these two settings is changed. When dropped, the guard restores the previous setting.
 use std::ffi::c_void;
 
 use cust::context::{Context, CurrentContext};
@@ -23,7 +23,7 @@ impl Current {
         Ok(Self { before, changed })
     }
 
-    /// Returns a guard for code that changes the current context by itself. This function does not change the
+    /// Returns a guard, and leaves the current context unchanged. The caller may then change the current
     /// context. When dropped, the guard restores the context that was current when this function was called.
     pub fn restore() -> Result<Self> {
         Ok(Self { before: Self::get()?, changed: true })
@@ -46,14 +46,16 @@ impl Drop for Current {
     }
 }
 
-/// Guard that sets the stream capture mode of this thread to relaxed. The thread may then call functions that
-/// an ongoing stream capture would forbid, for example `cuMemAlloc`.
+/// Guard that sets the stream capture mode of this thread to relaxed. In this mode, the thread may call
+/// functions that are otherwise forbidden during a stream capture, for example `cuMemAlloc`. When dropped,
+/// the guard restores the previous mode.
 pub(crate) struct Relaxed(i32);
 
 impl Relaxed {
     pub fn new() -> Self {
         let mut mode = raw::RELAXED;
-        // SAFETY: the driver reads and writes only `mode`, the capture mode of this thread.
+        // SAFETY: the driver reads the new capture mode from the local variable `mode`, and writes the
+        // previous mode to it.
         unsafe { raw::cuThreadExchangeStreamCaptureMode(&mut mode) };
         Self(mode)
     }

@@ -51,10 +51,10 @@ struct Description {
 }
 
 impl Description {
-    /// Returns the properties of a GPU without creating a context. The property `arch` is the parameter
-    /// `arch`, if it is given. Otherwise the property is the newest portable architecture whose PTX runs on
-    /// the GPU. The function fails if PTX for `arch` does not run on the GPU, or if there is no such
-    /// architecture.
+    /// Returns the properties of a GPU without creating a context. One of these properties is the
+    /// architecture of the PTX. If the caller passes `arch`, this architecture is `arch`, and the function
+    /// fails if PTX for `arch` does not run on the GPU. Otherwise it is the newest portable architecture
+    /// whose PTX runs on the GPU. If there is none, the function fails.
     fn of(device: Device, arch: Option<Arch>) -> Result<Self> {
         let name = device.name().map_err(raw::failed("cuDeviceGetName"))?;
         let major = attribute(device, DeviceAttribute::ComputeCapabilityMajor)?;
@@ -90,7 +90,8 @@ pub(crate) struct Gpu {
     /// Bytes of L2.
     pub l2_bytes: u32,
     /// Whether launches may use programmatic dependent launch (PDL). The value is true if the driver supports
-    /// PDL in captured graphs and the user did not switch PDL off. PDL also requires PTX for sm_90 or newer.
+    /// PDL in captured graphs and the user did not switch PDL off. A launch uses PDL only if its PTX is also
+    /// for sm_90 or newer, which this value does not consider.
     pub overlaps: bool,
     pub extensions: Extensions,
     /// The primary context. It is never released, because kernels may still run after all owners of this

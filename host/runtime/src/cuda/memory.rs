@@ -24,7 +24,8 @@ impl Memory {
         // In the default capture mode, the driver rejects an allocation during a stream capture. The relaxed
         // mode permits the allocation.
         let (_current, _relaxed) = (gpu.current()?, Relaxed::new());
-        // SAFETY: this crate uses the memory only for numbers, and every bit pattern is a valid number.
+        // SAFETY: the uninitialized bytes are valid elements, because this crate stores only numbers in the
+        // memory, and every bit pattern is a number.
         match unsafe { DeviceBuffer::uninitialized(bytes.max(1)) } {
             Ok(memory) => Ok(Self { gpu: gpu.clone(), bytes: ManuallyDrop::new(memory) }),
             Err(CudaError::OutOfMemory) => Err(Error::OutOfMemory { device: gpu.name.clone(), bytes }),
@@ -37,8 +38,8 @@ impl Memory {
         self.bytes.as_device_ptr().as_raw()
     }
 
-    /// Copies `from` to the start of this memory, which must be long enough. The function blocks until the
-    /// data is on the device, so launches on every stream can read the data.
+    /// Copies `from` to the start of this memory, which must have at least as many bytes as `from`. The
+    /// function blocks until the data is on the device, so launches on every stream can read the data.
     pub fn upload(&mut self, from: &[u8]) -> Result<()> {
         if from.is_empty() {
             return Ok(());
@@ -49,11 +50,13 @@ impl Memory {
         // buffer. The transfer to the device may still run on the legacy default stream. An `OwnedStream` (a
         // non-blocking stream) does not wait for the legacy default stream. Therefore, the host waits for the
         // transfer here.
-        // SAFETY: the null handle is the legacy default stream of the current context.
+        // SAFETY: the call needs a valid stream. The null handle means the legacy default stream of the
+        // current context.
         raw::check("cuStreamSynchronize", unsafe { raw::cuStreamSynchronize(std::ptr::null_mut()) })
     }
 
-    /// Copies the bytes in `range` to the host, after all earlier work on the legacy default stream.
+    /// Copies the bytes in `range` from this memory to the host, after all earlier work on the legacy default
+    /// stream is done.
     pub fn download(&self, to: &mut [u8], range: Range<usize>) -> Result<()> {
         if to.is_empty() {
             return Ok(());
@@ -62,14 +65,16 @@ impl Memory {
         self.bytes.index(range).copy_to(to).map_err(raw::failed("cuMemcpyDtoH"))
     }
 
-    /// Copies `bytes` bytes from `from`, on `stream`. The function returns before the copy is done.
+    /// Submits to `stream` a copy of the first `bytes` bytes of `from` to the start of this memory. The
+    /// function returns before the copy is done.
     ///
     /// # Safety
-    /// The source and the destination must have `bytes` bytes each. Both memory ranges must stay valid until
-    /// the copy is done.
+    /// This memory and `from` must have at least `bytes` bytes each. Both must stay valid until the copy is
+    /// done.
     pub unsafe fn copy_from(&self, from: &Self, bytes: usize, stream: Stream) -> Result<()> {
         let _current = self.gpu.current()?;
-        // SAFETY: the caller guarantees that both addresses are valid until the copy is done.
+        // SAFETY: the caller guarantees that `self` and `from` have `bytes` bytes and stay valid until the
+        // copy is done.
         raw::check("cuMemcpyDtoDAsync", unsafe {
             raw::cuMemcpyDtoDAsync_v2(self.address(), from.address(), bytes, stream.as_raw())
         })

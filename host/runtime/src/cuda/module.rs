@@ -51,8 +51,8 @@ impl Module {
 impl Drop for Module {
     fn drop(&mut self) {
         let _relaxed = Relaxed::new();
-        // SAFETY: the context in which the module was loaded is still current. None of the module's kernels
-        // was launched. The module is dropped only here.
+        // SAFETY: the module is dropped only here. It can be unloaded: the context in which it was loaded is
+        // still current, and none of its kernels was launched.
         unsafe { ManuallyDrop::drop(&mut self.0) };
     }
 }
@@ -64,7 +64,8 @@ fn error_log(text: &CStr) -> String {
     let mut values = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
     let mut module = std::ptr::null_mut();
     let (image, options) = (text.as_ptr().cast(), raw::ERROR_LOG.as_ptr());
-    // SAFETY: `text` ends with NUL. The driver gets two options, the log buffer and its length.
+    // SAFETY: `text` ends with NUL. As `ERROR_LOG` announces, `values` has two elements: the address of the
+    // log buffer, and its length.
     if unsafe { raw::cuModuleLoadDataEx(&mut module, image, 2, options, values.as_mut_ptr()) } == 0 {
         return "the second attempt succeeded".into();
     }
@@ -77,8 +78,8 @@ pub(crate) fn c_text(text: &str) -> Result<CString> {
     CString::new(text).map_err(why)
 }
 
-/// A kernel of a loaded module, with its current settings. Every thread may use the kernel until the process
-/// ends.
+/// A kernel of a loaded module, with the current values of its driver attributes (shared memory limit and
+/// carveout). Every thread may use the kernel until the process ends.
 pub(crate) struct Function {
     raw: *mut c_void,
     /// Limit of dynamic shared memory in bytes. The limit is never lowered, because another thread may launch
@@ -88,7 +89,7 @@ pub(crate) struct Function {
     carveout: Setting,
 }
 
-// SAFETY: the driver allows the use of its handles from any thread.
+// SAFETY: the field `raw` is a driver handle, which the driver allows any thread to use.
 unsafe impl Send for Function {}
 // SAFETY: the driver allows concurrent use of its handles.
 unsafe impl Sync for Function {}
@@ -102,8 +103,8 @@ impl Function {
     /// of dynamic shared memory and sets its shared memory carveout, if necessary.
     ///
     /// If `overlaps` is true, the launch uses programmatic dependent launch. The kernel may then start before
-    /// the previous launch has ended. The kernel's PTX contains the instruction that waits for the previous
-    /// launch.
+    /// the previous launch has ended. The caller must have loaded the kernel from PTX with the instruction
+    /// that waits for the previous launch.
     ///
     /// # Safety
     /// `args` must point to values of the types that the kernel declares. The kernel's own safety
@@ -127,8 +128,8 @@ impl Function {
             attribute_count: u32::from(overlaps),
         };
         let (args, extra) = (args.as_ptr(), std::ptr::null());
-        // SAFETY: the caller passes the arguments that the function declares, and `config` is alive during
-        // the call.
+        // SAFETY: the caller passes arguments of the types that the kernel declares. `config` stays valid
+        // during the call.
         raw::check("cuLaunchKernelEx", unsafe { raw::cuLaunchKernelEx(&config, self.raw, args, extra) })
     }
 

@@ -2,9 +2,9 @@
 //! them. The comment before a function says what `cust` lacks.
 //!
 //! Each function returns the driver's `CUresult` as an integer. The crate `driver` (`host/driver`) defines
-//! the symbols and forwards each call to `libcuda.so.1`. `cust` declares the result as a Rust enum. A code
-//! that this enum lacks would be undefined behaviour. The crate `driver` therefore returns
-//! `CUDA_ERROR_UNKNOWN` instead of such a code, and `driver::last_error` returns the original code.
+//! the symbols and forwards each call to `libcuda.so.1`. `cust` declares the result as a Rust enum. To store
+//! a code that this enum lacks would be undefined behaviour. The crate `driver` therefore returns
+//! `CUDA_ERROR_UNKNOWN` instead of such a code, and `driver::last_error` returns the driver's own code.
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use cust::error::CudaError;
@@ -125,9 +125,10 @@ fn text(code: c_uint) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// Returns the driver's own code for a failed call. `code` is the result that the crate `cust` or a function
-/// of this file returned. If `code` is `CUDA_ERROR_UNKNOWN`, the crate `driver` may have replaced the
-/// driver's own code. In this case, this function returns the code from `driver::last_error`.
+/// Returns the driver's own code for a failed call. `code` is the error code that the caller got from the
+/// crate `cust` or from a function of this file. If `code` is `CUDA_ERROR_UNKNOWN`, the crate `driver` may
+/// have replaced the driver's own code. In this case, this function returns the code from
+/// `driver::last_error`.
 fn own_code(code: c_uint) -> c_uint {
     if code == CudaError::UnknownError as c_uint { driver::last_error() } else { code }
 }
@@ -144,7 +145,7 @@ fn error(call: &'static str, code: c_uint) -> Error {
     Error::Driver { call, code, text: text(code) }
 }
 
-/// Returns an error unless `code`, the result of the driver function `call`, is success.
+/// Checks `code`, the result of the driver function `call`. Returns an error if `code` is not `CUDA_SUCCESS`.
 pub fn check(call: &'static str, code: c_uint) -> Result<()> {
     if code == 0 { Ok(()) } else { Err(error(call, code)) }
 }

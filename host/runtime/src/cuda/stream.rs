@@ -11,8 +11,8 @@ use super::gpu::Gpu;
 use super::raw;
 use crate::{Error, Result, Stream};
 
-/// A stream, event or graph of a GPU. When dropped, this value makes the GPU's context current before the
-/// driver destroys the object. The driver requires this order.
+/// A stream, event or graph of a GPU. The driver can destroy such an object only if the GPU's context is
+/// current. When dropped, this value therefore first makes the context current.
 struct Owned<T> {
     gpu: Arc<Gpu>,
     value: ManuallyDrop<T>,
@@ -45,14 +45,15 @@ pub struct Graph(Owned<GraphExec>);
 /// A `CUgraphExec`.
 struct GraphExec(*mut c_void);
 
-// SAFETY: the driver allows the use of its handles from any thread.
+// SAFETY: a `GraphExec` is a driver handle, which the driver allows any thread to use.
 unsafe impl Send for GraphExec {}
 // SAFETY: the driver allows concurrent use of its handles.
 unsafe impl Sync for GraphExec {}
 
 impl Drop for GraphExec {
     fn drop(&mut self) {
-        // SAFETY: this value owns the graph, so no other code uses the graph after this call.
+        // SAFETY: this value is the only owner of the graph, so no code uses the graph after it is destroyed
+        // here.
         unsafe { raw::cuGraphExecDestroy(self.0) };
     }
 }
@@ -65,8 +66,8 @@ unsafe fn owned_stream(handle: *mut c_void) -> cust::stream::Stream {
     const {
         assert!(size_of::<cust::stream::Stream>() == size_of::<*mut c_void>());
     }
-    // SAFETY: in `cust` 0.3.2, `Stream` has one field, the handle. `Stream` and the handle have the same
-    // size, so this field is at offset 0.
+    // SAFETY: in `cust` 0.3.2, the only field of `Stream` is the driver handle. Both types have the same
+    // size, so a `Stream` has the same bytes as its handle.
     unsafe { std::mem::transmute(handle) }
 }
 
@@ -82,8 +83,8 @@ impl OwnedStream {
         Ok(Self(Owned::new(gpu, unsafe { owned_stream(handle) })))
     }
 
-    /// Returns the stream for use in launches. The result borrows from `self` and cannot outlive it.
-    /// Therefore, the following code does not compile:
+    /// Returns the stream for use in launches. The result borrows `self`, so `self` must live longer than the
+    /// result. Therefore, the following code does not compile:
     ///
     /// ```compile_fail,E0716
     /// # let device = oxiwarp_runtime::Device::cpu();
@@ -158,8 +159,8 @@ impl Drop for Capture {
             self.end();
         }
         if !self.graph.is_null() {
-            // SAFETY: this guard owns the captured graph. An executable graph that was made from the captured
-            // graph stays valid.
+            // SAFETY: this guard is the only owner of the captured graph, which is destroyed here. An
+            // executable graph that was made from it stays valid.
             unsafe { raw::cuGraphDestroy(self.graph) };
         }
     }

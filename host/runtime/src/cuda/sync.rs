@@ -17,8 +17,8 @@ impl Setting {
     }
 
     /// Makes sure that the setting is at least `wanted`. If the setting is lower, this function calls `set`
-    /// with `wanted`. The new value is stored only if `set` succeeds. Two threads never run `set` at the same
-    /// time.
+    /// with `wanted`. The new value is stored only if `set` succeeds. A lock ensures that two threads never
+    /// run `set` at the same time.
     #[inline]
     pub fn raise<E>(&self, wanted: i32, set: impl FnOnce(i32) -> Result<(), E>) -> Result<(), E> {
         self.update(|value| value < wanted, wanted, set)
@@ -170,8 +170,8 @@ mod tests {
                 slots.get_or_make(0, || {
                     made.fetch_add(1, SeqCst);
                     started.send(()).unwrap();
-                    // If the test fails before it sends a message, the channel closes. `recv` then returns an
-                    // error instead of blocking forever.
+                    // If the test fails before the end, its thread drops the sender, and the channel closes.
+                    // `recv` then returns an error instead of blocking forever.
                     released.recv().map(|()| "zero").map_err(|_| ())
                 })
             });

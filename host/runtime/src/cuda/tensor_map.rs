@@ -47,8 +47,8 @@ pub(crate) fn encode(gpu: &Gpu, heads: &HeadsMap) -> Result<TensorMap> {
     let (part, steps) = ([columns, tokens, 1, 1], [1; 4]);
     let (sizes, strides) = (heads.sizes.as_ptr(), heads.strides.as_ptr());
     let (interleave, fill) = (0, 0);
-    // SAFETY: the driver writes only to `map`. The tensor has rank 4. As the driver expects, `strides` has 3
-    // values, and each of the other arrays has 4 values.
+    // SAFETY: the driver writes only to `map`. For a tensor of rank 4, the driver reads 3 values of
+    // `strides`, and 4 values of each other array. The arrays have these lengths.
     let code = unsafe {
         raw::cuTensorMapEncodeTiled(
             (&raw mut map).cast(),

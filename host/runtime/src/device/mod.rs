@@ -23,7 +23,7 @@ pub(crate) enum Location {
 }
 
 impl Location {
-    /// Returns whether the two locations can be the same memory. A GPU whose index is not known can be any
+    /// Returns whether `self` and `other` can be the same location. A GPU whose index is not known can be any
     /// GPU.
     pub fn may_be(self, other: Self) -> bool {
         match (self, other) {
@@ -59,12 +59,12 @@ impl Device {
     /// runtime also use. Each GPU is opened once per process.
     ///
     /// By default, a GPU loads PTX for the newest architecture that runs on the GPU. The environment variable
-    /// `OXIWARP_ARCH` can lower this limit. If the variable has the value `sm_80`, all GPUs load the newest
-    /// PTX up to `sm_80`. The variable is read when the first GPU is opened.
+    /// `OXIWARP_ARCH` sets an upper limit for this architecture. For example, with the value `sm_80`, all
+    /// GPUs load the newest PTX up to `sm_80`. The variable is read when the first GPU is opened.
     ///
     /// # Errors
     /// Returns an error if there is no driver, or if there is no GPU with this number. Also returns an error
-    /// if no PTX up to the limit runs on the GPU.
+    /// if the GPU cannot run PTX of any architecture up to the limit.
     pub fn cuda(index: usize) -> Result<Self> {
         Gpu::open(index).map(|gpu| Kind::Cuda(gpu).into())
     }

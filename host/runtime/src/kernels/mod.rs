@@ -40,8 +40,9 @@ struct GpuKernel {
 
 /// Kernels on a GPU.
 struct OnGpu {
-    /// A number that identifies this `OnGpu` value in the process. A [`Kernel`] caches one loaded function.
-    /// The number tells whether this `OnGpu` value loaded the cached function.
+    /// A number that identifies this `OnGpu` value in the process. A [`Kernel`] (a static variable) caches
+    /// the loaded function of one `OnGpu` value, together with the number of this value. A comparison of the
+    /// numbers tells whether the cached function belongs to this `OnGpu` value.
     number: u64,
     gpu: Arc<Gpu>,
     /// The architecture of the PTX. [`Kernels::of_library`] chooses an architecture whose PTX also runs on
@@ -52,10 +53,10 @@ struct OnGpu {
     /// empty, because this function has already loaded all kernels.
     ptx: Vec<&'static Ptx>,
     /// Whether launches use programmatic dependent launch (PDL). If true, `griddepcontrol.wait` is inserted
-    /// into the PTX of each kernel when the kernel is loaded. The kernel may start early, and this
-    /// instruction waits until the earlier launches of the stream have finished.
+    /// into the PTX of each kernel when the kernel is loaded. The kernel may start before earlier launches of
+    /// the stream have finished. The inserted instruction waits until they have finished.
     overlaps: bool,
-    /// The loaded functions. The key of a function is the address of its [`Kernel`], which is a static
+    /// The loaded functions. The map's key for a function is the address of its [`Kernel`], which is a static
     /// variable.
     functions: RwLock<HashMap<usize, &'static GpuKernel>>,
 }
@@ -79,9 +80,9 @@ impl Kernels {
     ///
     /// - [`Error::Capability`]: the GPU can run none of the architectures in `ptx`.
     /// - [`Error::Load`]: the driver rejects the PTX. The error contains the log of the driver's compiler.
-    /// - [`Error::NoKernel`]: a kernel of `entries` is not in the PTX. The PTX may lack kernels with the mark
-    ///   `@only`, which limits a kernel to one architecture. The launch of such a missing kernel returns this
-    ///   error.
+    /// - [`Error::NoKernel`]: a kernel of `entries` is not in the PTX. This function returns no error for
+    ///   missing kernels with the mark `@only`, which limits a kernel to one architecture. Only the launch of
+    ///   such a missing kernel returns [`Error::NoKernel`].
     /// - [`Error::Unsupported`]: the PTX contains a NUL character.
     /// - [`Error::Driver`]: a call of the driver failed.
     pub fn load(
@@ -110,8 +111,8 @@ impl Kernels {
         let kernel = |(address, function)| (address, leak(GpuKernel { owner, function }));
         let functions = RwLock::new(functions.into_iter().map(kernel).collect());
         let (gpu, number) = (gpu.clone(), owner);
-        // `ptx` is empty, because all kernels of the PTX are already in `functions`. A launch of a kernel
-        // that is not in `functions` must not search the PTX again.
+        // All kernels of the PTX are already in `functions`. The field `ptx` is therefore empty: a launch of
+        // a kernel that is not in `functions` must not search the PTX.
         let on_gpu = OnGpu { number, gpu, arch: *arch, ptx: vec![], overlaps: false, functions };
         Ok(Self { device: device.clone(), by_name, loaded: Loaded::Cuda(on_gpu) })
     }
@@ -120,8 +121,8 @@ impl Kernels {
     /// that a program waits only for the kernels that it uses. [`Kernels::load`] loads all kernels at once.
     ///
     /// A GPU uses the newest PTX that it can run. `ptx` must be ordered by architecture, oldest first.
-    /// Launches use programmatic dependent launch on sm_90 and newer. A kernel declares the allowed kind of
-    /// overlap with the mark `@overlap`: see [`Overlap`](cuda_std::launch::Overlap).
+    /// Launches use programmatic dependent launch on sm_90 and newer, so consecutive launches may overlap. A
+    /// kernel's mark `@overlap` says which overlaps it permits: see [`Overlap`](cuda_std::launch::Overlap).
     ///
     /// # Errors
     /// On the CPU executor, this function returns no error. On a GPU, it returns [`Error::Capability`] if the
@@ -293,13 +294,13 @@ impl Kernels {
         let Some(kernel) = self.by_name.get(name) else { return Err(self.no_kernel(name)) };
         kernel.check(args).map_err(Error::Arguments)?;
         let args: Vec<_> = args.iter().map(Argument::as_ptr).collect();
-        // SAFETY: the caller passes arguments of the types that the kernel declares.
+        // SAFETY: the caller of this function guarantees that `args` have the types that the kernel declares.
         unsafe { self.launch_kernel(kernel, shape, stream, &args) }
     }
 
     /// Launches `kernel`. The kernel must be in the table of entries that was passed to [`Kernels::load`] or
-    /// [`Kernels::of_library`]. A library can use this function to implement the trait [`Launcher`] with its
-    /// own rule for the choice of a kernel from an [`Entry`].
+    /// [`Kernels::of_library`]. An [`Entry`] contains one kernel per element type. A library that chooses one
+    /// of these kernels by a rule of its own can implement the trait [`Launcher`] with this function.
     ///
     /// # Safety
     /// `args` must have one pointer per parameter of the kernel, in the same order. Each pointer must point
@@ -337,9 +338,9 @@ impl Kernels {
         }
     }
 
-    /// Returns the error for a kernel that cannot be found. If no kernel has the name, the error suggests the
-    /// most similar name of a kernel. There is no suggestion if more than a third of the characters differ
-    /// (rounded up). If the name exists but the PTX lacks the kernel, the error suggests nothing.
+    /// Returns the error for a kernel that cannot be found. If no kernel has this name, the error suggests
+    /// the most similar name of a kernel. It suggests a name only if at most a third of the characters differ
+    /// (rounded up). If a kernel has this name but the PTX lacks it, the error suggests nothing.
     fn no_kernel(&self, name: &str) -> Error {
         let distance = |known: &&str| strsim::damerau_levenshtein(known, name);
         let nearest = self.by_name.keys().copied().min_by_key(|known| (distance(known), *known));
@@ -363,8 +364,8 @@ impl OnGpu {
         }
     }
 
-    /// Returns the driver's function of a kernel and stores it in the kernel's cache. Before this call, the
-    /// cache is empty, or it contains a function from a launch on another device.
+    /// Returns the driver's function of a kernel and stores it in the kernel's cache. The caller calls this
+    /// function only if the cache is empty, or if it contains a function that was loaded for another device.
     #[cold]
     fn find(&self, kernel: &'static Kernel) -> Result<Option<&'static Function>> {
         let known =
@@ -384,12 +385,12 @@ impl OnGpu {
         let overlap = if self.overlaps { Instructions::Of(kernel.overlap) } else { Instructions::None };
         let module = |ptx: &&'static Ptx| Some((ptx.arch, ptx.module(kernel.name, overlap)?));
         let Some((arch, text)) = self.ptx.iter().find_map(module) else { return Ok(None) };
-        // Do not lock `functions` while the driver compiles. The compilation may take seconds, and the first
-        // launches of other kernels need the lock. Two threads may therefore load the same kernel at the same
-        // time. The first thread that gets the lock stores its function in `functions`. The second thread
-        // returns this stored function. Its own module is dropped, and thereby unloaded, at the end of the
-        // Rust function. The variable `functions` is declared after `module`, so the lock is released before
-        // the module is dropped.
+        // Do not lock `functions` while the driver compiles. The compilation may take seconds. Meanwhile, the
+        // first launches of other kernels need the lock of `functions`. Two threads may therefore load the
+        // same kernel at the same time. The first thread that gets the lock stores its function in
+        // `functions`. The second thread returns this stored function. When the second thread leaves `load`,
+        // the module that it loaded is dropped, and thereby unloaded. The variable `functions` is declared
+        // after `module`, so the lock is released before the module is dropped.
         let module = Module::load(&self.gpu, kernel.name, arch, &text)?;
         let function = module.function(kernel.name)?;
         let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
@@ -404,10 +405,10 @@ impl OnGpu {
     }
 }
 
-/// Returns the PTX of a library that a GPU uses. The first element is the newest portable PTX (which also
-/// runs on newer GPUs), up to the architecture `limit`. If the library also has PTX that runs only on GPUs of
-/// this compute capability, this PTX is the second element. For example, `sm_90a` follows `sm_90`. The result
-/// is empty if the GPU can run no portable PTX.
+/// From the PTX of a library, returns the elements that a GPU uses. The first element is the newest portable
+/// PTX (which also runs on newer GPUs), up to the architecture `limit`. If the library also has PTX that runs
+/// only on GPUs of this compute capability, this PTX is the second element. For example, `sm_90a` follows
+/// `sm_90`. The result is empty if the GPU can run no portable PTX.
 fn choose(ptx: &'static [Ptx], capability: (u32, u32), limit: Arch) -> Vec<&'static Ptx> {
     let runs = |ptx: &&Ptx| ptx.arch.runs_on(capability);
     let portable = |ptx: &&Ptx| !ptx.arch.is_native() && ptx.arch <= limit;
@@ -460,8 +461,8 @@ macro_rules! launches {
             unsafe fn launch(self, entry: &'static Entry, args: &[*const c_void]) -> Result<()> {
                 let kernel = <$t as KernelElement>::ELEMENT.and_then(|element| entry.kernel(element));
                 let kernel = kernel.expect("the launch function checks the element type");
-                // SAFETY: the caller passes arguments of the kernel's types, and satisfies its safety
-                // conditions.
+                // SAFETY: the caller passes arguments of the types that the kernel declares, and meets the
+                // kernel's safety requirements.
                 unsafe { self.kernels.launch_kernel(kernel, self.shape, self.stream, args) }
             }
         }
@@ -485,7 +486,8 @@ impl Launcher<AnyElement> for DtypeSite<'_> {
         let Some(kernel) = self.dtype.element().and_then(|element| entry.kernel(element)) else {
             return Err(kernels.no_kernel(&format!("{}_{}", entry.name, self.dtype)));
         };
-        // SAFETY: the caller passes arguments of the kernel's types, and satisfies its safety conditions.
+        // SAFETY: the caller passes arguments of the types that the kernel declares, and meets the kernel's
+        // safety requirements.
         unsafe { kernels.launch_kernel(kernel, shape, stream, args) }
     }
 }
@@ -502,7 +504,8 @@ mod tests {
         unsafe fn add<T: Elem>(x: *mut T, n: u64, value: f32) {
             let at = u64::from(thread::index()[0]);
             if at < n {
-                // SAFETY: the index `at` is less than `n`, and each thread has its own element.
+                // SAFETY: `x` has `n` elements, and the index `at` is less than `n`. Each thread accesses its
+                // own element.
                 unsafe {
                     let x = x.add(at as usize);
                     *x = T::from_f32((*x).to_f32() + value);
@@ -576,7 +579,8 @@ mod tests {
         let mut x = device.upload(&[1.0_f32; 2]).unwrap();
         let pointer = x.as_mut_ptr().cast();
         let site = |dtype| kernels.on_dtype(dtype, Stream::default(), SHAPE);
-        // SAFETY: `x` has two elements of f32, and there is no kernel for f16.
+        // SAFETY: the first launch accesses the two f32 elements of `x`. The second launch runs no kernel,
+        // because there is no kernel for f16.
         let error = unsafe {
             launch::add(site(Dtype::F32), pointer, 2, 4.0).unwrap();
             launch::add(site(Dtype::F16), pointer, 2, 4.0).unwrap_err()
@@ -591,7 +595,8 @@ mod tests {
         let kernels = Kernels::load(&device, &[], KERNELS).unwrap();
         let mut x = device.upload(&[1.0_f32; 2]).unwrap();
         let (pointer, n, short, value) = (x.as_mut_ptr(), 2_u64, 2_u32, 4.0_f32);
-        // SAFETY: every call that reaches the kernel passes the arguments that the kernel declares.
+        // SAFETY: some calls pass wrong arguments, but the check rejects them before the kernel runs. All
+        // other calls pass the arguments that the kernel declares.
         let says = |name: &str, args: &[Argument]| unsafe {
             kernels.launch(name, SHAPE, Stream::default(), args).map_err(|error| error.to_string())
         };

@@ -5,25 +5,25 @@ use cuda_std::launch::Overlap;
 /// The instructions that are inserted into a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Instructions {
-    /// No instructions, because launches do not use programmatic dependent launch (PDL). The GPU or the
-    /// driver does not support PDL, or the user switched it off.
+    /// No instructions, because launches do not use programmatic dependent launch (PDL). Either the GPU or
+    /// the driver does not support PDL, or the user switched PDL off.
     None,
     /// The instructions for the kind of overlap that the kernel declares.
     Of(Overlap),
 }
 
-/// PTX instruction that waits until all earlier launches are done and their writes are visible. The function
-/// `thread::wait_for_earlier_launches` compiles to this instruction. A kernel can call this function to
-/// choose the point at which it waits.
+/// PTX instruction that waits until all earlier launches of the stream are done and their writes are visible.
+/// The function `thread::wait_for_earlier_launches` compiles to this instruction. A kernel can call this
+/// function to choose the point at which it waits.
 const WAIT: &str = "
 	griddepcontrol.wait;";
 
 /// PTX code that prevents ptxas from moving loads ahead of the wait instruction (`griddepcontrol.wait`).
 ///
-/// The instruction `ld.global.nc` promises that its memory is constant during the kernel. ptxas may therefore
-/// move such a load from after the wait instruction to before the wait instruction. ptxas does not move a
-/// load across an `exit`. This code therefore contains an `exit` that no thread ever executes. The `exit`
-/// depends on the result of a barrier after the wait instruction.
+/// The instruction `ld.global.nc` promises that no thread writes the loaded memory while the kernel runs.
+/// ptxas may therefore move such a load to a position before the wait instruction. ptxas does not move a load
+/// across an `exit`. This code therefore contains an `exit` that no thread ever executes. The `exit` depends
+/// on the result of a barrier after the wait instruction.
 const LEAVE: &str = "
 	{
 	.reg .pred %never, %leave;
@@ -34,17 +34,18 @@ const LEAVE: &str = "
 	@%leave exit;
 	}";
 
-/// PTX instruction that lets the next launch in the stream start early. The next launch may start its blocks
-/// when all blocks of this launch have executed the instruction.
+/// PTX instruction that lets the next launch in the stream start early. The blocks of the next launch may
+/// start when all blocks of the current launch have executed the instruction.
 ///
 /// A kernel executes this instruction after its own wait instruction, so all earlier launches are done. The
 /// next kernel may therefore read results of these earlier launches before it executes its own wait
-/// instruction. Kernels of other libraries do so. For example, they read weights before they wait.
+/// instruction. Kernels of other libraries rely on this order. For example, they read weights before they
+/// wait.
 const TRIGGER: &str = "
 	griddepcontrol.launch_dependents;";
 
 impl Instructions {
-    /// Returns the PTX instructions for the position at which the kernel waits for earlier launches.
+    /// Returns the PTX instructions to insert at the point where the kernel must wait for earlier launches.
     pub fn begin(self) -> String {
         match self {
             Self::None => String::new(),
@@ -54,9 +55,9 @@ impl Instructions {
         }
     }
 
-    /// Returns the PTX of the kernel entry `entry` with the instructions that [`Instructions::begin`]
-    /// returns. If the entry has a wait instruction, the returned instructions replace it. Otherwise they are
-    /// inserted at the start of the body. Returns `None` if the entry has no body.
+    /// Inserts the instructions from [`Instructions::begin`] into the PTX text `entry` of a kernel, and
+    /// returns the new text. If `entry` has a wait instruction, they replace this instruction. Otherwise they
+    /// are inserted at the start of the kernel's body. Returns `None` if `entry` has no body.
     pub fn place(self, entry: &str) -> Option<String> {
         let begin = self.begin();
         if entry.contains(WAIT) {

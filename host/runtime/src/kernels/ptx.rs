@@ -22,8 +22,8 @@ pub struct Ptx {
 
 /// A PTX text.
 pub struct Unit {
-    /// The name of the text. The name of each kernel entry in the text starts with this name. An empty name
-    /// permits entries of any name.
+    /// The name of this PTX text. The names of all kernel entries in the text start with this name. An empty
+    /// name permits entries of any name.
     pub name: &'static str,
     /// The first lines of the text. They name the architecture.
     head: &'static str,
@@ -55,14 +55,14 @@ impl Ptx {
         Self { arch, units: vec![Unit::of_text("", text)] }
     }
 
-    /// Returns a PTX module that contains only the kernel entry `kernel`, and the PTX text outside of
-    /// entries. `instructions` are inserted into the entry. Returns `None` if there is no entry with this
-    /// name.
+    /// Returns a PTX module with the entry `kernel`, but without the other entries. The module also has all
+    /// lines outside of entries. `instructions` are inserted into the entry. Returns `None` if there is no
+    /// entry with this name.
     pub(crate) fn module(&self, kernel: &str, instructions: Instructions) -> Option<CString> {
         let units = self.units.iter().filter(|unit| kernel.starts_with(unit.name));
-        // A name can be a prefix of another name. For example, `softmax` is a prefix of `softmax_backward`.
-        // In the sorted list, the longer name comes later. A search from the end therefore finds
-        // `softmax_backward` first, without decompressing `softmax`.
+        // The name of a text can be a prefix of the name of another text. For example, `softmax` is a prefix
+        // of `softmax_backward`. The texts are sorted by name, so the longer name comes later. Search from
+        // the end, to find kernels of `softmax_backward` without decompressing `softmax`.
         units.rev().find_map(|unit| unit.text().module(kernel, instructions))
     }
 }

@@ -7,8 +7,8 @@ use super::contiguous::contiguous;
 use crate::cuda::memory::{Memory, pointer};
 use crate::{Device, Error, Result, Scalar, Stream, View, ViewMut};
 
-/// Alignment in bytes of buffers for the CPU executor. The alignment equals the size of a cache line in a
-/// GPU's L2 cache. On a GPU, the CUDA driver aligns buffers to 256 bytes.
+/// Alignment in bytes of buffers for the CPU executor. This alignment is the size of a cache line in the L2
+/// cache of a GPU. On a GPU, the CUDA driver aligns buffers to 256 bytes.
 const ALIGN: usize = cuda_std::l2::LINE as usize;
 
 /// `len` elements of `T` on a device.
@@ -33,8 +33,8 @@ unsafe impl<T: Send> Send for Buffer<T> {}
 unsafe impl<T: Sync> Sync for Buffer<T> {}
 
 impl Device {
-    /// Allocates `len` elements and sets every byte to 0xFF. Floats are then NaN, and integers are -1. Tests
-    /// can detect this value in an element that a kernel failed to write.
+    /// Allocates `len` elements and sets every byte to 0xFF. Floats are then NaN, and integers are -1. If an
+    /// element still has this value after a launch, a test detects that the kernel did not write the element.
     ///
     /// # Errors
     /// Returns an error if there is not enough memory.
@@ -83,12 +83,13 @@ fn host_layout(bytes: usize) -> std::alloc::Layout {
 }
 
 impl<T: Scalar> Buffer<T> {
-    /// Copies `values`, which has the length of the buffer, to the buffer.
+    /// Copies `values` to the buffer. Panics if `values` and the buffer have different lengths.
     fn fill(&mut self, values: &[T]) -> Result<()> {
         assert_eq!(values.len(), self.len);
         match &mut self.memory {
             Place::Gpu(memory) => memory.upload(bytes_of(values)),
-            // SAFETY: `values` and the buffer have the same length, as `assert_eq!` has checked.
+            // SAFETY: `address` is the host memory of the buffer. `assert_eq!` has checked that the buffer
+            // has the length of `values`.
             Place::Host(address) => unsafe {
                 std::ptr::copy_nonoverlapping(values.as_ptr(), address.cast(), values.len());
                 Ok(())
@@ -141,8 +142,8 @@ impl<T: Scalar> Buffer<T> {
     /// Returns an error if the tensor extends past the end of the buffer.
     pub fn view_strided(&self, offset: usize, shape: &[i64], strides: &[i64]) -> Result<View<'_>> {
         let ptr = self.inside(offset, shape, strides)?;
-        // SAFETY: `inside` checked that every element of the view is in the buffer. The view borrows the
-        // buffer.
+        // SAFETY: the view is valid, because `inside` checked that all its elements are in the buffer, and
+        // the view borrows the buffer.
         unsafe { View::from_raw(ptr, T::DTYPE, shape, strides) }
             .map(|view| view.placed(self.device.location()))
     }
@@ -153,8 +154,8 @@ impl<T: Scalar> Buffer<T> {
     /// Returns the errors of [`Buffer::view_strided`].
     pub fn view_strided_mut(&mut self, offset: usize, shape: &[i64], strides: &[i64]) -> Result<ViewMut<'_>> {
         let ptr = self.inside(offset, shape, strides)?;
-        // SAFETY: `inside` checked that every element of the view is in the buffer. The view borrows the
-        // buffer mutably.
+        // SAFETY: the view is valid, because `inside` checked that all its elements are in the buffer. No
+        // other code accesses them, because the view borrows the buffer mutably.
         unsafe { ViewMut::from_raw(ptr, T::DTYPE, shape, strides) }
             .map(|view| view.placed(self.device.location()))
     }
@@ -174,13 +175,13 @@ impl<T: Scalar> Buffer<T> {
             return Err(Error::Device { op, arg, expected: self.device.name().into() });
         }
         match (&self.memory, &from.memory) {
-            // SAFETY: both buffers have `self.len` elements and are on this GPU. `drop` frees a buffer only
-            // after submitted GPU work is done.
+            // SAFETY: both buffers have `self.len` elements and are on the same GPU. They stay valid until
+            // the copy is done, because `drop` frees a buffer only after all submitted GPU work.
             (Place::Gpu(to), Place::Gpu(from)) => unsafe {
                 to.copy_from(from, self.len * size_of::<T>(), stream)
             },
-            // SAFETY: both are host buffers of the same length. `&mut self` guarantees that they do not
-            // overlap.
+            // SAFETY: `self` and `from` are host buffers of the same length. They do not overlap, because
+            // `self` is borrowed mutably.
             _ => unsafe {
                 std::ptr::copy_nonoverlapping(from.as_ptr(), self.as_mut_ptr(), self.len);
                 Ok(())
@@ -227,7 +228,8 @@ impl<T: Scalar> Buffer<T> {
                 let end = start + size_of_val(&values[..]);
                 memory.download(bytes_of_mut(&mut values), start..end)?;
             }
-            // SAFETY: `values` and the range have the same length, and the buffer is on the host.
+            // SAFETY: the buffer is on the host. `inside` checked that the range is in the buffer, and
+            // `values` has the length of the range.
             Place::Host(_) => unsafe {
                 std::ptr::copy_nonoverlapping(from.cast::<T>(), values.as_mut_ptr(), values.len())
             },
@@ -240,7 +242,8 @@ impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
         if let Place::Host(address) = self.memory {
             let bytes = self.len * size_of::<T>();
-            // SAFETY: `reserve` allocated the memory with this layout, and every view borrows the buffer.
+            // SAFETY: `reserve` allocated the memory with this layout. No view of the memory exists any more,
+            // because every view borrows the buffer.
             unsafe { std::alloc::dealloc(address, host_layout(bytes)) };
         }
     }
@@ -252,6 +255,7 @@ fn bytes_of<T: Scalar>(values: &[T]) -> &[u8] {
 }
 
 fn bytes_of_mut<T: Scalar>(values: &mut [T]) -> &mut [u8] {
-    // SAFETY: a `Scalar` is a number without padding, and all bytes are a valid value.
+    // SAFETY: a `Scalar` is a number without padding. The caller may write any bytes, because every sequence
+    // of bytes is a valid number.
     unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) }
 }

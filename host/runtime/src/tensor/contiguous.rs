@@ -9,9 +9,9 @@ use crate::device::Location;
 use crate::{Dtype, Error, Result, Scalar};
 
 impl<'a> View<'a> {
-    /// Makes a view of a contiguous tensor in memory that other code owns. The strides follow from `shape`.
-    /// The view does not store the device of the memory. If the caller knows the device, [`View::on`] stores
-    /// it in the view.
+    /// Makes a view of a contiguous tensor in memory that other code owns. The strides are computed from
+    /// `shape`. The view does not store the device of the memory. If the caller knows the device,
+    /// [`View::on`] stores it in the view.
     ///
     /// ```
     /// use oxiwarp_runtime::{Dtype, View};
@@ -31,7 +31,8 @@ impl<'a> View<'a> {
     /// # Errors
     /// Returns the errors of [`View::from_raw`].
     pub unsafe fn from_raw_contiguous(ptr: *const c_void, dtype: Dtype, shape: &[i64]) -> Result<Self> {
-        // SAFETY: the caller passes memory that is valid for every element of a contiguous tensor of `shape`.
+        // SAFETY: the caller guarantees that `ptr` is valid for every element of a contiguous tensor of
+        // `shape`.
         unsafe { Self::from_raw(ptr, dtype, shape, &contiguous(shape)) }
     }
 
@@ -66,14 +67,14 @@ impl<'a> View<'a> {
     /// Returns an error if the slice has more or fewer elements than a tensor of `shape`, and in the cases of
     /// [`View::from_raw`].
     pub fn of_slice<T: Scalar>(elements: &'a [T], shape: &[i64]) -> Result<Self> {
-        // SAFETY: the pointer and the length are those of the slice, which the view borrows.
+        // SAFETY: the pointer is valid for all elements of the slice, and the view borrows the slice.
         unsafe { of_elements(elements.as_ptr(), elements.len(), shape) }
     }
 
     /// Makes a view of device memory of the crate `cust`, for example of a `DeviceBuffer`. The tensor is
     /// contiguous and starts at the first element of `memory`. The view does not store which GPU has the
-    /// memory. If the caller knows the GPU, [`View::on`] stores it in the view. For the CPU executor,
-    /// [`View::expect_on`] returns an error.
+    /// memory. If the caller knows the GPU, [`View::on`] stores it in the view. [`View::expect_on`] accepts
+    /// every GPU if the view stores none, but returns an error for the CPU executor.
     ///
     /// `cust` does not accept the f16 and bf16 types of version 2 of the crate `half` as elements. Use `u16`
     /// elements and pass the dtype.
@@ -82,8 +83,8 @@ impl<'a> View<'a> {
     /// Returns an error if the tensor is larger than `memory`, and in the cases of [`View::from_raw`].
     pub fn of_cust<T: DeviceCopy>(memory: &'a DeviceSlice<T>, dtype: Dtype, shape: &[i64]) -> Result<Self> {
         let ptr = memory.as_device_ptr().as_raw() as usize as *const c_void;
-        // SAFETY: the view borrows the memory, and the comparison after this line checks that all elements
-        // are in the memory.
+        // SAFETY: the view borrows `memory`. If the tensor is larger than `memory`, the `if` after this line
+        // drops the view and returns an error.
         let view = unsafe { Self::from_raw_contiguous(ptr, dtype, shape) }?;
         let bytes = memory.len() as u64 * size_of::<T>() as u64;
         if count(shape).checked_mul(dtype.size() as u64).is_none_or(|needed| needed > bytes) {
@@ -103,8 +104,9 @@ impl<'a> ViewMut<'a> {
     /// # Errors
     /// Returns the errors of [`View::from_raw`].
     pub unsafe fn from_raw_contiguous(ptr: *mut c_void, dtype: Dtype, shape: &[i64]) -> Result<Self> {
-        // SAFETY: the caller passes memory that is valid for every element of a contiguous tensor of `shape`,
-        // writable, and not accessed by other code.
+        // SAFETY: the caller guarantees that `ptr` is valid for every element of a contiguous tensor of
+        // `shape`. The caller also guarantees that the elements are writable, and that no other code accesses
+        // them.
         unsafe { View::from_raw_contiguous(ptr, dtype, shape) }.map(Self)
     }
 
@@ -153,7 +155,7 @@ impl<'a> ViewMut<'a> {
     /// # Errors
     /// Returns the errors of [`View::of_slice`].
     pub fn of_slice<T: Scalar>(elements: &'a mut [T], shape: &[i64]) -> Result<Self> {
-        // SAFETY: the pointer and the length are those of the slice, which the view borrows mutably.
+        // SAFETY: the pointer is valid for all elements of the slice, and the view borrows the slice mutably.
         unsafe { of_elements(elements.as_mut_ptr(), elements.len(), shape) }.map(Self)
     }
 
@@ -170,14 +172,14 @@ impl<'a> ViewMut<'a> {
     }
 }
 
-/// Makes a view of `len` elements in host memory, as a contiguous tensor of `shape`. Returns an error if the
-/// tensor has more or fewer elements.
+/// Makes a view of `len` elements in host memory, as a contiguous tensor of `shape`. Returns an error if a
+/// tensor of `shape` does not have exactly `len` elements.
 ///
 /// # Safety
 /// `ptr` must be valid for `len` elements during `'a`.
 unsafe fn of_elements<'a, T: Scalar>(ptr: *const T, len: usize, shape: &[i64]) -> Result<View<'a>> {
-    // SAFETY: the caller passes memory of `len` elements, and the comparison after this line checks that the
-    // tensor also has `len` elements.
+    // SAFETY: the caller guarantees that `ptr` is valid for `len` elements. If the tensor has another number
+    // of elements, the `if` after this line drops the view and returns an error.
     let view = unsafe { View::from_raw_contiguous(ptr.cast(), T::DTYPE, shape) }?;
     if count(shape) != len as u64 {
         return Err(bad_shape(shape, format!("a tensor of {len} elements")));

@@ -18,8 +18,8 @@ pub struct View<'a> {
     shape: [i64; MAX_RANK],
     strides: [i64; MAX_RANK],
     /// The location of the memory (host memory or a GPU), or `None` if this crate does not know the location.
-    /// It is known for a [`Buffer`](crate::Buffer), for a slice, and after [`View::on`]. This crate never
-    /// asks the driver for the location.
+    /// The location is known for a view of a [`Buffer`](crate::Buffer) or a slice, and after [`View::on`].
+    /// This crate never asks the driver for the location.
     pub(super) location: Option<Location>,
     memory: PhantomData<&'a ()>,
 }
@@ -92,7 +92,7 @@ impl<'a> View<'a> {
     }
 
     /// Returns whether the elements are in row-major order without gaps, as `torch.Tensor.is_contiguous`
-    /// does. The stride of a dimension of size 1 does not matter. A tensor without elements is contiguous.
+    /// does. The stride of a dimension of size 1 is ignored. A tensor without elements is contiguous.
     pub fn is_contiguous(&self) -> bool {
         let mut expected = 1;
         let mut dims = self.shape().iter().zip(self.strides()).rev();
@@ -111,8 +111,8 @@ impl<'a> View<'a> {
 
     /// Returns the same view, with the information that its memory is on `device`. [`View::expect_on`] then
     /// returns an error for every other device. Without this information, [`View::expect_on`] accepts every
-    /// device. This function does not call the driver. The caller must know the device, for example from a
-    /// tensor of another library.
+    /// device. The caller must know the device, for example from a tensor of another library, because this
+    /// function does not ask the driver.
     ///
     /// ```
     /// use oxiwarp_runtime::{Device, Dtype, View};
@@ -130,8 +130,7 @@ impl<'a> View<'a> {
     /// ```
     ///
     /// # Errors
-    /// Returns [`Error::Device`] if the view already has the information that its memory is on another
-    /// device.
+    /// Returns [`Error::Device`] if the view already stores that its memory is on another device.
     pub fn on(self, device: &Device) -> Result<Self> {
         self.expect_on("View::on", "self", device)?;
         Ok(self.placed(device.location()))
@@ -221,7 +220,8 @@ impl<'a> ViewMut<'a> {
     /// Returns the errors of [`View::from_raw`].
     #[inline]
     pub unsafe fn from_raw(ptr: *mut c_void, dtype: Dtype, shape: &[i64], strides: &[i64]) -> Result<Self> {
-        // SAFETY: the caller passes device memory that is valid for every element of `shape` and `strides`.
+        // SAFETY: the caller guarantees that `ptr` is valid for every element that `shape` and `strides`
+        // address.
         unsafe { View::from_raw(ptr, dtype, shape, strides) }.map(Self)
     }
 

@@ -1,5 +1,6 @@
 //! Checks of the tensors that have one element per column in the backward pass of a norm. These tensors are
-//! the weight, and the gradients of weight and bias. This file also checks the workspace for these gradients.
+//! the weight, and the gradients of weight and bias. This file also checks the workspace, in which blocks
+//! store partial sums of these gradients.
 use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::norm_backward::params::PartialSums;
 use kernels_gpu::rms::weight::Weight;
@@ -10,17 +11,17 @@ use crate::operands::rows::Operand;
 use crate::{Device, Dtype, Error, Result, View, ViewMut};
 
 arguments! {
-    /// Outputs for the gradients of a norm's weight and bias. Each output is optional. A gradient is a sum
-    /// over rows and has the shape of the weight.
+    /// Outputs for the gradients of a norm's weight and bias. Each output is optional. Both gradients are
+    /// sums over rows and have the shape of the weight.
     #[derive(Debug, Default)]
     pub struct ParameterGradients<'a> {
         /// Gradient of the weight, in the dtype of `x` or in f32.
         pub dweight: Option<ViewMut<'a>>,
         /// Gradient of the bias, in the dtype of `x` or in f32. Only LayerNorm has a bias.
         pub dbias: Option<ViewMut<'a>>,
-        /// Scratch memory in f32 for the sums. It is required if there is an output for a gradient. The
-        /// initial values are arbitrary. [`norm_backward_workspace`](crate::norm_backward_workspace) returns
-        /// the number of elements.
+        /// Scratch memory in f32 for partial sums. It is required if `dweight` or `dbias` is given. Its
+        /// initial contents are ignored. [`norm_backward_workspace`](crate::norm_backward_workspace) returns
+        /// the required number of elements.
         pub workspace: Option<ViewMut<'a>>,
     }
 }
@@ -96,8 +97,8 @@ impl<'v, 'a> Columns<'v, 'a> {
         (self.weight.base as usize | workspace).is_multiple_of(16)
     }
 
-    /// Checks the workspace. Returns the addresses in the workspace at which blocks store partial sums of the
-    /// gradients.
+    /// Checks the workspace. Returns two addresses in the workspace: there, blocks store the partial sums for
+    /// the gradients of weight and bias.
     pub fn workspace(
         &self,
         op: &'static str,
@@ -135,8 +136,9 @@ impl<'v, 'a> Columns<'v, 'a> {
     }
 }
 
-/// Returns the number of row groups for a weight of shape `[columns]` or `[groups, columns]`. Fails if the
-/// number of rows is not divisible by the number of groups.
+/// Returns the number of row groups (groups of rows with a weight of their own): 1 for a weight of shape
+/// `[columns]`, or `groups` for a weight of shape `[groups, columns]`. Fails if the number of rows is not
+/// divisible by the number of groups.
 fn expect_columns(op: &'static str, arg: &'static str, view: &View, cols: i64, rows: i64) -> Result<u32> {
     match *view.shape() {
         [own] if own == cols => Ok(1),

@@ -1,5 +1,6 @@
-//! The two launches of a norm's backward pass. In the first launch, each block processes some rows and stores
-//! partial sums of the gradients of weight and bias. The second launch adds the partial sums of all blocks.
+//! The two launches of a norm's backward pass. In the first launch, each block processes some of the rows.
+//! Over these rows, it computes and stores partial sums of the gradients of weight and bias. The second
+//! launch adds the partial sums of all blocks.
 use kernels_gpu::norm_backward::column_sums::{COLUMNS, ColumnSums, ColumnSumsParams, STRIPES};
 use kernels_gpu::norm_backward::params::{NormBackwardParams, Operands, PartialSums};
 use kernels_gpu::rms::weight::Weight;
@@ -24,8 +25,8 @@ pub(crate) struct NormOp {
     pub layer: bool,
     pub any_layout: RowsKernel,
     pub block4: RowsKernel,
-    /// Two kernels. The first kernel keeps two packs (16-byte vectors) per thread in registers, and the
-    /// second kernel keeps three. `None` if the norm lacks these kernels.
+    /// Two kernels. The first kernel keeps two packs (16-byte vectors) of a row per thread in registers, and
+    /// the second kernel keeps three. Only LayerNorm has these kernels.
     pub multi_row: Option<[RowsKernel; 2]>,
     pub sums: SumsKernel,
 }
@@ -98,15 +99,15 @@ impl NormOp {
         };
         let shape = Launch::of([plan.splits, dims.groups, 1], [plan.team, plan.teams, 1]);
         if plan.splits > 0 {
-            // SAFETY: `RowLayout::of`, `Columns::of` and `Columns::workspace` checked every tensor that the
-            // kernel receives.
+            // SAFETY: the kernel accesses only the tensors that it receives. `RowLayout::of`, `Columns::of`
+            // and `Columns::workspace` have checked each of these tensors.
             unsafe { kernel(LaunchSite::new(device, layout.dtype, shape, stream)?, rows, weight, sums, p)? };
         }
         self.add_up(device, &columns, sums, &plan, &dims, stream)
     }
 
-    /// Launches the kernel that adds the partial sums of all blocks. If there are no rows, the kernel writes
-    /// zeros.
+    /// Launches the kernel that adds the partial sums of all blocks and writes the gradients of weight and
+    /// bias. If there are no rows, these gradients are 0.
     fn add_up(
         &self,
         device: &Device,
@@ -128,8 +129,8 @@ impl NormOp {
         let p = ColumnSumsParams { splits: plan.splits, cols: dims.cols };
         let shape = Launch::of([dims.cols.div_ceil(COLUMNS), dims.groups, 2], [COLUMNS, STRIPES, 1]);
         let site = LaunchSite::new(device, dims.dtype, shape, stream)?;
-        // SAFETY: `run` checked the tensors that the kernel receives. For a gradient that is not requested,
-        // the pointer is null, and the kernel does not write it.
+        // SAFETY: `run` has checked the tensors that the kernel receives. If a gradient is not requested, its
+        // pointer is null, and the kernel does not access this pointer.
         unsafe { (self.sums)(site, dweight, dbias, p) }
     }
 }

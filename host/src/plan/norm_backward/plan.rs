@@ -9,8 +9,8 @@ use crate::{Device, Dtype, View};
 /// Maximum number of row groups. Each group of rows has its own weight. The number of groups is the size of
 /// the grid in one dimension, which CUDA limits to 65,535.
 pub(super) const GROUPS: u64 = MAX_GRID_YZ as u64;
-/// Number of threads per SM whose registers fit in the register file. Each thread needs 128 registers, for
-/// its part of two rows and for the partial sums of its columns.
+/// Maximum number of threads that run on an SM at the same time. The register file limits this number: each
+/// thread needs 128 registers, for its part of two rows and for the partial sums of its columns.
 const RESIDENT: u32 = 512;
 /// Threads per block for short rows. Several short rows share a block.
 const THREADS: u32 = 128;
@@ -18,8 +18,8 @@ const THREADS: u32 = 128;
 /// Returns how many blocks run at the same time on the largest GPU of the architecture (T4, A100, H100 or
 /// H200).
 ///
-/// For each architecture, the number of SMs is a constant. The function does not query the device. All GPUs
-/// of an architecture therefore use the same number of blocks, and add the partial sums in the same order.
+/// The function assumes a constant number of SMs per architecture, and does not query the GPU. Two GPUs of
+/// one architecture therefore use the same number of blocks, and add the partial sums in the same order.
 /// Their results are bitwise equal.
 fn resident_blocks(device: &Device, threads: u32) -> u32 {
     let multiprocessors = match library(device).ok().and_then(Kernels::arch) {
@@ -33,7 +33,7 @@ fn resident_blocks(device: &Device, threads: u32) -> u32 {
 /// How a kernel reads a row, and where the kernel keeps it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowKernel {
-    /// The kernel does not keep the row. It reads the row again in each pass.
+    /// The kernel does not keep the row between its two passes. It reads the row in each pass.
     Streamed,
     /// The kernel keeps the row in the registers of the threads that share it. A thread keeps up to four
     /// packs (16-byte vectors), or one element if the row cannot be read in packs.
@@ -60,8 +60,8 @@ pub(super) struct RowSplit {
 
 impl RowSplit {
     /// Plans the launch for the rows of `dims`. A team (threads that share a row) processes each row. If a
-    /// row needs at most half of a block's 128 threads, a block has several teams. The LayerNorm kernels that
-    /// keep two or three packs (16-byte vectors) per thread have only one team per block.
+    /// team has at most 64 threads, a block of 128 threads has several teams. Exception: the LayerNorm
+    /// kernels that keep two or three packs (16-byte vectors) per thread have only one team per block.
     pub fn of(device: &Device, layer: bool, wanted: bool, dims: &Dims) -> Self {
         let (over, multi_row) = (launch_override(device), dims.multi_row().filter(|_| layer));
         let (form, team) = match multi_row {
@@ -75,8 +75,9 @@ impl RowSplit {
             _ => (teams, teams),
         };
         let batches = dims.rows.div_ceil(u64::from(rows));
-        // If no gradient of weight or bias is requested, blocks store no partial sums. In this case, the
-        // number of blocks needs no limit.
+        // The number of blocks is limited, because each block stores partial sums in the workspace. If no
+        // gradient of weight or bias is requested, blocks store no partial sums, and their number needs no
+        // limit.
         let max = if wanted {
             u64::from((resident_blocks(device, team * teams) / dims.groups.max(1)).max(1))
         } else {
@@ -109,12 +110,12 @@ impl Dims {
     }
 
     /// Returns a LayerNorm kernel that keeps two or three packs (16-byte vectors) per thread, and its number
-    /// of threads per row. With this number of packs per thread, the row must fill whole warps. Returns
-    /// `None` for rows of all other lengths.
+    /// of threads per row. The packs of a row must fill all threads of whole warps. Returns `None` if the row
+    /// length does not permit this.
     ///
-    /// Two packs per thread are preferred. Three packs are used only if two conditions are true. First, with
-    /// two packs, more than a tenth of an SM's threads would be unused. Second, with three packs, fewer
-    /// threads are unused.
+    /// Two packs per thread are preferred. An SM has registers for [`RESIDENT`] threads, which whole blocks
+    /// rarely use completely. Three packs are used if two packs leave more than a tenth of these threads
+    /// unused, and three packs leave fewer.
     fn multi_row(&self) -> Option<(RowKernel, u32)> {
         let few = self.vector && self.rows.saturating_mul(u64::from(self.groups)) < 1 << 31;
         let fill = |packs: u64| {
@@ -134,12 +135,12 @@ impl Dims {
         }
     }
 
-    /// Returns the kernel and the threads per row for rows of any length. The kernel processes one row at a
-    /// time. If `again` is true, the function returns the kernel that reads each row twice, even if the rows
-    /// fit in registers.
+    /// Returns the kernel and the threads per row for rows of any length. This kernel processes one row at a
+    /// time. If `again` is true, the function returns a kernel that reads each row twice, even if the row
+    /// fits in registers.
     fn single_row(&self, layer: bool, again: bool) -> (RowKernel, u32) {
-        // LayerNorm keeps the sums for the gradient of the bias in shared memory. Every GPU gives a block 48
-        // KB of shared memory without opt-in. For 16-bit rows, this is enough for 352 threads.
+        // LayerNorm keeps partial sums for the gradient of the bias in shared memory. Without opt-in, a block
+        // has 48 KB of shared memory on every GPU. For 16-bit rows, 48 KB are enough for 352 threads.
         let longest = if self.vector && layer && self.dtype.size() == 2 { 352 } else { 512 };
         match self.packs().div_ceil(u64::from(self.packs_in_registers())) {
             threads if again || threads > longest => (RowKernel::Streamed, 512),
@@ -148,8 +149,8 @@ impl Dims {
         }
     }
 
-    /// Returns the number of packs (16-byte vectors) per thread if the row stays in registers. If the row
-    /// cannot be read in packs, the result counts elements.
+    /// Returns how many packs (16-byte vectors) a thread can keep in registers. If the row cannot be read in
+    /// packs, returns how many elements a thread can keep.
     fn packs_in_registers(&self) -> u32 {
         if self.vector { 4 } else { 1 }
     }
@@ -161,7 +162,7 @@ impl Dims {
 /// has its own weight. `gradients` is the number of requested gradients, 1 or 2. The result also depends on
 /// the shape and dtype of `x` and on the architecture of the device.
 ///
-/// This function does not check whether `shape` matches `x`. If `shape` does not match, the result is
+/// This function does not check `shape`. If the gradients of `x` cannot have this shape, the result is
 /// meaningless.
 pub fn norm_backward_workspace(device: &Device, x: &View, shape: &[i64], gradients: usize) -> usize {
     let (Some(&cols), [groups @ .., _]) = (x.shape().last(), shape) else { return 0 };

@@ -1,6 +1,6 @@
-//! Computes and loads two statistics of each query for the attention backward pass. The statistic `delta` is
-//! the sum of `dO * O` over the columns, and `lse` is the log-sum-exp of the scores. The function [`delta`]
-//! computes `delta`, and the function [`statistics`] loads `delta` and `lse`.
+//! Two statistics of each query, which the attention backward pass needs: `delta` and `lse`. `delta` is the
+//! sum of `dO * O` over the columns, and the function [`delta`] computes it. `lse` is the log-sum-exp of the
+//! scores, which the forward pass saved. The function [`statistics`] loads both statistics.
 use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
@@ -10,26 +10,26 @@ use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::Heads;
 use crate::layout::vec8::Vec8;
 
-/// Smallest log-sum-exp (`lse`) that the backward pass uses, about -2^23. If `lse` is smaller, the backward
-/// pass treats the query as if no key were visible to it. A smaller `lse` means that an additive mask hides
-/// all keys of the query with huge negative finite values. Probabilities cannot be computed from such an
-/// `lse`, because its rounding to f32 has lost the logarithm of the number of keys.
+/// Lower limit for the log-sum-exp (`lse`) of a query, about -2^23. A smaller `lse` occurs if an additive
+/// mask hides all keys from the query with huge negative finite values. The backward pass then treats the
+/// query like a query without visible keys. Probabilities cannot be computed from such an `lse`, because the
+/// rounding of `lse` to f32 has lost the logarithm of the number of keys.
 const MIN_LSE: f32 = -8e6;
 
 /// Loads the statistics of a query: `lse * log2(e)` (`lse` is the log-sum-exp), and `delta` (the sum of
 /// `dO * O`).
 ///
-/// Returns 0 instead of `lse` in two cases. Either no key is visible to the query, or an additive mask hides
-/// all keys with huge negative finite values. All scores of the query are then -inf or huge negative numbers.
-/// All probabilities `exp2(score - 0)` and all gradients of the query therefore become 0.
+/// In two cases, the first result is 0: no key is visible to the query, or an additive mask hides all keys
+/// with huge negative finite values. In both cases, all scores of the query are -inf or huge negative
+/// numbers. All probabilities `exp2(score - 0)` and all gradients of the query therefore become 0.
 ///
 /// # Safety
 /// `query` is less than the number of queries in the sequence.
 #[inline(always)]
 pub(super) unsafe fn statistics(p: &BackwardParams, coords: &TileCoords, query: u32) -> [f32; 2] {
     let at = coords.number(&p.forward, query);
-    // SAFETY: the host checked that `lse` and `delta` have one element per head and query. The caller
-    // guarantees that the query is in the sequence.
+    // SAFETY: the element of this query exists. The host checked that `lse` and `delta` have one element per
+    // head and query, and the caller guarantees that the query is in the sequence.
     let read = |numbers: *mut f32| unsafe {
         f32::from_bits(mem::load_u32(numbers.wrapping_add(at).cast_const().cast(), Load::Default))
     };
@@ -38,11 +38,12 @@ pub(super) unsafe fn statistics(p: &BackwardParams, coords: &TileCoords, query: 
     [lse, read(p.delta)]
 }
 
-/// Computes `delta`, the sum of `dO * O` over the columns, for each query of a tile. Eight lanes compute the
-/// sum of one query.
+/// Computes `delta`, the sum of `dO * O` over the columns, for each query of this block's tile. Eight lanes
+/// of a warp together compute the sum of one query.
 ///
 /// # Safety
-/// The host validated the kernel argument `p` for this launch. The tiles of the launch have queries as rows.
+/// The host validated the kernel argument `p` for this launch. The field `tiles` of `p.forward` counts tiles
+/// of [`DELTA_ROWS`] queries.
 #[inline(always)]
 pub(crate) unsafe fn delta<T: MatrixElem>(p: BackwardParams) {
     let f = &p.forward;
@@ -62,7 +63,8 @@ pub(crate) unsafe fn delta<T: MatrixElem>(p: BackwardParams) {
             let (out, dout) = (row(&f.out), row(&p.dout));
             let mut col = 8 * lane;
             while col < f.dim {
-                // SAFETY: the query is in the sequence, and `col` is less than the head dimension.
+                // SAFETY: both rows have `f.dim` readable columns, because the query is in the sequence.
+                // `col` is a multiple of 8 and less than `f.dim`.
                 let [a, b] = [out, dout].map(|row| unsafe { eight(row, col, f.dim, p.vector != 0) });
                 for at in 0..8 {
                     sum = fma(a[at], b[at], sum);
@@ -73,23 +75,25 @@ pub(crate) unsafe fn delta<T: MatrixElem>(p: BackwardParams) {
         let sum = warp::sum(sum, 8);
         if lane == 0 && query < coords.queries {
             let to = p.delta.wrapping_add(coords.number(f, query));
-            // SAFETY: the host checked that `delta` has one element per head and query.
+            // SAFETY: the element exists, because the host checked that `delta` has one element per head and
+            // query.
             unsafe { mem::store_u32(to.cast(), sum.to_bits(), Store::Default) };
         }
     }
 }
 
-/// Loads eight columns of a row, from column `col` on. This function returns zeros for columns from `dim` on,
-/// which do not exist. If `vector` is true, it uses one 16-byte load. The row must then be aligned to 16
-/// bytes, and `dim` must be a multiple of 8.
+/// Loads eight columns of a row, from column `col` on. A row has `dim` columns, and the function returns 0
+/// for each column after the end of the row. If `vector` is true, the function uses one 16-byte load. In this
+/// case, the row must be aligned to 16 bytes, and `dim` must be a multiple of 8.
 ///
 /// # Safety
-/// The row has `dim` readable columns.
+/// The row has `dim` readable columns. `col` is a multiple of 8 and less than `dim`.
 #[inline(always)]
 unsafe fn eight<T: MatrixElem>(row: *const T, col: u32, dim: u32, vector: bool) -> [f32; 8] {
     let at = row.wrapping_add(col as usize);
     if vector {
-        // SAFETY: `col` is a multiple of 8 below `dim`, so all eight columns exist and are aligned.
+        // SAFETY: `dim` and `col` are multiples of 8, and `col` is less than `dim`. The eight columns
+        // therefore exist and are aligned to 16 bytes.
         let [[a, b, c, d], [e, f, g, h]] = unsafe { Vec8::load(at, true) }.vec4s();
         return [a, b, c, d, e, f, g, h];
     }

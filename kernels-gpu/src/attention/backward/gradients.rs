@@ -1,5 +1,6 @@
-//! Attention backward kernel. A block keeps one outer-loop tile and loops over inner-loop tiles. If the rows
-//! of the outer-loop tile are queries, the rows of the inner-loop tiles are keys, and vice versa.
+//! Attention backward kernel. A block keeps one tile, the outer-loop tile, in shared memory and loops over
+//! other tiles, the inner-loop tiles. If the rows of the outer-loop tile are queries, the rows of the
+//! inner-loop tiles are keys, and vice versa.
 use cuda_std::copy;
 use cuda_std::math::ex2_ftz;
 use cuda_std::mma::MatrixElem;
@@ -19,13 +20,13 @@ use crate::attention::mma::tile::Tile;
 use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::Heads;
 
-/// Computes the gradients of the rows of one outer-loop tile. The rows are keys if `KEYS` is true, otherwise
-/// queries.
+/// Computes the gradients of the rows of one outer-loop tile, which a block keeps while it loops over other
+/// tiles. The rows are keys if `KEYS` is true, otherwise queries.
 ///
 /// The const parameters `FIRST` and `SECOND` select the gradients that the kernel computes. If the rows are
-/// keys, `FIRST` selects `dk` and `SECOND` selects `dv`. If the rows are queries, `FIRST` selects `dq`, and
-/// `SECOND` is false. If `GENERAL` is true, the kernel supports a mask, a softcap, any scale and any
-/// alignment.
+/// keys, the kernel computes `dk` if `FIRST` is true, and `dv` if `SECOND` is true. If the rows are queries,
+/// the kernel computes `dq`, `FIRST` is true, and `SECOND` is false. If `GENERAL` is true, the kernel
+/// supports a mask, a softcap, any scale and any alignment.
 ///
 /// # Safety
 /// The host validated the kernel argument `p` for this launch. The block has
@@ -47,7 +48,8 @@ pub(crate) unsafe fn gradients<
     let (rows, cols) = (WARPS * 16 * ROWS16 as u32, 16 * COLS16 as u32);
     // SAFETY: the host validated the kernel argument `p`.
     let Some(coords) = (unsafe { TileCoords::of_rows(&p.forward, rows, KEYS) }) else {
-        // SAFETY: `of_rows` returned `None`, so the block has no outer-loop tile. The outputs are writable.
+        // SAFETY: `of_rows` returned `None`, so the launch has packed sequences, and this block has no
+        // outer-loop tile. The host checked that the outputs are writable.
         return unsafe { clear_rest::<KEYS, FIRST, SECOND>(&p, rows) };
     };
     let (window, there) = rows_of::<KEYS>(&p, &coords);
@@ -64,11 +66,12 @@ pub(crate) unsafe fn gradients<
         InnerTile::<T, DIM16, WARPS, KEYS, GENERAL>::take(&mut memory, &p, coords, [begin, tiles, cols]);
     if inner.steps() > 0 {
         for (copier, to) in operands(&p, &coords, KEYS, 0, WARPS * warp::SIZE).iter().zip(&tiles_of_rows) {
-            // SAFETY: the host checked that the tensors are readable. No thread uses the tiles yet.
+            // SAFETY: the host checked that the tensors are readable. No thread has accessed the outer-loop
+            // tiles yet.
             unsafe { copier.copy(to, coords.first, rows, vector) };
         }
-        // SAFETY: the host checked that the tensors are readable. This is the first step, so no thread uses
-        // the buffers.
+        // SAFETY: the host checked that the tensors are readable. The loop has not started, so no thread has
+        // accessed the buffers yet.
         unsafe {
             inner.copy(inner.first(), 0);
             inner.copy(inner.first(), 1);
@@ -85,14 +88,14 @@ pub(crate) unsafe fn gradients<
     let mut step = inner.first();
     while step.number < inner.steps() {
         let after = inner.after(step);
-        // SAFETY: the tensors are readable. All warps finished the previous step, which used this buffer,
-        // before the last barrier.
+        // SAFETY: the tensors are readable. The copy overwrites the buffer that the previous step used, and
+        // all warps finished that step before the last barrier.
         let numbers = unsafe {
             inner.copy(after, 0);
             inner.read(after)
         };
         // SAFETY: the copies of the tiles of step `step` were complete before the last barrier. The host
-        // checked the mask.
+        // checked that the mask is readable.
         unsafe {
             add::<T, ROWS16, DIM16, COLS16, WARPS, KEYS, FIRST, SECOND, GENERAL>(
                 &mut sums,
@@ -102,18 +105,19 @@ pub(crate) unsafe fn gradients<
             )
         };
         copy::wait();
-        // SAFETY: all warps finished the previous step, which used this buffer, before the last barrier.
+        // SAFETY: this store overwrites the buffer that the previous step used, and all warps finished that
+        // step before the last barrier.
         unsafe { inner.store(after, numbers) };
         block::sync();
         step = after;
     }
-    // SAFETY: this warp has finished reading its rows of the tiles, and no other warp accesses these rows.
-    // The outputs are writable.
+    // SAFETY: the call overwrites this warp's rows of the outer-loop tiles. No other warp accesses these
+    // rows. The outputs are writable.
     unsafe { write::<T, ROWS16, DIM16, KEYS, FIRST, SECOND>(&p, &coords, there, &outer, &sums, vector) };
 }
 
-/// Writes zeros to padding rows of each gradient that the kernel computes. Padding rows follow the last
-/// packed sequence in a tensor. The blocks that have no outer-loop tile call this function.
+/// Writes zeros to the padding rows of each gradient that the kernel computes. Padding rows are the rows of a
+/// packed tensor after its last sequence. Only blocks without an outer-loop tile call this function.
 ///
 /// # Safety
 /// The launch has packed sequences, and this block has no outer-loop tile. The outputs are writable.
@@ -135,8 +139,7 @@ unsafe fn clear_rest<const KEYS: bool, const FIRST: bool, const SECOND: bool>(p:
 }
 
 /// Adds the contribution of step `step` to the gradient accumulators `sums`. A step is one iteration of the
-/// inner loop. Also starts to copy the second operand (V or dO) of step `after`, the step that follows
-/// `step`.
+/// inner loop. The function also starts to copy the second operand (V or dO) of the next step, `after`.
 ///
 /// # Safety
 /// The copies of the tiles of step `step` to shared memory are complete, and a barrier followed. All threads
@@ -160,8 +163,8 @@ unsafe fn add<
 ) {
     let ([first, last], col, cols) = (outer.span, inner.row(step), inner.rows);
     if first > last || outer.window.hides(outer.span, col, cols) {
-        // SAFETY: the caller guarantees that all threads have finished the step whose tile this copy
-        // overwrites.
+        // SAFETY: this copy overwrites the tile of the previous step. The caller guarantees that all threads
+        // have finished that step.
         return unsafe { inner.copy(after, 1) };
     }
     let (f, right) = (&inner.p.forward, inner.tiles_of(step));
@@ -170,7 +173,7 @@ unsafe fn add<
     let at = At { row: thread::opaque([first, 0])[0], col };
     let mut slopes = [[[[1.0; 4]; 2]; COLS16]; ROWS16];
     // SAFETY: the caller guarantees that the copies of the tiles are complete, and that the mask is readable.
-    // It also guarantees that no thread uses the buffer of step `after`.
+    // The buffer of step `after` is free, because all threads have finished the previous step.
     unsafe {
         let product = |operands: usize| -> Scores<ROWS16, COLS16> {
             let rows = Queries::<T, ROWS16, DIM16, false>::of(outer.tiles[operands], outer.lanes);
@@ -188,8 +191,8 @@ unsafe fn add<
             hide(&mut scores, at, &outer.window);
         }
         let weight_gradients = if FIRST { product(1) } else { scores };
-        // In general kernels (const parameter `GENERAL`), the scores are already base-2 exponents, so the
-        // factor is 1.
+        // The factor converts scores to base-2 exponents. If `GENERAL` is true, `cap_with_slopes` has already
+        // converted the scores, so the factor is 1.
         let factor = if GENERAL { 1.0 } else { f.scale * core::f32::consts::LOG2_E };
         for pair in 0..COLS16 {
             let (mut weights, mut gradients) = ([[[0.0; 4]; 2]; ROWS16], [[[0.0; 4]; 2]; ROWS16]);
@@ -222,8 +225,8 @@ unsafe fn add<
     }
 }
 
-/// Writes the gradients of the warp's rows to global memory. The warp first stages the gradients in shared
-/// memory, in its rows of the outer-loop tiles.
+/// Writes the gradients of the warp's rows to global memory. The warp first copies the gradients to shared
+/// memory. There, they overwrite the warp's rows of the outer-loop tiles.
 ///
 /// # Safety
 /// No other warp accesses this warp's rows of the tiles. The outputs are writable.

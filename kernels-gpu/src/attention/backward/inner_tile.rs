@@ -1,6 +1,6 @@
 //! Inner-loop tiles of the attention backward pass. A block keeps one outer-loop tile in shared memory, and
-//! loops over the inner-loop tiles. The rows of one kind of tile are queries, and the rows of the other kind
-//! are keys.
+//! loops over the inner-loop tiles. If the rows of the outer-loop tile are queries, the rows of the
+//! inner-loop tiles are keys, and vice versa.
 use cuda_std::mma::{Chunk, MatrixElem};
 use cuda_std::prelude::*;
 
@@ -10,8 +10,9 @@ use crate::attention::mma::tile::{Copier, Tile};
 use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::Heads;
 
-/// Returns two `Copier` objects, which copy two operands to shared memory. The operands are keys and values
-/// if `keys` is true, otherwise queries and dO. `member` is the index of the query head in its group (GQA).
+/// Returns two `Copier` objects, which copy rows from global to shared memory. They copy keys and values if
+/// `keys` is true, otherwise queries and dO. `member` selects one of the query heads that share the key head
+/// (GQA).
 #[inline(always)]
 pub(super) fn operands<T: MatrixElem, const DIM16: usize>(
     p: &BackwardParams,
@@ -38,12 +39,12 @@ pub(super) struct Step {
     tile: u32,
 }
 
-/// Double buffers in shared memory for the two inner-loop operands. The operands are K and V, or they are Q
-/// and dO.
+/// Buffers in shared memory for the inner-loop tiles of two operands, either K and V or Q and dO. Each
+/// operand has two buffers.
 ///
 /// If `KEYS` is true, the outer-loop rows are keys. The inner loop then processes the queries of all query
-/// heads that share the key head (GQA), one head after the other. The struct then also has buffers for two
-/// statistics of these queries: the log-sum-exp `lse`, and `delta`, the sum of `dO * O`.
+/// heads that share the key head (GQA), one head after the other. In this case, the struct also has buffers
+/// for two statistics of these queries: the log-sum-exp `lse`, and `delta`, the sum of `dO * O`.
 pub(super) struct InnerTile<
     'p,
     T,
@@ -64,15 +65,15 @@ pub(super) struct InnerTile<
     pub rows: u32,
     buffers: [Tile<T, DIM16>; 2],
     /// The statistics `lse` (log-sum-exp) and `delta` (sum of `dO * O`) of the buffered queries. A chunk of
-    /// 16 bytes has the values of two queries, in the order `lse`, `delta`, `lse`, `delta`.
+    /// 16 bytes contains both statistics of two queries, in the order `lse`, `delta`, `lse`, `delta`.
     numbers: Shared<Chunk>,
 }
 
 impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, const GENERAL: bool>
     InnerTile<'p, T, DIM16, WARPS, KEYS, GENERAL>
 {
-    /// Allocates buffers for inner-loop tiles of `rows` rows. `begin` is the number of the first tile, and
-    /// `tiles` is the number of tiles per query head.
+    /// Allocates buffers for inner-loop tiles of `rows` rows. For each query head, the inner loop processes
+    /// `tiles` tiles, from tile number `begin` on.
     #[inline(always)]
     pub fn take(
         memory: &mut SharedMemory,
@@ -125,8 +126,8 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
     /// last step, this function does nothing.
     ///
     /// # Safety
-    /// The tensors are readable. All threads have finished step number `step.number - 2`, whose tile was in
-    /// the buffer that this copy overwrites.
+    /// The tensors are readable. The copy overwrites the tile of step number `step.number - 2`, and all
+    /// threads have finished that step.
     #[inline(always)]
     pub unsafe fn copy(&self, step: Step, tensor: usize) {
         if step.number >= self.steps() {
@@ -134,12 +135,14 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         }
         let copiers = operands(self.p, &self.coords, !KEYS, step.member, WARPS * warp::SIZE);
         let vector = !GENERAL || self.p.vector != 0;
-        // SAFETY: the tensors are readable, and the caller guarantees that no thread uses the buffer.
+        // SAFETY: the caller guarantees that the tensors are readable, and that no thread accesses the
+        // destination buffer.
         unsafe { copiers[tensor].copy(&self.tiles_of(step)[tensor], self.row(step), self.rows, vector) };
     }
 
     /// Loads the statistics `lse` (log-sum-exp) and `delta` (sum of `dO * O`) of the queries of step `step`.
-    /// Each thread loads both statistics of one query. If this query does not exist, both statistics are 0.
+    /// Each thread returns both statistics of one query, or zeros if it has no query. If `KEYS` is false, all
+    /// threads return zeros.
     ///
     /// # Safety
     /// The host validated the kernel argument.
@@ -150,21 +153,23 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         if !KEYS || thread::index()[0] >= self.rows || !there {
             return [0.0; 2];
         }
-        // SAFETY: `query` is less than the number of queries in the sequence.
+        // SAFETY: the test of `there` above guarantees that the sequence contains the query `query`.
         unsafe { statistics(self.p, &self.coords.with_member(step.member), query) }
     }
 
-    /// Stores the values that [`InnerTile::read`] returned for step `step`.
+    /// Stores the statistics that [`InnerTile::read`] returned for step `step` to shared memory. If `KEYS` is
+    /// false, this function does nothing.
     ///
     /// # Safety
-    /// All threads have finished step number `step.number - 2`, whose values were in the buffer that this
-    /// function overwrites.
+    /// The function overwrites the statistics of step number `step.number - 2`, and all threads have finished
+    /// that step.
     #[inline(always)]
     pub unsafe fn store(&self, step: Step, [lse, delta]: [f32; 2]) {
         if KEYS && thread::index()[0] < self.rows {
             let to = 2 * (step.number % 2 * self.rows + thread::index()[0]);
             let numbers = self.numbers.cast::<f32>();
-            // SAFETY: each thread writes its own two elements, and no thread reads this buffer now.
+            // SAFETY: each thread writes two elements that no other thread writes. The caller guarantees that
+            // no thread reads this buffer now.
             unsafe {
                 numbers.set(to, lse);
                 numbers.set(to + 1, delta);
@@ -172,18 +177,18 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         }
     }
 
-    /// Returns the statistics `[lse, delta]` of the two queries whose scores this lane has in an accumulator.
-    /// `pair` is the number of a block of 16 columns. `operands` selects the left (0) or the right (1) eight
-    /// columns of this block.
+    /// In an MMA accumulator (16 x 8) of the scores, a lane has elements of two columns, which are queries.
+    /// Returns the statistics `[lse, delta]` of these two queries. `pair` is the number of a block of 16
+    /// columns. `operands` selects the accumulator of its left (0) or its right (1) eight columns.
     ///
     /// # Safety
-    /// A barrier separates this read from [`InnerTile::store`].
+    /// [`InnerTile::store`] was called for step `step`, and a barrier followed.
     #[inline(always)]
     pub unsafe fn numbers(&self, step: Step, pair: usize, operands: usize) -> [[f32; 2]; 2] {
         let two = 8 * pair as u32 + 4 * operands as u32 + warp::lane() % 4;
         let at = step.number % 2 * self.rows / 2 + two;
-        // SAFETY: the caller guarantees a barrier after the values were stored. The index lies in the buffer
-        // of this step.
+        // SAFETY: the caller guarantees a barrier after the values were stored. The index `at` lies in the
+        // buffer of this step.
         let Chunk([a, b, c, d]) = unsafe { self.numbers.get(at) };
         [[a, b], [c, d]].map(|numbers| numbers.map(f32::from_bits))
     }

@@ -13,12 +13,14 @@
 //!   computes `dK` and `dV`, summed over all query heads that share the key head (GQA).
 //!
 //! For each pair of tiles, two matrix multiplications give the scores and the gradients of `P`. From these
-//! results, the kernel computes `P` and `dS`, or their transposes. For `dQ`, a third multiplication uses `dS`
-//! as A operand. For `dK` and `dV`, two further multiplications use `dSᵀ` and `Pᵀ` as A operands.
+//! results, the kernel computes `P` and `dS` if the outer-loop rows are queries, otherwise `Pᵀ` and `dSᵀ`.
+//! For `dQ`, a third multiplication uses `dS` as A operand. For `dK` and `dV`, two further multiplications
+//! use `dSᵀ` and `Pᵀ` as A operands.
 //!
-//! The kernels use no atomics. The order of each sum is fixed, so results are reproducible bit for bit. As a
-//! consequence, the scores and the gradients of `P` are computed twice: once for `dQ`, and once for `dK` and
-//! `dV`.
+//! The kernels use no atomics, so the order of each sum is fixed, and results are reproducible bit for bit.
+//! Without atomics, `dQ` needs a separate launch. The scores and the gradients of `P` are therefore computed
+//! twice: once for `dQ`, and once for `dK` and `dV`. For head dimensions above 128, `dK` and `dV` have
+//! separate launches, too, and both compute the scores.
 pub(crate) mod delta;
 pub(crate) mod gradients;
 mod inner_tile;

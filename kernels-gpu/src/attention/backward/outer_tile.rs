@@ -1,5 +1,5 @@
-//! Outer-loop tile of the attention backward pass. Its rows are the queries or keys whose gradients a block
-//! computes.
+//! Outer-loop tile of the attention backward pass. The rows of this tile are the queries or keys whose
+//! gradients a block computes. The block keeps the tile while it loops over the inner-loop tiles.
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
@@ -9,26 +9,26 @@ use crate::attention::mma::tile::{FragmentLanes, Tile};
 use crate::attention::mma::tile_coords::TileCoords;
 use crate::attention::mma::window::Window;
 
-/// The rows of an outer-loop tile that one warp processes. A warp has `16 * ROWS16` rows, which are queries
-/// or keys.
+/// One warp's share of an outer-loop tile: `16 * ROWS16` consecutive rows, which are queries or keys.
 pub(super) struct OuterTile<T, const ROWS16: usize, const DIM16: usize> {
-    /// The two outer-loop operands in shared memory: keys and values, or queries and dO.
+    /// The warp's rows of the two outer-loop operands, in shared memory. The operands are keys and values, or
+    /// queries and dO.
     pub tiles: [Tile<T, DIM16>; 2],
     /// Offsets from which this lane computes its addresses for `ldmatrix`.
     pub lanes: FragmentLanes<DIM16>,
     /// Sliding window: the range of visible columns for each row.
     pub window: Window,
-    /// Two row numbers: the warp's first row, and the last of the warp's rows that lies in the sequence.
+    /// Indices of two rows in the sequence: the warp's first row, and its last row that exists.
     pub span: [u32; 2],
     /// The statistics `[lse, delta]` (log-sum-exp, and sum of `dO * O`) of this lane's accumulator rows.
-    /// These are the rows `g` and `g + 8` of each 16 rows, with `g = lane / 4`. The values are 0 if the rows
-    /// are keys.
+    /// These are the rows `g` and `g + 8` of each 16 rows, with `g = lane / 4`. All statistics are 0 if the
+    /// rows are keys.
     pub numbers: [[[f32; 2]; 2]; ROWS16],
 }
 
 impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize> OuterTile<T, ROWS16, DIM16> {
-    /// Returns this warp's rows of the block's outer-loop tile. `there` is the number of outer-loop rows in
-    /// the sequence.
+    /// Returns this warp's rows of the block's outer-loop tile. `there` is the number of queries in the
+    /// sequence, or the number of keys if `KEYS` is true.
     ///
     /// # Safety
     /// The host validated the kernel argument `p` for this launch.
@@ -62,8 +62,8 @@ impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize> OuterTile<T, ROWS16
     }
 }
 
-/// Returns the sliding window of the outer-loop rows, and the number of outer-loop rows in the sequence.
-/// These rows are keys if `KEYS` is true, otherwise queries.
+/// Returns two values: the sliding window, and the number of rows in the sequence. Rows are keys if `KEYS` is
+/// true, otherwise queries.
 #[inline(always)]
 pub(super) fn rows_of<const KEYS: bool>(p: &BackwardParams, coords: &TileCoords) -> (Window, u32) {
     let window = Window::of(coords.queries, coords.keys, p.forward.before, p.forward.after);

@@ -7,9 +7,8 @@ use crate::layout::heads::Heads;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardParams {
-    /// Parameters of the forward pass, including its outputs. The field `tiles` is the number of outer-loop
-    /// tiles. The rows of these tiles are queries in the launch that computes `dq`. The rows are keys in the
-    /// launch that computes `dk` and `dv`.
+    /// Parameters of the forward pass, including its outputs. In a backward launch, the field `tiles` counts
+    /// tiles of keys if the launch computes `dk` or `dv`, otherwise tiles of queries.
     pub forward: AttentionParams,
     /// The incoming gradient dO. It has the shape of `out`.
     pub dout: Heads,
@@ -30,9 +29,9 @@ pub const DELTA_THREADS: u32 = 128;
 /// Queries per block of the `_delta` kernels, which compute the sum of `dO * O` for each query.
 pub const DELTA_ROWS: u32 = 64;
 
-/// Returns the bytes of shared memory per block. The block stores two outer-loop tiles, and has two buffers
-/// for each of the two inner-loop operands. It also stores the statistics `lse` and `delta` of the buffered
-/// queries.
+/// Returns the bytes of shared memory per block. Shared memory contains one outer-loop tile of two operands,
+/// and two buffers for inner-loop tiles of two operands. It also contains the statistics `lse` and `delta` of
+/// the queries in these buffers.
 pub const fn shared_bytes(tiling: &Tiling) -> u32 {
     let cols = 16 * tiling.cols16 as u32;
     (2 * tiling.rows() + 4 * cols) * (2 * tiling.dim16 as u32 + 1) * 16 + 4 * cols * 4

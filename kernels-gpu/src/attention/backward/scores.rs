@@ -1,5 +1,5 @@
-//! Element-wise operations of the backward pass on accumulators, between the matrix multiplications: scale,
-//! softcap and rounding.
+//! Element-wise operations between the matrix multiplications of the attention backward pass: scale, softcap
+//! and rounding.
 use cuda_std::mma::{A, C, MatrixElem};
 
 use crate::attention::mma::mask::{cap, each};
@@ -23,7 +23,8 @@ pub(super) fn cap_with_slopes<const ROWS16: usize, const COLS16: usize>(
     slopes
 }
 
-/// Rounds two adjacent MMA accumulators to 16 bits, and returns them as one A operand.
+/// Rounds two MMA accumulators (16 x 8) to 16 bits, and returns them as one A operand (16 x 16). The
+/// accumulators are the left and the right half of this operand.
 #[inline(always)]
 pub(super) fn left<T: MatrixElem>([[a, b, c, d], [e, f, g, h]]: &[C; 2]) -> A {
     [T::pair(*a, *b), T::pair(*c, *d), T::pair(*e, *f), T::pair(*g, *h)]

@@ -1,5 +1,5 @@
-//! Second kernel of split-KV decoding ([`decode`](crate::attention::decode)). This kernel combines the
-//! results of all splits of the keys.
+//! Second kernel of split-KV decoding ([`decode`](crate::attention::decode)). The first kernel computes
+//! attention separately for each split of the keys. This kernel combines these results.
 use cuda_std::math::{ex2_ftz, lg2};
 use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
@@ -10,23 +10,24 @@ use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::divide;
 
 /// Warps per block. A block combines the results of all splits of the keys for one query of one head. Warp
-/// `w` adds the results of splits `w`, `w + COMBINERS` and so on. With several warps, a block has more loads
-/// in flight than with one warp.
+/// `w` adds the results of splits `w`, `w + COMBINERS` and so on. Several warps keep more loads in flight
+/// than one warp.
 pub const COMBINERS: u32 = 16;
-/// Largest head dimension that the kernel supports. Each lane processes four columns in each of [`STEPS`]
-/// steps.
+/// Largest head dimension that the kernel supports. A warp processes one row in [`STEPS`] steps, with four
+/// columns per lane and step.
 const COLS: u32 = 256;
 const STEPS: usize = (COLS / (4 * warp::SIZE)) as usize;
-/// Number of splits whose results a warp loads at once. These loads are in flight at the same time.
+/// Number of splits whose results a warp loads before it uses any of them, so that these loads are in flight
+/// at the same time.
 const IN_FLIGHT: usize = 4;
 
 /// Bytes of shared memory per block. Each warp has one row of `COLS` f32 values.
 pub const SHARED_BYTES: u32 = COMBINERS * COLS * size_of::<f32>() as u32;
 
-/// The results of all splits of the keys for one row. A row is one query of one query head.
+/// Access to the results of all splits of the keys for one row. A row is one query of one query head.
 struct Splits<'a> {
     p: &'a DecodeParams,
-    /// Index of the row tile's first split. The splits of all row tiles are numbered consecutively.
+    /// Index of the first split of the row's tile. The splits of all row tiles are numbered consecutively.
     first: u32,
     /// Number of splits.
     count: u32,
@@ -35,23 +36,25 @@ struct Splits<'a> {
 }
 
 impl Splits<'_> {
-    /// Returns the index in `partial_lse` of this row's element for split number `split`.
+    /// Returns the index of the element of `partial_lse` that belongs to this row and to split number
+    /// `split`.
     fn at(&self, split: u32) -> usize {
         (self.first + split) as usize * ROWS as usize + self.line as usize
     }
 
-    /// Reads the natural log-sum-exp of this row in split number `split`.
+    /// Reads the natural log-sum-exp of this row's scores for the keys of split number `split`.
     ///
     /// # Safety
     /// The kernel [`decode`](super::split::decode) has finished, and `split` is less than `count`.
     #[inline(always)]
     unsafe fn lse(&self, split: u32) -> f32 {
         let from = self.p.partial_lse.wrapping_add(self.at(split));
-        // SAFETY: the kernel `decode` wrote one element per split and row, and `split` is less than `count`.
+        // SAFETY: the element exists, because the kernel `decode` wrote one element per split and row, and
+        // `split` is less than `count`.
         f32::from_bits(unsafe { mem::load_u32(from.cast_const().cast(), Load::ReadOnly) })
     }
 
-    /// Reads four columns of this row's result in split number `split`, from column `col` on.
+    /// Reads four columns of the result that split number `split` has for this row, from column `col` on.
     ///
     /// # Safety
     /// The kernel [`decode`](super::split::decode) has finished, and `split` is less than `count`. `col` is a
@@ -59,15 +62,15 @@ impl Splits<'_> {
     #[inline(always)]
     unsafe fn columns(&self, split: u32, col: u32) -> [f32; 4] {
         let from = self.p.partial.wrapping_add(self.at(split) * self.p.forward.dim as usize + col as usize);
-        // SAFETY: the kernel `decode` wrote these columns. The address is aligned to 16 bytes, because the
-        // host checked the base address and `dim` is a multiple of 8.
+        // SAFETY: the kernel `decode` wrote these four columns. The address is aligned to 16 bytes, because
+        // `dim` and `col` are multiples of 4, and the host checked the base address.
         unsafe { mem::load_u32x4(from.cast_const().cast(), Load::ReadOnly) }.map(f32::from_bits)
     }
 
-    /// Returns two values for the combination of the splits: a reference, and the sum of the weights of all
-    /// splits. The reference is the largest log-sum-exp of the splits, or 0 if no split has a visible key. A
-    /// split with the log-sum-exp `lse` has the weight `exp(lse - reference)`. Every warp of the block
-    /// computes the same two values.
+    /// Returns `[reference, total]`. The combined result is the weighted mean of the results of the splits. A
+    /// split with the log-sum-exp `lse` has the weight `exp(lse - reference)`, and `total` is the sum of
+    /// these weights. `reference` is the largest log-sum-exp of the splits, or 0 if no split has a visible
+    /// key. Every warp of the block computes the same two values.
     ///
     /// # Safety
     /// The kernel [`decode`](super::split::decode) has finished, and the warp is converged.
@@ -81,8 +84,8 @@ impl Splits<'_> {
             split += warp::SIZE;
         }
         let max = warp::max(max, warp::SIZE);
-        // If no split has a visible key, every log-sum-exp is minus infinity. The finite reference 0 then
-        // gives all splits the weight 0 instead of NaN.
+        // If no split has a visible key, every log-sum-exp is minus infinity. With the finite reference 0,
+        // all splits then have the weight 0 instead of NaN.
         let shift = if max == f32::NEG_INFINITY { 0.0 } else { max };
         let mut split = warp::lane();
         while split < self.count {
@@ -93,8 +96,9 @@ impl Splits<'_> {
         [shift, warp::sum(total, warp::SIZE)]
     }
 
-    /// Returns the weighted sum of the results of the splits that warp number `warp` adds. These are the
-    /// splits `warp`, `warp + COMBINERS` and so on. Each lane computes the sum for its own columns.
+    /// Returns the weighted sum of the results of the splits `warp`, `warp + COMBINERS` and so on. A split
+    /// with the log-sum-exp `lse` has the weight `exp(lse - shift)`. Each lane computes the sum for its own
+    /// columns.
     ///
     /// # Safety
     /// The kernel [`decode`](super::split::decode) has finished.
@@ -112,8 +116,8 @@ impl Splits<'_> {
                     weights[slot] = unsafe { self.lse(split) };
                     for step in 0..STEPS {
                         if column(step) < self.p.forward.dim {
-                            // SAFETY: the kernel `decode` has finished. `split` is less than `count`, and the
-                            // column is less than the head dimension.
+                            // SAFETY: the kernel `decode` has finished. `split` is less than `count`, and
+                            // `column(step)` is a multiple of 4 and less than the head dimension.
                             values[slot][step] = unsafe { self.columns(split, column(step)) };
                         }
                     }
@@ -146,12 +150,12 @@ fn column(step: usize) -> u32 {
     4 * (step as u32 * warp::SIZE + warp::lane())
 }
 
-/// Combines the results of all splits of the keys for one query of one head, and writes this row of the
-/// output.
+/// Combines the results of all splits of the keys for one query of one head, and writes the output row of
+/// this query.
 ///
 /// # Safety
-/// The kernel [`decode`](super::split::decode) has finished, and `p` was the argument of its launch. A block
-/// has [`COMBINERS`] warps.
+/// The kernel [`decode`](super::split::decode) was launched with the same argument `p`, and has finished. A
+/// block has [`COMBINERS`] warps.
 #[inline(always)]
 pub(crate) unsafe fn combine<T: MatrixElem>(p: DecodeParams) {
     let f = &p.forward;
@@ -192,14 +196,14 @@ pub(crate) unsafe fn combine<T: MatrixElem>(p: DecodeParams) {
         }
         let to = coords.query::<T>(&f.out).wrapping_offset((i64::from(query) * f.out.token_stride) as isize);
         let word = T::pair(pair[0] * inverse, pair[1] * inverse);
-        // SAFETY: the host checked that the output permits 4-byte stores of two adjacent columns. `dim` is
-        // even.
+        // SAFETY: `col` and `dim` are even, so both columns exist. The host checked that the output permits
+        // 4-byte stores of two adjacent columns.
         unsafe { mem::store_u32(to.wrapping_add(col as usize).cast(), word, Store::Default) };
     }
     if thread == 0 && !f.lse.is_null() {
         let lse = if total == 0.0 { f32::NEG_INFINITY } else { shift + core::f32::consts::LN_2 * lg2(total) };
         let to = f.lse.wrapping_add(coords.number(f, query));
-        // SAFETY: the host checked that `lse` has one element per head and query.
+        // SAFETY: the element exists, because the host checked that `lse` has one element per head and query.
         unsafe { mem::store_u32(to.cast(), lse.to_bits(), Store::Default) };
     }
 }

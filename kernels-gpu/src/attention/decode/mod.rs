@@ -5,8 +5,9 @@
 //! of all splits.
 //!
 //! In grouped-query attention (GQA), several query heads share a key head. The queries of these heads become
-//! the rows of one matrix. A block therefore reads keys and values only once for up to [`ROWS`](params::ROWS)
-//! rows. The split size is a constant, so that the result of a query does not depend on the batch size.
+//! the rows of one matrix. A block therefore reads each key and value only once for up to
+//! [`ROWS`](params::ROWS) rows. Every split has the same fixed size, so the result of a query does not depend
+//! on the batch size.
 pub mod combine;
 pub mod params;
 mod partial;

@@ -1,6 +1,6 @@
-//! Combines the results of a block's warps in shared memory, and writes the combined result. In split-KV
-//! decoding, each block processes one split of the keys, and each warp a quarter of this split. See
-//! [`decode`](crate::attention::decode).
+//! Combines the results of a block's warps in shared memory, and writes the combined result to global memory.
+//! In split-KV decoding, each block processes one split of the keys, and each of its four warps processes a
+//! quarter of this split. See [`decode`](crate::attention::decode).
 use cuda_std::math::lg2;
 use cuda_std::mem;
 use cuda_std::prelude::*;
@@ -11,12 +11,12 @@ use crate::attention::mma::output::Accumulator;
 use crate::attention::mma::params::WARPS;
 use crate::attention::mma::softmax::RowSoftmax;
 
-/// Results of the block's warps in shared memory. The results overwrite the tiles of queries, keys and
-/// values, which are not needed any more.
+/// The attention results of the block's warps, in shared memory. They overwrite the tiles of queries, keys
+/// and values, which the block does not need any more.
 pub(super) struct Found<const DIM16: usize> {
     /// Normalized results of the warps, with the shape `[WARPS, ROWS, Self::STRIDE]`.
     values: Shared<f32>,
-    /// Natural log-sum-exp of each row in each warp, with the shape `[WARPS, ROWS]`.
+    /// Natural log-sum-exp of each row's scores for the keys of each warp, with the shape `[WARPS, ROWS]`.
     lse: Shared<f32>,
     /// Number of rows of the block's tile that exist.
     rows: u32,
@@ -25,8 +25,8 @@ pub(super) struct Found<const DIM16: usize> {
 }
 
 impl<const DIM16: usize> Found<DIM16> {
-    /// Distance between consecutive rows in elements. With this distance, the eight rows that a warp writes
-    /// at a time start in different banks.
+    /// Distance between consecutive rows, in f32 elements. With this distance, four consecutive rows start
+    /// eight banks apart, which reduces bank conflicts.
     const STRIDE: u32 = 16 * DIM16 as u32 + 8;
 
     /// Creates the buffers for `rows` rows of `dim` columns.
@@ -71,13 +71,13 @@ impl<const DIM16: usize> Found<DIM16> {
         }
     }
 
-    /// Combines the results of all warps of the block. Writes the combined result to global memory, as the
-    /// result of split number `split`. The splits of all row tiles are numbered consecutively. A thread
-    /// computes two columns of each row.
+    /// Combines the results of all warps of the block. Writes the combined result to global memory, as entry
+    /// `split` of the outputs `partial` and `partial_lse`. The entries of all row tiles are numbered
+    /// consecutively. A thread computes two columns of each row.
     ///
     /// # Safety
-    /// All warps have called [`Found::store`], and a barrier followed. The outputs have an entry for split
-    /// number `split`.
+    /// All warps have called [`Found::store`], and a barrier followed. The outputs have an entry number
+    /// `split`.
     #[inline(always)]
     pub unsafe fn add_up(&self, p: &DecodeParams, split: u32) {
         let col = 2 * thread::index()[0];
@@ -89,8 +89,8 @@ impl<const DIM16: usize> Found<DIM16> {
             let lse: [f32; WARPS as usize] =
                 core::array::from_fn(|warp| unsafe { self.lse.get(warp as u32 * ROWS + row) });
             let max = lse.into_iter().fold(f32::NEG_INFINITY, f32::max);
-            // If no warp has a visible key, every log-sum-exp is minus infinity. The finite reference 0 then
-            // gives all warps the weight 0 instead of NaN.
+            // If no warp has a visible key, every log-sum-exp is minus infinity. With the finite reference 0,
+            // all warps then have the weight 0 instead of NaN.
             let shift = if max == f32::NEG_INFINITY { 0.0 } else { max };
             let (mut total, mut sums) = (0.0, [0.0; 2]);
             for warp in 0..WARPS {
@@ -110,12 +110,12 @@ impl<const DIM16: usize> Found<DIM16> {
             let line = split as usize * ROWS as usize + row as usize;
             let to = p.partial.wrapping_add(line * self.dim as usize + col as usize);
             let words = sums.map(|sum| (sum * inverse).to_bits());
-            // SAFETY: the caller guarantees that the output has an entry for the split. `col` and `dim` are
+            // SAFETY: the caller guarantees that the output has entry number `split`. `col` and `dim` are
             // even, so the address is aligned to 8 bytes.
             unsafe { mem::store_u32x2(to.cast(), words, Store::Default) };
             if col == 0 {
                 let to = p.partial_lse.wrapping_add(line);
-                // SAFETY: the caller guarantees that the output has an entry for the split.
+                // SAFETY: the caller guarantees that the output has entry number `split`.
                 unsafe { mem::store_u32(to.cast(), lse.to_bits(), Store::Default) };
             }
         }

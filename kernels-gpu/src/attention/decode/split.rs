@@ -17,9 +17,9 @@ use crate::attention::mma::tile_coords::TileCoords;
 use crate::attention::mma::window::Window;
 use crate::layout::heads::divide;
 
-/// Returns the coordinates of the first query head of the block, and the first row of the block's row tile.
-/// All query heads of a block share one key head (GQA). The row tiles of all batches and key heads are
-/// numbered consecutively, and `above` is the number of the block's row tile.
+/// Returns two values: the coordinates of the first of the query heads that share the block's key head (GQA),
+/// and the first row of the block's row tile. `above` is the number of this row tile. The row tiles of all
+/// batches and key heads are numbered consecutively.
 #[inline(always)]
 fn coords(f: &AttentionParams, above: u32) -> (TileCoords, u32) {
     let (head, tile) = divide(above, f.tiles);
@@ -27,7 +27,7 @@ fn coords(f: &AttentionParams, above: u32) -> (TileCoords, u32) {
     (TileCoords::whole(f, batch, kv_head * f.group), tile * ROWS)
 }
 
-/// Computes the attention of up to 16 rows over one split of the keys.
+/// Computes the attention of up to 16 rows over one split of the keys. A row is one query of one query head.
 ///
 /// # Safety
 /// The host validated the kernel argument `p` for this launch. The block has
@@ -44,14 +44,14 @@ pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) 
         .map(|heads| (coords.key(heads, f.group), heads.token_stride))
         .map(|(head, stride)| Copier::<T, DIM16>::of(head, stride, [f.keys, f.dim], WARPS * warp::SIZE));
     let (begin, end) = (split * SPLIT, (split * SPLIT + SPLIT).min(f.keys));
-    // SAFETY: the host checked that the tensors are readable. All warps finished reading this buffer before
-    // the last barrier.
+    // SAFETY: the host checked that the tensors are readable. The copy overwrites a buffer that all warps
+    // finished reading before the last barrier.
     let copy = |key: u32| unsafe {
         let to = key / KEYS % 2 * KEYS;
         k_copier.copy(&k_tiles.at_row(to), key, KEYS, true);
         v_copier.copy(&v_tiles.at_row(to), key, KEYS, true);
     };
-    // SAFETY: the host checked that the tensors are readable. No thread uses the tile yet.
+    // SAFETY: the host checked that the tensors are readable. No thread has accessed `q_tile` yet.
     unsafe { copy_queries(f, &coords, first, &q_tile) };
     copy(begin);
     copy::wait();
@@ -75,7 +75,8 @@ pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) 
             copy(key + KEYS);
         }
         let from = key / KEYS % 2 * KEYS + 16 * warp;
-        // SAFETY: the copies of queries, keys and values were complete before the last barrier.
+        // SAFETY: the copies of the queries and of these keys and values were complete before the last
+        // barrier.
         unsafe {
             let mut scores =
                 products::<T, 1, DIM16, 1, true>(&queries, &k_tiles.at_row(from), &lanes, |_| ());
@@ -87,8 +88,8 @@ pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) 
         key += KEYS;
     }
     let found = Found::<DIM16>::of_block((f.queries * f.group - first).min(ROWS), f.dim);
-    // SAFETY: no thread reads the tiles after the last barrier. The host checked that the outputs have
-    // entries for all splits.
+    // SAFETY: `store` overwrites the tiles, which no thread reads after the last barrier. The host checked
+    // that the outputs have entries for all splits of all row tiles.
     unsafe {
         found.store(warp, &softmax, &out);
         block::sync();
@@ -96,9 +97,9 @@ pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) 
     }
 }
 
-/// Copies the block's queries to the rows of `tile`. In grouped-query attention (GQA), a group of query heads
-/// shares a key head. Row `member * queries + query` of the group contains query `query` of the group's query
-/// head number `member`.
+/// Copies the block's queries to `tile`, from row `first` of its group on. In grouped-query attention (GQA),
+/// a group of query heads shares a key head. Row `member * queries + query` of a group is query number
+/// `query` of query head number `member`.
 ///
 /// # Safety
 /// The queries are readable, and no thread uses the tile.
@@ -118,17 +119,16 @@ unsafe fn copy_queries<T: MatrixElem, const DIM16: usize>(
             let there = first + row < f.queries * f.group && 8 * chunk < f.dim;
             let offset = i64::from(query) * f.q.token_stride + i64::from(8 * chunk);
             let from = coords.with_member(member).query::<T>(&f.q).wrapping_offset(offset as isize);
-            // SAFETY: `there` is false for rows and columns that do not exist, so they are not read. The
-            // caller passes a tile that no thread uses.
+            // SAFETY: `there` is false for rows and columns that do not exist, so `copy_chunk` does not read
+            // them. The caller guarantees that no thread uses the tile.
             unsafe { tile.copy_chunk(row, chunk, from, there) };
         }
     }
 }
 
-/// Sets the scores of keys outside a row's sliding window to minus infinity. `key` is the index of the key to
-/// which the warp's first score belongs. `seen` has one range of visible keys for each of the lane's two
-/// rows. A range consists of the index of the first visible key, and the index of the last visible key plus
-/// one.
+/// Sets the scores of keys outside a row's sliding window to minus infinity. `key` is the index of the first
+/// of the 16 keys of these scores. `seen` has one range of visible keys for each of the lane's two rows. A
+/// range consists of the index of its first key, and the index of its last key plus one.
 #[inline(always)]
 fn hide(scores: &mut Scores<1, 1>, key: u32, seen: &[[i32; 2]; 2]) {
     for side in 0..2 {

@@ -1,14 +1,15 @@
 //! The consumer warpgroups of the Hopper attention kernels. Each consumer warpgroup computes attention for 64
-//! queries, while one producer warpgroup loads tiles.
+//! rows of each query tile, while one producer warpgroup loads tiles.
 //!
-//! The exponentials of a tile take about as long as its matrix multiplications. Two techniques keep the
-//! tensor cores busy during the exponentials:
+//! For a key tile, the exponentials of the softmax take about as long as the matrix multiplications. Two
+//! techniques keep the tensor cores busy during the exponentials:
 //! - A warpgroup starts QKᵀ of one key tile together with PV of the previous key tile.
-//! - Matrix multiplications of one warpgroup run while the other warpgroups compute exponentials.
+//! - The matrix multiplications of one consumer warpgroup run while the other consumer warpgroups compute
+//!   exponentials.
 //!
-//! With three consumer warpgroups, named barriers (PTX `barrier` with an index) enforce the order of their
-//! matrix multiplications (ping-pong). These barriers make the kernel faster. A kernel with two consumer
-//! warpgroups does not use named barriers, because these barriers would make it slower.
+//! In kernels with three consumer warpgroups, named barriers (PTX `barrier` with an index) let the warpgroups
+//! start their matrix multiplications one after the other (ping-pong). This order makes these kernels faster.
+//! Kernels with two consumer warpgroups are faster without named barriers.
 use cuda_std::hopper::barrier::{Barrier, Named};
 use cuda_std::hopper::tensor_map::Map;
 use cuda_std::hopper::wgmma::{self, Accumulator};
@@ -23,7 +24,7 @@ use super::shape::Shape;
 use super::softmax::{OnlineSoftmax, rescale, round};
 use super::{mask, output};
 
-/// The state of a thread of a consumer warpgroup. The warpgroup computes 64 rows of each query tile.
+/// The state of one thread of a consumer warpgroup. A consumer warpgroup computes 64 rows of each query tile.
 struct Consumer<'a, K: Shape> {
     layout: Layout<K>,
     p: &'a HopperParams,
@@ -31,8 +32,8 @@ struct Consumer<'a, K: Shape> {
     group: u32,
     /// Pipeline position (buffer and mbarrier phase) of the current key tile.
     slot: Slot,
-    /// Parity (0 or 1) of the mbarrier phase that completes when the next query tile has arrived in shared
-    /// memory.
+    /// Parity (0 or 1) of an mbarrier phase. This phase completes when the next query tile has arrived in
+    /// shared memory.
     query_parity: u32,
     /// Scores of the current key tile. The softmax replaces them by unnormalized probabilities.
     scores: K::Scores,
@@ -44,7 +45,8 @@ struct Consumer<'a, K: Shape> {
     softmax: OnlineSoftmax,
 }
 
-/// Signals that the calling warp has finished reading a buffer. `empty` is the mbarrier of the buffer.
+/// Signals that the calling warp has finished reading a buffer, by one arrival on the buffer's mbarrier
+/// `empty`.
 ///
 /// # Safety
 /// The mbarrier is initialized. The whole warp calls this function.
@@ -56,9 +58,9 @@ unsafe fn release(empty: Barrier) {
     }
 }
 
-/// Returns the named barrier at which warpgroup `group` waits until it may start its matrix multiplications.
-/// The barrier counts 256 threads: 128 threads of `group`, and 128 threads of the warpgroup that runs before
-/// `group`.
+/// Returns the named barrier at which consumer warpgroup `group` waits until it may start its matrix
+/// multiplications. The barrier counts 256 threads: the 128 threads of this warpgroup, and the 128 threads of
+/// the warpgroup that precedes it in the ping-pong order.
 #[inline(always)]
 fn ping_pong(group: u32) -> Named<256> {
     Named(1 + group)
@@ -71,24 +73,24 @@ impl<K: Shape> Consumer<'_, K> {
         self.layout.queries().data + self.group * GROUP_ROWS * PART_ROW
     }
 
-    /// Returns the index of a query row. In an accumulator, this thread has elements of two rows: the
-    /// returned row, and the row with an index that is larger by 8.
+    /// Returns the index of the query for this thread's first accumulator row. A thread has elements of two
+    /// accumulator rows, and the second row belongs to the query whose index is larger by 8.
     #[inline(always)]
     fn row(&self, tile: QueryTile) -> u32 {
         let thread = own_thread() % 128;
         tile.row + self.group * GROUP_ROWS + thread / 32 * 16 + thread % 32 / 4
     }
 
-    /// Applies mask and softmax to the scores of key tile number `number`. Returns one factor per row, by
-    /// which the caller must multiply the accumulator. If `masked` is true, the function also hides keys that
-    /// are not visible to a row.
+    /// Adds the mask (if there is one) to the scores of key tile number `number`, and applies the softmax.
+    /// Returns one factor per row, by which the caller must multiply the accumulator. If `masked` is true,
+    /// the function also sets the scores of invisible keys to minus infinity.
     #[inline(always)]
     fn weigh(&mut self, tile: QueryTile, number: u32, masked: bool) -> [f32; 2] {
         let first = number * K::KEYS;
         if K::PADDED {
             let buffer = self.layout.masks(self.slot);
-            // SAFETY: the wait guarantees that the mask is in shared memory. All lanes of the warp arrive on
-            // the mbarrier.
+            // SAFETY: the wait on the mbarrier `full` guarantees that the mask is in shared memory. All lanes
+            // of the warp execute this code, as the mbarrier `empty` of a mask requires.
             unsafe {
                 buffer.full.wait(self.slot.parity);
                 mask::add(self.scores.as_mut(), buffer.data);
@@ -104,16 +106,17 @@ impl<K: Shape> Consumer<'_, K> {
         self.softmax.step(self.scores.as_mut(), K::PADDED)
     }
 
-    /// Computes scores and probabilities of the first key tile of the loop. This is the last key tile that
-    /// the queries attend to, because the kernel processes key tiles in descending order.
+    /// Computes scores and probabilities of the first key tile that the kernel processes. The kernel
+    /// processes key tiles in descending order, so this tile contains the last keys that the queries attend
+    /// to.
     ///
     /// # Safety
     /// The mbarriers are initialized. The whole consumer warpgroup calls this function.
     #[inline(always)]
     unsafe fn first(&mut self, tile: QueryTile) {
         let number = tile.key_tiles - 1;
-        // SAFETY: the waits guarantee that queries and keys are in shared memory. The whole warpgroup
-        // executes this code.
+        // SAFETY: the waits on the mbarriers `full` guarantee that queries and keys are in shared memory. The
+        // whole warpgroup executes this code.
         unsafe {
             self.layout.queries().full.wait(self.query_parity);
             self.query_parity ^= 1;
@@ -130,8 +133,8 @@ impl<K: Shape> Consumer<'_, K> {
         round::<K::Elem>(self.scores.as_ref(), self.weights.as_mut());
     }
 
-    /// Computes scores and probabilities of key tile number `number`. Also adds the product PV of the
-    /// previously processed key tile to the result.
+    /// Computes scores and probabilities of key tile number `number`. Meanwhile, the tensor cores add the
+    /// product PV of the previously processed key tile to the result.
     ///
     /// # Safety
     /// The mbarriers are initialized. The whole consumer warpgroup calls this function.
@@ -140,8 +143,8 @@ impl<K: Shape> Consumer<'_, K> {
         let before = self.slot;
         self.slot = before.next::<K>();
         let (keys, values) = (self.layout.keys(self.slot), self.layout.values(before));
-        // SAFETY: the waits guarantee that keys and values are in shared memory. The whole warpgroup executes
-        // this code.
+        // SAFETY: the waits on the mbarriers `full` guarantee that keys and values are in shared memory. The
+        // whole warpgroup executes this code.
         unsafe {
             keys.full.wait(self.slot.parity);
             if K::PING_PONG {
@@ -168,16 +171,16 @@ impl<K: Shape> Consumer<'_, K> {
         }
     }
 
-    /// Adds the product PV of key tile 0 to the result. Key tile 0 is the last key tile of the loop, because
-    /// the kernel processes key tiles in descending order.
+    /// Adds the product PV of key tile 0 to the result. The kernel processes key tiles in descending order,
+    /// so key tile 0 is the last one.
     ///
     /// # Safety
     /// The mbarriers are initialized. The whole consumer warpgroup calls this function.
     #[inline(always)]
     unsafe fn last(&mut self) {
         let values = self.layout.values(self.slot);
-        // SAFETY: the wait guarantees that the values are in shared memory. The whole warpgroup executes this
-        // code.
+        // SAFETY: the wait on the mbarrier `full` guarantees that the values are in shared memory. The whole
+        // warpgroup executes this code.
         unsafe {
             values.full.wait(self.slot.parity);
             wgmma::fence();
@@ -189,9 +192,9 @@ impl<K: Shape> Consumer<'_, K> {
         self.slot = self.slot.next::<K>();
     }
 
-    /// Releases the buffer of key tile number `number`, so that the producer can overwrite it. For each query
-    /// tile, the kernel processes key tile 0 last. After the scores of key tile 0, the queries are not needed
-    /// any more. If `number` is 0, this function therefore also releases the buffer of the queries.
+    /// Releases the buffer of key tile number `number`, so that the producer can overwrite the buffer. If
+    /// `number` is 0, this function also releases the buffer of the queries. For each query tile, the kernel
+    /// processes key tile 0 last, and needs the queries only until it has the scores of this tile.
     ///
     /// # Safety
     /// The mbarriers are initialized. The whole consumer warpgroup calls this function.
@@ -206,15 +209,15 @@ impl<K: Shape> Consumer<'_, K> {
         }
     }
 
-    /// Lets the next consumer warpgroup start its matrix multiplications.
+    /// Lets the next consumer warpgroup in the ping-pong order start its matrix multiplications.
     ///
     /// # Safety
     /// The mbarriers are initialized. The whole consumer warpgroup calls this function.
     #[inline(always)]
     unsafe fn hand_over(&self) {
         let next = if self.group + 1 == K::GROUPS { 0 } else { self.group + 1 };
-        // SAFETY: the whole warp executes this code. For each arrival here, the next warpgroup waits once at
-        // this named barrier.
+        // SAFETY: the whole warp arrives on the named barrier. For each of these arrivals, the next warpgroup
+        // waits once at this barrier.
         unsafe { ping_pong(next).arrive() }
     }
 }

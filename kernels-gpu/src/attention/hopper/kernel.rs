@@ -12,7 +12,7 @@ use super::shape::Shape;
 
 /// Runs a Hopper attention kernel. Warpgroup 0 is the producer, which loads tiles. The other warpgroups are
 /// the consumers, which compute attention. At the start, the producer gives up registers, and the consumers
-/// take these registers (`setmaxnreg`).
+/// get additional registers (PTX `setmaxnreg`).
 ///
 /// # Safety
 /// The host created the tensor maps and `p` for this launch. The launch has the block size and the shared

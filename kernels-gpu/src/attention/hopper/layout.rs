@@ -16,8 +16,8 @@ pub(crate) const PART_ROW: u32 = PART * 2;
 /// Alignment of the tiles in bytes. The pattern of the 128-byte swizzle repeats after 1024 bytes.
 const ALIGN: u32 = 1024;
 
-/// Addresses of the regions of shared memory. The regions have this order: query tile, key tiles, value
-/// tiles, staged result, masks, mbarriers.
+/// Addresses of the regions of a block's shared memory. The regions have this order: query tile, key tiles,
+/// value tiles, result (staged for TMA), masks, mbarriers.
 #[derive(Clone, Copy)]
 pub(crate) struct Layout<K> {
     base: u32,
@@ -35,13 +35,14 @@ pub(crate) struct Buffer {
     pub empty: Barrier,
 }
 
-/// The position in the pipeline of a tile of keys, values or mask values: the buffer, and the mbarrier phase.
+/// The pipeline position of a tile of keys, values or mask values: the index of its buffer, and the parity of
+/// an mbarrier phase.
 #[derive(Clone, Copy)]
 pub(crate) struct Slot {
     /// Index of the buffer.
     pub stage: u32,
-    /// Parity (0 or 1) of the mbarrier phase that a thread waits for. The parity changes each time the buffer
-    /// of this stage is reused.
+    /// Parity (0 or 1) of the mbarrier phase that a consumer waits for. The parity changes each time the
+    /// pipeline reuses the buffer.
     pub parity: u32,
 }
 
@@ -70,14 +71,16 @@ impl<K: Shape> Layout<K> {
     pub const KEY_BYTES: u32 = Self::KEY_PART * Self::PARTS;
     /// Bytes of the additive mask of one key tile, in f32.
     const MASK_BYTES: u32 = if K::PADDED { K::KEYS * 4 } else { 0 };
-    /// Offset of the staged result, from which TMA stores to global memory.
+    /// Offset of the region in which the block stages its result. TMA stores the result from this region to
+    /// global memory.
     const RESULT: u32 = Self::QUERY_BYTES + 2 * K::STAGES * Self::KEY_BYTES;
     /// Offset of the masks.
     const MASKS: u32 = Self::RESULT + if K::STAGED { Self::QUERY_BYTES } else { 0 };
     /// Offset of the mbarriers.
     const BARRIERS: u32 = Self::MASKS + K::STAGES * Self::MASK_BYTES;
-    /// Number of buffers. There is one buffer for queries. Each stage has one buffer for keys and one buffer
-    /// for values. In `PADDED` kernels, each stage also has one buffer for masks.
+    /// Number of buffers that have mbarriers. There is one buffer for queries. Each pipeline stage has one
+    /// buffer for keys and one buffer for values. In `PADDED` kernels, which support a mask, each stage also
+    /// has one buffer for mask values.
     const BUFFERS: u32 = 1 + K::STAGES * if K::PADDED { 3 } else { 2 };
 
     /// Returns the layout in the shared memory of this launch.
@@ -86,7 +89,7 @@ impl<K: Shape> Layout<K> {
         Self { base: shared_base(ALIGN), kernel: PhantomData }
     }
 
-    /// Returns buffer number `number`, whose data starts at offset `data` of the layout.
+    /// Returns buffer number `number`, whose data starts `data` bytes after the start of the layout.
     #[inline(always)]
     fn buffer(self, data: u32, number: u32) -> Buffer {
         let first = self.base + Self::BARRIERS + 2 * number * Barrier::BYTES;
@@ -103,8 +106,8 @@ impl<K: Shape> Layout<K> {
         self.buffer(0, 0)
     }
 
-    /// Returns the address of the staged result, which TMA copies to global memory. A column slice (64
-    /// columns) of the result has as many bytes as a column slice of the queries.
+    /// Returns the address of the region in which the block stages its result for TMA. A column slice (64
+    /// columns) of this region has as many bytes as a column slice of the query tile.
     #[inline(always)]
     pub fn result(self) -> u32 {
         self.base + Self::RESULT
@@ -138,12 +141,13 @@ impl<K: Shape> Layout<K> {
         if thread::index()[0] == 0 {
             for number in 0..Self::BUFFERS {
                 let buffer = self.buffer(0, number);
-                // Number of lanes per warp that arrive on the mbarriers of this buffer. If the buffer
-                // contains a tile, one producer thread and one lane of each consumer warp arrive. If the
-                // buffer contains a mask, all 32 lanes of the producer warp and of each consumer warp arrive.
+                // Number of lanes per warp that arrive on the mbarriers of this buffer. For a buffer of
+                // queries, keys or values, one producer thread and one lane of each consumer warp arrive. For
+                // a buffer of mask values, all 32 lanes of one producer warp and of each consumer warp
+                // arrive.
                 let speakers = if number > 2 * K::STAGES { warp::SIZE } else { 1 };
-                // SAFETY: the caller guarantees that the layout fits in shared memory. Only thread 0
-                // initializes the mbarriers.
+                // SAFETY: the caller guarantees that the mbarriers are in the shared memory of the launch.
+                // Only thread 0 initializes the mbarriers.
                 unsafe {
                     buffer.full.init(speakers);
                     buffer.empty.init(4 * K::GROUPS * speakers);

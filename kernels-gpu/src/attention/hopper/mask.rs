@@ -1,5 +1,5 @@
-//! Masks of the Hopper attention kernels. The functions hide the scores of invisible keys, and add an
-//! additive mask to the scores of a key tile.
+//! Masks of the Hopper attention kernels. The functions set the scores of invisible keys to minus infinity,
+//! and add an additive mask to the scores of a key tile.
 use cuda_std::hopper::{shared_load_pair, shared_store};
 use cuda_std::mem;
 use cuda_std::prelude::*;
@@ -10,15 +10,16 @@ use super::softmax::{VEC4, row_of};
 use crate::attention::mma::mask::addend;
 use crate::attention::mma::params::Mask;
 
-/// Returns the column of accumulator register `register`, relative to the first column of the thread. In an
-/// accumulator of `wgmma`, register `4 * j + 2 * row + c` has the column `8 * j + c`. `c` is 0 or 1.
+/// Returns the column of accumulator register `register`, relative to the first column of the thread. In a
+/// `wgmma` accumulator, register `4 * j + 2 * row + c` has the relative column `8 * j + c`. `row` and `c` are
+/// 0 or 1.
 #[inline(always)]
 fn column(register: usize) -> u32 {
     (register / 4 * 8 + register % 2) as u32
 }
 
-/// Hides keys from the thread's two rows. In row `row`, this function sets the scores of the keys from index
-/// `ends[row]` on to minus infinity. The index counts from the first key of the tile.
+/// Hides keys from the thread's two rows. In row `row` (0 or 1), this function sets the scores of the keys
+/// from index `ends[row]` on to minus infinity. Index 0 is the first key of the tile.
 #[inline(always)]
 pub(crate) fn hide(scores: &mut [f32], ends: [i32; 2]) {
     let first = (own_thread() % VEC4 * 2) as i32;
@@ -30,10 +31,11 @@ pub(crate) fn hide(scores: &mut [f32], ends: [i32; 2]) {
     }
 }
 
-/// Adds the additive mask of a key tile to the scores. `mask` is the address of this mask in shared memory.
+/// Adds the additive mask of a key tile to the scores of the tile. `mask` is the address of the mask values
+/// in shared memory, one f32 per key.
 ///
 /// # Safety
-/// The mask has been written, and the writes are visible to this thread.
+/// All mask values of the tile have been written, and the writes are visible to this thread.
 #[inline(always)]
 pub(crate) unsafe fn add(scores: &mut [f32], mask: u32) {
     let first = mask + own_thread() % VEC4 * 8;
@@ -46,9 +48,9 @@ pub(crate) unsafe fn add(scores: &mut [f32], mask: u32) {
     }
 }
 
-/// Writes the additive mask of `keys` keys, from key `first` on, to address `mask` in shared memory. The
-/// softmax later multiplies the sums of scores and mask values by the scale, so this function divides the
-/// mask values by the scale.
+/// Writes the additive mask values of `keys` keys, from key `first` on, to address `mask` in shared memory.
+/// The consumers add these values to unscaled scores, and multiply the sums by the scale. This function
+/// therefore divides the mask values by the scale.
 ///
 /// # Safety
 /// The whole warp calls this function. The buffer at `mask` has at least `keys` f32 elements. The mask is
@@ -64,18 +66,18 @@ pub(crate) unsafe fn prefetch<T: Elem>(
     let row = i64::from(batch) * batches + i64::from(head) * heads;
     let mut key = warp::lane();
     while key < keys {
-        // Keys after the last key of the batch get the mask value of the last key. The scores of these keys
-        // are hidden, so any mask value is correct.
+        // Keys after the last key of the batch get the mask value of the last key. The consumers set the
+        // scores of these keys to minus infinity, so any mask value is correct.
         let at = row + i64::from((first + key).min(p.keys - 1)) * stride;
-        // SAFETY: the key index is clamped to the keys of the batch. The caller passes a buffer of `keys`
-        // values.
+        // SAFETY: the load reads the mask at an existing key, because `min` clamps the index. The store is in
+        // the buffer, because the caller passes a buffer of `keys` values.
         unsafe { shared_store(mask + 4 * key, addend(load::<T>(&p.mask, at), p.unscale)) };
         key += 32;
     }
 }
 
-/// Loads the mask element at index `at`, and converts it to a value that can be added to a score. An element
-/// of a boolean mask becomes 0 or minus infinity.
+/// Loads the mask element at index `at`, and converts it to f32, so that it can be added to a score. An
+/// element of a boolean mask becomes 0 if it is true, otherwise minus infinity.
 ///
 /// # Safety
 /// The element is readable.

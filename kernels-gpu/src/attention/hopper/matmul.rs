@@ -9,17 +9,18 @@ use super::shape::Shape;
 ///
 /// # Safety
 /// The query and key tiles have arrived in shared memory, and `wgmma::fence` was called. The whole warpgroup
-/// calls this function. The caller does not access the scores before `wgmma::settle`.
+/// calls this function. The caller does not access the scores before it calls `wgmma::settle`.
 #[inline(always)]
 pub(super) unsafe fn begin_scores<K: Shape>(scores: &mut K::Scores, queries: u32, keys: u32) {
     let (q, k) = (Descriptor::swizzled_128(queries, 16), Descriptor::swizzled_128(keys, 16));
     for step in 0..K::DIM / 16 {
-        // A column slice has 64 columns, or 128 bytes per row. The operands of consecutive `wgmma`
-        // instructions start 16 columns (32 bytes) apart.
+        // A column slice has 64 columns, or 128 bytes per row. A `wgmma` instruction takes 16 columns (32
+        // bytes) of each operand, so four instructions process one slice.
         let (part, within) = (step / 4, step % 4 * 32);
         let q = q.offset(part * Layout::<K>::QUERY_PART + within);
         let k = k.offset(part * Layout::<K>::KEY_PART + within);
-        // SAFETY: the caller guarantees that the tiles arrived and that the scores are not accessed.
+        // SAFETY: the caller guarantees that the tiles are in shared memory, and that no code accesses the
+        // scores while `wgmma` runs.
         unsafe { wgmma::mma_shared::<K::Elem, K::Scores>(scores, q, k, step > 0) };
     }
     // SAFETY: the whole warpgroup executes this code.
@@ -31,14 +32,14 @@ pub(super) unsafe fn begin_scores<K: Shape>(scores: &mut K::Scores, queries: u32
 ///
 /// # Safety
 /// The value tile has arrived in shared memory, and `wgmma::fence` was called. The whole warpgroup calls this
-/// function. The caller accesses neither `weights` nor the result before `wgmma::settle`.
+/// function. The caller accesses neither `weights` nor the result before it calls `wgmma::settle`.
 #[inline(always)]
 pub(super) unsafe fn begin_result<K: Shape>(result: &mut K::Result, weights: &K::Weights, values: u32) {
     let v = Descriptor::swizzled_128(values, Layout::<K>::KEY_PART);
     for (step, &weights) in weights.as_ref().iter().enumerate() {
         let v = v.offset(step as u32 * 16 * PART_ROW);
-        // SAFETY: the caller guarantees that the values arrived and that the registers of P and the result
-        // are not accessed.
+        // SAFETY: the caller guarantees that the values are in shared memory. It also guarantees that no code
+        // accesses the registers of P and of the result while `wgmma` runs.
         unsafe { wgmma::mma_registers::<K::Elem, K::Result>(result, weights, v) };
     }
     // SAFETY: the whole warpgroup executes this code.

@@ -19,9 +19,9 @@ const LN_2: f32 = core::f32::consts::LN_2;
 /// Divides the accumulator by the row sums and stores the result. Also stores the log-sum-exp of each row,
 /// unless the pointer `lse` is null.
 ///
-/// If `K::STAGED` is true, the warp copies the result to shared memory, and TMA stores the result while the
-/// warp starts the next query tile. Otherwise, each thread stores its values from registers. `row` is the
-/// first of the thread's two rows.
+/// If `K::STAGED` is true, the warp copies the result to shared memory, and TMA stores it while the warp
+/// starts the next query tile. Otherwise, each thread stores its values from registers. `row` is the index of
+/// the query for the thread's first accumulator row, and `row + 8` belongs to the second row.
 ///
 /// # Safety
 /// `p` and the tensor map of the result were created for this launch. The whole warp calls this function.
@@ -35,7 +35,7 @@ pub(crate) unsafe fn store<K: Shape>(
     p: &HopperParams,
 ) {
     // SAFETY: the caller guarantees that `p` and the tensor map belong to this launch. No other warp accesses
-    // this warp's rows.
+    // this warp's rows of the staging region.
     unsafe {
         let inverse = finish_rows(softmax, tile, row, p);
         if K::STAGED {
@@ -48,8 +48,9 @@ pub(crate) unsafe fn store<K: Shape>(
     }
 }
 
-/// Returns the reciprocals of the row sums of the thread's two rows. Stores the log-sum-exp of these rows,
-/// unless the pointer `lse` is null. `row` is the first of the two rows.
+/// Returns the reciprocals of the row sums of the thread's two rows, or 0 for a row without visible keys.
+/// Stores the log-sum-exp of these rows, unless the pointer `lse` is null. The two rows are the queries `row`
+/// and `row + 8`.
 ///
 /// # Safety
 /// The kernel argument `p` belongs to this launch. The whole warp calls this function.
@@ -62,8 +63,8 @@ unsafe fn finish_rows(softmax: &OnlineSoftmax, tile: QueryTile, row: u32, p: &Ho
             let head = u64::from(tile.batch * p.heads.get() + tile.head);
             let lse = (softmax.max[r] * softmax.scale + cuda_std::math::lg2(sums[r])) * LN_2;
             let lse = if sums[r] == 0.0 { f32::NEG_INFINITY } else { lse };
-            // SAFETY: the host checked that `lse` has one element per head and query. The query `row` is less
-            // than `queries`.
+            // SAFETY: the element exists. The host checked that `lse` has one element per head and query, and
+            // `row` is less than the number of queries.
             unsafe { p.lse.add((head * u64::from(p.queries) + u64::from(row)) as usize).write(lse) };
         }
     }
@@ -71,14 +72,14 @@ unsafe fn finish_rows(softmax: &OnlineSoftmax, tile: QueryTile, row: u32, p: &Ho
     sums.map(|sum| if sum == 0.0 { 0.0 } else { 1.0 / sum })
 }
 
-/// Multiplies the warp's rows by `inverse`, and copies these rows to shared memory at `shared_address`. Then
-/// starts to store these rows to global memory with TMA. `[row, head, batch]` are the coordinates of the
-/// first of these rows in the result tensor.
+/// Multiplies the warp's rows by `inverse`, and copies them to shared memory at `shared_address`. Then starts
+/// a TMA store of the rows to global memory. `[row, head, batch]` are the coordinates of the warp's first row
+/// in the result tensor.
 ///
 /// # Safety
 /// `map` is the tensor map of the result. The TMA box of `map` has the rows of a warp and the columns of a
-/// column slice (64 columns). No other warp uses this warp's rows of the region at `shared_address`. The
-/// region has the layout of the query tile. The whole warp calls this function.
+/// column slice (64 columns). `shared_address` is the address of this warp's rows in a region with the layout
+/// of the query tile. No other warp accesses these rows. The whole warp calls this function.
 #[inline(always)]
 unsafe fn store_staged<K: Shape>(
     out: &[f32],
@@ -95,18 +96,19 @@ unsafe fn store_staged<K: Shape>(
     let to = shared_address + own_row * PART_ROW;
     for block in 0..out.len() / 8 {
         let words = K::Elem::pack(core::array::from_fn(|i| out[8 * block + i] * inverse[i / 2 % 2]));
-        // Each step writes 16 columns, which are two chunks of 16 bytes. In the 128-byte swizzle, the
-        // position of a chunk is its index XOR the row index modulo 8.
+        // Each iteration writes 16 columns, which are two chunks of 16 bytes per row. In the 128-byte
+        // swizzle, the position of a chunk in its row is the chunk index XOR the row index modulo 8.
         let (part, first) = (block as u32 / 4, block as u32 % 4 * 2);
         let at = to + part * Layout::<K>::QUERY_PART + ((first + chunk) ^ (own_row % 8)) * 16;
-        // SAFETY: the shared-memory region belongs to this warp, and TMA has finished reading it.
+        // SAFETY: only this warp accesses these rows of shared memory, and TMA has finished reading them.
         unsafe { shared_store_matrices(at, words) };
     }
     publish_shared();
     warp::sync(u32::MAX);
     if lane == 0 {
         for part in 0..Layout::<K>::PARTS {
-            // SAFETY: `map` is the tensor map of the result. The writes to the region are visible to TMA.
+            // SAFETY: `map` is the tensor map of the result. `publish_shared` and the warp barrier have made
+            // the warp's writes to shared memory visible to TMA.
             unsafe {
                 map.store(shared_address + part * Layout::<K>::QUERY_PART, [part * PART, row, head, batch])
             };
@@ -115,8 +117,8 @@ unsafe fn store_staged<K: Shape>(
     }
 }
 
-/// Multiplies the thread's two rows by `inverse`, and stores the values of these rows from registers. `row`
-/// is the first of the two rows.
+/// Multiplies the thread's two rows by `inverse`, and stores their values from registers to global memory.
+/// The two rows are the queries `row` and `row + 8`.
 ///
 /// # Safety
 /// The kernel argument `p` belongs to this launch. The whole warp calls this function.
@@ -135,9 +137,9 @@ unsafe fn store_directly<T: Elem<F32Vec = [f32; 8]>>(
         let row = row + 8 * r as u32;
         let to = p.out.wrapping_offset((head + i64::from(row) * queries) as isize);
         for block in 0..out.len() / 16 {
-            // Returns the index of a register of this row. In each block of 32 columns, this thread has eight
-            // registers of the row. They contain four pairs of adjacent columns, and the pairs are 8 columns
-            // apart. `i` is the number of the register in the block.
+            // In each block of 32 columns, this thread has eight values of the row: four pairs of adjacent
+            // columns, with 8 columns from one pair to the next. Returns the register that contains value
+            // number `i` (0 to 7) of this block.
             let at = |i: usize| 16 * block + i / 2 * 4 + 2 * r + i % 2;
             let words = transpose(T::pack(core::array::from_fn(|i| out[at(i)] * inverse[r])), vec4);
             let column = 32 * block as u32 + 8 * vec4;
@@ -150,7 +152,8 @@ unsafe fn store_directly<T: Elem<F32Vec = [f32; 8]>>(
     }
 }
 
-/// Transposes a 4 x 4 matrix of words across four lanes: word `j` of lane `i` moves to word `i` of lane `j`.
+/// Transposes a 4 x 4 matrix of 32-bit words across four lanes: word `j` of lane `i` moves to word `i` of
+/// lane `j`.
 #[inline(always)]
 fn transpose([a, b, c, d]: [u32; 4], lane: u32) -> [u32; 4] {
     let swap = |low: u32, high: u32, bit: u32| {

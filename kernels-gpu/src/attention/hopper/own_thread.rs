@@ -1,8 +1,8 @@
 //! Reads the thread index without keeping it in a register.
 
-/// Returns the thread index. An optimization barrier makes the compiler read the index from its special
-/// register at each call. Without the barrier, values computed from the index would occupy registers
-/// throughout the loop over tiles.
+/// Returns the thread index. An optimization barrier makes the compiler read the index from the special
+/// register `%tid.x` at each call. Without the barrier, values that the caller computes from the index would
+/// occupy registers throughout the loop over tiles.
 #[inline(always)]
 pub(super) fn own_thread() -> u32 {
     let [thread, _] = cuda_std::thread::opaque([cuda_std::thread::index()[0], 0]);

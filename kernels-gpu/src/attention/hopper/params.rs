@@ -8,7 +8,7 @@ pub const GROUP_ROWS: u32 = 64;
 /// Queries per warp. Each warp stores the result of its own rows.
 pub const WARP_ROWS: u32 = 16;
 /// Columns per column slice. A tile in shared memory is divided into slices of 64 columns. A row of a slice
-/// has 128 bytes, which is the row length of the 128-byte swizzle.
+/// has 64 elements of 16 bits. These 128 bytes are the row length of TMA's 128-byte swizzle.
 pub const PART: u32 = 64;
 
 /// The tile sizes of a Hopper attention kernel.
@@ -23,29 +23,29 @@ pub struct Tiles {
     pub groups: u32,
     /// Pipeline stages. Each stage has one buffer for a key tile and one buffer for a value tile.
     pub stages: u32,
-    /// True if the block copies its result to a separate region of shared memory, from which TMA stores the
+    /// True if the block stages its result in a separate region of shared memory, from which TMA stores the
     /// result to global memory.
     ///
-    /// If false, threads store the result from registers. With few columns or few keys, stores from registers
-    /// are at least as fast, because a launch with more shared memory per block takes longer. At head
-    /// dimension 256, no shared memory is left for a separate region.
+    /// If false, threads store the result from registers. At small head dimensions or for few keys, stores
+    /// from registers are at least as fast. The reason is that a launch with more shared memory per block
+    /// takes longer. At head dimension 256, shared memory has no space for a separate region.
     pub staged: bool,
 }
 
-/// Tile sizes for head dimensions up to 64. The three consumer warpgroups have 160 registers per thread. Of
-/// these registers, 128 contain scores, probabilities and the result. At this head dimension, the
-/// exponentials take as long as the matrix multiplications. A kernel with two consumer warpgroups and larger
-/// tiles was slower.
+/// Tile sizes for head dimensions up to 64. The three consumer warpgroups have 160 registers per thread. In
+/// each thread, 128 registers contain scores, probabilities and the result. The exponentials of the softmax
+/// take as long as the matrix multiplications at these head dimensions. A kernel with two consumer warpgroups
+/// and larger tiles was slower.
 pub const D64: Tiles = Tiles { dim: 64, keys: 128, groups: 3, stages: 2, staged: false };
 /// Tile sizes for head dimensions up to 96.
 pub const D96: Tiles = Tiles { dim: 96, keys: 144, groups: 2, stages: 2, staged: true };
 /// Tile sizes for head dimensions up to 128.
 pub const D128: Tiles = Tiles { dim: 128, keys: 144, groups: 2, stages: 2, staged: true };
-/// Alternative tile sizes for head dimensions up to 128, with 128 keys per tile. The host estimates the time
-/// of a launch as the number of keys, rounded up to whole tiles, times a measured cost per key. The host
-/// selects these sizes if the estimate for them is smaller than the estimate for `D128`.
+/// Alternative tile sizes for head dimensions up to 128, with 128 keys per tile. For these sizes and for
+/// `D128`, the host estimates the time of a launch: the number of keys, rounded up to whole tiles, times a
+/// measured cost per key. The host selects the sizes with the smaller estimate.
 pub const D128_EVEN: Tiles = Tiles { keys: 128, staged: false, ..D128 };
-/// Tile sizes for head dimensions up to 256. With these sizes, the tiles fill the shared memory.
+/// Tile sizes for head dimensions up to 256. Larger tiles would not fit in shared memory.
 pub const D256: Tiles = Tiles { dim: 256, keys: 80, groups: 2, stages: 2, staged: false };
 
 impl Tiles {
@@ -59,9 +59,9 @@ impl Tiles {
         (self.groups + 1) * 128
     }
 
-    /// Returns the bytes of shared memory per block. The memory contains tiles, masks and mbarriers, and 1024
-    /// bytes are reserved for the alignment. Each stage has one f32 mask value per key. Each buffer has two
-    /// mbarriers of 8 bytes.
+    /// Returns the bytes of shared memory per block. Shared memory contains tiles, mask values and mbarriers,
+    /// and 1024 additional bytes for the alignment of the tiles. Each pipeline stage has one f32 mask value
+    /// per key. Each buffer has two mbarriers of 8 bytes.
     pub const fn shared_bytes(&self) -> u32 {
         let columns = self.dim.div_ceil(PART) * PART;
         let results = if self.staged { self.rows() } else { 0 };
@@ -70,7 +70,7 @@ impl Tiles {
     }
 }
 
-/// A kernel argument of the Hopper attention kernels. The other arguments are the tensor maps of q, k, v and
+/// The last argument of the Hopper attention kernels. The other arguments are the tensor maps of q, k, v and
 /// the result.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -94,11 +94,11 @@ pub struct HopperParams {
     pub query_tiles: NonZero<u32>,
     /// Total number of query tiles of all heads and batches.
     pub tiles: u32,
-    /// Number of heads per section, in causal kernels. The heads of all batches are divided into sections of
-    /// this size. A kernel finishes all query tiles of a section before it starts the next section, so that
-    /// the section's keys and values stay in L2.
+    /// Number of heads per section, in causal kernels. A section is a group of consecutive heads. A kernel
+    /// processes all query tiles of one section before the next section, so that the keys and values of a
+    /// section stay in L2.
     pub section: NonZero<u32>,
-    /// Number of query tiles per section. A section is a group of heads.
+    /// Number of query tiles per section, in causal kernels. A section is a group of consecutive heads.
     pub section_tiles: NonZero<u32>,
     /// Head dimension, a multiple of 8.
     pub dim: u32,
@@ -106,9 +106,9 @@ pub struct HopperParams {
     pub diagonal: i32,
     /// The scale of the scores, multiplied by log2(e).
     pub scale: f32,
-    /// The reciprocal of the scale of the scores, without the factor log2(e).
+    /// The reciprocal `1 / s` of the scale `s` of the scores. This scale does not include the factor log2(e).
     pub unscale: f32,
-    /// The mask. Only the padded kernels (const parameter `PADDED`) use it. The mask is the same for all
-    /// queries.
+    /// The mask, which is the same for all queries. Only kernels whose const parameter `PADDED` is true use
+    /// the mask.
     pub mask: Mask,
 }

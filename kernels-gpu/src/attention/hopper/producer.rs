@@ -12,8 +12,8 @@ use super::params::{HopperParams, PART};
 use super::schedule::{QueryTile, numbers};
 use super::shape::Shape;
 
-/// Tensor maps of queries, keys and values, with the dimensions column, row, head and batch. A TMA box is one
-/// column slice (64 columns) of a tile.
+/// Tensor maps of queries, keys and values, with the dimensions column, row, head and batch. A TMA box (the
+/// part of a tensor that one TMA copy transfers) is one column slice (64 columns) of a tile.
 #[derive(Clone, Copy)]
 pub(crate) struct Maps {
     pub q: Map,
@@ -21,12 +21,13 @@ pub(crate) struct Maps {
     pub v: Map,
 }
 
-/// Waits until `buffer` is free. Then starts to copy a tile to `buffer` with TMA. The tile starts at row
-/// `row` of a head. Each column slice (64 columns) of the tile has `bytes` bytes.
+/// Waits until the consumers have released `buffer`. Then starts to copy a tile to `buffer` with TMA. The
+/// tile starts at row `row` of the head `head` of the batch `batch`. Each column slice (64 columns) of the
+/// tile has `bytes` bytes.
 ///
 /// # Safety
-/// `map` is a tensor map of this launch. The TMA box of `map` is one column slice. Only one thread calls this
-/// function for the buffer.
+/// `map` is a tensor map of this launch. The TMA box of `map` is one column slice. The mbarriers of `buffer`
+/// are initialized, and no other thread fills this buffer.
 #[inline(always)]
 unsafe fn fill<K: Shape>(buffer: Buffer, parity: u32, bytes: u32, map: Map, [row, head, batch]: [u32; 3]) {
     let parts = Layout::<K>::PARTS;
@@ -40,8 +41,8 @@ unsafe fn fill<K: Shape>(buffer: Buffer, parity: u32, bytes: u32, map: Map, [row
     }
 }
 
-/// Loads each query tile of the block and the key tiles that its queries attend to. The function loads key
-/// tiles from last to first.
+/// Loads the query tiles of the block. After each query tile, the function loads the key tiles that the
+/// queries of this tile attend to, from last to first.
 ///
 /// # Safety
 /// The tensor maps and the kernel argument `p` belong to this launch. The mbarriers are initialized. Only one
@@ -63,8 +64,8 @@ pub(crate) unsafe fn produce_keys<K: Shape>(layout: Layout<K>, maps: Maps, p: &H
     });
 }
 
-/// Loads the value tiles of each query tile, from last to first. [`produce_keys`] loads the key tiles in this
-/// order, too.
+/// For each query tile of the block, loads the value tiles that its queries attend to, from last to first.
+/// The function [`produce_keys`] loads the key tiles in the same order.
 ///
 /// # Safety
 /// The tensor maps and the kernel argument `p` belong to this launch. The mbarriers are initialized. Only one
@@ -82,8 +83,8 @@ pub(crate) unsafe fn produce_values<K: Shape>(layout: Layout<K>, maps: Maps, p: 
     );
 }
 
-/// Writes the additive masks of the key tiles to shared memory, from the last key tile to the first.
-/// [`produce_keys`] loads the key tiles in this order, too.
+/// For each query tile of the block, writes the mask values of its key tiles to shared memory, from the last
+/// key tile on. The function [`produce_keys`] loads the key tiles in the same order.
 ///
 /// # Safety
 /// The kernel argument `p` belongs to this launch. The mbarriers are initialized. Exactly one warp of the
@@ -95,7 +96,8 @@ pub(crate) unsafe fn produce_masks<K: Shape>(layout: Layout<K>, p: &HopperParams
         |_| (),
         |tile, slot, key| {
             let buffer = layout.masks(slot);
-            // SAFETY: the host checked the mask. The wait guarantees that no consumer reads the buffer.
+            // SAFETY: the host checked that the mask is readable. The wait guarantees that no consumer reads
+            // the buffer.
             unsafe {
                 buffer.empty.wait(slot.parity ^ 1);
                 mask::prefetch::<K::Elem>(buffer.data, K::KEYS, [key, tile.head, tile.batch], p);
@@ -106,9 +108,9 @@ pub(crate) unsafe fn produce_masks<K: Shape>(layout: Layout<K>, p: &HopperParams
 }
 
 /// Iterates over the query tiles of the block. For each query tile with visible keys, calls the callback
-/// `first`. Then calls the callback `then` for each key tile of this query tile, from last to first. The
-/// arguments of `then` are the query tile, the pipeline position of the key tile, and the index of the key
-/// tile's first key.
+/// `first` with the query tile. Then calls the callback `then` once for each key tile that the queries attend
+/// to, from last to first. The arguments of `then` are the query tile, the pipeline position of the key tile,
+/// and the index of the key tile's first key.
 #[inline(always)]
 fn each_tile<K: Shape>(
     p: &HopperParams,

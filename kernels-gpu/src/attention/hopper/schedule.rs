@@ -14,8 +14,8 @@ pub(crate) struct QueryTile {
     pub head: u32,
     /// Index of the tile's first query.
     pub row: u32,
-    /// Number of key tiles that have at least one key visible to this query tile. The first of these key
-    /// tiles starts at key 0.
+    /// Number of key tiles, from key 0 on, in which at least one key is visible to a query of this query
+    /// tile.
     pub key_tiles: u32,
 }
 
@@ -34,10 +34,10 @@ pub(crate) fn numbers(p: &HopperParams) -> impl Iterator<Item = u32> {
 impl QueryTile {
     /// Returns query tile number `number` of the launch.
     ///
-    /// Causal kernels process the heads in sections (groups of heads). They finish one section before they
-    /// start the next section, so that the keys and values of a section stay in L2. In a section, the query
-    /// tiles that attend to the most keys come first. The query tiles with few keys then fill idle SMs at the
-    /// end of the launch.
+    /// Causal kernels process the heads in sections (groups of heads). All query tiles of one section come
+    /// before those of the next section, so that the keys and values of a section stay in L2. Within a
+    /// section, the query tiles that attend to the most keys come first. At the end of the launch, query
+    /// tiles with few keys then fill the SMs that become idle.
     #[inline(always)]
     pub fn of<K: Shape>(number: u32, p: &HopperParams) -> Self {
         let (query_tile, head) = if K::CAUSAL {
@@ -55,15 +55,15 @@ impl QueryTile {
         Self { batch: head / p.heads, head: head % p.heads, row, key_tiles: keys.div_ceil(K::KEYS) }
     }
 
-    /// Returns the coordinates of a key tile in the tensor map. The coordinates are its first key (the
-    /// argument `first`), its key head and its batch.
+    /// Returns the coordinates of a key tile in the tensor map: the index of its first key (the argument
+    /// `first`), the key head and the batch.
     #[inline(always)]
     pub fn keys_at(self, first: u32, p: &HopperParams) -> [u32; 3] {
         [first, self.head / p.shared_by, self.batch]
     }
 
-    /// Returns the ends of the visible keys for the queries `row` and `row + 8`. An end is the index of the
-    /// last visible key plus one. The indices count from key `first`.
+    /// Returns where the visible keys end for the queries `row` and `row + 8`: for each query, the index of
+    /// its last visible key plus one. Both indices are relative to key `first`.
     #[inline(always)]
     pub fn ends<K: Shape>(self, row: u32, first: u32, p: &HopperParams) -> [i32; 2] {
         let all = p.keys as i32 - first as i32;
@@ -73,8 +73,8 @@ impl QueryTile {
         })
     }
 
-    /// Returns the number of key tiles, from key 0 on, that need no masking. All queries of this query tile
-    /// attend to all keys of these key tiles.
+    /// Returns the number of key tiles, from key 0 on, in which every key is visible to all queries of this
+    /// query tile. The scores of these key tiles need no masking.
     #[inline(always)]
     pub fn clear_tiles<K: Shape>(self, p: &HopperParams) -> u32 {
         let seen = if K::CAUSAL { (self.row as i32 + 1 + p.diagonal).max(0).cast_unsigned() } else { p.keys };

@@ -9,7 +9,7 @@ use super::params::{D64, D96, D128, D128_EVEN, D256, GROUP_ROWS};
 pub(crate) trait Shape: Copy {
     /// The element type of queries, keys, values and result.
     type Elem: Operand<F32Vec = [f32; 8]>;
-    /// Registers of a thread for the scores of a key tile: an accumulator of `wgmma`.
+    /// A thread's registers of the `wgmma` accumulator that contains the scores of a key tile.
     type Scores: Accumulator;
     /// Registers of a thread for the result: an accumulator of `wgmma`.
     type Result: Accumulator;
@@ -39,8 +39,8 @@ pub(crate) trait Shape: Copy {
     const PADDED: bool;
 }
 
-/// The shape of a kernel for head dimension `2 * O`, with `2 * S` keys per key tile. `P` is the number of
-/// 16-key blocks per key tile, so `P` must be `S / 8`.
+/// The sizes of a kernel for head dimensions up to `2 * O`, with `2 * S` keys per key tile. `P` is the number
+/// of blocks of 16 keys in a key tile, so `P` must be `S / 8`.
 #[derive(Clone, Copy)]
 pub(crate) struct KernelShape<
     T,
@@ -87,8 +87,8 @@ where
 
 macro_rules! kernels {
     ($($name:ident: $tiles:ident;)*) => { $(
-        /// A kernel whose tile sizes are one of the constants in the module `params`. For example, `Kernel64`
-        /// has the sizes `D64`.
+        /// The [`Shape`] of a kernel with the tile sizes of a constant in the module `params`. For example,
+        /// `Kernel64` has the tile sizes `D64`.
         pub(crate) type $name<T, const CAUSAL: bool, const PADDED: bool> = KernelShape<
             T,
             { $tiles.keys as usize / 2 },

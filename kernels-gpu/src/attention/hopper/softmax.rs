@@ -9,7 +9,8 @@ use cuda_std::warp;
 /// Lanes per row of an accumulator.
 pub(super) const VEC4: u32 = 4;
 
-/// Softmax state of two rows. In an accumulator of `wgmma`, each thread has elements of exactly two rows.
+/// A thread's softmax state for two rows. In a `wgmma` accumulator, each thread has elements of exactly two
+/// rows.
 #[derive(Clone, Copy)]
 pub(crate) struct OnlineSoftmax {
     /// The largest score of each row so far.
@@ -20,8 +21,8 @@ pub(crate) struct OnlineSoftmax {
     pub scale: f32,
 }
 
-/// Returns the row (0 or 1 of the thread's two rows) to which accumulator register `register` belongs. In an
-/// accumulator of `wgmma`, register `4 * j + 2 * row + c` belongs to row `row`. `c` is 0 or 1.
+/// Returns the row (0 or 1 of the thread's two rows) to which accumulator register `register` belongs. In a
+/// `wgmma` accumulator, register `4 * j + 2 * row + c` belongs to row `row`. `row` and `c` are 0 or 1.
 #[inline(always)]
 pub(crate) fn row_of(register: usize) -> usize {
     register / 2 % 2
@@ -33,14 +34,15 @@ impl OnlineSoftmax {
         Self { max: [f32::NEG_INFINITY; 2], sum: [0.0; 2], scale }
     }
 
-    /// Replaces the scores by unnormalized probabilities. Returns one factor per row, by which the caller
-    /// must multiply the accumulator.
+    /// Updates the row maxima and row sums with the scores of a key tile, and replaces the scores by
+    /// unnormalized probabilities. Returns one factor per row, by which the caller must multiply the
+    /// accumulator of the result.
     ///
-    /// `added` must be true if a mask was added to the scores. All scores of a row can then be equal and
-    /// huge, for example if the mask hides keys with the lowest f32 number. If `added` is true, this function
-    /// subtracts the maximum before it multiplies by the scale. The exponents of scores that equal the
-    /// maximum are then exactly 0. If `added` is false, this function uses one `fma` for both operations. For
-    /// huge scores, the rounding error of this `fma` would be large.
+    /// `added` must be true if a mask was added to the scores. If `added` is false, this function uses one
+    /// `fma` to multiply by the scale and to subtract the maximum. With a mask, all scores of a row can be
+    /// equal and huge, for example if the mask hides keys with the lowest f32 number. The rounding error of
+    /// the `fma` would then be large. If `added` is true, this function therefore subtracts the maximum
+    /// before it multiplies by the scale. For scores that equal the maximum, the exponent is then exactly 0.
     #[inline(always)]
     pub fn step(&mut self, scores: &mut [f32], added: bool) -> [f32; 2] {
         let mut max = self.max;
@@ -49,8 +51,8 @@ impl OnlineSoftmax {
         }
         let max = max.map(|max| warp::reduce(max, VEC4, f32::max));
         let scale = self.scale;
-        // If no key of a row was visible so far, all scores of the row are -inf. Subtract 0 instead of -inf
-        // then, because `-inf - -inf` is NaN.
+        // If no key of a row was visible so far, the row maximum is -inf. Subtract 0 instead of this maximum,
+        // because `-inf - -inf` is NaN.
         let largest = max.map(|max| if max == f32::NEG_INFINITY { 0.0 } else { max });
         let shift = largest.map(|largest| largest * scale);
         let weight = |score: f32, row: usize| {
@@ -73,8 +75,8 @@ impl OnlineSoftmax {
     }
 }
 
-/// Rounds unnormalized probabilities to the element type. The result has the register layout of a `wgmma` A
-/// operand.
+/// Rounds unnormalized probabilities to the element type. The rounded values have the register layout of
+/// `wgmma` A operands.
 #[inline(always)]
 pub(crate) fn round<T: Operand<F32Vec = [f32; 8]>>(weights: &[f32], rounded: &mut [[u32; 4]]) {
     for p in 0..rounded.len() {

@@ -1,20 +1,21 @@
 //! Asynchronous copies of rows from global to shared memory. A warp issues these copies one by one between
 //! its MMAs.
 //!
-//! A row has `2 * DIM16` chunks of 16 bytes, and each lane copies one chunk per instruction. If a row has
-//! fewer than 32 chunks, one copy instruction of a warp therefore covers several rows.
+//! A row has `2 * DIM16` chunks of 16 bytes, and each lane copies one chunk per copy instruction. A row has
+//! at most 32 chunks. If it has fewer, one copy instruction of a warp copies chunks of several rows.
 //!
-//! The single-buffered forward kernel of attention uses these copies. This kernel has no free registers. It
-//! therefore keeps tile coordinates and pointers in shared memory, and computes each source address from the
-//! previous source address.
+//! The single-buffered forward kernel of attention uses these copies. This kernel has no free registers. The
+//! kernel therefore keeps tile coordinates and pointers in shared memory, and computes each source address
+//! from the source address of the copy before.
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
 use super::tile::Tile;
 use super::tile_coords::TileCoords;
 
-/// Describes which rows of a tile a warp copies. The copy instructions for a tile are numbered, and the warps
-/// issue them round-robin. A warp issues every copy whose number modulo `warps` is `warp`.
+/// Describes which rows of a tile a warp copies. The copy instructions for a tile are numbered in the order
+/// of the rows. The warps of the block take turns: warp `warp` issues the copies whose number modulo `warps`
+/// is `warp`.
 #[derive(Clone, Copy)]
 pub(super) struct WarpCopies<const DIM16: usize> {
     /// The warp's index in the block.
@@ -40,7 +41,7 @@ impl<const DIM16: usize> WarpCopies<DIM16> {
         rows / (self.warps * Self::ROWS)
     }
 
-    /// Returns the row of the tile from which this lane copies a chunk in the warp's first copy.
+    /// Returns the index in the tile of the row from which this lane copies a chunk in the warp's first copy.
     #[inline(always)]
     fn first(&self) -> u32 {
         self.warp * Self::ROWS + if Self::UNIFORM { 0 } else { warp::lane() / Self::TEAM }
@@ -52,15 +53,17 @@ impl<const DIM16: usize> WarpCopies<DIM16> {
         warp::lane() % Self::TEAM
     }
 
-    /// Returns the argument `limit` for [`WarpCopies::of`]. `rows` is the number of rows in the sequence. The
-    /// result is `rows` minus the index of this lane's row in the first copy. If the lane's chunk lies
-    /// outside the head dimension, the result is `i32::MIN`, so that the lane reads nothing.
+    /// Returns the limit that [`WarpCopies::of`] takes, so that this lane copies no row outside the sequence.
+    /// The sequence has `rows` rows. The limit is `rows` minus the index of this lane's row in the warp's
+    /// first copy. If the columns of the lane's chunk do not exist, the limit is `i32::MIN`, so that the lane
+    /// reads nothing.
     #[inline(always)]
     pub fn limit(&self, rows: u32) -> i32 {
         if 8 * Self::chunk() < self.dim { rows as i32 - self.first() as i32 } else { i32::MIN }
     }
 
-    /// Returns the copies that the warp issues for the tile that starts at row `first` of `head`.
+    /// Returns the copies that the warp issues for one tile. The tile starts at row `first` of the head at
+    /// address `head`.
     #[inline(always)]
     pub fn of<T: MatrixElem>(&self, head: *const T, stride: i64, first: u32, limit: i32) -> Copies<T, DIM16> {
         let row = head.wrapping_offset((i64::from(first + self.first()) * stride) as isize);
@@ -77,26 +80,25 @@ impl<const DIM16: usize> WarpCopies<DIM16> {
 
 /// The copies of one tile that a warp still has to issue.
 pub(super) struct Copies<T, const DIM16: usize> {
-    /// Source address of the next copy. If `UNIFORM` is true, the address is the start of the row. Otherwise,
-    /// the address is this lane's 16-byte chunk of the row.
+    /// Source address of the next copy. If `UNIFORM` is true, `from` points to the start of the row.
+    /// Otherwise, it points to this lane's 16-byte chunk of the row.
     from: *const T,
     /// Distance between the source addresses of consecutive copies, in elements.
     step: isize,
     copies_of_warp: WarpCopies<DIM16>,
     /// First row of the tile.
     first: u32,
-    /// The value that [`WarpCopies::limit`] returned. This value limits the copies of the lane to rows of the
-    /// sequence.
+    /// The limit that [`WarpCopies::limit`] returned, so that this lane copies no row outside the sequence.
     limit: i32,
 }
 
 impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
-    /// Issues copy number `number` of the warp's copies for a tile. Rows and columns outside the tensor
-    /// become zero in the tile.
+    /// Issues copy number `number` of the warp's copies for a tile. The rows and columns of the tile that lie
+    /// outside the sequence or the head dimension become zero.
     ///
     /// # Safety
-    /// The head is readable with 16-byte accesses. The tile contains the copied rows, and no thread accesses
-    /// them until the copy is complete.
+    /// The rows of the head are readable with 16-byte accesses. `tile` has space for the copied rows, and no
+    /// thread accesses these rows of `tile` until the copy is complete.
     #[inline(always)]
     unsafe fn next(&mut self, tile: &Tile<T, DIM16>, number: u32) {
         let (row, chunk) =
@@ -104,27 +106,28 @@ impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
         let uniform = WarpCopies::<DIM16>::UNIFORM;
         let from = if uniform { self.from.wrapping_add(8 * chunk as usize) } else { self.from };
         let wanted = ((self.first + row) as i32) < self.limit;
-        // SAFETY: `wanted` is false for rows outside the sequence, so these rows are not read. The caller
-        // passes a tile that no thread uses.
+        // SAFETY: `wanted` is false for rows outside the sequence, so `copy_chunk` does not read them. The
+        // caller guarantees that no thread accesses the destination.
         unsafe { tile.copy_chunk(self.copies_of_warp.first() + row, chunk, from, wanted) };
-        // Without the optimization barrier `opaque_address`, the compiler would keep the offsets of all rows
-        // in registers.
+        // Without the optimization barrier `opaque_address`, the compiler would keep the source offsets of
+        // all copies in registers.
         self.from = thread::opaque_address(self.from.wrapping_offset(self.step));
     }
 
-    /// Issues at most one copy for a tile of `rows` rows. The caller executes `pairs` groups of MMAs. After
-    /// each group, the caller calls this function with the group's number `pair`. This function spreads the
-    /// copies over the first half of the groups, so that the last copy can complete during the second half.
+    /// Issues at most one copy for a tile of `rows` rows. The caller executes `pairs` groups of MMAs, and
+    /// calls this function after group number `pair`. The function spreads the copies of the tile over the
+    /// first half of the groups. The last copy can then complete during the second half.
     ///
     /// # Safety
-    /// The head is readable with 16-byte accesses. The tile has `rows` rows, and no thread accesses them
-    /// until the copies are complete.
+    /// The rows of the head are readable with 16-byte accesses. `tile` has `rows` rows, and no thread
+    /// accesses them until the copies are complete.
     #[inline(always)]
     pub unsafe fn operands(&mut self, tile: &Tile<T, DIM16>, rows: u32, [pair, pairs]: [usize; 2]) {
         let copies = self.copies_of_warp.copies(rows);
         let every = pairs / 2 / copies as usize;
         if pair % every == every - 1 && pair / every < copies as usize {
-            // SAFETY: the caller passes a readable head, and a tile of `rows` rows that no thread uses.
+            // SAFETY: the caller guarantees that the rows of the head are readable, and that no thread
+            // accesses the `rows` rows of the tile.
             unsafe { self.next(tile, (pair / every) as u32) };
         }
     }
@@ -132,18 +135,19 @@ impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
     /// Issues all copies of the warp for a tile of `rows` rows.
     ///
     /// # Safety
-    /// The head is readable with 16-byte accesses. The tile has `rows` rows, and no thread accesses them
-    /// until the copies are complete.
+    /// The rows of the head are readable with 16-byte accesses. `tile` has `rows` rows, and no thread
+    /// accesses them until the copies are complete.
     #[inline(always)]
     pub unsafe fn all(&mut self, tile: &Tile<T, DIM16>, rows: u32) {
         for number in 0..self.copies_of_warp.copies(rows) {
-            // SAFETY: the caller passes a readable head, and a tile of `rows` rows that no thread uses.
+            // SAFETY: the caller guarantees that the rows of the head are readable, and that no thread
+            // accesses the `rows` rows of the tile.
             unsafe { self.next(tile, number) };
         }
     }
 }
 
-/// State of a block that is kept in shared memory instead of registers.
+/// Values that a block keeps in shared memory, because registers have no space for them.
 #[derive(Clone, Copy)]
 pub(super) struct BlockState<T> {
     /// The coordinates of the tile that this block computes.
@@ -153,8 +157,7 @@ pub(super) struct BlockState<T> {
 }
 
 impl<T> BlockState<T> {
-    /// Writes this state to shared memory with thread 0. A barrier must follow before any thread reads the
-    /// state.
+    /// Thread 0 writes these values to shared memory. A barrier must follow before any thread reads them.
     #[inline(always)]
     pub fn put(self, memory: &mut SharedMemory) -> Shared<Self>
     where
@@ -162,7 +165,7 @@ impl<T> BlockState<T> {
     {
         let block_state = memory.take(1);
         if thread::index()[0] == 0 {
-            // SAFETY: only thread 0 writes the state, and other threads read it after a barrier.
+            // SAFETY: only thread 0 writes this memory, and all threads read it only after a barrier.
             unsafe { block_state.set(0, self) };
         }
         block_state

@@ -1,6 +1,6 @@
 //! Double-buffered attention forward kernel. A block computes the attention of one tile of queries over all
-//! keys that these queries attend to. The block copies one tile of keys and values while it computes on the
-//! previous tile.
+//! keys that these queries attend to. While the block computes on one tile of keys and values, it copies the
+//! next tile to shared memory.
 use cuda_std::copy;
 use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
@@ -19,8 +19,8 @@ use super::tile_coords::TileCoords;
 use super::window::Window;
 
 /// Computes attention for one tile of queries. If the const parameter `Q_IN_REGISTERS` is true, the queries
-/// stay in registers. If `GENERAL` is true, the kernel supports a mask, a softcap, any scale and any
-/// alignment.
+/// stay in registers, otherwise in shared memory. If `GENERAL` is true, the kernel supports a mask, a
+/// softcap, any scale and any alignment.
 ///
 /// # Safety
 /// The host validated the kernel argument `p` for this launch. The block has
@@ -40,7 +40,8 @@ pub(crate) unsafe fn forward<
     let (rows, keys) = (WARPS * 16 * ROWS16 as u32, 16 * KEYS16 as u32);
     // SAFETY: the host validated the kernel argument `p`.
     let Some(coords) = (unsafe { TileCoords::of_block(&p, rows) }) else {
-        // SAFETY: the host validated the kernel argument `p`, and the outputs are writable.
+        // SAFETY: `of_block` returned `None`, so the launch has packed sequences, and this block has no tile
+        // of queries. The host checked that the outputs are writable.
         return unsafe { clear_rest(&p, rows) };
     };
     let window = Window::of(coords.queries, coords.keys, p.before, p.after);
@@ -52,15 +53,16 @@ pub(crate) unsafe fn forward<
     let q_tile = Tile::<T, DIM16>::take(&mut memory, rows);
     let kv = Keys::<T, DIM16>::take(&mut memory, &p, &coords, [keys, end], threads, vector);
     let own = thread::index()[0] / warp::SIZE * 16 * ROWS16 as u32;
-    // `own` is the index of the warp's first row, which is equal in all lanes. A shuffle from lane 0 makes
-    // ptxas treat `own` as warp-uniform.
+    // `own` is the index of the warp's first row in the tile. All lanes of a warp have the same value, but
+    // ptxas treats `own` as warp-uniform only after a shuffle from lane 0.
     let own = warp::shuffle(warp::ALL, own, 0);
     let lanes = FragmentLanes::new();
     let mut queries = Queries::<T, ROWS16, DIM16, Q_IN_REGISTERS>::of(q_tile.at_row(own), lanes);
     if begin < end {
         let there = [coords.queries, p.dim];
         let copier = Copier::<T, DIM16>::of(coords.query(&p.q), p.q.token_stride, there, threads);
-        // SAFETY: the host checked that the tensors are readable. No thread uses the tiles yet.
+        // SAFETY: the host checked that the tensors are readable. No thread has accessed the tiles in shared
+        // memory yet.
         unsafe {
             copier.copy(&q_tile, coords.first, rows, vector);
             kv.copy(KEYS, begin);
@@ -72,8 +74,8 @@ pub(crate) unsafe fn forward<
     // SAFETY: the copies are complete, and the barrier above followed.
     unsafe { queries.hold() };
 
-    // In general kernels (const parameter `GENERAL`), the function `cap` already multiplies the scores by
-    // `scale * log2(e)`. The softmax then uses the factor 1.
+    // The softmax multiplies scores by a factor that converts them to base-2 exponents. If `GENERAL` is true,
+    // the function `cap` has already multiplied the scores by `scale * log2(e)`, so the factor is 1.
     let mut softmax = RowSoftmax::new(if GENERAL { 1.0 } else { p.scale * core::f32::consts::LOG2_E });
     let mut out: Accumulator<ROWS16, DIM16> = [[[[0.0; 4]; 2]; DIM16]; ROWS16];
     let first = coords.first + own;
@@ -84,13 +86,15 @@ pub(crate) unsafe fn forward<
             kv.copy(KEYS, tile + 1);
             kv.copy(VALUES, tile + 1);
         }
-        // Without the optimization barrier `opaque`, the compiler would compute the mask bounds of the rows
-        // before the loop over tiles. These bounds would occupy registers throughout the loop.
+        // Without the optimization barrier `opaque`, the compiler would compute the first and last visible
+        // key of each row before the loop over tiles. These values would occupy registers throughout the
+        // loop.
         let [query, _] = thread::opaque([first, 0]);
         let at = At { row: query, col: tile * keys };
         let seen = first <= last && !window.hides(span, at.col, keys);
         if seen {
-            // SAFETY: the copy of the tile was complete before the last barrier. The host checked the mask.
+            // SAFETY: the copies of this tile of keys and values were complete before the last barrier. The
+            // host checked that the mask is readable.
             unsafe {
                 let mut scores: Scores<ROWS16, KEYS16> =
                     products(&queries, &kv.tile(KEYS, tile), &lanes, |_| ());
@@ -107,13 +111,13 @@ pub(crate) unsafe fn forward<
         copy::wait();
         block::sync();
     }
-    // SAFETY: the warp has finished reading its queries, and no other warp accesses these rows of the query
-    // tile.
+    // SAFETY: `finish` overwrites this warp's rows of the query tile. No other warp accesses these rows.
     unsafe { finish::<T, ROWS16, DIM16>(&p, &coords, &softmax, &out, &q_tile.at_row(own), first, vector) };
 }
 
-/// Clears padding rows, which follow the last packed sequence in a tensor. Writes zeros to `out` and minus
-/// infinity to `lse` (log-sum-exp). The blocks that have no tile of queries call this function.
+/// Clears padding rows, which are the rows of a packed tensor after its last sequence. In these rows, writes
+/// zeros to `out` and minus infinity to `lse` (log-sum-exp). Only blocks without a tile of queries call this
+/// function.
 ///
 /// # Safety
 /// The launch has packed sequences, and this block has no tile of queries. The outputs are writable.
@@ -127,11 +131,11 @@ pub(crate) unsafe fn clear_rest(p: &AttentionParams, rows: u32) {
     }
 }
 
-/// Computes unnormalized probabilities from the scores of a key tile. Multiplies these probabilities by the
-/// tile `values`, and adds the product to the accumulator `out`.
+/// Computes unnormalized probabilities from the scores of a key tile. Then multiplies these probabilities by
+/// the value tile `values`, and adds the product to the accumulator `out`.
 ///
 /// # Safety
-/// The copy of the values is complete, and a barrier followed.
+/// The copy of `values` to shared memory is complete, and a barrier followed.
 #[inline(always)]
 pub(crate) unsafe fn accumulate<
     T: MatrixElem,
@@ -153,7 +157,8 @@ pub(crate) unsafe fn accumulate<
     }
 }
 
-/// Updates the row maxima with the scores of a key tile. Rescales the accumulator if a row maximum rose.
+/// Updates the row maxima with the scores of a key tile. If a row maximum rose, multiplies the accumulator by
+/// the factors that the new maxima require.
 #[inline(always)]
 pub(crate) fn rescale<const ROWS16: usize, const DIM16: usize, const KEYS16: usize>(
     out: &mut Accumulator<ROWS16, DIM16>,
@@ -176,8 +181,8 @@ pub(crate) fn rescale<const ROWS16: usize, const DIM16: usize, const KEYS16: usi
 /// unless the pointer `lse` is null.
 ///
 /// # Safety
-/// Only this warp accesses `tile`, which has at least as many rows as the warp has queries. The outputs are
-/// writable.
+/// `tile` is scratch memory that only this warp accesses. It has at least as many rows as the warp has
+/// queries. The outputs are writable.
 #[inline(always)]
 pub(crate) unsafe fn finish<T: MatrixElem, const ROWS16: usize, const DIM16: usize>(
     p: &AttentionParams,
@@ -196,14 +201,14 @@ pub(crate) unsafe fn finish<T: MatrixElem, const ROWS16: usize, const DIM16: usi
             let query = first + 16 * row as u32 + 8 * half as u32 + lane / 4;
             if !p.lse.is_null() && lane.is_multiple_of(4) && query < coords.queries {
                 let at = p.lse.wrapping_add(coords.number(p, query));
-                // SAFETY: the host checked that `lse` has one element per head and query. The sequence
-                // contains the query `query`.
+                // SAFETY: the element exists. The host checked that `lse` has one element per head and query,
+                // and the sequence contains query number `query`.
                 unsafe { mem::store_u32(at.cast(), lse.to_bits(), Store::Default) };
             }
         }
     }
     let (head, stride) = (coords.query(&p.out), p.out.token_stride);
     let output = Output { head, stride, first, rows: coords.queries, dim: p.dim, vector };
-    // SAFETY: the caller guarantees that only this warp accesses the tile and that the output is writable.
+    // SAFETY: the caller guarantees that only this warp accesses `tile`, and that the output is writable.
     unsafe { output.write(tile, out, &inverses) };
 }

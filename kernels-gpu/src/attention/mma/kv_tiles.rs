@@ -6,7 +6,7 @@ use super::params::AttentionParams;
 use super::tile::{Copier, Tile};
 use super::tile_coords::TileCoords;
 
-/// Values of the parameter `side`, which selects one of two operands: keys or values.
+/// Values of the parameter `side`: [`KEYS`] selects the key tensor, and [`VALUES`] selects the value tensor.
 pub(super) const KEYS: usize = 0;
 pub(super) const VALUES: usize = 1;
 
@@ -19,13 +19,14 @@ pub(super) struct Keys<T, const DIM16: usize> {
     pub count: u32,
     /// Number of the last tile plus one.
     end: u32,
-    /// True if all rows are aligned to 16 bytes. If false, the threads read single elements of a row.
+    /// True if the threads copy 16 bytes at a time, which requires rows aligned to 16 bytes. If false, they
+    /// copy single elements.
     vector: bool,
 }
 
 impl<T: MatrixElem, const DIM16: usize> Keys<T, DIM16> {
-    /// Allocates the buffers in shared memory, for tiles of `count` keys. `end` is the number of the last
-    /// tile plus one, and `threads` is the number of threads per block.
+    /// Allocates the buffers in shared memory, for tiles of `count` keys. The block processes tiles with
+    /// numbers below `end`. A block has `threads` threads.
     #[inline(always)]
     pub fn take(
         memory: &mut SharedMemory,
@@ -42,23 +43,23 @@ impl<T: MatrixElem, const DIM16: usize> Keys<T, DIM16> {
         Self { buffers, copiers, count, end, vector }
     }
 
-    /// Returns the buffer of tile number `tile`. `side` is [`KEYS`] or [`VALUES`].
+    /// Returns the buffer of tile number `tile` of keys or values. `side` is [`KEYS`] or [`VALUES`].
     #[inline(always)]
     pub fn tile(&self, side: usize, tile: u32) -> Tile<T, DIM16> {
         self.buffers[side].at_row(tile % 2 * self.count)
     }
 
-    /// Starts to copy tile number `tile`. `side` selects keys (0) or values (1). If there is no tile with
-    /// this number, this function does nothing.
+    /// Starts to copy tile number `tile` of keys or values to its buffer. `side` is [`KEYS`] or [`VALUES`].
+    /// If there is no tile with this number, this function does nothing.
     ///
     /// # Safety
-    /// The tensors are readable. A barrier separates this copy from earlier accesses to the buffer.
+    /// The tensors are readable. A barrier separates this copy from earlier accesses to the same buffer.
     #[inline(always)]
     pub unsafe fn copy(&self, side: usize, tile: u32) {
         if tile < self.end {
             let (to, first) = (self.tile(side, tile), tile * self.count);
-            // SAFETY: the tensors are readable, and the caller executed a barrier after earlier accesses to
-            // the buffer.
+            // SAFETY: the caller guarantees that the tensors are readable, and executed a barrier after
+            // earlier accesses to the destination buffer.
             unsafe { self.copiers[side].copy(&to, first, self.count, self.vector) };
         }
     }

@@ -11,8 +11,9 @@ use super::softmax::Scores;
 use super::tile_coords::TileCoords;
 use super::window::Window;
 
-/// First row and first column of a warp's scores in the score matrix. Rows are queries and columns are keys.
-/// In the backward kernels for dK and dV, rows are keys and columns are queries.
+/// Position of a warp's scores in the score matrix: their first row and first column. The rows are queries
+/// and the columns are keys, except in the backward kernels for dK and dV. There, the rows are keys and the
+/// columns are queries.
 #[derive(Clone, Copy)]
 pub(crate) struct At {
     pub row: u32,
@@ -20,15 +21,17 @@ pub(crate) struct At {
 }
 
 impl At {
-    /// Returns the index of a row of the score matrix. In MMA tile number `row`, which has 16 rows, this lane
-    /// has elements of two rows. `half` selects the row in the upper 8 rows (0) or in the lower 8 rows (1).
+    /// Returns the index of a row of the score matrix. In each block of 16 rows, this lane has elements of
+    /// two rows. `row` is the number of the block. `half` selects the row in the upper (0) or in the lower
+    /// (1) 8 rows of the block.
     #[inline(always)]
     pub fn row(&self, row: usize, half: usize) -> u32 {
         self.row + 16 * row as u32 + 8 * half as u32 + warp::lane() / 4
     }
 
-    /// Returns the index of this lane's first column of the score matrix in block number `pair`, which has 16
-    /// columns. `side` selects the left (0) or the right (1) 8 columns of the block.
+    /// Returns the index of a column of the score matrix: the first of this lane's two columns in one half of
+    /// block number `pair`. A block has 16 columns, and `side` selects its left (0) or its right (1) 8
+    /// columns.
     #[inline(always)]
     pub fn col(&self, pair: usize, side: usize) -> u32 {
         self.col + 16 * pair as u32 + 8 * side as u32 + warp::lane() % 4 * 2
@@ -61,8 +64,8 @@ pub(crate) fn hide<const ROWS16: usize, const COLS16: usize>(
     }
 }
 
-/// Applies scale and softcap to the scores. Also multiplies the scores by `log2(e)`, so that the softmax can
-/// use base-2 exponents.
+/// Multiplies the scores by the scale, applies the softcap, and multiplies the results by `log2(e)`. The
+/// softmax then computes `exp2` instead of `exp`.
 #[inline(always)]
 pub(crate) fn cap<const ROWS16: usize, const COLS16: usize>(
     scores: &mut Scores<ROWS16, COLS16>,
@@ -92,17 +95,17 @@ pub(crate) fn each<const ROWS16: usize, const COLS16: usize>(
     }
 }
 
-/// Smallest finite value that a kernel adds to a score for a mask element. The product of this value and
-/// `log2(e)` is finite, too.
+/// Lower limit for the value that a kernel adds to a score for a finite mask element. The product of this
+/// limit and `log2(e)` is finite, too.
 ///
 /// Some masks contain the most negative f32 or bf16 number instead of minus infinity. If such a mask hides
-/// all keys of a row, the limit makes all scores of the row equal and finite. The result of the row is then
-/// the mean of all values, as in torch.
+/// all keys of a row, all scores of the row become equal and finite because of this limit. The result of the
+/// row is then the mean of all rows of V, as in torch.
 const MIN: f32 = -2.3e38;
 
-/// Returns the value that the caller adds to a score for the mask element `element`: the product
-/// `element * unscale`. After the addition, the caller multiplies the score by `1 / unscale`. If `element` is
-/// finite and negative, the product is limited so that the returned value is finite, too.
+/// Returns `element * unscale`, which the caller adds to a score for the mask element `element`. After the
+/// addition, the caller multiplies the score by `1 / unscale`. If `element` is finite and negative, the
+/// function limits the result, so that it is finite, too.
 #[inline(always)]
 pub(crate) fn addend(element: f32, unscale: f32) -> f32 {
     let addend = element * unscale;
@@ -110,18 +113,20 @@ pub(crate) fn addend(element: f32, unscale: f32) -> f32 {
     if addend < min && element != f32::NEG_INFINITY { min } else { addend }
 }
 
-/// The mask of one head as a matrix. The rows are queries and the columns are keys. In the backward kernels
-/// for dK and dV, the rows are keys and the columns are queries.
+/// The mask of one head as a matrix with the rows and columns of the score matrix. The rows are queries and
+/// the columns are keys, except in the backward kernels for dK and dV. There, the rows are keys and the
+/// columns are queries.
 #[derive(Clone, Copy)]
 pub(crate) struct Lines {
     base: *const u8,
     /// One of the constants of [`Mask`].
     kind: u32,
-    /// Offset of this head's matrix from the start of the mask, in elements.
+    /// Offset of this head's matrix from the start of the mask tensor, in elements.
     head: i64,
-    /// Elements from one row to the next, or 0 if the mask broadcasts over rows.
+    /// Distance from one row to the next, in elements. The distance is 0 if the mask broadcasts over rows.
     by_row: i64,
-    /// Elements from one column to the next, or 0 if the mask broadcasts over columns.
+    /// Distance from one column to the next, in elements. The distance is 0 if the mask broadcasts over
+    /// columns.
     by_col: i64,
     /// Number of rows in the sequence.
     rows: u32,
@@ -130,8 +135,8 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Creates the mask matrix of the batch and the head in `coords`. The rows of the matrix are keys if
-    /// `keys` is true, otherwise queries.
+    /// Returns the mask matrix for the batch `coords.batch` and the head `coords.head`. The rows of the
+    /// matrix are keys if `keys` is true, otherwise queries.
     #[inline(always)]
     pub fn of(mask: &Mask, coords: &TileCoords, keys: bool) -> Self {
         let [by_batch, by_head, by_query, by_key] = mask.strides;
@@ -142,8 +147,9 @@ impl Lines {
         Self { base: mask.base, kind: mask.kind, head, by_row, by_col, rows, cols }
     }
 
-    /// Adds the mask to the scores. The caller has already multiplied the scores by `log2(e)`, so this
-    /// function multiplies the mask values by `log2(e)`, too.
+    /// Adds the mask to the scores of one tile, which starts at row `at.row` and column `at.col`. The caller
+    /// has already multiplied the scores by `log2(e)`, so this function multiplies the mask values by
+    /// `log2(e)`, too.
     ///
     /// # Safety
     /// The mask is readable at every row and column of the sequence.
@@ -172,8 +178,8 @@ impl Lines {
     }
 
     /// Adds one mask element, multiplied by `log2(e)`, to each score. A mask element has `size` bytes, and
-    /// the function `load` reads the mask element at an address. If the mask broadcasts over rows, the thread
-    /// reads the element of a column only once for all its rows.
+    /// the callback `load` reads the mask element at an address. If the mask broadcasts over rows, a thread
+    /// reads one element per column and uses it for all its rows.
     ///
     /// # Safety
     /// The mask is readable at every row and column of the sequence, and its elements have `size` bytes.
@@ -185,16 +191,16 @@ impl Lines {
         size: i64,
         load: impl Fn(*const u8) -> f32,
     ) {
-        // Clamp rows and columns to the sequence. Scores outside the sequence are hidden or not stored, so
-        // any mask value is correct for them.
+        // Clamp rows and columns to the sequence, so that all reads are inside the mask. Scores outside the
+        // sequence do not affect the results, so any mask value is correct for them.
         let line = |row, half| {
             let row = i64::from(at.row(row, half).min(self.rows - 1));
             self.base.wrapping_offset(((self.head + row * self.by_row) * size) as isize)
         };
         let lines: [[_; 2]; ROWS16] = core::array::from_fn(|row| [line(row, 0), line(row, 1)]);
         for pair in 0..COLS16 {
-            // Without this warp barrier, the compiler would load all mask elements of the tile at once. These
-            // elements would need more registers than a thread has.
+            // Without this warp barrier, the compiler would load all mask elements of the tile at once. They
+            // would need more registers than a thread has.
             warp::sync(warp::ALL);
             for side in 0..2 {
                 for odd in 0..2 {

@@ -1,5 +1,5 @@
-//! The two matrix multiplications of attention, QKᵀ and PV. Each function multiplies a warp's rows by a tile
-//! in shared memory.
+//! The two matrix multiplications of attention, QKᵀ and PV. Each function multiplies the rows of one warp by
+//! a tile in shared memory.
 use cuda_std::mma::{A, MatrixElem};
 
 use super::output::Accumulator;
@@ -7,12 +7,12 @@ use super::q_fragments::Queries;
 use super::softmax::Scores;
 use super::tile::{FragmentLanes, Tile};
 
-/// Returns QKᵀ: the scores of the warp's queries for a tile of keys. The tile of keys consists of numbered 16
-/// x 16 matrices. After the MMAs that use matrix `i`, this function calls the callback `operands(i)`, in
-/// which the caller can issue copies.
+/// Returns QKᵀ: the scores of the warp's queries for a tile of keys. The function processes the tile in
+/// 16 x 16 matrices. After the MMAs with the `i`-th matrix, it calls `operands(i)`. The caller can issue
+/// copies in this callback.
 ///
 /// # Safety
-/// The copies of queries and keys are complete, and a barrier followed.
+/// The copies of queries and keys to shared memory are complete, and a barrier followed.
 #[inline(always)]
 pub(crate) unsafe fn products<
     T: MatrixElem,
@@ -31,7 +31,8 @@ pub(crate) unsafe fn products<
     let left = |col| -> [_; ROWS16] { core::array::from_fn(|row| unsafe { queries.get(row, col) }) };
     // SAFETY: the caller guarantees that the copy of the keys is complete, and that a barrier followed.
     let right = |at: usize| unsafe { keys.columns(lanes, at % KEYS16, at / KEYS16) };
-    // Read each matrix one step before its use, so that the read overlaps with MMAs.
+    // Read each matrix from shared memory one step before the MMAs that use it, so that reads and MMAs
+    // overlap.
     let (mut a, mut b) = (left(0), right(0));
     for col in 0..DIM16 {
         let next_a = if col + 1 < DIM16 { left(col + 1) } else { a };
@@ -51,11 +52,11 @@ pub(crate) unsafe fn products<
     scores
 }
 
-/// Multiplies the A operands `a` by 16 rows of the tile `right`, and adds the product to `sums`. The rows are
-/// `16 * step` to `16 * step + 15`.
+/// Multiplies the A operands `a` by 16 rows of the tile `right`, from row `16 * step` on. Adds the product to
+/// `sums`.
 ///
 /// # Safety
-/// The copy of the tile is complete, and a barrier followed.
+/// The copy of `right` to shared memory is complete, and a barrier followed.
 #[inline(always)]
 pub(crate) unsafe fn add_product<T: MatrixElem, const ROWS16: usize, const DIM16: usize>(
     sums: &mut Accumulator<ROWS16, DIM16>,
@@ -65,7 +66,7 @@ pub(crate) unsafe fn add_product<T: MatrixElem, const ROWS16: usize, const DIM16
     step: usize,
 ) {
     for col in 0..DIM16 {
-        // SAFETY: the caller guarantees that the copy of the tile is complete, and that a barrier followed.
+        // SAFETY: the caller guarantees that the copy of `right` is complete, and that a barrier followed.
         let b = unsafe { right.rows(lanes, step, col) };
         for row in 0..ROWS16 {
             for side in 0..2 {
@@ -76,11 +77,12 @@ pub(crate) unsafe fn add_product<T: MatrixElem, const ROWS16: usize, const DIM16
 }
 
 /// Multiplies the A operands `left(0)` to `left(STEPS - 1)` by the tile `right`, and adds the product to
-/// `sums`. The tile consists of numbered 16 x 16 matrices. This function reads matrix `i + 2` after the MMAs
-/// that use matrix `i`. Then it calls the callback `operands(i)`, in which the caller can issue copies.
+/// `sums`. The function processes the tile in 16 x 16 matrices. After the MMAs with the `i`-th matrix, it
+/// reads matrix `i + 2` from shared memory, and then calls `operands(i)`. The caller can issue copies in this
+/// callback.
 ///
 /// # Safety
-/// The copy of the tile is complete, and a barrier followed.
+/// The copy of `right` to shared memory is complete, and a barrier followed.
 #[inline(always)]
 pub(crate) unsafe fn add_products<
     T: MatrixElem,
@@ -94,7 +96,7 @@ pub(crate) unsafe fn add_products<
     lanes: &FragmentLanes<DIM16>,
     mut operands: impl FnMut(usize),
 ) {
-    // SAFETY: the caller guarantees that the copy of the tile is complete, and that a barrier followed.
+    // SAFETY: the caller guarantees that the copy of `right` is complete, and that a barrier followed.
     let read = |at: usize| unsafe { right.rows(lanes, at / DIM16, at % DIM16) };
     let mut ahead = [read(0), read(1)];
     for step in 0..STEPS {

@@ -2,22 +2,24 @@
 //!
 //! The algorithm is FlashAttention-2 (arXiv:2307.08691). A block has four or eight warps, and computes the
 //! result for one tile of queries of one head. The block loads keys and values tile by tile into shared
-//! memory. It copies the next tile while it computes on the current tile.
+//! memory. The block copies the next tile while it computes on the current tile.
 //!
-//! Each warp processes all keys for its own queries, so the warps of a block synchronize only before a tile
-//! in shared memory is overwritten. Scores and probabilities stay in registers: an accumulator fragment of
-//! QKᵀ has the same register layout as an A fragment of PV.
+//! Each warp processes all keys for its own queries, so warps exchange no results. The warps of a block
+//! synchronize only when a copied tile must be complete, or before a copy overwrites a tile. Scores and
+//! probabilities stay in registers: an accumulator fragment of QKᵀ has the same register layout as an A
+//! fragment of PV.
 //!
-//! - Each row in shared memory is padded by 16 bytes, so the distance between rows is an odd number of
-//!   16-byte chunks. The eight rows of an `ldmatrix` matrix therefore start in different banks.
-//! - The kernels subtract the largest score of the row so far before the exponential, so the largest
-//!   probability is exactly 1. If no row maximum in a warp rises, the warp skips the rescaling of its
-//!   accumulator. The rescaling would take as many instructions as the exponentials.
-//! - FlashAttention-4 (arXiv:2603.05451) skips rescaling more often, because it updates the maximum late.
-//!   These kernels update the maximum for every key tile. With late updates, the largest probability of a row
-//!   could differ from 1, and its conversion to 16 bits could round it. The value 1 converts exactly.
-//! - A warp skips a key tile if none of its queries attends to a key of the tile. If all of its queries
-//!   attend to all keys of the tile, the warp omits the mask comparisons.
+//! - Each row of a tile in shared memory is padded by 16 bytes, so rows are an odd number of 16-byte chunks
+//!   apart. The eight rows of an `ldmatrix` matrix (8 x 8) are therefore in different banks.
+//! - Before the exponential, the kernels subtract the largest score of the row so far. The largest
+//!   unnormalized probability of a row is therefore exactly 1. If no row maximum in a warp rises, the warp
+//!   does not rescale its accumulator. The rescaling would take as many instructions as the exponentials.
+//! - FlashAttention-4 (arXiv:2603.05451) rescales less often, because it does not update the maximum for
+//!   small rises. The kernels in this module update the maximum for every key tile. Otherwise, the largest
+//!   probability of a row could differ from 1, and would then be rounded to 16 bits. The value 1 needs no
+//!   rounding.
+//! - A warp skips a key tile if none of the warp's queries attends to a key of the tile. If all of the warp's
+//!   queries attend to all keys of the tile, the warp omits the comparisons that hide single keys.
 mod copy_slices;
 pub(crate) mod forward;
 mod kv_tiles;

@@ -6,7 +6,7 @@ use cuda_std::prelude::*;
 use super::tile::Tile;
 
 /// A warp's accumulator of `16 * ROWS16` rows and `16 * DIM16` columns. Each 16 x 16 block consists of two
-/// MMA accumulators (16 x 8), left and right.
+/// MMA accumulators (16 x 8): its left half and its right half.
 pub(crate) type Accumulator<const ROWS16: usize, const DIM16: usize> = [[[C; 2]; DIM16]; ROWS16];
 
 /// The location in global memory to which a warp writes its rows.
@@ -26,12 +26,13 @@ pub(crate) struct Output<T> {
 }
 
 impl<T: MatrixElem> Output<T> {
-    /// Multiplies each row of the accumulator by the row's factor, and writes the row to global memory. The
-    /// warp first copies the values to shared memory, so that each lane can store 16 contiguous bytes of a
-    /// row.
+    /// Multiplies each row of the accumulator by the row's factor in `factors`, and writes the row to global
+    /// memory. The warp first copies its rows to `tile` in shared memory. Each lane can then store 16
+    /// contiguous bytes of a row.
     ///
     /// # Safety
-    /// Only this warp accesses `tile`, which has at least as many rows as the warp. The output is writable.
+    /// Only this warp accesses `tile`, which has at least as many rows as the accumulator. The output is
+    /// writable.
     #[inline(always)]
     pub unsafe fn write<const ROWS16: usize, const DIM16: usize>(
         &self,
@@ -40,8 +41,8 @@ impl<T: MatrixElem> Output<T> {
         factors: &[[f32; 2]; ROWS16],
     ) {
         let lane = warp::lane();
-        // The next loop overwrites `tile`, which can contain the warp's queries. Wait until all lanes have
-        // finished reading these queries.
+        // The next loop overwrites `tile`, which can contain rows that other lanes of this warp still read,
+        // such as queries. Wait until all lanes have finished reading.
         warp::sync(warp::ALL);
         for row in 0..ROWS16 {
             for half in 0..2 {
@@ -51,8 +52,8 @@ impl<T: MatrixElem> Output<T> {
                         let c = sums[row][pair][side];
                         let word = T::pair(c[2 * half] * factor, c[2 * half + 1] * factor);
                         let at = 8 * pair as u32 + 4 * side as u32 + lane % 4;
-                        // SAFETY: the tile has at least as many rows as the warp, and only this warp accesses
-                        // the tile.
+                        // SAFETY: the caller guarantees that `tile` has all rows of the accumulator, and that
+                        // only this warp accesses it.
                         unsafe { tile.put(line, at, word) };
                     }
                 }
@@ -68,16 +69,16 @@ impl<T: MatrixElem> Output<T> {
                 continue;
             }
             let offset = i64::from(self.first + line) * self.stride + i64::from(8 * chunk);
-            // SAFETY: the comparison above guarantees that the row is in the sequence. The warp executed a
-            // barrier after it wrote the chunk.
+            // SAFETY: the store is inside the output, because the comparison above excludes rows outside the
+            // sequence. The warp executed a barrier after it wrote the chunk that `tile.chunk` reads.
             unsafe {
                 self.store(self.head.wrapping_offset(offset as isize), tile.chunk(line, chunk).0, cols)
             };
         }
     }
 
-    /// Writes the first `cols` elements of a 16-byte chunk (eight elements). If the field `vector` is true,
-    /// `cols` must be 0 or 8, and this function uses one 16-byte store.
+    /// Writes the first `cols` of the eight elements in `words` to address `to`. If the field `vector` is
+    /// true, this function uses one 16-byte store. `cols` must then be 0 or 8.
     ///
     /// # Safety
     /// The `cols` elements at `to` are writable.
@@ -85,8 +86,8 @@ impl<T: MatrixElem> Output<T> {
     unsafe fn store(&self, to: *mut T, words: [u32; 4], cols: u32) {
         if self.vector {
             if cols > 0 {
-                // SAFETY: the host checked alignment, and that the head dimension is a multiple of 8. All
-                // eight elements of the chunk therefore exist.
+                // SAFETY: the host checked that rows are aligned to 16 bytes, and that the head dimension is
+                // a multiple of 8. All eight elements at `to` therefore exist.
                 unsafe { mem::store_u32x4(to.cast(), words, Store::Default) };
             }
             return;

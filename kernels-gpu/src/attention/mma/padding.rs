@@ -1,8 +1,9 @@
-//! Clears the padding of packed tensors (several sequences in one tensor): the rows after the last sequence.
+//! Clears the padding rows of packed tensors. A packed tensor contains several sequences, and its padding
+//! rows are the rows after the last sequence.
 //!
 //! A launch with packed sequences can have more blocks than there are tiles in the sequences. The additional
-//! blocks clear the padding. This module computes its own indices instead of using values of the attention
-//! loop, because that loop has no free registers.
+//! blocks clear the padding. This module does not use values that the attention loop also uses. It computes
+//! its own indices, because the loop has no free registers to keep such values.
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
@@ -10,7 +11,7 @@ use super::params::AttentionParams;
 use super::tile_coords::tile_of_block;
 use crate::layout::heads::{Heads, Token, divide};
 
-/// A tile of padding rows of one head. Padding rows follow the last sequence of a packed tensor.
+/// A tile of padding rows of one head. Padding rows are the rows of a packed tensor after its last sequence.
 #[derive(Clone, Copy)]
 pub(crate) struct UnusedRows {
     first: u32,
@@ -21,7 +22,7 @@ pub(crate) struct UnusedRows {
 
 impl UnusedRows {
     /// Returns the tile of at most `rows` padding rows that this block clears. The rows belong to a tensor of
-    /// keys if `keys` is true, otherwise to a tensor of queries. The tile can be empty.
+    /// keys if `keys` is true, otherwise to a tensor of queries. The result can be an empty tile.
     ///
     /// # Safety
     /// [`TileCoords::of_rows`](super::tile_coords::TileCoords::of_rows) returned `None` for the same
@@ -30,11 +31,12 @@ impl UnusedRows {
     pub unsafe fn of_block(p: &AttentionParams, rows: u32, keys: bool) -> Self {
         let [_, head, tile] = tile_of_block(p, keys);
         let (starts, there) = if keys { (p.key_starts, p.keys) } else { (p.query_starts, p.queries) };
-        // SAFETY: the host checked that the array has one more start offset than there are sequences.
+        // SAFETY: `starts` has an element with index `p.batches`, because the host checked that the array has
+        // one more element than there are sequences.
         let end = unsafe { mem::load_u32(starts.wrapping_add(p.batches as usize).cast(), Load::ReadOnly) };
         let end = end.min(there);
-        // Tile numbers below `before` are reserved for tiles of the sequences. `TileCoords::in_sequence`
-        // explains the tile numbers.
+        // Tile numbers below `before` belong to the sequences, and larger numbers to the padding.
+        // `TileCoords::in_sequence` explains the tile numbers.
         let before = end / rows + p.batches;
         let first = end + tile.saturating_sub(before) * rows;
         let rows = if tile < before { 0 } else { rows.min(there.saturating_sub(first)) };
@@ -51,8 +53,8 @@ impl UnusedRows {
         while at < self.rows * self.cols {
             let (row, col) = divide(at, self.cols);
             let to: *mut u16 = heads.at(Token { batch: 0, number: self.first + row }, self.head);
-            // SAFETY: the loop bound keeps `row` below `rows` and `col` below `cols`. The caller passes a
-            // writable tensor.
+            // SAFETY: the element exists, because the loop bound keeps `row` below `rows` and `col` below
+            // `cols`. The caller passes a writable tensor.
             unsafe { mem::store_u16(to.wrapping_add(col as usize).cast(), 0, Store::Default) };
             at += thread::block_dim()[0];
         }
@@ -71,8 +73,8 @@ impl UnusedRows {
         }
         let number = u64::from(self.head) * u64::from(p.queries) + u64::from(self.first + row);
         let to = p.lse.wrapping_add(number as usize);
-        // SAFETY: `row` is less than the number of padding rows of this block. The caller guarantees one
-        // element per head and query.
+        // SAFETY: the element exists. `row` is less than the number of padding rows of this block, and the
+        // caller guarantees one element per head and query.
         unsafe { mem::store_u32(to.cast(), f32::NEG_INFINITY.to_bits(), Store::Default) };
     }
 }

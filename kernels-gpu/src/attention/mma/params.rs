@@ -1,4 +1,4 @@
-//! Kernel arguments of attention, and sizes that the kernels share with the host.
+//! Kernel arguments of attention, and sizes that both the kernels and the host use.
 use crate::layout::heads::Heads;
 
 /// A mask of the attention scores. The mask broadcasts to the shape `[B, H, Sq, Sk]`: batch, head, query,
@@ -8,8 +8,8 @@ use crate::layout::heads::Heads;
 pub struct Mask {
     /// The first element, or null if there is no mask.
     pub base: *const u8,
-    /// Strides of batch, head, query and key in elements. A stride is 0 if the mask broadcasts over that
-    /// dimension.
+    /// Strides of batch, head, query and key in elements. If the mask broadcasts over a dimension, the stride
+    /// of this dimension is 0.
     pub strides: [i64; 4],
     /// The element type: [`Mask::NONE`], [`Mask::BOOL`], [`Mask::F32`] or [`Mask::SAME`].
     pub kind: u32,
@@ -18,8 +18,8 @@ pub struct Mask {
 impl Mask {
     /// Value of `kind`: there is no mask.
     pub const NONE: u32 = 0;
-    /// Value of `kind`: a boolean mask, with one byte per element. An element that is 0 hides the key from
-    /// the query.
+    /// Value of `kind`: a boolean mask, with one byte per element. An element of 0 means that the query does
+    /// not attend to the key.
     pub const BOOL: u32 = 1;
     /// Value of `kind`: an additive mask with f32 elements.
     pub const F32: u32 = 2;
@@ -33,8 +33,8 @@ impl Mask {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionParams {
-    /// Queries, with the shape `[B, Sq, H, D]`: batch, query, head, column. Columns are contiguous, and the
-    /// other strides are arbitrary.
+    /// Queries, with the shape `[B, Sq, H, D]`: batch, query, head, column. The columns of a head are
+    /// contiguous, and the strides of batch, query and head are arbitrary.
     pub q: Heads,
     /// Keys.
     pub k: Heads,
@@ -45,17 +45,17 @@ pub struct AttentionParams {
     /// Log-sum-exp of the scores of each query. The shape is `[B, H, Sq]`, or `[H, Sq]` for packed sequences
     /// (several sequences in one tensor). If the pointer is null, the kernels do not write the log-sum-exp.
     pub lse: *mut f32,
-    /// Start offsets of packed sequences (several sequences in one tensor): the row at which each sequence
-    /// starts in the query tensor. An additional last element is the end of the last sequence. If the pointer
-    /// is null, the tensor is not packed, and each batch has `queries` queries.
+    /// Start offsets of packed sequences (several sequences in one tensor). Element `i` is the row of the
+    /// query tensor at which sequence `i` starts. An additional last element is the end of the last sequence.
+    /// If the pointer is null, the tensor is not packed, and each batch has `queries` queries.
     pub query_starts: *const i32,
-    /// Start offsets of packed sequences (several sequences in one tensor): the row at which each sequence
-    /// starts in the key tensor. An additional last element is the end of the last sequence. If the pointer
-    /// is null, the tensor is not packed.
+    /// Start offsets of packed sequences (several sequences in one tensor). Element `i` is the row of the key
+    /// tensor at which sequence `i` starts. An additional last element is the end of the last sequence. If
+    /// the pointer is null, the tensor is not packed.
     pub key_starts: *const i32,
-    /// Additive or boolean mask. Only the general kernels (const parameter `GENERAL`) read the mask.
+    /// Additive or boolean mask. Only kernels whose const parameter `GENERAL` is true read the mask.
     pub mask: Mask,
-    /// Number of batches, or number of packed sequences (several sequences in one tensor).
+    /// Number of batches. For packed tensors (several sequences in one tensor), the number of sequences.
     pub batches: u32,
     /// Queries per batch, or in all packed sequences together.
     pub queries: u32,
@@ -67,32 +67,33 @@ pub struct AttentionParams {
     pub group: u32,
     /// Head dimension.
     pub dim: u32,
-    /// Number of query tiles per head, counted in one batch or in all packed sequences together.
+    /// Number of query tiles per head: in one batch, or in all packed sequences together.
     pub tiles: u32,
-    /// 1 if the alignment of every head permits 16-byte loads, otherwise 0. Only the general kernels (const
-    /// parameter `GENERAL`) support the value 0. They then load single elements.
+    /// 1 if the alignment of every head permits 16-byte loads, otherwise 0. With 0, a kernel loads single
+    /// elements. Only kernels whose const parameter `GENERAL` is true support 0.
     pub vector: u32,
-    /// 1 if the first blocks compute the last query tiles, otherwise 0. Causal attention uses 1. Later
-    /// queries attend to more keys, so the tiles that take the most time then start first.
+    /// 1 if the first blocks of the launch compute the last query tiles, otherwise 0. In causal attention,
+    /// the last queries attend to the most keys. The host passes 1, so that the query tiles that take the
+    /// most time start first.
     pub backwards: u32,
-    /// Sliding window: number of keys before a query's own position that the query attends to.
+    /// Sliding window: the number of keys before its own position that a query attends to.
     pub before: i32,
-    /// Sliding window: number of keys after a query's own position that the query attends to.
+    /// Sliding window: the number of keys after its own position that a query attends to.
     pub after: i32,
-    /// The factor by which the kernels multiply QKᵀ. Only the general kernels (const parameter `GENERAL`)
-    /// support a factor that is not positive.
+    /// The factor by which the kernels multiply QKᵀ. Only kernels whose const parameter `GENERAL` is true
+    /// support zero and negative factors.
     pub scale: f32,
-    /// If not 0, scores become `softcap * tanh(score / softcap)`. Only kernels with the const parameter
-    /// `GENERAL` support a softcap.
+    /// If `softcap` is not 0, each score becomes `softcap * tanh(score / softcap)`. Only kernels whose const
+    /// parameter `GENERAL` is true support a softcap.
     pub softcap: f32,
 }
 
-/// Value of the parameters `before` and `after` for a sliding window that is not limited on this side. The
-/// value is larger than every number of keys.
+/// Value of the fields `before` and `after` for a sliding window without a limit in this direction. The value
+/// is larger than every number of keys.
 pub const UNLIMITED: i32 = 1 << 30;
 
-/// Largest shared memory per block, in bytes, that all GPUs from sm_80 on permit. The GPUs with this smallest
-/// limit are sm_86, sm_89 and sm_120.
+/// Bytes of shared memory per block that a kernel can use on every GPU from sm_80 on. The limit is this low
+/// on sm_86, sm_89 and sm_120, and higher on other GPUs.
 pub const SHARED_BYTES_EVERYWHERE: u32 = 99 << 10;
 
 /// Warps per block of the [`decode`](crate::attention::decode) kernels.

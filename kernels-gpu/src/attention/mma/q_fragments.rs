@@ -3,9 +3,9 @@ use cuda_std::mma::{A, MatrixElem};
 
 use super::tile::{FragmentLanes, Tile};
 
-/// The queries of a warp, which are A operands of MMAs. If the const parameter `Q_IN_REGISTERS` is true, all
-/// queries stay in registers. Otherwise, the warp reads queries from shared memory before each MMA that uses
-/// them.
+/// The queries of a warp, which are A operands of MMAs. If the const parameter `Q_IN_REGISTERS` is true, the
+/// warp keeps all its queries in registers. Otherwise, the warp reads each A operand from shared memory
+/// before the MMAs that use it.
 pub(crate) struct Queries<T, const ROWS16: usize, const DIM16: usize, const Q_IN_REGISTERS: bool> {
     tile: Tile<T, DIM16>,
     lanes: FragmentLanes<DIM16>,
@@ -15,15 +15,15 @@ pub(crate) struct Queries<T, const ROWS16: usize, const DIM16: usize, const Q_IN
 impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize, const Q_IN_REGISTERS: bool>
     Queries<T, ROWS16, DIM16, Q_IN_REGISTERS>
 {
-    /// Returns an object for the queries in the first `16 * ROWS16` rows of `tile`. This function does not
-    /// read these rows. After the copy to `tile` is complete, call [`Queries::hold`].
+    /// Returns a `Queries` object for the first `16 * ROWS16` rows of `tile`. This function does not read
+    /// these rows, so the copy to `tile` may still run. After this copy is complete, call [`Queries::hold`].
     #[inline(always)]
     pub fn of(tile: Tile<T, DIM16>, lanes: FragmentLanes<DIM16>) -> Self {
         Self { tile, lanes, in_registers: [[[0; 4]; DIM16]; ROWS16] }
     }
 
-    /// If `Q_IN_REGISTERS` is true, loads the queries from shared memory into registers. Otherwise does
-    /// nothing.
+    /// If `Q_IN_REGISTERS` is true, loads the queries from shared memory into registers. Otherwise, this
+    /// function does nothing.
     ///
     /// # Safety
     /// The copy of the queries is complete, and a barrier followed.

@@ -1,13 +1,13 @@
 //! Attention forward kernel for head dimensions 97 to 256, with one key buffer and one value buffer in shared
 //! memory.
 //!
-//! The block copies a tile of values while it computes QKᵀ. It copies the next tile of keys while it computes
-//! PV.
+//! While the block computes QKᵀ with a tile of keys, it copies the corresponding tile of values. While it
+//! computes PV, it copies the next tile of keys.
 //!
-//! At head dimension 256, a warp has only 16 queries, because the accumulator of 16 queries already takes
-//! half of the registers. With 16 queries, only two MMAs use each matrix that `ldmatrix` reads, so shared
-//! memory bandwidth limits the speed. If a warp issued all its copies to shared memory at once, they would
-//! delay the `ldmatrix` reads. A warp therefore issues its copies one by one between its MMAs.
+//! At head dimension 256, a warp has only 16 queries, because their accumulator already takes half of the
+//! registers. With 16 queries, each 16 x 16 matrix that `ldmatrix` reads serves only two MMAs, so shared
+//! memory bandwidth limits the speed. If a warp issued all its copies at once, the writes to shared memory
+//! would delay the `ldmatrix` reads. A warp therefore issues its copies one by one between its MMAs.
 //!
 //! At head dimension 128, a warp has 32 queries, and two blocks fit on an SM.
 use cuda_std::copy;
@@ -27,11 +27,12 @@ use super::tile::{FragmentLanes, Tile};
 use super::tile_coords::TileCoords;
 use super::window::Window;
 
-/// Bytes of shared memory for the block state (tile coordinates and pointers), in addition to the tiles.
+/// Bytes of shared memory per block for [`BlockState`] (tile coordinates and pointers), in addition to the
+/// tiles.
 pub(crate) const KEPT_BYTES: u32 = size_of::<BlockState<u16>>() as u32;
 
 /// Computes attention for one tile of queries. The kernel requires a positive scale and rows that are aligned
-/// to 16 bytes. It supports neither a mask nor a softcap.
+/// to 16 bytes. The kernel supports neither a mask nor a softcap.
 ///
 /// # Safety
 /// The host validated the kernel argument `p` for this launch. The block has
@@ -50,7 +51,8 @@ pub(crate) unsafe fn ping_pong<
     let rows = WARPS * own_rows;
     // SAFETY: the host validated the kernel argument `p`.
     let Some(coords) = (unsafe { TileCoords::of_block(&p, rows) }) else {
-        // SAFETY: the host validated the kernel argument `p`, and the outputs are writable.
+        // SAFETY: `of_block` returned `None`, so the launch has packed sequences, and this block has no tile
+        // of queries. The host checked that the outputs are writable.
         return unsafe { clear_rest(&p, rows) };
     };
     let window = Window::of(coords.queries, coords.keys, p.before, p.after);
@@ -61,10 +63,10 @@ pub(crate) unsafe fn ping_pong<
     let [q_tile, k_tile, v_tile] = [rows, keys, keys].map(|rows| Tile::<T, DIM16>::take(&mut memory, rows));
     let heads = [&p.k, &p.v].map(|heads| coords.key::<T>(heads, p.group).cast_const());
     let block_state = BlockState { coords, heads }.put(&mut memory);
-    // SAFETY: a barrier separates the write of the block state from all reads.
+    // SAFETY: thread 0 wrote the block state, and the first call of this closure comes after a barrier.
     let block_state = || unsafe { block_state.get(0) };
-    // The warp index is equal in all lanes. A shuffle from lane 0 makes ptxas treat the warp index as
-    // warp-uniform.
+    // All lanes of a warp have the same warp index, but ptxas treats the index as warp-uniform only after a
+    // shuffle from lane 0.
     let warp = warp::shuffle(warp::ALL, thread::index()[0] / warp::SIZE, 0);
     let (copies_of_warp, lanes) =
         (WarpCopies::<DIM16> { warp, warps: WARPS, dim: p.dim }, FragmentLanes::new());
@@ -76,7 +78,8 @@ pub(crate) unsafe fn ping_pong<
     };
     if begin < end {
         let limit = copies_of_warp.limit(coords.queries);
-        // SAFETY: the host checked that the tensors are readable. No thread uses the tiles yet.
+        // SAFETY: the host checked that the tensors are readable. No thread has accessed the tiles in shared
+        // memory yet.
         unsafe {
             copies_of_warp
                 .of(coords.query::<T>(&p.q).cast_const(), p.q.token_stride, coords.first, limit)
@@ -102,8 +105,8 @@ pub(crate) unsafe fn ping_pong<
         let seen = row < coords.queries && !window.hides(span, col, keys);
         let mut scores: Scores<ROWS16, KEYS16> = [[[[0.0; 4]; 2]; KEYS16]; ROWS16];
         let mut values = copies(VALUES, col);
-        // SAFETY: the copies of queries and keys were complete before the last barrier. After this barrier,
-        // no warp reads the previous tile of values.
+        // SAFETY: the copies of queries and keys were complete before the last barrier. The new copies
+        // overwrite the previous tile of values, which no warp reads after this barrier.
         unsafe {
             if seen {
                 scores = products(&queries, &k_tile, &lanes, |pair| {
@@ -120,8 +123,8 @@ pub(crate) unsafe fn ping_pong<
         copy::wait();
         block::sync();
         let mut next_keys = copies(KEYS, next);
-        // SAFETY: the copy of the values was complete before the last barrier. After this barrier, no warp
-        // reads the current tile of keys.
+        // SAFETY: the copy of the values was complete before the last barrier. The new copies overwrite the
+        // current tile of keys, which no warp reads after this barrier.
         unsafe {
             if seen {
                 let weights =
@@ -136,7 +139,6 @@ pub(crate) unsafe fn ping_pong<
         block::sync();
     }
     let (coords, first) = (block_state().coords, block_state().coords.first + own_rows * warp);
-    // SAFETY: the warp has finished reading its queries, and no other warp accesses these rows of the query
-    // tile.
+    // SAFETY: `finish` overwrites this warp's rows of the query tile. No other warp accesses these rows.
     unsafe { finish::<T, ROWS16, DIM16>(&p, &coords, &softmax, &out, &own, first, true) };
 }

@@ -1,4 +1,4 @@
-//! Online softmax of a warp's rows. The softmax processes the scores of one key tile after the other.
+//! Online softmax of a warp's rows, which processes the scores one key tile at a time.
 //!
 //! The unnormalized probability of a score is `exp2(factor * (score - max))`, where `max` is the largest
 //! score of the row so far.
@@ -6,17 +6,17 @@ use cuda_std::math::{ex2_ftz, lg2};
 use cuda_std::mma::{A, C, MatrixElem};
 use cuda_std::prelude::*;
 
-/// Smallest rise for which [`RowSoftmax::advance`] updates a row maximum, as a difference of base-2
-/// exponents. If a smaller rise is ignored, the largest probability still rounds to 1. The computation would
+/// [`RowSoftmax::advance`] updates a row maximum only if its base-2 exponent rises by more than this
+/// threshold. After smaller rises, the largest unnormalized probability still rounds to 1. The results would
 /// be correct without this threshold, but ptxas would then spill registers.
 const SLACK: f32 = 1e-30;
 
 /// A warp's scores of `16 * ROWS16` queries and `16 * KEYS16` keys. Each 16 x 16 block consists of two MMA
-/// accumulators (16 x 8), left and right.
+/// accumulators (16 x 8): its left half and its right half.
 pub(crate) type Scores<const ROWS16: usize, const KEYS16: usize> = [[[C; 2]; KEYS16]; ROWS16];
 
-/// Softmax state of this thread's accumulator rows: rows `g` and `g + 8` of each 16 rows, with
-/// `g = lane / 4`.
+/// Softmax state of this thread's accumulator rows. In each block of 16 rows, a thread has elements of the
+/// rows `g` and `g + 8`, with `g = lane / 4`.
 pub(crate) struct RowSoftmax<const ROWS16: usize> {
     /// The largest score of each row so far.
     max: [[f32; 2]; ROWS16],
@@ -32,8 +32,9 @@ impl<const ROWS16: usize> RowSoftmax<ROWS16> {
         Self { max: [[f32::NEG_INFINITY; 2]; ROWS16], sum: [[0.0; 2]; ROWS16], factor }
     }
 
-    /// Updates the row maxima with the scores of a key tile. Returns one factor per row, by which the caller
-    /// must multiply the accumulator. Returns `None` if no row maximum in the warp rose.
+    /// Updates the row maxima with the scores of a key tile. If a row maximum in the warp rose, rescales the
+    /// row sums, and returns one factor per row. The caller must multiply the accumulator by these factors.
+    /// Otherwise returns `None`.
     #[inline(always)]
     pub fn advance<const KEYS16: usize>(
         &mut self,
@@ -75,8 +76,8 @@ impl<const ROWS16: usize> RowSoftmax<ROWS16> {
         let mut weights = [[0.0; 4]; 2];
         for half in 0..2 {
             let max = self.max[row][half];
-            // If no key of the row was visible so far, `max` is -inf. Use 0 instead of `max`, because `-inf -
-            // -inf` is NaN.
+            // If no key of the row was visible so far, `max` is -inf. Subtract 0 instead of `max`, because
+            // `-inf - -inf` is NaN.
             let shift = if max == f32::NEG_INFINITY { 0.0 } else { -max * self.factor };
             for side in 0..2 {
                 for odd in 0..2 {
@@ -90,8 +91,8 @@ impl<const ROWS16: usize> RowSoftmax<ROWS16> {
         [T::pair(a, b), T::pair(c, d), T::pair(e, f), T::pair(g, h)]
     }
 
-    /// Returns the reciprocal of the row sum and the natural log-sum-exp of a row. If the row has no visible
-    /// key, the results are 0 and minus infinity.
+    /// Returns two values for a row: the reciprocal of the row sum, and the natural log-sum-exp. For a row
+    /// without visible keys, the values are 0 and minus infinity.
     #[inline(always)]
     pub fn finish(&self, row: usize, half: usize) -> [f32; 2] {
         let (sum, max) = (warp::sum(self.sum[row][half], 4), self.max[row][half]);

@@ -16,8 +16,8 @@ pub(crate) struct Tile<T, const DIM16: usize> {
 }
 
 impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
-    /// Number of 16-byte chunks from one row to the next. The number is odd, because an even number would
-    /// cause bank conflicts.
+    /// Distance from one row to the next, in 16-byte chunks. The distance is odd, because an even distance
+    /// would cause bank conflicts.
     const PITCH: u32 = 2 * DIM16 as u32 + 1;
 
     /// Allocates a tile of `rows` rows in shared memory.
@@ -43,9 +43,9 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
         unsafe { mma::load(&self.chunks, self.first + lanes.along + Self::chunk16(row16, col16)) }
     }
 
-    /// Reads the 16 x 16 matrix at row `16 * row16` and column `16 * col16`, transposed, as two B operands of
-    /// MMAs. Each row of the tile becomes a column of a B operand. QKᵀ reads the tile of K with this
-    /// function.
+    /// Reads the transpose of the 16 x 16 matrix at row `16 * row16` and column `16 * col16`, as two B
+    /// operands of MMAs. Each row of the tile becomes a column of a B operand. The multiplication QKᵀ reads
+    /// its tile of K with this function.
     ///
     /// # Safety
     /// The matrix lies inside the tile. A barrier separates this read from the writes to the tile.
@@ -58,8 +58,8 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
         [[a, b], [c, d]]
     }
 
-    /// Reads the 16 x 16 matrix at row `16 * row16` and column `16 * col16` as two adjacent B operands of
-    /// MMAs. PV reads the tile of V with this function.
+    /// Reads the 16 x 16 matrix at row `16 * row16` and column `16 * col16` as two B operands of MMAs: its
+    /// left and its right eight columns. The multiplication PV reads its tile of V with this function.
     ///
     /// # Safety
     /// The matrix lies inside the tile. A barrier separates this read from the writes to the tile.
@@ -73,17 +73,18 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
         [[a, b], [c, d]]
     }
 
-    /// Returns the offset of the 16 x 16 matrix at row `16 * row16` and column `16 * col16`, in chunks of 16
-    /// bytes.
+    /// Returns the offset from the start of a tile to its element at row `16 * row16` and column
+    /// `16 * col16`, in 16-byte chunks.
     #[inline(always)]
     fn chunk16(row16: usize, col16: usize) -> u32 {
         16 * row16 as u32 * Self::PITCH + 2 * col16 as u32
     }
 
-    /// Writes the two elements in `word` to the columns `2 * pair` and `2 * pair + 1` of a row.
+    /// Writes the two elements in `word` to the columns `2 * pair` and `2 * pair + 1` of row `row`.
     ///
     /// # Safety
-    /// The columns lie inside the tile. A barrier separates this write from accesses of other threads.
+    /// The columns lie inside the tile. A barrier separates this write from accesses of other threads to
+    /// these columns.
     #[inline(always)]
     pub unsafe fn put(&self, row: u32, pair: u32, word: u32) {
         // SAFETY: the caller guarantees that the columns lie inside the tile, and that no other thread
@@ -91,19 +92,20 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
         unsafe { self.chunks.cast::<u32>().set((self.first + row * Self::PITCH) * 4 + pair, word) };
     }
 
-    /// Starts an asynchronous copy of one 16-byte chunk from `from` to a row of the tile. If `wanted` is
-    /// false, this function fills the chunk with zeros and does not read `from`.
+    /// Starts an asynchronous copy of 16 bytes from `from` to chunk number `chunk` of row `row`. If `wanted`
+    /// is false, this function fills the chunk with zeros and does not read `from`.
     ///
     /// # Safety
-    /// If `wanted` is true, `from` is readable. The chunk lies inside the tile, and no thread accesses the
-    /// chunk until the copy is complete.
+    /// If `wanted` is true, the 16 bytes at `from` are readable and aligned. The chunk lies inside the tile,
+    /// and no thread accesses the chunk until the copy is complete.
     #[inline(always)]
     pub unsafe fn copy_chunk(&self, row: u32, chunk: u32, from: *const T, wanted: bool) {
-        // SAFETY: the caller guarantees that the source is readable, and that no thread uses the chunk.
+        // SAFETY: the caller guarantees that the source is readable if `wanted` is true, and that no thread
+        // accesses the destination chunk.
         unsafe { self.chunks.copy_or_zero(self.first + row * Self::PITCH + chunk, from.cast(), wanted) };
     }
 
-    /// Reads one 16-byte chunk of a row.
+    /// Reads chunk number `chunk` (16 bytes) of row `row`.
     ///
     /// # Safety
     /// The chunk lies inside the tile. A barrier separates this read from the writes to the tile.
@@ -115,9 +117,9 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
     }
 }
 
-/// Two offsets from which a lane computes its addresses for `ldmatrix`. Each lane passes the address of one
-/// matrix row to `ldmatrix`. An offset is the distance of this row from the start of the matrix, in 16-byte
-/// chunks.
+/// Two offsets from which a lane computes its addresses for `ldmatrix`. One `ldmatrix` reads a 16 x 16 matrix
+/// as four 8 x 8 matrices. Each lane passes the address of one row of an 8 x 8 matrix. An offset is the
+/// distance from the start of the 16 x 16 matrix to this row, in 16-byte chunks.
 ///
 /// [`Tile::left`] and [`Tile::rows`] use the offset `along`. [`Tile::columns`] uses the offset `across`.
 #[derive(Clone, Copy)]
@@ -137,8 +139,8 @@ impl<const DIM16: usize> FragmentLanes<DIM16> {
 }
 
 /// Copies rows of one attention head from global memory to a tile in shared memory. All threads of the block
-/// take part. A copy has several passes. In each pass, a thread copies at most one 16-byte chunk, and the
-/// block copies several rows. A thread copies the same columns in every pass.
+/// copy together, in several passes. In each pass, the block copies several rows, and a thread copies at most
+/// one 16-byte chunk. A thread copies the same columns in every pass.
 pub(crate) struct Copier<T, const DIM16: usize> {
     /// Address of this thread's 16-byte chunk in the first row of the head.
     from: *const T,
@@ -150,12 +152,12 @@ pub(crate) struct Copier<T, const DIM16: usize> {
     row: u32,
     /// Index of this thread's 16-byte chunk in each row.
     chunk: u32,
-    /// Number of columns of this thread's chunk that lie inside the head dimension, 0 to 8.
+    /// Number of columns of this thread's chunk that exist, 0 to 8. Columns after the head dimension do not
+    /// exist.
     cols: u32,
     /// Rows that the block copies per pass.
     pass: u32,
-    /// True if every thread of the block copies a chunk in each pass, and every chunk lies inside the head
-    /// dimension.
+    /// True if every thread of the block copies a chunk in each pass, and all columns of every chunk exist.
     whole: bool,
 }
 
@@ -174,10 +176,10 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
         Self { from, stride, rows, row, chunk, cols, pass: threads / Self::TEAM, whole }
     }
 
-    /// Starts to copy `count` rows of the head, from row `first` on. Rows and columns outside the head become
-    /// zero in the tile. If `vector` is true, the threads use 16-byte copies. All rows must then be aligned
-    /// to 16 bytes, and the length of a row must be a multiple of 16 bytes. If `vector` is false, the threads
-    /// read single elements.
+    /// Starts to copy `count` rows of the head, from row `first` on. Rows of the tile for which the head has
+    /// no row become zero, and so do columns after the head dimension. If `vector` is false, the threads read
+    /// single elements. If `vector` is true, they use 16-byte copies. All rows must then be aligned to 16
+    /// bytes, and the length of a row must be a multiple of 16 bytes.
     ///
     /// # Safety
     /// The rows of the head are readable. The tile has `count` rows, and no thread accesses the tile until
@@ -190,22 +192,22 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
         let mut at = tile.first + self.row * Tile::<T, DIM16>::PITCH + self.chunk;
         if vector && self.whole && first + count <= self.rows {
             for _ in 0..count / self.pass {
-                // SAFETY: the condition above guarantees that all rows belong to the head. The caller passes
-                // a tile of `count` rows that no thread uses.
+                // SAFETY: the condition above guarantees that all source rows belong to the head. The caller
+                // guarantees that no thread accesses the `count` rows of the tile.
                 unsafe { tile.chunks.copy_or_zero(at, from.cast(), true) };
                 at += self.pass * Tile::<T, DIM16>::PITCH;
                 from = from.wrapping_offset(step);
             }
             return;
         }
-        // This loop runs only for partial tiles or unaligned rows. The optimization barrier `opaque` prevents
-        // loop unrolling, which would only make the code longer.
+        // This loop runs only if the fast loop above does not apply, for example for a partial tile. The
+        // optimization barrier `opaque` prevents loop unrolling, which would only make the code longer.
         let [passes, _] = thread::opaque([count / self.pass, 0]);
         for _ in 0..passes {
             if self.chunk < 2 * DIM16 as u32 {
                 let cols = if row < self.rows { self.cols } else { 0 };
-                // SAFETY: a row outside the head has `cols == 0` and is not read. The caller passes a tile
-                // that no thread uses.
+                // SAFETY: for a row outside the head, `cols` is 0, so nothing is read. The caller guarantees
+                // that no thread accesses the `count` rows of the tile.
                 unsafe {
                     if vector {
                         tile.chunks.copy_or_zero(at, from.cast(), cols > 0);
@@ -220,7 +222,7 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
         }
     }
 
-    /// Reads `cols` elements from `from`, and fills the remaining elements of the 16-byte chunk with zeros.
+    /// Reads `cols` elements from `from`. Returns a 16-byte chunk with these elements, followed by zeros.
     ///
     /// # Safety
     /// The `cols` elements at `from` are readable.

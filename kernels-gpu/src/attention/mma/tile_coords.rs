@@ -1,12 +1,12 @@
 //! Maps the index of a block to the coordinates of the tile that the block computes. The coordinates are the
-//! batch or the packed sequence, the head, and the first row.
+//! batch (or, for packed tensors, the sequence), the head, and the first row.
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
 use super::params::AttentionParams;
 use crate::layout::heads::{Heads, Token, divide};
 
-/// The coordinates of a tile of rows, which belong to one head of one sequence. The rows are queries, except
+/// The coordinates of a tile. The rows of a tile belong to one head of one sequence. They are queries, except
 /// in the backward kernels for dK and dV. There, the rows are keys.
 #[derive(Clone, Copy)]
 pub(crate) struct TileCoords {
@@ -37,7 +37,8 @@ impl TileCoords {
     /// The host validated the kernel argument `p` for this launch.
     #[inline(always)]
     pub unsafe fn of_block(p: &AttentionParams, rows: u32) -> Option<Self> {
-        // SAFETY: the caller passes a kernel argument that the host validated for this launch.
+        // SAFETY: `of_rows` requires a kernel argument that the host validated for this launch, and the
+        // caller guarantees this.
         unsafe { Self::of_rows(p, rows, false) }
     }
 
@@ -45,8 +46,8 @@ impl TileCoords {
     /// block has no tile. Only launches with packed sequences (several sequences in one tensor) have blocks
     /// without a tile.
     ///
-    /// The rows are keys if `keys` is true, otherwise queries. If the rows are keys, the field `head` is the
-    /// first of the query heads that share the key head (GQA).
+    /// The rows are keys if `keys` is true, otherwise queries. In the coordinates of a tile of keys, the
+    /// field `head` is the first of the query heads that share the key head (GQA).
     ///
     /// # Safety
     /// The host validated the kernel argument `p` for this launch.
@@ -58,24 +59,26 @@ impl TileCoords {
             return Some(Self { batch, head, first, queries, keys, query_start: 0, key_start: 0 });
         }
         let coords = Self { batch: 0, head, first: 0, queries: 0, keys: 0, query_start: 0, key_start: 0 };
-        // SAFETY: the host checked that the array has one more start offset than there are sequences.
+        // SAFETY: the caller guarantees that the host validated `p`. The launch has packed sequences, because
+        // `query_starts` is not null.
         unsafe { coords.in_sequence(p, tile, rows, keys) }
     }
 
     /// Returns the coordinates of tile number `tile`, or `None` if no sequence has a tile with this number.
-    /// The tiles of all packed sequences (several sequences in one tensor) are numbered in the order of the
-    /// sequences, with gaps.
+    /// In a packed tensor (several sequences in one tensor), the tiles are numbered in the order of the
+    /// sequences. Some numbers between two sequences are unused.
     ///
     /// A tile has `rows` rows. Sequence `s`, which starts at row `start` of the packed tensor, has the tile
-    /// numbers from `start / rows + s` on. This formula leaves enough numbers for all tiles of each sequence.
-    /// It needs only the start of the sequence, so a block can find its sequence by binary search.
+    /// numbers from `start / rows + s` on. With this formula, each sequence has enough numbers for all its
+    /// tiles. The formula needs only the start of the sequence, so a block can find its sequence by binary
+    /// search.
     ///
     /// # Safety
     /// The host validated the kernel argument `p` for this launch. The launch has packed sequences.
     #[inline(always)]
     unsafe fn in_sequence(self, p: &AttentionParams, tile: u32, rows: u32, keys: bool) -> Option<Self> {
-        // SAFETY: `at` is at most `p.batches`, the number of sequences. The host checked that the array has
-        // one more start offset than there are sequences.
+        // SAFETY: the load is inside the array. `at` is at most `p.batches`, the number of sequences, and the
+        // host checked that the array has one more element than there are sequences.
         let start = |starts: *const i32, at: u32| unsafe {
             mem::load_u32(starts.wrapping_add(at as usize).cast(), Load::ReadOnly)
         };
@@ -111,36 +114,37 @@ impl TileCoords {
         })
     }
 
-    /// Returns the coordinates of a tile that contains all queries and keys of batch `batch`, for query head
-    /// `head`. The launch must not have packed sequences (several sequences in one tensor).
+    /// Returns coordinates for query head `head` of batch `batch`, with the first query of the batch as first
+    /// row. The launch must not have packed sequences (several sequences in one tensor).
     #[inline(always)]
     pub fn whole(p: &AttentionParams, batch: u32, head: u32) -> Self {
         Self { batch, head, first: 0, queries: p.queries, keys: p.keys, query_start: 0, key_start: 0 }
     }
 
-    /// Returns a copy of these coordinates for query head `head + member`. In GQA, `head` is the first query
-    /// head of a group, and `member` is an index in the group.
+    /// Returns a copy of these coordinates for query head `head + member`. `head` is the first of the query
+    /// heads that share a key head (GQA), and `member` is the index of one of these query heads.
     #[inline(always)]
     pub fn with_member(&self, member: u32) -> Self {
         Self { head: self.head + member, ..*self }
     }
 
-    /// Returns a pointer to the first query of the sequence, in the tensor `heads`. This tensor is `q` or has
-    /// the shape of `q`, for example the output.
+    /// Returns a pointer to the row of the sequence's first query in the tensor `heads`, for this query head.
+    /// The tensor is `q` or has the shape of `q`, for example the output.
     #[inline(always)]
     pub fn query<T>(&self, heads: &Heads) -> *mut T {
         heads.at(Token { batch: self.batch, number: self.query_start }, self.head)
     }
 
-    /// Returns a pointer to the first key of the sequence, in the tensor `heads`. This tensor is `k`, `v` or
-    /// one of their gradients. `group` is the number of query heads per key head (GQA).
+    /// Returns a pointer to the row of the sequence's first key in the tensor `heads`, for the key head of
+    /// this query head. The tensor is `k`, `v` or one of their gradients. `group` is the number of query
+    /// heads per key head (GQA).
     #[inline(always)]
     pub fn key<T>(&self, heads: &Heads, group: u32) -> *mut T {
         heads.at(Token { batch: self.batch, number: self.key_start }, divide(self.head, group).0)
     }
 
-    /// Returns the index of a query's element in a tensor with one f32 per head and query, such as `lse`
-    /// (log-sum-exp).
+    /// Returns the index of the element of query `query` in a tensor with one f32 per head and query, such as
+    /// `lse` (log-sum-exp).
     #[inline(always)]
     pub fn number(&self, p: &AttentionParams, query: u32) -> usize {
         let head = u64::from(self.batch) * u64::from(p.heads) + u64::from(self.head);
@@ -148,8 +152,8 @@ impl TileCoords {
     }
 }
 
-/// Returns the batch, the query head and the tile number of this block. If `keys` is true, the rows of the
-/// tile are keys. The query head is then the first of the query heads that share the key head (GQA).
+/// Returns `[batch, query head, tile number]` for this block. If `keys` is true, the rows of the tile are
+/// keys. The second value is then the first of the query heads that share the key head (GQA).
 #[inline(always)]
 pub(crate) fn tile_of_block(p: &AttentionParams, keys: bool) -> [u32; 3] {
     let group = if keys { p.group } else { 1 };

@@ -1,8 +1,9 @@
-//! Tile sizes of an attention kernel. The block size and the shared memory follow from these sizes.
+//! Tile sizes of an attention kernel. They determine the number of threads per block and the shared memory
+//! per block.
 use super::single_buffer;
 
 /// The tile sizes of an attention kernel. Fields with the suffix `16` count in units of 16 rows or columns,
-/// because an MMA operand has 16 rows and 16 columns.
+/// because an MMA's A operand is a 16 x 16 matrix.
 #[derive(Clone, Copy, Debug)]
 pub struct Tiling {
     /// Warps per block.
@@ -16,9 +17,9 @@ pub struct Tiling {
     pub cols16: usize,
     /// Number of buffers for key tiles in shared memory. The number of buffers for value tiles is the same.
     ///
-    /// With two buffers, the block copies one tile while it computes on the previous tile. With one buffer,
-    /// the block copies a tile of values while it computes QKᵀ, and the next tile of keys while it computes
-    /// PV.
+    /// With two buffers, the block copies the next tiles of keys and values while it computes on the current
+    /// tiles. With one buffer, the block copies a tile of values while it computes QKᵀ, and the next tile of
+    /// keys while it computes PV.
     pub buffers: u32,
 }
 
@@ -32,8 +33,8 @@ impl Tiling {
     pub const fn threads(&self) -> u32 {
         self.warps * 32
     }
-    /// Returns the bytes of shared memory per block, for one query tile and the buffers of keys and values.
-    /// Kernels with one buffer also keep their block state (tile coordinates and pointers) in shared memory.
+    /// Returns the bytes of shared memory per block of a forward kernel: one query tile, and the buffers of
+    /// keys and values. Kernels with `buffers == 1` also keep tile coordinates and pointers in shared memory.
     pub const fn shared_bytes(&self) -> u32 {
         let rows = self.rows() + 2 * self.buffers * 16 * self.cols16 as u32;
         rows * (2 * self.dim16 as u32 + 1) * 16

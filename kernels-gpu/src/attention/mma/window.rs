@@ -1,5 +1,5 @@
-//! Sliding windows of attention. A window gives the range of keys that a query attends to, and the range of
-//! queries that attend to a key.
+//! Sliding windows of attention. A window determines the range of keys that each query attends to.
+//! Transposed, it determines the range of queries that attend to each key.
 
 /// A sliding window. In row `i` of the score matrix, the visible columns are `i + offset - before` to
 /// `i + offset + after`, inclusive. Rows are queries and columns are keys. In a window that
@@ -13,14 +13,15 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Creates the sliding window of a sequence. The last query and the last key of the sequence have the
-    /// same position, even if the sequence has more keys than queries or fewer.
+    /// Creates the sliding window of a sequence with `queries` queries and `keys` keys. The last query always
+    /// has the same position as the last key, even if these two numbers differ.
     #[inline(always)]
     pub fn of(queries: u32, keys: u32, before: i32, after: i32) -> Self {
         Self { offset: keys as i32 - queries as i32, before, after, cols: keys as i32 }
     }
 
-    /// Returns this sliding window with keys as rows and `queries` queries as columns.
+    /// Returns this sliding window for the transposed score matrix, in which rows are keys and columns are
+    /// the `queries` queries.
     #[inline(always)]
     pub fn transposed(&self, queries: u32) -> Self {
         Self { offset: -self.offset, before: self.after, after: self.before, cols: queries as i32 }
@@ -39,9 +40,9 @@ impl Window {
         (row as i32 + self.offset + self.after + 1).min(self.cols)
     }
 
-    /// Returns the range of column tiles that the rows `first` to `last` need. A column tile has `size`
-    /// columns, and is needed if at least one of its columns is visible in at least one of these rows. The
-    /// result is the number of the first tile, and the number of the last tile plus one.
+    /// Returns the range of column tiles that contain all columns visible in the rows `first` to `last`. A
+    /// column tile has `size` columns. The range consists of the number of its first tile, and the number of
+    /// its last tile plus one.
     #[inline(always)]
     pub fn tiles(&self, [first, last]: [u32; 2], size: u32) -> [u32; 2] {
         let end = self.end(last).max(0) as u32;

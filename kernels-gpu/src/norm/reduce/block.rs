@@ -17,8 +17,8 @@ pub(crate) const WARPS: u32 = THREADS / warp::SIZE;
 /// The row that the block shares.
 #[derive(Clone, Copy)]
 pub(crate) struct BlockRow<T> {
-    /// The copy of the row in shared memory. Kernels with some access types do not stage rows in shared
-    /// memory. These kernels must not access this copy.
+    /// The copy of the row in shared memory. The access type of a kernel decides whether the kernel makes
+    /// this copy. Kernels without the copy must not access this field.
     pub staged: SharedRow<T>,
     /// Number of tiles of the row. All tiles are full.
     pub tiles: u32,
@@ -110,8 +110,8 @@ impl PartMoments for Welford {
 /// The reduction of RMSNorm. Thread `t` sums the squares of the elements `t`, `t + 128`, `t + 256`, and so
 /// on.
 ///
-/// In the reduction by one warp ([`MeanSquare`](super::warp::MeanSquare)), one of the four accumulators of
-/// lane `t / 4` sums the same squares in the same order. Both reductions therefore return the same bits.
+/// In the reduction by one warp ([`MeanSquare`](super::warp::MeanSquare)), accumulator `t % 4` of lane
+/// `t / 4` sums the same squares in the same order. Both reductions therefore return the same bits.
 #[derive(Clone, Copy)]
 pub(crate) struct Squares;
 

@@ -1,8 +1,8 @@
 //! Reductions of a row by a team (the threads that share the row), in the summation order of torch.
 //!
 //! torch's kernels for LayerNorm and `torch.nn.RMSNorm` use four warps per row. The reductions for these
-//! norms use a team of four warps, whose threads add the same elements as torch's threads. An RMSNorm that a
-//! model computes as `x.float().pow(2).mean(-1)` uses a team of one warp.
+//! norms use a team of four warps, whose threads add the same elements as torch's threads. If a model
+//! computes RMSNorm with `x.float().pow(2).mean(-1)`, torch uses one warp per row. The team then is one warp.
 //!
 //! Kernels in which a warp processes several heads do not use the trait [`TeamMoments`]. These kernels call
 //! [`Welford::reduce_step`] and [`Welford::stats`] directly.
@@ -52,8 +52,8 @@ pub(crate) trait TeamMoments: Copy {
 pub(crate) const MAX: usize = 8;
 
 impl Welford {
-    /// Merges the moments (mean, squared differences and count) of the calling lane with the moments of the
-    /// lane whose index is higher by `distance`.
+    /// Merges the moments (mean, sum of squared differences, number of elements) of the calling lane with the
+    /// moments of the lane whose index is higher by `distance`.
     #[inline(always)]
     pub(crate) fn reduce_step(self, distance: u32, by_fours: bool) -> Self {
         let down = |value| warp::shuffle_down(warp::ALL, value, distance);
@@ -148,8 +148,7 @@ impl TeamMoments for TeamMeanSquare {
 }
 
 /// Broadcasts `values` from lane 0 of each of the team's four warps to all threads of the team. A team is the
-/// set of threads that share a row. In the result, element `[i][w]` is element `i` of the `values` of warp
-/// `w`.
+/// set of threads that share a row. `result[i][w]` is `values[i]` of warp `w`.
 ///
 /// If the team has only one warp, the values of the other three warps are 0.
 #[inline(always)]
@@ -166,8 +165,8 @@ fn warps_of<const N: usize>(team: Team, memory: &mut SharedMemory, values: [f32;
     let slot = |warp: u32, value: usize| (thread::index()[1] * 4 + warp) * N as u32 + value as u32;
     if warp::lane() == 0 {
         for value in 0..N {
-            // SAFETY: each warp has one slot per value. Only lane 0 of the warp writes the slots of the warp,
-            // before the barrier.
+            // SAFETY: each warp has one slot of `partial` per value. Only lane 0 of the warp writes the slots
+            // of the warp, before the barrier.
             unsafe { partial.set(slot(team.rank / warp::SIZE, value), values[value]) };
         }
     }

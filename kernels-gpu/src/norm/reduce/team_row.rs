@@ -52,8 +52,8 @@ impl<T: Elem, A: Access> TeamRow<T, A> {
         LEN * (self.team.rank + tile * self.team.size)
     }
 
-    /// Returns the thread's columns of `tile`, as an object with a single tile. In this object, the tile has
-    /// the index 0.
+    /// Returns the thread's columns of `tile`, as a [`Vec4Columns`] with a single tile. In the returned
+    /// object, the index of this tile is 0.
     #[inline(always)]
     pub fn columns(&self, tile: u32) -> Vec4Columns {
         Vec4Columns::of_one(self.first(tile), self.cols)
@@ -80,9 +80,9 @@ impl<T: Elem, A: Access> TeamRow<T, A> {
         unsafe { Vec4Row::<T, A>::of(&rows, RowIndex::FIRST, self.columns(tile)) }.get(0)
     }
 
-    /// Loads the row and reduces it. This method also copies the first tiles of the row to shared memory, as
-    /// many as fit there. `cols` is the number of columns per row. A team (threads that share a row) must
-    /// pass the correct `cols` even if it has no row.
+    /// Loads the row, copies as many tiles as fit (`room`) to shared memory, and reduces the row. `cols` is
+    /// the number of columns per row. A team (threads that share a row) must pass the correct `cols` even if
+    /// it has no row.
     #[inline(always)]
     pub fn reduce<M: TeamMoments>(&self, memory: &mut SharedMemory, cols: TeamCols, eps: f32) -> Stats {
         // With scalar access, a vec4 (four columns) takes four loads, so one vec4 keeps enough loads in

@@ -42,11 +42,11 @@ impl Welford {
     /// is from the thread or warp with the lower index, and `upper` is from the thread or warp with the
     /// higher index.
     ///
-    /// torch has two formulas for the mean. Its vectorised kernel is for a number of columns divisible by 4
-    /// (`by_fours`). This kernel computes the weighted sum of both means. For two equal means, this sum can
-    /// have a rounding error. If the number of columns is not divisible by 4, torch's kernel adds a fraction
-    /// of the difference of the means to `self.mean`. For two equal means, this sum is exact, so a constant
-    /// row has a variance of exactly 0.
+    /// torch has two kernels, which compute the merged mean with different formulas. Its vectorised kernel is
+    /// for a number of columns divisible by 4 (`by_fours`). This kernel computes the weighted sum of both
+    /// means. For two equal means, this sum can have a rounding error. If the number of columns is not
+    /// divisible by 4, torch's other kernel adds a fraction of the difference of the means to `self.mean`.
+    /// For two equal means, this sum is exact, so a constant row has a variance of exactly 0.
     #[inline(always)]
     pub fn with(self, upper: Self, by_fours: bool) -> Self {
         let count = self.count + upper.count;
@@ -82,8 +82,8 @@ impl Welford {
     /// Returns `count * reciprocal(2 * count)`. This value is the weight of each mean if two sets of `count`
     /// elements are merged. The weight can differ from 0.5, because the reciprocal is rounded.
     ///
-    /// Each merge doubles the count. The reciprocal of twice a number is exactly half the reciprocal of the
-    /// number, so the bits of the weight stay the same. One weight therefore serves all merge steps.
+    /// Each merge doubles the count. The rounded reciprocal of twice a number is exactly half the rounded
+    /// reciprocal of the number, so the weight keeps its bits. One weight therefore serves all merge steps.
     #[inline(always)]
     pub fn half(&self) -> f32 {
         self.count * reciprocal(self.count * 2.0)
@@ -139,8 +139,9 @@ impl Welford {
         all
     }
 
-    /// Performs one step of two warp reductions at once. Lanes whose index lacks `bit` continue with the
-    /// reduction of `self`. Lanes whose index has `bit` continue with the reduction of `other`.
+    /// Performs one step of two warp reductions at once. Afterwards, lanes whose index has `bit` clear have
+    /// partial results of the reduction of `self`. Lanes whose index has `bit` set have partial results of
+    /// the reduction of `other`.
     #[inline(always)]
     pub fn reduce_even_with(self, other: Self, bit: u32) -> Self {
         let is_upper = warp::lane() & bit != 0;

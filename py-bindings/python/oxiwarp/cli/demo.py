@@ -3,14 +3,14 @@
 
 The model is diffusers' LTXVideoTransformer3DModel with seeded random weights and a flow-matching scheduler. On a GPU,
 the real 28-layer model runs in bf16 with classifier-free guidance on 49 frames of 512 x 768 pixels (2 x 2688 tokens).
-On the CPU, a small model runs in float32 and bf16, with oxiwarp's kernels on the CPU executor.
+On the CPU, a small model runs in float32 and bf16. The CPU executor runs oxiwarp's kernels.
 
-The demo also measures how much the latents of both models may differ. For this, it also executes the
-unpatched model in the next wider dtype. The difference between the unpatched latents in the two dtypes is the
-rounding error E of the unpatched model. The patched model rounds in the same steps, and only sums rows in a
-different order. Its rounding error is therefore also about E, and the patched and the unpatched latents
-differ by at most 2 E. The demo applies this bound to the mean and to the maximum of the difference, and fails
-if the difference is larger.
+The demo also measures how much the latents of the two models may differ. For this, it runs the unpatched
+model a second time, in the next wider dtype. The unpatched latents in the two dtypes differ by the rounding
+error E of the unpatched model. The patched model rounds at the same points, and only adds the values of a row
+in a different order. Its rounding error is therefore also about E, so the patched and the unpatched latents
+should differ by at most 2 E. The demo fails if the mean or the maximum of the difference exceeds twice the
+mean or the maximum of E.
 """
 
 import importlib
@@ -50,10 +50,10 @@ class Job:
 
 @dataclass
 class Outcome:
-    """Results of one job.
+    """Results of one job, which is a model with a size and a dtype.
 
-    The results are the latents of three runs, and the seconds of each step. The runs are the unpatched model
-    in the wider dtype (`wide`), the unpatched model (`stock`), and the patched model.
+    The latents come from three runs: the unpatched model in the next wider dtype (`wide`), the unpatched
+    model (`stock`), and the patched model. The times are the seconds of each step, without those of `wide`.
     """
 
     job: Job
@@ -70,7 +70,9 @@ class Outcome:
 
     @property
     def own_error(self) -> Tensor:
-        """Rounding error of the unpatched model: absolute difference between its latents in the two dtypes."""
+        """Rounding error of the unpatched model: absolute difference between its latents in the dtype of the
+        job and in the next wider dtype.
+        """
         return (self.stock.double() - self.wide.double()).abs()
 
     @property
@@ -84,7 +86,8 @@ class Outcome:
         return 2 * self.own_error.mean().item(), 2 * self.own_error.max().item()
 
     def problem(self) -> str:
-        """Return an error message if the latents are not finite or differ too much.
+        """Return an error message if latents are not finite, or if the patched and the unpatched latents
+        differ too much.
 
         Otherwise, return an empty string.
         """
@@ -104,7 +107,8 @@ class Outcome:
 def jobs(device: torch.device, steps: int | None) -> list[Job]:
     """Return the jobs of the demo.
 
-    On a GPU, there is one job with the real model. On the CPU, there are two jobs with a small model.
+    On a GPU, there is one job with the real model. On the CPU, there are two jobs with a small model: one in
+    float32 and one in bfloat16.
     """
     if device.type == "cuda":
         return [Job({}, (7, 16, 24), torch.bfloat16, steps or 8)]
@@ -124,7 +128,7 @@ def build(job: Job, device: torch.device) -> Any:
 
 
 def cast(model: Any, dtype: torch.dtype) -> Any:
-    """Convert all parameters and buffers of the model to one dtype.
+    """Convert all parameters and buffers of the model to `dtype`.
 
     This function calls `torch.nn.Module.to`, because diffusers' `.to` warns about modules that should stay in
     float32.
@@ -135,7 +139,7 @@ def cast(model: Any, dtype: torch.dtype) -> Any:
 def denoise(job: Job, model: Any, device: torch.device, on_step: Callable[[], None]) -> tuple[Tensor, list[float]]:
     """Run all denoising steps. Return the latents and the seconds of each step.
 
-    Every call starts from the same noise.
+    Every call for a job starts from the same noise.
     """
     diffusers: Any = importlib.import_module("diffusers")
     dtype, (frames, height, width) = model.dtype, job.grid
@@ -168,7 +172,9 @@ def denoise(job: Job, model: Any, device: torch.device, on_step: Callable[[], No
 
 
 def run(job: Job, device: torch.device, console: Any) -> Outcome:
-    """Execute a job: first the unpatched model in both dtypes, and then the patched model."""
+    """Run the models of a job: the unpatched model in the next wider dtype, the unpatched model, and then the
+    patched model.
+    """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console.print(f"\n{job.title}, on {device}", style="bold")
@@ -194,7 +200,9 @@ def run(job: Job, device: torch.device, console: Any) -> Outcome:
 
 
 def describe(outcome: Outcome, device: torch.device, console: Any) -> None:
-    """Print the differences as a table, the times, and the device of one job."""
+    """Print the outcome of one job: a table of the differences of the latents, the times per step, and the
+    device.
+    """
     from rich.table import Table
 
     difference, own = outcome.difference, outcome.own_error
@@ -212,7 +220,9 @@ def describe(outcome: Outcome, device: torch.device, console: Any) -> None:
 
 
 def where(device: torch.device) -> str:
-    """Return a text that describes the device and the PTX that this device executes."""
+    """Return a text that describes the device. For a GPU, the text also names the architecture of the PTX
+    that the GPU executes.
+    """
     if device.type != "cuda":
         return "the CPU executor: the same kernels, thread by thread; it is for checking, not for speed"
     found = _native.devices()[device.index or 0]
@@ -225,7 +235,7 @@ def median(values: list[float]) -> float:
 
 
 def demo(steps: int | None = None, device: str | None = None, out: str = "demo.png") -> int:
-    """Execute all jobs of the demo and write the picture.
+    """Run all jobs of the demo, and write a picture of the outcomes.
 
     Returns: 0, or 1 if a package is missing or if a difference is too large. The reason is printed.
     """

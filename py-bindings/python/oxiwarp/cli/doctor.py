@@ -31,7 +31,9 @@ def info() -> int:
 
 
 def facts() -> Iterator[tuple[str, str]]:
-    """Yield the names and values that `info` prints above the table of kernels."""
+    """Yield pairs (name, value), such as the versions of torch and of the driver. `info` prints these lines
+    above the table of kernels.
+    """
     yield "oxiwarp", __version__
     yield "python", platform.python_version()
     yield "torch", f"{torch.__version__} (CUDA {torch.version.cuda or 'no'})"
@@ -50,7 +52,7 @@ def facts() -> Iterator[tuple[str, str]]:
 
 
 def check_torch() -> str:
-    """Check that torch is new enough. Return a text with the versions of torch and Python."""
+    """Check that the torch version is at least 2.10. Return a text with the versions of torch and Python."""
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 10):
         raise RuntimeError(f"torch {torch.__version__}: pip install 'torch>=2.10'")
     return f"torch {torch.__version__}, Python {sys.version.split()[0]}: the operators are registered"
@@ -82,9 +84,11 @@ def check_ptx(index: int) -> str:
 
 
 def check_op(device: str) -> str:
-    """Check the results of `rms_norm` and `add_rms_norm` on one device. The reference is computed in float64.
+    """Check the results of `rms_norm` and `add_rms_norm` on one device against a reference that is computed
+    in float64.
 
-    The largest permitted relative error is 2 eps in a 16-bit dtype, and 16 eps in float32.
+    The largest permitted relative error is 2 eps in a 16-bit dtype, and 16 eps in float32. eps is the machine
+    epsilon of the dtype.
     """
     worst = 0.0
     for dtype in DTYPES:
@@ -108,7 +112,9 @@ def check_op(device: str) -> str:
 
 
 def checks() -> Iterator[tuple[str, Callable[[], str]]]:
-    """Yield the name and the function of each check. A check assumes that all earlier checks passed."""
+    """Yield the name and the function of each check. If a check fails, later checks can fail for the same
+    reason.
+    """
     yield "torch", check_torch
     yield "CPU executor", lambda: check_op("cpu")
     yield "driver", check_driver
@@ -121,7 +127,7 @@ def checks() -> Iterator[tuple[str, Callable[[], str]]]:
 def doctor() -> int:
     """Run all checks and print one line per check.
 
-    If a check fails, the line has a remedy. Return 1 if a check failed, otherwise 0.
+    The line of a failed check names a remedy. Return 1 if any check failed, otherwise 0.
     """
     failed = 0
     for name, check in checks():

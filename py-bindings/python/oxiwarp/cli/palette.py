@@ -1,6 +1,6 @@
 """Colours for all pictures: the palette of Okabe and Ito.
 
-Readers with any form of colour blindness can distinguish them.
+Readers with any form of colour blindness can distinguish these colours.
 """
 
 BLACK = "#000000"

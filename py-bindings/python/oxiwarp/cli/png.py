@@ -1,6 +1,7 @@
-"""Draws the picture of the demo.
+"""Draws the picture that the demo (`python -m oxiwarp demo`) writes.
 
-It compares the difference between patched and unpatched latents with the rounding error.
+The picture compares two errors: the difference between patched and unpatched latents, and the rounding error
+of the unpatched model.
 """
 
 from pathlib import Path
@@ -26,7 +27,9 @@ LEGEND: dict[str, Any] = dict(loc="outside lower center", ncols=3, fontsize=10, 
 
 
 def save(outcomes: "list[Outcome]", where: str, path: str, times: bool) -> None:
-    """Draw the picture and write it to a file. Raise ModuleNotFoundError if matplotlib is missing."""
+    """Draw the picture of the demo and write it to `path`. Raise ModuleNotFoundError if matplotlib is
+    missing.
+    """
     figure = draw(outcomes, where, times)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
@@ -36,10 +39,10 @@ def draw(outcomes: "list[Outcome]", where: str, times: bool) -> Any:
     """Draw a row of panels for each job.
 
     The panels show two errors: the difference between the patched and the unpatched latents, and the rounding
-    error of the unpatched model. The first two panels show these errors in the first frame. The third panel
-    shows their distributions. The fourth panel shows their means and maxima, and the permitted bounds. If
-    `times` is True, a fifth panel shows the time of each step. It is omitted for the CPU executor, because
-    its times are not meaningful.
+    error of the unpatched model. The first two panels show these errors in the first latent frame. The third
+    panel shows their distributions. The fourth panel shows their means and maxima, and the permitted bounds.
+    If `times` is True, a fifth panel shows the time of each step. Pass False for the CPU executor, because
+    times on the CPU executor are not meaningful.
     """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -61,8 +64,8 @@ def draw(outcomes: "list[Outcome]", where: str, times: bool) -> Any:
 
 
 def images(figure: Any, axes: Any, outcome: "Outcome") -> None:
-    """Draw two images with the same colour scale: the difference and the rounding error in the first latent
-    frame.
+    """Draw two images of the first latent frame with the same colour scale. One shows the difference between
+    patched and unpatched latents, the other the rounding error of the unpatched model.
     """
     errors = ((outcome.difference, "|patched - stock|"), (outcome.own_error, f"|stock - stock in {outcome.wider}|"))
     frames = [first_frame(outcome, latents) for latents, _ in errors]
@@ -75,14 +78,14 @@ def images(figure: Any, axes: Any, outcome: "Outcome") -> None:
 
 
 def first_frame(outcome: "Outcome", latents: "Tensor") -> "Tensor":
-    """Return the first latent frame as an image. Each pixel is the mean over the channels."""
+    """Return the first frame of `latents` as an image. Each pixel is the mean over the channels."""
     return latents[0].float().reshape(*outcome.job.grid, -1)[0].mean(-1)
 
 
 def shares(axis: Any, outcome: "Outcome") -> None:
     """Draw the fraction of latents whose error is larger than x, as a function of x.
 
-    The logarithmic x axis omits errors of 0.
+    The x axis is logarithmic, so errors of 0 are not visible.
     """
     for values, color, style in ((outcome.difference, PATCHED, "-"), (outcome.own_error, STOCK, "--")):
         values = values.flatten().double()
@@ -103,8 +106,8 @@ def shares(axis: Any, outcome: "Outcome") -> None:
 def checked(axis: Any, outcome: "Outcome") -> None:
     """Draw the values that the demo checks.
 
-    They are the mean and the maximum of the difference and of the rounding error, and the bounds of the
-    difference.
+    They are the mean and the maximum of two errors, and their permitted bounds. The errors are the difference
+    between patched and unpatched latents, and the rounding error of the unpatched model.
     """
     difference, own = outcome.difference, outcome.own_error
     means, maxima = (difference.mean().item(), own.mean().item()), (difference.max().item(), own.max().item())
@@ -120,7 +123,7 @@ def checked(axis: Any, outcome: "Outcome") -> None:
 
 
 def steps(axis: Any, outcome: "Outcome") -> None:
-    """Draw the time of each step in milliseconds, for the unpatched and the patched model."""
+    """Draw the time of each denoising step in milliseconds, for the unpatched and the patched model."""
     both = ((-0.2, outcome.stock_times, "stock", STOCK, "//"), (0.2, outcome.patched_times, "patched", PATCHED, ""))
     for shift, times, label, color, hatch in both:
         places = [at + shift for at in range(1, len(times) + 1)]

@@ -1,7 +1,7 @@
-"""Compiles the PTX of every kernel for this machine's GPUs: `python -m oxiwarp warmup`.
+"""Compiles the PTX of every kernel in advance, for the GPUs of this machine: `python -m oxiwarp warmup`.
 
-The driver compiles a kernel at its first launch and stores the result in a cache on disk. After `warmup`,
-later processes of the same user load the compiled kernels from this cache.
+Without this command, the driver compiles a kernel at its first launch. The driver stores compiled kernels in
+a cache on disk. After `warmup`, later processes of the same user load the kernels from this cache.
 """
 
 import os
@@ -16,7 +16,7 @@ CACHE = "~/.nv/ComputeCache"
 
 
 def warmup(ops: list[str] | None = None, console: Any = None) -> int:
-    """Compile the kernels for every GPU of this machine with several threads, and show the progress.
+    """Compile the kernels for every GPU of this machine in several CPU threads, and show the progress.
 
     If `ops` is not None, compile only the kernels of these operators.
 
@@ -59,7 +59,8 @@ def warmup(ops: list[str] | None = None, console: Any = None) -> int:
 
 
 def selected(names: list[str], ops: list[str] | None) -> list[str]:
-    """Return the kernels in `names` that belong to the operators `ops`, or all if `ops` is None.
+    """Return the kernel names in `names` that belong to the operators `ops`. If `ops` is None, return all of
+    them.
 
     Raise ValueError for an unknown operator.
     """

@@ -9,9 +9,9 @@
                               oxiwarp/__init__.py            the same names for old versions of Kernels
                               _oxiwarp/                      a copy of the package
 
-`kernels.get_local_kernel(Path(folder))` loads the repository. The operators of the repository have a separate
-namespace in `torch.ops`. Therefore one process can load the repository together with an installed oxiwarp, or
-with another version of the repository.
+`kernels.get_local_kernel(Path(folder))` loads the repository. The operators of each repository version have a
+separate namespace in `torch.ops`. Therefore one process can load the repository together with an installed
+oxiwarp, or with another version of the repository.
 """
 
 import ast
@@ -24,9 +24,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent
-# These patterns select the files that are copied to the repository: the operators, and the modules that they
-# import. The files import only torch and the standard library, because Hugging Face Kernels allows no other
-# dependency.
+# These patterns select the files of the package that are copied to the repository: the operators, and the
+# modules that they import. The copied files import only torch and the standard library, because Hugging Face
+# Kernels allows no other dependency.
 TAKEN = ("_[a-z]*.py", "_native.*", "ops", "py.typed")
 INIT = """from .ops import *  # noqa: F403
 from .ops import _register
@@ -67,11 +67,13 @@ LICENSE = "Apache-2.0"
 
 
 def build(folder: str | Path, repo_id: str = "oxiwarp/oxiwarp") -> Path:
-    """Write the repository to `folder`, and return the path of its `build/torch-cuda`.
+    """Write a kernel repository for Hugging Face Kernels to `folder`. Return the path of its subfolder
+    `build/torch-cuda`.
 
-    If `build/torch-cuda` exists, it is deleted first.
+    If this subfolder exists, it is deleted first.
 
-    `repo_id` is the name of the repository on the Hub, which is written into the card and into build.toml.
+    `repo_id` is the name of the repository on the Hugging Face Hub. The function writes it into the
+    repository card and into build.toml.
     """
     target = Path(folder) / "build" / "torch-cuda"
     if target.exists():
@@ -112,7 +114,9 @@ def build(folder: str | Path, repo_id: str = "oxiwarp/oxiwarp") -> Path:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Map the path of each file, relative to `folder`, to the SHA-256 of the file in base64."""
+    """Return a dict that maps the path of each file in `folder` to the SHA-256 of the file in base64. The
+    paths are relative to `folder`.
+    """
     return {
         path.relative_to(folder).as_posix(): base64.b64encode(hashlib.sha256(path.read_bytes()).digest()).decode()
         for path in sorted(folder.rglob("*"))
@@ -121,12 +125,12 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def listed(path: Path, names: Callable[[ast.Module], Iterator[str]]) -> str:
-    """Return a Markdown list of the names that the function `names` finds in a Python file."""
+    """Return a Markdown list of the names that the function `names` finds in the Python file `path`."""
     return "\n".join(f"- `{name}`" for name in sorted(names(ast.parse(path.read_text()))))
 
 
 def exported(module: ast.Module) -> Iterator[str]:
-    """Yield the names of the functions in `__all__` of a parsed Python file."""
+    """Yield the names of the functions that a parsed Python file lists in `__all__`."""
     for node in module.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "__all__":
             yield from (name for name in ast.literal_eval(node.value) if name not in ("layers", "ops"))
@@ -135,8 +139,7 @@ def exported(module: ast.Module) -> Iterator[str]:
 def classes(module: ast.Module) -> Iterator[str]:
     """Yield the names of the layer classes in a parsed Python file.
 
-    A class may be defined by a `class` statement, or by an assignment of the result of the function
-    `_applying`.
+    The file defines a class by a `class` statement, or by an assignment such as `Silu = _applying(...)`.
     """
     for node in module.body:
         if isinstance(node, ast.ClassDef):
@@ -146,9 +149,10 @@ def classes(module: ast.Module) -> Iterator[str]:
 
 
 def copy(source: Path, target: Path, taken: tuple[str, ...]) -> None:
-    """Copy the files whose first path component matches a pattern in `taken`.
+    """Copy files from `source` to `target`, if the first component of their path in `source` matches a
+    pattern in `taken`.
 
-    File modes are not copied, because an installed package may be read-only.
+    File permissions are not copied: if the installed package is read-only, the copies must still be writable.
     """
     for path in source.rglob("*"):
         name = path.relative_to(source)
@@ -158,9 +162,10 @@ def copy(source: Path, target: Path, taken: tuple[str, ...]) -> None:
 
 
 def namespace(folder: Path) -> str:
-    """Return the name of a namespace for `torch.ops`.
+    """Return the name of the namespace in `torch.ops` for the operators of a repository.
 
-    The name ends with a hash of the folder's files, so each version has a different name.
+    The name ends with a hash of all files in `folder`, so each version of the repository has a different
+    namespace.
     """
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):

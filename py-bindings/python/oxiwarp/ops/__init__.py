@@ -1,8 +1,8 @@
-"""The operators of the package. Each module defines the schema, the fake (meta) kernel and the public
-functions of an operator.
+"""The operators of the package. Each module defines an operator: its schema, its fake (meta) kernel and its
+public functions.
 
-The list `__all__` of a module has its public functions. The package exports only the functions of the modules
-that this file imports.
+The list `__all__` of a module contains its public functions. The package exports the public functions of the
+modules that this file imports.
 """
 
 from inspect import isfunction
@@ -32,6 +32,6 @@ FUNCTIONS = {
     if isfunction(value) and value.__module__.startswith(f"{__name__}.")
 }
 """Every public function, by name."""
-# mypy understands an assignment to `__all__` only if the value is a literal. This line sets `__all__` without
-# an assignment, so mypy exports all names that are imported above.
+# mypy understands an assignment to `__all__` only if the value is a literal. The next line sets `__all__`
+# without an assignment, so mypy treats all names that are imported above as exported.
 globals()["__all__"] = list(FUNCTIONS)

@@ -1,4 +1,4 @@
-"""Base class of the autograd functions of the operators, and the function `apply`, which calls an autograd
+"""Base class of the operators' autograd functions, and the function `apply`, which calls such an autograd
 function.
 """
 
@@ -12,11 +12,11 @@ compiling = torch.compiler.is_compiling
 
 
 class Function(torch.autograd.Function):
-    """An autograd function whose `forward` and `backward` call operators.
+    """Base class of autograd functions whose `forward` and `backward` call operators.
 
     `forward` takes no context, and `setup_context` saves the tensors for the backward. The transforms of
-    torch.func require these two separate methods. Under torch.vmap, the batching rules of the operators run.
-    They call an operator once per batch element.
+    torch.func require that these methods are separate. Under torch.vmap, torch applies the vmap rule of each
+    operator, which calls the operator once per batch element.
     """
 
     generate_vmap_rule = True
@@ -42,7 +42,7 @@ class Function(torch.autograd.Function):
 
 
 def apply(function: type[Function], *arguments: Any) -> Any:
-    """Call `function` so that autograd records the call in eager code, under torch.compile and under torch.func."""
+    """Call the autograd function `function`, in eager mode, under torch.compile or under torch.func."""
     if compiling():
         return function.apply(*distinct(arguments))
     if peek_interpreter_stack() is None:
@@ -51,9 +51,10 @@ def apply(function: type[Function], *arguments: Any) -> Any:
 
 
 def distinct(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments, with a view in place of each repeated tensor.
+    """Return `arguments`. If a tensor occurs several times in them, each occurrence after the first is
+    replaced by a view.
 
-    Dynamo rejects a call with repeated tensors.
+    Dynamo rejects a call of an autograd function with the same tensor twice.
     """
     made: list[Any] = []
     for argument in arguments:

@@ -2,16 +2,17 @@
 float32 sums.
 
 The forward is `y = n * (1 + scale) + shift` with `n = norm(x) * weight + bias`. `dy` is the incoming gradient
-of `y`. Consecutive rows that share one row of `scale` form a group. For the gradient of x,
-`(1 + scale) * weight` replaces the weight of the norm. The backward kernel of the norm therefore takes one
-weight per group. It also returns two sums over the rows of each group: `A = sum(dy * norm(x))` and
-`B = sum(dy)`. The gradients of scale, shift, weight and bias follow from these sums:
+of `y`. Consecutive rows that share one row of `scale` form a group. The backward kernel of the norm takes
+`(1 + scale) * weight` in place of the norm's weight, as one row of factors per group. It returns the gradient
+of x, and two sums over the rows of each group: `A = sum(dy * norm(x))` and `B = sum(dy)`. The gradients of
+scale, shift, weight and bias follow from these sums:
 
     dscale  = A * weight + B * bias           dshift = B
     dweight = sum((1 + scale) * A)            dbias  = sum((1 + scale) * B)      (sums over the groups)
 
-If the rows do not form such groups, torch multiplies `dy` by `1 + scale` before the backward kernel of the
-norm. All gradients ignore the intermediate roundings of the forward pass.
+If the rows do not form such groups, torch first computes `dy * (1 + scale)`. The backward kernel of the norm
+takes this product as its incoming gradient. All gradients are those of the formula without the intermediate
+roundings of the forward pass.
 """
 
 import math
@@ -30,7 +31,9 @@ GROUPS = 65_535  # maximum number of groups that the norms' backward kernels sup
 
 
 class Norm(NamedTuple):
-    """A norm with its parameters. If `rms` is True, the norm is an RMSNorm. Otherwise, it is a LayerNorm."""
+    """A norm with its weight, bias and eps. If `rms` is True, the norm is an RMSNorm. Otherwise, it is a
+    LayerNorm.
+    """
 
     rms: bool
     eps: float
@@ -38,7 +41,7 @@ class Norm(NamedTuple):
     bias: Tensor | None
 
     def __call__(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the norm of x, computed in `dtype`, which is the dtype of x or float32."""
+        """Return the norm of `x` in `dtype`, which is the dtype of `x` or float32."""
         x = x.to(dtype)
         weight, bias = (p if p is None or p.dtype == torch.float32 else p.to(dtype) for p in (self.weight, self.bias))
         if not self.rms:
@@ -49,12 +52,13 @@ class Norm(NamedTuple):
     def gradients(
         self, dy: Tensor, x: Tensor, weight: Tensor | None, dsum: Tensor | None, wanted: tuple[bool, bool]
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return the gradient of x plus `dsum`, and two sums: `A = sum(dy * norm(x))` and `B = sum(dy)`.
+        """Return three tensors: the gradient of `x` plus `dsum`, and the sums `A = sum(dy * norm(x))` and
+        `B = sum(dy)`.
 
-        `wanted` has two flags: whether the caller needs A, and whether it needs B. A sum that the caller does
-        not need is None. `weight` replaces the weight of the norm. Its shape is `[N]`, or `[groups, N]` with
-        one row for each group of consecutive rows of x. A and B are sums over all rows, or over the rows of
-        each group.
+        `weight` replaces the weight of the norm. It has shape `[N]`, or shape `[groups, N]` with one row for
+        each group of consecutive rows of `x`. In the first case, A and B are sums over all rows. In the
+        second case, they are sums over the rows of each group. `wanted` has two flags: whether the caller
+        needs A, and whether it needs B. A sum that the caller does not need is None.
         """
         dweight, dbias = wanted
         if not self.rms:
@@ -70,7 +74,7 @@ class Norm(NamedTuple):
 class Modulation(NamedTuple):
     """A scale, shift or gate, and the vector `table` of shape `[N]` that is added to it.
 
-    `table` may be None.
+    If `table` is None, nothing is added.
     """
 
     value: Tensor
@@ -80,7 +84,7 @@ class Modulation(NamedTuple):
 def modulations(
     scale: Tensor, scale_table: Tensor | None, shift: Tensor | None, shift_table: Tensor | None
 ) -> tuple[Modulation, Modulation | None]:
-    """Combine scale and shift with their tables, each to a `Modulation`.
+    """Return two `Modulation` tuples: the scale with its table, and the shift with its table.
 
     If `shift` is None, the second result is None.
     """
@@ -88,10 +92,11 @@ def modulations(
 
 
 class Gradients(NamedTuple):
-    """Gradients of a modulated norm. The gradient of `x` has the dtype of `x`, and the other gradients are
-    float32.
+    """Gradients of a modulated norm. The gradient of the input `x` has the dtype of `x`. The other gradients
+    are float32.
 
-    A gradient is None if the operand is missing, or if the caller does not need the gradient.
+    A gradient is None if the norm or modulation has no such operand, or if the caller does not need the
+    gradient.
     """
 
     x: Tensor
@@ -110,11 +115,11 @@ def modulated(
     dsum: Tensor | None,
     sums: bool,
 ) -> Gradients:
-    """Return the gradients of `norm(x) * (1 + scale) + shift` for the incoming gradient `dy`.
+    """Return the gradients of `norm(x) * (1 + scale) + shift`, where `dy` is the incoming gradient.
 
-    If `dsum` is not None, it is added to the gradient of x. The gradients of scale and shift have the shapes
-    of `scale.value` and `shift.value`. To get the gradients of the tables, the caller sums these gradients
-    over the rows. If `sums` is False, only the gradient of x is computed.
+    If `dsum` is not None, it is added to the gradient of `x`. The gradients of scale and shift have the
+    shapes of `scale.value` and `shift.value`. The caller sums these two gradients over the rows to get the
+    gradients of the tables. If `sums` is False, only the gradient of `x` is computed.
     """
     factor = 1 + summed(scale.value.float(), scale.table)
     groups = groups_of(scale.value, x)
@@ -154,10 +159,10 @@ def _by_torch(
     dsum: Tensor | None,
     sums: bool,
 ) -> Gradients:
-    """Return the gradients of a modulated norm if consecutive rows do not share one row of `scale`.
+    """Return the gradients of a modulated norm, if the rows do not form groups that share one row of `scale`.
 
-    torch computes `dy * (1 + scale)` and rounds the product to the dtype of x. This product is the incoming
-    gradient of the norm's backward kernel.
+    torch computes `dy * (1 + scale)` and rounds the product to the dtype of `x`. The backward kernel of the
+    norm takes this product as its incoming gradient.
     """
     dn = (dy * factor).to(x.dtype)
     wanted = (sums and norm.weight is not None, sums and norm.bias is not None)
@@ -177,12 +182,13 @@ def _by_torch(
 
 
 def groups_of(modulation: Tensor, x: Tensor) -> int | None:
-    """Return the number of groups of x. A group is a run of consecutive rows that share one row of
+    """Return the number of groups of rows of `x`. A group consists of consecutive rows that share one row of
     `modulation`.
 
-    Return None if the rows do not form such groups, if each group has one row, or if there are more than `GROUPS`
-    groups. For x of shape `[B, S, N]`, a modulation `[B, 1, N]` gives B groups, and a modulation `[N]` gives 1 group. A
-    modulation `[B, S, N]` gives None, and so does a modulation `[1, S, N]` if B > 1.
+    Return None in three cases: the rows do not form such groups, there are several groups of one row each, or
+    there are more than `GROUPS` groups. Examples for `x` of shape `[B, S, N]`: a modulation of shape
+    `[B, 1, N]` gives B groups, and shape `[N]` gives 1 group. Shape `[B, S, N]` gives None, and so does shape
+    `[1, S, N]` if B > 1.
     """
     own, sizes, first = (1,) * (x.dim() - modulation.dim()) + tuple(modulation.shape), x.shape[:-1], 0
     while first < len(sizes) and own[first] == sizes[first]:
@@ -193,7 +199,7 @@ def groups_of(modulation: Tensor, x: Tensor) -> int | None:
 
 
 def sum_to(gradient: Tensor, like: Tensor) -> Tensor:
-    """Reduce `gradient` to the shape of `like`: sum in float32 over the dimensions in which `like` is
+    """Reduce `gradient` to the shape of `like`: sum in float32 over the dimensions along which `like` is
     broadcast.
     """
     dims = list(range(gradient.dim() - like.dim()))
@@ -205,10 +211,11 @@ def sum_to(gradient: Tensor, like: Tensor) -> Tensor:
 def of_modulation(
     gradient: Tensor | None, modulation: Modulation | None, wanted: tuple[bool, ...]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients of a modulation's value and of its table, in their dtypes.
+    """Return two gradients: of a modulation's value, in the dtype of the value, and of its table, in the
+    dtype of the table.
 
-    `wanted` has two flags: whether the caller needs the gradient of the value, and of the table. A gradient
-    that the caller does not need is None.
+    `gradient` is the gradient of their sum. `wanted` has two flags: whether the caller needs the gradient of
+    the value, and that of the table. A gradient that the caller does not need is None.
     """
     if gradient is None or modulation is None:
         return None, None
@@ -225,10 +232,11 @@ def ada_norm_gradients(
     dsum: Tensor | None,
     wanted: tuple[bool, ...],
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of x, scale, scale table, shift, shift table, weight and bias, in their dtypes.
+    """Return the gradients of x, scale, scale table, shift, shift table, weight and bias, each in the dtype
+    of its operand.
 
-    `wanted` has one flag per gradient, in this order: whether the caller needs it. The gradient of x is
-    always computed. `dsum`, if it is not None, is added to the gradient of x.
+    `wanted` has one flag per gradient, in this order: whether the caller needs it. The gradient of `x` is
+    always computed. If `dsum` is not None, it is added to the gradient of `x`.
     """
     scale, shift = by
     all_of = modulated(dy.contiguous(), x, norm, scale, shift, dsum, any(wanted[1:]))
@@ -244,10 +252,10 @@ def ada_norm_gradients(
 def gated(
     dtotal: Tensor, y: Tensor, gate: Modulation, wanted: tuple[bool, ...]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return the gradients of `gate * y` for y, the gate and the gate's table.
+    """Return three gradients of the product `gate * y`: of `y`, of the gate and of the gate's table.
 
-    `dtotal` is the incoming gradient. `wanted` has one flag per gradient: whether the caller needs it. A
-    gradient that the caller does not need is None.
+    `dtotal` is the incoming gradient. `wanted` has one flag per gradient: whether the caller needs it.
+    Gradients that the caller does not need are None.
     """
     dy = (dtotal * summed(gate.value.float(), gate.table)).to(y.dtype) if wanted[0] else None
     if not (wanted[1] or wanted[2]):

@@ -1,4 +1,6 @@
-"""Argument checks and result shapes that the backward operators of the norms share."""
+"""Functions that the backward operators of the norms share: a check of the arguments, and the allocation of
+gradients.
+"""
 
 import math
 
@@ -9,7 +11,7 @@ from ._register import check_number, check_rows, dtype_name, or_f32
 
 
 def check(op: str, dy: Tensor, x: Tensor, weight: Tensor | None, dsum: Tensor | None, eps: float) -> None:
-    """Raise RuntimeError for operands that the backward operators of the norms do not support.
+    """Raise RuntimeError if the backward operators of the norms do not support one of the arguments.
 
     The check does not read the values of tensors.
     """
@@ -31,7 +33,8 @@ def check(op: str, dy: Tensor, x: Tensor, weight: Tensor | None, dsum: Tensor | 
 
 
 def like(what: str, parameter: Tensor | None, x: Tensor, wanted: bool) -> Tensor:
-    """Allocate the gradient of `parameter`. If `wanted` is False, the returned tensor has no elements.
+    """Allocate a tensor for the gradient of `parameter`. If `wanted` is False, the returned tensor has no
+    elements.
 
     Raise RuntimeError if `wanted` is True but `parameter` is None. `what` is the name of the gradient in the
     error message.

@@ -1,4 +1,6 @@
-"""Makes a second derivative raise RuntimeError, because the backward kernels have no derivative."""
+"""Makes the computation of a second derivative raise RuntimeError, because the backward kernels have no
+derivative.
+"""
 
 import functools
 from collections.abc import Callable
@@ -8,14 +10,15 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
 
-# This is the text of the error that torch's decorator `once_differentiable` raises.
+# The same text as in the error of torch's decorator `once_differentiable`.
 TWICE = "trying to differentiate twice a function that was marked with @once_differentiable"
 
 
 class _ReadOnce:
-    """Wraps the context of a backward, so that the saved tensors are unpacked only once.
+    """Wraps the context `ctx` of an autograd function's backward, so that `ctx.saved_tensors` is read only
+    once.
 
-    Gradient checkpointing raises an error if `ctx.saved_tensors` is read a second time.
+    With gradient checkpointing, a second read of `ctx.saved_tensors` would raise an error.
     """
 
     def __init__(self, ctx: Any) -> None:
@@ -26,10 +29,10 @@ class _ReadOnce:
 
 
 def _apart(tensor: Tensor) -> Tensor:
-    """Return a tensor with the same elements and no autograd history.
+    """Return a tensor with the memory of `tensor` and without autograd history.
 
-    The result is `tensor.data`, because it is not a view for autograd. If an autograd function with several
-    outputs returns a view, torch forbids in-place writes to the view.
+    Autograd does not treat `tensor.data` as a view. If an autograd function with several outputs returned a
+    view, torch would forbid in-place writes to this output.
     """
     if is_functorch_wrapped_tensor(tensor) or is_legacy_batchedtensor(tensor):  # reading their `data` aborts
         return tensor.view_as(tensor)
@@ -39,9 +42,9 @@ def _apart(tensor: Tensor) -> Tensor:
 class _Twice(torch.autograd.Function):
     """An autograd function that returns its first `count` inputs unchanged, and whose backward raises RuntimeError.
 
-    The remaining inputs are the tensors from which the first `count` inputs were computed. Without them, the
-    graph would have no path from the error to these tensors, and their derivative would be 0 instead of an
-    error.
+    The remaining inputs are the tensors from which the first `count` inputs were computed. They connect this
+    function to these tensors in the autograd graph. Otherwise, the second derivative with respect to these
+    tensors would be 0 instead of an error.
     """
 
     generate_vmap_rule = True
@@ -62,13 +65,15 @@ class _Twice(torch.autograd.Function):
 def once(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[..., tuple[Tensor | None, ...]]:
     """Decorate a `backward` that calls kernels, so that differentiating its results raises RuntimeError.
 
-    Autograd differentiates the results if the caller passes `create_graph=True`. The decorator
-    `once_differentiable` of torch adds an error node to the graph, but the graph has no path from this node
-    to the saved tensors. Therefore the second derivative is 0 instead of an error in two cases. Either the
-    incoming gradient is constant (for example after `y.sum()`), or the caller passes the inputs to
-    `autograd.grad`. The decorator `once` makes all saved tensors and incoming gradients inputs of the error
-    node. If a gradient depends only on constants, its second derivative is still 0. An example is the
-    gradient of a rotation if the incoming gradient is constant.
+    The results can be differentiated if the caller passes `create_graph=True` to the first backward. torch's
+    decorator `once_differentiable` adds an error node to the autograd graph, but the graph has no path from
+    this node to the saved tensors. Therefore the second derivative is 0 instead of an error in two cases. In
+    the first case, the incoming gradient is constant (for example after `y.sum()`). In the second case, the
+    caller asks `torch.autograd.grad` for the derivative with respect to certain inputs. The decorator `once`
+    makes all saved tensors and incoming gradients inputs of the error node.
+
+    If a gradient depends only on constants, its second derivative is still 0. An example is the gradient of a
+    rotation if the incoming gradient is constant.
     """
 
     @functools.wraps(backward)

@@ -1,5 +1,5 @@
-"""Registers operators with torch. The file also has checks and error messages that several public functions
-use.
+"""Registers the operators with torch. The file also has the argument checks and error messages that the
+operators share.
 
 Python defines the schema, the fake (meta) kernel and the tags of an operator. Rust provides the CPU and CUDA
 kernels. The modules of the operators call the function `define` for each operator. Only this module calls
@@ -48,11 +48,11 @@ OPTIONAL = (Tensor, type(None))
 
 
 def define(schema: str, fake: Callable[..., Any], **roles: Role) -> Any:
-    """Define an operator in `torch.ops.<NAMESPACE>` and return its overload.
+    """Define an operator in `torch.ops.<NAMESPACE>` and return its overload object, which can be called.
 
-    `fake` is the meta kernel, which runs for meta tensors and under torch.compile. It returns outputs without
-    data, and raises an error for inputs that the kernel does not support. `roles` maps each tensor argument
-    to its role (its shape and dtype relative to the other arguments).
+    `fake` is the meta kernel, which runs for meta tensors and under torch.compile. It returns results without
+    data, and raises an error for inputs that the real kernel does not support. `roles` maps the name of each
+    tensor argument to its role (its shape and dtype relative to the other arguments).
     """
     return _define(schema, fake, roles, in_python=False)
 
@@ -69,12 +69,13 @@ def _define(schema: str, fake: Callable[..., Any], roles: dict[str, Role], in_py
 
 
 def define_in_place(schema: str, run: Callable[..., Any], **roles: Role) -> Any:
-    """Define an operator whose kernel is the Python function `run`. It writes to its arguments and returns
-    nothing.
+    """Define an operator whose kernel is the Python function `run`. The operator writes to its arguments and
+    returns nothing.
 
-    Return a function that calls the operator under torch.compile, and `run` in eager mode. The custom
-    operator avoids a copy under torch.compile. If a function called an in-place operator of torch,
-    torch.compile would replace it by a functional operator and a copy. It does not replace a custom operator.
+    Return a function that calls the operator under torch.compile, and `run` in eager mode. The operator
+    avoids a copy under torch.compile. If a compiled function called an in-place operator of torch,
+    torch.compile would replace the call by an out-of-place operator and a copy. torch.compile does not
+    replace calls of this operator.
     """
     name = schema.partition("(")[0]
     op = _define(schema, lambda *args: None, roles, in_python=True)
@@ -84,13 +85,14 @@ def define_in_place(schema: str, run: Callable[..., Any], **roles: Role) -> Any:
 
 
 def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
-    """Run an operator under torch.vmap, with one call per batch element.
+    """Run the operator `op` under torch.vmap, with one call per batch element.
 
-    If `out` is given, each call writes to one batch element of `out`.
+    If the operator writes to an argument such as `out`, each call writes to one batch element of this
+    argument.
     """
     # An autograd function calls operators with grad mode off. If grad mode is on here, no autograd function
-    # made this call, so autograd does not record it. Without this check, the gradient would be lost without
-    # an error.
+    # made this call, so autograd does not record the call. Without this check, the gradient would be missing,
+    # and no error would be raised.
     if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments):
         raise RuntimeError(
             f"{op._schema.name.partition('::')[2]}: an input under torch.vmap requires grad, and this call records no "
@@ -99,8 +101,8 @@ def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: 
     for argument, value, dim in zip(op._schema.arguments, arguments, in_dims, strict=True):
         if argument.is_write and value is not None and dim is None:
             raise RuntimeError(f"{op}: {argument.name} has no batch dimension under torch.vmap, and an input has one")
-    # Move the batch to the first dimension and make the tensors contiguous. Operators may not support the
-    # strides of a slice along another dimension.
+    # Make the batch dimension the first dimension, and make the tensors contiguous. If the batch were another
+    # dimension, the batch elements could have strides that the operators do not support.
     batched = [
         value if dim is None or argument.is_write else value.movedim(dim, 0).contiguous()
         for argument, value, dim in zip(op._schema.arguments, arguments, in_dims, strict=True)
@@ -123,10 +125,11 @@ def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: 
 
 
 def empty_batch(op: Any, arguments: list[Any], dims: list[int | None]) -> tuple[Any, Any]:
-    """Return the results of an operator under torch.vmap for an empty batch.
+    """Return the results of the operator `op` under torch.vmap for an empty batch.
 
-    The function `one_by_one` calls the operator once per batch element, so it makes no call for an empty
-    batch. To determine the shapes of the results, call the operator for one batch element on the meta device.
+    The function `one_by_one` calls an operator once per batch element, so it cannot get results for an empty
+    batch. To determine the shapes of the results, this function calls the operator for one batch element on
+    the meta device.
     """
     device = next(value.device for value in arguments if isinstance(value, Tensor))
     element = [
@@ -148,10 +151,12 @@ def empty_batch(op: Any, arguments: list[Any], dims: list[int | None]) -> tuple[
 
 
 def define_lazy(name: str, resolve: Callable[..., Any]) -> None:
-    """Register `resolve` as the kernel of operator `name` for lazily negated or conjugated tensors.
+    """Register the function `resolve` as the kernel of the operator `name` for lazily negated or conjugated
+    tensors.
 
-    By default, torch runs a fallback kernel for such tensors. This fallback expects that an operator returns
-    the tensor to which it writes. An operator that returns nothing therefore needs a separate kernel.
+    By default, torch runs a fallback kernel for such tensors. This fallback assumes that an operator returns
+    the tensor to which it writes. Therefore an operator that writes to its arguments and returns nothing
+    needs `resolve` instead.
     """
     for key in ("Negative", "Conjugate"):
         _LIBRARY.impl(name, resolve, key)
@@ -160,8 +165,9 @@ def define_lazy(name: str, resolve: Callable[..., Any]) -> None:
 def register_kernels() -> None:
     """Register the Rust kernels of every defined operator.
 
-    From the schema and the roles, Rust derives how a kernel reads its arguments. Raise TypeError if an
-    operator has no kernel or does not match its kernel. Raise ImportError if torch is too old.
+    From an operator's schema and roles, the Rust code derives how the kernel reads its arguments. Raise
+    TypeError if an operator has no kernel, or if its schema and roles do not match the kernel. Raise
+    ImportError if the torch version is too old.
     """
     operators = [
         (operator.schema, [role.name for role in operator.roles.values()])
@@ -176,7 +182,8 @@ def register_kernels() -> None:
 
 
 def needs_grad(*tensors: Tensor | None) -> bool:
-    """Return True if autograd must record a call with these inputs, or if forward-mode AD is active."""
+    """Return True if autograd must record a call with the inputs `tensors`, or if forward-mode AD is active.
+    """
     if forward_ad._current_level >= 0:
         return True
     if not torch.is_grad_enabled():
@@ -185,15 +192,17 @@ def needs_grad(*tensors: Tensor | None) -> bool:
         if tensor is not None and tensor.requires_grad:
             return True
     # A tensor that torch.vmap wraps does not require grad, even if the tensor inside the wrapper does.
-    # Therefore the code below also checks the inner tensors. Under torch.compile, it does not, because the
-    # check cannot be traced.
+    # Therefore the code below also checks the inner tensors. Under torch.compile, it skips this check,
+    # because torch.compile cannot trace it.
     if torch.compiler.is_compiling() or peek_interpreter_stack() is None:
         return False
     return any(tensor is not None and _wraps_grad(tensor) for tensor in tensors)
 
 
 def _wraps_grad(tensor: Tensor) -> bool:
-    """Return whether a tensor inside a torch.func wrapper, at any depth, requires grad."""
+    """Return whether `tensor` is a torch.func wrapper around a tensor that requires grad. Wrappers may be
+    nested.
+    """
     while is_functorch_wrapped_tensor(tensor):
         tensor = get_unwrapped(tensor)
         if tensor.requires_grad:
@@ -202,22 +211,23 @@ def _wraps_grad(tensor: Tensor) -> bool:
 
 
 def may_write(x: Tensor) -> bool:
-    """Return whether several operators may write to different slices of one new tensor, in a call whose input
-    is `x`.
+    """Return whether the caller may allocate one tensor for several results, and let operators write to
+    slices of this tensor. `x` is an input of the operators.
 
-    In eager mode, the caller identifies the slices of a tensor by their addresses. Tensors without memory and
-    wrappers of torch.func have no address, so the result is False for them. Under torch.compile, the result
-    is True, because torch.compile tracks the writes itself. This function does not check whether autograd is
-    active. Callers also call `needs_grad`.
+    In eager mode, the caller identifies the slices by their addresses. Tensors without memory and wrappers of
+    torch.func have no address, so the result is False if `x` is such a tensor. Under torch.compile, the
+    result is True, because torch.compile tracks the writes itself. This function does not check whether
+    autograd is active, so callers also call `needs_grad`.
     """
     return torch.compiler.is_compiling() or (type(x) in REAL and peek_interpreter_stack() is None)
 
 
 def write(name: str, op_out: Any, arguments: tuple[Any, ...], outs: tuple[Tensor | None, ...], grad: bool) -> None:
-    """Call the operator `op_out`, which writes to the caller's tensors `outs`. They are its last arguments.
+    """Call the operator `op_out`, which writes to the tensors `outs`. These tensors are the last arguments of
+    the operator.
 
-    `grad` says whether an input requires grad. Raise RuntimeError if `grad` is True, if a tensor in `outs`
-    requires grad, or if a tensor in `outs` is lazily negated or conjugated.
+    `name` is the public function, for error messages. `grad` says whether an input requires grad. Raise
+    RuntimeError if `grad` is True, or if a tensor in `outs` requires grad or is lazily negated or conjugated.
     """
     if grad or needs_grad(*outs):
         raise RuntimeError(
@@ -226,8 +236,8 @@ def write(name: str, op_out: Any, arguments: tuple[Any, ...], outs: tuple[Tensor
         )
     compiling = torch.compiler.is_compiling()  # torch.compile cannot trace the checks of `outs` below
     for out in outs:
-        # torch runs a fallback for lazily negated views. It expects that an operator returns the tensor to
-        # which it writes, but `op_out` returns nothing.
+        # For lazily negated views, torch runs a fallback kernel. This fallback assumes that an operator
+        # returns the tensor to which it writes, but `op_out` returns nothing.
         if not compiling and out is not None and (out.is_neg() or out.is_conj()):
             raise RuntimeError(
                 f"{name}: out is a lazily negated (or conjugated) view, expected a plain tensor; call .resolve_neg() "
@@ -240,9 +250,9 @@ def write(name: str, op_out: Any, arguments: tuple[Any, ...], outs: tuple[Tensor
 
 
 def refuse_forward_mode(op: str) -> None:
-    """Raise RuntimeError in forward-mode AD.
+    """Raise RuntimeError if forward-mode AD is active.
 
-    Otherwise, the operator `op` would return a result without a tangent.
+    Without this error, the operator `op` would return a result that has no tangent.
     """
     if forward_ad._current_level >= 0:
         raise RuntimeError(
@@ -252,10 +262,11 @@ def refuse_forward_mode(op: str) -> None:
 
 
 def refuse_types(op: str, required: dict[str, Any], optional: dict[str, Any]) -> NoReturn:
-    """Raise TypeError for the first argument that is not a tensor. Arguments in `optional` may be None.
+    """Raise TypeError for the first argument in `required` and `optional` that is not a tensor. Arguments in
+    `optional` may be None.
 
-    Public functions first check their arguments with `isinstance`. They call this function only if this check
-    fails, because building the two dicts would add half a microsecond to every call.
+    A public function first checks its arguments with `isinstance`. It calls `refuse_types` only after a
+    failed check, because building the two dicts in every call would take half a microsecond.
     """
     for name, value in (required | optional).items():
         if not isinstance(value, Tensor if name in required else OPTIONAL):
@@ -274,23 +285,24 @@ def before_weight(op: str, rounding: str) -> bool:
 def explain(
     error: RuntimeError, op: str, outputs: int, x: Tensor, called: str = "x", /, **others: Tensor | None
 ) -> None:
-    """Raise a clearer error in place of `error`, which an operator raised.
+    """Raise a clearer error in place of `error`, which an operator has raised.
 
-    A clearer error exists for the cases below. In all other cases, the function returns, and the caller
+    A clearer error exists for the following cases. In all other cases, this function returns, and the caller
     raises `error` again.
 
     - Sparse and nested tensors: torch's dispatcher raises a long message that names no argument.
-    - Failed allocation: libtorch's C shim reports only an error code. Allocating the same memory in Python
-      raises torch.OutOfMemoryError. `outputs` is the number of results with the shape and dtype of `x`.
-    - Argument of a wrong type: torch's message contains the whole schema of the operator. The new message has
-      only the argument and its type.
-    - Input that must be contiguous: the new message names `.contiguous()`.
-    - Operator that several public functions call: its message begins with the name of the operator. The new
-      message begins with `op`, the name of the public function.
+    - Failed allocation: libtorch's C shim reports only an error code. Therefore this function tries to
+      allocate the results in Python, which raises torch.OutOfMemoryError. `outputs` is the number of results
+      with the shape and dtype of `x`.
+    - Argument of a wrong type: torch's message contains the whole schema of the operator. The new message
+      names only the argument, its type and the expected type.
+    - Input that must be contiguous: the new message adds the remedy, a call of `.contiguous()`.
+    - Operator that several public functions call: the message of `error` begins with the name of the
+      operator. The new message begins with `op`, the name of the public function, instead.
 
-    `called` is the name of the argument `x` in the operator's schema. This function does not raise `error`
-    again itself. If it did, the traceback of `error` would refer to this stack frame. The tensors in the
-    frame would then stay alive until the next garbage collection.
+    `called` is the name that the operator's schema gives the argument `x`. This function does not raise
+    `error` again itself. If it did, the traceback of `error` would refer to the stack frame of this function.
+    The tensors in this frame would then stay alive until the next garbage collection.
     """
     for name, tensor in {called: x, **others}.items():
         if tensor is not None and tensor.layout is not torch.strided:
@@ -318,15 +330,18 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def or_f32(dtype: torch.dtype, like: str = "x") -> str:
-    """Return the two dtypes of an operand as text for error messages, such as "f16 (as x) or f32".
+    """Return a text for error messages that names the two permitted dtypes of an operand, such as "f16 (as x)
+    or f32".
 
-    One is `dtype`, which is the dtype of the argument `like`. The other is float32.
+    The first is `dtype`, which is the dtype of the argument with the name `like`. The second is float32.
     """
     return "f32" if dtype is torch.float32 else f"{FLOATS[dtype]} (as {like}) or f32"
 
 
 def check_number(op: str, name: str, value: float, least: float | None = None) -> None:
-    """Raise RuntimeError unless `value` is finite in float32 and at least `least`."""
+    """Raise RuntimeError unless `value` is finite in float32 and not below `least`. If `least` is None, there
+    is no lower bound.
+    """
     if -_INFINITE < value < _INFINITE and (least is None or value >= least):
         return
     large = math.copysign(math.inf, value) if abs(value) >= _INFINITE else value
@@ -337,16 +352,16 @@ def check_number(op: str, name: str, value: float, least: float | None = None) -
 
 
 def is_eps(value: float) -> bool:
-    """Return whether the norms accept `value` as eps: finite in float32, 0 or more."""
+    """Return whether the norms accept `value` as eps. It must be 0 or more, and finite in float32."""
     return 0 <= value < _INFINITE
 
 
 def check_rows(op: str, x: Tensor, weight: Tensor | None, **others: Tensor) -> None:
-    """Raise RuntimeError for inputs that the kernels do not support. The check reads only shapes, dtypes and
-    devices.
+    """Raise RuntimeError if the kernels do not support one of the inputs. The check reads only shapes, dtypes
+    and devices.
 
-    The tensors in `others` must have the shape, dtype and device of `x`. `weight` must have shape `[N]` for
-    `x` of shape `[..., N]`. Its dtype must be the dtype of `x` or float32.
+    The tensors in `others` must have the shape, dtype and device of `x`. For `x` of shape `[..., N]`,
+    `weight` must have shape `[N]`. The dtype of `weight` must be the dtype of `x` or float32.
     """
     if x.dtype not in FLOATS:
         raise RuntimeError(f"{op}: x is {dtype_name(x.dtype)}, expected f32, f16 or bf16")

@@ -2,8 +2,8 @@
 arguments.
 
 The function `define` records a role for every tensor argument of an operator. The package `patching` uses the
-roles to convert operands. The tests use the roles to generate arguments. `scripts/operators.py` uses them to
-generate the reference page.
+roles to convert operands. The tests use the roles to generate arguments. The script `scripts/operators.py`
+uses the roles to generate the reference page of the operators.
 """
 
 import enum
@@ -16,7 +16,9 @@ TENSOR = re.compile(r"Tensor(?:\([a-z]!\))?\?? (\w+)")  # an argument: results h
 
 
 class Role(enum.Enum):
-    """Role of a tensor argument. The value of each role is a text that states the shape and dtype."""
+    """Role of a tensor argument. The enum value of a role is a text that states the shape and the dtype of
+    the argument.
+    """
 
     ROWS = "`[..., N]`: rows. All operands with this role have one shape and one dtype"
     VECTOR = "`[N]`, in the dtype of the rows or in float32"
@@ -60,7 +62,8 @@ OPERATORS: dict[str, Operator] = {}
 def checked(schema: str, roles: Mapping[str, Role]) -> dict[str, Role]:
     """Return `roles` in the order of the schema.
 
-    Raise TypeError if a tensor of the schema has no role, or if a role has no tensor.
+    Raise TypeError if a tensor argument in the schema has no role, or if a role belongs to no tensor
+    argument.
     """
     tensors = TENSOR.findall(schema)
     if wrong := sorted(set(tensors) ^ set(roles)):
@@ -70,12 +73,12 @@ def checked(schema: str, roles: Mapping[str, Role]) -> dict[str, Role]:
 
 
 def roles_of(function: Callable[..., Any]) -> dict[str, Role]:
-    """Return the roles of a public function's tensor parameters, by name.
+    """Return a dict that maps the names of a public function's tensor parameters to their roles.
 
-    The role of a parameter is the role of the tensor with this name in the first operator of the same module.
-    Entries of the module's dict `ROLES` override these roles. They are necessary for two kinds of parameters:
-    parameters that no operator has, and parameters for which the function accepts more shapes than the
-    operator.
+    A parameter has the role of the operator argument with the same name. If several operators of the
+    function's module have such an argument, the first operator counts. Entries of the module's dict `ROLES`
+    override these roles. Such entries are necessary for parameters that no operator has, and for parameters
+    for which the function accepts more shapes than the operator.
     """
     module, code = function.__module__, function.__code__
     known: dict[str, Role] = {}
@@ -88,7 +91,9 @@ def roles_of(function: Callable[..., Any]) -> dict[str, Role]:
 
 
 def positional(function: Callable[..., Any]) -> list[Role]:
-    """Return the roles of the tensors among a public function's positional parameters, in order."""
+    """Return a list with the roles of a public function's positional tensor parameters, in the order of the
+    parameters.
+    """
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     return [role for name, role in roles_of(function).items() if name in names]
 

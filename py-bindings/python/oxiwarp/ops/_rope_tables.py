@@ -1,9 +1,10 @@
-"""Computes frequencies and tables of cosines and sines for rotary embeddings, with torch's operators.
+"""Computes, with torch's operators, the frequencies and the tables of cosines and sines for rotary
+embeddings.
 
-The function `rope_3d` uses tables, because they are small and all layers share them. For S tokens and D
-columns per head, the two float32 tables have `4 * S * D` bytes. In comparison, the kernel reads and writes
-`8 * S * heads * D` bytes of bfloat16 queries and keys. The function `rope_1d` uses no tables, because its
-kernel computes the angles.
+The function `rope_3d` uses tables, because they are small and all layers of a model share them. For S tokens
+and D columns per head, the two float32 tables have `4 * S * D` bytes together. In comparison, the kernel
+reads and writes `8 * S * heads * D` bytes of bfloat16 queries and keys. The function `rope_1d` needs only
+frequencies, because its kernel computes the angles, cosines and sines.
 """
 
 import math
@@ -19,7 +20,8 @@ from ._checks.positions import check_theta
 def frequencies(dim: int, theta: float, device: torch.device) -> Tensor:
     """Return the frequencies `theta**(-2i/dim)` in float32, of shape `[dim / 2]`.
 
-    They are computed on the CPU, because transformers computes them there.
+    The frequencies are computed on the CPU, as in transformers, so that they are equal to those of
+    transformers.
     """
     check_theta(theta)
     return (1.0 / (theta ** (torch.arange(0, dim, 2, dtype=torch.float32, device="cpu") / dim))).to(device)
@@ -29,10 +31,11 @@ def frequencies(dim: int, theta: float, device: torch.device) -> Tensor:
 def grid_tables(
     grid: tuple[int, ...], splits: tuple[int, ...], theta: float, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return tables of cosines and sines for the tokens of a grid, in float32, of shape `[S, D / 2]`.
+    """Return two float32 tables, cosines and sines, for the tokens of a grid. Each has shape `[S, D / 2]`: S
+    tokens, and one entry per pair of the D columns of a head.
 
-    `splits` has three numbers: how many columns of a head are rotated for each axis (frame, row, column). The
-    angles are computed in float64.
+    `grid` has the numbers of frames, rows and columns. `splits` has three numbers: how many columns of a head
+    are rotated for each of these axes. The angles are computed in float64.
     """
     check_theta(theta)
     parts = []
@@ -46,9 +49,9 @@ def grid_tables(
 
 
 def ltx_tables(coordinates: Tensor, dim: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Return the tables of cosines and sines of the model LTX-Video, in float32.
+    """Return two float32 tables, cosines and sines, as the model LTX-Video computes them.
 
-    The tables have shape `[..., S, dim / 2]` for coordinates of shape `[..., S, 3]`.
+    For coordinates of shape `[..., S, 3]`, the tables have shape `[..., S, dim / 2]`.
     """
     check_theta(theta, one=False)
     low, high = (math.log(end, theta) for end in (1.0, theta))

@@ -11,9 +11,10 @@ from ._once_differentiable import once
 from ._register import FLOATS, OPTIONAL, define, dtype_name, explain, needs_grad, refuse_types, write
 from ._roles import Role
 
-# These constants are the values of the operators' argument `kind`, which selects the activation function.
-# Kinds 0 and 1 are both GELU, with different `erf` functions. Kind 1 has the `erf` of torch builds for CUDA
-# 13.2 and newer. Kind 0 has the `erf` of older builds, which differs in the last bits.
+# The operators' argument `kind` selects the activation function. The constants below are its values. The
+# values 0 and 1 both select GELU, but with different implementations of `erf`. The value 1 selects the `erf`
+# of torch builds for CUDA 13.2 and newer. The value 0 selects the `erf` of builds for older CUDA versions.
+# The two implementations differ in the last bits of their results.
 CUDA = tuple(int(part) for part in (torch.version.cuda or "0.0").split(".")[:2])
 GELU = 1 if CUDA >= (13, 2) else 0
 GELU_TANH, GELU_NEW, GELU_FAST, GELU_QUICK, SILU, FATRELU, SIGMOID, RELU2 = range(2, 10)
@@ -51,11 +52,11 @@ op_backward = define(
 
 
 def check(name: str, x: Tensor, bias: Tensor | None, halves: int, **others: Tensor) -> None:
-    """Raise RuntimeError for inputs that the kernels do not support.
+    """Raise RuntimeError if the kernels do not support one of the inputs.
 
-    `halves` is 2 if `x` is one of the two halves of a gated activation, and otherwise 1. The bias must have
-    shape `[halves * x.shape[-1]]`. `others` maps names to further tensors, which must have the shape, dtype
-    and device of `x`.
+    `bias` must have shape `[halves * x.shape[-1]]`. `halves` is 2 if `x` is only the first half of a gated
+    activation's input, and the second half is another tensor. Otherwise, `halves` is 1. `others` maps names
+    to further tensors, which must have the shape, dtype and device of `x`.
     """
     if x.dtype not in FLOATS:
         raise RuntimeError(f"{name}: x is {dtype_name(x.dtype)}, expected f32, f16 or bf16")
@@ -76,12 +77,14 @@ def check(name: str, x: Tensor, bias: Tensor | None, halves: int, **others: Tens
 
 
 def sum_rows(gradient: Tensor) -> Tensor:
-    """Return the gradient of a bias: the sum of `gradient` over all dimensions but the last, accumulated in float32."""
+    """Return the gradient of a bias: the sum of `gradient` over all dimensions except the last, accumulated
+    in float32.
+    """
     return gradient.reshape(-1, gradient.shape[-1]).sum(0)
 
 
 class Activation(Function):
-    """Autograd function of the activation operator. It saves the inputs for the backward."""
+    """Autograd function of the activation operator. It saves `x` and the bias for the backward."""
 
     @staticmethod
     def forward(x: Tensor, bias: Tensor | None, kind: int, exact: bool) -> Tensor:
@@ -119,17 +122,17 @@ def _call(name: str, kind: int, x: Tensor, bias: Tensor | None, mode: str, out: 
 def gelu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None) -> Tensor:
     """Compute GELU of `v = x + bias`: `v * (1 + erf(v / sqrt(2))) / 2`.
 
-    One kernel adds the bias and applies the activation.
+    If there is a bias, one kernel adds it and applies GELU.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. A contiguous `x` without a bias
-            may have any shape, and may be empty. Otherwise the shape is `[..., N]`, and the last stride is 1.
-            `view` must then be able to merge all dimensions before the last into at most two. Slices and
-            chunks of a contiguous tensor fulfil this condition. With `out`, the same dimensions must be
-            mergeable in `x` and `out`.
-        bias (Tensor | None): shape `[N]`, contiguous, in the dtype of `x`. The activation is applied to
-            `x + bias`.
-        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
+        x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. If `x` is contiguous and there
+            is no bias, `x` may have any shape, and may be empty. Otherwise the shape is `[..., N]`, and the
+            last stride is 1. `Tensor.view` must then be able to merge all dimensions before the last into at
+            most two. This is the case for slices and chunks of a contiguous tensor. If `out` is given, the
+            same dimensions must be mergeable in `x` and `out`.
+        bias (Tensor | None): shape `[N]`, contiguous, in the dtype of `x`. GELU is applied to `x + bias`.
+        mode (str): "exact" rounds after each torch operator, as eager torch does. "fast" rounds only the
+            result.
         out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written. It may be a
             slice of a wider buffer. It must not overlap an input.
 
@@ -146,13 +149,15 @@ def gelu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
 
     Note:
         Exactness: On a GPU, "exact" and eager torch give bitwise equal results for every input. "fast" uses
-            an approximate division. For inputs of -20 or more, the float32 value before rounding has an error
-            of a few units in the last place (ulp). For inputs below -20, the error of functions that compute
-            an exponential grows to 90 ulp. `silu` is 0 below -88.7, as in torch. The CPU executor rounds
-            exponentials correctly, so its last bits can differ from a GPU's.
-        Gradients: The gradient of `x` is computed in float32 and rounded once. Eager autograd rounds after
-            each operator instead. For `bias`, torch sums the rounded gradient of `x` over the rows. A second
-            derivative and forward-mode AD raise RuntimeError.
+            an approximate division. For inputs of -20 or more, the float32 result of "fast" before rounding
+            has an error of a few units in the last place (ulp). For inputs below -20, this error grows to 90
+            ulp in activation functions that compute an exponential, such as `silu`. For inputs below -88.7,
+            `silu` returns 0, as in torch. The CPU executor rounds exponentials correctly, so the last bits of
+            its results can differ from those of a GPU.
+        Gradients: The gradient of `x` is computed in float32 and rounded once. Torch's autograd rounds after
+            each operator instead. The gradient of `bias` is the sum of the rounded gradient of `x` over the
+            rows. torch's operators compute this sum. A second derivative and forward-mode AD raise
+            RuntimeError.
 
     Source:
         `torch.nn.functional.gelu`; Hendrycks and Gimpel, "Gaussian Error Linear Units" (arXiv:1606.08415).
@@ -170,7 +175,8 @@ def gelu_tanh(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out
     Args:
         x (Tensor): float32, float16 or bfloat16, with the shapes and strides that `gelu` supports.
         bias (Tensor | None): shape `[N]` for `x` of shape `[..., N]`, contiguous, in the dtype of `x`.
-        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each torch operator, as eager torch does. "fast" rounds only the
+            result.
         out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -186,8 +192,9 @@ def gelu_tanh(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out
     Note:
         Exactness: On a GPU, "exact" and eager torch give bitwise equal results for every input. The docstring
             of `gelu` states the error bounds of "fast".
-        Gradients: The gradient of `x` is computed in float32 and rounded once. For `bias`, torch sums the
-            rounded gradient of `x` over the rows. A second derivative and forward-mode AD raise RuntimeError.
+        Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the
+            sum of the rounded gradient of `x` over the rows. torch's operators compute this sum. A second
+            derivative and forward-mode AD raise RuntimeError.
 
     Source:
         `torch.nn.functional.gelu(x + bias, approximate="tanh")`; arXiv:1606.08415.
@@ -205,7 +212,8 @@ def gelu_new(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out:
     Args:
         x (Tensor): float32, float16 or bfloat16, with the shapes and strides that `gelu` supports.
         bias (Tensor | None): shape `[N]` for `x` of shape `[..., N]`, contiguous, in the dtype of `x`.
-        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each torch operator, as eager torch does. "fast" rounds only the
+            result.
         out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -222,11 +230,12 @@ def gelu_new(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out:
         Exactness: On a GPU, "exact" and eager torch give bitwise equal results for every input. "exact"
             rounds after each of the eight operators of `NewGELUActivation`. The docstring of `gelu` states
             the error bounds of "fast".
-        Gradients: The gradient of `x` is computed in float32 and rounded once. For `bias`, torch sums the
-            rounded gradient of `x` over the rows. A second derivative and forward-mode AD raise RuntimeError.
+        Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the
+            sum of the rounded gradient of `x` over the rows. torch's operators compute this sum. A second
+            derivative and forward-mode AD raise RuntimeError.
 
     Source:
-        transformers' `NewGELUActivation`. `gelu_tanh` has the same formula.
+        transformers' `NewGELUActivation`. Its formula is mathematically equal to that of `gelu_tanh`.
 
     Example:
         >>> oxiwarp.gelu_new(torch.tensor([-1.0, 0.0, 2.0]))
@@ -241,7 +250,8 @@ def gelu_fast(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out
     Args:
         x (Tensor): float32, float16 or bfloat16, with the shapes and strides that `gelu` supports.
         bias (Tensor | None): shape `[N]` for `x` of shape `[..., N]`, contiguous, in the dtype of `x`.
-        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each torch operator, as eager torch does. "fast" rounds only the
+            result.
         out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -258,12 +268,13 @@ def gelu_fast(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out
         Exactness: On a GPU, "exact" and eager torch give bitwise equal results for every input. "exact"
             rounds after each operator of `FastGELUActivation`. The docstring of `gelu` states the error
             bounds of "fast".
-        Gradients: The gradient of `x` is computed in float32 and rounded once. For `bias`, torch sums the
-            rounded gradient of `x` over the rows. A second derivative and forward-mode AD raise RuntimeError.
+        Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the
+            sum of the rounded gradient of `x` over the rows. torch's operators compute this sum. A second
+            derivative and forward-mode AD raise RuntimeError.
 
     Source:
-        transformers' `FastGELUActivation`. It is equal to the formula of `gelu_tanh`, but has a different
-        order of operations.
+        transformers' `FastGELUActivation`. Its formula is mathematically equal to that of `gelu_tanh`, but
+        the order of the operations differs.
 
     Example:
         >>> oxiwarp.gelu_fast(torch.tensor([-1.0, 0.0, 2.0]))
@@ -278,7 +289,8 @@ def gelu_quick(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", ou
     Args:
         x (Tensor): float32, float16 or bfloat16, with the shapes and strides that `gelu` supports.
         bias (Tensor | None): shape `[N]` for `x` of shape `[..., N]`, contiguous, in the dtype of `x`.
-        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each torch operator, as eager torch does. "fast" rounds only the
+            result.
         out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -295,8 +307,9 @@ def gelu_quick(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", ou
         Exactness: On a GPU, "exact" and eager torch give bitwise equal results for every input. "exact"
             rounds after each of the three operators of `QuickGELUActivation`. The docstring of `gelu` states
             the error bounds of "fast".
-        Gradients: The gradient of `x` is computed in float32 and rounded once. For `bias`, torch sums the
-            rounded gradient of `x` over the rows. A second derivative and forward-mode AD raise RuntimeError.
+        Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the
+            sum of the rounded gradient of `x` over the rows. torch's operators compute this sum. A second
+            derivative and forward-mode AD raise RuntimeError.
 
     Source:
         transformers' `QuickGELUActivation` and diffusers' `ApproximateGELU`.
@@ -314,7 +327,8 @@ def silu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
     Args:
         x (Tensor): float32, float16 or bfloat16, with the shapes and strides that `gelu` supports.
         bias (Tensor | None): shape `[N]` for `x` of shape `[..., N]`, contiguous, in the dtype of `x`.
-        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each torch operator, as eager torch does. "fast" rounds only the
+            result.
         out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -330,8 +344,9 @@ def silu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
     Note:
         Exactness: On a GPU, "exact" and eager torch give bitwise equal results for every input. The docstring
             of `gelu` states the error bounds of "fast".
-        Gradients: The gradient of `x` is computed in float32 and rounded once. For `bias`, torch sums the
-            rounded gradient of `x` over the rows. A second derivative and forward-mode AD raise RuntimeError.
+        Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the
+            sum of the rounded gradient of `x` over the rows. torch's operators compute this sum. A second
+            derivative and forward-mode AD raise RuntimeError.
 
     Source:
         `torch.nn.functional.silu`.
@@ -349,8 +364,8 @@ def relu2(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Te
     Args:
         x (Tensor): float32, float16 or bfloat16, with the shapes and strides that `gelu` supports.
         bias (Tensor | None): shape `[N]` for `x` of shape `[..., N]`, contiguous, in the dtype of `x`.
-        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
-            Without a bias, the results of both modes are bitwise equal.
+        mode (str): "exact" rounds after each torch operator, as eager torch does. "fast" rounds only the
+            result. Without a bias, the results of both modes are bitwise equal.
         out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -366,8 +381,9 @@ def relu2(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Te
     Note:
         Exactness: On a GPU, the result of "exact" is bitwise equal to `torch.square(torch.relu(x + bias))`
             for every input. The docstring of `gelu` states the error bounds of "fast".
-        Gradients: The gradient of `x` is computed in float32 and rounded once. For `bias`, torch sums the
-            rounded gradient of `x` over the rows. A second derivative and forward-mode AD raise RuntimeError.
+        Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the
+            sum of the rounded gradient of `x` over the rows. torch's operators compute this sum. A second
+            derivative and forward-mode AD raise RuntimeError.
 
     Source:
         transformers' `ReLUSquaredActivation`; So et al., "Primer" (arXiv:2109.08668).

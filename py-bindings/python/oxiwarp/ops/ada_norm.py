@@ -20,9 +20,10 @@ def check(
     eps: float,
     **modulations: tuple[Tensor | None, Tensor | None],
 ) -> None:
-    """Raise RuntimeError for unsupported operands.
+    """Raise RuntimeError if the kernels do not support one of the operands of a modulated norm.
 
-    `modulations` maps a name such as "scale" to its value and its table.
+    `modulations` maps a name such as "scale" to a pair of tensors: the scale, and the table that is added to
+    it.
     """
     check_norm(op, x, weight, bias, eps)
     for name, (value, table) in modulations.items():
@@ -60,7 +61,7 @@ op = define(
 
 
 class _AdaNorm(Function):
-    """Autograd function that saves the operands. The backward recomputes the norm from x."""
+    """Autograd function that saves the operands. The backward recomputes the norm from `x`."""
 
     @staticmethod
     def forward(
@@ -111,14 +112,14 @@ def ada_norm(
             CUDA device.
         scale (Tensor): broadcasts to `x`, in the dtype of `x` or in float32. Its last dimension is N.
             Examples are `[B, 1, N]` (per batch), `[B, S, N]` (per token), `[N]`, and a slice of
-            `[B, S, 6, N]`. For `x` of shape `[A, B, C, N]`, `scale` may be broadcast in the first dimensions
-            (`[B, C, N]`, `[C, N]`). Or it may be broadcast in the last dimensions before N (`[A, 1, 1, N]`,
-            `[A, B, 1, N]`). Broadcasting only in the middle (`[A, 1, C, N]`) or at both ends (`[1, B, 1, N]`)
-            is not supported.
-        shift (Tensor | None): tensor that is added last, with a shape and dtype that `scale` may have. If
-            `scale` and `shift` are broadcast in some but not all dimensions before the last, they must be
-            broadcast in the same dimensions. `view` must be able to merge all dimensions before the last into
-            at most two. The same dimensions must be mergeable in `x`, `scale` and `shift`.
+            `[B, S, 6, N]`. For `x` of shape `[A, B, C, N]`, `scale` may be broadcast along the first
+            dimensions (`[B, C, N]`, `[C, N]`). Or it may be broadcast along the last dimensions before N
+            (`[A, 1, 1, N]`, `[A, B, 1, N]`). Broadcasting only in the middle (`[A, 1, C, N]`) or at both ends
+            (`[1, B, 1, N]`) is not supported.
+        shift (Tensor | None): tensor that is added last. It may have the shapes and dtypes that `scale` may
+            have. If `scale` and `shift` are both broadcast along some but not all dimensions before the last,
+            these must be the same dimensions. `Tensor.view` must be able to merge all dimensions before the
+            last into at most two. The same dimensions must be mergeable in `x`, `scale` and `shift`.
         norm (str): "layer_norm" or "rms_norm". RMSNorm is `x * rsqrt(mean(x**2) + eps)`.
         weight (Tensor | None): weight of the norm, contiguous, shape `[N]`, in the dtype of `x` or in
             float32.
@@ -130,8 +131,8 @@ def ada_norm(
         mode (str): "exact" or "fast". The section "Exactness" describes both.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `x`. Every bit of a row's result depends only on this
-        row and its operands.
+        Contiguous Tensor with the shape and dtype of `x`. The result of a row depends only on this row, its
+        scale and shift, and the norm's parameters, in every bit.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
@@ -142,16 +143,17 @@ def ada_norm(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: "exact" rounds where the modules of diffusers round. If all operands have the dtype of `x`,
-            it rounds after the norm, after `1 + scale`, after the product and after the sum. An RMSNorm is
-            also rounded before the multiplication by its weight, as in diffusers' `RMSNorm`. If an operand is
-            float32 and `x` is not, as in Wan, "exact" computes in float32 and rounds once. "fast" always
-            rounds once. In both modes, the sum `scale + scale_table` is rounded if both have the dtype of
-            `x`. The same holds for `shift + shift_table`.
-        Gradients: All operands have gradients, also the tables. The gradients are computed in float32, and
-            ignore the intermediate roundings of the forward pass. Sums over rows are deterministic. If rows
-            of `x` share scale and shift (shape `[B, 1, N]` or `[N]`), one pass over the rows computes all
-            gradients. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: "exact" rounds at the same points as the modules of diffusers. If all operands have the
+            dtype of `x`, it rounds after the norm, after `1 + scale`, after the product and after the sum. An
+            RMSNorm is also rounded before the multiplication by its weight, as in diffusers' `RMSNorm`. If an
+            operand is float32 and `x` is not, as in Wan, "exact" computes in float32 and rounds only the
+            result. "fast" always rounds only the result. In both modes, `scale + scale_table` is rounded if
+            `scale` and `scale_table` have the dtype of `x`. The same holds for `shift + shift_table`.
+        Gradients: All operands have gradients, also the tables. The gradients are computed in float32, as if
+            the forward pass had no intermediate roundings. Gradients that are sums over rows are
+            deterministic. If consecutive rows of `x` share scale and shift (shape `[B, 1, N]` or `[N]`), one
+            pass over the rows computes all gradients. A second derivative and forward-mode AD raise
+            RuntimeError.
 
     Source:
         adaLN of Peebles and Xie, "Scalable Diffusion Models with Transformers" (arXiv:2212.09748).

@@ -57,8 +57,8 @@ op = define(
 class _AdaNormPair(Function):
     """Autograd function that saves the operands.
 
-    The gradient of x is the sum of the gradients through both results. The backward calls a kernel for the
-    first result, and then a kernel for the second result. The second kernel adds the result of the first.
+    The gradient of `x` is the sum of the gradients that flow through the two results. The backward calls a
+    kernel once for each result. The second call also adds the gradient that the first call computed.
     """
 
     @staticmethod
@@ -115,7 +115,8 @@ def ada_norm_pair(
     eps: float = 1e-6,
     mode: str = "exact",
 ) -> tuple[Tensor, Tensor]:
-    """Modulate one norm twice: `norm(x) * (1 + scale) + shift` and `norm(x) * (1 + scale2) + shift2`.
+    """Compute one norm and modulate it twice: `norm(x) * (1 + scale) + shift` and
+    `norm(x) * (1 + scale2) + shift2`.
 
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the CPU or a
@@ -132,7 +133,7 @@ def ada_norm_pair(
         mode (str): "exact" or "fast", as for `ada_norm`.
 
     Returns:
-        Two contiguous tensors with the shape and dtype of `x`.
+        The two results: contiguous tensors with the shape and dtype of `x`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
@@ -148,7 +149,8 @@ def ada_norm_pair(
             RuntimeError.
 
     Source:
-        `SD35AdaLayerNormZeroX` of diffusers, which modulates one norm for two attentions; arXiv:2212.09748.
+        `SD35AdaLayerNormZeroX` of diffusers, which modulates one norm for two attention layers;
+        arXiv:2212.09748.
 
     Example:
         >>> x = torch.tensor([[1.0, 2.0, 3.0, 4.0]])

@@ -44,7 +44,7 @@ op = define(
 class _AddRmsNorm(Function):
     """Autograd function that saves the sum `x + residual` and the weight.
 
-    The outputs `y` and `sum` each have an incoming gradient. The backward kernel computes the gradient that
+    Both outputs, `y` and `sum`, have an incoming gradient. The backward kernel computes the gradient that
     flows through the norm, and adds the incoming gradient of `sum`.
     """
 
@@ -88,9 +88,9 @@ def add_rms_norm(
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA
             device. Its strides must be supported by `rms_norm`.
-        residual (Tensor): shape, dtype and device of `x`. As for `rms_norm`, `view` must be able to merge all
-            dimensions before the last into at most two. The same dimensions must be mergeable in `x` and
-            `residual`.
+        residual (Tensor): shape, dtype and device of `x`. As for `rms_norm`, `Tensor.view` must be able to
+            merge all dimensions before the last into at most two. The same dimensions must be mergeable in
+            `x` and `residual`.
         weight (Tensor | None): contiguous, shape `[N]`, in the dtype of `x` or in float32.
         eps (float): added to the mean of squares; finite, 0 or more.
         weight_offset (float): number that is added to `weight` in float32, as in `rms_norm`.

@@ -1,4 +1,6 @@
-"""Scaled dot product attention and its gradient: two operators and their public function."""
+"""Scaled dot product attention and its gradient. The file defines the operators and the public function
+`attention`.
+"""
 
 import math
 import warnings
@@ -29,13 +31,13 @@ Known models have fewer heads. If a tensor has more heads and few tokens, the ca
 def _check(
     op: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, starts: Sequence[Tensor | None], heads_first: bool
 ) -> None:
-    """Raise RuntimeError for tensors that the kernels do not support.
+    """Raise RuntimeError if the kernels do not support one of the tensors.
 
     The check reads only shapes, dtypes and devices.
 
 
     `starts` is a pair of offset tensors. The first tensor says where each packed sequence starts in the
-    queries, and the second where it starts in the keys. Both are None if sequences are not packed.
+    queries, and the second says where it starts in the keys. If sequences are not packed, both are None.
     """
     if q.dtype not in (torch.float16, torch.bfloat16):
         got = dtype_name(q.dtype)
@@ -75,9 +77,9 @@ def _check(
 
 
 def _layout_hint(q: Tensor, k: Tensor, heads_first: bool) -> str:
-    """Return a hint for error messages, or "".
+    """Return a hint for an error message, or "" if no hint applies.
 
-    The hint says that the shapes of `q` and `k` would be valid with the other value of `layout`.
+    The hint says that the shapes of `q` and `k` would be valid with the other of the two layouts.
     """
     heads_at = -2 if heads_first else -3
     heads, kv_heads = q.shape[heads_at], k.shape[heads_at]
@@ -99,9 +101,9 @@ def _warn_of_layout(k: Tensor, layout: str) -> None:
 
 
 def _empty_heads(x: Tensor, heads_first: bool) -> Tensor:
-    """Return an uninitialized output with the shape of `x`.
+    """Return an uninitialized tensor with the shape of `x`, for a result.
 
-    In both layouts, the heads of one token are adjacent in memory.
+    In both layouts, the memory of this tensor has the heads of one token next to each other.
     """
     if not heads_first:
         return x.new_empty(x.shape)
@@ -153,7 +155,7 @@ op_backward = define(
 class _Attention(Function):
     """Autograd function that saves the inputs, the result and `lse`.
 
-    `lse` is the logarithm of the softmax denominator of each query. The backward recomputes the attention
+    For each query, `lse` is the logarithm of the softmax denominator. The backward recomputes the attention
     probabilities from the inputs and `lse`.
     """
 
@@ -181,10 +183,10 @@ class _Attention(Function):
 
 
 def _refuse_options(causal: Any, **numbers: Any) -> None:
-    """Raise TypeError for options of a wrong type.
+    """Raise TypeError unless `causal` is a bool and each of `numbers` is a number or None.
 
-    Without this check, torch would convert such an option, or raise an error whose message contains the whole
-    schema.
+    Without this check, torch would convert a value of a wrong type, or raise an error whose message contains
+    the operator's whole schema.
     """
     if not isinstance(causal, (bool, torch.SymBool)):
         kind = type(causal)  # numpy.bool needs its module's name in the message
@@ -198,7 +200,7 @@ def _refuse_options(causal: Any, **numbers: Any) -> None:
 def _limits(window: Any) -> list[int]:
     """Return the two limits of a sliding window: the numbers of keys before and after a query's position.
 
-    -1 means no limit.
+    A limit of -1 means that the number of keys is not limited.
     """
     limits, pair = [], window if isinstance(window, (tuple, list)) else (window, window)
     for limit in pair:
@@ -212,7 +214,9 @@ def _limits(window: Any) -> list[int]:
 
 
 def _starts(cu_seqlens: Any) -> Sequence[Tensor]:
-    """Convert the argument `cu_seqlens` to a pair of offset tensors: for the queries and for the keys."""
+    """Convert the argument `cu_seqlens` to a pair of offset tensors: one for the queries and one for the
+    keys.
+    """
     starts = cu_seqlens if isinstance(cu_seqlens, (tuple, list)) else (cu_seqlens, cu_seqlens)
     for each in starts:
         if not isinstance(each, OPTIONAL):
@@ -245,53 +249,53 @@ def attention(
     Args:
         q (Tensor): float16 or bfloat16, shape `[B, Sq, H, D]` with D from 1 to 256, on the CPU or a CUDA
             device of compute capability 8.0 or newer. The last stride is 1; the other strides are arbitrary.
-            If D is a multiple of 8 and every head starts at a multiple of 16 bytes, the kernels use 16-byte
-            loads. Otherwise they load single elements, which is slow.
+            If D is a multiple of 8 and the address of every head is a multiple of 16 bytes, the kernels use
+            16-byte loads. Otherwise they load single elements, which is slow.
         k (Tensor): shape `[B, Sk, Hkv, D]`, dtype and device of `q`. In grouped-query attention, H is a
             multiple of Hkv, and `H / Hkv` consecutive heads of `q` use one head of `k`.
         v (Tensor): shape, dtype and device of `k`.
-        causal (bool): if True, a query attends to no key after its position. The last query has the position
-            of the last key. With a KV cache (Sk > Sq), the first query therefore attends to Sk - Sq + 1 keys.
-            The matrices show 2 queries (rows) and 4 keys (columns). A 1 means that the query attends to the
-            key.
+        causal (bool): if True, a query attends to no key after its position. Positions are aligned at the
+            end: the last query has the position of the last key. With a KV cache (Sk > Sq), the first query
+            therefore attends to Sk - Sq + 1 keys. The matrices below show an example with 2 queries (rows)
+            and 4 keys (columns). A 1 means that the query attends to the key.
 
                 oxiwarp   1 1 1 0    torch's is_causal   1 0 0 0
                           1 1 1 1                        1 1 0 0
 
         scale (float | None): factor of the scores. Default: `1 / sqrt(D)`.
-        mask (Tensor | None): bool (True: the query attends to the key), or an additive mask in float32 or the
-            dtype of `q`. For every `layout`, it must broadcast to `[B, H, Sq, Sk]`. The broadcast makes no
-            copy. A padding mask has shape `[B, 1, 1, Sk]`.
+        mask (Tensor | None): a bool mask (True: the query attends to the key), or an additive mask in float32
+            or the dtype of `q`. In both layouts, it must broadcast to `[B, H, Sq, Sk]`. The broadcast mask is
+            not copied. A padding mask has shape `[B, 1, 1, Sk]`.
         window (int | tuple | None): sliding window. With a pair `(before, after)`, a query attends to at most
             `before` keys before its position and `after` keys after it. A single number is the limit in both
             directions. None means no limit. The last query has the position of the last key, as with
             `causal`.
         softcap (float | None): limit of the scores, at most 1000. Each score is replaced by
             `softcap * tanh(score / softcap)` before the mask is added.
-        return_lse (bool): also return `lse`: for each query, the natural logarithm of the sum of the
+        return_lse (bool): if True, also return `lse`: for each query, the natural logarithm of the sum of the
             exponentials of its scores.
         layout (str): "bshd" or "bhsd". With "bhsd", `q` has shape `[B, H, Sq, D]`, and `k` and `v` have shape
             `[B, Hkv, Sk, D]`. The function warns if `k` has more than 256 heads and at most 256 tokens,
             because `layout` is then probably wrong.
         cu_seqlens (Tensor | pair of Tensors | None): offsets of packed sequences, int32, shape
             `[sequences + 1]`. The entries are the start of each sequence, and the end of the last sequence.
-            They start with 0 and ascend. A pair has separate offsets for queries and for keys. With offsets,
-            `q`, `k` and `v` have no dimension B, and `mask` must be None. Tokens after the last sequence
-            attend to nothing.
+            The first entry is 0, and the entries ascend. A pair of tensors has separate offsets for queries
+            and for keys. If offsets are given, `q`, `k` and `v` have no dimension B, and `mask` must be None.
+            Tokens after the last sequence attend to no key.
         out (Tensor | None): tensor to which the result is written. It has the shape, dtype and device of `q`,
             and its last stride is 1. It may be a slice of a wider buffer. It must not overlap an input.
 
     Returns:
-        `out` if it is given. Otherwise, a Tensor with the shape and dtype of `q`. In memory, the order of its
-        dimensions is `[B, Sq, H, D]` for each `layout`. With `return_lse`, the function returns the pair
-        `(out, lse)`. `lse` is float32 of shape `[B, H, Sq]` (`[H, Sq]` for packed sequences) and has no
+        `out` if it is given. Otherwise, a Tensor with the shape and dtype of `q`. In both layouts, the memory
+        of this tensor has the order `[B, Sq, H, D]`. If `return_lse` is True, the function returns the pair
+        `(result, lse)`. `lse` is float32 of shape `[B, H, Sq]` (`[H, Sq]` for packed sequences) and has no
         gradient.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
             the expected value. Also raised if the GPU is older than sm_80 or the CUDA driver is missing. Also raised if
-            `mask` requires grad, or if `out` is given and an input requires grad. On the CPU, also raised for
-            `cu_seqlens` that do not start with 0 or do not ascend.
+            `mask` requires grad, or if `out` is given and an input requires grad. On the CPU, also raised if
+            `cu_seqlens` does not start with 0 or does not ascend.
         ValueError: `layout` or `window` has an unsupported value, or `cu_seqlens` is neither a tensor nor a
             pair. Also raised if both `out` and `return_lse` are given.
         TypeError: A tensor, a number or `causal` has the wrong type.
@@ -299,25 +303,27 @@ def attention(
 
     Note:
         Exactness: Matrix multiplications have operands in the dtype of `q` and accumulate in float32. Scores
-            and softmax are float32. Probabilities are rounded to the dtype of `q` before the product with
-            `v`, and the result is rounded once. A query's result does not depend on the values of other
-            queries or on the batch. The number of queries selects the kernel, and the last bits of the result
-            depend on the kernel. On Hopper GPUs, calls with 64 queries or more use separate kernels. The
-            split-KV kernel distributes the keys over thread blocks. It runs if one key head has at most 32
-            queries (over all its query heads) and 1024 keys or more.
+            and softmax are computed in float32. The attention probabilities are rounded to the dtype of `q`
+            before the product with `v`, and the result is rounded once. A query's result does not depend on
+            the values of other queries or on the batch. But the number of queries selects the kernel, and the
+            last bits of the result depend on the kernel. On Hopper GPUs, calls with 64 queries or more use
+            other kernels than calls with fewer queries. A third kind of kernel (split-KV) distributes the
+            keys over thread blocks. It runs if one key head serves at most 32 queries (in all its query heads
+            together) and has 1024 keys or more.
         Gradients: `q`, `k` and `v` have gradients. `mask` has no gradient. The gradients are deterministic. A second
             derivative and forward-mode AD raise RuntimeError.
         Special values: If a query attends to no key, or if its scores are all -inf, its result is 0 and its
-            `lse` is -inf. An additive mask with finite values (such as the minimum of float32) can hide all
-            keys of a query. The result of this query is then the mean of the rows of `v`. Its `lse` is the
-            mask value, at least -2.3e38. No gradient flows through a query whose `lse` is below -8e6. Rows of
-            `k` that a mask hides must be finite, because NaN in these rows gives NaN results. Rows of `v`
-            that a mask, `causal` or `window` hides must be finite too. NaN in these rows can reach the
-            results of queries in the same tile, as in torch. The values in rows of `k` that `causal`,
-            `window` or `cu_seqlens` excludes do not affect the result.
-        Unchecked offsets: On a GPU, the host does not read the values of `cu_seqlens`, so it does not check
-            them. Rows of the result before the first offset are not written. If the offsets do not ascend,
-            the results are unspecified.
+            `lse` is -inf. An additive mask can hide all keys of a query with a large negative finite value,
+            such as the minimum of float32. The result of this query is then the mean of the rows of `v`. Its
+            `lse` is the mask value, or -2.3e38 if the mask value is lower. No gradient flows through a query
+            whose `lse` is below -8e6. Rows of `k` that a mask hides must be finite, because NaN in these rows
+            gives NaN results. Rows of `v` that a mask, `causal` or `window` hides must be finite too. NaN in
+            these rows can reach the results of queries in the same tile, as in torch. Rows of `k` that
+            `causal`, `window` or `cu_seqlens` excludes may have any values, because they do not affect the
+            result.
+        Unchecked offsets: On a GPU, the values of `cu_seqlens` are not checked, because the host does not
+            read them. If the first offset is not 0, the rows of the result before this offset are not
+            written. If the offsets do not ascend, the results are unspecified.
 
     Source:
         FlashAttention-2 (arXiv:2307.08691). `window` and `softcap` are defined as in the package flash-attn.

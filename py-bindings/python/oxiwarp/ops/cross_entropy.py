@@ -1,4 +1,6 @@
-"""Cross-entropy of logits and its gradient: two operators and their public function."""
+"""Cross-entropy of logits and its gradient. The file defines two operators and the public function
+`cross_entropy`.
+"""
 
 from typing import Any
 
@@ -15,10 +17,11 @@ INDICES = (torch.int64, torch.int32)
 
 
 def _check(op: str, logits: Tensor, target: Tensor, label_smoothing: float, z_loss: float, **rows: Tensor) -> None:
-    """Raise RuntimeError for arguments that the kernels do not support. The check does not read the values of
-    tensors.
+    """Raise RuntimeError if the kernels do not support one of the arguments. The check does not read the
+    values of tensors.
 
-    `rows` maps names to further inputs: float32 tensors with one number per row of the logits.
+    `rows` maps names to further input tensors. They must be float32 and have one number per row of the
+    logits.
     """
     if logits.dtype not in FLOATS:
         raise RuntimeError(f"{op}: logits is {dtype_name(logits.dtype)}, expected f32, f16 or bf16")
@@ -78,9 +81,10 @@ op_backward = define(
 
 
 class _CrossEntropy(Function):
-    """Autograd function that saves the logits, the target and `lse`, the log-sum-exp of each row.
+    """Autograd function that saves three tensors: the logits, the target, and `lse`, the log-sum-exp of each
+    row of logits.
 
-    The backward reads the logits again and allocates their gradient.
+    The backward reads the logits again, and allocates a new tensor for their gradient.
     """
 
     @staticmethod
@@ -107,9 +111,9 @@ class _CrossEntropy(Function):
 def counted(target: Tensor, ignore_index: int) -> Tensor | int:
     """Return the number of rows whose target is not `ignore_index`.
 
-    If the dtype of `target` cannot represent `ignore_index`, this is the number of all rows. In torch, the
-    comparison `target != ignore_index` would wrap `ignore_index` around to another number, which may be a
-    valid class.
+    If the dtype of `target` cannot represent `ignore_index`, no row is ignored, and the result is the number
+    of all rows. In torch, the comparison `target != ignore_index` would convert `ignore_index` to this dtype.
+    Integer overflow could then turn it into a valid class.
     """
     limits = torch.iinfo(target.dtype)
     return (target != ignore_index).sum() if limits.min <= ignore_index <= limits.max else target.numel()
@@ -130,24 +134,24 @@ def cross_entropy(
 
     Args:
         logits (Tensor): float32, float16 or bfloat16, shape `[..., V]` with V at least 1 (tested up to
-            262,144), on the CPU or a CUDA device. Unlike in torch, the classes are always in the last
-            dimension. The last stride is 1. `view` must be able to merge all dimensions before the last into
-            at most two. Slices and chunks of a contiguous tensor fulfil this condition, for example
-            `logits[:, :-1]`.
+            262,144), on the CPU or a CUDA device. The classes are always in the last dimension. In torch, the
+            classes of a tensor with three or more dimensions are in dimension 1. The last stride is 1.
+            `Tensor.view` must be able to merge all dimensions before the last into at most two. Slices and
+            chunks of a contiguous tensor fulfil this condition, for example `logits[:, :-1]`.
         target (Tensor): class of each row, int64 or int32, shape `[...]`.
-        ignore_index (int): rows with this target do not contribute to the loss.
+        ignore_index (int): rows whose target is this number do not contribute to the loss.
         reduction (str): "mean" returns the mean over the rows that are not ignored. "sum" returns the sum.
             "none" returns one loss per row.
         label_smoothing (float): fraction of the target probability that is distributed evenly over all
-            classes. It is between 0 and 1.
-        z_loss (float): factor of the term `z_loss * lse**2`, which is added to the loss of each row (PaLM,
-            arXiv:2204.02311). It is finite, and 0 or more.
+            classes; between 0 and 1.
+        z_loss (float): the term `z_loss * lse**2` is added to the loss of each row (PaLM, arXiv:2204.02311).
+            `z_loss` is finite, 0 or more.
         return_lse (bool): if True, also return `lse`.
 
     Returns:
-        The loss in the dtype of `logits`. It is a scalar, or has shape `[...]` with `reduction="none"`. With
-        `return_lse`, the function returns the pair `(loss, lse)`. `lse` is float32 of shape `[...]` and has
-        no gradient.
+        The loss in the dtype of `logits`. The loss is a scalar, or has shape `[...]` with `reduction="none"`.
+        If `return_lse` is True, the function returns the pair `(loss, lse)`. `lse` is float32 of shape
+        `[...]` and has no gradient.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
@@ -158,17 +162,18 @@ def cross_entropy(
         torch.OutOfMemoryError: An allocation does not fit in GPU memory.
 
     Note:
-        Exactness: Each row is read once and computed in float32. The result is rounded once. The loss of a row does not
-            depend on the other rows.
+        Exactness: Each row is read once, and its loss is computed in float32. The returned loss is rounded
+            once. The loss of a row does not depend on the other rows.
         Gradients: Only `logits` has a gradient. A second derivative and forward-mode AD raise RuntimeError.
         Special values: If a row contains NaN or +inf, its loss and its `lse` are NaN. For a row with +inf,
             torch.logsumexp returns +inf instead. If all rows are ignored, "mean" returns NaN. On a GPU, the
-            host does not read the targets. A target that is neither a class nor `ignore_index` gives a NaN
-            loss and a NaN gradient. In torch, such a target triggers a device-side assertion.
+            targets are not checked, because the host does not read them. A target that is neither a class nor
+            `ignore_index` gives a NaN loss and a NaN gradient. In torch, such a target triggers a device-side
+            assertion.
 
     Source:
-        `torch.nn.functional.cross_entropy`; label smoothing, arXiv:1512.00567; online maximum and sum,
-        arXiv:1805.02867.
+        `torch.nn.functional.cross_entropy`; label smoothing, arXiv:1512.00567; online softmax (maximum and
+        sum in one pass), arXiv:1805.02867.
 
     Example:
         >>> oxiwarp.cross_entropy(torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]), torch.tensor([2, 0]))

@@ -1,6 +1,7 @@
 """Gated activations such as GEGLU and SwiGLU: `torch.ops.oxiwarp.gated_activation` and its public functions.
 
-The operator computes `first * f(second)`, or `f(first) * second` if `gate_first` is True.
+`first` and `second` are two halves of the input. The operator computes `first * f(second)`, or
+`f(first) * second` if `gate_first` is True.
 """
 
 from typing import Any
@@ -22,9 +23,9 @@ ROLES = {"gate": Role.ROWS, "up": Role.ROWS}
 def _check(
     name: str, x: Tensor, second: Tensor | None, bias: Tensor | None, gate_first: bool, kind: int, threshold: float
 ) -> int:
-    """Check the inputs of a gated activation, and return the number of columns of each half.
+    """Return the number of columns of each half of a gated activation's input.
 
-    Raise RuntimeError for inputs that the kernels do not support.
+    Raise RuntimeError if the kernels do not support one of the inputs.
     """
     if second is not None:
         check(name, x, bias, 2, **{"up" if gate_first else "gate": second})
@@ -78,7 +79,7 @@ op_backward = define(
 class GatedActivation(Function):
     """Autograd function of the gated activation.
 
-    The backward kernel writes the gradients of both halves to one tensor.
+    The backward kernel writes the gradients of both halves into one tensor, next to each other.
     """
 
     @staticmethod
@@ -125,7 +126,7 @@ def _call(
     gate_first: bool,
     threshold: float = 0.0,
 ) -> Tensor:
-    """Check the types of the arguments of a public function, and call the operator."""
+    """Check the types of the arguments that the public function `name` received, and call the operator."""
     plain = isinstance(second, OPTIONAL) and isinstance(bias, OPTIONAL) and isinstance(out, OPTIONAL)
     if not (isinstance(x, Tensor) and plain):
         refuse_types(name, {"x": x}, {"up" if gate_first else "gate": second, "bias": bias, "out": out})
@@ -160,17 +161,17 @@ def geglu(
     """Compute GEGLU of the two halves of the last dimension: `first * gelu(second)`.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. Shape `[..., 2 * H]` if `x` has
-            both halves, or `[..., H]` if `gate` is given. The last stride is 1. `view` must be able to merge
-            all dimensions before the last into at most two. Slices and chunks of a contiguous tensor fulfil
-            this condition. The same dimensions must be mergeable in `x`, `gate` and `out`.
-        gate (Tensor | None): tensor to use as the second half, with the shape and dtype of `x`. The first
-            half is then `x`.
+        x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. The shape is `[..., 2 * H]` if
+            `x` contains both halves, or `[..., H]` if `gate` is given. The last stride is 1. `Tensor.view`
+            must be able to merge all dimensions before the last into at most two. This is the case for slices
+            and chunks of a contiguous tensor. The same dimensions must be mergeable in `x`, `gate` and `out`.
+        gate (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
+            half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
             `bias[H:]` to `second`, before the activation.
         approximate (str): "none" or "tanh", as for `torch.nn.functional.gelu`.
-        mode (str): "exact" rounds after each operator, as eager torch does: after adding the bias, after the
-            activation, and after the product. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each torch operator, as eager torch does: after adding the bias,
+            after the activation, and after the product. "fast" rounds once, at the end.
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written. It may
             be a slice of a wider buffer. It must not overlap an input.
 
@@ -188,10 +189,10 @@ def geglu(
     Note:
         Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
             states the error bounds of "fast".
-        Gradients: The gradients are computed in float32 from the inputs and rounded once. If `gate` is given,
-            the gradients of `x` and `gate` are the two halves of one tensor. For `bias`, torch sums the
-            rounded gradients of both halves over the rows. A second derivative and forward-mode AD raise
-            RuntimeError.
+        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. If
+            `gate` is given, the gradients of `x` and `gate` are the two halves of one tensor. The gradient of
+            `bias` is the sum of these rounded gradients over the rows. torch's operators compute this sum. A
+            second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         The operation after the linear layer in diffusers' `GEGLU`; Shazeer, "GLU Variants Improve
@@ -213,13 +214,14 @@ def swiglu(
     """Compute SwiGLU of the two halves of the last dimension: `first * silu(second)`.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
-            has both halves, or `[..., H]` if `gate` is given.
-        gate (Tensor | None): tensor to use as the second half, with the shape and dtype of `x`. The first
-            half is then `x`.
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. The shape is
+            `[..., 2 * H]` if `x` contains both halves, or `[..., H]` if `gate` is given.
+        gate (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
+            half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
             `bias[H:]` to `second`, before the activation.
-        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each torch operator, as eager torch does. "fast" rounds only the
+            result.
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -235,9 +237,9 @@ def swiglu(
     Note:
         Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
             states the error bounds of "fast".
-        Gradients: The gradients are computed in float32 from the inputs and rounded once. For `bias`, torch
-            sums the rounded gradients of both halves over the rows. A second derivative and forward-mode AD
-            raise RuntimeError.
+        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The
+            gradient of `bias` is the sum of these rounded gradients over the rows. torch's operators compute
+            this sum. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         The operation after the linear layer in diffusers' `SwiGLU`; arXiv:2002.05202.
@@ -252,17 +254,18 @@ def swiglu(
 def mul_and_silu(
     x: Tensor, gate: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
 ) -> Tensor:
-    """Compute `first * silu(second)`: the operands are the two halves of the last dimension. `swiglu` has the
-    same formula.
+    """Compute `first * silu(second)`, where `first` and `second` are the two halves of the last dimension.
+    `swiglu` has the same formula.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
-            has both halves, or `[..., H]` if `gate` is given.
-        gate (Tensor | None): tensor to use as the second half, with the shape and dtype of `x`. The first
-            half is then `x`.
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. The shape is
+            `[..., 2 * H]` if `x` contains both halves, or `[..., H]` if `gate` is given.
+        gate (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
+            half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
             `bias[H:]` to `second`, before the activation.
-        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each torch operator, as eager torch does. "fast" rounds only the
+            result.
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -278,9 +281,9 @@ def mul_and_silu(
     Note:
         Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
             states the error bounds of "fast".
-        Gradients: The gradients are computed in float32 from the inputs and rounded once. For `bias`, torch
-            sums the rounded gradients of both halves over the rows. A second derivative and forward-mode AD
-            raise RuntimeError.
+        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The
+            gradient of `bias` is the sum of these rounded gradients over the rows. torch's operators compute
+            this sum. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         `MulAndSilu` of vLLM and of kernels-community.
@@ -295,16 +298,17 @@ def mul_and_silu(
 def silu_and_mul(
     x: Tensor, up: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
 ) -> Tensor:
-    """Compute `silu(first) * second`: the operands are the two halves of the last dimension.
+    """Compute `silu(first) * second`, where `first` and `second` are the two halves of the last dimension.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
-            has both halves, or `[..., H]` if `up` is given.
-        up (Tensor | None): tensor to use as the second half, with the shape and dtype of `x`. The first half
-            is then `x`.
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. The shape is
+            `[..., 2 * H]` if `x` contains both halves, or `[..., H]` if `up` is given.
+        up (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
+            half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
             `bias[H:]` to `second`, before the activation.
-        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each torch operator, as eager torch does. "fast" rounds only the
+            result.
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -320,9 +324,9 @@ def silu_and_mul(
     Note:
         Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
             states the error bounds of "fast".
-        Gradients: The gradients are computed in float32 from the inputs and rounded once. For `bias`, torch
-            sums the rounded gradients of both halves over the rows. A second derivative and forward-mode AD
-            raise RuntimeError.
+        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The
+            gradient of `bias` is the sum of these rounded gradients over the rows. torch's operators compute
+            this sum. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         The operation between the linear layers of LLaMA's MLP; `SiluAndMul` of vLLM; arXiv:2002.05202.
@@ -337,16 +341,17 @@ def silu_and_mul(
 def gelu_and_mul(
     x: Tensor, up: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
 ) -> Tensor:
-    """Compute `gelu(first) * second`: the operands are the two halves of the last dimension.
+    """Compute `gelu(first) * second`, where `first` and `second` are the two halves of the last dimension.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
-            has both halves, or `[..., H]` if `up` is given.
-        up (Tensor | None): tensor to use as the second half, with the shape and dtype of `x`. The first half
-            is then `x`.
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. The shape is
+            `[..., 2 * H]` if `x` contains both halves, or `[..., H]` if `up` is given.
+        up (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
+            half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
             `bias[H:]` to `second`, before the activation.
-        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each torch operator, as eager torch does. "fast" rounds only the
+            result.
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -362,9 +367,9 @@ def gelu_and_mul(
     Note:
         Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
             states the error bounds of "fast".
-        Gradients: The gradients are computed in float32 from the inputs and rounded once. For `bias`, torch
-            sums the rounded gradients of both halves over the rows. A second derivative and forward-mode AD
-            raise RuntimeError.
+        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The
+            gradient of `bias` is the sum of these rounded gradients over the rows. torch's operators compute
+            this sum. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         `GeluAndMul` of vLLM and of kernels-community; arXiv:2002.05202.
@@ -379,17 +384,18 @@ def gelu_and_mul(
 def gelu_tanh_and_mul(
     x: Tensor, up: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
 ) -> Tensor:
-    """Compute `gelu(first, approximate="tanh") * second`: the operands are the two halves of the last
-    dimension.
+    """Compute `gelu(first, approximate="tanh") * second`, where `first` and `second` are the two halves of
+    the last dimension.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
-            has both halves, or `[..., H]` if `up` is given.
-        up (Tensor | None): tensor to use as the second half, with the shape and dtype of `x`. The first half
-            is then `x`.
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. The shape is
+            `[..., 2 * H]` if `x` contains both halves, or `[..., H]` if `up` is given.
+        up (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
+            half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
             `bias[H:]` to `second`, before the activation.
-        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each torch operator, as eager torch does. "fast" rounds only the
+            result.
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -405,9 +411,9 @@ def gelu_tanh_and_mul(
     Note:
         Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
             states the error bounds of "fast".
-        Gradients: The gradients are computed in float32 from the inputs and rounded once. For `bias`, torch
-            sums the rounded gradients of both halves over the rows. A second derivative and forward-mode AD
-            raise RuntimeError.
+        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The
+            gradient of `bias` is the sum of these rounded gradients over the rows. torch's operators compute
+            this sum. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         The operation between the linear layers of Gemma's MLP; `GeluTanhAndMul` of kernels-community;
@@ -435,15 +441,16 @@ def fatrelu_and_mul(
     dimension of `x`.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
-            has both halves, or `[..., H]` if `up` is given.
-        up (Tensor | None): tensor to use as the second half, with the shape and dtype of `x`. The first half
-            is then `x`.
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. The shape is
+            `[..., 2 * H]` if `x` contains both halves, or `[..., H]` if `up` is given.
+        up (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
+            half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
             `bias[H:]` to `second`, before the activation.
         threshold (float): an element of `first` is replaced by 0 if it is not greater than `threshold`. With
             a threshold of 0, the function computes ReGLU.
-        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each torch operator, as eager torch does. "fast" rounds only the
+            result.
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -459,9 +466,9 @@ def fatrelu_and_mul(
     Note:
         Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
             states the error bounds of "fast".
-        Gradients: The gradients are computed in float32 from the inputs and rounded once. For `bias`, torch
-            sums the rounded gradients of both halves over the rows. A second derivative and forward-mode AD
-            raise RuntimeError.
+        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The
+            gradient of `bias` is the sum of these rounded gradients over the rows. torch's operators compute
+            this sum. A second derivative and forward-mode AD raise RuntimeError.
         Special values: `threshold` is rounded to the dtype of `x`, as in torch's CUDA kernel. It may be
             infinite, but not NaN.
 
@@ -478,16 +485,17 @@ def fatrelu_and_mul(
 def relu2_and_mul(
     x: Tensor, up: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
 ) -> Tensor:
-    """Compute `relu(first)**2 * second`: the operands are the two halves of the last dimension.
+    """Compute `relu(first)**2 * second`, where `first` and `second` are the two halves of the last dimension.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
-            has both halves, or `[..., H]` if `up` is given.
-        up (Tensor | None): tensor to use as the second half, with the shape and dtype of `x`. The first half
-            is then `x`.
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. The shape is
+            `[..., 2 * H]` if `x` contains both halves, or `[..., H]` if `up` is given.
+        up (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
+            half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
             `bias[H:]` to `second`, before the activation.
-        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each torch operator, as eager torch does. "fast" rounds only the
+            result.
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -504,9 +512,9 @@ def relu2_and_mul(
         Exactness: On a GPU, the result of "exact" is bitwise equal to
             `torch.square(torch.relu(first)) * second`. The docstring of `gelu` states the error bounds of
             "fast".
-        Gradients: The gradients are computed in float32 from the inputs and rounded once. For `bias`, torch
-            sums the rounded gradients of both halves over the rows. A second derivative and forward-mode AD
-            raise RuntimeError.
+        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The
+            gradient of `bias` is the sum of these rounded gradients over the rows. torch's operators compute
+            this sum. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         The operation between the linear layers of BitNet's MLP; `ReLUSquaredActivation` of transformers;
@@ -522,16 +530,17 @@ def relu2_and_mul(
 def sigmoid_and_mul(
     x: Tensor, up: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
 ) -> Tensor:
-    """Compute `sigmoid(first) * second`: the operands are the two halves of the last dimension.
+    """Compute `sigmoid(first) * second`, where `first` and `second` are the two halves of the last dimension.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
-            has both halves, or `[..., H]` if `up` is given.
-        up (Tensor | None): tensor to use as the second half, with the shape and dtype of `x`. The first half
-            is then `x`.
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. The shape is
+            `[..., 2 * H]` if `x` contains both halves, or `[..., H]` if `up` is given.
+        up (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
+            half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
             `bias[H:]` to `second`, before the activation.
-        mode (str): "exact" rounds after each operator, as eager torch does. "fast" rounds once, at the end.
+        mode (str): "exact" rounds after each torch operator, as eager torch does. "fast" rounds only the
+            result.
         out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
 
     Returns:
@@ -546,15 +555,15 @@ def sigmoid_and_mul(
 
     Note:
         Exactness: On a GPU, the result of "exact" is bitwise equal to `torch.sigmoid(first) * second`.
-            `torch.nn.functional.glu` differs: it applies sigmoid to the second half, and rounds once. The
-            docstring of `gelu` states the error bounds of "fast".
-        Gradients: The gradients are computed in float32 from the inputs and rounded once. For `bias`, torch
-            sums the rounded gradients of both halves over the rows. A second derivative and forward-mode AD
-            raise RuntimeError.
+            The function `torch.nn.functional.glu` differs: it applies sigmoid to the second half, and rounds
+            only the result. The docstring of `gelu` states the error bounds of "fast".
+        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The
+            gradient of `bias` is the sum of these rounded gradients over the rows. torch's operators compute
+            this sum. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
-        The gate that Krea 2, Qwen3-Next and other models apply to the attention output; the GLU of Dauphin et
-        al. (arXiv:1612.08083).
+        The gate that Krea 2, Qwen3-Next and other models apply to the attention output; the gated linear unit
+        of Dauphin et al. (arXiv:1612.08083).
 
     Example:
         >>> oxiwarp.sigmoid_and_mul(torch.tensor([[1.0, 2.0, -1.0, 2.0]]))

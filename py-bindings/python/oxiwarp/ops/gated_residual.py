@@ -38,18 +38,19 @@ op = define(
 def unclipped(
     dtotal: Tensor, x: Tensor, y: Tensor, gate: Tensor | None, gate_table: Tensor | None, exact: bool
 ) -> Tensor:
-    """Return the incoming gradient `dtotal` with 0 at the elements that the forward pass clamped.
+    """Return the incoming gradient `dtotal`, but with 0 for the elements that the forward pass clamped.
 
-    To find these elements, the sum is recomputed without the clamp.
+    To find these elements, the function recomputes the sum `x + gate * y` without the clamp.
     """
     total = x + y if gate is None else op(x, y, gate, gate_table, exact, False)
     return torch.where(total.abs() <= CLIP, dtotal, 0)
 
 
 class _GatedResidual(Function):
-    """Autograd function that saves y and the gate.
+    """Autograd function that saves `y` and the gate.
 
-    If `clip` is True, it also saves x, because the backward recomputes the sum to find the clamped elements.
+    If `clip` is True, it also saves `x`, because the backward recomputes the sum to find the clamped
+    elements.
     """
 
     @staticmethod
@@ -87,13 +88,14 @@ def gated_residual(
             CPU or a CUDA device.
         y (Tensor): output of the branch (attention or MLP), with the shape, dtype and device of `x`.
         gate (Tensor): broadcasts to `x`, in the dtype of `x` or in float32. Its last dimension is N or 1.
-            Examples with N are `[B, 1, N]`, `[B, S, N]`, `[N]` and slices. With 1, the gate may have one
-            number per row (`[B, S, 1]`), or one number in total (`[1]`). For `x` of shape `[B, S, H, N]`, it
-            may have one number per head (`[H, 1]`). The gate may be broadcast in the first dimensions, or in
-            the last dimensions before N, but not in both. `view` must be able to merge all dimensions before
-            the last into at most two. The same dimensions must be mergeable in `x`, `y` and `gate`.
+            Examples with a last dimension of N are `[B, 1, N]`, `[B, S, N]`, `[N]` and slices. With a last
+            dimension of 1, the gate may have one number per row (`[B, S, 1]`), or one number in total
+            (`[1]`). For `x` of shape `[B, S, H, N]`, it may have one number per head (`[H, 1]`). The gate may
+            be broadcast along the first dimensions, or along the last dimensions before N, but not along
+            both. `Tensor.view` must be able to merge all dimensions before the last into at most two. The
+            same dimensions must be mergeable in `x`, `y` and `gate`.
         gate_table (Tensor | None): vector of shape `[N]` that the kernel adds to `gate`. It must be None if
-            the last dimension of `gate` is 1 and N is not.
+            the last dimension of `gate` is 1 and N is not 1.
         clip (bool): if True, clamp the sum to ±65504 (the maximum of float16), as Flux and Qwen-Image do in
             float16.
         mode (str): "exact" or "fast". The section "Exactness" describes both.
@@ -111,10 +113,12 @@ def gated_residual(
 
     Note:
         Exactness: If `gate` has the dtype of `x`, "exact" rounds the product and the sum, as torch's
-            operators do. With a float32 gate, as in Wan, it rounds only the sum. "fast" always rounds only
-            the sum. In both modes, `gate + gate_table` is rounded if both have the dtype of `x`.
-        Gradients: All operands have gradients, also the table. torch's operators compute the gradients in
-            float32 and round once. A second derivative and forward-mode AD raise RuntimeError.
+            operators do. If the gate is float32 and `x` is not, as in Wan, "exact" rounds only the sum.
+            "fast" always rounds only the sum. In both modes, `gate + gate_table` is rounded if `gate` and
+            `gate_table` have the dtype of `x`.
+        Gradients: All operands have gradients, also the table. The gradients are computed by torch's
+            operators, in float32, and rounded once. A second derivative and forward-mode AD raise
+            RuntimeError.
 
     Source:
         The gates of adaLN-Zero (arXiv:2212.09748).

@@ -72,10 +72,10 @@ op = define(
 
 
 class _GatedResidualAdaNorm(Function):
-    """Autograd function that saves the sum and the operands. The operand x is saved only if `clip` is True.
+    """Autograd function that saves the sum and the operands except `x`. It saves `x` only if `clip` is True.
 
-    The outputs `normed` and `sum` each have an incoming gradient. The backward kernel of the norm computes
-    the gradient that flows through `normed`, and adds the incoming gradient of `sum`.
+    Both outputs, `normed` and `sum`, have an incoming gradient. The backward kernel of the norm computes the
+    gradient that flows through `normed`, and adds the incoming gradient of `sum`.
     """
 
     @staticmethod
@@ -136,7 +136,7 @@ def gated_residual_ada_norm(
     clip: bool = False,
     mode: str = "exact",
 ) -> tuple[Tensor, Tensor]:
-    """Add a gated branch, then compute a modulated norm: `sum = x + gate * y`,
+    """Add a gated branch to a residual, then compute a modulated norm: `sum = x + gate * y`,
     `normed = norm(sum) * (1 + scale) + shift`.
 
     Args:
@@ -146,9 +146,10 @@ def gated_residual_ada_norm(
         gate (Tensor | None): gate of the branch, with a shape and dtype that `gated_residual` supports. If it
             is None, `sum` is `x + y`.
         scale (Tensor): broadcasts to `x`, with a shape and dtype that `ada_norm` supports.
-        shift (Tensor | None): tensor that is added last, with a shape and dtype that `scale` may have.
-        norm (str): "layer_norm" or "rms_norm". RMSNorm is `x * rsqrt(mean(x**2) + eps)`. The norm reads the
-            rounded sum.
+        shift (Tensor | None): tensor that is added last. It may have the shapes and dtypes that `scale` may
+            have.
+        norm (str): "layer_norm" or "rms_norm". RMSNorm is `x * rsqrt(mean(x**2) + eps)`. The input of the
+            norm is `sum`, rounded to the dtype of `x`.
         weight (Tensor | None): weight of the norm, contiguous, shape `[N]`, in the dtype of `x` or in
             float32.
         bias (Tensor | None): bias of the norm, contiguous, shape `[N]`, in the dtype of `x` or in float32.
@@ -173,9 +174,9 @@ def gated_residual_ada_norm(
 
     Note:
         Exactness: The results are bitwise equal to those of `gated_residual` followed by `ada_norm`.
-        Gradients: The gradients are computed as for `gated_residual` and `ada_norm`. The backward kernel adds
-            the incoming gradient of `sum` before it rounds the gradient of `x`. A second derivative and
-            forward-mode AD raise RuntimeError.
+        Gradients: The gradients are computed as for `gated_residual` and `ada_norm`. The backward kernel of
+            the norm adds the incoming gradient of `sum`, and only then rounds the gradient. A second
+            derivative and forward-mode AD raise RuntimeError.
 
     Source:
         adaLN-Zero (arXiv:2212.09748): the residual connection after one branch of a block, and the norm

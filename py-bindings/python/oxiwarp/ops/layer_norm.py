@@ -27,7 +27,9 @@ op = define(
 
 
 class _LayerNorm(Function):
-    """Autograd function that saves x and the parameters. The backward recomputes the norm from them."""
+    """Autograd function that saves `x`, the weight and the bias. The backward recomputes the norm from these
+    tensors.
+    """
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
@@ -56,8 +58,8 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
 
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA
-            device. The last stride is 1. `view` must be able to merge all dimensions before the last into at
-            most two. Slices and chunks of a contiguous tensor fulfil this condition.
+            device. The last stride is 1. `Tensor.view` must be able to merge all dimensions before the last
+            into at most two. This is the case for slices and chunks of a contiguous tensor.
         weight (Tensor | None): contiguous, shape `[N]`, in the dtype of `x` or in float32.
         bias (Tensor | None): contiguous, shape `[N]`, in the dtype of `x` or in float32.
         eps (float): added to the variance; finite, 0 or more.
@@ -73,18 +75,19 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: Mean and biased variance are computed in float32 by Welford's method, in the order of
-            torch's CUDA kernel. The result is rounded once. On a GPU, if N is divisible by 4, the result is
-            bitwise equal to that of `torch.nn.functional.layer_norm` in the same dtype. With a 16-bit `x` and
-            float32 parameters, the result is that of diffusers' `FP32LayerNorm`. Every bit of a row's result
-            depends only on this row and the parameters.
+        Exactness: Mean and biased variance are computed in float32 by Welford's method. The order of the
+            operations is that of torch's CUDA kernel. The result is rounded once. On a GPU, if N is divisible
+            by 4, the result is bitwise equal to that of `torch.nn.functional.layer_norm` in the same dtype.
+            If `x` is 16-bit and the parameters are float32, the function computes what diffusers'
+            `FP32LayerNorm` computes. The result of a row depends only on this row and the parameters, in
+            every bit.
         Gradients: The gradients are computed in float32 from `x` and rounded once. The gradients of `weight`
-            and `bias` are sums over rows, and they are deterministic. A second derivative and forward-mode AD
-            raise RuntimeError.
-        Special values: If all elements of a row are equal, its result is the bias. But if N is divisible by
-            4, the mean may be rounded, and the result may then differ from the bias, as in torch. If the
-            variance of a row overflows float32, the result depends on N, as in torch. It is NaN if N is
-            divisible by 4. Otherwise, it is the bias.
+            and `bias` are sums over all rows. These sums are deterministic. A second derivative and
+            forward-mode AD raise RuntimeError.
+        Special values: If all elements of a row are equal, the result of this row is the bias. But if N is
+            divisible by 4, the mean may be rounded, and the result may then differ from the bias, as in
+            torch. If the variance of a row overflows float32, the result of this row depends on N, as in
+            torch. If N is divisible by 4, the result is NaN. Otherwise, it is the bias.
 
     Source:
         `torch.nn.functional.layer_norm`; Ba, Kiros and Hinton, "Layer Normalization" (arXiv:1607.06450).

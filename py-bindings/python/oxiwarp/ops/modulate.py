@@ -54,18 +54,18 @@ class _Modulate(Function):
 
 
 def modulate(x: Tensor, scale: Tensor, shift: Tensor | None = None, *, mode: str = "exact") -> Tensor:
-    """Modulate rows: `x * (1 + scale) + shift`. The function `ada_norm` combines this formula with a
-    preceding norm.
+    """Modulate rows: `x * (1 + scale) + shift`. If a norm precedes this formula, use `ada_norm`.
 
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the CPU or a
             CUDA device.
         scale (Tensor): broadcasts to `x`, in the dtype of `x` or in float32. Its last dimension is N.
-            Examples are `[B, 1, N]`, `[B, S, N]`, `[N]` and slices. It may be broadcast in the first
-            dimensions, or in the last dimensions before N, but not in both. `view` must be able to merge all
-            dimensions before the last into at most two. The same dimensions must be mergeable in `x`, `scale`
-            and `shift`.
-        shift (Tensor | None): tensor that is added last, with a shape and dtype that `scale` may have.
+            Examples are `[B, 1, N]`, `[B, S, N]`, `[N]` and slices. It may be broadcast along the first
+            dimensions, or along the last dimensions before N, but not along both. `Tensor.view` must be able
+            to merge all dimensions before the last into at most two. The same dimensions must be mergeable in
+            `x`, `scale` and `shift`.
+        shift (Tensor | None): tensor that is added last. It may have the shapes and dtypes that `scale` may
+            have.
         mode (str): "exact" or "fast". The section "Exactness" describes both.
 
     Returns:
@@ -81,12 +81,12 @@ def modulate(x: Tensor, scale: Tensor, shift: Tensor | None = None, *, mode: str
 
     Note:
         Exactness: If `x`, `scale` and `shift` have the same dtype, "exact" rounds `1 + scale`, the product
-            and the sum, as torch's operators do. With a float32 scale or shift, it computes in float32 and
-            rounds only the result. If the scale is float32, torch's operators have a float32 result. After a
-            cast to the dtype of `x`, it is bitwise equal to the result of this function. "fast" always rounds
-            only the result.
-        Gradients: torch's operators compute the gradients in float32 and round once. A second derivative and
-            forward-mode AD raise RuntimeError.
+            and the sum, as torch's operators do. If `x` is 16-bit and `scale` or `shift` is float32, "exact"
+            computes in float32 and rounds only the result. With a float32 `scale`, torch's operators return
+            float32. Cast to the dtype of `x`, torch's result is bitwise equal to that of this function.
+            "fast" always rounds only the result.
+        Gradients: The gradients are computed by torch's operators, in float32, and rounded once. A second
+            derivative and forward-mode AD raise RuntimeError.
 
     Source:
         The modulations of the model DiT (arXiv:2212.09748).

@@ -1,6 +1,6 @@
 """Modulated RMSNorm of the model Mochi, `x * rsqrt(mean(x**2) + eps) * (1 + scale)`.
 
-It uses the kernel of `ada_norm`.
+The function in this file uses the kernel of `ada_norm`.
 """
 
 from torch import Tensor
@@ -48,9 +48,10 @@ def modulated_rms_norm(x: Tensor, scale: Tensor, eps: float = 1e-6) -> Tensor:
 
 
 def per_batch(modulation: Tensor, x: Tensor) -> Tensor:
-    """Reshape a modulation of shape `[B, N]` to `[B, 1, N]` if `x` has shape `[B, S, N]`.
+    """If `x` has shape `[B, S, N]` and the modulation has shape `[B, N]`, return the modulation as
+    `[B, 1, N]`.
 
-    Return other modulations unchanged.
+    Otherwise, return the modulation unchanged.
     """
     if isinstance(modulation, Tensor) and isinstance(x, Tensor) and modulation.dim() == 2 and x.dim() == 3:
         return modulation.unsqueeze(1)

@@ -1,5 +1,5 @@
-"""Normalizes and rotates queries and keys in one kernel launch: operator `qk_norm_rope` and its public
-function.
+"""Normalizes and rotates queries and keys in one kernel launch. The file defines the operator `qk_norm_rope`
+and its public function.
 """
 
 from collections.abc import Sequence
@@ -108,12 +108,12 @@ def _norm_backward(
     wants: Sequence[bool],
     how: tuple[int, float],
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return the gradients of a norm for `x`, weight and bias. A gradient that the caller does not need is
-    None.
+    """Return three gradients of a norm: of `x`, of the weight and of the bias. If the caller does not need
+    the gradient of the weight or of the bias, it is None.
 
     `grad` is the incoming gradient. `parameters` is the pair of weight and bias. `wants` has two flags:
-    whether the caller needs the gradient of the weight, and of the bias. The gradient of `x` is always
-    computed. `how` is a pair: the number of the norm in the dict `NORMS`, and eps.
+    whether the caller needs the gradient of the weight, and that of the bias. The gradient of `x` is always
+    computed. `how` is a pair of numbers: the norm's number in the dict `NORMS`, and eps.
     """
     (weight, bias), (wants_weight, wants_bias), (norm, eps) = parameters, wants, how
     if norm == 0:
@@ -132,10 +132,10 @@ def _forward(q: Tensor, k: Tensor | None, args: tuple[Any, ...]) -> Any:
 
 
 class _Function(Function):
-    """Autograd function that saves its operands.
+    """Autograd function that saves its tensor operands.
 
-    The backward first rotates the incoming gradient by the negative angle, with the kernel of `rope`. Then it
-    calls the backward kernel of the norm.
+    The backward first rotates the incoming gradient by the negative angles, with the kernel of `rope`. Then
+    it calls the backward kernel of the norm.
     """
 
     @staticmethod
@@ -172,7 +172,9 @@ class _Function(Function):
 
 
 def _rows(x: Tensor, across_heads: bool, how: Rotation) -> Tensor:
-    """Return `x` as rows: the last dimension has the columns over which the norm is computed."""
+    """Reshape `x`, so that the norm is computed over the last dimension: over one head, or over all heads of
+    a token.
+    """
     _, _, heads, dim = sizes(x, how)
     if x.dim() == 3:
         return x if across_heads or heads == 1 else x.unflatten(2, (heads, dim))
@@ -185,7 +187,7 @@ def _rows(x: Tensor, across_heads: bool, how: Rotation) -> Tensor:
 
 
 def _heads(rows: Tensor, x: Tensor, how: Rotation) -> Tensor:
-    """Convert the result `rows` of the function `_rows` back to the shape of `x`."""
+    """Reshape `rows` to the shape of `x`. `rows` has the shape that the function `_rows` returns for `x`."""
     if x.dim() == 4 and rows.dim() == 3 and how.heads_first:
         return rows.unflatten(2, (x.shape[1], x.shape[3])).transpose(1, 2)
     return rows.reshape(x.shape)
@@ -214,7 +216,8 @@ def qk_norm_rope(
 ) -> Any:
     """Normalize queries and keys, then rotate them: `rope(norm(q) * q_weight + q_bias, cos, sin)`.
 
-    The function computes the same formula for `k`. One kernel launch reads and writes each tensor once.
+    For `k`, the function computes the same formula with `k_weight` and `k_bias`. One kernel launch reads `q`
+    and `k` once and writes both results once.
 
     Args:
         q (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. The shape is
@@ -222,27 +225,27 @@ def qk_norm_rope(
             is the number of heads times `head_dim`. The last stride is 1; the other strides are arbitrary.
         k (Tensor | None): keys, with the same batch size, number of tokens, D, dtype and device as `q`. The
             number of heads may differ.
-        cos (Tensor | None): table of cosines, as for `rope`. If `cos` is None, the function does not rotate.
+        cos (Tensor | None): table of cosines, as for `rope`. If it is None, the function only normalizes.
         sin (Tensor | None): table of sines, as for `rope`.
-        norm (str | None): selects the module whose summation order and roundings the kernel reproduces.
-            "rms_norm" is torch.nn.RMSNorm, which rounds once (Flux, LTX-Video, Wan). "llama_rms_norm" is the
-            RMSNorm of Llama, Qwen and diffusers, which rounds before and after the multiplication by the
-            weight. "mochi_rms_norm" is Mochi's RMSNorm, which computes with torch's operators in float32 and
-            rounds once. "layer_norm" is torch.nn.LayerNorm (CogVideoX, GLM). None disables the norm.
+        norm (str | None): name of the norm. The kernel reproduces the summation order and the roundings of a
+            module. "rms_norm" is torch.nn.RMSNorm, which rounds once (Flux, LTX-Video, Wan). "llama_rms_norm"
+            is the RMSNorm of Llama, Qwen and diffusers, which rounds before and after the multiplication by
+            the weight. "mochi_rms_norm" is Mochi's RMSNorm, which computes with torch's operators in float32
+            and rounds once. "layer_norm" is torch.nn.LayerNorm (CogVideoX, GLM). None means no norm.
         q_weight (Tensor | None): weight of the norm for `q`, contiguous, in the dtype of `q` or in float32.
             Its shape is `[D]`, or `[heads * D]` with `across_heads`.
-        k_weight (Tensor | None): weight of the norm for `k`, with the shape and dtype that `q_weight` may
+        k_weight (Tensor | None): weight of the norm for `k`, with the shapes and dtypes that `q_weight` may
             have. If `k` is None, `k_weight` and `k_bias` are ignored.
-        q_bias (Tensor | None): bias of the norm for `q`, only for "layer_norm". It has the shape and dtype
-            that `q_weight` may have.
-        k_bias (Tensor | None): bias of the norm for `k`, only for "layer_norm". It has the shape and dtype
-            that `q_weight` may have.
+        q_bias (Tensor | None): bias of the norm for `q`, only for "layer_norm". It may have the shapes and
+            dtypes that `q_weight` may have.
+        k_bias (Tensor | None): bias of the norm for `k`, only for "layer_norm". It may have the shapes and
+            dtypes that `q_weight` may have.
         eps (float): added to the variance (LayerNorm) or to the mean of squares (RMSNorm); finite, 0 or more.
-        across_heads (bool): if True, the norm is computed over all heads of a token together, as in LTX-Video
-            and Wan. The heads of a token must then be adjacent in memory.
+        across_heads (bool): if True, one norm is computed over all heads of a token together, as in LTX-Video
+            and Wan. The heads of a token must then be adjacent in memory. If False, one norm is computed per
+            head.
         interleaved (bool): if True, columns `2 * i` and `2 * i + 1` form a pair. If False, columns `i` and
-            `i + n / 2` form a pair, where n is the number of rotated columns, as in `rotate_half` of
-            transformers.
+            `i + n / 2` form a pair, as in `rotate_half` of transformers. n is the number of rotated columns.
         rotary_dim (int | None): number of columns to rotate; the other columns are copied. Default: all.
         offset (int | None): index of the first rotated token, as for `rope`.
         mode (str): "exact" or "fast". The section "Exactness" describes both.
@@ -250,9 +253,9 @@ def qk_norm_rope(
         head_dim (int | None): number of columns per head, if `q` has shape `[B, S, N]`. Default: N, which
             means one head.
         out (Tensor | tuple | None): tensor to which the result is written, with the shape and dtype of `q`.
-            If `k` is given, `out` is a pair of tensors, with the shapes and dtype of `q` and `k`. They may be
-            slices of a larger tensor. For example, a buffer for text and image tokens needs no concatenation
-            afterwards.
+            If `k` is given, `out` is a pair of tensors: one with the shape of `q` and one with the shape of
+            `k`. The tensors may be slices of a larger tensor. For example, text and image tokens can be
+            written into one buffer, so that no concatenation is needed afterwards.
 
     Returns:
         Contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair of such tensors. If `out`
@@ -269,13 +272,14 @@ def qk_norm_rope(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: "exact" rounds after the norm, and then where `rope` rounds, as separate modules do. On a
-            GPU, if D is divisible by 4, the result is bitwise equal to that of the eager modules. With
-            float32 weights, the rotation after "llama_rms_norm" is also computed in float32, as in diffusers.
-            Both weights must then be float32. "fast" rounds once, at the end.
-        Gradients: Two kernels run one after the other: the backward of `rope`, and the backward of `rms_norm`
-            or `layer_norm`. The result of the first kernel is rounded to the dtype of `q`. Tables have no
-            gradient. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: "exact" rounds after the norm, and then at the points where `rope` rounds, as separate
+            modules do. On a GPU, if D is divisible by 4, the result is bitwise equal to that of the eager
+            modules. If the weights are float32, the rotation after "llama_rms_norm" is also computed in
+            float32, as in diffusers. In this case, `q_weight` and `k_weight` must both be float32. "fast"
+            rounds only the result.
+        Gradients: The backward runs two kernels one after the other: the backward of `rope`, and the backward
+            of `rms_norm` or `layer_norm`. The gradient that the first kernel returns is rounded to the dtype
+            of `q`. Tables have no gradient. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         RMSNorm, arXiv:1910.07467; LayerNorm, arXiv:1607.06450; rotary embedding, arXiv:2104.09864.
@@ -327,9 +331,9 @@ def qk_norm_rope(
 
 
 def _write(q: Tensor, k: Tensor | None, args: tuple[Any, ...], out: Any, wants_grad: bool) -> Any:
-    """Call the operator that writes to the caller's output tensors `out`, and return `out`.
+    """Call the operator that writes the results to the tensors `out`, and return `out`.
 
-    Raise TypeError or ValueError unless `out` has one tensor per input.
+    Raise TypeError or ValueError unless `out` has one tensor, or two tensors if `k` is not None.
     """
     outs = list(out) if isinstance(out, tuple | list) else [out]
     for one in outs:

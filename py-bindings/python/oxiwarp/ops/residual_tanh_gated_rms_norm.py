@@ -87,7 +87,8 @@ def residual_tanh_gated_rms_norm(x: Tensor, x_res: Tensor, gate: Tensor, eps: fl
 
     Note:
         Exactness: The kernel rounds where Mochi's modules round. `tanh(gate)` is rounded to the dtype of
-            `gate`. The product is computed in float32. Product and sum are rounded to the dtype of `x`.
+            `gate`. The product `rms(x_res) * tanh(gate)` is computed in float32. This product and the sum are
+            each rounded to the dtype of `x`.
         Gradients: If an input requires grad, or in forward-mode AD, torch's operators replace the kernel.
             Second derivatives and forward-mode AD are supported.
 
@@ -115,7 +116,7 @@ def residual_tanh_gated_rms_norm(x: Tensor, x_res: Tensor, gate: Tensor, eps: fl
 def residual_tanh_gated_rms_norm_modulated(
     x: Tensor, x_res: Tensor, gate: Tensor, scale: Tensor, eps: float = 1e-6
 ) -> tuple[Tensor, Tensor]:
-    """Compute Mochi's residual and the norm that follows it: `out = x + rms(x_res) * tanh(gate)`,
+    """Compute Mochi's residual connection and the norm that follows it: `out = x + rms(x_res) * tanh(gate)`,
     `normed = rms(out) * (1 + scale)`.
 
     `rms(v)` is `v * rsqrt(mean(v**2) + eps)` over the last dimension.
@@ -126,8 +127,8 @@ def residual_tanh_gated_rms_norm_modulated(
         x_res (Tensor): output of the branch (attention or MLP), with the shape, dtype and device of `x`.
         gate (Tensor): broadcasts to `x`, in the dtype of `x` or in float32. For `x` of shape `[B, S, N]`, the
             gate has shape `[B, 1, N]` or `[B, N]`.
-        scale (Tensor): scale of the second norm, with a shape and dtype that `gate` may have.
-        eps (float): added to the mean of squares of both norms; finite, 0 or more.
+        scale (Tensor): scale of the norm of `out`, with a shape and dtype that `gate` may have.
+        eps (float): added to the mean of squares in both norms; finite, 0 or more.
 
     Returns:
         `(normed, out)`: two contiguous tensors with the shape and dtype of `x`.

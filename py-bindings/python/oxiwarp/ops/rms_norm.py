@@ -46,8 +46,8 @@ op = define(
     weight=Role.VECTOR,
 )
 # The operator `rms_norm_out` does not increment autograd's version counter of `out`. The public function
-# `rms_norm` increments it instead. To increment it, the operator would need a kernel in Python, which would
-# take more time than the rest of the call.
+# `rms_norm` increments the counter instead. An operator that increments the counter would need a kernel in
+# Python. This kernel would take more time than the rest of the call.
 op_out = define(
     "rms_norm_out(Tensor x, Tensor? weight, float eps, float weight_offset, bool round_before_weight, "
     "Tensor(a!) out) -> ()",
@@ -73,7 +73,9 @@ define_lazy("rms_norm_out", _resolve_out)
 
 
 def call(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool) -> Tensor:
-    """Call the operator `rms_norm` without autograd, and replace its errors by clearer errors."""
+    """Call the operator `rms_norm` without recording for autograd. If it raises an error, raise a clearer
+    error instead.
+    """
     try:
         return op(x, weight, eps, weight_offset, round_before_weight)
     except RuntimeError as error:
@@ -82,7 +84,8 @@ def call(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, rou
 
 
 class _RmsNorm(Function):
-    """Autograd function that saves x and the weight. The backward recomputes the norm from them."""
+    """Autograd function that saves `x` and the weight. The backward recomputes the norm from these tensors.
+    """
 
     @staticmethod
     def forward(
@@ -121,14 +124,15 @@ def rms_norm(
 
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1 (tested up to 262,144),
-            on the CPU or a CUDA device. The last stride is 1. `view` must be able to merge all dimensions
-            before the last into at most two. Slices and chunks of a contiguous tensor fulfil this condition.
-            With `out`, the same dimensions must be mergeable in `x` and `out`. The number of rows may be 0.
+            on the CPU or a CUDA device. The last stride is 1. `Tensor.view` must be able to merge all
+            dimensions before the last into at most two. This is the case for slices and chunks of a
+            contiguous tensor. If `out` is given, the same dimensions must be mergeable in `x` and `out`. The
+            number of rows may be 0.
         weight (Tensor | None): contiguous, shape `[N]`, in the dtype of `x` or in float32. None means a
             weight of ones.
         eps (float): added to the mean of squares; finite, 0 or more.
-        weight_offset (float): number that is added to `weight` in float32. For Gemma's zero-centered weights,
-            it is 1.0.
+        weight_offset (float): number that is added to `weight` in float32, for example 1.0 for Gemma's
+            zero-centered weights.
         rounding (str): "once" rounds to the dtype of `x` only at the end, as torch.nn.RMSNorm, Gemma and Olmo
             do. "before_weight" rounds before and after the multiplication by the weight, as LLaMA, Qwen, T5
             and diffusers' `RMSNorm` do. For a float32 `x`, both values give the same result.
@@ -147,13 +151,14 @@ def rms_norm(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: The mean of squares, its root and the product are computed in float32. The kernel rounds
-            where the selected `rounding` requires, but it sums the squares of a row in a different order than
+        Exactness: The mean of squares, its root and the product are computed in float32. The kernel rounds at
+            the points that `rounding` selects, but it sums the squares of a row in a different order than
             torch. A row's result does not depend on the number of rows. But the summation order depends on
-            alignment: rows whose address or stride is not a multiple of 16 bytes have a different order.
+            the alignment. If the address or the stride of the rows is not a multiple of 16 bytes, the order
+            is different.
         Gradients: For both values of `rounding`, the gradients are computed in float32 from `x` and rounded
-            once. The gradient of `weight` is a sum over rows, and it is deterministic. A second derivative
-            and forward-mode AD raise RuntimeError.
+            once. The gradient of `weight` is a sum over all rows. This sum is deterministic. A second
+            derivative and forward-mode AD raise RuntimeError.
 
     Source:
         `torch.nn.functional.rms_norm`; Zhang and Sennrich, "Root Mean Square Layer Normalization" (arXiv:1910.07467).

@@ -1,5 +1,5 @@
-"""The operator `torch.ops.oxiwarp.rms_norm_backward`, which computes the gradients of RMSNorm for other
-operators.
+"""The operator `torch.ops.oxiwarp.rms_norm_backward`, which computes the gradients of RMSNorm. The backward
+passes of other operators call it.
 """
 
 from torch import Tensor
@@ -24,9 +24,9 @@ def _fake(
 
 
 # This operator returns two tensors: `dx + dsum`, and the gradient of the weight. `dx` is the gradient of x,
-# and `dsum` is an optional tensor that is added to it. If the caller does not need the gradient of the
+# and `dsum` is an optional tensor that is added to `dx`. If the caller does not need the gradient of the
 # weight, the second tensor has no elements. `weight` may have shape [G, N]. The rows of x then form G groups
-# of consecutive rows of equal size, and each group has one row of `weight`.
+# of consecutive rows, all with the same number of rows. Each group has one row of `weight`.
 op = define(
     "rms_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? dsum, float eps, float weight_offset, "
     "bool dweight) -> (Tensor, Tensor)",

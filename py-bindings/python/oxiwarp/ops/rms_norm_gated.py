@@ -54,7 +54,7 @@ op = define(
 
 
 def _gated(x: Tensor, gate: Tensor, sigmoid: bool) -> Tensor:
-    """Return `x * f(gate)`, rounded once.
+    """Return `x * f(gate)`, computed in float32 and rounded once.
 
     If `sigmoid` is True, `f` is the sigmoid function. Otherwise, `f` is SiLU.
     """
@@ -64,7 +64,9 @@ def _gated(x: Tensor, gate: Tensor, sigmoid: bool) -> Tensor:
 
 
 def _gated_gradients(dy: Tensor, x: Tensor, gate: Tensor, sigmoid: bool) -> tuple[Tensor, Tensor]:
-    """Return the gradients of the function `_gated` for x and for the gate."""
+    """Return the two gradients of `_gated(x, gate, sigmoid)`: of `x` and of `gate`. `dy` is the incoming
+    gradient.
+    """
     if sigmoid:
         wide, f = dy.float(), torch.sigmoid(gate.float())
         return (wide * f).to(x.dtype), (wide * x.float() * f * (1 - f)).to(x.dtype)
@@ -75,8 +77,8 @@ def _gated_gradients(dy: Tensor, x: Tensor, gate: Tensor, sigmoid: bool) -> tupl
 class _RmsNormGated(Function):
     """Autograd function that saves the operands.
 
-    The backward recomputes the norm. If `gate_first` is True, it recomputes the product with the gate
-    instead.
+    The backward recomputes the input of the second operation. This is the norm or, if `gate_first` is True,
+    the product of `x` and the activated gate.
     """
 
     @staticmethod
@@ -98,9 +100,9 @@ class _RmsNormGated(Function):
         wants_x, wants_gate, wants_weight, *_ = ctx.needs_input_grad
         dy, wide_x, wide_gate, scale = dy.contiguous(), x, gate, weight
         if x.dtype == torch.float16:
-            # The backward first recomputes an intermediate result: the norm or, with `gate_first`, the
-            # product with the gate. This result can exceed 65504, the maximum of float16. Therefore the
-            # backward computes it in float32, as the forward kernel does.
+            # The backward first recomputes an intermediate result of the forward: the norm or, with
+            # `gate_first`, the product of `x` and the activated gate. This result can exceed 65504, the
+            # maximum of float16. Therefore the backward computes it in float32, as the forward kernel does.
             dy, wide_x, wide_gate = dy.float(), x.float(), gate.float()
             scale = weight if weight is None else weight.float()
         if gate_first:
@@ -132,20 +134,20 @@ def rms_norm_gated(
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA
             device. Its strides must be supported by `rms_norm`.
-        gate (Tensor): shape, dtype and device of `x`. As for `rms_norm`, `view` must be able to merge all
-            dimensions before the last into at most two. The same dimensions must be mergeable in `x` and
+        gate (Tensor): shape, dtype and device of `x`. As for `rms_norm`, `Tensor.view` must be able to merge
+            all dimensions before the last into at most two. The same dimensions must be mergeable in `x` and
             `gate`.
         weight (Tensor | None): contiguous, shape `[N]`, in the dtype of `x` or in float32.
         eps (float): added to the mean of squares; finite, 0 or more.
         rounding (str): "before_weight" rounds the normalized value to the dtype of `x`. If `weight` has the
-            dtype of `x`, it also rounds the product with `weight`. Qwen3-Next, Qwen3.5 and OLMo hybrid use
-            this rounding. Mamba2, Bamba, Zamba2 and Nemotron-H with one group use it together with
-            `gate_first`. "once" rounds only at the end, as Kimi Linear, Bailing hybrid and Falcon-H1 do. For
-            a float32 `x`, both values give the same result.
-        activation (str): function that is applied to `gate`: "silu", or "sigmoid" as in Kimi Linear and
-            Bailing hybrid.
+            dtype of `x`, the product with `weight` is also rounded. Qwen3-Next, Qwen3.5 and OLMo hybrid round
+            like this. Mamba2, Bamba, Zamba2 and Nemotron-H with one group also do, and use `gate_first`.
+            "once" rounds only the result, as Kimi Linear, Bailing hybrid and Falcon-H1 do. If `x` is float32,
+            "before_weight" and "once" give the same result.
+        activation (str): function that is applied to `gate`: "silu", or "sigmoid" (used by Kimi Linear and
+            Bailing hybrid).
         gate_first (bool): if True, compute `rms_norm(x * activation(gate), weight, eps)` instead. The product
-            with the gate is then not rounded to the dtype of `x`.
+            `x * activation(gate)` is then not rounded to the dtype of `x`.
 
     Returns:
         Contiguous Tensor with the shape and dtype of `x`. A row's result does not depend on the number of rows.
@@ -162,10 +164,10 @@ def rms_norm_gated(
         Exactness: The norm has the exactness of `rms_norm`. The activation is computed in float32 and is not
             rounded. In float16 and bfloat16, the activation has the accuracy of `silu` in mode "fast". For
             gates below -87.3, the activation is 0.
-        Gradients: The backward kernels of the norm and of the gate run one after the other. The result of the
-            first kernel is rounded to the dtype of `x`. For float16, it stays in float32 instead. For a
-            sigmoid gate, torch's operators replace the backward kernel of the gate. A second derivative and
-            forward-mode AD raise RuntimeError.
+        Gradients: The backward kernels of the norm and of the gate run one after the other. The gradient that
+            the first kernel returns is rounded to the dtype of `x`. If `x` is float16, this gradient is
+            float32 instead. If `activation` is "sigmoid", torch's operators replace the backward kernel of
+            the gate. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         Norm first: Yang, Kautz and Hatamizadeh, "Gated Delta Networks" (arXiv:2412.06464). Gate first: Dao and Gu,

@@ -1,4 +1,6 @@
-"""Rotary position embedding: operators `rope` and `rope_pair`, public functions `rope`, `rope_1d` and `rope_3d`."""
+"""Rotary position embedding: the operators `rope` and `rope_pair`, and the public functions `rope`, `rope_1d`
+and `rope_3d`.
+"""
 
 from typing import Any, overload
 
@@ -62,9 +64,10 @@ ROLES = {"positions": Role.POSITIONS, "inv_freq": Role.FREQUENCIES, "coordinates
 
 
 class _Rope(Function):
-    """Autograd function that saves the tables of cosines and sines.
+    """Autograd function that saves `cos` and `sin`: tables, or frequencies and positions.
 
-    The backward calls the same kernel as the forward, which then rotates the gradients by the negative angle.
+    The backward calls the same kernel as the forward. In the backward, this kernel rotates the gradients by
+    the negative angles.
     """
 
     @staticmethod
@@ -87,7 +90,7 @@ class _Rope(Function):
 
 
 def call(q: Tensor, k: Tensor | None, how: Rotation) -> Any:
-    """Rotate `q`, and also `k` if it is not None. Autograd records the call if an input requires grad."""
+    """Rotate `q`, and also `k` if it is not None. If `q` or `k` requires grad, autograd records the call."""
     tables_want_grad("rope", how.cos, how.sin)
     try:
         if needs_grad(q, k):
@@ -132,22 +135,21 @@ def rope(
         q (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. The shape is
             `[B, S, heads, D]`, or `[B, heads, S, D]` with `heads_first`. It may also be `[B, S, N]`, where N
             is the number of heads times `head_dim`. The last stride is 1; the other strides are arbitrary.
-            LTX-Video rotates tensors `[B, S, N]` as one head of N columns.
+            For example, LTX-Video rotates tensors of shape `[B, S, N]` as one head of N columns.
         k (Tensor | None): keys, with the same batch size, number of tokens, D, dtype and device as `q`. The
             number of heads may differ.
         cos (Tensor): float32 or the dtype of `q`. Shape `[S, R]`, `[B, S, R]` or `[B, S, heads, R]` (with
             `heads_first`, `[B, heads, S, R]`). The dimensions B and heads may be 1. R is the number of
-            rotated columns, or half of this number if the table has one entry per pair. A table
-            `[S, heads, R]`, as in Mochi, is passed as `cos[None]`. Alternatively, `cos` is a complex64 table,
-            as in Lumina and Qwen-Image. It has one entry per pair, and `sin` is then None.
+            rotated columns, or half of this number if the table has one entry per pair. Pass a table of shape
+            `[S, heads, R]`, as in Mochi, as `cos[None]`. Alternatively, `cos` is a complex64 table with one
+            entry per pair, as in Lumina and Qwen-Image. In this case, `sin` is None.
         sin (Tensor | None): table of sines, with the shape and dtype of `cos`.
         interleaved (bool): if True, columns `2 * i` and `2 * i + 1` form a pair. If False, columns `i` and
-            `i + n / 2` form a pair, where n is the number of rotated columns, as in `rotate_half` of
-            transformers.
+            `i + n / 2` form a pair, as in `rotate_half` of transformers. n is the number of rotated columns.
         rotary_dim (int | None): number of columns to rotate; the other columns are copied. Default: all.
-        offset (int | None): index of the first rotated token, for tables with fewer tokens than `q`. Tokens
-            to which no table entry belongs are copied, for example the text tokens of CogVideoX and
-            HunyuanVideo. If `offset` is None, the tables must cover all tokens.
+        offset (int | None): index of the first rotated token, if the tables have fewer tokens than `q`.
+            Tokens before and after the tokens of the tables are copied, for example the text tokens of
+            CogVideoX and HunyuanVideo. If `offset` is None, the tables must have all tokens of `q`.
         mode (str): "exact" or "fast". The section "Exactness" describes both.
         heads_first (bool): if True, `q` and `k` have shape `[B, heads, S, D]`.
         head_dim (int | None): number of columns per head, if `q` has shape `[B, S, N]`. Default: N, which
@@ -167,16 +169,16 @@ def rope(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: "exact" rounds where eager models round. For float32 tables, it rounds the result once. For
-            16-bit tables, as in Llama, it rounds both products and the sum. "fast" always rounds once, as
-            Cohere's model does. The kernel computes products and sum as separate float32 operations, without
-            fused multiply-add. Its result is therefore bitwise equal to `x * cos + rotated * sin` in torch.
-            For complex tables, it is bitwise equal to the result of torch's CUDA kernel, which computes each
-            sum with one fused multiply-add.
+        Exactness: "exact" rounds at the same points as eager models. For float32 tables, it rounds only the
+            result. For 16-bit tables, as in Llama, it rounds both products and the sum. "fast" always rounds
+            only the result, as Cohere's model does. For real tables, the kernel computes products and sum as
+            separate float32 operations, without fused multiply-add. The result is therefore bitwise equal to
+            `x * cos + rotated * sin` in torch. For complex tables, the result is bitwise equal to that of
+            torch's CUDA kernel, which computes each sum with one fused multiply-add.
         Gradients: `q` and `k` have gradients. Tables have no gradient. The backward rotates the incoming
-            gradient by the negative angle. This is the gradient only if both columns of a pair have the same
-            angle. A second derivative is 0 if the incoming gradient is constant. Otherwise, it raises
-            RuntimeError. Forward-mode AD raises RuntimeError.
+            gradient by the negative angles. The result is the true gradient only if the tables have the same
+            angle for both columns of a pair. A second derivative is 0 if the incoming gradient is constant.
+            Otherwise, it raises RuntimeError. Forward-mode AD raises RuntimeError.
 
     Source:
         Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (arXiv:2104.09864).
@@ -225,8 +227,8 @@ def rope_1d(
     """Rotate queries and keys by angles that depend on the token position: pair `i` has the angle
     `position * theta**(-2i / rotary_dim)`.
 
-    The kernel computes the angles, so no tables are needed. It computes sine and cosine once, and uses them
-    for several heads of a token.
+    The kernel computes the angles, so no tables are needed. It computes the sine and cosine of an angle once,
+    and uses them for several heads of a token.
 
     Args:
         q (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. The shape is
@@ -240,8 +242,7 @@ def rope_1d(
         inv_freq (Tensor | None): frequencies that replace `theta**(-2i / rotary_dim)`, for example for scaled
             RoPE. The dtype is float32, and the shape is `[rotary_dim / 2]`.
         interleaved (bool): if True, columns `2 * i` and `2 * i + 1` form a pair. If False, columns `i` and
-            `i + n / 2` form a pair, where n is the number of rotated columns, as in `rotate_half` of
-            transformers.
+            `i + n / 2` form a pair, as in `rotate_half` of transformers. n is the number of rotated columns.
         rotary_dim (int | None): number of columns to rotate; the other columns are copied. Default: all.
         heads_first (bool): if True, `q` and `k` have shape `[B, heads, S, D]`.
         head_dim (int | None): number of columns per head, if `q` has shape `[B, S, N]`. Default: N, which
@@ -262,8 +263,8 @@ def rope_1d(
     Note:
         Exactness: Frequencies, angles, sine and cosine are float32, as in eager models, and the result is
             rounded once. For angles up to 105,615, sine and cosine are bitwise equal to those of torch's CUDA
-            kernels. Their absolute error is at most 2^-23 for angles up to 10^6, and at most 1e-5 for angles
-            up to 6.5 * 10^6. Results for larger angles are wrong.
+            kernels. The absolute error of sine and cosine is at most 2^-23 for angles up to 10^6. For angles
+            up to 6.5 * 10^6, it is at most 1e-5. Results for larger angles are wrong.
         Gradients: `q` and `k` have gradients. `positions` and `inv_freq` have no gradient. A second
             derivative is 0 if the incoming gradient is constant. Otherwise, it raises RuntimeError.
             Forward-mode AD raises RuntimeError.
@@ -326,8 +327,8 @@ def rope_3d(
     """Rotate the tokens of a video by frame, row and column: pair `i` of an axis has the angle
     `index * theta**(-2i / split)`.
 
-    The three axes are frame, row and column. `index` is the token's index on the axis, and `split` is the
-    number of columns that are rotated for this axis. The tokens are in the order of a contiguous
+    The three axes are frame, row and column. `index` is the token's index on one of these axes, and `split`
+    is the number of columns that are rotated for this axis. The tokens are in the order of a contiguous
     `[frames, height, width]` array.
 
     Args:
@@ -336,22 +337,22 @@ def rope_3d(
             is the number of heads times `head_dim`. The last stride is 1; the other strides are arbitrary.
         k (Tensor | None): keys, with the same batch size, number of tokens, D, dtype and device as `q`. The
             number of heads may differ.
-        grid (tuple[int, int, int] | None): number of frames, rows and columns of the video, in tokens. Their
-            product is S. With `offset`, it is at most `S - offset`. `grid` is optional if `coordinates` are
-            given.
+        grid (tuple[int, int, int] | None): number of frames, rows and columns of the video, in tokens. The
+            product of the three numbers is S. With `offset`, the product is at most `S - offset`. `grid` may
+            be None if `coordinates` is given.
         splits (tuple[int, int, int] | None): how many columns of a head are rotated for the axes frame, row
-            and column. The three numbers are even, and their sum is D. The default is the split of the model
-            Wan: `2 * (D // 6)` each for row and column, and the remaining columns for the frame. For D = 128,
-            it is `(44, 42, 42)`.
+            and column. The three numbers are even, and their sum is D. The default is that of the model Wan:
+            `2 * (D // 6)` columns for the row, as many for the column, and the remaining columns for the
+            frame. For D = 128, the default is `(44, 42, 42)`.
         theta (float): base of the frequencies; finite, greater than 0, and not 1 with `coordinates`.
         coordinates (Tensor | None): selects the scheme of LTX-Video instead of `splits`. Shape `[S, 3]` or
-            `[B, S, 3]`. Each coordinate is the frame, row or column of a token, divided by its maximum. `q`
-            then has shape `[B, S, N]` without a head dimension. There are `n = N // 6` frequencies per axis.
-            Pair `3 * i + axis` has the angle `pi / 2 * theta**(i / (n - 1)) * (2 * coordinate[axis] - 1)`.
-            The first `N % 6` columns are copied.
+            `[B, S, 3]`. Each coordinate is the frame, row or column of a token, divided by the maximum of
+            this axis. In this scheme, `q` has shape `[B, S, N]` without a head dimension. There are
+            `n = N // 6` frequencies per axis. Pair `3 * i + axis` has the angle
+            `pi / 2 * theta**(i / (n - 1)) * (2 * coordinate[axis] - 1)`. The first `N % 6` columns are
+            copied. The count of the pairs starts after them.
         interleaved (bool): if True, columns `2 * i` and `2 * i + 1` form a pair. If False, columns `i` and
-            `i + n / 2` form a pair, where n is the number of rotated columns, as in `rotate_half` of
-            transformers.
+            `i + n / 2` form a pair, as in `rotate_half` of transformers. n is the number of rotated columns.
         offset (int | None): index of the first rotated token, which is the first token of the grid. Tokens
             before and after the grid are copied.
         mode (str): "exact" or "fast", as for `rope`.
@@ -374,9 +375,9 @@ def rope_3d(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: torch's operators compute the tables of cosines and sines. For `splits`, they use float64
-            angles, as Wan and Flux do. For `coordinates`, they use float32 angles, as LTX-Video does. The
-            rotation has the exactness of `rope`. The tables of the last few grids are cached.
+        Exactness: torch's operators compute the tables of cosines and sines. With `splits`, the angles are
+            float64, as in Wan and Flux. With `coordinates`, the angles are float32, as in LTX-Video. The
+            rotation has the exactness of `rope`. The tables of the most recent grids are cached.
         Gradients: `q` and `k` have gradients. `coordinates` have no gradient. A second derivative is 0 if the
             incoming gradient is constant. Otherwise, it raises RuntimeError. Forward-mode AD raises
             RuntimeError.

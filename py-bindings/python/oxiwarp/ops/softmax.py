@@ -1,4 +1,6 @@
-"""Softmax over the last dimension and its gradient: two operators and their public function."""
+"""Softmax over the last dimension and its gradient. The file defines two operators and the public function
+`softmax`.
+"""
 
 from typing import Any
 
@@ -27,7 +29,7 @@ op_backward = define(
 
 
 class _Softmax(Function):
-    """Autograd function that saves only its result. The backward computes the gradient from this result."""
+    """Autograd function of softmax. It saves only the result, because the backward needs no input."""
 
     @staticmethod
     def forward(x: Tensor, log: bool) -> Tensor:
@@ -54,9 +56,9 @@ def softmax(x: Tensor, *, log: bool = False) -> Tensor:
 
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1 (tested up to 262,144),
-            on the CPU or a CUDA device. The last stride is 1. `view` must be able to merge all dimensions
-            before the last into at most two. Slices and chunks of a contiguous tensor fulfil this condition.
-            The number of rows may be 0.
+            on the CPU or a CUDA device. The last stride is 1. `Tensor.view` must be able to merge all
+            dimensions before the last into at most two. This is the case for slices and chunks of a
+            contiguous tensor. The number of rows may be 0.
         log (bool): if True, return the logarithm of softmax: `x - max(x) - ln(sum(exp(x - max(x))))`.
 
     Returns:
@@ -76,7 +78,7 @@ def softmax(x: Tensor, *, log: bool = False) -> Tensor:
             in torch. In 16-bit dtypes, the rounding of `y` can change the gradient visibly if the sum of `dy`
             is large. A second derivative and forward-mode AD raise RuntimeError.
         Special values: If a row contains NaN or +inf, or only -inf, its result is NaN, as in torch. Results
-            below 2^-126 in float32 are flushed to 0.
+            that are below 2^-126 in float32 (before the rounding to the dtype of `x`) are replaced by 0.
 
     Source:
         `torch.softmax` and `torch.log_softmax`; Milakov and Gimelshein, "Online normalizer calculation for softmax"

@@ -1,9 +1,9 @@
 """`oxiwarp.patch` changes a model in place, so that its blocks and norms run oxiwarp kernels. `unpatch`
 restores the model.
 
-The package `fusions` recognises blocks and attention processors by their source code. The package `norms`
-recognises norms by the output of their original forward for a small tensor. The module `class_swap` replaces
-the method of an object.
+The subpackage `fusions` recognises blocks and attention processors by their source code. The subpackage
+`norms` runs the original forward of a norm on a small tensor, and recognises the norm by the output. The
+module `class_swap` replaces the method of a recognised object.
 """
 
 import fnmatch
@@ -24,9 +24,10 @@ from .norms.recognise import Probed, is_candidate, recognise, takes_gate, weight
 from .report import Report
 from .rewrite import recipe as rewrite
 
-# Maps the mode of `patch` to a text in the report: how closely the RMSNorm kernel agrees with a module's
-# original eager forward. In both modes, the kernel rounds where the original forward rounds, because these
-# roundings take no extra time. The only difference is the order in which the elements of a row are summed.
+# Maps the mode of `patch` to a text for the report. The text says how closely the results of the RMSNorm
+# kernel agree with those of a module's original eager forward. In both modes, the kernel rounds at the same
+# points as the original forward, because these roundings take no extra time. The kernel and the original
+# forward differ only in the order in which the squares of a row are summed.
 EXACTNESS = {"exact": "same roundings", "fast": "same roundings"}
 EXCLUDED = "excluded by only= or skip="
 PATCHED_BEFORE = "excluded now, patched before"
@@ -39,7 +40,7 @@ NO_GPU = (
 class Settings(NamedTuple):
     """The options of one `patch` call.
 
-    They determine the recipe (the data of a replacement) of each replaced object.
+    Each recipe depends on these options. A recipe is the data from which the method of an object is replaced.
     """
 
     mode: str
@@ -56,45 +57,48 @@ def patch(
     allow_empty: bool = False,
     attention: bool | None = None,
 ) -> Report:
-    """Replace methods in a model, so that its blocks, attention processors, feed-forwards and norms run
-    oxiwarp kernels.
+    """Replace methods of objects in a model, so that its blocks, attention processors, feed-forwards and
+    norms run oxiwarp kernels.
 
     The model `x` is changed in place. Parameters, state dict, hooks, `.to()`, offloading, `torch.compile`,
     training, copying and pickling keep working. You may patch before or after `.to("cuda")`, and before or
-    after enabling offloading. If the kernels do not support a call, the original method runs. Examples are
-    calls with a CPU tensor, with a float64 tensor, with a tensor subclass, under autocast and under
+    after enabling offloading. If the kernels do not support a call of a replaced method, the original method
+    runs. This is the case for CPU tensors, float64 tensors and tensor subclasses, under autocast, and in
     forward-mode AD.
 
     Args:
         x: a diffusers pipeline (any object with `.components`), a transformers pipeline (any object with `.model`), or
             an nn.Module.
-        mode (str): in mode "exact", the results agree with the original methods as closely as the kernels
-            can. In mode "fast", a kernel that replaces several operations rounds once, instead of once per
-            operation. Mode "fast" also computes GELU in the epilogue of the preceding matrix multiplication,
-            and enables `attention`. Some kernels are not faster than in mode "exact". For each replaced
-            class, the report says how closely the results agree with the original.
+        mode (str): in mode "exact", the results agree with those of the original methods as closely as the
+            kernels can. In mode "fast", a kernel that replaces several operations rounds once, instead of
+            once per operation. Mode "fast" also computes GELU in the epilogue of the preceding matrix
+            multiplication, and sets `attention` to True by default. Some kernels are not faster in mode
+            "fast" than in mode "exact". For each replaced class, the report says how closely the results
+            agree with those of the original method.
         only, skip (str or list of str): `fnmatch` patterns of class names or dotted module names. `patch` considers
             the modules that match `only` and do not match `skip`. Default: all modules.
-        cpu_kernels (bool): also run the kernels for CPU tensors, on the CPU executor. The executor is slow, and
-            serves tests and demonstrations.
-        allow_empty (bool): if nothing was replaced, return a report without replacements instead of raising.
-        attention (bool or None): if True, replaced attention processors call `oxiwarp.attention` for sizes at
-            which it was faster than torch's attention in measurements. Such measurements exist only for
-            compute capability 9.0. The result is rounded differently than in torch. None means True in mode
-            "fast" and False in mode "exact".
+        cpu_kernels (bool): if True, replaced methods also run the kernels for CPU tensors, on the CPU
+            executor. The CPU executor is slow. It is meant for tests and demonstrations.
+        allow_empty (bool): if True and nothing was replaced, return a report without replacements instead of
+            raising RuntimeError.
+        attention (bool or None): if True, replaced attention processors call `oxiwarp.attention` for the
+            tensor sizes at which it was faster than torch's attention in measurements. Such measurements
+            exist only for compute capability 9.0. `oxiwarp.attention` rounds differently than torch's
+            attention. None means True in mode "fast" and False in mode "exact".
 
     Returns:
-        `Report`, which lists the replaced objects. It also lists the objects that were not replaced, with the
-        reason.
+        `Report`, which lists the replaced objects, and the objects that were not replaced, with the reason.
 
     Raises:
         TypeError: `x` is neither a pipeline nor an nn.Module, or a pattern is not a string.
         ValueError: `mode` is neither "exact" nor "fast".
-        RuntimeError: nothing was replaced. Also raised if an error occurs while an object is replaced; the
-            message then names the object. After such an error, `x` is in the same state as before the call.
+        RuntimeError: nothing was replaced, and `allow_empty` is False. Also raised if an error occurs while
+            an object is replaced; the message then names the object. After such an error, `x` is in the same
+            state as before the call.
 
     Note:
-        If `x` is already patched, the call changes `mode`, `cpu_kernels` and `attention` to the new values.
+        If `x` is already patched, the replaced objects get the new values of `mode`, `cpu_kernels` and
+        `attention`.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.RMSNorm(8))
@@ -105,15 +109,15 @@ def patch(
     if mode not in EXACTNESS:
         raise ValueError(f"patch: mode is {mode!r}, expected 'exact' or 'fast'")
     report = Report(mode)
-    # Call `device_count`, because it only calls NVML. Other functions would initialize CUDA in this process,
-    # and processes that are forked afterwards could not use CUDA.
+    # Call `device_count`, because this function only calls NVML. Other functions would initialize CUDA in
+    # this process. Processes that this process forks afterwards could then not use CUDA.
     if not cpu_kernels and torch.cuda.device_count() == 0:
         report.warning = NO_GPU
     wanted = mode == "fast" if attention is None else attention
     settings = Settings(mode, cpu_kernels, fusions.attention_measured() if wanted else None)
     only, skip = as_patterns("only", only, ["*"]), as_patterns("skip", skip, [])
     probed: Probed = {}
-    # The replaced objects, each with the recipe that it had before this call.
+    # The objects that this call replaced, each with its previous recipe, or None if it had no recipe.
     done: list[tuple[Any, Recipe | None]] = []
     # Maps dotted module names to remarks for the report.
     inner: dict[str, str] = {}
@@ -171,14 +175,15 @@ def unpatch(x: Any) -> int:
 def patched(x: Any, **options: Any) -> Iterator[Report]:
     """Patch `x` during a `with` block, and restore the previous state after the block.
 
-    Objects that were already patched before the block have their previous options again after the block.
+    If objects were already patched before the block, they have the options of that patch again after the
+    block.
 
     Args:
         x: a pipeline or an nn.Module, as for `patch`.
-        **options: the arguments of `patch` after `x`, by name.
+        **options: keyword arguments for `patch`.
 
     Returns:
-        Context manager that returns the `Report` of `patch` on entry.
+        Context manager. The target of `with ... as` is the `Report` of `patch`.
 
     Raises:
         TypeError, ValueError, RuntimeError: as for `patch`, when the block is entered.
@@ -190,8 +195,9 @@ def patched(x: Any, **options: Any) -> Iterator[Report]:
         >>> oxiwarp.unpatch(model)
         0
     """
-    # Keep references to all modules and processors of `x`. An object that the `with` block removes from `x`
-    # is then restored, too. Python also does not free the object, so no new object gets the same `id`.
+    # Keep references to all modules and processors of `x`. Objects that the `with` block removes from `x` can
+    # then be restored, too. The references also prevent Python from freeing such an object, so no new object
+    # gets its `id`.
     before = {id(part): (part, recipe_of(part)) for _, part in named_parts(x)}
     before |= {id(part): (part, recipe_of(part)) for part in replaced_parts(x)}
     report = patch(x, **options)
@@ -207,8 +213,8 @@ def replace_one(
 ) -> Recipe | None:
     """Replace the method of `part`, and return the recipe (the data of the replacement).
 
-    If no replacement is possible, return None. Add a row to the report in both cases. `remark` is a text for
-    this row. If `part` is an attention processor, `owner` is the module that has this processor.
+    If no replacement is possible, return None. In both cases, add `part` to the report. `remark` is a text
+    for the report. If `part` is an attention processor, `owner` is the module that has this processor.
     """
     path = fusions.dotted(base_of(part))
     try:
@@ -226,7 +232,7 @@ def replace_one(
 
 
 def put_back(x: Any, recipe: Recipe | None) -> None:
-    """Give `x` the method that `recipe` describes, or its original method if `recipe` is None."""
+    """Give `x` the new method that `recipe` describes. If `recipe` is None, give `x` its original method."""
     if recipe is None:
         restore(x)
     else:
@@ -234,7 +240,7 @@ def put_back(x: Any, recipe: Recipe | None) -> None:
 
 
 def recipe_for(x: Any, settings: Settings, probed: Probed, owner: Any) -> Recipe:
-    """Return the recipe (the data of the replacement) for `x`.
+    """Return the recipe for `x`: the data from which the method of `x` is replaced.
 
     If no replacement is possible, raise `Unsuitable` with the reason.
     """
@@ -257,7 +263,8 @@ def recipe_for(x: Any, settings: Settings, probed: Probed, owner: Any) -> Recipe
         except Unsuitable as error:
             why = error
     # A fusion (a replacement for a known class) may replace more operations than a rewritten method.
-    # Therefore the report on a rewritten method also says why the fusion of its class does not apply.
+    # Therefore the report on a rewritten method also says why the fusion of its class, if there is one, does
+    # not apply.
     text = "" if found is None or why is None else str(why)
     try:
         recipe = rewrite.recipe_for(x, *settings, text, owner)
@@ -269,9 +276,10 @@ def recipe_for(x: Any, settings: Settings, probed: Probed, owner: Any) -> Recipe
 
 
 def outcome(recipe: Any, mode: str, x: Any) -> dict[str, str]:
-    """Return operators, exactness and remark of a replaced object, as keyword arguments for `Report.add`.
+    """Return what the report says about a replaced object `x`: operators, exactness and a remark. The result
+    is a dict of keyword arguments for `Report.add`.
 
-    `recipe` is the data from which `patch` made the replacement.
+    `recipe` is the data from which `patch` replaced the method of `x`.
     """
     if isinstance(recipe, NormRecipe):
         op = "rms_norm_gated" if isinstance(recipe, GatedNormRecipe) else "rms_norm"
@@ -285,7 +293,8 @@ def outcome(recipe: Any, mode: str, x: Any) -> dict[str, str]:
 
 
 def not_called(name: str, recipe: Recipe) -> dict[str, str]:
-    """Return remarks for the report about submodules that the new method of module `name` does not call.
+    """Return a dict with a remark for each submodule that the new method of the module `name` does not call.
+    The remarks are for the report.
 
     The keys are the dotted names of these submodules.
     """
@@ -297,11 +306,12 @@ def not_called(name: str, recipe: Recipe) -> dict[str, str]:
 
 
 def candidates(x: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and object of each candidate in `x`.
+    """Yield a pair (dotted name, object) for each candidate in `x`.
 
-    A candidate is an object that `patch` may be able to replace. It is an RMSNorm, an object whose class has
-    a fusion, or an object with a method that oxiwarp may rewrite. A fusion is a replacement for a known
-    class. A rewritten method calls a kernel in place of several operations.
+    A candidate is an object whose method `patch` may be able to replace. There are three kinds: an RMSNorm,
+    an object whose class has a fusion, and an object with a method that oxiwarp may rewrite. A fusion is a
+    replacement for the method of a known class. A rewritten method is the original method, but with kernel
+    calls in place of some operations.
     """
     for name, part in named_parts(x):
         cls = base_of(part)
@@ -311,8 +321,8 @@ def candidates(x: Any) -> Iterator[tuple[str, Any]]:
 
 
 def named_parts(x: Any) -> Iterator[tuple[str, Any]]:
-    """Yield pairs (dotted name, object): each module in `x`, and the attention processor of the module if it
-    has one.
+    """Yield a pair (dotted name, object) for each module in `x`, and for the attention processor of each
+    module that has one.
 
     Each object is yielded once.
     """
@@ -326,9 +336,10 @@ def named_parts(x: Any) -> Iterator[tuple[str, Any]]:
 
 
 def owners_of(x: Any) -> dict[int, nn.Module]:
-    """Map the `id` of each attention processor in `x` to the module that has it.
+    """Return a dict that maps the `id` of each attention processor in `x` to the module that has this
+    processor.
 
-    Omit processors that several modules share.
+    The dict omits processors that several modules share.
     """
     found: dict[int, list[nn.Module]] = {}
     for _, module in named_modules(x):
@@ -338,10 +349,10 @@ def owners_of(x: Any) -> dict[int, nn.Module]:
 
 
 def replaced_parts(x: Any) -> list[Any]:
-    """Return every object in `x` that `patch` replaced: modules, and processors in any attribute of a module.
+    """Return every object in `x` whose method `patch` replaced: modules, and attention processors.
 
-    A processor may be in an attribute or in a dict. For example, diffusers' `fuse_qkv_projections` stores the
-    previous processors in a dict of the model.
+    A processor may be in any attribute of a module, or in a dict that is an attribute. For example,
+    diffusers' `fuse_qkv_projections` stores the previous processors in a dict of the model.
     """
     found: dict[int, Any] = {}
     pending = [part for _, part in named_parts(x)]
@@ -352,7 +363,8 @@ def replaced_parts(x: Any) -> list[Any]:
             found[id(part)] = part
         for value in vars(part).values():
             for inner in value.values() if type(value) is dict else (value,):
-                # Processors have no common base class, so examine every object that may be a processor.
+                # Attention processors have no common base class. Therefore examine every object that may be a
+                # processor.
                 if id(inner) not in seen and (is_replaced(inner) or is_processor(inner)):
                     seen.add(id(inner))
                     pending.append(inner)
@@ -367,7 +379,7 @@ def is_processor(x: Any) -> bool:
 
 
 def names_of(x: Any) -> dict[int, list[str]]:
-    """Map the `id` of each module in `x` to all its dotted names.
+    """Return a dict that maps the `id` of each module in `x` to all dotted names of the module.
 
     A module that is used in several places has several names.
     """
@@ -379,14 +391,16 @@ def names_of(x: Any) -> dict[int, list[str]]:
 
 
 def named_modules(x: Any) -> Iterator[tuple[str, nn.Module]]:
-    """Yield dotted name and module for each module in `x`, each module once."""
+    """Yield a pair (dotted name, module) for each module in `x`, each module once."""
     seen: set[nn.Module] = set()
     for prefix, root in roots(x):
         yield from root.named_modules(memo=seen, prefix=prefix)
 
 
 def roots(x: Any) -> list[tuple[str, nn.Module]]:
-    """Return the root modules of `x` with their names: `x` itself, the components of a pipeline, or `x.model`."""
+    """Return pairs (name, module) of the root modules of `x`: `x` itself, the components of a pipeline, or
+    `x.model`.
+    """
     if isinstance(x, nn.Module):
         return [("", x)]
     components = getattr(x, "components", None)
@@ -401,7 +415,7 @@ def roots(x: Any) -> list[tuple[str, nn.Module]]:
 def as_patterns(argument: str, patterns: str | Iterable[str] | None, default: list[str]) -> list[str]:
     """Return the patterns as a list, or `default` if `patterns` is None.
 
-    `argument` is "only" or "skip", for the error message.
+    `argument` is the name of the argument for the error message: "only" or "skip".
     """
     if patterns is None:
         return default
@@ -414,14 +428,17 @@ def as_patterns(argument: str, patterns: str | Iterable[str] | None, default: li
 
 
 def matches(patterns: Iterable[str], names: list[str], cls: type) -> bool:
-    """Return whether one of the patterns matches the class name or one of the dotted names."""
+    """Return whether one of `patterns` matches the name of the class `cls` or one of the dotted names
+    `names`.
+    """
     return any(fnmatch.fnmatchcase(text, pattern) for pattern in patterns for text in (*names, cls.__name__))
 
 
 def remark(formulas: dict[DtypePair, Formula]) -> str:
-    """Return a remark that names the dtypes for which a norm keeps its original forward.
+    """Return a remark for the report that names the dtypes for which a replaced norm runs its original
+    forward.
 
-    The remark is an empty string if there are no such dtypes.
+    If there are no such dtypes, the remark is an empty string.
     """
     covered = {dtype for dtype, weight_dtype in formulas if weight_dtype in (None, dtype)}
     missing = [dtype for dtype in (torch.float32, torch.bfloat16, torch.float16) if dtype not in covered]

@@ -1,19 +1,20 @@
-"""Replaces a method of one object: the class of the object is set to a new subclass, and later restored.
+"""Replaces a method of one object. For this, the class of the object is set to a new subclass. Later, the
+original class can be restored.
 
-The subclass has the same name as the original class, and a new `forward`, or a new `__call__` for an
-attention processor. `isinstance`, names, parameters, buffers, hooks and the state dict stay the same. A copy
-of a replaced module has the new method, too. A pickle of a replaced module also keeps the new method, because
-unpickling imports oxiwarp.
+The subclass has the name of the original class. It has a new `forward` or, for an attention processor, a new
+`__call__`. The results of `isinstance`, the names, parameters, buffers and hooks, and the state dict stay the
+same. A copy of a replaced module has the new method, too. A replaced module also has the new method after
+pickling and unpickling, because unpickling imports oxiwarp.
 
 A *recipe* is the data that the new method needs, such as the mode of `patch`. There is one subclass for each
-pair of original class and recipe. The new method reads the recipe from this subclass. Therefore
-`torch.compile` only guards on the class of an object, which is cheap. If the method read the recipe from the
-object, `torch.compile` would add a slow guard in Python for each object.
+pair of original class and recipe. The recipe is part of the subclass, so `torch.compile` only guards on the
+class of an object. This guard is cheap. If the new method read the recipe from the object, `torch.compile`
+would add a slow guard in Python for each object.
 
-Some tools store the bound method `forward` in the *instance*. For example, the offloading of accelerate
-stores it as `_old_forward`. The hooks of diffusers (group offloading, caches) store it in their registry. The
-function `replace` changes such a bound method to a bound method of the new class. If the instance stores a
-`forward` that does not come from its class, `replace` raises `Unsuitable`.
+Some tools store the bound method `forward` of an object in the object. For example, the offloading of
+accelerate stores it as `_old_forward`. The hooks of diffusers (group offloading, caches) store it in their
+registry. The function `replace` replaces such a stored method by the bound `forward` of the new class. If an
+object stores a `forward` that is not from its class, `replace` raises `Unsuitable`.
 """
 
 import copy
@@ -44,39 +45,41 @@ class Unsuitable(Exception):
 class Recipe(Protocol):
     """Protocol of recipes.
 
-    A recipe is the data that determines how a method of an object is replaced. It can be hashed and pickled.
+    A recipe is the data from which a method of an object is replaced. Recipes must support hashing and
+    pickling.
     """
 
     @property
     def classes(self) -> tuple[type, ...]:
-        """The classes to which the recipe refers, for example the classes of submodules that the new method
-        does not call.
+        """The classes to which the recipe has references, for example the classes of submodules that the new
+        method does not call.
         """
 
     def methods(self, base: Any) -> dict[str, Any]:
-        """Return the members of the subclass of `base` by name, such as the new method `forward`.
+        """Return a dict with the members of the new subclass of `base`, such as the new method `forward`.
 
-        The function `restore` deletes the attribute `RECIPE` of an object. Without this attribute, the new
-        methods call the original methods of `base`.
+        The new methods must call the original methods of `base` if the object has no attribute `RECIPE`. The
+        function `restore` deletes this attribute.
         """
 
 
-# `_classes` maps an original class and a recipe (the data of a replacement) to the subclass. `_lasting` keeps
-# a subclass alive when no object uses it. An object that is patched again then gets the same subclass, for
-# which torch.compile already has code. `_lasting` has only subclasses of importable classes, which exist
-# until the process ends. A class that is not importable may refer to a module, and must be freed together
-# with the module. For example, torch's parametrizations create such classes.
+# `_classes` maps an original class and a recipe (the data of a replacement) to the subclass for both.
+# `_lasting` keeps subclasses alive while no object uses them. An object that is patched again then gets the
+# same subclass, for which torch.compile already has code. `_lasting` has only subclasses of importable
+# classes, because importable classes exist until the process ends anyway. A class that is not importable may
+# refer to a module, and must be freed together with this module. For example, torch's parametrizations create
+# such classes.
 _classes: WeakKeyDictionary[type, WeakValueDictionary[Recipe, type]] = WeakKeyDictionary()
 _lasting: set[type] = set()
 _lock = threading.RLock()
 
 
 class Alike(type):
-    """Metaclass of the subclasses of attention processor classes. With this metaclass, a subclass compares
-    equal to its original class.
+    """Metaclass of the subclasses that replace the classes of attention processors. With this metaclass, such
+    a subclass compares equal to the original class.
 
-    Equality is necessary because diffusers tests whether the class of a processor is in a tuple of classes
-    (in `set_default_attn_processor`).
+    This is necessary because diffusers tests whether the class of a processor is in a tuple of classes (in
+    `set_default_attn_processor`).
     """
 
     def __eq__(cls, other: object) -> bool:
@@ -87,7 +90,7 @@ class Alike(type):
 
 
 def replace(x: Any, recipe: Recipe) -> None:
-    """Replace the current method of `x` by the method of `recipe`.
+    """Replace the method of `x` by the new method that `recipe` describes.
 
     Raise `Unsuitable` if the replacement is impossible.
     """
@@ -96,8 +99,8 @@ def replace(x: Any, recipe: Recipe) -> None:
         check_instance_forward(x)
     elif recipe_of(x) == recipe:
         return
-    # Another tool may have derived a class from the previous subclass. In this case, derive the new subclass
-    # from the class of the tool.
+    # If another tool derived the class of `x` from the subclass of an earlier patch, derive the new subclass
+    # from the tool's class. Otherwise, derive it from the original class.
     new = class_for(base_of(x) if is_ours(old) else old, recipe)
     x.__class__ = new
     rebind(x, old, new)
@@ -105,7 +108,7 @@ def replace(x: Any, recipe: Recipe) -> None:
 
 
 def restore(x: Any) -> bool:
-    """Restore the original class and method of `x`. Return False if `x` was not replaced."""
+    """Restore the original class and method of `x`. Return False if no method of `x` was replaced."""
     if not is_replaced(x):
         return False
     if is_ours(type(x)):
@@ -114,14 +117,14 @@ def restore(x: Any) -> bool:
         x.__class__ = base
     if isinstance(x, nn.Module):
         forget(x)
-    # If another tool derived a class from the subclass, the class of `x` is unchanged here. The new method
-    # then calls the original method, because the attribute is deleted.
+    # If another tool derived the class of `x` from the subclass, `x` keeps this class. Without the attribute
+    # `RECIPE`, the new method then calls the original method.
     del x.__dict__[RECIPE]
     return True
 
 
 def recipe_of(x: Any) -> Any:
-    """Return the recipe of an object if its method was replaced, otherwise None."""
+    """Return the recipe of `x`, or None if no method of `x` was replaced."""
     return getattr(x, "__dict__", {}).get(RECIPE)
 
 
@@ -131,9 +134,9 @@ def is_replaced(x: Any) -> bool:
 
 
 def is_ours(cls: type) -> bool:
-    """Return whether the function `class_for` made `cls`.
+    """Return whether `cls` is a subclass that the function `class_for` created.
 
-    The result is False if another tool derived `cls` from such a class.
+    If another tool derived `cls` from such a subclass, the result is False.
     """
     return "_oxiwarp_base" in vars(cls)
 
@@ -145,12 +148,15 @@ def base_of(x: Any) -> type:
 
 
 def own_class(cls: Any) -> Any:
-    """Return the original class of a subclass that `class_for` made. Return any other object unchanged."""
+    """If `class_for` created the class `cls`, return its original class. Otherwise, return `cls` unchanged.
+    """
     return vars(cls)["_oxiwarp_base"] if isinstance(cls, type) and is_ours(cls) else cls
 
 
 def check_instance_forward(x: Any) -> None:
-    """Raise `Unsuitable` if the instance stores a `forward` that does not come from its class."""
+    """Raise `Unsuitable` if the object `x` has an attribute `forward` that is not the bound method of its
+    class.
+    """
     if "forward" not in x.__dict__:
         return
     own = getattr(type(x), "forward", None)
@@ -159,8 +165,8 @@ def check_instance_forward(x: Any) -> None:
 
 
 def bound(x: Any) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield a pair (dict, key) for each `forward` that is stored in the instance or in one of its diffusers
-    hooks.
+    """Yield a pair (dict, key) for each place where `x` or one of its diffusers hooks stores a `forward`: the
+    `forward` is `dict[key]`.
     """
     for name in BOUND:
         if name in x.__dict__:
@@ -172,8 +178,8 @@ def bound(x: Any) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def rebind(x: Any, old: type, new: type) -> None:
-    """Wherever the instance stores the bound method `old.forward`, store the bound method `new.forward`
-    instead.
+    """Wherever `x` or one of its hooks stores the bound `forward` of the class `old`, store the bound
+    `forward` of the class `new` instead.
     """
     for held, name in bound(x):
         method = held[name]
@@ -182,9 +188,9 @@ def rebind(x: Any, old: type, new: type) -> None:
 
 
 def class_for(base: type, recipe: Recipe) -> type:
-    """Return the subclass of `base` with the methods of the recipe.
+    """Return the subclass of `base` that has the methods of `recipe`.
 
-    For equal arguments, return the same subclass.
+    Calls with equal arguments return the same subclass.
     """
     with _lock:
         of_base = _classes.setdefault(base, WeakValueDictionary())
@@ -216,7 +222,9 @@ def subclass_of(base: type, recipe: Recipe) -> type:
 
 
 def is_importable(cls: type) -> bool:
-    """Return whether `cls` can be imported: its module has this class under the qualified name."""
+    """Return whether `cls` can be imported by name: whether its module has this class under its qualified
+    name.
+    """
     found: Any = sys.modules.get(cls.__module__)
     for name in cls.__qualname__.split("."):
         found = getattr(found, name, None)
@@ -224,9 +232,11 @@ def is_importable(cls: type) -> bool:
 
 
 def make_apply(base: Any) -> Any:
-    """Return a method `_apply` that also deletes the tensors that are cached for the module.
+    """Return a method `_apply` for a subclass of `base`. The method deletes the tensors that are cached for
+    the module, and then calls `base._apply`.
 
-    `nn.Module.to` calls `_apply`.
+    `nn.Module.to` calls `_apply`, so tensors that were cached for the previous device or dtype are not used
+    again.
     """
 
     def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -239,8 +249,8 @@ def make_apply(base: Any) -> Any:
 def tell_diffusers(base: type, subclass: type) -> None:
     """Register the subclass in diffusers' registries with the metadata of `base`.
 
-    The caches of diffusers (FirstBlockCache, MagCache, ...) search these registries for the class of a block
-    or processor. The entry of a class says which values the block or processor returns.
+    The caches of diffusers (FirstBlockCache, MagCache, ...) look up the class of a block or processor in
+    these registries. The metadata of a class says which values the block or processor returns.
     """
     helpers = sys.modules.get("diffusers.hooks._helpers")
     for name in ("TransformerBlockRegistry", "AttentionProcessorRegistry"):
@@ -254,11 +264,12 @@ def tell_diffusers(base: type, subclass: type) -> None:
 
 
 def make_reduce(base: type, recipe: Recipe) -> Any:
-    """Return a method `__reduce_ex__` that stores the original class and the recipe in a pickle.
+    """Return a method `__reduce_ex__` for the subclass of `base`. For a pickle, it stores the original class
+    and the recipe instead of the subclass.
 
     When the pickle is loaded, the function `_new` creates the subclass again from the class and the recipe.
-    This is necessary because pickle imports classes by name. It can import the original class, but not the
-    subclass. If another tool derived a class from the subclass, the class of the tool must be importable.
+    This is necessary because pickle imports classes by name, and only the original class can be imported. If
+    another tool derived a class from the subclass, the tool's class must be importable.
     """
 
     def reduce(self: Any, protocol: int) -> Any:

@@ -1,10 +1,10 @@
-"""Decides for which small inputs torch.compile traces the original method, so that Inductor generates the
-kernels.
+"""Decides for which small inputs torch.compile traces the original method of a module instead of calling
+oxiwarp's kernels. Inductor then generates the kernels.
 
 When a model decodes one token, Python needs more time to launch the kernels than the GPU needs to execute
 them. An Inductor kernel needs less Python time per launch than a custom operator. Inductor also fuses a norm
-with adjacent elementwise operations. Therefore torch.compile traces the original methods of decoders and
-norms of transformers if the tensors have few elements.
+with adjacent elementwise operations. Therefore, if the tensors have few elements, torch.compile traces the
+original methods of decoders and norms of transformers.
 """
 
 from typing import Any
@@ -21,14 +21,14 @@ compiling = torch.compiler.is_compiling
 
 
 def is_decoders(cls: type) -> bool:
-    """Return whether the class belongs to transformers, the library of the decoder models."""
+    """Return whether the class `cls` is defined in transformers, the library of the decoder models."""
     return cls.__module__.startswith("transformers.")
 
 
 def on_gpu(x: Tensor) -> bool:
     """Return whether `x` is on a GPU.
 
-    On a GPU, launching the kernels of a small input may take longer than executing them.
+    Only on a GPU can launching the kernels for a small input take longer than executing them.
     """
     return x.is_cuda
 
@@ -36,13 +36,13 @@ def on_gpu(x: Tensor) -> bool:
 def is_few(x: Any) -> bool:
     """Return whether torch.compile knows that `x` has at most `MOST` elements.
 
-    The result is False in eager mode and under torch.export.
+    In eager mode and under torch.export, the result is False.
     """
     if not compiling() or torch.compiler._is_exporting_flag or not isinstance(x, Tensor):
         return False
     # This line is only reached under torch.compile, which has already imported `symbolic_shapes`. An import
-    # at the top of this file would also import SymPy in every process. This takes longer than the import of
-    # oxiwarp.
+    # of `symbolic_shapes` at the top of this file would import SymPy in every process. The import of SymPy
+    # takes longer than that of oxiwarp.
     return on_gpu(x) and torch.fx.experimental.symbolic_shapes.statically_known_true(x.numel() <= MOST)
 
 

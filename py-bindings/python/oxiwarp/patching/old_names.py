@@ -2,9 +2,11 @@
 
 A pickle of a patched model contains the names of the Python modules that define `class_swap._new`,
 `FusedRecipe` and `NormRecipe`. A pickle of a `Report` contains the name of the module that defines `Report`.
-Therefore this file adds the old names of these modules to `sys.modules`. If you move one of these modules
-again, add its old name to `OLD_NAMES`. A pickled recipe (the data of a replacement) also contains the names
-of its fields. A pickled `FusedRecipe` contains the name of its fusion. These names must not change.
+Some of these modules were renamed. Therefore this file adds their old names to `sys.modules`. If you rename
+one of these modules again, add its old name to `OLD_NAMES`.
+
+A pickled recipe (the data of a replacement) also contains the names of its fields. A pickled `FusedRecipe`
+contains the name of its fusion. The names of the fields and of the fusions must not change.
 """
 
 import sys

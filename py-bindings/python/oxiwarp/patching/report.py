@@ -1,4 +1,4 @@
-"""The report that `oxiwarp.patch` returns. It contains rows of data, and prints as a table."""
+"""The report that `oxiwarp.patch` returns. It consists of rows of data, and is printed as a table."""
 
 import io
 from collections import Counter
@@ -24,7 +24,9 @@ INDENT = (0, 0, 0, 2)
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the report: all modules that have the same class, operator, exactness, status and reason."""
+    """A row of the report. It describes all modules that have the same class, operators, exactness, status
+    and reason.
+    """
 
     module_class: str
     """Module path and name of the class."""
@@ -61,20 +63,21 @@ class Row:
     def outcome(self) -> str:
         """Exactness, operators and remark in one line.
 
-        For modules that were not replaced, the line is "left" and the reason.
+        For modules that were not replaced, the line contains "left" and the reason.
         """
         result = self.exactness if self.status == "replaced" else self.status
         done = "; ".join(text for text in ("" if self.op == NO_KERNEL else self.op, self.reason) if text)
         return f"{result}: {done}" if done else result
 
     def cells(self) -> tuple[str, ...]:
-        """Return the cells of the row as text, in the order of `COLUMNS`."""
+        """Return the row as texts, one for each column in `COLUMNS`."""
         return (self.module_class, str(self.count), self.op, self.exactness, self.status, self.reason)
 
 
 @dataclass
 class Report:
-    """Lists the modules that `patch` replaced, and the modules that it left unchanged, with the reason.
+    """Lists the modules whose methods `patch` replaced, and the modules that it left unchanged, with the
+    reason.
 
     `print(report)`, `rich.print(report)` and notebooks show a table.
     """
@@ -95,22 +98,23 @@ class Report:
     """
 
     def add(self, name: str, module_class: str, *, op: str = "", exactness: str = "", reason: str = "") -> None:
-        """Add one module to the report. An empty `op` means that the module was not replaced."""
+        """Add one module to the report. If `op` is empty, the module is listed as not replaced."""
         status = "replaced" if op else "left"
         self.outcomes[module_class, op, exactness, status, reason] += 1
         self.names[name] = status
 
     def watch(self, module_class: str, cls: type) -> None:
-        """Start to count the kernel calls of `cls`, a class that `patch` made."""
+        """Make `ran` count the kernel calls of `cls`, a class that `patch` created, from now on."""
         for site in sites_of(cls):
             if site.op and all(site is not held for _, held, _ in self.watched):
                 self.watched.append((module_class, site, site.outcomes.copy()))
 
     def ran(self) -> RanReport:
-        """Return how often kernels ran since `patch`, for each sequence of operations that a kernel replaces.
+        """Return how often a kernel has run since `patch`, for each sequence of operations that a kernel can
+        replace.
 
-        If the original code ran instead of a kernel, the result has the reason. Models with the same classes
-        and options share the counts. Only calls in eager mode count.
+        The result also says how often the original code ran instead, and why. Models with the same classes
+        and options share the counts. Only calls in eager mode are counted.
 
         Returns:
             `RanReport`, a tuple of `Ran`. `print` shows it as a table.
@@ -130,7 +134,8 @@ class Report:
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the counts.
 
-        Copies and pickles omit the counts, because they belong to classes of this process.
+        Copies and pickles of the report omit the counts, because the counts belong to classes of this
+        process.
         """
         return {**self.__dict__, "watched": []}
 
@@ -141,8 +146,8 @@ class Report:
     def rows(self) -> list[Row]:
         """The rows of the report.
 
-        Modules with the same class, operator, exactness, status and reason have one row. Rows of replaced
-        modules come first.
+        Modules with the same class, operators, exactness, status and reason share one row. The rows of
+        replaced modules come first.
         """
         made = [Row(cls, count, *rest) for (cls, *rest), count in self.outcomes.items()]
         return sorted(made, key=lambda row: (row.status != "replaced", row.module_class, row.reason))
@@ -164,13 +169,15 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """One line of text with the mode and the numbers of replaced and unchanged modules."""
+        """One line of text with the mode, the number of replaced modules, and the number of modules that were
+        left unchanged.
+        """
         return f"oxiwarp.patch(mode={self.mode!r}): {self.replaced} modules replaced, {self.left} left"
 
     @property
     def by_path(self) -> Iterator[tuple[str, list[Row]]]:
-        """The rows, grouped by Python module: pairs of a module name and the rows of the classes that this
-        module defines.
+        """The rows, grouped by Python module. Each item is a pair: the name of a Python module, and the rows
+        of the classes that this module defines.
         """
         rows = sorted(self.rows, key=lambda row: row.path)  # stable sort: replaced rows stay first
         return ((path, list(group)) for path, group in groupby(rows, key=lambda row: row.path))
@@ -208,7 +215,9 @@ class Report:
         yield from map(Text, self.notes)
 
     def _repr_html_(self) -> str:
-        """Return an HTML table for notebooks, with a heading for each Python module that defines classes."""
+        """Return the report as an HTML table for notebooks, with a heading for each Python module that
+        defines replaced or unchanged classes.
+        """
         made = ElementTree.Element("div")
         if self.warning:
             ElementTree.SubElement(made, "p").text = self.warning
@@ -227,7 +236,7 @@ class Report:
 
 
 def _html_row(parent: ElementTree.Element, tag: str, cells: tuple[str, ...], **attributes: str) -> None:
-    """Add a table row with these cells. ElementTree escapes the text of the cells."""
+    """Add a row with the texts `cells` to an HTML table. ElementTree escapes these texts."""
     row = ElementTree.SubElement(parent, "tr")
     for cell in cells:
         ElementTree.SubElement(row, tag, attributes).text = cell

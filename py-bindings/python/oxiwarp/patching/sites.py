@@ -1,5 +1,5 @@
-"""Counts how often a kernel ran in place of a chain of operations, and why the original code ran in other
-calls.
+"""Counts how often a kernel ran in place of a chain of operations. Also counts how often the original code
+ran instead, and why.
 
 A chain is a sequence of operations that one kernel can replace.
 """
@@ -26,12 +26,12 @@ compiling = torch.compiler.is_compiling
 
 
 class Site:
-    """A chain of operations in a method: a sequence that one kernel replaces. Also counts the outcome of each
-    call.
+    """A chain of operations in a method: a sequence that one kernel can replace. A `Site` also counts the
+    outcomes of the method's calls.
 
-    The outcome of a call says whether the kernel ran, or why the original code ran. `op` has the names of the
-    oxiwarp operators. `line` is the source line of the chain, or 0 if the chain is a whole method.
-    `functions` are functions whose source is part of the chain.
+    The outcome of a call is `RAN` if the kernel ran, or else the reason why the original code ran. `op` has
+    the names of the oxiwarp operators that replace the chain. `line` is the source line of the chain, or 0 if
+    the chain is a whole method. `functions` has the functions whose source is part of the chain.
     """
 
     def __init__(self, op: str, line: int = 0, functions: tuple[Any, ...] = ()) -> None:
@@ -39,18 +39,19 @@ class Site:
         self.outcomes: Counter[str] = Counter()
 
     def note(self, outcome: str) -> None:
-        """Count an outcome.
+        """Count the outcome of one call.
 
-        Under torch.compile, do nothing, because a compiled model does not run this code.
+        Under torch.compile, do nothing: the compiled code does not contain this function, so it could not
+        count every call.
         """
         if not compiling():
             self.outcomes[outcome] += 1
 
 
 class Ran(NamedTuple):
-    """Counts since `patch` for one sequence of operations that a kernel replaces.
+    """Counts of calls since `patch`, for one sequence of operations that a kernel can replace.
 
-    Some calls run the kernel. If the kernel does not support a call, the original code runs.
+    Each call either runs the kernel or, if the kernel does not support the call, the original code.
     """
 
     module_class: str
@@ -68,7 +69,9 @@ class Ran(NamedTuple):
 
 
 class RanReport(tuple[Ran, ...]):
-    """Counts for all operations that kernels replace in a patched model. `print` shows a table."""
+    """Counts for all sequences of operations that kernels can replace in a patched model. `print` shows a
+    table.
+    """
 
     @property
     def kernels(self) -> int:
@@ -92,7 +95,8 @@ class RanReport(tuple[Ran, ...]):
 def ran(watched: Iterable[tuple[str, Site, Counter[str]]]) -> RanReport:
     """Return the counts since `patch`.
 
-    Each item of `watched` has a class name, a `Site`, and its counts at the time of `patch`.
+    Each item of `watched` has three values: a class name, a `Site`, and the counts of this `Site` at the time
+    of `patch`.
     """
     rows = []
     for module_class, site, before in watched:
@@ -103,7 +107,7 @@ def ran(watched: Iterable[tuple[str, Site, Counter[str]]]) -> RanReport:
 
 
 def sites_of(cls: type) -> list[Site]:
-    """Return the `Site` objects of a class that `patch` made. For any other class, return []."""
+    """Return the `Site` objects of `cls`, a class that `patch` created. For any other class, return []."""
     found: list[Site] = getattr(cls, SITES, [])
     return found
 

@@ -7,7 +7,7 @@ pub mod transpose;
 
 use oxiwarp_runtime::{Arch, Device, Error, Result, View};
 
-/// The PTX that the build script compiles, one text per architecture, oldest architecture first.
+/// The PTX that the build script compiles: one text per architecture, with the oldest architecture first.
 const PTX: &[(Arch, &str)] = &[
     (Arch::Sm75, include_str!(concat!(env!("OUT_DIR"), "/sm_75.ptx"))),
     (Arch::Sm80, include_str!(concat!(env!("OUT_DIR"), "/sm_80.ptx"))),
@@ -23,7 +23,8 @@ fn matrix(op: &'static str, arg: &'static str, view: &View, device: &Device) -> 
     let (&[rows, cols], &[stride, step]) = (view.shape(), view.strides()) else {
         return shape("[rows, columns]");
     };
-    // Kernels add the size of a tile to an index, so an index must be smaller than 2^31.
+    // Kernels add the size of a tile to a 32-bit index. The sum does not overflow if the number of rows or
+    // columns is less than 2^31.
     let (Ok(rows), Ok(cols)) = (i32::try_from(rows), i32::try_from(cols)) else {
         return shape("at most 2^31 - 1 rows and columns");
     };
@@ -46,7 +47,8 @@ fn expect_separate_rows(
     Ok(())
 }
 
-/// Returns `blocks` as the size of a grid in x, or an error if a GPU cannot launch so many blocks.
+/// Returns `blocks` as a `u32`, for the size of a grid in x. Returns an error if a GPU cannot launch so many
+/// blocks.
 fn blocks(op: &'static str, arg: &'static str, view: &View, blocks: u64) -> Result<u32> {
     let error = || Error::Shape {
         op,

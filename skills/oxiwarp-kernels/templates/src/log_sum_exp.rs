@@ -7,11 +7,11 @@ const OP: &str = "log_sum_exp";
 /// Rows per block. Each warp processes one row.
 const ROWS: u32 = 4;
 
-/// The kernels of `log_sum_exp`, loaded on one device. Load them once and reuse them.
+/// The variants of the kernel `log_sum_exp`, loaded on one device. Load them once per device and reuse them.
 pub struct LogSumExp(Kernels);
 
 impl LogSumExp {
-    /// Loads the kernels.
+    /// Loads the kernels on `device`.
     ///
     /// # Errors
     /// Returns an error if the GPU is older than sm_75, or if the driver rejects the PTX.
@@ -19,9 +19,9 @@ impl LogSumExp {
         Kernels::load(device, crate::PTX, KERNELS).map(Self)
     }
 
-    /// Computes `ln(sum(exp(x)))` for each row of `x` and writes it to `y`. `x` has shape `[rows, columns]`
-    /// and a column stride of 1. `y` has shape `[rows]`, is contiguous, and has the dtype of `x` (f32, f16 or
-    /// bf16).
+    /// Computes `ln(sum(exp(x)))` for each row of `x` and writes the results to `y`. `x` has shape
+    /// `[rows, columns]` and a column stride of 1. `y` has shape `[rows]`, is contiguous, and has the dtype
+    /// of `x` (f32, f16 or bf16).
     ///
     /// # Errors
     /// Returns an error if a shape, dtype, stride or device is not supported. The message names the argument.
@@ -42,7 +42,7 @@ impl LogSumExp {
         let vector = x.is_vector(cols, dtype.size());
         let kernel = if vector { launch::log_sum_exp_vector } else { launch::log_sum_exp };
         let shape = Launch::of([rows.div_ceil(ROWS), 1, 1], [32, ROWS, 1]);
-        // SAFETY: the checks above established the kernel's requirements on `x` and `y`. A `ViewMut`
+        // SAFETY: the checks above ensure the kernel's requirements on `x` and `y`. The type `ViewMut`
         // guarantees exclusive access to `y`.
         unsafe { kernel(self.0.on_dtype(dtype, stream, shape), x, y, rows.into(), cols) }
     }

@@ -3,25 +3,25 @@ use kernels::matmul::{KERNELS, Matrix, THREADS, TILE, launch};
 use oxiwarp_runtime::{Device, Dtype, Error, Kernels, Launch, Result, Stream, View, ViewMut};
 
 const OP: &str = "matmul";
-/// Number of elements in a chunk of 16 bytes. A `cp.async` instruction copies one chunk.
+/// Number of elements in a chunk of 16 bytes. Each `cp.async` instruction of the kernel copies one chunk.
 const CHUNK: u64 = 8;
 
-/// The kernels of `matmul`, loaded on one device. Load them once and reuse them.
+/// The variants of the kernel `matmul`, loaded on one device. Load them once per device and reuse them.
 pub struct Matmul(Kernels);
 
 impl Matmul {
-    /// Loads the kernels.
+    /// Loads the kernels on `device`.
     ///
     /// # Errors
     /// Returns an error if the GPU is older than sm_80, or if the driver rejects the PTX.
     pub fn load(device: &Device) -> Result<Self> {
-        // Skip the PTX for sm_75. It comes first in the table and lacks these kernels.
+        // Skip the PTX for sm_75, the first entry of the table. It does not contain these kernels.
         Kernels::load(device, &crate::PTX[1..], KERNELS).map(Self)
     }
 
     /// Writes `a bᵀ` to `c`. The shapes are `[m, k]` for `a`, `[n, k]` for `b` and `[m, n]` for `c`. All
-    /// three matrices have the same dtype (f16 or bf16) and a column stride of 1. Sums are computed in f32
-    /// and rounded once.
+    /// three matrices have the same dtype (f16 or bf16) and a column stride of 1. The kernel adds in f32 and
+    /// rounds each result once to this dtype.
     ///
     /// # Errors
     /// Returns an error if a shape, dtype, stride or device is not supported. The message names the argument.
@@ -56,8 +56,8 @@ impl Matmul {
         });
         let kernel = if vector { launch::matmul_vector } else { launch::matmul };
         let site = self.0.on_dtype(dtype, stream, shape);
-        // SAFETY: the checks above established the shapes and the strides. For the vectorized kernel, they
-        // also established the alignment. A `ViewMut` guarantees exclusive access to `c`.
+        // SAFETY: the checks above ensure the shapes and strides that the kernel requires, and for
+        // `matmul_vector` also the alignment. The type `ViewMut` guarantees exclusive access to `c`.
         unsafe { kernel(site, sides[0], sides[1], side(c, m, n, to.2)) }
     }
 }

@@ -4,14 +4,14 @@ use oxiwarp_runtime::{Device, Kernels, Launch, Result, Stream, View, ViewMut};
 
 const OP: &str = "softplus";
 const THREADS: u32 = 256;
-/// Bytes of a pack (a vector of elements), which is the widest access of a thread.
+/// Size in bytes of a pack (a vector of elements), which a thread loads or stores with one instruction.
 const PACK: usize = 16;
 
-/// The kernel `softplus`, loaded on one device. Load it once and reuse it.
+/// The kernel `softplus`, loaded on one device. Load it once per device and reuse it.
 pub struct Softplus(Kernels);
 
 impl Softplus {
-    /// Loads the kernel.
+    /// Loads the kernel on `device`.
     ///
     /// # Errors
     /// Returns an error if the GPU is older than sm_75, or if the driver rejects the PTX.
@@ -45,7 +45,7 @@ impl Softplus {
         let blocks = crate::blocks(OP, "x", &x, threads.div_ceil(THREADS.into()))?;
         let site = self.0.on_dtype(dtype, stream, Launch::of([blocks, 1, 1], [THREADS, 1, 1]));
         // SAFETY: both tensors have `len` elements of `dtype` without gaps. `packs` is 0 unless both tensors
-        // are aligned to 16 bytes. A `ViewMut` guarantees exclusive access to `y`.
+        // are aligned to 16 bytes. The type `ViewMut` guarantees exclusive access to `y`.
         unsafe { launch::softplus(site, x.ptr().cast(), y.ptr().cast_mut().cast(), len, packs) }
     }
 }

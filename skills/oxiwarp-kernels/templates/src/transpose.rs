@@ -1,14 +1,14 @@
-//! Host code of the transpose of a matrix, which uses tiles in shared memory.
+//! Host code of the kernel `transpose`, which transposes a matrix through tiles in shared memory.
 use kernels::transpose::{KERNELS, ROWS, TILE, launch};
 use oxiwarp_runtime::{Device, Kernels, Launch, Result, Stream, View, ViewMut};
 
 const OP: &str = "transpose";
 
-/// The kernel `transpose`, loaded on one device. Load it once and reuse it.
+/// The kernel `transpose`, loaded on one device. Load it once per device and reuse it.
 pub struct Transpose(Kernels);
 
 impl Transpose {
-    /// Loads the kernel.
+    /// Loads the kernel on `device`.
     ///
     /// # Errors
     /// Returns an error if the GPU is older than sm_75, or if the driver rejects the PTX.
@@ -35,8 +35,8 @@ impl Transpose {
         let shape = Launch::of([crate::blocks(OP, "x", &x, tiles)?, 1, 1], [TILE, ROWS, 1]);
         let site = self.0.on_dtype(dtype, stream, shape);
         let (x, y) = (x.ptr().cast(), y.ptr().cast_mut().cast());
-        // SAFETY: the checks above established the shapes and strides. A `ViewMut` guarantees exclusive
-        // access to `y`.
+        // SAFETY: the checks above ensure the shapes and strides that the kernel requires. The type `ViewMut`
+        // guarantees exclusive access to `y`.
         unsafe { launch::transpose(site, x, y, rows, cols, x_stride, to.2) }
     }
 }

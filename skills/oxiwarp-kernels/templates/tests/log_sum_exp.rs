@@ -22,11 +22,11 @@ fn check<T: Element>(device: &Device, [rows, cols, gap]: [usize; 3]) {
         let sum = x[row * stride..][..cols].iter().map(|x| f64_of(*x).exp()).sum::<f64>();
         let (got, right) = (f64_of(y[row]), sum.ln());
         // Each term of the sum has the error of `exp` (4 U) and the error of its argument (at most 2 RANGE
-        // U). A lane adds `cols / 32` terms. The reductions in the pack (16-byte vector) and in the warp add
-        // at most 10 roundings.
+        // U). A lane adds `cols / 32` terms, with one rounding each. The reductions within a pack (16-byte
+        // vector) and within the warp have at most 10 further roundings.
         let relative_of_sum = (4.0 + 2.0 * f64::from(RANGE) + cols as f64 / 32.0 + 10.0) * U;
-        // The error of `lg2` is 2^-22. It is an absolute error near 1 and a relative error elsewhere. The
-        // constant, the product and the last sum round once each.
+        // The error of `lg2` is 2^-22: an absolute error near 1, a relative error elsewhere. The constant
+        // LN_2, the product with it and the last sum round once each.
         let log = 2.0_f64.powi(-22) * (cols as f64).ln().max(1.0) + 2.0 * U * (cols as f64).ln();
         let f32_error = relative_of_sum + log + U * right.abs();
         let allowed = f32_error + rounding::<T>(right.abs() + f32_error);
@@ -39,8 +39,8 @@ fn check<T: Element>(device: &Device, [rows, cols, gap]: [usize; 3]) {
 #[test]
 fn results_are_those_of_the_formula() {
     for device in devices() {
-        // The shapes cover fewer columns than lanes, one pack (16-byte vector), whole packs, odd numbers of
-        // columns, several tiles, and unaligned rows.
+        // The shapes cover rows with fewer columns than lanes, with one pack (16-byte vector), with whole
+        // packs, and with an odd number of columns. They also cover rows of several tiles and unaligned rows.
         for shape in [[1, 1, 0], [3, 7, 0], [5, 8, 0], [9, 1000, 0], [6, 64, 1], [2, 4099, 0], [70, 512, 8]] {
             check::<f32>(&device, shape);
             check::<f16>(&device, shape);
@@ -62,7 +62,7 @@ fn special_values_are_those_of_torch() {
         assert!(got[0].is_nan() && got[5].is_nan(), "{device:?}: {got:?}");
         assert_eq!((&got[1..5], got[6]), (&[INF, -INF, INF, 2.0][..], 1e30), "{device:?}");
         assert!(got[7..].iter().all(|y| y.is_nan()), "{device:?}: wrote past the output");
-        // The sum of no elements is 0, so its logarithm is -inf.
+        // In a row without elements, the sum is 0, so its logarithm is -inf.
         succeeds(op.run(x.view(&[3, 0]).unwrap(), y.view_mut(&[3]).unwrap(), Stream::default()));
         let (before, after) = (got, y.download().unwrap());
         assert_eq!(after[..3], [-INF; 3], "{device:?}");

@@ -6,11 +6,12 @@ use half::{bf16, f16};
 use oxiwarp_kernel_templates::matmul::Matmul;
 use oxiwarp_runtime::{Device, Element, Stream};
 
-/// Number of unused rows after the output. A tile has the same number of rows.
+/// Number of unused rows after the output matrix, which the kernel must not write. A tile has the same number
+/// of rows.
 const GUARD: usize = 64;
 
-/// Checks the product of an `[m, k]` matrix and the transpose of an `[n, k]` matrix. Each row of all matrices
-/// has `gap` unused elements at its end.
+/// Checks the product of an `[m, k]` matrix and the transpose of an `[n, k]` matrix. In each matrix, `gap`
+/// unused elements follow each row.
 fn check<T: Element>(device: &Device, [m, n, k, gap]: [usize; 4]) {
     let (stride, c_stride) = (k + gap, n + gap);
     let (a, b) = (values::<T>(m * stride, 1, 1.0), values::<T>(n * stride, 7, 1.0));
@@ -32,8 +33,8 @@ fn check<T: Element>(device: &Device, [m, n, k, gap]: [usize; 4]) {
             }
             let products = (0..k).map(|i| f64_of(a[row * stride + i]) * f64_of(b[col * stride + i]));
             let (right, size) = (products.clone().sum::<f64>(), products.map(f64::abs).sum::<f64>());
-            // Products of 16-bit elements are exact in f32. Each of the `k` additions may truncate. Its error
-            // is then at most 2 U, relative to the sum of the absolute values.
+            // f32 represents products of these 16-bit elements exactly. Each of the `k` additions may
+            // truncate its result. Its error is at most 2 U, relative to the sum of the absolute values.
             let f32_error = 2.0 * U * k as f64 * size;
             let allowed = f32_error + rounding::<T>(right.abs() + f32_error);
             assert!((got - right).abs() <= allowed, "{context}: {got}, expected {right}");
@@ -47,8 +48,8 @@ fn results_are_those_of_the_formula() {
         if Matmul::load(&device).is_err() {
             continue; // The GPU is older than sm_80.
         }
-        // The shapes cover one element, less than a tile, whole tiles, several tiles, and values of `k` that
-        // are not multiples of 8 or of 32.
+        // The shapes cover one element, less than a tile, whole tiles and several tiles. They also cover
+        // values of `k` that are not multiples of 8 or of 32.
         for shape in [
             [1, 1, 1, 0],
             [5, 9, 8, 0],

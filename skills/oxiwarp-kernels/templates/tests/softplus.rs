@@ -6,11 +6,12 @@ use half::{bf16, f16};
 use oxiwarp_kernel_templates::softplus::Softplus;
 use oxiwarp_runtime::{Device, Element, Stream};
 
-/// Checks the kernel on `len` elements that start at element `offset` of their buffers.
+/// Checks the kernel on `len` elements. Input and output start at element `offset` of their buffers.
 fn check<T: Element>(device: &Device, len: usize, offset: usize) {
     let x = values::<T>(len + offset, 1, 20.0);
     let (from, shape) = (device.upload(&x).unwrap(), [len as i64]);
-    // The output is NaN before the call. The buffer has 16 more elements after the output.
+    // The whole buffer is NaN before the call. It has 16 more elements after the output, which the kernel
+    // must not write.
     let mut to = device.alloc::<T>(offset + len + 16).unwrap();
     let op = Softplus::load(device).unwrap();
     let y = to.view_strided_mut(offset, &shape, &[1]).unwrap();
@@ -31,8 +32,8 @@ fn check<T: Element>(device: &Device, len: usize, offset: usize) {
 #[test]
 fn results_are_those_of_the_formula() {
     for device in devices() {
-        // The lengths cover no pack (16-byte vector), one pack, packs with a remainder, and several blocks.
-        // With offset 1, the data is not aligned to 16 bytes.
+        // The lengths cover less than a pack (16-byte vector), one pack, packs with a remainder, and several
+        // blocks. With offset 1, the data is not aligned to 16 bytes.
         for len in [1, 3, 4, 7, 8, 9, 255, 2048, 5003] {
             for offset in [0, 1] {
                 check::<f32>(&device, len, offset);

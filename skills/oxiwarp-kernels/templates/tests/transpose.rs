@@ -6,17 +6,18 @@ use half::{bf16, f16};
 use oxiwarp_kernel_templates::transpose::Transpose;
 use oxiwarp_runtime::{Device, Element, Stream};
 
-/// Number of unused rows after the output. A tile has the same number of rows.
+/// Number of unused rows after the output matrix, which the kernel must not write. A tile has the same number
+/// of rows.
 const GUARD: usize = 32;
 
-/// Checks the kernel on a matrix. Each row of the input and of the output has `gap` unused elements at its
-/// end.
+/// Checks the kernel on a `[rows, cols]` matrix. In the input and in the output, `gap` unused elements follow
+/// each row.
 fn check<T: Element>(device: &Device, [rows, cols, gap]: [usize; 3]) {
     let (x_stride, y_stride) = (cols + gap, rows + gap);
     let x = values::<T>(rows * x_stride, 1, 1.0);
-    // The output matrix is NaN before the call, and the unused elements are 2. On the CPU executor, shared
-    // memory that no thread has written contains NaN. If the kernel stores such a value outside of the
-    // matrix, the test detects the NaN.
+    // Before the call, the output matrix is NaN, and the unused elements are 2. On the CPU executor, shared
+    // memory that no thread has written contains NaN. If the kernel stores such a NaN in an unused element,
+    // the test detects it.
     let inside = |at: usize| at % y_stride < rows && at / y_stride < cols;
     let before = |at| T::from_f32(if inside(at) { f32::NAN } else { 2.0 });
     let y: Vec<_> = (0..(cols + GUARD) * y_stride).map(before).collect();

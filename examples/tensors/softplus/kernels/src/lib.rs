@@ -4,7 +4,7 @@
 use cuda_std::libdevice::exp;
 use cuda_std::prelude::*;
 
-/// Computes one element per thread, in f32, and rounds the result once.
+/// Each thread computes one element in f32 and rounds the result once to the element type.
 ///
 /// # Safety
 /// `x` and `y` have `len` elements. `y` overlaps no other memory that the kernel uses.
@@ -21,7 +21,7 @@ unsafe fn softplus<T: Elem>(x: *const T, y: *mut T, len: u64) {
     }
 }
 
-/// Returns `ln(1 + p)` for `p` from 0 to 1.
+/// Returns `ln(1 + p)` for `p` in the range from 0 to 1.
 ///
 /// The logarithm of the rounded sum `1 + p` would lose the low bits of a small `p`. The function therefore
 /// uses the series `2 (z + z^3 / 3 + z^5 / 5 + ...)` with `z = p / (2 + p)`. Because `z` is at most 1 / 3,

@@ -1,9 +1,10 @@
-"""Benchmarks a whole model in several variants: `python -m oxiwarp bench --model ltx`. A variant is, for
-example, the unpatched, the compiled or the patched model.
+"""Benchmarks a whole model in several variants: `python -m oxiwarp bench --model ltx`. Examples of variants
+are the unpatched, the compiled and the patched model.
 
-The command measures the wall-clock time of a step of the model. It compares the output of each variant with
-the output of the unpatched model. A profile shows how much GPU time each kind of kernel takes. The weights
-are random, because the time does not depend on their values.
+The command measures the wall-clock time of a step of the model, for example of a denoising step. It compares
+the output of each variant with the output of the unpatched model. A profile shows how much GPU time matrix
+products, attention, oxiwarp kernels and other kernels take. The weights are random, because the times do not
+depend on their values.
 """
 
 import gc
@@ -31,7 +32,8 @@ from .workloads import WORKLOADS, Workload
 def bench(
     models: list[str], variants: list[str], rounds: int, device: str, small: bool, graphs: bool, out: str | None
 ) -> int:
-    """Measure the models and print tables. Write `<out>/<model>.json` after each stage of a measurement.
+    """Measure the models and print tables. Write `<out>/<model>.json` after each stage of a measurement:
+    after the times, the profiles and the CUDA graphs.
 
     Returns: 0, or 1 if a model or variant failed. The reason for the failure is printed, and the measurement
     continues with the next model or variant.
@@ -65,8 +67,8 @@ def bench(
 
 
 def compile_only(models: list[str], variants: list[str], device: str, small: bool) -> int:
-    """Execute the first step of each compiled variant, which fills Inductor's cache. Print how long the step
-    took.
+    """Execute the first step of each compiled variant. This compiles the model and fills Inductor's cache.
+    Print how long the step took.
 
     Returns: 0, or 1 if a variant failed. The reason for the failure is printed.
     """
@@ -90,15 +92,17 @@ def compile_only(models: list[str], variants: list[str], device: str, small: boo
 
 
 def place_and_dtype(device: str) -> tuple[torch.device, torch.dtype]:
-    """Return the device and the dtype of a measurement: float32 on the CPU, bfloat16 on a GPU."""
+    """Return the device, and the dtype in which models are measured on it: float32 on the CPU, bfloat16 on a
+    GPU.
+    """
     place = torch.device(device)
     return place, torch.float32 if place.type == "cpu" else torch.bfloat16
 
 
 def forget() -> None:
-    """Free the memory of the previous model and its compiled code.
+    """Free the memory of the model that was measured last, and its compiled code.
 
-    Only reference cycles still refer to this model.
+    The caller has no reference to this model, but reference cycles may keep it alive.
     """
     torch._dynamo.reset()
     gc.collect()
@@ -111,7 +115,9 @@ def where(device: torch.device) -> str:
 
 
 def show(results: list[Result], console: Any) -> None:
-    """Print tables with the times, the agreement with the unpatched model, and the profiles."""
+    """Print tables with the times of the variants, the agreement of their outputs with that of the unpatched
+    model, and their profiles.
+    """
     from rich.table import Table
 
     for result in results:
@@ -178,7 +184,7 @@ def save(workload: Workload, results: list[Result], device: torch.device, dtype:
 
 
 def machine(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    """Return the entries of a results file that describe the command, the device and the software."""
+    """Return the part of a results file that describes the command, the device and the software."""
     return {
         "command": command(sys.argv[1:]),
         "commit": os.environ.get("OXIWARP_COMMIT"),
@@ -191,16 +197,16 @@ def machine(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def figures(result: Result) -> dict[str, Any]:
-    """Return a result as a dict for JSON. Infinite and NaN values are replaced by None.
+    """Return the result of a variant as a dict for JSON. Infinite and NaN values are replaced by None.
 
-    If the output of the variant equals the reference, `psnr` is infinite and therefore None. If the reference
-    is not finite, `equal` and `psnr` are None.
+    The reference is the output of the unpatched model. If the output of the variant equals the reference, the
+    PSNR is infinite, so `psnr` is None. If the reference is not finite, `equal` and `psnr` are None.
     """
     return {**asdict(result), "median": result.median, **figures_of_agreement(result.equal, result.psnr)}
 
 
 def figures_of_agreement(equal: float | None, psnr: float | None) -> dict[str, float | None]:
-    """Return the values `equal` and `psnr` as a dict for JSON.
+    """Return a dict for JSON with two entries: `equal`, the fraction of equal values, and `psnr`.
 
     Infinite and NaN values are replaced by None.
     """

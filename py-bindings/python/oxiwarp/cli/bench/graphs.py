@@ -1,4 +1,4 @@
-"""Captures steps as CUDA graphs and times their replays.
+"""Captures steps of models as CUDA graphs, and times the replays of the graphs.
 
 The time of a replay is the GPU time of a step without Python overhead.
 """
@@ -13,10 +13,10 @@ from .turns import in_turns
 def replay(
     steps: dict[int, Callable[[], object]], rounds: int, timed: Callable[[Callable[[], object]], float]
 ) -> dict[int, list[float]]:
-    """Capture each step as a CUDA graph, and return the milliseconds of each replay. Omit steps that cannot
-    be captured.
+    """Capture each step as a CUDA graph. Return, for each step, the milliseconds of its replays. Omit steps
+    that cannot be captured.
 
-    The replays of the different steps alternate. The caller must have executed each step once.
+    The replays of the different steps alternate. Before this call, each step must have been executed once.
     """
     graphs = dict[int, torch.cuda.CUDAGraph]()
     for at, step in steps.items():
@@ -31,7 +31,7 @@ def replay(
 
 
 def captured(step: Callable[[], object]) -> torch.cuda.CUDAGraph:
-    """Capture a step in a CUDA graph and replay the graph once.
+    """Capture a step as a CUDA graph, replay the graph once, and return it.
 
     Before the capture, the step runs once on the capturing stream as a warm-up.
     """

@@ -78,12 +78,12 @@ def measure(
     graphs: bool,
     progress: Progress,
 ) -> Iterator[list[Result]]:
-    """Time every variant, compare its sample (its output) with the unpatched model's sample, and profile one
-    step.
+    """Measure every variant: time its steps, compare its sample (its output) with the unpatched model's
+    sample, and profile one step.
 
-    If `graphs` is True, also time the steps as CUDA graphs. Yield the results after each stage of the
-    measurement, so that they are not lost if the measurement is interrupted. The first variant is the
-    unpatched model. If it fails, its exception is raised.
+    If `graphs` is True, also time the steps as CUDA graphs. Yield all results after the times, after the
+    profiles and after the CUDA graphs, so that an interruption does not lose them. The first variant must be
+    the unpatched model. If this variant fails, its exception is raised.
     """
     with torch.no_grad():
         progress.begin("building the model")
@@ -126,13 +126,14 @@ def measure(
 def stages_of(variants: Sequence[Variant], device: torch.device, graphs: bool) -> int:
     """Return the number of stages of a measurement, for the progress bar.
 
-    For example, building the model is a stage.
+    The stages are: building the model, one stage per variant, the timed rounds, the profiles on a GPU, and
+    the CUDA graphs.
     """
     return 1 + len(variants) + 1 + (device.type == "cuda") + graphs
 
 
 def compile_one(workload: Workload, variant: Variant, device: torch.device, dtype: torch.dtype, small: bool) -> float:
-    """Execute the first step of a variant, which fills Inductor's cache.
+    """Execute the first step of a variant. If the variant is compiled, this fills Inductor's cache.
 
     Return the seconds that the step took.
     """
@@ -147,7 +148,7 @@ def compile_one(workload: Workload, variant: Variant, device: torch.device, dtyp
 
 
 def build(workload: Workload, small: bool, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """Build the unpatched model with random weights. The weights are the same in every call."""
+    """Build the unpatched model of `workload` with random weights. Every call creates the same weights."""
     torch.manual_seed(0)
     if workload.large and not small:
         return build_large(workload, device, dtype)
@@ -156,10 +157,11 @@ def build(workload: Workload, small: bool, device: torch.device, dtype: torch.dt
 
 
 def build_large(workload: Workload, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """Build a large model without its weights, and then create random weights in `dtype` on the device.
+    """Build a large model without allocating its weights. Then create random weights in `dtype` on the
+    device.
 
-    Weights of norms are 1, and biases are 0. Matrices have the same standard deviation as in
-    `torch.nn.Linear`.
+    Weights of norms are 1, and biases are 0. Matrices have the standard deviation that `torch.nn.Linear` uses
+    for its initial weights.
     """
     from accelerate import init_empty_weights  # type: ignore[import-untyped]
 
@@ -186,10 +188,14 @@ def begin(
     device: torch.device,
     progress: Progress,
 ) -> tuple[Result, Callable[[], Any], Tensor]:
-    """Execute the first step of a variant, and then compute the sample (the output) of the variant.
+    """Execute the first step of a variant as a warm-up. Then compute the sample (the output) of the variant
+    from the start.
 
-    The sample of a diffusion model is its output after all steps. The sample of a language model is the output of one
-    step. Return the result with the measured times, a callable that executes one step, and the sample.
+    The sample of a diffusion model consists of the latents after all denoising steps. The sample of a
+    language model is the output of one step.
+
+    Return three values: a `Result` with the times of both parts, a callable that executes one step, and the
+    sample.
     """
     progress.begin(f"{variant.name}: first step, then {workload.steps} more", 1 + workload.steps)
     result, run = prepare(variant, model, device)
@@ -208,9 +214,9 @@ def begin(
 
 
 def prepare(variant: Variant, model: nn.Module, device: torch.device) -> tuple[Result, Callable[..., Any]]:
-    """Copy the model, and patch or compile the copy for a variant.
+    """Copy the model, and patch and compile the copy as `variant` says.
 
-    Return a new `Result` and the callable copy.
+    Return two values: a new `Result` with the report of the patch, and the copy.
     """
     result, own = Result(variant), twin(model)
     if variant.mode is not None:
@@ -224,13 +230,16 @@ def prepare(variant: Variant, model: nn.Module, device: torch.device) -> tuple[R
 
 
 def twin(model: nn.Module) -> nn.Module:
-    """Copy the modules of a model. The copy shares its parameters and buffers with `model`."""
+    """Copy the module objects of a model. The copies use the parameters and buffers of `model`, which are not
+    copied.
+    """
     tensors = (*model.parameters(), *model.buffers())
     return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
 
 
 def sample(workload: Workload, run: Callable[..., Any], arguments: dict[str, Any], progress: Progress) -> Tensor:
-    """Denoise the latents with a flow-matching scheduler. Return the latents after all steps."""
+    """Denoise the latents in `arguments` with a flow-matching scheduler. Return the latents after all steps.
+    """
     from diffusers import FlowMatchEulerDiscreteScheduler
 
     scheduler: Any = FlowMatchEulerDiscreteScheduler()
@@ -247,11 +256,11 @@ def sample(workload: Workload, run: Callable[..., Any], arguments: dict[str, Any
 
 
 def compare(y: Tensor, reference: Tensor) -> tuple[float, float]:
-    """Return the fraction of values of `y` that equal the reference, and the PSNR in dB. The PSNR uses the
-    value range of the reference as the peak.
+    """Return two numbers: the fraction of values of `y` that equal the reference, and the PSNR of `y` in dB.
+    The peak of the PSNR is the largest minus the smallest value of the reference.
 
-    If the mean squared error is infinite, the PSNR is -inf. If the reference is not finite, the fraction and
-    the PSNR are NaN.
+    If the mean squared error is infinite, the PSNR is -inf. If the reference has infinite or NaN values, both
+    numbers are NaN.
     """
     if not reference.isfinite().all():
         return math.nan, math.nan
@@ -262,9 +271,9 @@ def compare(y: Tensor, reference: Tensor) -> tuple[float, float]:
 
 
 def run_step(workload: Workload, run: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Execute a step.
+    """Execute one step of a model.
 
-    Before it, undo the changes that the previous step made to `arguments`, for example to the KV cache.
+    Before the step, undo the changes that the previous step made to `arguments`, for example to the KV cache.
     """
     if workload.restore is not None:
         workload.restore(arguments)
@@ -274,8 +283,8 @@ def run_step(workload: Workload, run: Callable[..., Any], arguments: dict[str, A
 def timed(step: Callable[[], object], device: torch.device) -> tuple[float, float]:
     """Execute a step and return two times in milliseconds.
 
-    The first is the time until Python has launched all kernels. The second is the time until the GPU has
-    completed them.
+    Both start with the step. The first time ends when Python has launched all kernels. The second time ends
+    when the GPU has completed the kernels.
     """
     synchronize(device)
     started = time.perf_counter()

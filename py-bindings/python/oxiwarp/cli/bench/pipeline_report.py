@@ -1,6 +1,7 @@
 """The command `bench --pipeline`.
 
-It measures pipelines, prints tables and writes results files. It also compares two results files.
+It measures pipelines, prints tables and writes results files. The module also compares two results files, for
+`bench --compare`.
 """
 
 import json
@@ -48,15 +49,15 @@ def bench_pipelines(
 ) -> int:
     """Measure the pipelines, print tables, and write `<out>/pipeline-<name>.json` for each pipeline.
 
-    `sizes` maps fields of `Size`, such as "height", to values that replace the published values. `weights` is
-    a folder with a diffusers pipeline, or None for random weights.
+    `sizes` maps fields of `Size`, such as "height", to values that replace the pipeline's published values.
+    `weights` is a folder with a diffusers pipeline, or None for random weights.
 
     Returns: 0, or 1 if a pipeline or a variant failed. The reason for the failure is printed, and the
     measurement continues with the next pipeline or variant.
 
     Raises:
-        ValueError: the VAE does not support a size, or `weights` is not a pipeline with a VAE. In this case,
-            nothing is measured.
+        ValueError: the VAE does not support a size in `sizes`, or `weights` is not a pipeline with a VAE. If
+            this error is raised, nothing is measured.
     """
     from rich.console import Console
 
@@ -113,7 +114,9 @@ def built(kind: PipelineKind, small: bool, device: torch.device, dtype: torch.dt
 
 
 def checked_size(kind: PipelineKind, small: bool, **sizes: int | None) -> Size:
-    """Return the size for a measurement. Raise ValueError for a size that the VAE does not support."""
+    """Return the published size of a pipeline with the changes in `sizes`. Raise ValueError if the pipeline
+    does not support the result.
+    """
     size = replace(kind.small if small else kind.size, **{name: n for name, n in sizes.items() if n is not None})
     for name, pixels in (("height", size.height), ("width", size.width)):
         if pixels % kind.multiple:
@@ -132,9 +135,9 @@ def checked_size(kind: PipelineKind, small: bool, **sizes: int | None) -> Size:
 
 
 def file_name(kind: PipelineKind, size: Size, small: bool) -> str:
-    """Return the name of the results file.
+    """Return the name of the results file for a measured pipeline.
 
-    The name contains each size that differs from the published size.
+    The name contains each value of `size` that differs from the usual value of the pipeline.
     """
     usual = asdict(kind.small if small else kind.size)
     changes = [f"-{name}{value}" for name, value in asdict(size).items() if value != usual[name]]
@@ -142,8 +145,8 @@ def file_name(kind: PipelineKind, size: Size, small: bool) -> str:
 
 
 def title(kind: PipelineKind, size: Size) -> str:
-    """Return a text with the pipeline's name and its sizes, for example "LTX-Video, 512 x 768, 49 frames, 30
-    steps".
+    """Return a heading with the pipeline's name and the values of `size`, for example "LTX-Video, 512 x 768,
+    49 frames, 30 steps".
     """
     frames = "" if size.frames is None else f", {size.frames} frames"
     batch = "" if size.batch == 1 else f", batch {size.batch}"
@@ -151,7 +154,7 @@ def title(kind: PipelineKind, size: Size) -> str:
 
 
 def figures(result: PipelineResult, size: Size) -> dict[str, Any]:
-    """Return the result of a variant as a dict for JSON and tables.
+    """Return the result of a variant as a dict for results files and tables.
 
     Infinite and NaN values are replaced by None.
     """
@@ -174,12 +177,14 @@ def figures(result: PipelineResult, size: Size) -> dict[str, Any]:
 
 
 def times(call: Call) -> dict[str, Any]:
-    """Return the times and the peak memory of a call as a dict."""
+    """Return the times and the peak memory of one pipeline call as a dict."""
     return {**asdict(call), "denoising": call.denoising}
 
 
 def show(heading: str, results: Sequence[dict[str, Any]], console: Any) -> None:
-    """Print the table of a pipeline. For each variant that was not measured, print the reason."""
+    """Print a table with the results of a pipeline, one row per variant. For each variant that failed, print
+    the reason instead.
+    """
     from rich.table import Table
 
     for result in results:
@@ -195,7 +200,9 @@ def show(heading: str, results: Sequence[dict[str, Any]], console: Any) -> None:
 
 
 def cells(result: dict[str, Any], stock: dict[str, Any]) -> list[str]:
-    """Return the table row of a variant. `stock` is the result of the unpatched pipeline."""
+    """Return the table row of a variant: one text per column. `stock` is the result of the unpatched
+    pipeline.
+    """
 
     def text(value: float | None, pattern: str) -> str:
         return "" if value is None else pattern.format(value)
@@ -223,13 +230,13 @@ def cells(result: dict[str, Any], stock: dict[str, Any]) -> list[str]:
 def compare_files(first: str, second: str) -> int:
     """Print two results files of `bench --pipeline` next to each other.
 
-    For each variant, also print how much less time the pipeline took in the second file.
+    For each variant in both files, also print by how many percent the time in the second file is shorter.
 
     Returns: 0.
 
     Raises:
-        ValueError: a file is not a results file of `bench --pipeline`, or the files were measured with different
-            sizes.
+        ValueError: a file is not a results file of `bench --pipeline`, or the files have different pipelines
+            or sizes.
     """
     from rich.console import Console
     from rich.table import Table
@@ -262,7 +269,9 @@ def compare_files(first: str, second: str) -> int:
 
 
 def read(name: str) -> dict[str, Any]:
-    """Read a results file of `bench --pipeline`. Raise ValueError for any other kind of file."""
+    """Read a results file of `bench --pipeline`. Raise ValueError if the file cannot be read or is not a
+    results file.
+    """
     try:
         record: dict[str, Any] = json.loads(Path(name).read_text())
         if {"pipeline", "size", "results", "versions"} <= set(record):

@@ -1,6 +1,7 @@
-"""Times calls of a pipeline, from the prompt to the picture.
+"""Times complete calls of a diffusers pipeline, from the prompt to the picture.
 
-Several variants of the pipeline with the same weights are called alternately.
+The pipeline has several variants with the same weights, for example unpatched and patched. The calls of the
+variants alternate.
 """
 
 import copy
@@ -26,7 +27,7 @@ from .variants import Variant
 
 @dataclass
 class Call:
-    """Wall-clock times of one call of a pipeline, in seconds, and its peak GPU memory."""
+    """Wall-clock times of one pipeline call in seconds, and the peak GPU memory of the call."""
 
     seconds: float
     text: float
@@ -38,9 +39,9 @@ class Call:
 
     @property
     def denoising(self) -> float:
-        """Seconds from the encoded prompt to the start of the VAE's decoder.
+        """Seconds from the end of the prompt encoding to the start of the VAE's decoder.
 
-        They include latents, scheduler and denoiser.
+        In this time, the pipeline creates the latents and runs the denoiser and the scheduler.
         """
         return self.seconds - self.text - self.decoding
 
@@ -79,10 +80,11 @@ def measure_pipeline(
     progress: Progress,
 ) -> Iterator[list[PipelineResult]]:
     """Call each variant once, and compare its picture with the unpatched pipeline's picture. Then time
-    alternating calls.
+    further calls, which alternate between the variants.
 
-    Yield the results after each stage of the measurement, so that they are not lost if the measurement is
-    interrupted. The first variant is the unpatched pipeline. If it fails, its exception is raised.
+    Yield all results after the first call of each variant and at the end, so that an interruption does not
+    lose them. The first variant must be the unpatched pipeline. If this variant fails, its exception is
+    raised.
     """
     results: list[PipelineResult] = []
     timed: dict[int, Callable[[], tuple[Call, Tensor]]] = {}
@@ -121,7 +123,7 @@ def measure_pipeline(
 def copy_pipeline(pipe: Any) -> Any:
     """Copy a pipeline with its modules and its scheduler.
 
-    The copy shares all parameters and buffers with `pipe`.
+    The modules of the copy use the parameters and buffers of `pipe`, which are not copied.
     """
     own = copy.copy(pipe)
     for name, part in pipe.components.items():
@@ -133,7 +135,7 @@ def copy_pipeline(pipe: Any) -> Any:
 
 
 def prepare(pipe: Any, variant: Variant, device: torch.device) -> str:
-    """Patch the pipeline and compile its denoiser, if the variant requires this.
+    """Patch the pipeline and compile its denoiser (the transformer or UNet), as `variant` says.
 
     Return the report of `patch` as text, or "" if the pipeline was not patched.
     """
@@ -153,9 +155,9 @@ def denoiser(pipe: Any) -> Any:
 
 
 def caller(kind: PipelineKind, pipe: Any, size: Size, device: torch.device) -> Callable[[], tuple[Call, Tensor]]:
-    """Return a function that calls the pipeline.
+    """Return a function that calls the pipeline and takes no arguments.
 
-    It returns the times of the call, and the picture as a CPU tensor.
+    This function returns the times of the call, and the picture or video as a CPU tensor.
     """
     pipe.set_progress_bar_config(disable=True)
     marks: dict[str, float] = {}
@@ -199,7 +201,7 @@ def caller(kind: PipelineKind, pipe: Any, size: Size, device: torch.device) -> C
 def explain(failure: BaseException) -> str:
     """Describe an exception in one line.
 
-    If the GPU has no memory left, the text says how much memory torch uses.
+    If the exception is torch.OutOfMemoryError, the line says how much memory torch uses.
     """
     if isinstance(failure, torch.OutOfMemoryError):
         total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
@@ -212,7 +214,8 @@ def explain(failure: BaseException) -> str:
 
 
 class GpuState:
-    """Context manager that samples the SM clock and the power draw of a GPU with nvidia-smi.
+    """Context manager that samples the SM clock and the power draw of a GPU with nvidia-smi, until the `with`
+    block ends.
 
     On the CPU, it does nothing.
     """

@@ -1,8 +1,9 @@
-"""Pipelines for `bench --pipeline`, which measures the whole call: text encoder, denoiser, scheduler and VAE.
+"""Pipelines for `bench --pipeline`. This command measures a whole pipeline call: text encoder, denoiser,
+scheduler and VAE.
 
-The pipelines have their published sizes, or small sizes for tests. The weights are random, because the time
-does not depend on their values. Tokenizers are replaced by random token ids of the published length, so no
-tokenizer files are necessary.
+The modules of the pipelines have their published sizes, or small sizes for tests. The weights are random,
+because the times do not depend on their values. Tokenizers are replaced by random token ids of the published
+length, so no tokenizer files are necessary.
 """
 
 import json
@@ -22,7 +23,9 @@ PROMPT = "a river at dawn"
 
 @dataclass(frozen=True)
 class PipelineKind:
-    """One kind of pipeline, with its published size. A measurement can use another `Size` instead."""
+    """A pipeline of one model, such as LTX-Video, with the size of its published results. A measurement can
+    use another `Size` instead.
+    """
 
     name: str
     title: str
@@ -51,7 +54,7 @@ class PipelineKind:
 
 @dataclass(frozen=True)
 class Size:
-    """Size of the result in pixels and frames, and number of denoising steps."""
+    """Size of the picture or video in pixels and frames, number of denoising steps, and batch size."""
 
     height: int
     width: int
@@ -63,7 +66,7 @@ class Size:
 class RandomTokens:
     """Replaces a tokenizer, so that no tokenizer files are necessary.
 
-    It returns random token ids, and always the same ids for the same text.
+    It returns random token ids. The text is the seed, so the same text always gives the same ids.
     """
 
     def __init__(self, vocabulary: int, length: int) -> None:
@@ -120,15 +123,15 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 def _scheduler(kind: Callable[..., Any], **options: Any) -> Any:
     """Create a scheduler with float32 as default dtype and the CPU as default device.
 
-    Some schedulers require both.
+    Some schedulers require this dtype and this device.
     """
     with default_dtype(torch.float32), torch.device("cpu"):
         return kind(**options)
 
 
 def _t5(small: bool, width: int, vocabulary: int = 32128) -> Any:
-    """Return the encoder of T5 v1.1 XXL or UMT5 XXL, or a small encoder whose hidden states have `width`
-    columns.
+    """Return the encoder of T5 v1.1 XXL or, for another `vocabulary`, of UMT5 XXL. If `small` is True, the
+    encoder is small, and its hidden states have `width` columns.
     """
     from transformers import T5Config, T5EncoderModel, UMT5Config, UMT5EncoderModel
 
@@ -156,7 +159,7 @@ SMALL_CLIP: Arguments = dict(vocab_size=64, intermediate_size=32, num_hidden_lay
 
 
 def _picture_vae(small: bool, **options: Any) -> Any:
-    """Return the VAE of SDXL or FLUX.1, which have the same blocks."""
+    """Return a VAE with the blocks that SDXL and FLUX.1 have in common. `options` has what differs."""
     from diffusers import AutoencoderKL
 
     sizes: Arguments = dict(block_out_channels=(128, 256, 512, 512), layers_per_block=2)

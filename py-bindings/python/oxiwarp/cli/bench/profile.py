@@ -1,6 +1,6 @@
-"""Profiles the GPU time of one step.
+"""Profiles the GPU time of one step of a model.
 
-The profile has the times of matrix products, attention, oxiwarp kernels and other kernels.
+The profile has four times: of matrix products, of attention, of oxiwarp kernels, and of other kernels.
 """
 
 import re
@@ -14,10 +14,10 @@ from ... import kernel_info
 
 GEMM = re.compile(r"gemm|nvjet|cutlass|cublas|splitk|xmma|conv|wgrad|dgrad|implicit", re.IGNORECASE)
 ATTENTION = re.compile(r"flash|fmha|attention|sdpa", re.IGNORECASE)
-# Names of Inductor's fused kernels. The pattern excludes `triton_tem*`, which are templates for matrix
-# products and attention.
+# This pattern matches the names of Inductor's fused kernels. It excludes kernels with names `triton_tem*`,
+# because these are templates for matrix products and attention.
 INDUCTOR = re.compile(r"triton_(?!tem)")
-# Number of kernels in the category "other" that the profile lists by name.
+# Maximum number of kernels in the category "other" that the profile lists by name.
 NAMED = 6
 
 
@@ -44,7 +44,7 @@ class Profile:
 
 
 def profile(step: Callable[[], object]) -> Profile:
-    """Run one step under torch's profiler, and return the times of its kernels."""
+    """Run one step under torch's profiler, and return the GPU times of the kernels that the step launches."""
     ours = {entry for kernel in kernel_info() for entry in kernel["entries"]}
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profiler:
@@ -66,7 +66,8 @@ def profile(step: Callable[[], object]) -> Profile:
 
 
 def category(name: str, ours: set[str]) -> str:
-    """Return the category of the kernel with this name. `ours` has the names of oxiwarp's kernels.
+    """Return the category of the kernel `name`: "ours", "attention", "gemm" or "other". `ours` has the names
+    of oxiwarp's kernels.
 
     The categories are tested in a fixed order. Fused kernels of Inductor are tested before attention kernels,
     because their names can contain the names of adjacent attention operators. Attention kernels are tested

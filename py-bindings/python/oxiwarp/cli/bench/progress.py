@@ -1,6 +1,6 @@
 """Shows the progress of a measurement on stderr.
 
-In a terminal, it shows progress bars. Otherwise, it prints one line for each stage.
+If stderr is a terminal, progress bars are shown. Otherwise, one line is printed for each stage.
 """
 
 import time
@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 
 class Progress(Protocol):
-    """Protocol with the methods that a measurement calls to report its progress."""
+    """Protocol (interface) with the methods that a measurement calls to report its progress."""
 
     def begin(self, stage: str, steps: int = 1) -> None:
-        """End the previous stage, and begin a new stage that has the given number of steps."""
+        """End the previous stage of the measurement, and begin the stage `stage`, which has `steps` steps."""
 
     def step(self) -> None:
         """Count one step of this stage."""

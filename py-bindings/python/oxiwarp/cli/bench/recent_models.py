@@ -1,4 +1,6 @@
-"""Workloads with newer image and video models, in their published sizes or in small sizes for tests."""
+"""Workloads for `bench` with newer image and video models. The models have their published sizes, or small
+sizes for tests.
+"""
 
 from typing import Any
 
@@ -34,9 +36,9 @@ def _qwen_image_arguments(model: Any, small: bool, device: torch.device, dtype: 
 
 
 class Batch(nn.Module):
-    """Wrapper for the model Z-Image, which takes and returns lists of images.
+    """Wrapper for the model Z-Image, because this model takes and returns lists of images.
 
-    The wrapper takes and returns tensors with a batch dimension.
+    The wrapper takes and returns one tensor with a batch dimension instead of each list.
     """
 
     def __init__(self, model: Any) -> None:
@@ -59,8 +61,8 @@ def _z_image(small: bool) -> nn.Module:
 
 def _z_image_arguments(model: Any, small: bool, device: torch.device, dtype: torch.dtype) -> Arguments:
     side, prompt, config = (8, 6, model.model.config) if small else (128, 256, model.model.config)
-    # The first call of `rope_embedder` computes the rotary tables on the CPU, and torch.compile cannot trace
-    # this. Therefore the first call is made here, before compilation.
+    # The first call of `rope_embedder` computes the rotary tables on the CPU. torch.compile cannot trace this
+    # computation. Therefore the first call is made here, before compilation.
     model.model.rope_embedder(torch.zeros(1, 3, dtype=torch.int32, device=device))
     return dict(
         hidden_states=seeded(1, 1, config.in_channels, 1, side, side).to(device, dtype),
@@ -133,7 +135,8 @@ def _wan22(small: bool) -> Any:
 def recent(wan_arguments: Any) -> tuple[Workload, ...]:
     """Return the workloads of this file.
 
-    The function `wan_arguments` creates the arguments of a step of Wan 2.1. Wan 2.2 has the same arguments.
+    `wan_arguments` is the function that creates the arguments of a step of Wan 2.1. It also serves Wan 2.2,
+    which takes the same arguments.
     """
     few: Any = dict(steps=FEW_STEPS, large=True)
     return (

@@ -1,14 +1,17 @@
-"""Determines the order of measurements. Each round measures every item once, in random order."""
+"""Determines the order in which several items are measured. Each round measures every item once, in random
+order.
+"""
 
 import random
 from collections.abc import Iterable, Iterator
 
 
 def in_turns(names: Iterable[int], rounds: int) -> Iterator[tuple[int, int]]:
-    """Yield pairs (round, name), one per measurement. Every round has all names, in a random order.
+    """Yield one pair (round, name) per measurement. Every round contains each of `names` once, in random
+    order.
 
-    A GPU at its power limit is slower after a step that kept it busy without pauses. In a fixed order, the
-    same variant would follow such a step in every round, and would always be measured as slower.
+    A GPU at its power limit runs slower after a step that kept it busy without pauses. In a fixed order, the
+    same variant would always follow such a step, and its measured times would be too long.
     """
     for number in range(rounds):
         turns = list(names)

@@ -32,7 +32,7 @@ VARIANTS = (
 )
 
 # Maps old names of variants to their current names. The old names occur in results files that were written
-# until 2026-11-25. They also occur in the commands that these files record.
+# until 2026-11-25, also in the commands that these files record.
 OLD_NAMES = {
     "torch.compile": COMPILED,
     "patched + attention": "patched-attention",
@@ -44,7 +44,9 @@ OLD_NAMES = {
 
 
 def current_name(name: str) -> str:
-    """Return the current name of a variant. The argument may be an old name from a results file."""
+    """Return the current name of a variant. `name` is the current name, or an old name that occurs in results
+    files.
+    """
     return OLD_NAMES.get(name, name)
 
 

@@ -46,13 +46,15 @@ class Workload:
     def denoises(self) -> bool:
         """Whether the model of this workload is a diffusion model.
 
-        A step of a diffusion model updates the argument that `state` names.
+        Each step of a diffusion model updates the latents, which are the argument that `state` names.
         """
         return self.sigma > 0
 
 
 def seeded(seed: int, *shape: int) -> Tensor:
-    """Return normally distributed values. They are generated on the CPU, so they do not depend on the device."""
+    """Return a tensor of shape `shape` with normally distributed values. The values are generated on the CPU,
+    so they depend only on `seed`.
+    """
     return torch.randn(*shape, generator=torch.Generator("cpu").manual_seed(seed), device="cpu")
 
 

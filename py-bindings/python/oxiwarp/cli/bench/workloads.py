@@ -1,4 +1,4 @@
-"""The workloads of `bench`, in their real sizes or in small sizes for tests.
+"""The workloads of `bench`. The models have their real sizes, or small sizes for tests.
 
 A workload is a model with the arguments of one step.
 """
@@ -176,10 +176,10 @@ def _prompt(model: Any, small: bool, device: torch.device, _: torch.dtype) -> Ar
 
 
 def _token(model: Any, small: bool, device: torch.device, dtype: torch.dtype) -> Arguments:
-    """Return the arguments of one decoding step after a prompt.
+    """Return the arguments of a step that decodes one token after a prompt.
 
-    The KV cache contains the prompt and the new token, as after a step. Before each step, the function
-    `_forget` removes the new token from the cache.
+    The KV cache in the arguments contains the prompt and the decoded token, as if a step had already run.
+    Before each step, the function `_forget` removes the decoded token from the cache.
     """
     from transformers import DynamicCache
 

@@ -1,13 +1,13 @@
-"""oxiwarp as a kernel repository for Hugging Face Kernels. The kernels are written in Rust. One build works
-with every torch version from 2.10 on.
+"""oxiwarp as a kernel repository for Hugging Face Kernels. The kernels are written in Rust. One build of the
+repository works with every torch version from 2.10 on.
 
 The activations have the same signatures as in `kernels-community/activation`: the first argument is `out`.
 The rotary functions have the same signatures as in `kernels-community/rotary`. The module `layers` has the
-layers for `kernelize` and for transformers' `KernelConfig`. The other functions are public operators of the
-oxiwarp package.
+layers for `kernels.kernelize` and for transformers' `KernelConfig`. All other functions are public functions
+of the oxiwarp package.
 
-This file imports `layers` and `activation`, and both import `_oxiwarp` from this file. These import cycles
-are intended.
+This file imports `layers` and `activation`, and both import `_oxiwarp` from this file. These two import
+cycles are intended.
 """
 
 from . import layers

@@ -1,6 +1,6 @@
 """Activations with the same signatures as in `kernels-community/activation`.
 
-They write to `out` and return it.
+Each function writes its result to its first argument `out`, and returns `out`.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from . import _oxiwarp
 
 
 def out_first(function: Callable[..., Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a function that takes `out` as its first argument and calls `function`."""
+    """Return a function `run(out, x)` that calls `function(x, out=out)`."""
 
     def run(out: Tensor, x: Tensor) -> Tensor:
         return function(x, out=out)

@@ -1,7 +1,8 @@
-"""Layers for Hugging Face Kernels. The library Kernels binds the `forward` of a layer to a module of a model.
+"""Layers for the library Hugging Face Kernels. The library replaces the `forward` of a model's module by the
+`forward` of a layer class.
 
-Therefore the layer classes define no parameters: in `forward`, `self` is the module of the model, and its
-parameters are used.
+Therefore the layer classes define no parameters. In `forward`, `self` is the model's module, so `self.weight`
+is the parameter of this module.
 """
 
 from collections.abc import Callable
@@ -13,9 +14,10 @@ from . import _oxiwarp, rotary
 
 
 class RMSNorm(nn.Module):
-    """Llama's RMSNorm, which rounds before it multiplies by the weight.
+    """Llama's RMSNorm. It rounds the normalized row to the dtype of the input, and then multiplies it by the
+    weight.
 
-    The layer reads the attribute `weight`, and the attribute `variance_epsilon` or `eps`.
+    The module must have the attribute `weight`. It may have the attribute `variance_epsilon` or `eps`.
     """
 
     can_torch_compile = True
@@ -40,7 +42,8 @@ class RMSNormZeroCentered(nn.Module):
 class RMSNormGated(nn.Module):
     """Qwen3-Next's RMSNorm.
 
-    It rounds the normalised row, and then multiplies by the weight and by `silu(gate)`.
+    It rounds the normalized row to the dtype of the input, and then multiplies it by the weight and by
+    `silu(gate)`.
     """
 
     can_torch_compile = True
@@ -54,8 +57,8 @@ class RMSNormGated(nn.Module):
 
 
 class FatreluAndMul(nn.Module):
-    """Product of FATReLU of the first half and the second half. FATReLU replaces values that are not above
-    `threshold` by 0.
+    """Compute `fatrelu(first half) * second half` for the two halves of each row. FATReLU replaces values
+    that are not above `threshold` by 0.
 
     If the module has no attribute `threshold`, the threshold is 0.
     """
@@ -68,9 +71,9 @@ class FatreluAndMul(nn.Module):
 
 
 class apply_rotary_transformers(nn.Module):
-    """transformers' function `apply_rotary_pos_emb` as a layer.
+    """The function `apply_rotary_pos_emb` of transformers, as a layer.
 
-    The library Kernels searches for the class name `apply_rotary_transformers`.
+    Hugging Face Kernels looks for a class with the name `apply_rotary_transformers`.
     """
 
     can_torch_compile = True
@@ -81,7 +84,8 @@ class apply_rotary_transformers(nn.Module):
 
 
 def _applying(name: str, function: Callable[[Tensor], Tensor], what: str) -> type[nn.Module]:
-    """Create a layer class that applies `function` and has the docstring `what`."""
+    """Create a layer class with the name `name` and the docstring `what`, whose `forward` applies `function`.
+    """
 
     def forward(self: nn.Module, x: Tensor) -> Tensor:
         return function(x)
@@ -105,9 +109,11 @@ QuickGELU = _applying("QuickGELU", _oxiwarp.gelu_quick, "transformers' `QuickGEL
 
 
 def _eps(module: nn.Module) -> float:
-    """Return the epsilon of a norm: the attribute `variance_epsilon` or `eps`.
+    """Return the epsilon of a norm module: its attribute `variance_epsilon` or, without it, its attribute
+    `eps`.
 
-    If the value is None, return torch's default for float32.
+    If the epsilon is None or both attributes are missing, return the machine epsilon of float32, as torch's
+    RMSNorm does for float32 inputs.
     """
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     return torch.finfo(torch.float32).eps if eps is None else eps

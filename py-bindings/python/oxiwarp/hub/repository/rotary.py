@@ -10,10 +10,11 @@ def apply_rotary(x1: Tensor, x2: Tensor, cos: Tensor, sin: Tensor, out1: Tensor,
     """Compute `out1 = x1 * cos - x2 * sin` and `out2 = x1 * sin + x2 * cos`. If `conj` is True, rotate by the
     negative angle.
 
-    `x1` and `x2` each have half of the columns of the heads, in shape `[..., S, H, D / 2]`. If they are views
-    of one tensor (its two halves, or its even and its odd columns), the kernel reads this tensor directly.
-    Otherwise, `x1` and `x2` are concatenated first. `cos` and `sin` broadcast to `[..., S, H, D / 2]`. The
-    sums are computed in float32 and rounded once. `out1` and `out2` may be the same tensors as `x1` and `x2`.
+    `x1` and `x2` have shape `[..., S, H, D / 2]`: each has half of the columns of every head. They may be
+    views of one tensor: its two halves, or its even and its odd columns. The kernel then reads this tensor
+    directly. Otherwise, `x1` and `x2` are concatenated first. `cos` and `sin` broadcast to
+    `[..., S, H, D / 2]`. Each sum of two products is computed in float32 and rounded once. `out1` and `out2`
+    may be the same tensors as `x1` and `x2`.
     """
     x, interleaved = _whole(x1, x2)
     cos, sin = (_table(table, x1) for table in (cos, -sin if conj else sin))
@@ -26,11 +27,12 @@ def apply_rotary(x1: Tensor, x2: Tensor, cos: Tensor, sin: Tensor, out1: Tensor,
 
 
 def _whole(x1: Tensor, x2: Tensor) -> tuple[Tensor, bool]:
-    """Return one tensor that contains `x1` and `x2`. Also return True if they are its even and its odd
-    columns, or False if they are its halves.
+    """Return one tensor that contains the columns of `x1` and `x2`, and a flag. The flag is True if the even
+    columns of this tensor are `x1` and the odd columns are `x2`. It is False if the first half is `x1` and
+    the second half is `x2`.
 
-    If the addresses of `x1` and `x2` show that they are views of one tensor, return this tensor without a
-    copy.
+    If the addresses of `x1` and `x2` show that they are views of one tensor, this tensor is returned without
+    a copy. Otherwise, the tensor is a concatenation.
     """
     if not torch.compiler.is_compiling() and x1.shape == x2.shape and x1.stride() == x2.stride():
         same = x1.untyped_storage().data_ptr() == x2.untyped_storage().data_ptr()
@@ -43,8 +45,8 @@ def _whole(x1: Tensor, x2: Tensor) -> tuple[Tensor, bool]:
 
 
 def _table(table: Tensor, x1: Tensor) -> Tensor:
-    """Convert a table that broadcasts to `x1` to the shape that `rope` requires:
-    `[batches, S, heads, D / 2]`.
+    """Return a rotary table in the shape that `rope` requires: `[batches, S, heads, D / 2]`. The given table
+    broadcasts to `x1`.
     """
     if table.dtype not in (torch.float32, x1.dtype):
         table = table.float()

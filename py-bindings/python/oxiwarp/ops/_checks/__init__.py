@@ -1,1 +1,3 @@
-"""Checks of the operators' arguments. Operators that call the same check raise the same error messages."""
+"""Checks of the operators' arguments. Operators with the same kind of argument share one check, so their
+error messages agree.
+"""

@@ -10,8 +10,8 @@ from .._register import FLOATS, dtype_name, needs_grad, or_f32
 from .._roles import Role
 from .rows import is_exact
 
-# This part of a schema has the rotation arguments of the operators `rope` and `qk_norm_rope`. The class
-# `Rotation` has the same fields.
+# The schemas of the operators `rope` and `qk_norm_rope` contain this text. It declares the rotation
+# arguments, which are the fields of the class `Rotation`.
 ROTATION = (
     "Tensor? cos, Tensor? sin, int angles, int rotary_dim, bool interleaved, int offset, bool exact, bool conjugate, "
     "bool heads_first, int head_dim"
@@ -24,12 +24,14 @@ INTEGERS = (int, torch.SymInt, Integral)  # Integral covers numpy's integers
 class Rotation(NamedTuple):
     """Rotation arguments of the operators `rope` and `qk_norm_rope`, in the order of their schemas.
 
-    If `cos` is None, the operator does not rotate. `angles` says what `cos` and `sin` contain. With `TABLES`,
-    they are tables of cosines and sines. With `COMPLEX`, `cos` is a complex table. With `FREQUENCIES`, `cos`
-    has frequencies and `sin` has positions. If `rotary_dim` is 0, all columns are rotated. If `offset` is -1,
-    the tables cover all tokens. If `conjugate` is True, the operator rotates by the negative angle. If the
-    queries have shape `[B, S, heads * head_dim]`, `head_dim` is the number of columns per head. If the
-    queries have a dimension for heads, or only one head, `head_dim` is 0.
+    If `cos` is None, the operator does not rotate. `angles` says what `cos` and `sin` contain. If `angles` is
+    `TABLES`, they are tables of cosines and sines. If it is `COMPLEX`, `cos` is a complex table, stored as a
+    real tensor, and `sin` is None. If it is `FREQUENCIES`, `cos` has frequencies and `sin` has positions.
+
+    `rotary_dim` is the number of columns per head that are rotated, or 0 for all columns. `offset` is the
+    first token that is rotated, or -1 if the tables cover all tokens. If `conjugate` is True, the operator
+    rotates by the negative angles. If the queries have shape `[B, S, heads * head_dim]`, `head_dim` is the
+    number of columns per head. It can be 0 if the queries have a dimension for heads, or only one head.
     """
 
     cos: Tensor | None
@@ -59,7 +61,7 @@ def rotation(
 ) -> Rotation:
     """Convert the rotation arguments of a public function to a `Rotation`.
 
-    A complex table becomes a real view.
+    A complex table is converted to a real view, which alternates real and imaginary parts.
     """
     exact = is_exact(op, mode)
     if rotary_dim is not None or head_dim is not None or offset is not None:
@@ -79,7 +81,9 @@ def rotation(
 
 
 def check_numbers(op: str, rotary_dim: int | None, head_dim: int | None, offset: int | None) -> None:
-    """Raise TypeError unless each number is an integer or None. Raise ValueError for an integer that is too small."""
+    """Raise TypeError unless all three numbers are integers or None. Raise ValueError for an integer below
+    its minimum.
+    """
     for name, value, least in (("rotary_dim", rotary_dim, 1), ("head_dim", head_dim, 1), ("offset", offset, 0)):
         if value is None:
             continue
@@ -90,13 +94,13 @@ def check_numbers(op: str, rotary_dim: int | None, head_dim: int | None, offset:
 
 
 def check_head_dim(op: str, q: Tensor, head_dim: int) -> None:
-    """Raise ValueError if `q` has a head dimension and its heads do not have `head_dim` columns."""
+    """Raise ValueError if `q` has four dimensions, and the last dimension is not `head_dim`."""
     if q.dim() == 4 and q.shape[-1] != head_dim:
         raise ValueError(f"{op}: head_dim is {head_dim}, expected {q.shape[-1]} (or None): q has shape {list(q.shape)}")
 
 
 def tensors_only(op: str, q: Any, **others: Any) -> None:
-    """Raise TypeError if `q` is not a tensor, or if another argument is not a tensor or None."""
+    """Raise TypeError unless `q` is a tensor and each of `others` is a tensor or None."""
     if not isinstance(q, Tensor):
         raise TypeError(f"{op}: q is {type(q).__name__}, expected a torch.Tensor")
     for name, value in others.items():
@@ -105,16 +109,19 @@ def tensors_only(op: str, q: Any, **others: Any) -> None:
 
 
 def tables_want_grad(op: str, *tables: Tensor | None) -> None:
-    """Raise RuntimeError if grad mode is on and a table requires grad. Tables have no gradient."""
+    """Raise RuntimeError if grad mode is on and a rotary table requires grad. The operators have no gradient
+    for tables.
+    """
     if needs_grad(*tables) and any(table is not None and table.requires_grad for table in tables):
         raise RuntimeError(f"{op}: a table requires grad, and there is no gradient of tables: detach it")
 
 
 def check_heads(op: str, q: Tensor, k: Tensor | None, how: Rotation, **outs: Tensor | None) -> None:
-    """Raise RuntimeError for queries, keys, tables and outputs that the kernels do not support.
+    """Raise RuntimeError if the kernels do not support the queries `q`, the keys `k`, the rotary tables in
+    `how`, or the outputs.
 
-    The check does not read the values of tensors, so it also works for meta tensors. `outs` has the output
-    tensors `q_out` and `k_out`, if the caller passed output tensors.
+    The check does not read the values of tensors, so it also works for meta tensors. `outs` maps the names
+    `q_out` and `k_out` to the tensors for the results. It is empty if the operator allocates its results.
     """
     for name, x in (("q", q), ("k", k)):
         if x is None:
@@ -159,9 +166,10 @@ def sizes(x: Tensor, how: Rotation) -> tuple[int, int, int, int]:
 
 
 def check_tables(op: str, q: Tensor, k: Tensor | None, how: Rotation) -> None:
-    """Raise RuntimeError if the tables do not match the shapes of `q` and `k`.
+    """Raise RuntimeError if the rotary tables do not match the shapes and dtypes of `q` and `k`.
 
-    If `cos` and `sin` have frequencies and positions instead of tables, check these.
+    If `how.cos` and `how.sin` are frequencies and positions instead of tables, check the frequencies and
+    positions.
     """
     cos, sin = how.cos, how.sin
     if cos is None:
@@ -208,10 +216,11 @@ def _expect(
     expected: str,
     shape: tuple[int, ...] | None = None,
 ) -> None:
-    """Raise RuntimeError unless `tensor` has the device of `q`, a dtype in `dtypes`, and the shape `shape`.
+    """Raise RuntimeError unless `tensor` has the device of `q`, one of the dtypes `dtypes`, and the shape
+    `shape`.
 
-    If `shape` is None, every shape is accepted. `expected` is the text that names `dtypes` in the error
-    message.
+    If `shape` is None, every shape is accepted. `expected` is a text for the error message, which names the
+    accepted dtypes.
     """
     same_device(op, name, tensor, q)
     if tensor.dtype not in dtypes:
@@ -228,9 +237,10 @@ def _check_broadcast(
     tensors: tuple[Tensor, Tensor | None],
     how: Rotation,
 ) -> None:
-    """Raise RuntimeError unless a rotary table has the sizes of `q` and `k`, or broadcasts to these sizes.
+    """Raise RuntimeError unless the batches, tokens and heads of a rotary table match `q` and `k`. One batch
+    matches any number of batches, and one head matches any number of heads.
 
-    `held` has three numbers: the batches, tokens and heads of the table. `tensors` is the pair `(q, k)`.
+    `held` has three numbers: the batches, tokens and heads of `table`. `tensors` is the pair `(q, k)`.
     """
     q, k = tensors
     batches, tokens, heads, _ = sizes(q, how)
@@ -252,9 +262,9 @@ def same_device(op: str, name: str, tensor: Tensor, q: Tensor) -> None:
 
 
 def readable(grad: Tensor) -> Tensor:
-    """Return `grad`, or a contiguous copy if its last stride is not 1.
+    """Return the gradient `grad`, or a contiguous copy if its last stride is not 1.
 
-    The kernels do not support the expanded gradients that autograd may pass.
+    Autograd may pass expanded gradients, whose strides are 0. The kernels require a last stride of 1.
     """
     return grad if grad.stride(-1) == 1 or grad.shape[-1] == 1 else grad.contiguous()
 

@@ -1,8 +1,8 @@
-"""Checks of the arguments that describe positions, for the functions `rope_1d` and `rope_3d`: grids,
-coordinates, frequencies.
+"""Checks of the arguments of `rope_1d` and `rope_3d` that describe positions: grids, coordinates and
+frequencies.
 
-The function `check_theta` is called only if a table is computed. If the table is in the cache, its `theta` is
-already checked.
+The function `check_theta` is called only when frequencies or a table are computed. If they are in the cache,
+their `theta` was checked when they were computed.
 """
 
 import math
@@ -15,25 +15,27 @@ from torch import Tensor
 from .._register import dtype_name
 from .heads import INTEGERS
 
-# `theta` is part of the key of the table cache, so it must be hashable. Values of these types are hashable
-# and need no check before the cache lookup. Values of other types, such as arrays, may not be hashable.
+# `theta` is part of a cache key, so it must be hashable. Values of these types are hashable, so they need no
+# check before the cache lookup. Values of other types, such as arrays, may not be hashable.
 NUMBERS = (float, int, torch.SymFloat, torch.SymInt)
 Three = tuple[int, int, int]
 
 
 def sizes(q: Tensor, heads_first: bool) -> tuple[int, int]:
-    """Return the number of batches and tokens of `q`. Raise RuntimeError if `q` has an unsupported rank."""
+    """Return two numbers: the batches and the tokens of `q`. Raise RuntimeError if `q` has an unsupported
+    number of dimensions.
+    """
     if q.dim() not in (3, 4) or (q.dim() == 3 and heads_first):
         raise RuntimeError(f"rope: q has shape {list(q.shape)}, expected four dimensions, or three without heads")
     return q.shape[0], q.shape[2 if heads_first else 1]
 
 
 def checked_grid(grid: Sequence[int] | None, tokens: int, offset: int | None) -> Three:
-    """Return the grid as a tuple. Raise TypeError or ValueError unless it has three sizes that match the
-    number of tokens.
+    """Return `grid` as a tuple. Raise TypeError or ValueError unless it has three integers (frames, height,
+    width) whose product matches the number of tokens.
 
-    If `offset` is None, the product of the sizes must be `tokens`. Otherwise the grid starts at token `offset` and may
-    end before the last token.
+    If `offset` is None, the product must be `tokens`. Otherwise, the grid describes the tokens from number
+    `offset` on, and may end before the last token.
     """
     three = _three("grid", grid)
     if three is None or three[0] < 0 or three[1] < 0 or three[2] < 0:
@@ -46,11 +48,13 @@ def checked_grid(grid: Sequence[int] | None, tokens: int, offset: int | None) ->
 
 
 def checked_splits(splits: Sequence[int] | None, dim: int) -> Three:
-    """Return the number of columns that are rotated for each position axis.
+    """Return three numbers: how many columns of a head are rotated for each position axis (frame, row,
+    column).
 
-    If `splits` is None, return the split of the model Wan.
+    If `splits` is None, return the numbers that the model Wan uses.
 
-    Raise TypeError or ValueError unless the three numbers are even and their sum is `dim` (the columns per head).
+    Raise TypeError or ValueError unless `splits` has three even numbers whose sum is `dim` (the columns per
+    head).
     """
     rows = 2 * (dim // 6)
     if splits is None and dim % 2 == 0:
@@ -62,9 +66,9 @@ def checked_splits(splits: Sequence[int] | None, dim: int) -> Three:
 
 
 def _three(name: str, values: Any) -> Three | None:
-    """Return `values` as a tuple, or None if it does not contain three integers.
+    """Return `values` as a tuple, or None if it does not contain exactly three integers.
 
-    Raise TypeError if it is not iterable.
+    Raise TypeError if `values` is not iterable.
     """
     try:
         first, second, third = values
@@ -79,9 +83,11 @@ def _three(name: str, values: Any) -> Three | None:
 def check_coordinates(
     coordinates: Tensor, q: Tensor, heads_first: bool, offset: int | None, splits: Sequence[int] | None
 ) -> None:
-    """Raise RuntimeError unless the coordinates have shape `[tokens, 3]` or `[batches, tokens, 3]`.
+    """Raise RuntimeError unless `coordinates` has shape `[tokens, 3]` or `[batches, tokens, 3]`, a real
+    dtype, and the device of `q`.
 
-    With `offset`, `coordinates` may have fewer tokens than `q`. Raise ValueError if `splits` is not None.
+    If `offset` is not None, `coordinates` may have fewer tokens than `q`. Raise ValueError if `splits` is not
+    None, because coordinates need no splits.
     """
     if splits is not None:
         raise ValueError(f"rope: splits is {splits}, expected None beside coordinates")
@@ -109,7 +115,7 @@ def check_inv_freq(inv_freq: Tensor, columns: int) -> None:
 def check_theta(theta: float, one: bool = True) -> None:
     """Raise TypeError or ValueError unless `theta` is a finite number above 0.
 
-    If `one` is False, 1 is not allowed either.
+    If `one` is False, the value 1 is not allowed either.
     """
     try:
         fits = 0.0 < theta < math.inf and (one or theta != 1)

@@ -1,7 +1,7 @@
 """Checks of the operands of norms, modulations and gates.
 
-The Rust code also checks shapes, dtypes and devices. The checks are repeated in this file for meta tensors
-and for torch.compile, because these calls do not run the Rust code.
+The Rust code of the kernels makes the same checks. They are repeated in Python, because calls with meta
+tensors and calls under torch.compile do not run the Rust code.
 """
 
 import itertools
@@ -37,9 +37,9 @@ def check_eps(op: str, eps: float) -> None:
 
 
 def check_vector(op: str, name: str, vector: Tensor | None, x: Tensor) -> None:
-    """Raise RuntimeError if `vector` has an unsupported shape, dtype or device. None is supported.
+    """Raise RuntimeError if `vector` has an unsupported shape, dtype or device. `vector` may be None.
 
-    The shape must be `[x.shape[-1]]`. The dtype must be the dtype of x or float32.
+    The shape must be `[x.shape[-1]]`. The dtype must be the dtype of `x` or float32.
     """
     if vector is None:
         return
@@ -51,11 +51,11 @@ def check_vector(op: str, name: str, vector: Tensor | None, x: Tensor) -> None:
 def check_modulation(
     op: str, name: str, value: Tensor | None, table: Tensor | None, x: Tensor, per_row: bool = False
 ) -> None:
-    """Raise RuntimeError unless `value` is None, or broadcasts to x and has the dtype of x or float32.
+    """Raise RuntimeError unless `value` is None, or broadcasts to `x` and has the dtype of `x` or float32.
 
-    `value` is a scale, shift or gate. `table` is a vector that the kernel adds to `value`. It must be None or
-    have shape `[x.shape[-1]]`. If `value` is None, `table` must be None too. If `per_row` is True and `table`
-    is None, the last dimension of `value` may be 1.
+    `value` is a scale, shift or gate. `table` is a vector that the kernel adds to `value`. `table` must be
+    None or have shape `[x.shape[-1]]`. If `value` is None, `table` must be None too. The last dimension of
+    `value` must be `x.shape[-1]`. It may also be 1 if `per_row` is True and `table` is None.
     """
     if value is None:
         if table is not None:
@@ -82,9 +82,10 @@ def check_modulation(
 def _check_repeats(op: str, name: str, value: Tensor, x: Tensor) -> None:
     """Raise RuntimeError if `value` is broadcast in a way that the kernels do not support.
 
-    `value` may be broadcast in the first dimensions of x, or in the last dimensions before N. Broadcasting in
-    both or only in the middle is not supported. For x of shape `[A, B, C, N]`, the shapes `[B, C, N]` and
-    `[A, 1, 1, N]` are supported. The shape `[A, 1, C, N]` is not supported.
+    N is the last dimension of `x`. `value` may be broadcast along the first dimensions of `x`, or along the
+    last dimensions before N. Broadcasting along both, or only along dimensions in the middle, is not
+    supported. For `x` of shape `[A, B, C, N]`, the shapes `[B, C, N]` and `[A, 1, 1, N]` are supported. The
+    shape `[A, 1, C, N]` is not supported.
     """
     missing = x.dim() - value.dim()
     repeats = [
@@ -109,9 +110,9 @@ def _check_kind(op: str, name: str, tensor: Tensor, x: Tensor) -> None:
 
 
 def check_norm(op: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, **others: Tensor) -> None:
-    """Raise RuntimeError for operands that the norms do not support.
+    """Raise RuntimeError if the norm kernels do not support one of the arguments.
 
-    `others` maps names to further inputs, which must have the shape, dtype and device of x.
+    `others` maps names to further inputs, which must have the shape, dtype and device of `x`.
     """
     check_rows(op, x, None, **others)
     check_vector(op, "weight", weight, x)
@@ -120,5 +121,7 @@ def check_norm(op: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, e
 
 
 def summed(value: Tensor, table: Tensor | None) -> Tensor:
-    """Return `table + value` (in diffusers: `scale_shift_table + temb`), or `value` if `table` is None."""
+    """Return `table + value`, or `value` if `table` is None. In diffusers, this sum is
+    `scale_shift_table + temb`.
+    """
     return value if table is None else table + value

@@ -1,7 +1,7 @@
-"""Collects the fusions of all model families, one file per family.
+"""Collects the fusions for all model families, such as Flux. Each family has one file.
 
-A fusion replaces a method of a block or attention processor. In the new method, one kernel computes several operations
-of the original method.
+A fusion replaces a method of a transformer block or attention processor. In the new method, one kernel
+computes several operations of the original method.
 """
 
 from ..inductor import MOST
@@ -62,9 +62,11 @@ FUSIONS.update({fusion.name: fusion for family in FAMILIES for fusion in family.
 
 
 def notes(ops: set[str], decoder: bool) -> list[str]:
-    """Return notes for the report, which name the operators in `ops` that Inductor computes under torch.compile.
+    """Return a note for the report of `patch`. The note lists the operators in `ops` that Inductor computes
+    under torch.compile.
 
-    `decoder` is True if `patch` replaced an object of the library transformers.
+    The list is empty if there are no such operators. `decoder` is True if `patch` replaced a module of the
+    library transformers.
     """
     given = sorted(ops & INDUCTOR.keys())
     if "layer_norm" in ops:

@@ -1,3 +1,3 @@
-"""Recognises RMSNorm modules by the output of their original `forward`, and replaces the `forward` by one
-kernel.
+"""Recognises RMSNorm modules by the output of their original `forward`. The new `forward` of a recognised
+module runs one kernel.
 """

@@ -1,6 +1,6 @@
 """The new `forward` of a replaced norm.
 
-If the kernel supports the call, it runs the kernel. Otherwise, it runs the original `forward`.
+If the kernel supports a call, the new `forward` runs the kernel. Otherwise, it runs the original `forward`.
 """
 
 import functools
@@ -22,11 +22,12 @@ from .recognise import DEFAULT_EPS, input_names
 
 @dataclass(frozen=True)
 class NormRecipe:
-    """Recipe of a norm: the data with which its `forward` is replaced.
+    """Recipe of a norm: the data from which its `forward` is replaced.
 
-    `formulas` maps a pair (input dtype, weight dtype) to a description of how the norm rounds for these
-    dtypes. `eps_name` is the name of the norm's eps attribute. `cpu_kernels` says whether the kernel also
-    runs for CPU tensors. `weight_name` is the name of the norm's weight.
+    `formulas` maps a pair (input dtype, weight dtype) to a `Formula`, which says how the norm uses its weight
+    and where it rounds. `eps_name` is the name of the norm's eps attribute, such as "variance_epsilon".
+    `cpu_kernels` says whether the kernel also runs for CPU tensors. `weight_name` is the name of the norm's
+    weight parameter.
     """
 
     formulas: dict[DtypePair, Formula]
@@ -40,10 +41,11 @@ class NormRecipe:
         return hash((tuple(self.formulas), self.eps_name, self.cpu_kernels, self.weight_name))
 
     def methods(self, base: Any) -> dict[str, Any]:
-        """Return a dict with the new method "forward" for a subclass of `base`.
+        """Return the members of a subclass of `base` as a dict: a new `forward`, and the site that counts its
+        calls.
 
-        If the kernel does not support a call, the method calls `base.forward`. Each call looks up this
-        attribute again, because a tool may replace `base.forward` after `patch`.
+        If the kernel does not support a call, the new `forward` calls `base.forward`. It looks up
+        `base.forward` in each call, because a tool may replace this attribute after `patch`.
         """
         (argument,) = input_names(base)
         decodes = is_decoders(base)
@@ -66,10 +68,12 @@ class NormRecipe:
 def run(module: nn.Module, recipe: NormRecipe, x: Any) -> Tensor | None:
     """Run the kernel and return its result. Return None if the original `forward` must run instead.
 
-    The kernel runs under these conditions: `x` is a CUDA tensor, or a CPU tensor if `recipe.cpu_kernels` is
-    True. `recipe.formulas` has an entry for the dtypes of `x` and the weight. The function `row_order`
-    accepts the strides of `x`. The weight is contiguous. Tensor subclasses, autocast and forward-mode AD are
-    not supported.
+    The kernel runs if all these conditions hold:
+
+    - `x` is a CUDA tensor, or a CPU tensor if `recipe.cpu_kernels` is True.
+    - `recipe.formulas` has an entry for the dtypes of `x` and the weight.
+    - The function `row_order` accepts the strides of `x`, and the weight is contiguous.
+    - `x` and the weight are no tensor subclasses, and neither autocast nor forward-mode AD is active.
     """
     found = parameters(module, recipe, x)
     if found is None:
@@ -91,7 +95,7 @@ def run(module: nn.Module, recipe: NormRecipe, x: Any) -> Tensor | None:
 
 
 def parameters(module: nn.Module, recipe: NormRecipe, x: Any) -> tuple[Tensor | None, float, Any] | None:
-    """Return the weight, eps and formula of a norm for the input `x`.
+    """Return three values for a norm with the input `x`: its weight, its eps, and its formula for the dtypes.
 
     Return None if the kernel does not support the call.
     """
@@ -120,13 +124,14 @@ def parameters(module: nn.Module, recipe: NormRecipe, x: Any) -> tuple[Tensor | 
 
 
 def row_order(x: Tensor) -> list[int] | None:
-    """Return the dimensions of `x` sorted by descending stride. Return None if the kernel cannot read `x` in
-    this order.
+    """Return the dimensions of `x` in the order of descending strides. Return None if the kernel cannot read
+    `x` in this order.
 
-    The caller permutes `x` to this order, and permutes the result back. For example, a transposed tensor of
-    shape `[B, H, S, D]` is read as `[B, S, H, D]`, its order in memory. This avoids a copy. The result also
-    has the same strides as the result of an elementwise torch operation. The kernel supports at most two
-    pairs of size and stride for all dimensions before the last. Adjacent dimensions can share a pair.
+    The caller permutes the dimensions of `x` to this order, and permutes those of the result back. For
+    example, a transposed tensor of shape `[B, H, S, D]` is read as `[B, S, H, D]`, which is its order in
+    memory. This avoids a copy. The result also gets the strides that the result of an elementwise torch
+    operation would have. The kernel can read `x` if the last stride is 1, no stride is 0, and the other
+    dimensions merge into at most two.
     """
     strides, shape = x.stride(), x.shape
     last = len(strides) - 1

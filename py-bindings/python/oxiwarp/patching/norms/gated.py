@@ -1,6 +1,6 @@
 """The new `forward` of a replaced RMSNorm with a gate, as in Mamba 2 and Qwen3-Next.
 
-If the kernel supports the call, it runs one kernel.
+If the kernel supports a call, the new `forward` runs one kernel. Otherwise, it runs the original `forward`.
 """
 
 import functools
@@ -21,11 +21,13 @@ from .recognise import input_names
 class GatedNormRecipe(NormRecipe):
     """Recipe (the data of a replacement) of a norm whose `forward` takes a gate.
 
-    Its formulas have the type `GatedFormula`.
+    Its formulas have the type `GatedFormula` instead of `Formula`.
     """
 
     def methods(self, base: Any) -> dict[str, Any]:
-        """Return a dict with the new method "forward" for a subclass of `base`."""
+        """Return the members of a subclass of `base` as a dict: a new `forward`, and the site that counts its
+        calls.
+        """
         names = input_names(base)
         decodes = is_decoders(base)
         site = Site("rms_norm_gated")
@@ -48,9 +50,10 @@ class GatedNormRecipe(NormRecipe):
 def run(module: nn.Module, recipe: NormRecipe, x: Any, gate: Any) -> Tensor | None:
     """Run the kernel and return its result. Return None if the original `forward` must run instead.
 
-    The kernel runs under the same conditions as for a norm without a gate. In addition, the gate must have
-    the shape and device of `x`. `x` may be float32 with a 16-bit gate and a 16-bit weight, as after the scan
-    of Mamba 2. In this case, gate and weight are cast to float32, as in the original `forward`.
+    The conditions for the kernel are those of a norm without a gate (function `run` in forward.py), and
+    further ones for the gate. The gate must have the shape and device of `x`. `x` may be float32 while gate
+    and weight are 16-bit, as after the scan of Mamba 2. In this case, gate and weight are cast to float32, as
+    in the original `forward`.
     """
     found = parameters(module, recipe, x)
     if found is None or type(gate) not in PLAIN or gate.shape != x.shape or gate.device != x.device:
@@ -69,11 +72,11 @@ def run(module: nn.Module, recipe: NormRecipe, x: Any, gate: Any) -> Tensor | No
 
 
 def are_rows(x: Tensor, gate: Tensor) -> bool:
-    """Return whether the kernel can read both tensors: their dimensions before the last must merge into at
-    most two.
+    """Return whether the kernel can read `x` and `gate`. In both tensors, it must be possible to merge the
+    same dimensions before the last into at most two.
 
-    The strides of `x` must be in descending order. Otherwise, the result would not have the same strides as
-    torch's result.
+    The strides of `x` must be in descending order. Otherwise, the kernel's result would have other strides
+    than torch's result.
     """
     strides = [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size != 1]
     if x.stride(-1) != 1 or gate.stride(-1) != 1 or strides != sorted(strides, reverse=True):

@@ -1,9 +1,9 @@
-"""Finds the formula that a norm's original `forward` computes. For this, the `forward` is run on a small
-random tensor, and its result is compared with the result of each formula.
+"""Finds the formula that the original `forward` of a norm computes. For this, the `forward` is run on a small
+random tensor. Its result is compared with the results of all formulas that the kernel can compute.
 
-Rows of several magnitudes show where the `forward` adds `eps`, and whether it clamps values. Random weights
-show whether the `forward` adds an offset to the weight, and where it rounds. A norm is not replaced if the
-result of its `forward` depends on the training mode or on the rank of the tensor.
+The random tensor has rows of several magnitudes, which show where the `forward` adds `eps`, and whether it
+clamps values. Random weights show whether the `forward` adds an offset to the weight, and where it rounds. A
+norm is not replaced if the result of its `forward` depends on the training mode or on the rank of the input.
 """
 
 import copy
@@ -35,7 +35,9 @@ DtypePair = tuple[torch.dtype, torch.dtype | None]
 
 @dataclass(frozen=True)
 class Formula:
-    """Arguments with which `oxiwarp.rms_norm` computes and rounds as the original `forward` of a module."""
+    """Arguments for `oxiwarp.rms_norm`. With these arguments, it computes and rounds like the original
+    `forward` of a module.
+    """
 
     uses_weight: bool
     weight_offset: float
@@ -44,8 +46,8 @@ class Formula:
 
 @dataclass(frozen=True)
 class GatedFormula:
-    """Arguments with which `oxiwarp.rms_norm_gated` computes and rounds as the original `forward` of a
-    module.
+    """Arguments for `oxiwarp.rms_norm_gated`. With these arguments, it computes and rounds like the original
+    `forward` of a module.
     """
 
     round_before_weight: bool
@@ -56,22 +58,22 @@ class GatedFormula:
 def probe(
     module: nn.Module, weight: Tensor | None, eps: float, name: str = "weight", gated: bool = False
 ) -> dict[DtypePair, Any]:
-    """Map pairs (input dtype, weight dtype) to the formula that reproduces the results of the original
-    `forward`.
+    """Return a dict that maps pairs (input dtype, weight dtype) to the formula that reproduces the results of
+    the original `forward` of `module`.
 
-    If no formula reproduces the results for a pair of dtypes, the map does not have this pair. `name` is the
-    name of the weight. If `gated` is True, the `forward` also takes a gate, and the formulas have the type
-    `GatedFormula`.
+    If no formula reproduces the results for a pair of dtypes, the dict does not have this pair. `name` is the
+    name of the weight parameter. If `gated` is True, the `forward` takes a tensor and a gate, and the
+    formulas have the type `GatedFormula` instead of `Formula`.
     """
     shape = getattr(module, "normalized_shape", None)
-    # With FSDP and ZeRO-3, the weight has no elements at this point, because these libraries gather the
-    # weight for each call. The probe then uses rows of `PROBE_COLS` elements.
+    # With FSDP and ZeRO-3, the weight has no elements here, because these libraries gather the weight only
+    # during a call of the module. The probe then uses rows of `PROBE_COLS` elements.
     cols = len(weight) if weight is not None else shape[-1] if isinstance(shape, tuple) and shape else PROBE_COLS
     cols = cols or PROBE_COLS
     found: dict[DtypePair, Any] = {}
     with ExitStack() as stack:
-        # Disable torch modes that are active in the caller, such as the mode of fake tensors, whose values
-        # cannot be compared. Preserve the caller's random state.
+        # Disable the torch modes that are active in the caller. For example, the fake tensor mode would
+        # create tensors without values, which cannot be compared. Also preserve the caller's random state.
         for manager in (_disable_current_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False)):
             stack.enter_context(manager)
         stack.enter_context(torch.random.fork_rng(devices=[]))
@@ -91,10 +93,10 @@ def probe(
 
 
 def check_steady(module: nn.Module, inputs: tuple[Tensor, ...], w: Tensor | None, y: Tensor, name: str) -> None:
-    """Raise `Unsuitable` if the result of the `forward` depends on the training mode or on the rank of the
-    tensor.
+    """Raise `Unsuitable` if the result of the original `forward` depends on the training mode or on the rank
+    of the input.
 
-    `y` is the result in evaluation mode for `inputs` and the weight `w`.
+    `y` is the result of this `forward` in evaluation mode, for `inputs` and the weight `w`.
     """
     if not same_values(own_forward(module, inputs, w, name, training=True), y):
         raise Unsuitable("its own forward differs between training and evaluation")
@@ -108,8 +110,8 @@ def check_steady(module: nn.Module, inputs: tuple[Tensor, ...], w: Tensor | None
 def pairs(with_weight: bool, gated: bool) -> Iterator[DtypePair]:
     """Yield the pairs (input dtype, weight dtype) for which a kernel exists.
 
-    For a norm with a gate, the input may also be float32 while weight and gate have 16 bits. Such a norm
-    casts weight and gate to float32.
+    If `gated` is True, the input may also be float32 while weight and gate are 16-bit. A norm with a gate
+    casts such a weight and gate to float32.
     """
     for dtype in (torch.float32, *HALVES):
         yield dtype, dtype if with_weight else None
@@ -120,11 +122,11 @@ def pairs(with_weight: bool, gated: bool) -> Iterator[DtypePair]:
 
 
 def probe_tensors(cols: int, pair: DtypePair, eps: float) -> tuple[Tensor, Tensor | None]:
-    """Return a random input `x` of shape `[2, 5, cols]`, and a random weight with a mean near 1 and some
-    negative values.
+    """Return two tensors: a random input `x` of shape `[2, 5, cols]`, and a random weight with a mean near 1
+    and some negative values.
 
-    `pair` has the dtypes of `x` and of the weight. The five rows of `x` have the magnitudes 1, 30, sqrt(eps),
-    0.03, and a large value whose square does not overflow float32.
+    `pair` has two dtypes: that of `x`, and that of the weight or None. The five rows of `x` have the
+    magnitudes 1, 30, sqrt(eps), 0.03, and a large number whose square does not overflow float32.
     """
     generator = torch.Generator("cpu").manual_seed(0)
     of: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # torch's default dtype and device may be different
@@ -139,7 +141,7 @@ def probe_tensors(cols: int, pair: DtypePair, eps: float) -> tuple[Tensor, Tenso
 def probe_gate(x: Tensor) -> Tensor:
     """Return a random gate with the shape and dtype of `x`.
 
-    Some elements are so large that the activation saturates.
+    Some elements are so large that the activation of the gate saturates.
     """
     generator = torch.Generator("cpu").manual_seed(1)
     gate = torch.randn(x.shape, generator=generator, dtype=torch.float32, device="cpu") * 3
@@ -150,13 +152,14 @@ def probe_gate(x: Tensor) -> Tensor:
 def own_forward(
     module: nn.Module, inputs: tuple[Tensor, ...], w: Tensor | None, weight: str, training: bool = False
 ) -> Any:
-    """Run the original `forward` on a copy of the module, in which the parameter `weight` has the value `w`.
+    """Run the original `forward` on a copy of the module. In this copy, the tensor `w` replaces the parameter
+    with the name `weight`.
 
     Return the result of the `forward`, or the exception that it raised.
     """
     cls: Any = base_of(module)
-    # Call `object.__new__` instead of `cls.__new__`. FSDP2 gives a module a class whose `__new__` creates an
-    # object of a different class.
+    # Call `object.__new__` instead of `cls.__new__`, because FSDP2 gives modules a class whose `__new__`
+    # creates an object of a different class.
     probed: Any = object.__new__(cls)
     probed.__dict__.update({name: own_value(value, module, probed) for name, value in module.__dict__.items()})
     probed.__dict__.pop(RECIPE, None)
@@ -173,10 +176,11 @@ def own_forward(
 
 
 def own_value(value: Any, module: nn.Module, probed: nn.Module) -> Any:
-    """Return the value that an attribute of `module` must have in `probed`, a copy of the module.
+    """Return the value for an attribute of `probed`, a copy of `module`. `value` is the attribute's value in
+    `module`.
 
-    Containers are copied, because a `forward` may modify them. A method that is bound to `module` is bound to
-    the copy instead.
+    Containers such as lists are copied, because a `forward` may modify them. A method that is bound to
+    `module` is bound to `probed` instead.
     """
     if isinstance(value, MethodType) and value.__self__ is module:
         return MethodType(value.__func__, probed)
@@ -184,7 +188,7 @@ def own_value(value: Any, module: nn.Module, probed: nn.Module) -> Any:
 
 
 def match(y: Any, inputs: tuple[Tensor, ...], w: Tensor | None, eps: float) -> Formula | GatedFormula | None:
-    """Return the formula whose result for the inputs and the weight `w` is `y`.
+    """Return the formula whose result for `inputs` and the weight `w` has the same roundings as `y`.
 
     Return None if no formula matches.
     """
@@ -203,9 +207,9 @@ def match(y: Any, inputs: tuple[Tensor, ...], w: Tensor | None, eps: float) -> F
 
 
 def reference(x: Tensor, w: Tensor | None, eps: float, formula: Formula) -> Tensor:
-    """Compute `oxiwarp.rms_norm` for the arguments `formula`, but with torch's operators.
+    """Compute with torch's operators what `oxiwarp.rms_norm` computes for the arguments in `formula`.
 
-    The casts are the same.
+    This function casts at the points where the kernel of `oxiwarp.rms_norm` rounds.
     """
     h = x.float()
     n = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
@@ -234,12 +238,12 @@ def same_values(y: Any, r: Tensor) -> bool:
 
 
 def same_roundings(y: Tensor, r: Tensor) -> bool:
-    """Return whether `y` and `r` differ so little that a different order of a float32 sum can be the only
-    reason.
+    """Return whether `y` and `r` differ so little that both can have the same roundings. Only the order of a
+    float32 sum may then be different.
 
     A different order of the sum changes less than one 16-bit value in a thousand, by one unit in the last
-    place. An additional or missing cast changes about one value in four. Therefore the function allows
-    differences in one value in a hundred.
+    place. An additional or missing cast changes about one value in four. Therefore up to one 16-bit value in
+    a hundred may differ, by one unit in the last place.
     """
     if y.dtype == torch.float32:
         return torch.allclose(y, r, rtol=2e-6, atol=1e-30)

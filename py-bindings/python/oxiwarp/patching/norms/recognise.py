@@ -1,12 +1,13 @@
-"""Runs the original `forward` of RMSNorm modules on a small tensor, to find out how they compute and round.
+"""Runs the original `forward` of RMSNorm modules on a small tensor, to find out which formula each module
+computes and where it rounds.
 
 transformers and diffusers have about 200 RMSNorm classes, which round in about six ways. The class name does
 not determine the rounding, so oxiwarp has no table of classes. Instead, a module is *probed* if its class
 name contains RMSNorm or L2Norm, or ends with T5LayerNorm. The probe executes the original `forward` of the
-class on a small random CPU tensor. The weight is random, too, and has the length of the module's weight. The
-probe does this for each pair (input dtype, weight dtype) for which a kernel exists. Then it compares the
-results with the formulas that the kernel can compute. If a formula reproduces the result, calls with this
-pair of dtypes run the kernel. Calls with other dtypes run the original `forward`.
+class on a small random CPU tensor. It uses a random weight with the length of the module's weight. The probe
+does this for each pair (input dtype, weight dtype) for which a kernel exists. It compares each result with
+the results of the formulas that the kernel can compute. If a formula reproduces the result, calls with this
+pair of dtypes run the kernel. All other calls run the original `forward`.
 
 A probe does not change the module or torch's random state. It does not read the module's weights, which may be on a
 GPU, offloaded or on the meta device.
@@ -31,9 +32,9 @@ Probed = dict[Any, dict[DtypePair, Formula]]
 
 Each `patch` call uses a new map, because the code of a class may change between two `patch` calls."""
 
-# Attributes of a module that do not influence the result of a probe. The probe sets some of these attributes
-# itself. It does not use the others, because it runs the `forward` of the class, without the hooks of the
-# instance.
+# Attributes of a module that do not influence the result of a probe. The probe sets some of them itself, such
+# as `training`. The others, such as hooks, have no influence, because the probe calls the `forward` of the
+# class directly.
 NOT_READ = frozenset(vars(nn.Module())) | {RECIPE, "forward"}
 
 
@@ -43,11 +44,12 @@ def is_candidate(module: nn.Module) -> bool:
 
 
 def recognise(module: nn.Module, probed: Probed | None = None) -> tuple[dict[DtypePair, Any], str]:
-    """Return the formulas of a norm, and the name of its eps attribute.
+    """Return two values: the formulas of a norm, and the name of its eps attribute.
 
-    The formulas are a map from pairs (input dtype, weight dtype) to a `Formula` or `GatedFormula`. If no
-    formula reproduces the `forward`, raise `Unsuitable` with the reason. `probed` caches results, so that
-    modules with the same `cache_key` are probed once.
+    The formulas are a dict that maps pairs (input dtype, weight dtype) to a `Formula`, or for a norm with a
+    gate to a `GatedFormula`. If no formula reproduces the results of the original `forward`, raise
+    `Unsuitable` with the reason. `probed` caches the formulas, so that modules with the same `cache_key` are
+    probed only once.
     """
     check_forward(base_of(module))
     eps_name, eps = eps_of(module)
@@ -68,7 +70,7 @@ def recognise(module: nn.Module, probed: Probed | None = None) -> tuple[dict[Dty
 
 
 def input_names(cls: type[nn.Module]) -> list[str]:
-    """Return the names of the arguments of the class's `forward`: one tensor, or a tensor and a gate.
+    """Return the argument names of `cls.forward`. The arguments must be one tensor, or a tensor and a gate.
 
     Raise `Unsuitable` if the `forward` takes other arguments.
     """
@@ -86,7 +88,7 @@ def takes_gate(cls: type[nn.Module]) -> bool:
 
 
 def check_forward(cls: type[nn.Module]) -> None:
-    """Raise `Unsuitable` unless `cls.forward` takes one tensor, or a tensor and a gate."""
+    """Raise `Unsuitable` unless the arguments of `cls.forward` are one tensor, or a tensor and a gate."""
     try:
         input_names(cls)
     except (TypeError, ValueError) as error:
@@ -94,7 +96,9 @@ def check_forward(cls: type[nn.Module]) -> None:
 
 
 def eps_of(module: nn.Module) -> tuple[str, float]:
-    """Return the name and the value of the eps attribute. Raise `Unsuitable` if the operator rejects the value."""
+    """Return the name and the value of a norm's eps attribute. Raise `Unsuitable` if there is no such
+    attribute, or if the operator does not accept its value.
+    """
     name = next((name for name in EPS_NAMES if hasattr(module, name)), None)
     if name is None:
         raise Unsuitable("it has neither eps nor variance_epsilon")
@@ -109,9 +113,10 @@ def eps_of(module: nn.Module) -> tuple[str, float]:
 
 
 def weight_name(module: nn.Module) -> str:
-    """Return the name of the weight.
+    """Return the name of a norm's weight parameter.
 
-    If the module has only one parameter, this is its name, such as "gamma". Otherwise, it is "weight".
+    This is "weight", unless the module has exactly one parameter and this parameter has another name, such as
+    "gamma".
     """
     names = [name for name, parameter in module._parameters.items() if parameter is not None]
     return names[0] if len(names) == 1 and getattr(module, "weight", None) is None else "weight"
@@ -142,7 +147,7 @@ def check_tensors(module: nn.Module) -> Tensor | None:
 def is_sharded(weight: Tensor) -> bool:
     """Return whether the weight is a DTensor.
 
-    For example, FSDP2 uses DTensors, and gathers the whole weight for each call.
+    For example, FSDP2 shards weights as DTensors. It gathers the whole weight during each call of the module.
     """
     if not torch.distributed.is_available():
         return False
@@ -152,10 +157,12 @@ def is_sharded(weight: Tensor) -> bool:
 
 
 def cache_key(module: nn.Module, weight: Tensor | None, name: str) -> Any:
-    """Return a key for the cache of probe results. Modules with equal keys have the same result of the probe.
+    """Return a key for the cache of probe results. For modules with equal keys, the probe gives the same
+    result.
 
-    The key contains the class, the length and dtype of the weight, and the attributes that the `forward` may
-    read. Return None if an attribute is not a plain value. The result of the probe must then not be cached.
+    The key contains the class, the name, length and dtype of the weight, and the attributes that the
+    `forward` may read. If one of these attributes is not a plain value such as a number, return None. The
+    result of the probe must then not be cached.
     """
     own = {name: value for name, value in module.__dict__.items() if name not in NOT_READ}
     if not all(isinstance(value, (int, float, str, bool, tuple, torch.dtype, type(None))) for value in own.values()):

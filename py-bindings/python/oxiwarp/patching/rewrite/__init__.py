@@ -1,2 +1,2 @@
-"""Rewrites the source of methods: chains (expressions that one kernel can compute) become calls that run a
-kernel."""
+"""Rewrites the source of a model's methods. Each chain (an expression that one kernel can compute) becomes a
+call of a function that runs this kernel."""

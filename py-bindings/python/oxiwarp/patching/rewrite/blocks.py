@@ -1,5 +1,5 @@
-"""The blocks of a method: lists of statements that run one after the other, and the variables that they
-use."""
+"""The blocks of a method, and the variables that they use. A block is a list of statements that run one after
+the other, such as the body of a loop."""
 
 import ast
 from collections.abc import Iterator
@@ -18,7 +18,8 @@ from .flow import (
 
 
 class Block:
-    """The statements of a block. `reads` has for each statement the variables that it reads and writes."""
+    """The statements of a block (a function body or a branch). For each statement, `reads` has the variables
+    that it reads and writes."""
 
     def __init__(self, statements: list[ast.stmt], outside: list[str], aliases: Aliases) -> None:
         self.statements = statements
@@ -39,17 +40,18 @@ class Block:
             self.reads[at].include(read)
 
     def move(self, first: int, last: int, statement: ast.stmt) -> None:
-        """Record that `statement` replaces statement `first`, but will be inserted before statement
-        `last`."""
+        """Record that `statement` replaces the statement with index `first`, but will be inserted before the
+        statement with index `last`."""
         read = Read(statement)
         for at in (first, last):
             self.moved.setdefault(at, []).append(read)
             self.reads[at].include(read)
 
     def defined(self, name: str, at: int) -> int | None:
-        """Return the index of the definition of `name` before statement `at`, or None.
+        """Return the index of the statement that defines `name` for the statement with index `at`, or None.
 
-        The last statement before `at` that assigns the name must have the form `name = value`.
+        This is the last statement before `at` that assigns `name`. If it does not have the form `name =
+        value`, return None.
         """
         for index in range(at - 1, -1, -1):
             if name in self.reads[index].stores:
@@ -57,8 +59,8 @@ class Block:
         return None
 
     def used_once(self, name: str, first: int, at: int) -> bool:
-        """Return whether the value that statement `first` assigns to `name` is read only once, by statement
-        `at`."""
+        """Return whether the value that the statement with index `first` assigns to `name` is read only once,
+        by the statement with index `at`."""
         read = (node for node in evaluated_once(self.statements[at]) if isinstance(node, ast.Name) and node.id == name)
         if self.reads[at].loads.count(name) != 1 or not any(isinstance(node.ctx, ast.Load) for node in read):
             return False
@@ -73,14 +75,14 @@ class Block:
         return name not in self.outside
 
     def independent(self, own: Read, others: list[Read], kept: bool = False) -> bool:
-        """Return whether code gives the same result before and after other code. These conditions must be
-        true:
+        """Return whether code may move from before `others` (other code) to after it, or back. `own` has what
+        the moved code reads and does. These conditions must be true:
 
-        - The other code contains no `return`.
-        - The other code does not assign a name that the code reads. With `kept`, this is allowed.
-        - If the code has side effects, the other code has no side effects.
-        - If the other code has side effects, it does not change a tensor that the code reads, or pass it to a
-          function.
+        - The other code does not leave the block, for example by `return`.
+        - The other code does not assign a name that the moved code reads. If `kept` is True, this is allowed.
+        - If the moved code has side effects, the other code has no side effects.
+        - If the other code has side effects, it does not change tensors that the moved code reads, or pass
+          them to functions.
         """
         names = set(own.loads) - {"self", "torch"}
         near, far = (names.union(*(groups.get(name, ()) for name in names)) for groups in self.aliases)
@@ -92,12 +94,13 @@ class Block:
         return True
 
     def expanded(self, name: str, at: int, split: bool = False) -> tuple[ast.expr, ast.stmt | None] | None:
-        """Return the value of the variable `name` if statement `at` may compute it, instead of the variable's
-        definition.
+        """Return the expression that defines the variable `name`, if the statement with index `at` may
+        contain this expression instead of `name`. Otherwise return None.
 
-        With `split`, the value may contain calls with side effects. These calls must stay at the definition.
-        The second result is then a statement that must replace the definition, and the value reads the
-        variables that it assigns. Otherwise the second result is None.
+        If `split` is True, the definition may contain calls with side effects, which must stay in their
+        place. The second result is then a statement with these calls, which must replace the definition. The
+        returned expression reads the variables that this statement assigns. In all other cases the second
+        result is None.
         """
         first = self.defined(name, at)
         if first is None or not self.used_once(name, first, at):
@@ -114,7 +117,7 @@ class Block:
             return None
         value, kept = made
         own, stays = Read(value), Read(kept)
-        # The value calls only activations and norms. It reads the variables that `kept` assigns.
+        # Besides activations and norms, `value` calls nothing. It may read the variables that `kept` assigns.
         own.effects, stays.stores = False, set()
         return made if self.independent(own, [stays, *others]) else None
 
@@ -139,10 +142,11 @@ def blocks(tree: ast.FunctionDef) -> Iterator[Block]:
 
 
 def outside_of(tree: ast.FunctionDef, statements: list[ast.stmt]) -> list[str]:
-    """Return the names that the function reads outside of a block, or in a loop that contains the block.
+    """Return the names that the function `tree` reads outside of the block `statements`, or anywhere in a
+    loop that contains the block.
 
-    The other branch of an `if` is ignored, because it does not run together with the block. In a loop, the
-    next iteration of the block reads the names of the block again.
+    If the block is one branch of an `if`, the other branch is ignored, because only one of them runs. If the
+    block is in a loop, its own reads count, because the next iteration reads these names again.
     """
     own = {id(node) for statement in statements for node in ast.walk(statement)}
     again: set[int] = set()

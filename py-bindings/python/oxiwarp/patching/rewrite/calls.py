@@ -1,9 +1,9 @@
-"""The functions that rewritten methods call. Each function computes one chain (an expression that a kernel
-may compute).
+"""The functions that rewritten methods call. Each function computes one chain: an expression for which there
+may be a kernel.
 
-A kernel runs if it supports the operands and gives the same bits as the original expression. The checks are
-in `operands.py`. Otherwise the original expression runs. So a rewritten method needs no check of its
-arguments, and adapters, hooks and other changes of a model keep working.
+The kernel runs if it supports the operands and gives the same bits as the original expression. Otherwise the
+original expression runs. The checks are in `operands.py`. So a rewritten method does not check its arguments,
+and adapters, hooks and other changes of a model keep working.
 """
 
 from collections.abc import Callable
@@ -43,10 +43,10 @@ class Options(NamedTuple):
 
 
 class Calls(LaterCalls, RotaryCalls):
-    """The functions that a rewritten method calls, for given options of `patch`.
+    """The functions that a rewritten method calls. The options of `patch` are fixed for all of them.
 
-    `sites` has one `Site` (a counter for the report) for each chain of the method. A chain is an expression
-    that one kernel may compute.
+    A chain is an expression of the method that one kernel may compute. `sites` has one `Site` (a counter for
+    the report of `patch`) for each chain.
     """
 
     def __init__(self, how: Options, sites: list[Site]) -> None:
@@ -59,10 +59,11 @@ class Calls(LaterCalls, RotaryCalls):
         return self.sites[at if isinstance(at, int) else at[0]]
 
     def replaced(self, at: At) -> str | None:
-        """Return a reason if a function that the method calls was replaced after `patch`, or None.
+        """Return None if the functions that the method calls are still the same as at the time of `patch`. If
+        another tool has replaced one, return a text for the report.
 
-        The rewritten expression contains the source of the functions that the method called at the time of
-        `patch`. `at` contains the functions that the method calls now.
+        The rewritten method contains the inlined source of functions that the method called at the time of
+        `patch`. `at` contains the functions that the original method would call now.
         """
         if isinstance(at, int):
             return None
@@ -72,9 +73,10 @@ class Calls(LaterCalls, RotaryCalls):
         return None if all([now is then for now, then in zip(found, known, strict=True)]) else REPLACED
 
     def attempt(self, at: At, run: Callable[[], Any]) -> Any:
-        """Call `run`, which calls an operator. Return None if the operator rejects the shapes or strides.
+        """Call `run`, which calls an oxiwarp operator, and return its result. Return None if the operator
+        rejects the shapes or strides.
 
-        The caller then evaluates the original expression. If torch rejects the shapes too, the user gets
+        On None, the caller evaluates the original expression. If torch rejects the shapes too, the user gets
         torch's error.
         """
         if compiling():
@@ -100,10 +102,10 @@ class Calls(LaterCalls, RotaryCalls):
         return own(**terms) if made is None else made
 
     def branch(self, options: tuple[Any, ...], terms: dict[str, Any]) -> tuple[Any, ...] | str:
-        """Return the branch and the gate of a sum, or a reason why no kernel computes the sum.
+        """Return `y` and `gate` of a sum `x + gate * y`, or a reason why no kernel computes the sum.
 
-        The gate is None for `x + y`. For a sum such as `x + norm(y, torch.tanh(gate))`, also return the eps
-        of the norm.
+        If the sum is `x + y`, the gate is None. If the sum is like `x + norm(y, torch.tanh(gate))`, also
+        return the eps of the norm.
         """
         x, y = terms["x"], terms.get("y")
         if options[0] == "tanh_sum":
@@ -121,8 +123,8 @@ class Calls(LaterCalls, RotaryCalls):
         return branch_and_gate(x, a, b, wide, inner, terms.get("target"), self.cpu_kernels)
 
     def norm(self, options: tuple[Any, ...], given: dict[str, Any]) -> Norm | str:
-        """Return the `Norm` in `norm(x) * (1 + scale) + shift` or `norm(x)`, or a reason why no kernel
-        computes it."""
+        """Return the `Norm` (parameters of a norm) for `norm(x) * (1 + scale) + shift` or `norm(x)`, or a
+        reason why no kernel computes the expression."""
         norm, x, target = given["norm"], given["x"], given.get("target")
         if options[0] == "plain_norm":
             return unmodulated(norm, x, options[1], target)
@@ -139,10 +141,11 @@ class Calls(LaterCalls, RotaryCalls):
         return own(**given) if made is None else made
 
     def after_norm(self, at: At, own: Own, options: tuple[Any, ...], why: str, given: dict[str, Any]) -> Any:
-        """Compute `norm(x) * (1 + scale) + shift` with a norm that no kernel computes. `why` is the reason.
+        """Compute `norm(x) * (1 + scale) + shift` with a norm that no kernel computes. `why` is the reason
+        why there is no kernel.
 
-        The module computes the norm, and a kernel modulates its result. If the input or the result of the
-        norm is cast, the original expression computes everything.
+        The norm's module computes the norm, and a kernel multiplies by `1 + scale` and adds `shift`. If the
+        input or the result of the norm is cast, evaluate the original expression instead.
         """
         norm, rest = given["norm"], {name: value for name, value in given.items() if name != "norm"}
         scale, shift, target = given["scale"], given.get("shift"), given.get("target")
@@ -178,10 +181,10 @@ class Calls(LaterCalls, RotaryCalls):
         casts_to_sum: bool,
         **terms: Any,
     ) -> tuple[Any, Any]:
-        """Compute a sum and the norm of the sum. Return both.
+        """Compute a sum and the norm of the sum, if possible in one kernel. Return the sum and the norm.
 
-        The names of the norm's operands start with "norm_". `casts_to_sum` says whether the result of the
-        norm is cast to the dtype of the sum.
+        In `terms`, the names of the norm's operands start with "norm_". The other operands are those of the
+        sum. `casts_to_sum` says whether the result of the norm is cast to the dtype of the sum.
         """
         given = {name[5:]: terms.pop(name) for name in tuple(terms) if name.startswith("norm_")}
 
@@ -200,8 +203,8 @@ class Calls(LaterCalls, RotaryCalls):
             return apart(own_sum(**terms), found == REPLACED)
         x, (y, gate) = terms["x"], found
         if gate is not None and gate.shape[-1] != x.shape[-1]:
-            # The kernel for the sum and the norm does not support a gate with one column. So each is computed
-            # separately.
+            # The kernel that computes sum and norm together does not support a gate with one column. So two
+            # kernels run.
             made = self.attempt(at, lambda: gated_residual(rows_of(x, y), gate, self.mode))
             return apart(own_sum(**terms) if made is None else made)
         norm = self.norm(of_norm, {"x": x, **given, **({"target": x} if casts_to_sum else {})})
@@ -230,7 +233,8 @@ class Calls(LaterCalls, RotaryCalls):
         of_norm: tuple[Any, ...],
         **terms: Any,
     ) -> Any:
-        """Compute the norm of a sum that no other code reads. The arguments are those of `sum_and_norm`."""
+        """Return the norm of a sum, if no other code of the method reads the sum. The arguments are the same
+        as for `sum_and_norm`."""
         return self.sum_and_norm(at, own_sum, own_norm, of_sum, of_norm, False, **terms)[1]
 
     def gated_activation(self, at: At, own: Own, options: tuple[Any, ...], **factors: Any) -> Any:
@@ -257,13 +261,14 @@ class Calls(LaterCalls, RotaryCalls):
         return function(x, approximate=approximate) if made is None else made
 
     def unfused(self, at: int, value: Any, reason: str) -> Any:
-        """Count an expression that no kernel computes for the report, and return its value."""
+        """Return `value`, the result of an expression that no kernel computes. Count the expression for the
+        report of `patch`."""
         self.site(at).note(reason)
         return value
 
     def attention(self, at: int, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Compute the attention with `oxiwarp.attention` if it was measured to be faster, or else with
-        `function`."""
+        """Compute an attention with `oxiwarp.attention` if `oxiwarp.attention` was measured to be faster.
+        Otherwise call the original attention function `function`."""
         if self.how.attention is None or len(args) != 3:
             return function(*args, **options)
         if function is F.scaled_dot_product_attention:
@@ -295,10 +300,11 @@ def added(x: Tensor, y: Tensor) -> Tensor:
 
 
 def two_terms(of_sum: tuple[Any, ...], terms: dict[str, Any]) -> dict[str, Tensor] | None:
-    """Return two tensors `x` and `y` of the same shape whose sum equals the original sum, or None.
+    """Return two tensors `x` and `y` of the same shape whose sum has the same bits as the original sum, or
+    None.
 
-    This is possible for two kinds of sums. In `x + y` with tensors of different shapes, the smaller tensor is
-    expanded. In `x + a * b` where `a` or `b` is a number, the product is computed first.
+    This is possible for two kinds of sums. In `x + y` with tensors of different shapes, expand the smaller
+    tensor. In `x + a * b` with a number `a` or `b`, compute the product first.
     """
     if of_sum[0] == "plain_sum":
         return operands.expanded(terms["x"], terms["y"])
@@ -317,9 +323,11 @@ def gated_residual(rows: tuple[Tensor, ...], gate: Tensor | None, mode: str) -> 
 
 
 def gated(op: Callable[..., Tensor], gate: Tensor, up: Tensor, mode: str) -> Tensor:
-    """Return `activation(gate) * up`, with the same order of dimensions in memory as torch's result.
+    """Return `activation(gate) * up`. The dimensions of the result have the same order in memory as those of
+    torch's result.
 
-    If `op` computes only the activation, torch computes the product.
+    The operator `op` computes the activation and usually the product. If it computes only the activation,
+    torch computes the product.
     """
     order = None if compiling() or gate.is_contiguous() else operands.memory_order(gate, up)
     if order is not None:
@@ -345,9 +353,11 @@ def ada_norm(norm: Norm, x: Tensor, given: dict[str, Any], options: tuple[Any, .
 def sum_and_norm(
     norm: Norm, rows: tuple[Tensor, Tensor, Tensor | None], given: dict[str, Any], options: tuple[Any, ...], mode: str
 ) -> tuple[Tensor, Tensor]:
-    """Return the norm of the sum `x + gate * y`, and the sum. `rows` contains `x`, `y` and the gate or None.
+    """Return the norm of the sum `x + gate * y`, and the sum itself. `rows` contains `x`, `y` and the gate.
+    If the gate is None, the sum is `x + y`.
 
-    For a norm without modulation, the kernel multiplies by `1 + 0`, which does not change any bit.
+    If the norm is a LayerNorm without modulation, the kernel multiplies it by `1 + 0`, which does not change
+    any bit.
     """
     kind, weight, bias, eps, offset, rounding = norm
     x, y, gate = rows

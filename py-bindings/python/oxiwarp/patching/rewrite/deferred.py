@@ -1,8 +1,8 @@
-"""Objects that stand for tensors that are not computed yet, such as norms of queries and keys.
+"""Placeholders for tensors that are not computed yet, such as norms of queries and keys.
 
-In a rewritten method, the norm of a query or key returns a `Normed`, which stands for the result. The
-function that replaces the rotary embedding then computes the norm and the rotation in one kernel. If no
-kernel supports both, the norm is computed first, by a kernel for the norm or by the module.
+In a rewritten method, the norm of a query or key returns a `Normed`, a placeholder for its result. The
+function that replaces the rotary embedding then computes norm and rotation in one kernel. If no kernel
+supports both, the norm is computed first, by a kernel for norms or by the norm's module.
 """
 
 import copy
@@ -19,25 +19,25 @@ from .operands import FLOAT, Norm, norm_of, unusable
 
 
 class Deferred:
-    """A tensor, such as queries or keys, that is not computed yet."""
+    """A placeholder for a tensor that is not computed yet, such as queries or keys."""
 
     __slots__ = ()
     shape: torch.Size
     dtype: torch.dtype
 
     def parts(self, tokens: int) -> list[Any] | None:
-        """Return the concatenated tensors and norms, or None if they are not concatenated along dimension
-        `tokens`."""
+        """Return a list of the tensors and placeholders of which this tensor is the concatenation along
+        dimension `tokens`. Return None if the tensor has no such parts."""
         raise NotImplementedError
 
     def now(self) -> Tensor:
-        """Compute the tensor with a kernel if there is one, or else with the original expression. Return
-        it."""
+        """Compute and return the tensor, with a kernel if one supports the operands, otherwise with the
+        original expression."""
         raise NotImplementedError
 
 
 class Normed(Deferred):
-    """The norm of a tensor, or a view of its result, that is not computed yet."""
+    """A placeholder for a norm that is not computed yet, or for a view of the norm's result."""
 
     def __init__(self, module: nn.Module, norm: Norm, x: Tensor, wide: bool = False) -> None:
         self.module, self.norm, self.own, self.x, self.wide = module, norm, x, x, wide
@@ -47,21 +47,23 @@ class Normed(Deferred):
         self.name = self.name_of_norm()
 
     def viewed(self, name: str, args: tuple[Any, ...]) -> Any:
-        """Return a `Normed` for a view of the result. The tensor method `name` with the arguments `args`
-        makes the view."""
+        """Return a `Normed` for a view of the norm's result. The view is the result of the tensor method
+        `name` with the arguments `args`."""
         made = copy.copy(self)
         made.x, made.views = getattr(self.x, name)(*args), [*self.views, (name, args)]
         made.shape = made.x.shape
         return made
 
     def transpose(self, first: int, second: int) -> Any:
-        """Exchange two dimensions. If the last dimension moves, compute the norm first."""
+        """Exchange two dimensions, as `Tensor.transpose` does. If one of them is the last dimension, compute
+        the norm first."""
         if self.x.dim() - 1 in (first % self.x.dim(), second % self.x.dim()):
             return self.now().transpose(first, second)
         return self.viewed("transpose", (first, second))
 
     def unflatten(self, dim: int, sizes: Any) -> Any:
-        """Split the last dimension into heads. The norm still covers all heads of a token.
+        """Split the last dimension into heads, as `Tensor.unflatten` does. The norm still covers all heads of
+        a token together.
 
         If another dimension is split, compute the norm first.
         """
@@ -73,7 +75,8 @@ class Normed(Deferred):
         return [self]
 
     def kernel(self) -> Tensor:
-        """Compute the norm with a kernel. Raise RuntimeError if the operator rejects the operands."""
+        """Compute the norm with the kernel of `oxiwarp.qk_norm_rope`. Raise RuntimeError if this operator
+        rejects the operands."""
         norm, eps, _ = self.kind() or ("", 0.0, False)
         x = as_rows(self.own)
         return self.seen(ops.qk_norm_rope(x, norm=norm, q_weight=self.norm.weight, q_bias=self.norm.bias, eps=eps))
@@ -91,7 +94,7 @@ class Normed(Deferred):
     def now(self) -> Tensor:
         if self.own.dim() not in (3, 4):
             return self.original()
-        try:  # The operator `qk_norm_rope` adds in the same order as the original norm.
+        try:  # The operator `qk_norm_rope` sums a row in the same order as the original norm.
             return self.kernel()
         except torch.OutOfMemoryError:
             raise
@@ -104,13 +107,13 @@ class Normed(Deferred):
         return self.own.shape[-1] != self.x.shape[-1]
 
     def kind(self) -> tuple[str, float, bool] | None:
-        """Return the arguments norm, eps and across_heads of `oxiwarp.qk_norm_rope`, or None if it lacks this
-        norm."""
+        """Return the arguments `norm`, `eps` and `across_heads` for `oxiwarp.qk_norm_rope`. Return None if
+        the operator does not support this norm."""
         return None if self.name is None else (self.name, self.norm.eps, self.across_heads)
 
     def name_of_norm(self) -> str | None:
-        """Return the name of the norm in `oxiwarp.qk_norm_rope`, or None if the operator does not support
-        this norm."""
+        """Return the name that the argument `norm` of `oxiwarp.qk_norm_rope` has for this norm, or None if
+        the operator does not support it."""
         kind, weight, bias, _, offset, rounding = self.norm
         columns, dtype = self.own.shape[-1:], self.dtype
         if offset or (weight is not None and (weight.shape != columns or weight.dtype != dtype)):
@@ -119,7 +122,8 @@ class Normed(Deferred):
             return None
         if kind == "layer_norm":
             return "layer_norm" if is_exactly(self.module, nn.LayerNorm) else None
-        # Input and weight differ in dtype, so torch computes the norm with several operations.
+        # The float32 input and the weight differ in dtype, so torch computes the norm with several
+        # operations.
         if self.wide and dtype != FLOAT:
             return "mochi_rms_norm"
         if is_exactly(self.module, nn.RMSNorm):
@@ -128,7 +132,7 @@ class Normed(Deferred):
 
 
 class Joined(Deferred):
-    """A concatenation of queries or of keys that is not computed yet."""
+    """A placeholder for a concatenation of queries, or of keys, that is not computed yet."""
 
     def __init__(self, held: list[Any], dim: int) -> None:
         self.held, self.dim = held, dim % len(held[0].shape)
@@ -144,9 +148,10 @@ class Joined(Deferred):
 
 
 class Rotated(Deferred):
-    """A query or a key whose rotation is not computed yet.
+    """A placeholder for a rotated query or key (RoPE) that is not computed yet.
 
-    One call `run(out)` rotates both the query and the key. `own` is the index of this tensor in the result.
+    One call `run(out)` rotates both the query and the key, and returns both. `own` is the index of this
+    tensor in that pair.
     """
 
     __slots__ = ("dtype", "heads", "held", "own", "run", "shape")
@@ -163,7 +168,8 @@ class Rotated(Deferred):
 
 
 class LaterActivation(Deferred):
-    """The activation of `x`, computed by the operator `op`, that is not computed yet."""
+    """A placeholder for an activation of `x` that is not computed yet. The operator `op` will compute the
+    activation."""
 
     __slots__ = ("dtype", "mode", "op", "shape", "x")
 
@@ -175,10 +181,11 @@ class LaterActivation(Deferred):
 
 
 class LaterSum(Deferred):
-    """A sum that is not computed yet. The norm of the sum may compute it.
+    """A placeholder for a sum that is not computed yet. If the sum is normalised next, one kernel may compute
+    sum and norm.
 
-    `own` is the original expression as a function of `terms`. `options` are the constant arguments for
-    `Calls.sum_and_norm`.
+    `own` is the original expression as a function of its operands `terms`. `options` are the arguments of
+    `Calls.sum_and_norm` that are fixed when the method is rewritten.
     """
 
     __slots__ = ("at", "device", "dtype", "ndim", "options", "own", "run", "shape", "terms", "total")
@@ -197,12 +204,14 @@ class LaterSum(Deferred):
 
 
 def computed(x: Any) -> Any:
-    """Return the tensor that a `Deferred` stands for. Return any other value unchanged."""
+    """If `x` is a `Deferred` (a placeholder for a tensor), compute and return the tensor. Return any other
+    value unchanged."""
     return x.now() if isinstance(x, Deferred) else x
 
 
 def joined(cat: Callable[..., Any], tensors: Any, dim: int = 0) -> Any:
-    """Return `torch.cat(tensors, dim)`, or a `Joined` if one of the tensors is not computed yet."""
+    """Return `torch.cat(tensors, dim)`. If one of the tensors is not computed yet, return a `Joined` (a
+    placeholder for the result) where possible."""
     if any(isinstance(one, Deferred) for one in tensors):
         first = tensors[0].shape
         plain = all(isinstance(one, Normed | Tensor) and one.dtype == tensors[0].dtype for one in tensors)
@@ -214,10 +223,10 @@ def joined(cat: Callable[..., Any], tensors: Any, dim: int = 0) -> Any:
 
 
 def deferred(module: Any, x: Any, cpu_kernels: bool, wide: bool) -> Any:
-    """Return a `Normed` for the norm of `x` if `oxiwarp.qk_norm_rope` may compute it, or else the result of
-    the norm.
+    """If `oxiwarp.qk_norm_rope` may compute the norm of `x`, return a `Normed` (a placeholder for the
+    result). Otherwise compute and return the norm.
 
-    The norm is `module(x)`. With `wide`, it is `module(x.float()).type_as(x)`.
+    The norm is `module(x)`, or `module(x.float()).type_as(x)` if `wide` is True.
     """
     if torch.compiler.is_compiling() or rejected(x, cpu_kernels):
         return original(module, x, wide)
@@ -229,7 +238,7 @@ def deferred(module: Any, x: Any, cpu_kernels: bool, wide: bool) -> Any:
 
 
 def original(module: Any, x: Any, wide: bool = False) -> Any:
-    """Compute a norm with its module. With `wide`, the input is cast to float32, and the result is cast
+    """Compute a norm by calling its module. If `wide` is True, cast the input to float32, and cast the result
     back."""
     return module(x.float()).type_as(x) if wide else module(x)
 

@@ -1,4 +1,4 @@
-"""Recognises kinds of expressions, such as a product, a cast, a sigmoid or a norm."""
+"""Recognises expressions in Python source, such as a product, a cast, a sigmoid or a norm."""
 
 import ast
 
@@ -15,8 +15,8 @@ def sigmoid_of(call: ast.Call) -> ast.expr | None:
 
 
 def without_cast(node: ast.expr) -> tuple[ast.expr, ast.expr | None]:
-    """Split `x.type_as(y)`, `x.to(y.dtype)` and `x.to(dtype)` into `x` and an expression for `y` or its
-    dtype."""
+    """Split `x.type_as(y)`, `x.to(y.dtype)` and `x.to(dtype)` into `x` and the argument. For any other
+    expression, return it and None."""
     if not (
         isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and len(node.args) + len(node.keywords) == 1
     ):
@@ -33,13 +33,14 @@ def without_cast(node: ast.expr) -> tuple[ast.expr, ast.expr | None]:
 
 
 def same_dtype(a: ast.expr, b: ast.expr) -> bool:
-    """Return whether two expressions name the same variable or its dtype, for example `x` and `x.dtype`."""
+    """Return whether both expressions are the same variable or the `dtype` of this variable, for example `x`
+    and `x.dtype`."""
     roots = [node.value if isinstance(node, ast.Attribute) and node.attr == "dtype" else node for node in (a, b)]
     return all(isinstance(root, ast.Name) for root in roots) and ast.dump(roots[0]) == ast.dump(roots[1])
 
 
 def without_float(node: ast.expr) -> tuple[ast.expr, bool]:
-    """Split `x.float()` and `x.to(torch.float32)` into `x` and True. For other nodes, return the node and
+    """For `x.float()` and `x.to(torch.float32)`, return `x` and True. For any other expression, return it and
     False."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         values = [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg == "dtype")]
@@ -61,17 +62,18 @@ def is_product(node: ast.AST) -> bool:
 
 
 def is_number(node: ast.expr) -> bool:
-    """Return whether the node is a number, or a calculation with numbers only."""
+    """Return whether the expression is a constant, or a calculation with constants only."""
     return all(
         isinstance(part, ast.Constant | ast.BinOp | ast.UnaryOp | ast.operator | ast.unaryop) for part in ast.walk(node)
     )
 
 
 def is_share(node: ast.expr) -> bool:
-    """Return whether the node is an expression such as `1 - weight` or `1 + scale`.
+    """Return whether the expression is a sum or difference with a constant, such as `1 - weight` or `1 +
+    scale`.
 
-    Such a factor belongs to a blend of two tensors or to a modulation. It is not a gate. The node may also be
-    a view, such as `(1 + scale)[:, None]`.
+    As a factor, such an expression belongs to a blend of two tensors or to a modulation, and is not a gate.
+    The expression may also be a view, such as `(1 + scale)[:, None]`.
     """
     while (x := viewed(node)) is not None:
         node = x
@@ -83,21 +85,22 @@ def is_share(node: ast.expr) -> bool:
 
 
 def is_parameter(node: ast.expr) -> bool:
-    """Return whether the node is an attribute of `self`, possibly with a cast. It is then a weight, not a
-    modulation."""
+    """Return whether the expression is an attribute of `self`, possibly cast to float32. An attribute of
+    `self` is a weight, not a modulation."""
     node, _ = without_float(node)
     return isinstance(node, ast.Attribute) and is_self(node.value)
 
 
 def is_value(node: ast.expr) -> bool:
-    """Return whether the node may be a tensor: it is not a constant, a container or a comparison."""
+    """Return whether the value of the expression may be a tensor. A constant, a container or a comparison is
+    not."""
     return isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript | ast.BinOp | ast.IfExp)
 
 
 def is_norm_call(node: ast.expr) -> bool:
-    """Return whether the node calls a norm with one argument.
+    """Return whether the expression calls a norm with one argument.
 
-    The norm must be a variable or an attribute whose name marks it as a norm, such as `norm1` or `ln_f`.
+    The called object must be a variable or attribute with the name of a norm, such as `norm1` or `ln_f`.
     """
     if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords or isinstance(node.args[0], ast.Starred):
         return False
@@ -105,7 +108,8 @@ def is_norm_call(node: ast.expr) -> bool:
 
 
 def with_factor(node: ast.expr) -> tuple[ast.expr, ast.expr, ast.expr] | None:
-    """Split `norm(x, factor)` into the norm, `x` and the factor. Return None for another expression."""
+    """Split `norm(x, factor)` into three expressions: the norm, `x` and the factor. Return None for any other
+    expression."""
     if not isinstance(node, ast.Call) or len(node.args) != 2 or node.keywords or not is_norm(node.func):
         return None
     x, factor = node.args
@@ -114,7 +118,8 @@ def with_factor(node: ast.expr) -> tuple[ast.expr, ast.expr, ast.expr] | None:
 
 
 def without_tanh(node: ast.expr) -> ast.expr | None:
-    """Return `gate.unsqueeze(1)` for `torch.tanh(gate).unsqueeze(1)` and `gate.tanh().unsqueeze(1)`, or None."""
+    """Return `gate.unsqueeze(1)` for `torch.tanh(gate).unsqueeze(1)` and `gate.tanh().unsqueeze(1)`, or
+    None."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return None
     if node.func.attr == "tanh" and not node.keywords:
@@ -135,7 +140,7 @@ def tanh_of(gate: ast.expr) -> ast.expr:
 
 
 def orders(product: ast.expr) -> tuple[tuple[ast.expr, ast.expr], ...]:
-    """Return the two factors of a product in both orders, or () for another expression."""
+    """Return the pairs `(a, b)` and `(b, a)` for a product `a * b`. Return () for any other expression."""
     if not isinstance(product, ast.BinOp) or not is_product(product):
         return ()
     return (product.left, product.right), (product.right, product.left)

@@ -1,6 +1,8 @@
-"""Recognises modules that compute an RMSNorm in float32 times a factor, such as Mochi's `norm(x, 1 + scale)`.
+"""Recognises modules that compute an RMSNorm in float32 and multiply it by an argument, such as Mochi's
+`norm(x, 1 + scale)`.
 
-For each class, `patch` runs one module on small tensors and compares the result with the formula.
+For each class of modules, `patch` runs one module on small tensors and compares the result with the expected
+formula.
 """
 
 from typing import Any
@@ -21,17 +23,19 @@ _known: dict[type, bool] = {}
 
 
 def is_known(cls: type) -> bool:
-    """Return whether an earlier probe found that the class computes an RMSNorm times a factor."""
+    """Return whether an earlier call of `probe` found that modules of class `cls` compute an RMSNorm times a
+    factor."""
     return _known.get(cls, False)
 
 
-# With this attribute, Dynamo treats the result as a constant. The compiled code only checks the class.
+# With this attribute, Dynamo treats the result of `is_known` as a constant. The compiled code only guards on
+# the class.
 is_known._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def probe(module: Any) -> str | None:
-    """Return None if a module computes an RMSNorm times a factor. Otherwise return the reason why it does
-    not."""
+    """Return None if `module` computes an RMSNorm times a factor. Otherwise return a reason for the
+    report."""
     cls, inner = base_of(module), inner_norm(module)
     if inner is None:
         return f"{cls.__name__} is no known norm"
@@ -43,8 +47,8 @@ def probe(module: Any) -> str | None:
 
 
 def agrees(module: nn.Module, inner: nn.Module, dtype: torch.dtype) -> bool:
-    """Return whether the module computes `inner(x.float()) * factor`, cast to the dtype of `x`, with the same
-    bits."""
+    """Return whether the result of `module(x, factor)` has the same bits as `inner(x.float()) * factor`, cast
+    to the dtype of `x`."""
     x, factor = torch.randn(2, 5, WIDTH, device="cpu").to(dtype), torch.randn(2, 1, WIDTH, device="cpu")
     forward, own = (getattr(base_of(one), "forward") for one in (module, inner))  # noqa: B009
     for scale in (factor, factor.to(dtype)):
@@ -59,7 +63,8 @@ def agrees(module: nn.Module, inner: nn.Module, dtype: torch.dtype) -> bool:
 
 
 def inner_norm(module: Any) -> Any:
-    """Return the only submodule of a module if it is an RMSNorm without weight, or None."""
+    """If `module` has exactly one submodule, which is an RMSNorm without weight, and no parameters, return
+    the submodule. Otherwise return None."""
     if not isinstance(module, nn.Module) or module._parameters or module._buffers:
         return None
     inner: Any = next(iter(module._modules.values())) if len(module._modules) == 1 else None
@@ -68,7 +73,8 @@ def inner_norm(module: Any) -> Any:
 
 
 def eps_of(module: Any, x: Tensor) -> float | str:
-    """Return the eps of a norm that `probe` recognised, or a reason why no kernel computes the norm."""
+    """Return the eps of `module`, a norm that `probe` recognised, or a reason why no kernel computes the
+    norm."""
     inner = inner_norm(module)
     if inner is None or not is_known(base_of(module)):
         return "the norm has another formula"

@@ -1,8 +1,10 @@
-"""Analyses which statements of a method read and change which variables, so that an expression may be moved.
+"""Analyses which variables the statements of a method read and change. This decides whether an expression may
+move to another statement.
 
 A block is a list of statements that run in order, such as the body of a function or of an `if`. A statement
-`name = value` of a block is a definition. A later statement of the same block may compute the value instead
-if two conditions are true: no other code reads the name, and no statement in between can change the value.
+`name = value` of a block is a definition. A later statement of the same block may contain `value` in place of
+`name` under two conditions. No other code may read `name`, and no statement in between may change the result
+of `value`.
 """
 
 import ast
@@ -17,7 +19,7 @@ Aliases = tuple[dict[str, set[str]], dict[str, set[str]]]
 
 
 class Read(ast.NodeVisitor):
-    """Collects the variables that a piece of code reads and writes, and whether its calls may have side
+    """Collects the variables that a piece of code reads and writes, and whether the code may have side
     effects."""
 
     def __init__(self, node: ast.AST | None) -> None:
@@ -56,7 +58,8 @@ class Read(ast.NodeVisitor):
         """Record whether the called function may have side effects."""
         called = node.func
         known = isinstance(called, ast.Attribute) and called.attr in METHODS | FUNCTIONS
-        # In a call `self.chunk(x)`, `chunk` is a module or a method of the class, not the tensor method.
+        # In a call such as `self.chunk(x)`, `chunk` is a submodule or a method of the class, not the tensor
+        # method `chunk`.
         known = known and not is_self(called.value)  # type: ignore[attr-defined]
         known = known or (isinstance(called, ast.Name) and called.id in FUNCTIONS) or is_norm(called)
         if is_kernel(called):
@@ -80,8 +83,8 @@ class Read(ast.NodeVisitor):
             self.visit(child)
 
     def visit_kernel(self, node: ast.Call) -> None:
-        """Record the operands of a chain (a rewritten expression). The method computes only the operands
-        itself."""
+        """Record the reads of a call that replaced a chain (an expression for one kernel). Only the operands
+        of this call can have side effects."""
         for own in node.args:
             read = Read(own)
             self.loads += read.loads
@@ -120,9 +123,9 @@ class Read(ast.NodeVisitor):
         self.generic_visit(node)
 
     def leave(self, node: ast.AST) -> None:
-        """Record a statement that skips the statements after it.
+        """Record a statement such as `return`, after which the next statements do not run.
 
-        `raise` is not such a statement: after it, the method returns no result.
+        `raise` does not count, because after `raise` the method returns no result.
         """
         self.leaves = True
         self.other(node)
@@ -130,14 +133,15 @@ class Read(ast.NodeVisitor):
     visit_Return = visit_Break = visit_Continue = leave
 
     def visit_Delete(self, node: ast.Delete) -> None:
-        """Record a statement `del name`. The variable must exist when the statement runs."""
+        """Record a statement `del name` as a read of `name`, because the variable must exist when the
+        statement runs."""
         self.effects = True
         self.loads += [target.id for target in node.targets if isinstance(target, ast.Name)]
         self.generic_visit(node)
 
     def named(self, node: Any) -> None:
-        """Record a name that is not a syntax tree node: the name in a pattern of `match`, or in `except ...
-        as`."""
+        """Record the assignment to a name in a pattern of `match`, or in `except ... as`. Such a name is a
+        string, not a syntax tree node."""
         self.stores |= {name for name in (node.name if hasattr(node, "name") else node.rest,) if name}
         self.generic_visit(node)
 
@@ -151,7 +155,8 @@ class Read(ast.NodeVisitor):
     visit_Raise = visit_Assert = visit_Import = visit_ImportFrom = other
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        """Record a nested function. It may read its variables at any time."""
+        """Record a nested function as code with side effects. It may read variables of the method at any
+        later time."""
         self.effects = True
         self.stores.add(node.name)
         self.generic_visit(node)
@@ -170,7 +175,8 @@ def rebinds(statement: ast.stmt, name: str) -> bool:
 
 
 def reads_old(statement: ast.stmt, name: str) -> bool:
-    """Return whether a statement may read the value that the variable `name` has before the statement."""
+    """Return whether a statement may read the value that the variable `name` has when the statement
+    starts."""
     if not isinstance(statement, ast.If) or name in Read(statement.test).loads:
         return name in Read(statement).loads
     for branch in (statement.body, statement.orelse):
@@ -183,11 +189,12 @@ def reads_old(statement: ast.stmt, name: str) -> bool:
 
 
 def divided(statement: ast.Assign) -> tuple[ast.expr, ast.stmt] | None:
-    """Split a statement `name = value` into calls with side effects and operations on their results, or
-    return None.
+    """Split the value of a statement `name = value` into calls with possible side effects, and operations on
+    the results of these calls. Return None if there are no such operations.
 
-    Return two items. The first is the value, in which variables replace the calls. The second is a statement
-    that assigns these variables. Products, casts, activations and norms have no side effects.
+    Return two items. The first is the value, in which new variables replace the calls. The second is a
+    statement that assigns the results of the calls to these variables. Products, activations and norms count
+    as operations.
     """
     calls: list[ast.expr] = []
     names: list[ast.expr] = []
@@ -231,9 +238,9 @@ def is_simple(node: ast.stmt) -> bool:
 
 
 def evaluated_once(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a statement that Python always evaluates exactly once.
+    """Yield the syntax tree nodes of a statement that Python always evaluates exactly once.
 
-    Examples of other nodes are the branches of `a if b else c`, and the body of a `lambda`.
+    The branches of `a if b else c` and the body of a `lambda`, for example, are not among them.
     """
     yield node
     if isinstance(node, ast.Lambda):
@@ -252,7 +259,7 @@ def evaluated_once(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def evaluated_before(node: ast.AST, name: str) -> list[ast.AST] | None:
-    """Return the nodes of a statement that Python evaluates before it reads the variable `name`.
+    """Return the syntax tree nodes of a statement that Python evaluates before it reads the variable `name`.
 
     Return None if the statement does not read the variable.
     """
@@ -271,10 +278,11 @@ def evaluated_before(node: ast.AST, name: str) -> list[ast.AST] | None:
 
 
 def aliases_of(tree: ast.AST) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-    """Return two dictionaries from a variable to the variables that may share its memory.
+    """Return two dictionaries. Each maps a variable to the variables whose tensors may share memory with its
+    tensor.
 
-    The first dictionary considers assignments and views. The second one also considers calls, because a
-    module may return its argument.
+    In the first dictionary, only assignments and views share memory. In the second one, the result of a call
+    may also share memory with its arguments, because a module may return its argument.
     """
     made = []
     for calls in (False, True):
@@ -295,7 +303,7 @@ def aliases_of(tree: ast.AST) -> tuple[dict[str, set[str]], dict[str, set[str]]]
 
 
 def shared_by(node: ast.AST | None, calls: bool) -> set[str]:
-    """Return the variables whose memory the value of an expression may share.
+    """Return the variables whose tensors may share memory with the value of an expression.
 
     If `calls` is True, the result of a call may share the memory of its arguments.
     """
@@ -318,7 +326,8 @@ def shared_by(node: ast.AST | None, calls: bool) -> set[str]:
 
 
 def passed_by(node: ast.expr) -> set[str]:
-    """Return the variables whose memory a function can change if it gets the expression as an argument."""
+    """Return the variables whose tensors a function can change if the value of the expression is its
+    argument."""
     if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.Add):
         return set()
     if isinstance(node, ast.BinOp | ast.Tuple | ast.List):  # A sum of lists contains their tensors.

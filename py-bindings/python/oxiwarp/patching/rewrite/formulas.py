@@ -1,10 +1,10 @@
-"""Reads the formula that a short function computes, such as `modulate(x, shift, scale)`, and inserts the
-arguments.
+"""Reads which formula a short function, such as `modulate(x, shift, scale)`, computes. Inserts the arguments
+of a call into this formula.
 
-The body of such a function assigns local variables, possibly inside `if` statements, and ends with a
-`return`. It reads only its parameters, `torch` and `F`, and has no side effects. In the formula, an `if`
-becomes `a if test else b`. Statements for devices without kernels, such as `if x.device.type == "mps"`, are
-omitted.
+A formula is one expression. The function may assign local variables, also inside `if` statements, and must
+end with a `return`. It may read only its parameters, `torch` and `F`, and must have no side effects. In the
+formula, an `if` statement becomes `a if test else b`. An `if` statement for devices without kernels, such as
+`if x.device.type == "mps"`, is omitted.
 """
 
 import ast
@@ -29,24 +29,25 @@ LIBRARIES = ("torch", "F")
 
 
 def function_name(called: ast.expr) -> str:
-    """Return the name of a called function, such as "modulate" or "self.modulate", or "" for another
-    expression."""
+    """Return the name of a called function, such as "modulate" or "self.modulate". If `called` is neither a
+    name nor an attribute of `self`, return ""."""
     if isinstance(called, ast.Attribute) and is_self(called.value):
         return f"{CLASS}.{called.attr}"
     return called.id if isinstance(called, ast.Name) else ""
 
 
 def function_at(name: str, space: Mapping[str, Any]) -> Any:
-    """Return the global function or the method of the class that has this name, or None."""
+    """Return the global function `name`, or for a name such as "self.modulate" the method of the class, or
+    None."""
     owner, _, attribute = name.rpartition(".")
     return getattr(space.get(CLASS), attribute, None) if owner else space.get(name)
 
 
 def formula_of(call: ast.Call, function: Any, space: Mapping[str, Any]) -> ast.expr | None:
-    """Return the formula that a function computes, with the arguments of a call inserted, or None if it has
-    none.
+    """Return the expression that `function` computes, with the arguments of `call` inserted. Return None if
+    the function is not a formula, or if the arguments cannot be inserted.
 
-    `space` contains the global variables of the code that calls the function.
+    `space` contains the global variables of the calling code.
     """
     formula = formula_in(function) if isinstance(function, FunctionType) else None
     if formula is None:
@@ -73,10 +74,10 @@ def formula_of(call: ast.Call, function: Any, space: Mapping[str, Any]) -> ast.e
 
 @cache_weakly
 def formula_in(function: FunctionType) -> tuple[tuple[str, ...], ast.expr] | None:
-    """Return the parameters of a function and the expression that it computes, or None if its body is not a
-    formula.
+    """Return the parameter names of `function` and the expression that it computes. Return None if its body
+    is not a formula.
 
-    For a method, `self` is the first parameter.
+    If `function` is a method, the first name is `self`.
     """
     if hasattr(function, "__wrapped__") or function.__closure__ or function.__code__.co_argcount > MOST_PARAMETERS:
         return None
@@ -106,10 +107,11 @@ def formula_in(function: FunctionType) -> tuple[tuple[str, ...], ast.expr] | Non
 
 
 def values_after(statements: list[ast.stmt], values: Mapping[str, ast.expr]) -> dict[str, ast.expr] | None:
-    """Return the values of the variables after the statements, or None if a statement is not allowed in a
-    formula.
+    """Return the values that local variables have after `statements`, or None if a formula must not contain
+    one of the statements.
 
-    `values` contains the values before the statements. All values are expressions of the parameters.
+    `values` contains the values that local variables have before `statements`. All values are expressions of
+    the function's parameters.
     """
     made = dict(values)
     for statement in statements:
@@ -121,7 +123,7 @@ def values_after(statements: list[ast.stmt], values: Mapping[str, ast.expr]) -> 
             first, second = branches
             assert first is not None and second is not None
             for name in {**first, **second}:
-                # If neither branch assigned the variable before, it is a parameter, or it is unbound.
+                # A variable without a value in a branch is a parameter, or it is unbound.
                 one, other = (branch.get(name, ast.Name(name, ast.Load())) for branch in (first, second))
                 if ast.dump(one) != ast.dump(other):
                     made[name] = ast.copy_location(ast.IfExp(test, one, other), statement)
@@ -141,8 +143,7 @@ def values_after(statements: list[ast.stmt], values: Mapping[str, ast.expr]) -> 
 
 
 def is_for_other_device(statement: ast.stmt) -> bool:
-    """Return whether the statement is an `if` whose body runs only on devices other than CPUs and NVIDIA
-    GPUs."""
+    """Return whether the statement is an `if` whose body never runs for a tensor on a CPU or NVIDIA GPU."""
     if not isinstance(statement, ast.If) or statement.orelse:
         return False
     both = isinstance(statement.test, ast.BoolOp) and isinstance(statement.test.op, ast.And)
@@ -156,9 +157,9 @@ def is_for_other_device(statement: ast.stmt) -> bool:
 
 
 def is_cheap(node: ast.expr) -> bool:
-    """Return whether the expression may be evaluated more than once.
+    """Return whether an expression is so cheap that it may be evaluated more than once.
 
-    It may contain only variables, constants, views, and choices between them.
+    The expression may contain only variables, constants, views, and `a if b else c`.
     """
     calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
     views = (ast.Name, ast.Attribute, ast.Constant, ast.Subscript, ast.Slice, ast.Tuple, ast.Call, ast.expr_context)
@@ -170,9 +171,11 @@ def is_cheap(node: ast.expr) -> bool:
 
 
 def filled(node: Any, given: Mapping[str, ast.expr]) -> Any:
-    """Return a copy of the expression in which the variables in `given` are replaced by expressions.
+    """Return a copy of the expression `node`. In the copy, the expressions in `given` replace the variables
+    with these names.
 
-    The inserted expressions are not copied. A node that occurs twice in the original is copied twice.
+    The inserted expressions are not copied. If a node object occurs twice in the original, the result has two
+    copies of it.
     """
     if isinstance(node, ast.Name) and node.id in given:
         return given[node.id]

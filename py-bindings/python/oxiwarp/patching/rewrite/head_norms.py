@@ -11,19 +11,21 @@ HEAD_NORM = re.compile(r"(^|_)(norm_?(added_)?(q|k|query|key)|(q|k|qk|query|key)
 
 
 def head_norms(tree: ast.FunctionDef) -> list[ast.Call]:
-    """Return the calls of norms of queries and keys that are not deferred until the rotation."""
+    """Return all calls of norms of queries or keys in `tree`. Calls that were already deferred until the
+    rotation are not among them, because other calls replaced them."""
     return [node for node in ast.walk(tree) if is_head_norm(node)]  # type: ignore[misc]
 
 
 class WideNorms(ast.NodeTransformer):
-    """Replaces `norm(x.float()).type_as(x)` by `norm(x)`, and marks the new call. `wideness` reads the mark.
+    """Replaces `norm(x.float()).type_as(x)` by `norm(x)`, and marks the new call with an attribute. The
+    function `wideness` reads this mark.
 
-    The new call alone does not compute the original expression, because it has no casts. So `Deferring` or
-    `head_norms` must find and replace each marked call later.
+    The new call does not compute the original expression, because it has no casts. So a later step
+    (`Deferring` or code that uses `head_norms`) must replace each marked call.
     """
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Replace a norm of queries or keys together with the casts around it."""
+        """Replace a norm call of queries or keys, together with the casts of its input and result."""
         norm, target = without_cast(self.generic_visit(node))  # type: ignore[arg-type]
         if target is None or not is_head_norm(norm):
             return node
@@ -40,8 +42,8 @@ class WideNorms(ast.NodeTransformer):
 
 
 def wideness(norm: ast.Call) -> list[ast.expr]:
-    """Return the additional argument `True` for the call that replaces `norm`, if `norm` is marked. Otherwise
-    return []."""
+    """Return a list of additional arguments for the call that replaces the norm call `norm`: `True` if `norm`
+    is marked, otherwise none."""
     return [ast.Constant(True)] if getattr(norm, "wide", False) else []
 
 

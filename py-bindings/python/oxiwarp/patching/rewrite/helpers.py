@@ -1,8 +1,8 @@
-"""Rewrites functions that a method calls to normalize queries or keys, for example for two attention
-processors.
+"""Rewrites helper functions that a method calls to normalize queries or keys. Two attention processors may
+share such a helper, for example.
 
-The rewritten method calls a rewritten copy of such a function. If the original function is replaced after
-`patch`, the method calls the new function.
+The rewritten method calls a rewritten copy of the helper. If another tool replaces the original helper after
+`patch`, the method calls the replacement.
 """
 
 import ast
@@ -23,28 +23,29 @@ class Helper(NamedTuple):
     tree: ast.FunctionDef
 
     def bind(self, names: Mapping[str, Any]) -> Callable[[Any], Any]:
-        """Return a function that chooses which function to call.
+        """Return a function that chooses which helper to call.
 
-        For the original function, it returns the rewritten copy. Any other function is returned unchanged.
+        Given the original helper, it returns the rewritten copy. Given any other function, it returns this
+        function.
         """
         function, made = self.function, compiled(self.function, copy.deepcopy(self.tree), names)
         return lambda now: made if now is function else now
 
 
 def helper_name(name: str) -> str:
-    """Return the name under which a rewritten method calls the function that chooses between original and
-    copy."""
+    """Return the name of a variable of the rewritten method: the function that chooses between the helper
+    `name` and its rewritten copy."""
     return f"{PREFIX}helper_{name}"
 
 
 def helpers_of(
     tree: ast.FunctionDef, own: FunctionType, rewrite: Callable[[FunctionType], ast.FunctionDef]
 ) -> dict[str, Helper]:
-    """Replace calls of functions that normalize queries or keys by calls of rewritten copies. Return these
-    copies.
+    """In `tree`, replace calls of functions that normalize queries or keys by calls of rewritten copies.
+    Return the functions and their rewritten syntax trees, by name.
 
-    Only functions in the file of the method are rewritten. `rewrite` returns the changed syntax tree of a
-    function.
+    Only functions in the file of the method `own` are rewritten. `rewrite` returns the rewritten syntax tree
+    of a function.
     """
     local = Read(tree).stores | {node.arg for node in ast.walk(tree.args) if isinstance(node, ast.arg)}
     found: dict[str, Helper] = {}
@@ -61,9 +62,9 @@ def helpers_of(
 
 
 def is_helper(function: FunctionType, own: FunctionType) -> bool:
-    """Return whether a function of the file of `own` normalizes queries or keys.
+    """Return whether `function` is in the file of `own`, normalizes queries or keys, and can be copied.
 
-    A copy of the function must also behave as the function does, or the result is False.
+    A copy must behave as the original. For example, a function with a closure cannot be copied.
     """
     inner = function.__closure__ or hasattr(function, "__wrapped__") or function.__qualname__ != function.__name__
     if inner or function.__module__ != own.__module__:

@@ -1,10 +1,10 @@
-"""Finds operations that often only copy their operand: division by 1, padding of 0, `torch.cat` of one
-tensor.
+"""Finds operations that often only copy their operand: a division by 1, a padding of width 0, or `torch.cat`
+of one tensor.
 
-The rewritten method skips the copy if the operand equals the result. An operation is replaced only if its
-result is assigned to a variable that no statement of the method may change in place. A division or a padding
-must assign its result to the variable of its operand. The rewritten method also computes `inspect.signature`
-only once for each function.
+If the result would equal the operand, the rewritten method uses the operand instead of a copy. An operation
+is replaced only if its result is assigned to a variable, and no statement of the method changes this variable
+in place. A division or a padding must be assigned to the variable of its operand, as in `x = x / self.scale`.
+The rewritten method also calls `inspect.signature` only once for each function.
 """
 
 import ast
@@ -31,9 +31,10 @@ compiling = torch.compiler.is_compiling
 def replace_identities(
     tree: ast.FunctionDef, value_of: Callable[[ast.expr], Any], add: Callable[[ast.expr], Any]
 ) -> None:
-    """Replace operations that often only copy their operand, and calls of `inspect.signature`.
+    """In `tree`, replace operations that often only copy their operand, and calls of `inspect.signature`.
 
-    `value_of` returns the value of a global variable. `add` adds an operation to the report.
+    `value_of` returns the object that a global name in the code refers to. `add` adds a replaced operation to
+    the report of `patch`.
     """
     changed, near = Read(tree).changed, aliases_of(tree)[0]
     strided = strided_names(tree)
@@ -68,8 +69,8 @@ def replace_identities(
 
 
 def signature(function: Any, method: Any) -> Any:
-    """Return `inspect.signature(method)`. Results for methods are cached, because Python computes them
-    slowly."""
+    """Return `function(method)`, where `function` is `inspect.signature`. Signatures of methods are cached,
+    because `inspect.signature` is slow."""
     if compiling() or type(method) is not MethodType or type(method.__func__) is not FunctionType:
         return function(method)
     return signature_of_method(method.__func__)
@@ -77,7 +78,7 @@ def signature(function: Any, method: Any) -> Any:
 
 @cache_weakly
 def signature_of_method(function: FunctionType) -> inspect.Signature:
-    """Return the signature that a method has when it is bound to an object, without `self`."""
+    """Return the signature that `function` has as a method of an object: without `self`."""
     return inspect.signature(MethodType(function, object()))
 
 
@@ -87,8 +88,8 @@ def is_name(node: ast.expr, name: str) -> bool:
 
 
 def strided_names(tree: ast.FunctionDef) -> set[str]:
-    """Return the variables whose strides may matter, because the method returns them or calls a method of
-    `STRIDED`."""
+    """Return the variables whose strides may matter: the method returns the variable, or calls one of its
+    tensor methods in `STRIDED`, such as `view`."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Return) and node.value is not None:
@@ -101,8 +102,8 @@ def strided_names(tree: ast.FunctionDef) -> set[str]:
 def identity(function: Any, free: bool, x: Any, *rest: Any) -> Any:
     """Compute `x / rest[0]` if `function` is None, otherwise `function(x, *rest)`.
 
-    If the result equals an operand, return this operand without a copy. `free` says whether the strides of
-    the result may differ from those of a copy.
+    If the operation would only copy its operand, return the operand itself. `free` says whether the strides
+    of the returned tensor may differ from the strides of a copy.
     """
     if not compiling():
         if function is None:

@@ -1,8 +1,9 @@
-"""Replaces the call of a method by the statements of the method, if the method modulates its argument.
+"""Replaces the call of a method by the statements of the called method, if this method modulates its
+argument.
 
-An example is `x, gate = self.modulate(x, parameters)`. After the replacement, one kernel may compute the
-modulation together with the norm before the call. At each call, the rewritten method checks that the class
-still has the method whose statements were inserted. If not, the original method runs.
+An example is `x, gate = self.modulate(x, parameters)`. If a norm precedes such a call, one kernel may then
+compute norm and modulation together. Each time the rewritten method runs, it checks that the class still has
+the same `modulate`. If not, the original version of the rewritten method runs.
 """
 
 import ast
@@ -22,9 +23,10 @@ replaced."""
 
 
 class Inlining:
-    """Replaces calls in `tree`, a method of the class `cls` with the global variables `space`.
+    """Replaces calls of modulating methods in `tree`, the syntax tree of a method. `cls` is the class of the
+    method, and `space` has its global variables.
 
-    `inlined` contains the methods whose statements were inserted, by name.
+    `inlined` maps names to the called methods whose statements were inserted.
     """
 
     def __init__(self, tree: ast.FunctionDef, cls: Any, space: Any) -> None:
@@ -66,8 +68,8 @@ class Inlining:
         return made
 
     def statements(self, function: FunctionType, call: ast.Call, target: ast.Tuple) -> list[ast.stmt] | None:
-        """Return the statements of a function with the arguments of a call, or None if they cannot replace
-        the call."""
+        """Return the statements of `function`, with the arguments of `call` inserted. Return None if they
+        cannot replace the call."""
         try:
             tree = copy.deepcopy(tree_of(function))
             given = arguments_of(tree, function, call)
@@ -104,7 +106,8 @@ class Inlining:
 
 
 class Local(ast.NodeTransformer):
-    """Renames the variables of a function, and replaces parameters by the arguments in `given`."""
+    """Renames the local variables of an inserted method, and replaces its parameters by the arguments in
+    `given`."""
 
     def __init__(self, prefix: str, names: set[str], given: dict[str, ast.expr]) -> None:
         self.prefix, self.names, self.given = prefix, names, given
@@ -117,8 +120,8 @@ class Local(ast.NodeTransformer):
 
 
 def arguments_of(tree: ast.FunctionDef, function: FunctionType, call: ast.Call) -> dict[str, ast.expr] | None:
-    """Return the arguments of a call by parameter name, without `self`. Return None if the signature is not
-    supported."""
+    """Return the arguments of `call`, by the names of the parameters of `function`, without `self`. Return
+    None if the signature of `function` is not supported."""
     own = tree.args
     if own.vararg or own.kwarg or own.kwonlyargs or own.posonlyargs or hasattr(function, "__wrapped__"):
         return None
@@ -137,7 +140,8 @@ def arguments_of(tree: ast.FunctionDef, function: FunctionType, call: ast.Call) 
 
 
 def modulates(result: ast.Tuple, parameters: set[str]) -> bool:
-    """Return whether an element of the returned tuple is `x * (1 + scale) + shift` with a parameter `x`."""
+    """Return whether an element of the tuple `result` is `x * (1 + scale)` or `x * (1 + scale) + shift`,
+    where `x` is a parameter."""
     for part in result.elts:
         product = part.left if isinstance(part, ast.BinOp) and is_sum(part) else part
         if any(isinstance(x, ast.Name) and x.id in parameters and is_share(scale) for x, scale in orders(product)):
@@ -146,9 +150,10 @@ def modulates(result: ast.Tuple, parameters: set[str]) -> bool:
 
 
 def is_plain(statement: ast.stmt) -> bool:
-    """Return whether a statement is an assignment, or an `if` that contains only such statements.
+    """Return whether a statement is an assignment, or an `if` that contains only assignments and such `if`
+    statements.
 
-    An assignment with a nested function, a comprehension or `super` is not accepted.
+    For an assignment that contains a lambda, a comprehension or `super`, return False.
     """
     if isinstance(statement, ast.If):
         return all(map(is_plain, (*statement.body, *statement.orelse)))
@@ -167,7 +172,8 @@ def is_plain(statement: ast.stmt) -> bool:
 
 
 def decided(statement: ast.stmt) -> Iterator[ast.stmt]:
-    """Yield the statement. For an `if` that compares None with None, yield only the statements that run."""
+    """Yield the statement. But if it is an `if` such as `if None is None`, yield only the statements of the
+    branch that runs."""
     test = statement.test if isinstance(statement, ast.If) else None
     parts = [test.left, *test.comparators] if isinstance(test, ast.Compare) and len(test.ops) == 1 else []
     if isinstance(statement, ast.If) and isinstance(test, ast.Compare) and parts:

@@ -1,9 +1,9 @@
 """Finds concatenations whose inputs kernels can write directly into the concatenated tensor.
 
-Two statements `query = torch.cat([...])` and `key = torch.cat([...])` become one call of `joined_pair`. The
-inputs may be norms or rotations. `torch.cat([x, act(linear(y))])` becomes a call of `joined_activation`, also
-if the activation was assigned to a variable first. Until the concatenation, a `Deferred` object stands for
-each input that is not computed yet.
+Two statements `query = torch.cat([...])` and `key = torch.cat([...])` become one call of `joined_pair`, if
+the inputs are results of norms or rotations. `torch.cat([x, h])` becomes a call of `joined_activation`, if an
+earlier statement is `h = self.act(linear(y))` and only this concatenation reads `h`. Until the concatenation,
+a placeholder (`Deferred`) stands for each input that is not computed yet.
 """
 
 import ast
@@ -20,7 +20,8 @@ LATER_ACTIVATION, JOINED_ACTIVATION = "later_activation", "joined_activation"
 
 
 class Joins:
-    """Replaces the concatenations of a method. The function `add` adds an expression to the report."""
+    """Replaces concatenations in a method. The function `add` adds a replaced expression to the report of
+    `patch`."""
 
     def __init__(self, tree: ast.FunctionDef, add: Callable[[Chain], int]) -> None:
         self.tree, self.add = tree, add
@@ -48,7 +49,8 @@ class Joins:
                         self.activation(block, at)
 
     def replace(self, block: list[ast.stmt], at: int) -> None:
-        """Replace statement `at` and the next one if they concatenate queries and keys in the same way."""
+        """Replace the statement with index `at` and the next statement, if one concatenates queries and the
+        other concatenates keys in the same way."""
         own, other = assigned(block[at]), assigned(block[at + 1])
         if own is None or other is None or not (is_cat(own[1]) and is_cat(other[1])):
             return
@@ -82,8 +84,8 @@ class Joins:
                 pair.value.args.append(ast.Constant(True))  # type: ignore[attr-defined]
 
     def activation(self, block: list[ast.stmt], at: int) -> None:
-        """Let a concatenation compute the activation of statement `at`, if only the concatenation reads its
-        result."""
+        """If the statement with index `at` computes an activation and only a later concatenation reads its
+        result, let the concatenation compute the activation."""
         own = assigned(block[at])
         if own is None or not isinstance(own[1], ast.Call) or not is_activation_of_call(own[1]):
             return
@@ -111,7 +113,8 @@ class Joins:
 def is_activation_of_call(call: ast.Call) -> bool:
     """Return whether a call is `self.act(linear(x))`.
 
-    No other code can read or change the result of `linear(x)`, so the activation may run later.
+    In such a call, no other code can read or change the result of `linear(x)`. So the activation may run
+    later.
     """
     inner = call.args[0] if len(call.args) == 1 and not call.keywords else None
     own = isinstance(call.func, ast.Attribute) and is_self(call.func.value) and is_activation(call.func)
@@ -119,7 +122,7 @@ def is_activation_of_call(call: ast.Call) -> bool:
 
 
 def is_pair(node: ast.expr) -> bool:
-    """Return whether the node is a call that rotates queries and keys together."""
+    """Return whether the expression is a call of `rotary_pair`, which rotates queries and keys together."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == PAIR
 
 

@@ -1,5 +1,5 @@
-"""Computes what a rewritten method defers: sums until the norm of the sum, and activations until
-`torch.cat`."""
+"""Functions that compute deferred operations of a rewritten method. A sum is deferred until the norm of the
+sum, and an activation until a `torch.cat`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,14 +19,14 @@ Own = Callable[..., Any]
 """The original expression, as a function of the operands."""
 At = int | tuple[Any, ...]
 """Index of a chain (an expression that one kernel may compute) in the method. If the chain contains the
-source of functions, `At` is a tuple of the index and these functions, as the method finds them at run
-time."""
+source of functions, `At` is a tuple: the index, then the functions that have these names at run time."""
 
 compiling = torch.compiler.is_compiling
 
 
 class LaterCalls:
-    """The functions for deferred sums and activations, with the options of `patch`."""
+    """The functions that a rewritten method calls for deferred sums and activations. The attributes have the
+    options of `patch`."""
 
     mode: str
     cpu_kernels: bool
@@ -39,21 +39,23 @@ class LaterCalls:
     sum_and_norm: Callable[..., Any]
 
     def later_sum(self, at: At | None, own: Own, options: tuple[Any, ...], **terms: Any) -> Any:
-        """Return a `LaterSum` (a sum that is not computed yet), or the sum if no kernel computes it together
-        with a norm."""
+        """Return a `LaterSum` (a placeholder for a sum that is not computed yet). If no kernel supports the
+        operands, compute and return the sum."""
         if isinstance(self.branch(options, terms), str):
             return self.sum_now(at, own, options, **terms)
         return LaterSum(at, own, options, terms, self.sum_now)
 
     def sum_now(self, at: At | None, own: Own, options: tuple[Any, ...], **terms: Any) -> Any:
-        """Compute a sum. `at` is None for a sum without a gate."""
+        """Compute a sum. If `at` is None, no kernel computes the sum without its norm, so evaluate the
+        original expression."""
         if at is None:
             return own(**terms)
         run = self.tanh_sum if options[0] == "tanh_sum" else self.gated_residual
         return run(at, own, options, **terms)
 
     def norm_of_later(self, at: At, own: Own, options: tuple[Any, ...], **given: Any) -> Any:
-        """Compute the norm of a sum, and the sum itself if it is not computed yet."""
+        """Compute the norm of `x`. If `x` is a sum that is not computed yet, compute the sum too, if possible
+        in the same kernel."""
         x = given["x"]
         if type(x) is LaterSum and options[0] == "factor_norm":
             return self.factor_norm_of(at, own, options, x, given)
@@ -90,7 +92,8 @@ class LaterCalls:
         return own(**given) if made is None else made
 
     def factor_norm_of(self, at: At, own: Own, options: tuple[Any, ...], x: LaterSum, given: dict[str, Any]) -> Any:
-        """Compute `norm(x, 1 + scale)`. If `x` is a sum that is not computed yet, compute the sum too."""
+        """Compute `norm(x, 1 + scale)` for a sum `x`. If the sum is not computed yet, compute it too, if
+        possible in the same kernel."""
         if x.total is None and x.options[0] == "tanh_sum" and not self.replaced(at):
             found = self.branch(x.options, x.terms)
             scale, first = given["scale"], x.terms["x"]
@@ -106,7 +109,8 @@ class LaterCalls:
         return self.factor_norm(at, own, options, **{**given, "x": x.now()})
 
     def scaled(self, options: tuple[Any, ...], x: Any, norm: Any, scale: Any) -> float | str:
-        """Return the eps of `norm(x, 1 + scale)`, or a reason why no kernel computes this expression."""
+        """Return the eps of the norm in `norm(x, 1 + scale)`, or a reason why no kernel computes this
+        expression."""
         if why := operands.unusable(x, self.cpu_kernels) or operands.misplaced(x, scale):
             return why
         # With these dtypes, `1 + scale` is computed in float32.
@@ -114,9 +118,10 @@ class LaterCalls:
         return eps_of(norm, x) if exact else operands.DTYPES
 
     def later_activation(self, at: int, act: Any, x: Any) -> Any:
-        """Return a `LaterActivation` (an activation that is not computed yet), or `act(x)`.
+        """Return a `LaterActivation` (a placeholder for `act(x)`, which is not computed yet), or the result
+        of `act(x)`.
 
-        Return `act(x)` if no kernel may write the result into a slice of a larger tensor.
+        Return the result if no kernel may write it into a slice of a larger tensor.
         """
         if compiling() or operands.unusable(x, self.cpu_kernels) or needs_grad(x) or not may_write(x):
             return act(x)
@@ -124,8 +129,8 @@ class LaterCalls:
         return act(x) if isinstance(op, str) or not x.is_contiguous() else LaterActivation(op, x, self.mode)
 
     def joined_activation(self, at: int, cat: Callable[..., Any], parts: Any, dim: int = 0) -> Any:
-        """Return `cat(parts, dim)`. If a tensor is not computed yet, its kernel writes directly into the
-        result."""
+        """Return `cat(parts, dim)`. If an activation among `parts` is not computed yet, its kernel writes
+        directly into the concatenated tensor."""
         made = None
         if any([isinstance(x, LaterActivation) for x in parts]) and cat is torch.cat:
             made = self.attempt(at, lambda: written_parts(parts, dim))
@@ -133,9 +138,10 @@ class LaterCalls:
 
 
 def written_parts(parts: list[Any], dim: int) -> Tensor:
-    """Return the concatenation of tensors and activations.
+    """Return the concatenation of `parts`, which are tensors and activations that are not computed yet.
 
-    Raise RuntimeError if the tensors do not fit together, or if autograd records the concatenation.
+    Raise RuntimeError if the parts differ in dtype or in another dimension, or if autograd records the
+    concatenation.
     """
     like = next(x for x in parts if isinstance(x, LaterActivation))
     shape, at = list(like.shape), dim % len(like.shape)

@@ -1,6 +1,7 @@
-"""Uses variable names to decide whether an expression such as `x + a * b` is really a gated residual.
+"""Uses variable names to decide what an expression such as `x + a * b` computes: a gated residual or
+something unrelated.
 
-An expression can have the same syntax as a gated residual or a modulation, and compute something unrelated.
+This is necessary because the syntax of a gated residual or of a modulation also occurs in unrelated code.
 """
 
 import ast
@@ -13,18 +14,19 @@ MODULATIONS = ("scale", "shift", "mod", "gamma", "beta")
 
 
 def is_sigmoid(chain: Chain) -> bool:
-    """Return whether the chain is `sigmoid(gate) * up`, according to the name of the function.
+    """Return whether the expression `chain` is `sigmoid(gate) * up`, according to the name of the called
+    function.
 
-    A chain is an expression that one kernel may compute.
+    A `Chain` is an expression that one kernel may compute.
     """
     return chain.op == ACTIVATION and "sigmoid" in ast.unparse(chain.operands.get("act", ast.Name("sigmoid"))).lower()
 
 
 def is_modulation(chain: Chain) -> bool:
-    """Return whether `x * (1 + scale) + shift` is likely to modulate a tensor.
+    """Return whether an expression of the form `x * (1 + scale) + shift` is likely to modulate a tensor.
 
-    Decide by the names of scale and shift. The index `row * (1 + columns) + column` is an example that is no
-    modulation.
+    Decide by the names of the variables in place of `scale` and `shift`. The index computation `row * (1 +
+    columns) + column`, for example, is not a modulation.
     """
     parts = [node for name in ("scale", "shift") if name in chain.operands for node in ast.walk(chain.operands[name])]
     names = [node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in parts]
@@ -32,12 +34,13 @@ def is_modulation(chain: Chain) -> bool:
 
 
 def is_likely(chain: Chain, statement: ast.stmt) -> bool:
-    """Return whether `x + a * b` is likely to be a gated residual. One of these conditions must be true:
+    """Return whether an expression of the form `x + a * b` is likely to be a gated residual. One of these
+    conditions must be true:
 
-    - The name of a factor contains "gate".
+    - A name in the factors `a` and `b` contains "gate".
     - The statement assigns the sum to the variable `x`.
     - The name of `x` contains "resid".
-    - The method returns the sum, `x` is a variable, and a factor is the result of a call with possible side
+    - The statement returns the sum, `x` is a variable, and a factor contains a call with possible side
       effects.
     """
     x = chain.operands["x"]

@@ -1,5 +1,5 @@
-"""Reads the syntax tree of a method. Compiles a changed tree to a method with the same globals and
-closure."""
+"""Reads the syntax tree of a method, and compiles a changed syntax tree to a new method. The new method has
+the globals and closure of the original."""
 
 import ast
 import dis
@@ -19,9 +19,11 @@ class Unreadable(Exception):
 
 
 def tree_of(function: FunctionType) -> ast.FunctionDef:
-    """Return the syntax tree of a function. Its nodes have the line numbers of the file.
+    """Return the syntax tree of `function`. The nodes of the tree have the line numbers that they have in the
+    source file.
 
-    Raise `Unreadable` if the source is not available, or if a copy of the function would behave differently.
+    Raise `Unreadable` if the source is not available, or if a function compiled from the tree would behave
+    differently.
     """
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise Unreadable("it is a generator or a coroutine")
@@ -33,8 +35,8 @@ def tree_of(function: FunctionType) -> ast.FunctionDef:
     tree = module.body[0]
     if not isinstance(tree, ast.FunctionDef) or tree.name != function.__name__:
         raise Unreadable("its source does not start with its definition")
-    # The file may be newer than the loaded module. So compare the line number and the parameter names with
-    # the loaded code.
+    # The source file may be newer than the loaded module. So compare the line number and the parameter names
+    # in the file with the loaded code.
     code = function.__code__
     if (
         code.co_varnames[: code.co_argcount] != tuple(arg.arg for arg in (*tree.args.posonlyargs, *tree.args.args))
@@ -53,7 +55,8 @@ def tree_of(function: FunctionType) -> ast.FunctionDef:
 
 
 def check_source(function: FunctionType) -> None:
-    """Raise `Unreadable` if the source file does not match the code of the loaded function.
+    """Raise `Unreadable` if the source file does not match the loaded code object of `function`, for example
+    after an edit.
 
     This check takes about a millisecond, so callers check only functions that they want to rewrite.
     """
@@ -62,9 +65,11 @@ def check_source(function: FunctionType) -> None:
 
 
 def same_code(code: CodeType, made: CodeType) -> bool:
-    """Return whether two functions have the same names, lines, operators, local variables and constants.
+    """Return whether two code objects have the same names, line numbers, operators, local variables and
+    constants.
 
-    The bytecode may differ: Python 3.11 compiles `F.silu(x)` differently if it knows that `F` is a module.
+    Their bytecode may still differ: Python 3.11 compiles `F.silu(x)` differently if it knows that `F` is a
+    module.
     """
     names = ("co_names", "co_varnames", "co_freevars", "co_cellvars")
     if any(getattr(code, name) != getattr(made, name) for name in names) or outline(code) != outline(made):
@@ -77,14 +82,14 @@ def same_code(code: CodeType, made: CodeType) -> bool:
 
 
 def same_constant(a: Any, b: Any) -> bool:
-    """Return whether two constants are equal, except for the indentation of lines in a string such as a
-    docstring."""
+    """Return whether two constants are equal. In strings, such as docstrings, differences in the indentation
+    of lines are ignored."""
     both = isinstance(a, str) and isinstance(b, str)
     return a == b or (both and [line.strip() for line in a.split("\n")] == [line.strip() for line in b.split("\n")])
 
 
 def outline(code: CodeType) -> tuple[list[tuple[str, int | None]], set[int | None]]:
-    """Return the operators and local variables that a function uses, in order, and the set of its line
+    """Return the operators and local variables that a code object uses, in order, and the set of its line
     numbers."""
     kinds = ("BINARY", "COMPARE", "UNARY", "LOAD_FAST", "STORE_FAST", "LOAD_DEREF", "STORE_DEREF")
     found = [(step.opname, step.arg) for step in dis.get_instructions(code) if step.opname.startswith(kinds)]
@@ -98,10 +103,10 @@ def undecorated(function: FunctionType) -> FunctionType:
 
 
 def decorated(function: FunctionType, new: FunctionType) -> FunctionType:
-    """Return a copy of the decorated `function` whose decorators call `new` instead of the current inner
-    function.
+    """Return a copy of the decorated function `function`, in which the decorators call `new` instead of the
+    original undecorated function.
 
-    The wrapper that a decorator returns must hold the inner function in its closure. Otherwise raise
+    Each decorator must have returned a wrapper with the decorated function in its closure. Otherwise raise
     `Unreadable`.
     """
     inner: Any = getattr(function, "__wrapped__", None)
@@ -121,7 +126,7 @@ def decorated(function: FunctionType, new: FunctionType) -> FunctionType:
 
 
 def holds_function(cell: CellType, function: Any) -> bool:
-    """Return whether a cell of a closure contains the function. An empty cell does not."""
+    """Return whether a cell of a closure contains `function`. For an empty cell, return False."""
     try:
         return cell.cell_contents is function
     except ValueError:
@@ -129,10 +134,11 @@ def holds_function(cell: CellType, function: Any) -> bool:
 
 
 def compiled(function: FunctionType, tree: ast.FunctionDef, names: Mapping[str, Any]) -> FunctionType:
-    """Compile the changed `tree` of `function`. In the new function, `names` are additional variables.
+    """Compile `tree`, the changed syntax tree of `function`, to a new function. `names` are additional
+    variables that the new function can read.
 
-    The new function uses the globals, default values and closure cells of `function`. It keeps its name, file
-    and line numbers, so tracebacks and profilers show the original source.
+    The new function uses the globals, default values and closure cells of `function`. It also has the name,
+    file and line numbers of `function`, so tracebacks and profilers show the original source.
     """
     code = function.__code__
     outer = ast.FunctionDef(
@@ -147,7 +153,7 @@ def compiled(function: FunctionType, tree: ast.FunctionDef, names: Mapping[str, 
         body=[tree],
         decorator_list=[],
     )
-    # Default values and annotations are not evaluated again. The new function gets the objects of the
+    # Default values and annotations are not evaluated again. The new function gets those objects from the
     # original function.
     arguments = tree.args
     for arg in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg):
@@ -156,7 +162,8 @@ def compiled(function: FunctionType, tree: ast.FunctionDef, names: Mapping[str, 
     arguments.defaults = [ast.Constant(None) for _ in arguments.defaults]
     arguments.kw_defaults = [default and ast.Constant(None) for default in arguments.kw_defaults]
     tree.returns = None
-    # The function may read a global variable that has the same name as the function.
+    # Rename the definition, because the function may read a global variable that has the name of the
+    # function.
     tree.name = PREFIX + tree.name
     module = ast.fix_missing_locations(ast.Module(body=[outer], type_ignores=[]))
     flags = code.co_flags & __import__("__future__").annotations.compiler_flag
@@ -176,7 +183,7 @@ def compiled(function: FunctionType, tree: ast.FunctionDef, names: Mapping[str, 
 
 
 def constant(code: CodeType, name: str) -> CodeType:
-    """Return the code of the function `name` that is defined in `code`."""
+    """Return the code object of the function `name`, which is a constant of the code object `code`."""
     return next(found for found in code.co_consts if isinstance(found, CodeType) and found.co_name == name)
 
 

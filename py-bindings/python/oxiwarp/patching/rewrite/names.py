@@ -1,4 +1,5 @@
-"""Decides by name what a called function is: a norm, an activation, or a function without side effects."""
+"""Decides by the name of a called function whether it is a norm, an activation, or another function without
+side effects."""
 
 import ast
 import re
@@ -26,13 +27,14 @@ KERNELS = tuple(PREFIX + name for name in ("gated_residual", "modulated_norm", "
 
 
 def is_kernel(called: ast.expr) -> bool:
-    """Return whether a called function is one of `KERNELS`: it may run a kernel, and it has no side
-    effects."""
+    """Return whether a called function is one of `KERNELS`: functions of oxiwarp that may run a kernel and
+    have no side effects."""
     return isinstance(called, ast.Name) and called.id in KERNELS
 
 
 def is_norm(called: ast.expr) -> bool:
-    """Return whether a called module is a norm, according to its name. Norms have no side effects."""
+    """Return whether a called module is a norm, according to its name. Callers assume that norms have no side
+    effects."""
     name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
     return ("norm" in name.lower() and not name.endswith("_")) or re.fullmatch(r"ln(\d|_\w*[^_])?", name) is not None
 

@@ -1,9 +1,10 @@
-"""Checks at run time whether a kernel computes an expression with the same bits as the original code.
+"""Checks at run time whether a kernel gives the same bits as the original code for an expression of a
+rewritten method.
 
-The functions check the operands of the expression, such as tensors and norm modules. They return a reason as
-a `str` if no kernel can run. In eager mode, the operators themselves reject shapes and strides that they do
-not support. Under torch.compile, which does not trace `except`, the function `misplaced` checks shapes and
-strides first.
+The functions check the operands of the expression, such as tensors and norm modules. If no kernel can run,
+they return the reason as a `str`. In eager mode, these functions do not check most shapes and strides,
+because the operators raise an error for unsupported ones. Under torch.compile, which does not trace `except`,
+the function `misplaced` checks shapes and strides.
 """
 
 from types import MethodType
@@ -57,9 +58,9 @@ class Norm(NamedTuple):
 
 
 def unusable(x: Any, cpu_kernels: bool, permuted: bool = False) -> str | None:
-    """Return the reason why no kernel runs for the tensor `x`, or None.
+    """Return the reason why no kernel may run with the operand `x`, or None if one may run.
 
-    `permuted` says whether the kernel accepts a tensor with permuted dimensions.
+    `permuted` says whether the kernel accepts a tensor with permuted dimensions, such as a transposed tensor.
     """
     if type(x) not in PLAIN:
         return f"an operand is a {type(x).__name__}"
@@ -71,9 +72,9 @@ def unusable(x: Any, cpu_kernels: bool, permuted: bool = False) -> str | None:
         return "forward-mode AD or torch.jit.trace is active"
     if torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu"):
         return "autocast is active"
-    # For a tensor with permuted dimensions, torch's result has the same order of dimensions in memory. The
-    # result of a kernel is contiguous, so such tensors are rejected. If the columns of a token are not
-    # contiguous, as after a patch convolution, the tensor is not rejected here. It is copied first.
+    # If `x` has permuted dimensions, torch's result has the same order of dimensions in memory as `x`. The
+    # result of a kernel is contiguous instead, so such an `x` is rejected. But if the last dimension is not
+    # contiguous, as after a patch-embedding convolution, `x` is copied later and not rejected.
     if not permuted and not x.is_contiguous() and x.stride(-1) == 1 and is_permuted(x):
         return "the tensor is transposed"
     return "the tensor is empty" if x.dim() == 0 or x.numel() == 0 else None
@@ -96,7 +97,8 @@ def is_like(y: Any, x: Tensor) -> bool:
 
 
 def is_plain(x: Any) -> bool:
-    """Return whether `x` is a tensor, and not a subclass with its own dispatch, such as quantized tensors."""
+    """Return whether `x` is a plain tensor. A tensor subclass with its own dispatch, such as a quantized
+    tensor, is not."""
     return type(x) in PLAIN
 
 
@@ -106,9 +108,11 @@ def is_number(x: Any) -> bool:
 
 
 def expanded(x: Any, y: Any) -> dict[str, Tensor] | None:
-    """Return two tensors of different shapes, with the smaller one expanded to the shape of the larger one.
+    """If `x` and `y` have different shapes, return both, with the smaller one expanded to the shape of the
+    larger one.
 
-    Return None if the operands are not tensors, or if the smaller one cannot be expanded in this way.
+    Return None if their shapes are equal, if they are not tensors, or if the smaller one cannot be expanded
+    in this way.
     """
     if not (is_plain(x) and is_plain(y)) or x.shape == y.shape:
         return None
@@ -123,8 +127,8 @@ def misplaced(x: Tensor, *modulations: Any, one_column: bool = False) -> str | N
     """Return the reason why a modulation (a gate, scale or shift) does not fit the rows of `x`, or None if it
     fits.
 
-    In eager mode, only check the type and the last dimension, because the operators check everything else.
-    `one_column` says whether the last dimension of the modulation may be 1.
+    In eager mode, only check the type and the last dimension of each modulation, because the operators check
+    everything else. `one_column` says whether the last dimension may also have size 1.
     """
     for operand in modulations:
         if operand is None:
@@ -140,8 +144,7 @@ def misplaced(x: Tensor, *modulations: Any, one_column: bool = False) -> str | N
 
 
 def broadcasts(operand: Tensor, x: Tensor) -> bool:
-    """Return whether the operators can broadcast a gate, scale or shift with this shape to the rows of
-    `x`."""
+    """Return whether the operators can broadcast `operand` (a gate, scale or shift) to the rows of `x`."""
     contiguous = operand.dim() > 0 and (operand.stride(-1) == 1 or operand.shape[-1] == 1)
     if not contiguous or operand.dim() > x.dim() or operand.device != x.device:
         return False
@@ -149,25 +152,25 @@ def broadcasts(operand: Tensor, x: Tensor) -> bool:
     if any(own not in (1, size) for own, size in zip(shape, x.shape, strict=True)):
         return False
     shared = [own == 1 and size != 1 for own, size in zip(shape[:-1], x.shape[:-1], strict=True)]
-    # `sum` is not used here because torch.compile of torch 2.11 fails if a size is symbolic.
+    # Do not use `sum` here: with a symbolic size, torch.compile of torch 2.11 fails on it.
     return len([a for a, b in zip(shared, shared[1:], strict=False) if a != b]) <= 1
 
 
 def dtype_of(target: Any) -> Any:
-    """Return the dtype to which a result is cast. `target` is a tensor, a dtype, or None if there is no
-    cast."""
+    """Return the dtype to which the original code casts a result. `target` is a tensor with this dtype, the
+    dtype itself, or None if there is no cast."""
     return target.dtype if isinstance(target, Tensor) else target
 
 
 def branch_and_gate(
     x: Any, a: Any, b: Any, wide: tuple[bool, bool, bool], inner: bool, target: Any, cpu_kernels: bool
 ) -> tuple[Tensor, Tensor] | str:
-    """Return the branch and the gate of `x + a * b`, as `gated_residual` takes them, or a reason why no
-    kernel runs.
+    """Return the arguments `y` and `gate` with which the operator `gated_residual` computes `x + a * b`, or a
+    reason why no kernel runs.
 
-    Either `a` or `b` is the gate. `wide` contains three flags: whether the original code casts `x`, `a` and
-    `b` to float32. If the original code casts the product to `target`, `inner` is True. If it casts the sum,
-    `inner` is False.
+    One of `a` and `b` is the gate, and the other is `y`. `wide` contains three flags: whether the original
+    code casts `x`, `a` and `b` to float32. If the original code casts the product `a * b` to `target`,
+    `inner` is True. If the original code casts the sum, `inner` is False.
     """
     if why := unusable(x, cpu_kernels):
         return why
@@ -182,7 +185,7 @@ def branch_and_gate(
     result = dtype_of(target)
     if x.dtype == FLOAT:
         return (y, gate) if gate.dtype == FLOAT and result in (None, FLOAT) else DTYPES
-    if inner:  # The product and the sum are each rounded, as they are without casts.
+    if inner:  # The product and then the sum are rounded, as in code without casts.
         return (y, gate) if gate.dtype == x.dtype == result and not wide_x else DTYPES
     if gate.dtype == FLOAT:  # The product and the sum are computed in float32.
         return (y, gate) if result == x.dtype else DTYPES
@@ -196,11 +199,12 @@ def branch_and_gate(
 def modulated(
     norm: Any, x: Any, scale: Any, shift: Any, wide: bool, inner: bool, target: Any, cpu_kernels: bool
 ) -> Norm | str:
-    """Return the `Norm` of `norm(x) * (1 + scale) + shift`, or a reason why no kernel computes this
-    expression.
+    """Return the `Norm` (parameters of a norm) with which a kernel computes `norm(x) * (1 + scale) + shift`,
+    or a reason why no kernel does.
 
     `wide` says whether the original code casts `x` to float32. If the original code casts the result of the
-    norm back to `target`, `inner` is True. Otherwise it casts the result of the whole expression.
+    norm to `target`, `inner` is True. If the original code casts the result of the whole expression to
+    `target`, `inner` is False.
     """
     if why := unusable(x, cpu_kernels) or misplaced(x, scale, shift):
         return why
@@ -210,14 +214,14 @@ def modulated(
     once = wide and not inner and x.dtype != FLOAT  # The expression is computed in float32 and rounded once.
     if once:
         return norm_of(norm, x, wide=True) if dtype in (FLOAT, x.dtype) and result == x.dtype else DTYPES
-    # The result of the norm is rounded, and so are the results of the operations after it.
+    # The results of the norm, of the product and of the sum are each rounded.
     return norm_of(norm, x, wide=False) if dtype == x.dtype and result in (None, x.dtype) else DTYPES
 
 
 def unscaled(x: Any, scale: Any, shift: Any, wide: bool, target: Any, cpu_kernels: bool) -> str | None:
     """Return the reason why no kernel computes `x * (1 + scale) + shift`, or None.
 
-    If the original code casts `x` to float32, `wide` is True.
+    `wide` says whether the original code casts `x` to float32.
     """
     if why := unusable(x, cpu_kernels) or misplaced(x, scale, shift):
         return why
@@ -233,11 +237,12 @@ def unscaled(x: Any, scale: Any, shift: Any, wide: bool, target: Any, cpu_kernel
 
 
 def modulation(x: Tensor, scale: Tensor, shift: Tensor | None, wide: bool, inner: bool) -> tuple[Any, Any]:
-    """Return `scale` and `shift` as the operator `ada_norm` takes them.
+    """Return the arguments `scale` and `shift` for the operator `ada_norm`.
 
-    If the original code does not round the result of the norm, return both in float32. In this case, the
-    original code still rounds `1 + scale` to the dtype of `scale`. The returned scale is this rounded sum
-    minus 1, which is exact in float32.
+    They are `scale` and `shift` themselves, except in one case: the original code keeps the result of a
+    16-bit norm in float32. Then return both in float32. The original code still rounds `1 + scale` to the
+    dtype of `scale`. So the returned scale is this rounded sum minus 1. The subtraction has no rounding error
+    in float32.
     """
     if wide and not inner and x.dtype != FLOAT and scale.dtype != FLOAT:
         return (1 + scale).float() - 1, None if shift is None else shift.float()
@@ -245,11 +250,11 @@ def modulation(x: Tensor, scale: Tensor, shift: Tensor | None, wide: bool, inner
 
 
 def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm | str:
-    """Return the parameters of a norm module, or the reason why no kernel computes the norm.
+    """Return the parameters of the norm `module` as a `Norm`, or the reason why no kernel computes the norm.
 
-    If the input of the norm is cast to float32, `wide` is True. The result is then not rounded to the dtype
-    of `x`. If the operator `ada_norm` computes the norm, `modulated` is True. Otherwise `add_rms_norm`
-    computes it, which supports more variants of RMSNorm.
+    `wide` says whether the input of the norm is cast to float32. If so, the result is not rounded to the
+    dtype of `x`. If `modulated` is True, the operator `ada_norm` will compute the norm. If it is False,
+    `add_rms_norm` will compute an RMSNorm; it supports more variants.
     """
     if not isinstance(module, nn.Module):
         return "the norm is not a module"
@@ -285,7 +290,8 @@ def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm 
 
 
 def unknown_norm(module: Any) -> str | None:
-    """Return the reason why no kernel computes a norm, or None. Only check the class of the module."""
+    """Return the reason why no kernel computes norms of the class of `module`, or None. Nothing but the class
+    is checked."""
     if module is None:
         return "it has no norm"
     known = isinstance(module, nn.Module) and (is_candidate(module) or isinstance(module, nn.LayerNorm))
@@ -295,7 +301,8 @@ def unknown_norm(module: Any) -> str | None:
 def rms_norm_of(
     module: nn.Module, recipe: NormRecipe, weight: Tensor | None, x: Tensor, dtype: torch.dtype, modulated: bool
 ) -> Norm | str:
-    """Return the parameters of an RMSNorm that `patch` recognised, or a reason why no kernel computes it.
+    """Return the parameters of an RMSNorm that `patch` recognised as a `Norm`, or a reason why no kernel
+    computes the norm.
 
     `dtype` is the dtype of the norm's input, after a possible cast to float32.
     """
@@ -307,8 +314,8 @@ def rms_norm_of(
     weight = weight if formula.uses_weight else None
     early = formula.round_before_weight and weight is not None and dtype != FLOAT
     if modulated and weight is not None:
-        # `ada_norm` rounds to the dtype of x before it applies the weight. The formula of this module must
-        # round there too.
+        # `ada_norm` rounds to the dtype of x before it multiplies by the weight. So this module must round at
+        # the same point.
         as_ada_norm = early if x.dtype != FLOAT else dtype == FLOAT
         if formula.weight_offset or not as_ada_norm:
             return "the RMSNorm applies its weight in another way than ada_norm"
@@ -316,9 +323,11 @@ def rms_norm_of(
 
 
 def unmodulated(module: Any, x: Tensor, wide: bool, target: Any) -> Norm | str:
-    """Return the parameters of a norm without modulation, or a reason why no kernel computes it.
+    """Return the parameters of a norm without modulation as a `Norm`, or a reason why no kernel computes the
+    norm.
 
-    `wide` and `target` have the same meaning as for the function `modulated`.
+    `wide` says whether the original code casts `x` to float32. The original code casts the result to
+    `target`, unless `target` is None.
     """
     result = dtype_of(target)
     if result not in (None, x.dtype) or (wide and result is None and x.dtype != FLOAT):
@@ -329,7 +338,7 @@ def unmodulated(module: Any, x: Tensor, wide: bool, target: Any) -> Norm | str:
 def activation_of(act: Any, approximate: str) -> Any:
     """Return the operator that computes `act(gate) * up`, or a reason why there is none.
 
-    `approximate` is the argument of `F.gelu`, or "" for other activations.
+    `approximate` is the argument with this name in a call of `F.gelu`. For other activations it is "".
     """
     if not isinstance(act, nn.Module):
         if act is F.silu and not approximate:
@@ -344,16 +353,18 @@ def activation_of(act: Any, approximate: str) -> Any:
         return ops.gelu_tanh_and_mul if act.approximate == "tanh" else ops.gelu_and_mul
     cls = base_of(act)
     kind = ACTIVATIONS.get(f"{cls.__module__}.{cls.__name__}")
-    # If the transformers option `use_gelu_python` is set, the activation is a method that rounds differently.
+    # If the option `use_gelu_python` of transformers is set, the module's attribute `act` is a method, which
+    # rounds differently.
     python = isinstance(act.__dict__.get("act"), MethodType)
     return f"{cls.__name__} has no kernel" if kind is None or python else getattr(ops, kind)
 
 
 def memory_order(*tensors: Tensor) -> list[int] | None:
-    """Return the order of the dimensions in memory.
+    """Return the order in which the dimensions of the tensors lie in memory, from the largest to the smallest
+    stride.
 
-    For example, channels-last images have the order 0, 2, 3, 1. Return None if the tensors have different
-    orders, or if the last dimension in memory is not contiguous.
+    For example, images in channels-last format have the order 0, 2, 3, 1. Return None if the tensors have
+    different orders, or if no dimension has stride 1.
     """
     orders = [sorted(range(x.dim()), key=x.stride().__getitem__, reverse=True) for x in tensors]
     same = all(order == orders[0] and x.stride(order[-1]) == 1 for x, order in zip(tensors, orders, strict=True))
@@ -361,7 +372,8 @@ def memory_order(*tensors: Tensor) -> list[int] | None:
 
 
 def plain_activation(act: Any) -> Any:
-    """Return the operator that computes `act(x)` for an activation module, or a reason why there is none."""
+    """Return the operator that computes `act(x)` for the activation module `act`, or a reason why there is
+    none."""
     op = activation_of(act, "")
     return (
         op
@@ -371,10 +383,11 @@ def plain_activation(act: Any) -> Any:
 
 
 def not_halves(gate: Tensor, up: Any) -> str | None:
-    """Return the reason why the kernel of a gated activation cannot read the tensors `gate` and `up`, or
-    None.
+    """Return the reason why the kernel of a gated activation cannot read the tensors `gate` and `up`, or None
+    if it can.
 
-    In eager mode, the operator itself checks all strides except the stride of the last dimension in memory.
+    In eager mode, this function only checks the order of the dimensions in memory, because the operator
+    checks the strides.
     """
     if not is_like(up, gate):
         return "the factors differ in shape or dtype"

@@ -1,4 +1,4 @@
-"""Finds pairs of a sum and the norm of this sum. One kernel may compute both."""
+"""Finds pairs in a method: a sum, and the norm of this sum. One kernel may compute both."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -50,16 +50,18 @@ def norms_in(block: Block, at: int, pattern: str, variable: str, space: Mapping[
 
 
 def reads_sum(node: ast.expr, variable: str) -> bool:
-    """Return whether the operand is the variable that contains the sum, or its dtype."""
+    """Return whether the expression `node` is `variable`, which contains a sum, or `variable.dtype`."""
     if isinstance(node, ast.Attribute) and node.attr == "dtype":
         node = node.value
     return isinstance(node, ast.Name) and node.id == variable
 
 
 def placed(block: Block, at: int, last: int, total: Chain, norm: Chain) -> Pair | None:
-    """Return the pair of the sum in statement `at` and the norm in statement `last`.
+    """Return the `Pair` of the sum in the statement with index `at` and the norm in the statement with index
+    `last`.
 
-    Return None if one kernel at either statement would change the result of the method.
+    One kernel may replace both at the first or at the second of these statements. If the result of the method
+    would change in both cases, return None.
     """
     statement = block.statements[at]
     assert isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
@@ -83,10 +85,10 @@ def placed(block: Block, at: int, last: int, total: Chain, norm: Chain) -> Pair 
 
 
 def keep_terms(statement: ast.stmt, pair: Pair) -> tuple[ast.stmt, list[ast.stmt]]:
-    """Make the fused statement read the terms of the sum from new temporary variables.
+    """Change the fused statement `statement`: it reads the terms of the sum from new temporary variables.
 
-    Return a statement that assigns these variables, and a list with a statement that sets them to None
-    afterwards.
+    Return a statement that assigns the terms to these variables, and a list with a statement that later sets
+    the variables to None.
     """
     assert isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call)
     terms = [word for word in statement.value.keywords if word.arg in pair.total.operands]
@@ -102,8 +104,8 @@ def keep_terms(statement: ast.stmt, pair: Pair) -> tuple[ast.stmt, list[ast.stmt
 
 
 def is_modulated_later(block: Block, at: int, norm: ast.expr, space: Mapping[str, Any]) -> bool:
-    """Return whether a later statement modulates the norm of statement `at`, so that one kernel may compute
-    both."""
+    """Return whether a later statement modulates the result of `norm`, so that one kernel may compute norm
+    and modulation. `norm` is in the statement with index `at`."""
     for later in range(at + 1, len(block.statements)):
         if is_simple(block.statements[later]):
             for node in evaluated_once(block.statements[later]):
@@ -114,9 +116,9 @@ def is_modulated_later(block: Block, at: int, norm: ast.expr, space: Mapping[str
 
 
 def may_join(total: Chain, norm: Chain) -> bool:
-    """Return whether the operands of a norm may be computed before the sum that is the argument of the norm.
+    """Return whether the other operands of a norm may be computed before its argument, which is a sum.
 
-    No operand with side effects may read a term of the sum, because it might change the term.
+    An operand with side effects must not read a term of the sum, because the operand might change the term.
     """
     terms = set().union(*(shared_by(node, calls=False) for node in total.operands.values())) - {"self"}
     others = [Read(node) for name, node in norm.operands.items() if name != "x"]
@@ -124,9 +126,9 @@ def may_join(total: Chain, norm: Chain) -> bool:
 
 
 def joined(total: Chain, norm: Chain) -> Chain:
-    """Return a sum and its norm as one chain (an expression that one kernel may compute).
+    """Combine a sum and its norm to one `Chain` (an expression that one kernel may compute).
 
-    The names of the norm's operands get the prefix "norm_".
+    In the combined `Chain`, the names of the norm's operands start with "norm_".
     """
     others = {f"norm_{name}": node for name, node in norm.operands.items() if name != "x"}
     return Chain(

@@ -1,4 +1,4 @@
-"""Finds expressions of a method that one kernel computes, such as `x + gate * y` and `norm(x) * (1 +
+"""Finds expressions in a method that one kernel may compute, such as `x + gate * y` and `norm(x) * (1 +
 scale)`."""
 
 import ast
@@ -71,11 +71,10 @@ class Chain:
         return function_of(list(self.operands), body, own.renamed)
 
     def keeps_order(self) -> bool:
-        """Return whether evaluating all operands first gives the same result as the original order of
-        evaluation.
+        """Return whether the result stays the same if all operands of the expression are evaluated first.
 
-        It does not if an operand has side effects on a tensor that the expression would cast or normalize
-        earlier.
+        The result may change if an operand has side effects on a tensor that the original code casts or
+        normalizes before.
         """
         # Of the operand `target`, the code reads only the dtype.
         operands = [node for name, node in self.operands.items() if name != "target"]
@@ -92,8 +91,8 @@ class Chain:
         )
 
     def casts_after_arguments(self) -> bool:
-        """Return whether the expression calls a function with a known formula, and each argument is a
-        complete operand."""
+        """Return whether the expression is a call of a function with a known formula, and each argument is an
+        operand of the chain."""
         call = without_cast(self.node)[0]
         call = call if id(call) in self.functions else self.node
         if id(call) not in self.functions or not isinstance(call, ast.Call):
@@ -103,11 +102,11 @@ class Chain:
         return all(id(argument) in operands or is_cheap(argument) for argument in arguments)
 
     def evaluates_once(self) -> bool:
-        """Return whether the original expression, as a function of the operands, does not repeat side effects
-        of an operand.
+        """Return whether the original expression can run after its operands were computed, without a second
+        run of their side effects.
 
-        If an operand is only one step of a called function's formula, the original expression calls that
-        function again, with its original arguments. These arguments must then have no side effects.
+        An operand may be only one step of the formula of a called function. The original expression then
+        calls that function with its original arguments. So these arguments must have no side effects.
         """
         own = Own(self)
         own.visit(self.node)
@@ -119,28 +118,31 @@ class Chain:
         return True
 
     def used(self) -> dict[str, ast.stmt | None]:
-        """Return the names of the variables whose values are part of the expression.
+        """Return a dict. Its keys are the variables whose values are part of the expression.
 
-        The value for a name is a statement that must replace the definition of the variable, or None.
+        The value for a variable is the statement that must replace the definition of the variable, or None if
+        the definition is removed.
         """
         own = Own(self)
         own.visit(self.node)
         return {name: self.kept.get(name) for name in own.used}
 
     def called(self) -> set[str]:
-        """Return the names of the functions whose source is part of the expression."""
+        """Return the names of the called functions whose formulas are part of the expression."""
         own = Own(self)
         own.visit(self.node)
         return own.called
 
     def in_order(self) -> list[tuple[str, ast.expr]]:
-        """Return the operands in the order in which the original expression computes them."""
+        """Return the names and expressions of the operands, in the order in which the original expression
+        evaluates them."""
         at = {id(node): index for index, node in enumerate(walk(self))}
         return sorted(self.operands.items(), key=lambda item: at.get(id(item[1]), len(at)))
 
 
 def walk(chain: Chain) -> Iterator[ast.AST]:
-    """Yield the nodes of the expression of a `Chain`, in the order in which Python evaluates them."""
+    """Yield the syntax tree nodes of `chain` (an expression that one kernel may compute), in the order in
+    which Python evaluates them."""
     ends = {id(node) for node in chain.operands.values()}
 
     def visit(node: ast.AST) -> Iterator[ast.AST]:
@@ -157,7 +159,8 @@ def walk(chain: Chain) -> Iterator[ast.AST]:
 
 
 class Own(ast.NodeTransformer):
-    """Copies an expression. Operands become parameters, and inlined variables become their values."""
+    """Copies an expression. In the copy, parameters replace the operands, and the value of each inlined
+    variable replaces the variable."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
@@ -200,10 +203,11 @@ class Own(ast.NodeTransformer):
 
 
 class Finder:
-    """Looks for chains (expressions that one kernel may compute) in statement `at` of a block.
+    """Looks for chains (expressions that one kernel may compute) in the statement with index `at` of a block.
 
-    If `split` is True, the value of a variable may be inlined although it contains calls with side effects.
-    These calls then stay in the definition of the variable.
+    A chain may contain the value of a variable instead of the variable. If `split` is True, this is also
+    possible if the value contains calls with side effects. These calls then stay in the definition of the
+    variable.
     """
 
     def __init__(self, block: Block, at: int, space: Mapping[str, Any], split: bool = True) -> None:
@@ -211,16 +215,17 @@ class Finder:
         self.start()
 
     def start(self) -> None:
-        """Clear the record of the variables and functions that the last search inlined."""
+        """Forget the variables and functions that the previous search inlined."""
         self.inlined: dict[int, ast.expr] = {}
         self.names: dict[int, str] = {}
         self.functions: dict[int, str] = {}
         self.kept: dict[str, ast.stmt] = {}
 
     def see(self, node: ast.expr) -> ast.expr:
-        """Return the value of a variable if it may be computed here, or the formula of a called function.
+        """For a variable, return the expression that defines it, if this expression may be evaluated here
+        instead. For a call of a function with a known formula, return the formula.
 
-        Return any other node unchanged.
+        Return any other expression unchanged.
         """
         if isinstance(node, ast.Call) and (name := function_name(node.func)):
             if id(node) not in self.inlined:
@@ -246,7 +251,8 @@ class Finder:
     def without_casts(self, node: ast.expr) -> tuple[ast.expr, ast.expr | None]:
         """Return an expression without its casts, and the dtype to which it is cast.
 
-        `f(x).type_as(x)` has two casts if the formula of `f` already casts to the dtype of its argument.
+        There may be two casts: in `f(x).type_as(x)`, the formula of `f` may also cast to the dtype of `x`.
+        Both are then removed.
         """
         result, target = without_cast(self.see(node) if isinstance(node, ast.Call) else node)
         if target is None:
@@ -255,7 +261,7 @@ class Finder:
         return (inner, target) if other is not None and same_dtype(target, other) else (self.see(result), target)
 
     def chain(self, op: str, node: ast.expr, operands: dict[str, ast.expr | None], **options: Any) -> Chain:
-        """Return a `Chain` (an expression that one kernel may compute). Operands that are None are
+        """Return a `Chain` (an expression that one kernel may compute) for `node`. Operands that are None are
         omitted."""
         given = {name: operand for name, operand in operands.items() if operand is not None}
         seen = dict(self.inlined), dict(self.names), dict(self.functions), dict(self.kept)
@@ -264,7 +270,8 @@ class Finder:
     def find(self, node: ast.expr, *patterns: str) -> Chain | None:
         """Return the `Chain` whose last operation is `node`, or None.
 
-        `patterns` are names of methods of this class. Each of them matches one kind of expression.
+        A `Chain` is an expression that one kernel may compute. `patterns` are names of methods of this class,
+        each of which matches one kind of expression.
         """
         for pattern in (
             getattr(self, name)
@@ -277,8 +284,8 @@ class Finder:
         return None
 
     def gated_residual(self, node: ast.expr) -> Chain | None:
-        """Match `x + gate * y`. Also accept casts of `x` and `y` to float32, and of the sum back to the dtype
-        of `x`."""
+        """Match `x + gate * y`. Also accept casts of the three tensors to float32, and a cast of the product
+        or of the sum back."""
         total, target = self.without_casts(node)
         if not isinstance(total, ast.BinOp) or not isinstance(total.op, ast.Add):
             return None
@@ -310,8 +317,7 @@ class Finder:
         return self.chain("plain_sum", node, {"x": node.left, "y": node.right})
 
     def plain_norm(self, node: ast.expr) -> Chain | None:
-        """Match `norm(x)`. Also accept a cast of `x` to float32, and of the result back to the dtype of
-        `x`."""
+        """Match `norm(x)`. Also accept a cast of `x` to float32, and a cast of the norm's result back."""
         call, target = without_cast(node)
         if target is not None:
             call = self.see(call)
@@ -324,19 +330,19 @@ class Finder:
     def modulated_norm(self, node: ast.expr) -> Chain | None:
         """Match `norm(x) * (1 + scale) + shift`, also without the shift.
 
-        Also accept casts of the tensors to float32, and of the result back to the dtype of `x`.
+        Also accept casts of the tensors to float32, and a cast of the result back.
         """
         return self.shifted(node, self.modulated)
 
     def modulation(self, node: ast.expr) -> Chain | None:
         """Match `x * (1 + scale) + shift`, also without the shift.
 
-        Also accept casts of the tensors to float32, and of the result back to the dtype of `x`.
+        Also accept casts of the tensors to float32, and a cast of the result back.
         """
         return self.shifted(node, self.scaled)
 
     def shifted(self, node: ast.expr, match: Callable[..., Chain | None]) -> Chain | None:
-        """Match `product + shift`, also without the shift. The method `match` matches the product."""
+        """Match `product + shift`, or only `product`. The function `match` matches the product."""
         result, target = self.without_casts(node)
         if isinstance(result, ast.BinOp) and isinstance(result.op, ast.Add):
             for product, shift in ((result.left, result.right), (result.right, result.left)):
@@ -348,7 +354,8 @@ class Finder:
     def modulated(
         self, node: ast.expr, product: ast.expr, shift: ast.expr | None, target: ast.expr | None
     ) -> Chain | None:
-        """Match `norm(x) * (1 + scale)`, the product before the shift is added."""
+        """Match `product`, if it is `norm(x) * (1 + scale)`. `shift` is the term that `node` adds to the
+        product, or None."""
         for normed, factor in orders(self.see(product)):
             scale = self.scale_of(factor)
             if scale is None:
@@ -366,7 +373,8 @@ class Finder:
     def scaled(
         self, node: ast.expr, product: ast.expr, shift: ast.expr | None, target: ast.expr | None
     ) -> Chain | None:
-        """Match `x * (1 + scale)`. Reject `0.5 * x * (1 + tanh(...))`, which is a GELU activation."""
+        """Match `product`, if it is `x * (1 + scale)`. Reject `0.5 * x * (1 + tanh(...))`, which is a GELU
+        activation."""
         for value, factor in orders(self.see(product)):
             scale = self.scale_of(factor)
             x, wide = without_float(value)
@@ -380,8 +388,8 @@ class Finder:
         return None
 
     def factor_norm(self, node: ast.expr) -> Chain | None:
-        """Match `norm(x, 1 + scale)`: a norm that multiplies by its second argument. `scale` may be cast to
-        float32."""
+        """Match `norm(x, 1 + scale)`: a norm that multiplies its result by its second argument. `scale` may
+        be cast to float32."""
         found = with_factor(node)
         if found is None:
             return None
@@ -393,7 +401,8 @@ class Finder:
         return self.chain(FACTOR_NORM, node, {"norm": norm, "x": x, "scale": scale}, wide=wide)
 
     def tanh_sum(self, node: ast.expr) -> Chain | None:
-        """Match `x + norm(y, torch.tanh(gate))`, also with views of the result of `tanh`."""
+        """Match `x + norm(y, torch.tanh(gate))`. The second argument may also be a view of the result of
+        `tanh`."""
         if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
             return None
         for x, other in ((node.left, node.right), (node.right, node.left)):
@@ -426,9 +435,9 @@ class Finder:
         return None
 
     def scale_of(self, factor: ast.expr) -> ast.expr | None:
-        """Return `scale` for the factors `1 + scale` and `scale + 1`, or None.
+        """If `factor` is `1 + scale` or `scale + 1`, return `scale`. Otherwise return None.
 
-        For a view such as `(1 + scale)[i]`, return the same view of the scale: `scale[i]`.
+        If `factor` is a view such as `(1 + scale)[i]`, return the same view of the scale: `scale[i]`.
         """
         factor = self.see(factor)
         if (x := viewed(factor)) is None:
@@ -445,7 +454,8 @@ class Finder:
 def function_of(names: list[str], body: ast.expr, renamed: set[str]) -> ast.Lambda:
     """Return the syntax tree of `lambda *names: body`.
 
-    For each variable in `renamed`, add a parameter with a prefix. Its default value is the variable.
+    For each variable in `renamed`, the lambda has one more parameter. The name of this parameter is the name
+    of the variable with a prefix, and its default value is the variable.
     """
     arguments = ast.arguments(
         posonlyargs=[],

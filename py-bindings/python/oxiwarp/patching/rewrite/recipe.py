@@ -1,7 +1,7 @@
-"""Defines the recipe (the options of `patch` for one object) of an object whose methods are rewritten from
-source.
+"""Defines the recipe of an object whose methods `patch` rewrites from their source. A recipe contains the
+options of `patch` for one object.
 
-Also creates the rewritten methods.
+The recipe also creates the rewritten methods.
 """
 
 import ast
@@ -32,7 +32,7 @@ compiling = torch.compiler.is_compiling
 
 @dataclass(frozen=True)
 class RewrittenRecipe:
-    """The options of `patch` for an object whose methods are rewritten from their source."""
+    """The options of `patch` for one object whose methods are rewritten from their source."""
 
     method: str
     """Name of the main rewritten method. Other methods of the class are rewritten too if a kernel may compute
@@ -58,9 +58,10 @@ class RewrittenRecipe:
         return {**made, SITES: held}
 
     def rewritten(self, base: type, own: FunctionType) -> tuple[Any, list[Site]]:
-        """Return the rewritten method of a subclass of `base` for the method `own`, and its `Site` objects.
+        """Return the rewritten version of `own`, which is a method of the class `base`, and the `Site`
+        objects of the rewritten method.
 
-        A `Site` counts for the report how often a kernel computed an expression of the method.
+        A `Site` counts how often a kernel computed an expression of the method, for the report of `patch`.
         """
         rewritten = rewritten_from(own)
         assert isinstance(rewritten, Rewritten)
@@ -85,7 +86,8 @@ class RewrittenRecipe:
         return run_if_known if inlined else run, sites
 
     def outcome(self) -> dict[str, str]:
-        """Return operators, exactness and remark for the report, as keyword arguments of `Report.add`."""
+        """Return operators, exactness and remark for the report of `patch`, as keyword arguments of
+        `Report.add`."""
         ops = self.ops
         exactness = "same roundings" if "add_rms_norm" in ops else "bit-exact"
         exactness = exactness if self.mode == "exact" else "one rounding"
@@ -97,12 +99,11 @@ class RewrittenRecipe:
 def recipe_for(
     x: Any, mode: str, cpu_kernels: bool, attention: str | None, remark: str, owner: Any
 ) -> RewrittenRecipe | None:
-    """Return the recipe (the options of `patch`) for rewriting the methods of `x`, or None if no method has a
-    chain.
+    """Return the recipe (the options of `patch`) of `x`, or None if no method of `x` has a chain.
 
-    A chain is an expression that one kernel may compute. `owner` is the module that owns `x`, if `x` is an
-    attention processor. Raise `Unsuitable` with the reason if the method cannot be rewritten, or if no kernel
-    supports any of its chains.
+    A chain is an expression that one kernel may compute. If `x` is an attention processor, `owner` is the
+    module that owns it. Raise `Unsuitable` with the reason if the methods cannot be rewritten, or if no
+    kernel supports any of the chains.
     """
     method = method_of(base_of(x))
     if method is None:
@@ -111,8 +112,8 @@ def recipe_for(
     if not chains:
         raise Unsuitable(str(found_in(getattr(base_of(x), method))))
     reasons = [impossible(x, chain, attention, owner) for chain in chains]
-    # For an activation, `chain.ops` lists the operators of all activations. Keep only the operator of this
-    # activation.
+    # If the chain contains an activation, `chain.ops` lists the operators for all possible activations. Keep
+    # only the operator for the activation of `x`.
     ops = [
         (activation(x, chain).__name__,) if chain.act else chain.ops
         for chain, reason in zip(chains, reasons, strict=True)
@@ -124,9 +125,10 @@ def recipe_for(
 
 
 def impossible(x: Any, chain: Found, attention: str | None, owner: Any) -> str | None:
-    """Return the reason why no kernel computes a chain (an expression of a method), or None.
+    """Return the reason why no kernel computes `chain` (an expression of a method of `x`), or None if one
+    may.
 
-    Only the norm, the activation and the options of `patch` are checked here.
+    Only the norm and the activation in the expression, and the options of `patch`, are checked here.
     """
     if chain.reason:
         return chain.reason
@@ -143,26 +145,27 @@ def impossible(x: Any, chain: Found, attention: str | None, owner: Any) -> str |
 
 
 def activation(x: Any, chain: Found) -> Any:
-    """Return the operator of a product `act(gate) * up` or of `act(x)`, or a reason why there is none.
+    """Return the operator that computes `chain`, which is `act(gate) * up` or `act(x)`, or a reason why there
+    is none.
 
-    `chain.act` is the name of the attribute of `x` that is the activation.
+    `chain.act` is the name of the activation: an attribute of the object `x`.
     """
     act = getattr(x, chain.act, None)
     return activation_of(act, "") if "silu_and_mul" in chain.ops else plain_activation(act)
 
 
 def chains_of(cls: type) -> list[Found]:
-    """Return the chains (expressions that one kernel may compute) of all methods of a class that `patch`
+    """Return the chains (expressions that one kernel may compute) of all methods of `cls` that `patch`
     rewrites."""
     found = [found_in(getattr(cls, name)) for name in methods_of(cls)]
     return [chain for chains in found if not isinstance(chains, str) for chain in chains]
 
 
 def found_in(own: FunctionType) -> tuple[Found, ...] | str:
-    """Return the chains (expressions that one kernel may compute) of a method. A method without chains gives
-    ().
+    """Return the chains (expressions that one kernel may compute) of the method `own`. If there are none,
+    return ().
 
-    Return the reason as a `str` if the method cannot be rewritten.
+    If the method cannot be rewritten, return the reason as a `str`.
     """
     rewritten = rewritten_from(own)
     return rewritten if isinstance(rewritten, str) else tuple(rewritten.chains)
@@ -170,7 +173,7 @@ def found_in(own: FunctionType) -> tuple[Found, ...] | str:
 
 @cache_weakly
 def rewritten_from(own: FunctionType) -> Rewritten | str:
-    """Return the rewritten method, or the reason why it cannot be rewritten."""
+    """Return the rewritten version of the method `own`, or the reason why `own` cannot be rewritten."""
     try:
         rewritten = Rewriting(own).run()
         if rewritten.chains:
@@ -181,11 +184,11 @@ def rewritten_from(own: FunctionType) -> Rewritten | str:
 
 
 def method_of(cls: type) -> str | None:
-    """Return the name of the first method of `cls` that has chains (expressions that one kernel may compute),
-    or None.
+    """Return the name of the first method of `cls` with chains (expressions that one kernel may compute), or
+    None.
 
-    If no method has chains, but the source of `forward` or `__call__` cannot be rewritten, return the name of
-    this method.
+    If no method has chains, and `forward` or `__call__` cannot be rewritten, return "forward" or "__call__".
+    The report can then give the reason.
     """
     main = main_method(cls)
     names = methods_of(cls)
@@ -193,17 +196,18 @@ def method_of(cls: type) -> str | None:
 
 
 def main_method(cls: type) -> str | None:
-    """Return "forward" for a module class and "__call__" for another class, or None if torch defines this method."""
+    """Return "forward" if `cls` has this method, otherwise "__call__". Return None if torch, oxiwarp or peft
+    defines the method."""
     name = "forward" if hasattr(cls, "forward") else "__call__"
     return name if is_own(getattr(cls, name, None)) else None
 
 
 def is_own(function: Any) -> bool:
-    """Return whether the function was defined by a library of models, and not by torch, oxiwarp or peft.
+    """Return whether `function` is a Python function that is not defined in torch, oxiwarp or peft.
 
-    Check the module in which the method was defined, because a tool such as FSDP2 may have derived the class.
-    Methods of peft are excluded because the gate of its LoRA layers is a number, for which there is no
-    kernel.
+    Check the Python module of the method and not of its class, because a tool such as FSDP2 may have derived
+    the class. Methods of peft are excluded because the gate of its LoRA layers is a number. No kernel
+    supports such a gate.
     """
     known = isinstance(function, FunctionType)
     return known and (function.__module__ or "").partition(".")[0] not in ("torch", "oxiwarp", "peft")
@@ -212,8 +216,9 @@ def is_own(function: Any) -> bool:
 def methods_of(cls: type) -> tuple[str, ...]:
     """Return the names of the methods of `cls` that have chains (expressions that one kernel may compute).
 
-    `forward` or `__call__` comes first. The other methods are defined by base classes in the file of `cls` or
-    of its `forward`. Methods whose source was inserted into another method of the class are omitted.
+    `forward` or `__call__` comes first. Other methods are only included if they are defined in the file of
+    `cls` or in the file of its `forward`. Methods whose source was inserted into another method of the class
+    are omitted.
     """
     main = main_method(cls)
     if main is None:
@@ -237,8 +242,8 @@ def patched_source(x: Any) -> str:
         x: a module or an attention processor that `patch` replaced.
 
     Returns:
-        str, the diff between the original method and the rewritten method. Comments and layout are left out. "" if the
-        object is not patched, or if its method was not made from its source.
+        str, the diff between the original methods and the rewritten methods, without comments and layout. ""
+        if `patch` has not rewritten methods of the object from their source.
 
     Raises:
         Nothing.

@@ -1,7 +1,7 @@
 """Rewrites a method so that kernels compute its chains (expressions that one kernel may compute).
 
-Each chain becomes a call of a function. The function runs a kernel if it supports the operands, or else the
-original expression.
+Each chain becomes a call of a function. If a kernel supports the operands, this function runs the kernel.
+Otherwise it evaluates the original expression.
 """
 
 import ast
@@ -110,8 +110,8 @@ class Found:
 
 @dataclass
 class Rewritten:
-    """A method whose chains (expressions that one kernel may compute) are calls of the functions in
-    `calls.py`."""
+    """A rewritten method. Calls of the functions in `calls.py` have replaced its chains (expressions that one
+    kernel may compute)."""
 
     tree: ast.FunctionDef
     chains: list[Found]
@@ -121,10 +121,10 @@ class Rewritten:
     """Functions that the method calls and that are rewritten too, by name."""
 
     def bind(self, own: FunctionType, calls: Mapping[str, Any]) -> FunctionType:
-        """Return the rewritten method as a function. `own` is the original method.
+        """Return the rewritten method as a function that can replace the original method `own`.
 
-        `calls` contains the functions that the rewritten method calls, by name. Each of them runs a kernel or
-        an original expression.
+        `calls` contains the functions that the rewritten method calls, by name. Each function runs a kernel
+        or evaluates an original expression.
         """
         names = {f"{PREFIX}{op}": call for op, call in calls.items()}
         names |= {helper_name(name): helper.bind(names) for name, helper in self.helpers.items()}
@@ -137,10 +137,10 @@ class Rewritten:
 
 
 class Nested(ast.NodeTransformer):
-    """Replaces the chains (expressions that one kernel may compute) in one statement, also chains within
-    chains.
+    """Replaces the chains (expressions that one kernel may compute) in one statement, including chains in
+    operands of other chains.
 
-    It does not change nested functions, nor statements inside the statement, such as the body of an `if`.
+    Nested functions, and statements inside the statement, such as the body of an `if`, are not changed.
     """
 
     def __init__(self, rewriting: "Rewriting", block: Block, at: int, split: bool = True) -> None:
@@ -156,8 +156,8 @@ class Nested(ast.NodeTransformer):
         if isinstance(node, ast.expr) and (known := self.rewriting.computed.get(id(node))):
             return ast.copy_location(ast.Name(known[0], ast.Load()), node)
         if isinstance(node, ast.Call | ast.BinOp) and (chains := self.chains(node)):
-            # A later statement may modulate the norm, or cast the modulated norm. Then one kernel computes
-            # both statements, and this statement alone is not replaced.
+            # A later statement may modulate this norm, or cast the modulated norm. In this case do not
+            # replace the norm here, because one kernel computes both statements.
             part = (len(chains) == 2 and chains[1].op == NORM) or chains[-1].op == MODULATED
             if part and is_modulated_later(self.block, self.at, node, self.rewriting.space):
                 return node
@@ -173,10 +173,11 @@ class Nested(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def chains(self, node: ast.expr) -> tuple[Chain, ...]:
-        """Return the chain (expression that one kernel may compute) whose last operation is `node`, or ().
+        """Return the chain (expression that one kernel may compute) whose last operation is `node`, in a
+        tuple. If there is none, return ().
 
-        Return () also if the names in the expression make a match unlikely. If `node` is the norm of a sum,
-        return two chains: the sum and the norm.
+        Also return () if the names in the expression make it unlikely that the kernel's formula is meant. If
+        `node` is the norm of a sum, return two chains: the sum and the norm.
         """
         rewriting = self.rewriting
         finder = Finder(self.block, self.at, rewriting.space, self.split)
@@ -194,8 +195,8 @@ class Nested(ast.NodeTransformer):
         return () if is_sigmoid(found) and self.is_branch(node) else (found,)
 
     def is_of_activation(self, modulation: Chain) -> bool:
-        """Return whether a modulation is `(up + 1) * glu` for an activation `glu = gate * sigmoid(gate)`, as
-        in GPT-OSS."""
+        """Return whether the expression `modulation` is `(up + 1) * glu` with an activation `glu = gate *
+        sigmoid(gate)`, as in GPT-OSS."""
         x = modulation.operands["x"]
         at = self.block.defined(x.id, self.at) if isinstance(x, ast.Name) else None
         value = x if at is None else self.block.statements[at].value  # type: ignore[attr-defined]
@@ -203,18 +204,19 @@ class Nested(ast.NodeTransformer):
         return any(isinstance(call, ast.Call) and is_activation(call.func) for call in calls)
 
     def function_in_place_of(self, node: ast.Call) -> str:
-        """Return the name of the function that runs instead of an attention or GELU function, or ""."""
+        """If `node` calls an attention or GELU function, return the name of the function in `calls.py` that
+        replaces it. Otherwise return ""."""
         if is_attention(node.func):
             return ATTENTION
         gelu = len(node.args) == 1 and value_of(node.func, self.rewriting.space) is F.gelu
         return GELU if gelu and [word.arg for word in node.keywords] in ([], ["approximate"]) else ""
 
     def is_branch(self, node: ast.expr) -> bool:
-        """Return whether the statement assigns the product `node` to a variable that a later gated residual
-        adds.
+        """Return whether the current statement assigns the product `node` to a variable, and a later
+        statement adds this variable to a residual.
 
         An example is `y = sigmoid(gate) * y`, followed by `x = x + y`. Both statements together are a gated
-        residual.
+        residual, which one kernel computes.
         """
         block, statement = self.block, self.block.statements[self.at]
         target = statement.targets[0] if isinstance(statement, ast.Assign) else None
@@ -233,10 +235,10 @@ class Nested(ast.NodeTransformer):
 
 
 class Rewriting:
-    """Rewrites a method, or a function that a method calls.
+    """Rewrites a method `own`, or a function `own` that a method calls.
 
-    For a called function, `found` is the list of chains of the calling method. A chain is an expression that
-    one kernel may compute. The chains of the function are appended to the list.
+    A chain is an expression that one kernel may compute. If `own` is a called function, `found` is the list
+    of chains of the calling method. The chains of `own` are then appended to this list.
     """
 
     def __init__(self, own: FunctionType, found: list[Found] | None = None) -> None:
@@ -278,11 +280,12 @@ class Rewriting:
         return Rewritten(ast.fix_missing_locations(self.tree), self.found, inlining.inlined, helpers)
 
     def helper(self, function: FunctionType) -> ast.FunctionDef:
-        """Rewrite a function that the method calls, and return its changed syntax tree."""
+        """Rewrite `function`, which the method calls, and return its changed syntax tree."""
         return Rewriting(function, self.found).run().tree
 
     def rewrite(self, block: Block) -> None:
-        """Replace the chains (expressions that one kernel may compute) of a block, statement by statement."""
+        """Replace the chains (expressions that one kernel may compute) in the statements of a block, one
+        statement after another."""
         pending: dict[int, list[ast.stmt]] = {}
         for at in range(len(block.statements)):
             if self.rotated_part(block, at) or self.rotations(block, at):
@@ -305,8 +308,8 @@ class Rewriting:
             block.statements[at:at] = statements
 
     def rotations(self, block: Block, at: int) -> bool:
-        """Replace a statement that rotates queries, together with the next statement, if that one rotates the
-        keys."""
+        """If the statement with index `at` rotates queries and the next statement rotates keys, replace both.
+        Return whether they were replaced."""
         own = assigned(block.statements[at])
         first = None if own is None else rotary_chain(own[1], self.space, self.local)
         found = None if first is None else next_rotation(block, at, first, self.local, self.space)
@@ -325,7 +328,8 @@ class Rewriting:
         return True
 
     def rotated_part(self, block: Block, at: int) -> bool:
-        """Replace a statement that rotates some of the tokens of a variable."""
+        """If the statement with index `at` rotates some of the tokens of a variable, replace it. Return
+        whether it was replaced."""
         statement = block.statements[at]
         part = part_of(statement, self.space, self.local)
         if part is None:
@@ -344,11 +348,10 @@ class Rewriting:
         return True
 
     def put(self, block: Block, at: int, statement: ast.stmt, absorbed: dict[str, ast.stmt | None]) -> None:
-        """Replace statement `at`, and remove the definitions of variables whose values the new statement
-        contains.
+        """Replace the statement with index `at` by `statement`. Remove the definitions of variables whose
+        values are part of `statement`.
 
-        `absorbed` contains the names of these variables, and for each name a statement that replaces the
-        definition, or None.
+        `absorbed` maps the names of these variables to a statement that replaces the definition, or to None.
         """
         removed = [(block.defined(name, at), kept) for name, kept in absorbed.items()]
         block.update(at, statement)
@@ -357,8 +360,8 @@ class Rewriting:
             block.update(index, kept or ast.copy_location(ast.Pass(), statement))
 
     def call(self, chains: tuple[Chain, ...], nested: Nested) -> ast.expr:
-        """Return the call that replaces an expression, or a sum and the norm of this sum. `chains` describes
-        them."""
+        """Return the call that replaces the expression in `chains`. If `chains` has two elements, a sum and
+        its norm, one call replaces both."""
         at, last = self.add(*chains), chains[-1]
         owns, options = [chain.own() for chain in chains], sum(map(constants, chains), [])
         whole = last if len(chains) == 1 else joined(*chains)
@@ -366,22 +369,24 @@ class Rewriting:
         return called(whole.op, [self.changed(at), *owns, *options], operands, last.node)
 
     def unfused(self, chain: Chain, node: Any) -> ast.expr:
-        """Return a call that evaluates the original expression and counts it in the report as not fused."""
+        """Return a call that evaluates the original expression `node`, and counts the expression as not fused
+        for the report of `patch`."""
         at = self.add(chain)
         return called(UNFUSED, [ast.Constant(at), node, ast.Constant(chain.options["reason"])], [], chain.node)
 
     def changed(self, at: int) -> ast.expr:
-        """Return an expression that gives the index of a `Chain` and the functions whose source the `Chain`
-        contains.
+        """Return the first argument for a call that replaces a `Chain` (an expression that one kernel may
+        compute).
 
-        The expression is `at`, or `(at, function, ...)` if there are such functions.
+        This argument is `at`, the index of the `Chain`. If the `Chain` contains the source of functions, the
+        argument is `(at, function, ...)`.
         """
         functions = [ast.parse(name, mode="eval").body for name in self.found[at].functions]
         return ast.Tuple([ast.Constant(at), *functions], ast.Load()) if functions else ast.Constant(at)
 
     def pair(self, block: Block, at: int) -> Pair | None:
-        """Return the pair of a sum and its norm, if statement `at` assigns the sum to a variable. Otherwise
-        return None."""
+        """If the statement with index `at` assigns a sum to a variable, and a later statement normalises it,
+        return the `Pair` of sum and norm. Otherwise return None."""
         statement = block.statements[at]
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
             return None
@@ -399,10 +404,11 @@ class Rewriting:
         return None
 
     def both(self, block: Block, at: int, pair: Pair) -> tuple[ast.stmt, dict[str, ast.stmt | None]]:
-        """Return the statement that computes a sum and its norm, and the variables whose values the sum
-        contains.
+        """Return two values: the statement that computes a sum and its norm, and the variables whose values
+        became part of the sum.
 
-        For variables whose values the norm contains, remove the definitions here.
+        This method removes the definitions of variables whose values became part of the norm. The caller
+        removes those for the sum.
         """
         total, norm, variable = pair.total, pair.norm, pair.variable
         index = self.add(total, norm)
@@ -426,7 +432,8 @@ class Rewriting:
         return made, total.used() | nested.absorbed
 
     def add(self, *chains: Chain) -> int:
-        """Add a chain (an expression that one kernel may compute) to the report, and return its index."""
+        """Record an expression that one kernel may compute, for the report of `patch`, and return its index.
+        For a sum and its norm, `chains` has two elements."""
         names = KERNELS[tuple(chain.options.get("kind", chain.op) for chain in chains)]
         functions = {name: function_at(name, self.space) for chain in chains for name in sorted(chain.called())}
         if chains[0].op == ACTIVATION and "act" in chains[0].operands:
@@ -451,14 +458,15 @@ def is_attention(function: ast.expr) -> bool:
 
 
 def value_of(node: ast.expr, space: Mapping[str, Any]) -> Any:
-    """Return the value of a global variable such as `F`, or of its attribute such as `F.gelu`, or None."""
+    """Return the object that an expression such as `F` or `F.gelu` refers to, if `F` is a global variable in
+    `space`. Otherwise return None."""
     if isinstance(node, ast.Attribute):
         return getattr(value_of(node.value, space), node.attr, None)
     return space.get(node.id) if isinstance(node, ast.Name) and node.id != CLASS else None
 
 
 def class_of(method: FunctionType) -> Any:
-    """Return the class that a method belongs to, according to its qualified name, or None."""
+    """Return the class that a method belongs to, according to the method's `__qualname__`, or None."""
     found: Any = None
     for at, name in enumerate(method.__qualname__.split(".")[:-1]):
         found = getattr(found, name, None) if at else method.__globals__.get(name)
@@ -466,20 +474,22 @@ def class_of(method: FunctionType) -> Any:
 
 
 def attribute_of(node: ast.expr | None) -> str:
-    """Return the name of an attribute of `self`, or "" for any other expression."""
+    """If `node` is an attribute of `self`, return the name of the attribute. Otherwise return ""."""
     own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
     return node.attr if own and isinstance(node, ast.Attribute) else ""
 
 
 def constants(chain: Chain) -> list[ast.expr]:
-    """Return the constant arguments of a `Chain` as one tuple.
+    """Return a list with one constant: a tuple for the call that replaces a `Chain` (an expression that one
+    kernel may compute).
 
-    The first element is the name of the function in `calls.py` that computes the `Chain` at run time.
+    The tuple contains the name of the pattern that `chain` matches, and then the options of `chain`, such as
+    its casts.
     """
     options: Any = (chain.op, *chain.options.values())
     return [ast.Constant(options)]
 
 
 def called(op: str, args: list[ast.expr], keywords: list[ast.keyword], node: ast.expr) -> ast.expr:
-    """Return the syntax tree of a call to the function in `calls.py` that has the name `op`."""
+    """Return the syntax tree of a call of the function `op` in `calls.py`."""
     return ast.copy_location(ast.Call(ast.Name(f"{PREFIX}{op}", ast.Load()), args, keywords), node)

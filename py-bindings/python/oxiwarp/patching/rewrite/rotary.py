@@ -1,14 +1,14 @@
 """Finds out what a rotary function computes, by running it on small random tensors.
 
-Models contain many different rotary functions. They differ in four properties:
+Models contain many different rotary functions. These functions differ in four properties:
 - which columns form a pair that is rotated,
 - the layout of the queries and of the tables,
-- which columns of the tables they read,
-- which intermediate results they round.
+- which columns of the tables the function reads,
+- which intermediate results the function rounds.
 
-*Tables* are cosines and sines, or one complex tensor. `rotation_of` runs a function on the CPU on small
-random tensors. Such a run is called a *probe*. It then compares the result with the results of `oxiwarp.rope`
-for each combination of these properties.
+*Tables* are tensors of cosines and sines, or one complex tensor. A *probe* is a run of a rotary function on
+the CPU with small random tensors. `rotation_of` makes a probe, and compares the result with the results of
+`oxiwarp.rope` for each combination of these properties.
 """
 
 import functools
@@ -61,7 +61,8 @@ MOST_COLUMNS = 1 << 14
 
 
 class Shape(NamedTuple):
-    """The properties of a tensor on which the result of a probe (a test run of a rotary function) depends."""
+    """Dtype and shape properties of a tensor argument. They determine the random tensor that replaces the
+    argument in a probe (a test run of a rotary function)."""
 
     dtype: torch.dtype
     columns: int
@@ -114,20 +115,20 @@ class Rotation(NamedTuple):
 
     @property
     def joint(self) -> int | None:
-        """The dimension of tokens if `oxiwarp.qk_norm_rope` computes norms and this rotation in one kernel,
-        or None."""
+        """The index of the token dimension, if `oxiwarp.qk_norm_rope` can compute norms and this rotation in
+        one kernel. Otherwise None."""
         return (
             None if self.layout in ("SH", "HS") or self.variant in ("last", "apart", "wide") else self.layout.index("S")
         )
 
     @property
     def whole(self) -> bool:
-        """Whether one call of `oxiwarp.rope` computes the rotation of all columns and all tokens."""
+        """Whether one call of `oxiwarp.rope` computes the complete result, and all tokens are rotated."""
         return self.variant in ("", "back") and self.tokens == "all"
 
     def tables(self, leaves: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """Return the tables of a call in the layout that `oxiwarp.rope` takes. `dtype` is the dtype of the
-        queries."""
+        """Return the rotary tables `leaves` of a call in the layout that `oxiwarp.rope` requires. `dtype` is
+        the dtype of the queries."""
         if self.form == "swapped":
             leaves = leaves[::-1]
         found: tuple[Tensor, ...] = ()
@@ -140,8 +141,8 @@ class Rotation(NamedTuple):
         return found
 
     def converted(self, leaf: Tensor, at: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """Return the tables that the tensor with index `at` contains, such as cosines and sines in one
-        tensor."""
+        """Return the tables (cosines, sines or both) that `leaf` contains, converted for `oxiwarp.rope`.
+        `leaf` is the tensor with index `at` of a call."""
         made = []
         for own, table in enumerate(cosines_and_sines(leaf, self.form), at):
             table = columns_of(table.to(dtype) if self.casts else table, self.parts[own])
@@ -149,7 +150,8 @@ class Rotation(NamedTuple):
         return tuple(made)
 
     def placed(self, table: Tensor) -> Tensor:
-        """Return a table as `[S, R]`, `[B, S, R]` or, if it depends on the head, with the dimensions of a query."""
+        """Return a table with shape `[S, R]` or `[B, S, R]`. If the table has a head dimension, return it
+        with the dimensions of a query."""
         squeezed, order, new = placement(self.dims, self.heads_first)
         if squeezed:
             table = table.squeeze(squeezed)
@@ -160,8 +162,8 @@ class Rotation(NamedTuple):
         return table
 
     def offset(self, x: Any, leaves: tuple[Tensor, ...]) -> int | None:
-        """Return the index of the first rotated token of `x`, or None if the tables have a row for each
-        token."""
+        """Return the index of the first token of `x` that is rotated. If the tables have a row for each
+        token, return None."""
         if self.tokens == "all":
             return None
         return 0 if self.tokens == "first" else x.shape[self.layout.index("S")] - self.table_tokens(leaves)
@@ -204,10 +206,11 @@ class Rotation(NamedTuple):
 
 @functools.cache
 def placement(dims: str, heads_first: bool) -> tuple[tuple[int, ...], tuple[int, ...] | None, tuple[int, ...]]:
-    """Return how to bring a table with dimensions `dims` into the layout that `oxiwarp.rope` takes.
+    """Return how to bring a rotary table with the dimensions `dims` into the layout that `oxiwarp.rope`
+    requires.
 
-    The result has three elements: the dimensions to squeeze, the new order of the dimensions, and the
-    dimensions to insert. The order is None if it does not change.
+    Return three values: the dimensions to squeeze, the new order of the other dimensions (None if unchanged),
+    and the positions of new dimensions.
     """
     own = dims.replace("1", "")
     named = ("BHS" if heads_first else "BSH") if "H" in own else "BS" if "B" in own else "S"
@@ -224,8 +227,8 @@ UNCHANGED = ("pair", "swapped", "complex")
 
 
 def parted(x: Tensor, rotary_dim: int | None) -> Tensor:
-    """Move the first columns of all pairs before the second columns, within the first `rotary_dim`
-    columns."""
+    """Reorder the first `rotary_dim` columns, which are pairs of adjacent columns: the first columns of all
+    pairs, then the second columns of all pairs."""
     own, rest = (x, x[..., :0]) if rotary_dim is None else (x[..., :rotary_dim], x[..., rotary_dim:])
     return torch.cat((own[..., 0::2], own[..., 1::2], rest), dim=-1)
 
@@ -239,9 +242,10 @@ def shape_of(x: Any) -> Shape:
 
 
 def signature_of(args: Any) -> Any:
-    """Return the signature of an argument or of a tuple of arguments.
+    """Return the signature of an argument or of a tuple of arguments: each tensor becomes a `Shape`, and
+    constants stay.
 
-    Return an `Unknown` with the reason if an argument has no signature.
+    If an argument is neither a tensor nor a constant, return an `Unknown` (a `str` with the reason).
     """
     if isinstance(args, Tensor):
         if type(args) not in PLAIN:
@@ -267,11 +271,11 @@ def leaves_of(args: Any) -> tuple[Tensor, ...]:
 
 
 def rotation_of(function: Callable[..., Any], signature: Signature, few: bool = False) -> Rotation | None:
-    """Return what `function` computes for arguments with this signature, or None if `oxiwarp.rope` cannot
-    compute it.
+    """Return the `Rotation` (how to call `oxiwarp.rope`) that `function` computes for arguments with this
+    `signature`. Return None if there is none.
 
-    `few` is True if the tables have fewer tokens than the queries. The function runs on the CPU. The torch
-    modes of the caller, such as fake tensors, do not apply to this run.
+    If `few` is True, the tables have fewer tokens than the queries. `function` runs on the CPU. The torch
+    modes of the caller, such as fake tensors, are off during this run.
     """
     with ExitStack() as stack:
         # Without this, vmap would reject random tensors.
@@ -292,7 +296,8 @@ def rotation_of(function: Callable[..., Any], signature: Signature, few: bool = 
 
 
 def layouts(signature: Signature) -> Iterator[tuple[int, str, str]]:
-    """Yield all possible values of the fields `number`, `layout` and `dims` of a `Rotation`, as tuples."""
+    """Yield all possible combinations of the fields `number`, `layout` and `dims` of a `Rotation`, as
+    tuples."""
     first = signature[0]
     if not isinstance(first, Shape) or first.columns > MOST_COLUMNS or first.dtype.is_complex or first.matrices:
         return
@@ -322,9 +327,10 @@ def shapes(signature: Any) -> list[Shape]:
 
 
 def tensors(signature: Signature, count: int, layout: str, dims: str, few: bool) -> tuple[Any, ...]:
-    """Return random arguments with this signature.
+    """Return random arguments for a rotary function, with the given `signature`.
 
-    The first `count` arguments have the dimensions `layout`. All other tensors have the dimensions `dims`.
+    The first `count` arguments (queries and keys) have the dimensions `layout`. All other tensors (tables)
+    have the dimensions `dims`.
     """
     generator = torch.Generator("cpu").manual_seed(0)
 
@@ -345,9 +351,10 @@ def tensors(signature: Signature, count: int, layout: str, dims: str, few: bool)
 def match(
     function: Callable[..., Any], args: tuple[Any, ...], count: int, layout: str, dims: str, tokens: tuple[str, ...]
 ) -> Rotation | None:
-    """Return the `Rotation` that gives the results of `function` for `args`, or None.
+    """Return the `Rotation` (how to call `oxiwarp.rope`) that gives the same results as `function(*args)`, or
+    None.
 
-    `tokens` lists the values to try for the field `tokens`.
+    `tokens` lists the values to try for the field `tokens` of the `Rotation`.
     """
     heads, leaves = args[:count], leaves_of(args[count:])
     before = [x.clone() for x in (*heads, *leaves)]
@@ -381,10 +388,10 @@ def match(
 
 
 def choices(leaves: tuple[Tensor, ...], rank: int, columns: int, dtype: torch.dtype) -> Iterator[tuple[Any, ...]]:
-    """Yield the remaining fields of a `Rotation`, for all rotations that are possible with the tables of a
-    call.
+    """Yield tuples with the field `form` of a `Rotation` and the fields after it: all combinations that are
+    possible with the tables `leaves`.
 
-    `rank` is the number of dimensions of a table before its column dimension.
+    `rank` is the number of dimensions of a table that precede its column dimension.
     """
     single, whole = leaves[0].dtype == torch.float32, ("all", "all")
     if leaves[0].is_complex():
@@ -414,8 +421,8 @@ def choices(leaves: tuple[Tensor, ...], rank: int, columns: int, dtype: torch.dt
 
 
 def variants(choice: tuple[Any, ...], columns: int) -> Iterator[str]:
-    """Yield the rare variants of a rotation that models may contain. `choice` has the fields that `choices`
-    yields."""
+    """Yield the rare variants (names in `VARIANTS`) that are possible for a rotation. `choice` has the fields
+    of the rotation, as in `choices`."""
     form, _, parts, interleaved, rotary_dim, _ = choice
     if form == "pair" and parts in (("all", "all"), ("first", "first")):
         if parts[0] == "all":
@@ -427,10 +434,11 @@ def variants(choice: tuple[Any, ...], columns: int) -> Iterator[str]:
 
 
 def agree(y: Tensor, r: Tensor) -> bool:
-    """Return whether two results differ so little that a fused multiply-add can be the reason.
+    """Return whether the results `y` and `r` differ by no more than a fused multiply-add can explain.
 
-    For 16-bit results, at most 1 % of the values may differ. An additional or missing rounding to 16 bits
-    changes many more values. For float32 results, the tolerance is 2e-6, absolute and relative.
+    If the results have 16 bits, at most 1 % of the values may differ, by up to 2e-2, absolute and relative.
+    An additional or missing rounding to 16 bits changes many more values. For float32 results, the tolerance
+    is 2e-6, absolute and relative.
     """
     if y.dtype == torch.float32:
         return torch.allclose(y, r, rtol=2e-6, atol=2e-6)

@@ -1,5 +1,5 @@
-"""The functions that rewritten methods call for rotary embeddings and for the norms of queries and keys
-before them."""
+"""The functions that rewritten methods call for rotary embeddings, and for the norms of queries and keys that
+precede a rotary embedding."""
 
 import functools
 from collections.abc import Callable, Hashable
@@ -35,7 +35,7 @@ compiling = torch.compiler.is_compiling
 
 
 class RotaryCalls:
-    """Computes the rotary embeddings of patched methods, with the options that the caller gave to `patch`."""
+    """Computes the rotary embeddings of rewritten methods, with the options of `patch`."""
 
     mode: str
     cpu_kernels: bool
@@ -53,7 +53,7 @@ class RotaryCalls:
         return self.rotated(at, own, given, self.rotation(at, own, given))
 
     def rotated(self, at: int, own: Own, given: dict[str, Any], found: Rotation | str) -> Any:
-        """Compute a call of a rotary function with a kernel if possible, or else with the original
+        """Compute the result of a rotary function with a kernel if possible. Otherwise evaluate the original
         expression."""
         if isinstance(found, Rotation):
             args = arguments(given)
@@ -68,11 +68,11 @@ class RotaryCalls:
     def rotary_pair(
         self, at: int, own: Own, options: tuple[Any, ...], late: bool = False, *, other: Any, **given: Any
     ) -> tuple[Any, Any]:
-        """Compute two calls of a rotary function, for queries and for keys. All other arguments of the calls
-        are the same.
+        """Compute the results of two calls of a rotary function, one for queries and one for keys. All other
+        arguments of both calls are the same.
 
-        With `late`, the results may be two `Rotated` objects. They stand for rotated tensors that are not
-        computed yet.
+        If `late` is True, the results may be two `Rotated` objects: placeholders for rotated tensors that are
+        not computed yet.
         """
         found, second = self.rotation(at, own, given), {**given, "a0": other}
         again = self.rotation(at, own, second)
@@ -97,7 +97,8 @@ class RotaryCalls:
     def joined_pair(self, at: int, cat: Callable[..., Any], queries: Any, keys: Any, dim: int = 0) -> tuple[Any, Any]:
         """Return `cat(queries, dim)` and `cat(keys, dim)`.
 
-        If an element is not computed yet, the kernel writes its result directly into the concatenated tensor.
+        If a query or key in the lists is not computed yet, the kernel writes it directly into the
+        concatenated tensor.
         """
         made = None
         if any([isinstance(x, Deferred) for x in queries]) and cat is torch.cat:
@@ -105,10 +106,11 @@ class RotaryCalls:
         return made or (cat([computed(x) for x in queries], dim), cat([computed(x) for x in keys], dim))
 
     def rotation(self, at: int, own: Own, given: dict[str, Any]) -> Rotation | str:
-        """Return what a rotary function computes, or the reason why no kernel computes it.
+        """Return the `Rotation` (how to call `oxiwarp.rope`) that a rotary function computes, or the reason
+        why no kernel computes it.
 
         The first call with a new signature (shapes, dtypes and constants) runs the function on small random
-        tensors. This is impossible under torch.compile. The result is then "", and Inductor compiles the
+        tensors. This is impossible under torch.compile, so return "" there. Inductor then compiles the
         original function.
         """
         if compiling():
@@ -135,9 +137,11 @@ class RotaryCalls:
     def probed(
         self, at: int, own: Own, given: dict[str, Any], args: tuple[Any, ...], function: Hashable
     ) -> Rotation | str:
-        """Return the `Rotation` that a rotary function computes, or the reason why no kernel computes it.
+        """Return the `Rotation` (how to call `oxiwarp.rope`) that a rotary function computes, or the reason
+        why no kernel does.
 
-        The result depends only on the signature of the arguments: shapes, dtypes and constants.
+        The result depends only on `function` and on the signature of the arguments: shapes, dtypes and
+        constants.
         """
         signature = signature_of_call(args)
         if why := unknown_in(signature):
@@ -165,8 +169,9 @@ class RotaryCalls:
     ) -> Any:
         """Rotate the tokens from `start` to `stop` of the tensor `a0`. Return all tokens of `a0`.
 
-        `dim` is the token dimension of `a0`. Either `start` or `stop` is None. `in_place` is True if the
-        original method writes to `a0`. If `a0` is not computed yet, the result is a new tensor.
+        `dim` is the token dimension of `a0`. One of `start` and `stop` is None. `in_place` says whether the
+        original method writes to `a0`. If `a0` is a norm that is not computed yet, the result is a new
+        tensor.
         """
         x = given["a0"]
         index = (*(slice(None),) * dim, slice(start, stop))
@@ -193,22 +198,23 @@ class RotaryCalls:
         return torch.cat([rotated, rest] if start is None else [rest, rotated], dim)
 
     def takes_part(self, found: Rotation, dim: int) -> bool:
-        """Return whether `qk_norm_rope` can normalize all tokens and rotate only some. `dim` is the token
-        dimension."""
+        """Return whether `qk_norm_rope` can normalize all tokens and rotate only some of them. `dim` is the
+        index of the token dimension."""
         known = found.number == 1 and found.whole and found.form != "matrices"
         return known and found.layout.find("S") == dim and (found.mode == "exact" or self.mode == "fast")
 
     def deferred_norm(self, module: Any, x: Any, wide: bool = False) -> Any:
-        """Compute the norm of queries or keys, or return a `Normed` that stands for the result.
+        """Return the norm of queries or keys, or a `Normed` (a placeholder for the norm, which is not
+        computed yet).
 
-        `wide` has the same meaning as in the function `deferred`.
+        If `wide` is True, the original code casts the norm's input to float32 and its result back.
         """
         return deferred(module, computed(x), self.cpu_kernels, wide)
 
     def head_norm(self, at: int, module: Any, x: Any, wide: bool = False) -> Any:
         """Compute a norm of queries or keys with a kernel, or with the module if the kernel cannot run.
 
-        The kernel adds the squares in the same order as the module, so that the results are equal in all
+        The kernel adds the squares of a row in the same order as the module. So both results have the same
         bits.
         """
         made = deferred(module, x, self.cpu_kernels, wide)
@@ -221,10 +227,11 @@ class RotaryCalls:
 
 
 def may_be_late(how: Rotation, heads: tuple[Any, ...], mode: str) -> bool:
-    """Return whether the rotation may run later, when the tensor that receives its result is known.
+    """Return whether the rotation of `heads` (queries and keys) may be deferred until the tensor for its
+    results is known.
 
-    One kernel must compute the norms and the rotation of queries and keys. It must be able to write into a
-    slice of a larger tensor.
+    This requires that one kernel computes norms and rotation, and that this kernel may write into a slice of
+    a larger tensor.
     """
     if how.joint is None or how.form == "matrices" or (how.mode == "fast" and mode == "exact"):
         return False
@@ -232,9 +239,11 @@ def may_be_late(how: Rotation, heads: tuple[Any, ...], mode: str) -> bool:
 
 
 def written(streams: list[tuple[Any, Any]], dim: int) -> tuple[Tensor, ...]:
-    """Return the concatenated queries and keys of several streams, such as text and image.
+    """Return two tensors: the queries and the keys of all `streams`, such as text and image, concatenated
+    along `dim`.
 
-    Raise RuntimeError if a kernel does not support one of the tensors, or if the streams differ in dtype.
+    Raise RuntimeError if a kernel does not support one of the tensors, or if the streams differ in dtype or
+    in another dimension.
     """
     firsts = streams[0]
     at, outs = dim % len(firsts[0].shape), []
@@ -266,31 +275,33 @@ def written(streams: list[tuple[Any, Any]], dim: int) -> tuple[Tensor, ...]:
 
 
 def tensors_of(streams: list[tuple[Any, Any]]) -> list[Any]:
-    """Return one tensor for each element of several streams: the element, or the operand of its norm."""
+    """Return one tensor for each query and key of several streams. If a query or key is a norm that is not
+    computed yet, return the norm's input."""
     heads = [one.heads if isinstance(one, Rotated) else (one,) for stream in streams for one in stream]
     return [one.x if isinstance(one, Normed) else one for parts in heads for one in parts]
 
 
 def arguments(given: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the arguments of a rotary function in the order of its signature.
+    """Return the arguments of a rotary function in the order of the function's parameters.
 
-    `given` contains them in the order in which the original expression evaluates them.
+    `given` contains the arguments in the order in which the original expression evaluates them.
     """
     return tuple([given[name] for name in names_of(tuple(given))])
 
 
 @functools.cache
 def names_of(operands: tuple[str, ...]) -> list[str]:
-    """Return the names of the arguments of a rotary function, such as "a0" and "a1". Omit constant
-    arguments."""
+    """Return the names of the arguments of a rotary function, such as "a0" and "a1", in the order of the
+    parameters. `operands` has no constant arguments."""
     return sorted(set(operands) - {"function", "target"}, key=lambda name: int(name[1:]))
 
 
 def fingerprint(args: tuple[Any, ...] | list[Any]) -> tuple[Any, ...]:
-    """Return the shapes and dtypes of tensor arguments, and all other arguments unchanged.
+    """Return a key for the arguments of a call: shape and dtype of each tensor, type and value of each
+    constant.
 
-    Calls with equal fingerprints have equal signatures. A fingerprint takes less time to compute than a
-    signature.
+    Arguments with equal fingerprints have equal signatures (`signature_of_call`). A fingerprint takes less
+    time to compute than a signature.
     """
     found: list[Any] = []
     for x in args:
@@ -305,13 +316,13 @@ def fingerprint(args: tuple[Any, ...] | list[Any]) -> tuple[Any, ...]:
 
 
 def signature_of_call(args: tuple[Any, ...]) -> Signature:
-    """Return the signature of the arguments of a rotary function. Queries and keys may be `Deferred`
-    objects."""
+    """Return the signature of the arguments of a rotary function: shape properties, dtypes and constants.
+    Queries and keys may be `Deferred` objects (placeholders for tensors)."""
     return tuple(shape_of(value) if isinstance(value, Deferred) else signature_of(value) for value in args)
 
 
 def unknown_in(signature: Signature) -> str:
-    """Return the reason why an argument has no signature, or "" if all arguments have one."""
+    """If an argument has no signature, return the reason. Otherwise return ""."""
     return str(next((one for one in signature if type(one) is Unknown), ""))
 
 
@@ -322,9 +333,11 @@ def unrecognised(signature: Signature) -> str:
 
 
 def identity(function: Any) -> Any:
-    """Return a key that identifies a function, or None if it has a closure or is not hashable.
+    """Return a hashable key that identifies `function`, or None if `function` has a closure or is not
+    hashable.
 
-    A nested function without a closure has the same key each time its outer function defines it.
+    The key of a nested function without a closure stays the same whenever the outer function defines it
+    again.
     """
     if type(function) is not FunctionType:
         return function if isinstance(function, Hashable) else None
@@ -334,8 +347,8 @@ def identity(function: Any) -> Any:
 
 
 def rotate(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mode: str) -> tuple[Tensor, ...]:
-    """Rotate queries, keys or both. If one kernel can compute the norms and the rotation together, run this
-    kernel."""
+    """Rotate queries, keys or both. If their norms are not computed yet, compute norms and rotation in one
+    kernel if possible."""
     plain = how.mode == "fast" and mode == "exact"  # The fused kernel would not round the result of the norm.
     if plain or how.joint is None or not any([isinstance(x, Deferred) for x in heads]):
         return rotate_tensors(how, heads, leaves, mode)
@@ -363,9 +376,10 @@ def rotate(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mo
 
 
 def streams_of(how: Rotation, heads: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    """Return the queries and keys of each stream, such as text and image, if both are concatenations.
+    """Split concatenated queries and keys into streams, such as text and image. Return the query and key of
+    each stream.
 
-    Return [] if queries and keys are not concatenated in the same way, along the token dimension.
+    If queries and keys are not concatenated along the token dimension with the same sizes, return [].
     """
     tokens = how.joint
     assert tokens is not None
@@ -376,7 +390,7 @@ def streams_of(how: Rotation, heads: tuple[Any, ...]) -> list[tuple[Any, ...]]:
 
 
 def rotate_tensors(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mode: str) -> tuple[Tensor, ...]:
-    """Compute the norms of queries, keys or both if they are not computed yet, then rotate the results."""
+    """Rotate queries, keys or both. If their norms are not computed yet, compute the norms first."""
     own = tuple([as_rows(computed(x)) for x in heads])
     # The gradient kernel of `rope` supports rotations, not general matrices.
     if how.form == "matrices" and needs_grad(*own):
@@ -385,9 +399,9 @@ def rotate_tensors(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, 
 
 
 def recorded(streams: list[Any]) -> bool:
-    """Return whether kernels must not write into slices of a result.
+    """Return whether kernels must not write the queries and keys of `streams` into slices of a result.
 
-    This is so if autograd records the operation, or if a transform of torch.func is active.
+    They must not if autograd records the operation, or if a transform of torch.func is active.
     """
     for stream in streams:
         for one in stream:
@@ -398,7 +412,8 @@ def recorded(streams: list[Any]) -> bool:
 
 
 def cut(how: Rotation, tables: tuple[Tensor, ...], sizes: list[int], at: int) -> tuple[Tensor, ...]:
-    """Return the rows of the tables for the tokens of stream number `at`, such as the text tokens."""
+    """Return the rows of the rotary tables for the tokens of the stream with index `at`, such as the text
+    tokens. `sizes` has the number of tokens of each stream."""
     return tuple(
         table.narrow(-3 if table.dim() == 4 and not how.heads_first else -2, sum(sizes[:at]), sizes[at])
         for table in tables
@@ -413,10 +428,10 @@ def normed(
     out: tuple[Tensor, ...] | None = None,
     offset: int | None = None,
 ) -> tuple[Tensor, ...]:
-    """Normalize and rotate queries, keys or both, of one stream of a concatenation, such as the text tokens.
+    """Normalize and rotate queries, keys or both of one stream, such as the text tokens.
 
-    Write the results to `out` if it is given. If `how` is None, only normalize. `offset` is the index of the
-    first rotated token if the tables have fewer tokens than the queries.
+    If `out` is given, write the results there. If `how` is None, only normalize. If the tables have fewer
+    tokens than the queries, `offset` is the index of the first rotated token.
     """
     kinds = [one.kind() if isinstance(one, Normed) else None for one in heads]
     if kinds[-1] != kinds[0]:

@@ -1,4 +1,4 @@
-"""Finds calls of rotary functions in a method, and the norms of queries and keys before these calls."""
+"""Finds calls of rotary functions in a method, and the norms whose results these calls rotate."""
 
 import ast
 import re
@@ -25,12 +25,12 @@ VIEWS = ("transpose", "unflatten")
 
 
 def rotary_chain(node: ast.expr, space: Mapping[str, Any], local: frozenset[str]) -> Chain | None:
-    """Return the `Chain` if `node` is a call of a rotary function, with or without a cast of its result, or
-    None.
+    """If `node` is a call of a rotary function, possibly with a cast of the result, return its `Chain`.
+    Otherwise return None.
 
-    A `Chain` is an expression that one kernel may compute. `space` contains the global variables. `local`
-    contains the names of the functions that the method defines or imports. All arguments except constants are
-    operands of the chain. Its first operand is the function.
+    A `Chain` is an expression that one kernel may compute. `space` contains the global variables of the
+    method. `local` contains the names of functions that the method itself defines or imports. The operands of
+    the `Chain` are the rotary function and all arguments except constants.
     """
     call, target = without_cast(node)
     if target is None and (chain := written_out(node)):
@@ -61,9 +61,10 @@ def rotary_chain(node: ast.expr, space: Mapping[str, Any], local: frozenset[str]
 
 
 def written_out(node: ast.expr) -> Chain | None:
-    """Return the `Chain` of the expression `x * cos + rotate_half(x) * sin`, or None.
+    """If `node` is `x * cos + rotate_half(x) * sin`, return its `Chain`. Otherwise return None.
 
-    A `Chain` is an expression that one kernel may compute. Its first operand is the function `rotate_half`.
+    A `Chain` is an expression that one kernel may compute. The operands of this `Chain` are `rotate_half`,
+    `x`, `cos` and `sin`.
     """
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
         return None
@@ -97,8 +98,8 @@ def local_functions(tree: ast.FunctionDef) -> frozenset[str]:
 def next_rotation(
     block: Block, at: int, first: Chain, local: frozenset[str], space: Mapping[str, Any]
 ) -> tuple[int, Chain] | None:
-    """Return index and `Chain` of the next statement if it rotates keys as statement `at` rotates queries, or
-    None.
+    """If the next statement rotates keys as the statement with index `at` rotates queries, return the index
+    and `Chain` of the next statement. Otherwise return None.
 
     Each of the two statements must assign its result to a variable. Their calls may differ only in the first
     operand, and no operand may have side effects.
@@ -136,8 +137,8 @@ class Part(NamedTuple):
 
 
 def part_of(statement: ast.stmt, space: Mapping[str, Any], local: frozenset[str]) -> Part | None:
-    """Return the variable, tokens and rotary call of a statement in one of these forms, or None for other
-    statements.
+    """Return the `Part` (variable, token range and rotary call) of a statement in one of these forms. Return
+    None for any other statement:
 
     - `x[:, n:] = rotary(x[:, n:], tables)`
     - `x = torch.cat([rotary(x[:, n:], tables), x[:, :n]], dim=1)`, also with the two tensors in the other
@@ -179,7 +180,8 @@ Tokens = tuple[str, int, ast.expr | None, ast.expr | None]
 
 
 def tokens_of(node: ast.expr) -> Tokens | None:
-    """Return the variable, dimension and limits of a slice such as `x[:, a:]` or `x[:, :b]`, or None."""
+    """For a slice such as `x[:, a:]` or `x[:, :b]`, return the variable, the sliced dimension, the start and
+    the end. Otherwise return None."""
     if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
         return None
     parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else []
@@ -211,10 +213,10 @@ def assigned(statement: ast.stmt) -> tuple[str, ast.expr] | None:
 class Deferring:
     """Lets one kernel compute the norms of queries and keys together with their rotation.
 
-    A statement `q = norm(q)` becomes `q = deferred_norm(norm, q)`. The new call may return a `Deferred`, an
-    object that stands for a tensor that is not computed yet. Until the rotary function takes `q`, the method
-    may only concatenate `q` or take a view of it. After the statement that calls the rotary function, `q` is
-    a tensor on each path.
+    A statement `q = norm(q)` becomes `q = deferred_norm(norm, q)`. The new call may return a `Deferred`, a
+    placeholder for a tensor that is not computed yet. This is only done if, before the rotary function, the
+    method only concatenates `q` or takes a view of it. After the statement that calls the rotary function,
+    `q` is a tensor on each path of the code.
     """
 
     def __init__(self, tree: ast.FunctionDef) -> None:
@@ -229,7 +231,7 @@ class Deferring:
         self.enter(tree)
 
     def enter(self, owner: ast.AST) -> None:
-        """Record the statements in the blocks of `owner`, such as the body of an `if`."""
+        """Record all statements in the blocks of the node `owner`, such as the body of an `if`."""
         value: Any
         for _, value in ast.iter_fields(owner):
             if not isinstance(value, list) or not value or not isinstance(value[0], ast.stmt | ast.ExceptHandler):
@@ -258,7 +260,8 @@ class Deferring:
     def defer(self, variable: str, users: list[ast.stmt], calls: set[int]) -> None:
         """Defer the norms whose result is assigned to `variable`, if possible.
 
-        `users` are the statements that rotate the variable. `calls` contains the `id` of each rotating call.
+        `users` are the statements that rotate or concatenate the variable. `calls` contains the `id` of each
+        call that does so.
         """
         last = max(users, key=lambda user: self.order[id(user)])
         norms = [
@@ -301,8 +304,8 @@ class Deferring:
             block.insert(at + 1, ast.fix_missing_locations(made))
 
     def norms_of(self, variable: str) -> list[ast.Assign]:
-        """Return the statements `variable = norm(x)` in the order of the source. The result may be a view of
-        the norm."""
+        """Return the statements that assign a norm, or a view of a norm, to `variable`, in the order of the
+        source."""
         found: list[ast.Assign] = []
         for node in ast.walk(self.tree):
             if not isinstance(node, ast.Assign) or id(node) not in self.order or norm_in(node) is None:
@@ -312,11 +315,11 @@ class Deferring:
         return sorted(found, key=lambda node: self.order[id(node)])
 
     def taken(self, statement: ast.stmt, node: ast.Name, calls: set[int], only: bool) -> ast.AST | None:
-        """Return the expression that reads the variable `node` if it accepts a `Deferred`. Otherwise return
-        None.
+        """Return the expression in `statement` that reads the variable `node`, if it accepts a `Deferred` as
+        the variable's value. Otherwise return None.
 
-        A `Deferred` stands for a tensor that is not computed yet. `only` is True if the variable is assigned
-        from exactly one norm. The argument of this norm is then always a tensor.
+        A `Deferred` is a placeholder for a tensor that is not computed yet. `only` says whether exactly one
+        norm is assigned to the variable. If so, the argument of this norm is always a tensor.
         """
         own = assigned(statement)
         if own is not None:
@@ -336,13 +339,13 @@ class Deferring:
         return None
 
     def end(self, variable: str, statements: list[ast.stmt]) -> tuple[list[ast.stmt], int] | None:
-        """Return the smallest block that contains all statements, and the index of its last statement that
-        contains one.
+        """Return two values: the smallest block around all `statements`, and the index in this block of the
+        last statement that contains one of them.
 
         Return None in each of these cases:
-        - A statement is in a loop, a `with` or a `try` within this block.
-        - The variable may be unbound after the statement.
-        - A statement in between changes the tensor of the variable.
+        - One of `statements` is in a loop, a `with` or a `try` inside this block.
+        - `variable` may be unbound after the returned index.
+        - The block changes the tensor of `variable`, or the input of a norm, in place.
         """
         paths = [list(self.path(statement))[::-1] for statement in statements]
         depth = max(at for at in range(min(map(len, paths))) if all(path[at][0] is paths[0][at][0] for path in paths))
@@ -367,9 +370,9 @@ class Deferring:
         return block, stop
 
     def path(self, statement: ast.stmt) -> Iterator[tuple[list[ast.stmt], ast.stmt]]:
-        """Yield each block around a statement, from the innermost to the outermost.
+        """Yield each block around `statement`, from the innermost to the outermost.
 
-        With each block, yield the statement of this block that contains the given statement.
+        With each block, yield the statement of this block that contains `statement`.
         """
         owners = {id(node): node for node in ast.walk(self.tree) if isinstance(node, ast.stmt)}
         while id(statement) in self.place:
@@ -378,8 +381,8 @@ class Deferring:
             statement = owners[owner]
 
     def join(self, call: ast.Call, variable: str) -> None:
-        """Make a concatenation accept tensors that are not computed yet, and defer the norms of its other
-        tensors."""
+        """Change a concatenation so that it accepts `variable` although its tensor is not computed yet. Defer
+        the norms of the other concatenated tensors too."""
         assert isinstance(call.args[0], ast.List | ast.Tuple)
         others = [part for part in call.args[0].elts if isinstance(part, ast.Name) and part.id != variable]
         for other in others:
@@ -388,7 +391,8 @@ class Deferring:
         call.func = ast.copy_location(ast.Name(JOINED, ast.Load()), call.func)
 
     def defer_part(self, other: ast.Name, call: ast.Call) -> None:
-        """Defer the norms of the variable `other` if only the concatenation `call` reads their results."""
+        """If only the concatenation `call` reads the variable `other`, defer the norms that are assigned to
+        this variable."""
         user = self.statement[id(call)]
         norms = [norm for norm in self.norms_of(other.id) if self.order[id(norm)] < self.order[id(user)]]
         if not norms:
@@ -409,8 +413,8 @@ class Deferring:
                 self.change(norm)
 
     def change(self, statement: ast.Assign) -> None:
-        """Replace the call of a norm by a call that returns a `Deferred`, a tensor that is not computed
-        yet."""
+        """Replace the norm call in `statement` by a call that may return a `Deferred` (a placeholder for a
+        tensor that is not computed yet)."""
         norm = norm_in(statement)
         if norm is not None:
             norm.args = [norm.func, *norm.args, *wideness(norm)]
@@ -418,20 +422,23 @@ class Deferring:
 
 
 def elements(call: ast.AST) -> list[ast.expr]:
-    """Return the tensors that a call of `joined_pair` concatenates, or [] for any other node."""
+    """If `call` is a call of `joined_pair`, return the expressions of the tensors that it concatenates.
+    Otherwise return []."""
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != PREFIX + JOINED_PAIR:
         return []
     return [part for held in call.args[2:4] for part in held.elts]  # type: ignore[attr-defined]
 
 
 def is_view(node: ast.expr) -> bool:
-    """Return whether the node calls one of the tensor methods in `VIEWS`, with positional arguments only."""
+    """Return whether the expression calls a tensor method in `VIEWS`, such as `transpose`, with positional
+    arguments only."""
     own = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.keywords
     return own and node.func.attr in VIEWS  # type: ignore[attr-defined]
 
 
 def norm_in(statement: ast.stmt) -> ast.Call | None:
-    """Return the call of a norm in `name = norm(x)` or `name = norm(x).transpose(...)`, or None."""
+    """If the statement is `name = norm(x)` or `name = norm(x).transpose(...)`, return the call `norm(x)`.
+    Otherwise return None."""
     own = assigned(statement)
     value = None if own is None else own[1]
     if value is not None and is_view(value):

@@ -1,6 +1,6 @@
-"""Converts the cos and sin tables of a model to the layout that `oxiwarp.rope` takes.
+"""Converts the rotary tables (cosines and sines) of a model to the layout that `oxiwarp.rope` requires.
 
-The result is cached, so that the conversion runs once for all layers that read the same tables.
+The converted tables are cached, so that the conversion runs once for all layers that read the same tables.
 """
 
 import weakref
@@ -24,11 +24,12 @@ its views."""
 
 
 def once(table: Tensor, key: Any, make: Callable[[Tensor], Tables]) -> Tables:
-    """Return `make(table)`. The result is cached until the memory of `table` is written or freed.
+    """Return `make(table)`, which converts a rotary table. The result is cached until other code writes to
+    the table or frees it.
 
-    `key` identifies `make`. Tensors that were created in inference mode have no version counter, so their
-    results are not cached. A write through `Tensor.data` does not change the version counter, so the cache
-    does not notice it.
+    `key` identifies the conversion `make`. A write is detected by autograd's version counter. A table that
+    was created in inference mode has no version counter, so its result is not cached. A write through
+    `Tensor.data` does not change the version counter, so it is not detected.
     """
     if table.is_inference() or table.requires_grad or dispatch_mode(FAKE) is not None:
         return make(table)
@@ -57,16 +58,16 @@ def store_of(owner: Tensor) -> Store:
 
 
 def apart(made: Tables, owner: Tensor) -> Tables:
-    """Copy each tensor that shares memory with `owner`. Otherwise the cached tensor would keep `owner`
-    alive."""
+    """Return the tensors `made`, with copies of those that share memory with `owner`. Without a copy, a
+    cached tensor would keep `owner` alive."""
     return tuple(x.clone() if x is owner or x._base is owner else x for x in made)
 
 
 def cosines_and_sines(table: Tensor, form: str) -> Tables:
-    """Return the cosines and the sines that a table contains, or the table itself if `rope` takes it
-    unchanged.
+    """Return a tuple with the cosines and the sines that a rotary table contains. If `oxiwarp.rope` takes the
+    table unchanged, return only the table.
 
-    `form` is one of the contents that are documented at `rotary.FORMS`.
+    `form` says what the table contains: one of the names that are documented at `rotary.FORMS`.
     """
     if form == "chunks":
         return table.chunk(2, dim=-1)
@@ -75,7 +76,7 @@ def cosines_and_sines(table: Tensor, form: str) -> Tables:
         return angles.cos(), angles.sin()
     if form == "wide_complex":
         return (table.to(torch.complex64),)
-    if form == "matrices":  # For a matrix ((a, b), (c, d)), the cosines are (a, d) and the sines are (-b, c).
+    if form == "matrices":  # From a matrix ((a, b), (c, d)), take (a, d) as cosines and (-b, c) as sines.
         own = table.float()
         sines = torch.stack((-own[..., 0, 1], own[..., 1, 0]), dim=-1)
         return own.diagonal(dim1=-2, dim2=-1).flatten(-2), sines.flatten(-2)
@@ -83,7 +84,8 @@ def cosines_and_sines(table: Tensor, form: str) -> Tables:
 
 
 def columns_of(table: Tensor, part: str) -> Tensor:
-    """Return the columns that `part` names. Copy them if they are not adjacent in memory."""
+    """Return the columns of a table that `part` names: "all" or a name in `HALVES`. If they are not adjacent
+    in memory, return a copy."""
     if part != "all":
         half = table.shape[-1] // 2
         columns = {

@@ -1,9 +1,10 @@
-"""Defers each sum until the norm of this sum, so that one kernel computes both.
+"""Defers a sum until the norm of this sum, so that one kernel computes sum and norm.
 
-A statement `x = x + y` becomes `x = later_sum(...)`. It returns a `LaterSum`, an object that stands for a
-tensor that is not computed yet. The norm of `x` then computes the sum and the norm in one kernel. The norm
-may be in another block, for example after an `if` that does not read `x`. If another statement reads `x`
-first, or may change an operand of the sum in place, the statement `x = computed(x)` is inserted before it.
+A statement `x = x + y` becomes `x = later_sum(...)`. `later_sum` returns a `LaterSum`, a placeholder for a
+sum that is not computed yet. The call that replaces the norm of `x` then computes sum and norm in one kernel.
+The norm may be in another block, for example after an `if` that does not read `x`. Another statement may read
+`x` before, or change an operand of the sum in place. The statement `x = computed(x)` is then inserted before
+it.
 """
 
 import ast
@@ -24,7 +25,7 @@ Pending = dict[str, set[int]]
 
 
 class LaterSums:
-    """Finds sums whose norm is in another block of the method, and changes the sum and the norm."""
+    """Finds sums whose norm is in another block of the method, and rewrites both."""
 
     def __init__(self, tree: ast.FunctionDef, add: Callable[..., int], found: list[Any]) -> None:
         self.tree, self.add, self.found = tree, add, found
@@ -39,15 +40,16 @@ class LaterSums:
         self.aliases: Aliases = aliases_of(tree)
 
     def run(self) -> None:
-        """Change all sums that reach a norm. The first pass over the method only finds them."""
+        """Rewrite each sum whose value reaches a norm. The first pass over the method finds these sums, and
+        the second pass rewrites them."""
         self.walk(self.tree.body, {})
         self.change = True
         if self.useful:
             self.walk(self.tree.body, {})
 
     def walk(self, statements: list[ast.stmt], pending: Pending) -> Pending:
-        """Follow the deferred sums through a list of statements. Return the sums that may still be deferred
-        at its end."""
+        """Follow the deferred sums `pending` through a list of statements. Return the sums that may still be
+        deferred after the last statement."""
         for statement in list(statements):
             at = next(index for index, one in enumerate(statements) if one is statement)
             if isinstance(statement, ast.If):
@@ -93,8 +95,8 @@ class LaterSums:
         return pending
 
     def copies(self, statement: ast.stmt, pending: Pending) -> bool:
-        """Return whether a statement is `y = x` with a deferred sum in `x`. If so, record that `y` also
-        contains it."""
+        """Return whether a statement is `y = x`, where `x` may contain a deferred sum. If so, record that `y`
+        may contain this sum too."""
         value = statement.value if is_definition(statement) else None  # type: ignore[attr-defined]
         if not isinstance(value, ast.Name) or value.id not in pending:
             return False
@@ -105,13 +107,15 @@ class LaterSums:
         return True
 
     def changes(self, read: Read, sums: set[int]) -> bool:
-        """Return whether a statement may change a tensor that one of the sums adds."""
+        """Return whether a statement may change a tensor that is an operand of one of `sums`. `read` has the
+        reads and side effects of the statement."""
         names = set().union(*(self.terms[one] for one in sums))
         near, far = (names.union(*(groups.get(name, ()) for name in names)) for groups in self.aliases)
         return bool(read.effects and (near & read.passed or far & read.changed))
 
     def sum_in(self, statement: ast.stmt) -> str:
-        """Return the variable to which a statement assigns a sum, or ""."""
+        """If a statement assigns a sum to a variable, return the name of the variable. Otherwise return
+        ""."""
         if not is_definition(statement):
             return ""
         assert isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
@@ -133,7 +137,7 @@ class LaterSums:
         statement.value = ast.copy_location(ast.Call(ast.Name(PREFIX + LATER, ast.Load()), args, words), value)
 
     def take(self, norm: ast.Call, name: str) -> None:
-        """Change a norm so that it also computes the sum in the variable `name`."""
+        """Change the call `norm` so that it also computes the deferred sum in the variable `name`."""
         if is_call(norm, MODULATED) or is_call(norm, FACTOR_NORM):
             norm.func.id = PREFIX + AFTER  # type: ignore[attr-defined]
             chain = self.found[norm.args[0].value]  # type: ignore[attr-defined]
@@ -148,7 +152,8 @@ class LaterSums:
         norm.func = ast.copy_location(ast.Name(PREFIX + AFTER, ast.Load()), norm)
 
     def flush(self, statements: list[ast.stmt], at: int, pending: Pending, names: list[str]) -> None:
-        """Insert statements before statement `at` that compute the sums in the variables `names`."""
+        """Before the statement with index `at`, insert statements that compute the deferred sums in the
+        variables `names`."""
         for name in names:
             pending.pop(name)
             if self.change:
@@ -164,16 +169,16 @@ def constant(value: Any) -> ast.Constant:
 
 
 def is_call(node: ast.expr, op: str) -> bool:
-    """Return whether the node is a call of the function `op` of `calls.py`, which computes a rewritten
+    """Return whether the expression is a call of the function `op` in `calls.py`, which computes a rewritten
     expression."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == PREFIX + op
 
 
 def norm_of(statement: ast.stmt, name: str) -> ast.Call | None:
-    """Return the call of a norm of the variable `name` in a statement, or None.
+    """Return the call in a statement that normalises the variable `name`, or None.
 
-    Also return None if the norm must not compute a deferred sum: other code of the statement reads the
-    variable too, or code with side effects runs before the norm.
+    Also return None if other code of the statement reads the variable too, or if code with side effects runs
+    before the norm. In these cases the norm must not compute a deferred sum.
     """
     found = None
     for node in evaluated_once(statement):
@@ -192,9 +197,11 @@ def norm_of(statement: ast.stmt, name: str) -> ast.Call | None:
 
 
 def may_test(test: ast.expr, name: str) -> bool:
-    """Return whether a condition works if the variable `name` is a `LaterSum`.
+    """Return whether the condition `test` works if the variable `name` is a `LaterSum` (a placeholder for a
+    sum that is not computed yet).
 
-    The condition must have no side effects, and may read only the attributes in `KEPT` of the variable.
+    The condition must have no side effects. Of the variable, it may read only attributes in `KEPT`, such as
+    `shape`.
     """
     kept = [node.value for node in ast.walk(test) if isinstance(node, ast.Attribute) and node.attr in KEPT]
     others = [node for node in ast.walk(test) if isinstance(node, ast.Name) and node.id == name]
@@ -202,7 +209,8 @@ def may_test(test: ast.expr, name: str) -> bool:
 
 
 def free_names(node: ast.AST) -> Iterator[str]:
-    """Yield the variables that a piece of code reads, without the parameters of its lambdas."""
+    """Yield the variables that a piece of code reads, without the parameters of lambdas and functions in
+    it."""
     if isinstance(node, ast.Lambda | ast.FunctionDef):
         own = {argument.arg for argument in ast.walk(node.args) if isinstance(argument, ast.arg)}
         for default in (*node.args.defaults, *node.args.kw_defaults):

@@ -1,4 +1,4 @@
-"""Finds expressions that no oxiwarp kernel computes, so that the report can list them with the reason."""
+"""Finds expressions that no oxiwarp kernel computes. The report of `patch` lists them with the reason."""
 
 import ast
 
@@ -12,11 +12,11 @@ BLEND = "no kernel computes a blend with a gate"
 
 
 def unfused_chain(node: ast.expr) -> Chain | None:
-    """Return a `Chain` if `node` is an expression that has no kernel but that the report should mention, or
-    None.
+    """If `node` is an expression without a kernel that the report of `patch` should mention, return a `Chain`
+    for it. Otherwise return None.
 
-    These expressions are `norm(x) * scale` and `(1 - gate) * x + gate * y`. The options of the `Chain` name
-    the kind of the expression and the reason.
+    There are two such expressions: `norm(x) * scale` and `(1 - gate) * x + gate * y`. The options of the
+    `Chain` contain the reason for the report, and the similar expression that has a kernel.
     """
     if not isinstance(node, ast.BinOp):
         return None
@@ -30,7 +30,7 @@ def unfused_chain(node: ast.expr) -> Chain | None:
 
 
 def is_blend(node: ast.BinOp) -> bool:
-    """Return whether the node is `(1 - gate) * x + gate * y`."""
+    """Return whether the expression is a blend `(1 - gate) * x + gate * y`."""
     if not (is_product(node.left) and is_product(node.right)):
         return False
     factors = [part for product in (node.left, node.right) for part in (product.left, product.right)]  # type: ignore[attr-defined]

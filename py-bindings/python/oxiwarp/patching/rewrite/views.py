@@ -1,5 +1,5 @@
-"""Handles views of `1 + scale`, such as `(1 + scale)[:, None]`. A kernel reads the same view of `scale`
-instead."""
+"""Handles views of `1 + scale` in a modulation, such as `(1 + scale)[:, None]`. A kernel computes `1 + scale`
+itself, so it gets the same view of `scale`."""
 
 import ast
 import copy
@@ -11,7 +11,8 @@ VIEWS = ("expand", "reshape", "squeeze", "transpose", "unsqueeze", "view")
 
 
 def viewed(node: ast.expr) -> ast.expr | None:
-    """Return `x` for `x[i]` and `x.unsqueeze(1)`, or None if the expression is not a view."""
+    """If the expression is a view of `x`, such as `x[i]` or `x.unsqueeze(1)`, return `x`. Otherwise return
+    None."""
     if isinstance(node, ast.Subscript):
         return node.value
     called = node.func if isinstance(node, ast.Call) else None
@@ -20,8 +21,7 @@ def viewed(node: ast.expr) -> ast.expr | None:
 
 
 def view_of(x: ast.expr, node: ast.expr) -> ast.expr:
-    """Return the expression `node`, which is a view of some expression, with `x` instead of this
-    expression."""
+    """Return a view of `x` that is made in the same way as the view `node` of another expression."""
     made = copy.copy(node)
     if isinstance(made, ast.Subscript):
         made.value = x
@@ -31,7 +31,7 @@ def view_of(x: ast.expr, node: ast.expr) -> ast.expr:
 
 
 def one_plus(node: ast.expr) -> ast.expr | None:
-    """Return `x` for `1 + x` and `x + 1`, or None."""
+    """If the expression is `1 + x` or `x + 1`, return `x`. Otherwise return None."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         for one, other in ((node.left, node.right), (node.right, node.left)):
             if isinstance(one, ast.Constant) and one.value in (1, 1.0) and not isinstance(one.value, bool):
@@ -54,9 +54,10 @@ def join_views(tree: ast.FunctionDef) -> None:
 
 
 def joins(first: ast.stmt, second: ast.stmt) -> bool:
-    """Return whether the statements are `y = 1 + x` and then a view such as `y = y.unsqueeze(1)`.
+    """Return whether `first` is a statement `y = 1 + x`, and `second` assigns a view of `y` to `y`, as in `y
+    = y.unsqueeze(1)`.
 
-    The arguments of the view must not read `y`.
+    Arguments of the view method must not contain `y`.
     """
     if not (isinstance(first, ast.Assign) and isinstance(second, ast.Assign)):
         return False

@@ -3,7 +3,8 @@
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
 pub mod log_sum_exp;
-// The instructions `mma` and `cp.async` need sm_80. The PTX for sm_75 therefore does not contain this kernel.
+// This kernel uses the instructions `mma` and `cp.async`, which need sm_80. The PTX for sm_75 therefore does
+// not contain the kernel.
 #[cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 pub mod matmul;
 pub mod softplus;

@@ -5,15 +5,14 @@ use cuda_std::libdevice::exp;
 use cuda_std::math::lg2;
 use cuda_std::prelude::*;
 
-/// One warp processes one row. It reads the row twice: first for the maximum, then (from L1) for the sum. The
-/// kernel subtracts the maximum before `exp`, because `exp(x)` overflows for `x` above 88.
+/// Each warp processes one row. It reads the row twice: first for the maximum, then (from L1) for the sum.
+/// The kernel subtracts the maximum before `exp`, because `exp(x)` overflows for `x` above about 88.
 ///
-/// The launch has `[32, rows per block]` threads per block. If `VECTOR` is true, a thread loads 16 bytes at a
-/// time.
+/// Each block has `[32, rows per block]` threads. If `VECTOR` is true, a thread loads 16 bytes at a time.
 ///
 /// # Safety
 /// `x` has `rows` rows of `cols` elements. If `VECTOR` is true, `x` satisfies `Rows::is_vector` (16-byte
-/// alignment). `y` has `rows` elements and overlaps no other memory that the kernel uses.
+/// alignment). `y` has `rows` elements and does not overlap `x`.
 #[inline(always)]
 unsafe fn log_sum_exp<T: Elem, const VECTOR: bool>(x: Rows, y: *mut T, rows: u64, cols: u32) {
     let team = Team::of_block();
@@ -29,19 +28,22 @@ unsafe fn log_sum_exp<T: Elem, const VECTOR: bool>(x: Rows, y: *mut T, rows: u64
             x
         });
     }
-    // All lanes of a warp must execute a shuffle. A lane without columns therefore must not return early.
+    // `warp::max` uses shuffles, which all lanes of a warp must execute. A lane without columns therefore
+    // must not return early.
     let largest = warp::max(largest, warp::SIZE);
-    // `inf - inf` would be NaN. If the maximum is infinite, the kernel therefore subtracts 0, as torch does.
+    // If the maximum is infinite, the kernel subtracts 0 instead, as torch does. Otherwise `inf - inf` would
+    // give NaN.
     let shift = if largest.abs() == f32::INFINITY { 0.0 } else { largest };
     let mut sum = 0.0;
     for tile in 0..x.tiles() {
-        // The maximum ignores NaN, but the sum does not. A NaN in the row therefore makes the result NaN.
+        // The maximum above ignores NaN, but the sum does not. A NaN in the row therefore makes the result
+        // NaN.
         sum += load(tile).map(|x| exp(x - shift)).sum();
     }
     let sum = warp::sum(sum, warp::SIZE);
     if warp::lane() == 0 && at.exists() {
-        // SAFETY: the row exists, so its index is less than `rows`. Only lane 0 of the row's warp writes this
-        // element.
+        // SAFETY: the row exists, so its index is less than `rows`, the number of elements of `y`. Only lane
+        // 0 of the row's warp writes this element.
         unsafe { y.add(team.row as usize).write(T::from_f32(shift + lg2(sum) * LN_2)) };
     }
 }

@@ -1,20 +1,20 @@
-//! The kernel `c[m, n] = sum_k a[m, k] * b[n, k]`: a matrix product on tensor cores, with sums in f32.
+//! The kernel `c[m, n] = sum_k a[m, k] * b[n, k]`: a matrix product on tensor cores, with f32 accumulators.
 use cuda_std::copy;
 use cuda_std::mma::{self, Chunk, MatrixElem};
 use cuda_std::prelude::*;
 
-/// Rows and columns of the tile of `c` that a block computes. Each of the four warps of a block computes a
-/// quarter of the tile, 32 x 32 elements.
+/// Number of rows, and of columns, of the tile of `c` that a block computes. Each of the four warps of a
+/// block computes a quarter of the tile, 32 x 32 elements.
 pub const TILE: u32 = 64;
 /// Threads per block.
 pub const THREADS: u32 = 128;
-/// Columns of `a` and `b` that a block stages in shared memory at a time.
+/// Number of columns of `a` and `b` that a block stages in shared memory at a time.
 const DEPTH: u32 = 32;
 /// Number of elements in a chunk (16 bytes).
 const CHUNK: u32 = 8;
 const CHUNKS: u32 = DEPTH / CHUNK;
-/// Distance, in chunks (16 bytes), between the rows of a tile in shared memory. Because this number is odd,
-/// the eight rows that `ldmatrix` reads together lie in different banks.
+/// Distance, in chunks (16 bytes), between the starts of consecutive rows of a tile in shared memory. Because
+/// this number is odd, the eight rows that `ldmatrix` reads together lie in different banks.
 const PITCH: u32 = CHUNKS + 1;
 
 /// A row-major matrix of 16-bit elements, as a kernel argument.
@@ -40,14 +40,14 @@ impl Matrix {
 
 /// Computes `c = a bᵀ`. Each block computes one tile of 64 x 64 elements of `c`.
 ///
-/// The launch has 128 threads per block. The grid is one-dimensional, with one block per tile of `c`. The
-/// tiles of the first 64 rows come first. If `VECTOR` is true, `cp.async` copies 16 bytes at a time.
+/// Each block has 128 threads. The grid is one-dimensional, with one block per tile of `c`. Tiles are
+/// numbered row by row, so the tiles of the first 64 rows of `c` come first. If `VECTOR` is true, the kernel
+/// copies 16 bytes at a time to shared memory (`cp.async`).
 ///
 /// # Safety
 /// `a`, `b` and `c` describe readable matrices of `T`, and `c` is writable. `a` and `b` have the same number
-/// of columns. `c` has a row for each row of `a`, and a column for each row of `b`. `c` overlaps no other
-/// memory that the kernel uses. If `VECTOR` is true, base address, row size and stride of `a` and `b` are
-/// multiples of 16 bytes.
+/// of columns. `c` has a row for each row of `a`, and a column for each row of `b`. `c` does not overlap `a`
+/// or `b`. If `VECTOR` is true, base address, row size and stride of `a` and `b` are multiples of 16 bytes.
 #[inline(always)]
 unsafe fn matmul<T: MatrixElem, const VECTOR: bool>(a: Matrix, b: Matrix, c: Matrix) {
     thread::launch_bounds::<THREADS, 4>();
@@ -61,23 +61,24 @@ unsafe fn matmul<T: MatrixElem, const VECTOR: bool>(a: Matrix, b: Matrix, c: Mat
     let mut sums = [[[0.0_f32; 4]; 4]; 2];
     for step in 0..a.cols.div_ceil(DEPTH) {
         let k = step * DEPTH;
-        // SAFETY: the tiles have `TILE` rows. The barrier at the end of the loop separates these writes from
-        // the reads of the previous iteration.
+        // SAFETY: `a_tile` and `b_tile` have `TILE` rows. The barrier at the end of the loop separates these
+        // writes from the reads of the previous iteration.
         unsafe {
             stage::<T, VECTOR>(&a_tile, &a, row0, k);
             stage::<T, VECTOR>(&b_tile, &b, col0, k);
         }
-        // Wait for the copies of this thread. The barrier then makes the copies of all threads visible.
+        // Wait for the copies of the calling thread. After the barrier, the copies of all threads are
+        // visible.
         copy::wait();
         block::sync();
         for half in 0..DEPTH / 16 {
-            // SAFETY: the rows and chunks lie inside the tiles, which the block wrote before the barrier.
+            // SAFETY: the chunk index lies inside `a_tile`, which the block wrote before the barrier.
             let left = [0, 16].map(|row| unsafe {
                 mma::load(&a_tile, (warp_row + row + lane % 16) * PITCH + half * 2 + lane / 16)
             });
             for pair in 0..2 {
                 let row = warp_col + pair as u32 * 16 + lane % 8 + lane / 16 * 8;
-                // SAFETY: the rows and chunks lie inside the tile, which the block wrote before the barrier.
+                // SAFETY: the chunk index lies inside `b_tile`, which the block wrote before the barrier.
                 let [b0, b1, b2, b3] = unsafe { mma::load(&b_tile, row * PITCH + half * 2 + lane / 8 % 2) };
                 for row16 in 0..2 {
                     let [even, odd] = [2 * pair, 2 * pair + 1];
@@ -86,7 +87,7 @@ unsafe fn matmul<T: MatrixElem, const VECTOR: bool>(a: Matrix, b: Matrix, c: Mat
                 }
             }
         }
-        // After this barrier, all warps have read the tiles, and the next iteration may overwrite them.
+        // After this barrier, all warps have read the tiles, so the next iteration may overwrite the tiles.
         block::sync();
     }
     for row16 in 0..2 {
@@ -103,12 +104,13 @@ unsafe fn matmul<T: MatrixElem, const VECTOR: bool>(a: Matrix, b: Matrix, c: Mat
     }
 }
 
-/// Copies 64 rows and 32 columns of the matrix `from` to shared memory, starting at row `row0` and column
-/// `col0`. Elements outside of the matrix become zero and do not change the sums.
+/// Copies 64 rows and 32 columns of the matrix `from` to `tile` in shared memory. The first copied row is
+/// `row0`, and the first column is `col0`. Elements outside of the matrix become zero, so they do not change
+/// the product.
 ///
 /// # Safety
-/// `tile` has `TILE` rows, and a barrier separates these writes from other accesses to the tile. The
-/// conditions of [`matmul`] apply to `from`.
+/// `tile` has `TILE` rows, and a barrier separates these writes from other accesses to the tile. `from`
+/// satisfies the conditions of [`matmul`] for `a` and `b`.
 #[inline(always)]
 unsafe fn stage<T: MatrixElem, const VECTOR: bool>(
     tile: &Shared<Chunk>,
@@ -122,8 +124,8 @@ unsafe fn stage<T: MatrixElem, const VECTOR: bool>(
         let (to, row, col) = (row * PITCH + chunk, row0 + row, col0 + chunk * CHUNK);
         if VECTOR {
             let inside = row < from.rows && col < from.cols;
-            // SAFETY: rows consist of whole, aligned chunks. A chunk that starts inside the matrix is
-            // therefore readable.
+            // SAFETY: the rows of `from` consist of whole, aligned chunks. A chunk that starts inside the
+            // matrix is therefore readable. `to` lies inside the tile.
             unsafe { tile.copy_or_zero(to, from.at::<T>(row, col).cast(), inside) };
             continue;
         }

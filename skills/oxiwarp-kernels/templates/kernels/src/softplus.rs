@@ -3,23 +3,23 @@ use cuda_std::libdevice::exp;
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
-/// Computes softplus in f32 and rounds each result once.
+/// Computes softplus in f32 and rounds each result once to the element type.
 ///
-/// A pack is a 16-byte vector of elements. Thread `i` of the grid processes pack `i` if `i` is less than
-/// `packs`. Each later thread processes one of the elements after the packs. The launch has one-dimensional
-/// blocks, and at least `packs + (len - packs * Pack::LEN)` threads. If `x` or `y` is not aligned to 16
-/// bytes, the host passes 0 for `packs`.
+/// A pack is a 16-byte vector of elements. The first `packs` threads of the grid process one pack each. Each
+/// following thread processes one of the elements after the packs. The blocks are one-dimensional, and the
+/// grid has at least `packs + (len - packs * Pack::LEN)` threads. If `x` or `y` is not aligned to 16 bytes,
+/// the host passes 0 for `packs`.
 ///
 /// # Safety
 /// `x` and `y` have `len` elements, and `packs` whole packs (16-byte vectors) fit in `len` elements. If
-/// `packs` is not 0, both addresses are aligned to 16 bytes. `y` overlaps no other memory that the kernel
-/// uses.
+/// `packs` is not 0, both addresses are aligned to 16 bytes. `y` does not overlap `x`.
 #[inline(always)]
 unsafe fn softplus<T: Elem>(x: *const T, y: *mut T, len: u64, packs: u64) {
     let thread = thread::global_index();
     if thread < packs {
         let at = (thread * u64::from(Pack::<T>::LEN)) as usize;
-        // SAFETY: the pack lies inside `x` and `y`, which are aligned. Each thread accesses a different pack.
+        // SAFETY: the pack lies inside `x` and `y`, which are aligned to 16 bytes. Each thread accesses a
+        // different pack.
         unsafe {
             let pack = Pack::<T>::from_words(mem::load_u32x4(x.add(at).cast(), Load::Once));
             let result = Pack::<T>::from_lanes(pack.lanes().map(softplus_f32));
@@ -40,7 +40,7 @@ fn softplus_f32(x: f32) -> f32 {
     f32::max(x, 0.0) + ln_1p(exp(-x.abs()))
 }
 
-/// Returns `ln(1 + p)` for `p` from 0 to 1.
+/// Returns `ln(1 + p)` for `p` in the range from 0 to 1.
 ///
 /// The logarithm of the rounded sum `1 + p` would lose the low bits of a small `p`. The function therefore
 /// uses the series `2 (z + z^3 / 3 + z^5 / 5 + ...)` with `z = p / (2 + p)`. Because `z` is at most 1 / 3,

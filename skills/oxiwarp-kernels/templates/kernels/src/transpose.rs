@@ -3,23 +3,23 @@ use cuda_std::prelude::*;
 
 /// Number of rows, and of columns, of a tile.
 pub const TILE: u32 = 32;
-/// Number of thread rows in a block. Each thread copies `TILE / ROWS` elements.
+/// Size of a block in y. Each thread copies `TILE / ROWS` elements.
 pub const ROWS: u32 = 8;
-/// Distance, in elements, between consecutive rows of the tile in shared memory. With 33 elements, the
-/// elements of a column lie in 32 different banks. With 32 elements, they would all lie in one bank (f32) or
-/// in two banks (16-bit types).
+/// Distance, in elements, between the starts of consecutive rows of the tile in shared memory. With a
+/// distance of 33, the elements of a column lie in different banks (f32). With a distance of 32, they would
+/// all lie in one bank (f32) or in two banks (16-bit types).
 const PITCH: u32 = TILE + 1;
 
-/// Transposes one tile of 32 x 32 elements per block. Without the tile in shared memory, either the loads or
-/// the stores of a warp would not be coalesced.
+/// Transposes a matrix. Each block transposes one tile of 32 x 32 elements in shared memory. Without shared
+/// memory, either the loads or the stores of a warp would not be coalesced.
 ///
-/// The launch has `[32, 8]` threads per block. The grid is one-dimensional, with one block per tile of `x`.
-/// The tiles of the first 32 rows come first.
+/// Each block has `[32, 8]` threads. The grid is one-dimensional, with one block per tile of `x`. Tiles are
+/// numbered row by row, so the tiles of the first 32 rows of `x` come first.
 ///
 /// # Safety
 /// `x` has `rows` rows of `cols` elements, and consecutive rows start `x_stride` elements apart. `y` has
-/// `cols` rows of `rows` elements, and consecutive rows start `y_stride` elements apart. `y` overlaps no
-/// other memory that the kernel uses.
+/// `cols` rows of `rows` elements, and consecutive rows start `y_stride` elements apart. The rows of `y` do
+/// not overlap each other or `x`.
 #[inline(always)]
 unsafe fn transpose<T: Elem>(x: *const T, y: *mut T, rows: u32, cols: u32, x_stride: u64, y_stride: u64) {
     let tile: Shared<T> = SharedMemory::of_launch().take(TILE * PITCH);
@@ -37,14 +37,15 @@ unsafe fn transpose<T: Elem>(x: *const T, y: *mut T, rows: u32, cols: u32, x_str
             };
         }
     }
-    // The threads read elements that other threads wrote. Threads outside of `x` must also reach the barrier.
+    // After the barrier, each thread reads elements that other threads wrote. Threads without elements of `x`
+    // must also reach the barrier.
     block::sync();
     for step in 0..TILE / ROWS {
         let at = first + step * ROWS;
         let (row, col) = (row0 + lane, col0 + at);
         if row < rows && col < cols {
-            // SAFETY: the element lies inside `y`, and only this thread writes it. The barrier separates this
-            // read of the tile from the write of the same element.
+            // SAFETY: the element of `y` lies inside `y`, and only this thread writes it. The barrier
+            // separates this read of the tile from the write of the same element of the tile.
             unsafe {
                 y.add((u64::from(col) * y_stride) as usize + row as usize).write(tile.get(lane * PITCH + at))
             };

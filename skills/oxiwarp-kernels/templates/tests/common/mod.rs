@@ -2,7 +2,7 @@
 #![allow(dead_code)] // Each test file uses a part of this module.
 use oxiwarp_runtime::{Device, Dtype, Element, Error, Result};
 
-/// Largest relative error of one f32 operation: half a unit in the last place (2^-24).
+/// Largest relative error of one rounding to f32: half a unit in the last place (2^-24).
 pub const U: f64 = f32::EPSILON as f64 / 2.0;
 
 /// Returns the CPU executor and, if there is one, a GPU.
@@ -16,7 +16,7 @@ pub fn values<T: Element>(len: usize, seed: u32, range: f32) -> Vec<T> {
     (0..len as u32).map(|i| T::from_f32(range * random(i))).collect()
 }
 
-/// Returns an upper bound of the error of rounding `value` to `T`, for normal and subnormal results.
+/// Returns an upper bound of the absolute error of rounding `value` to `T`, for normal and subnormal results.
 pub fn rounding<T: Element>(value: f64) -> f64 {
     let (relative, smallest) = match T::DTYPE {
         Dtype::F16 => (2.0_f64.powi(-11), 2.0_f64.powi(-25)),
@@ -30,7 +30,7 @@ pub fn f64_of<T: Element>(value: T) -> f64 {
     value.to_f32().into()
 }
 
-/// Checks that a call succeeded. If it did not, panics with the error message that a user sees.
+/// Checks that a call succeeded. If the call failed, panics with the error message that a user sees.
 pub fn succeeds(done: Result<()>) {
     done.unwrap_or_else(|error| panic!("{error}"));
 }

@@ -1,5 +1,5 @@
-"""Code that all fusions (methods that replace a model's methods) use.
+"""Helpers for all fusions. A fusion is a method that replaces a method of a model.
 
-The modules recognise methods by their source, check modules, convert operands, and choose the attention
-function.
+The helpers recognise the original methods by a hash of their source, check submodules, and convert operands.
+They also choose between torch's attention and `oxiwarp.attention`.
 """

@@ -1,8 +1,9 @@
-"""Chooses the attention that attention processors replaced by `patch` call: torch's or `oxiwarp.attention`.
+"""Chooses the attention function for the attention processors that `patch` replaced: `oxiwarp.attention` or
+torch's function.
 
-`oxiwarp.attention` runs if `patch` was called with `attention=True` or in mode "fast", and only for sizes at which it
-was measured to be faster. Its results and the results of torch's attention backends are rounded differently. So mode
-"exact" does not use `oxiwarp.attention` by default.
+`oxiwarp.attention` is enabled by `attention=True` or mode "fast" of `patch`. It only runs for numbers of
+queries and keys for which it was measured to be faster. It rounds differently from torch's attention
+backends. So mode "exact" does not use it by default.
 """
 
 import math
@@ -27,8 +28,8 @@ PREPARE = "747a2a6ba451"
 def measured() -> str | None:
     """Return the compute capability of the current GPU, such as "9.0".
 
-    Return None if the table `FASTER` has no data for this compute capability. `FASTER` lists the sizes at which
-    `oxiwarp.attention` is faster than torch's attention.
+    Return None if there is no GPU, or if the table `FASTER` has no entry for its compute capability. `FASTER`
+    lists the numbers of queries and keys for which `oxiwarp.attention` is faster than torch's attention.
     """
     if not torch.cuda.is_available():
         return None
@@ -37,7 +38,8 @@ def measured() -> str | None:
 
 
 def attention_note(capability: str) -> str:
-    """Return a note for the report of `patch`: the sizes for which attention processors call `oxiwarp.attention`."""
+    """Return a note for the report of `patch`: for which numbers of queries and keys attention processors
+    call `oxiwarp.attention`."""
     kinds = (
         f"{columns} columns{', padded keys' if padded else ''}: "
         + ", ".join(least_queries(*item) for item in regions.items())
@@ -51,19 +53,20 @@ def attention_note(capability: str) -> str:
 
 
 def least_queries(keys: int, region: Region) -> str:
-    """Return a region (sizes above minimum numbers) of the table `FASTER` as text, such as "128 keys: 512 (6144)".
+    """Return an entry of the table `FASTER` as text, such as "128 keys: 512 (6144)".
 
-    This example means: each head has at least 128 keys and at least 512 queries, and all batches and heads together
-    have at least 6144 queries.
+    In this example, `oxiwarp.attention` runs if each head has at least 128 keys and 512 queries. All batches
+    and heads together must have at least 6144 queries.
     """
     return f"{keys} keys: " + (" or ".join(f"{queries} ({of_all})" for queries, of_all in region) or "none")
 
 
 def mask_of_heads(attn: Any, mask: Tensor, source: Tensor) -> Tensor:
-    """Return the result of diffusers' `attn.prepare_attention_mask(...)` as `[B, heads, queries or 1, keys]`.
+    """Return the attention mask that diffusers' `attn.prepare_attention_mask` makes of `mask`, with shape
+    `[B, heads, queries or 1, keys]`.
 
-    If the source hash of `attn.prepare_attention_mask` is `PREPARE`, this method only repeats the mask for each head.
-    In this case, this function expands the mask without a copy and does not call the method.
+    If that method has the known source hash `PREPARE`, it only copies the mask for each head. In eager mode,
+    this function then expands the mask without a copy instead of calling the method.
     """
     batch, tokens, _ = source.shape
     shared = mask.dim() == 3 and mask.shape[0] == batch and mask.shape[2] == tokens
@@ -85,16 +88,19 @@ def dispatched(
     out: Tensor | None = None,
     **options: Any,
 ) -> Tensor:
-    """Compute diffusers' `dispatch_attention_fn` for query, key and value of shape `[B, S, H, D]`.
+    """Compute attention as diffusers' `dispatch_attention_fn` does. Query, key and value have shape `[B, S,
+    H, D]`.
 
-    Call `oxiwarp.attention` if it is enabled and was measured to be faster (`is_ours`). Otherwise, and in the following
-    cases, call diffusers' function:
+    Call `oxiwarp.attention` if it is enabled and was measured to be faster (`is_ours`). Otherwise, call
+    `dispatch_attention_fn`. Also call `dispatch_attention_fn` if one of these conditions holds:
 
-    - A backend is chosen for the model, or the active backend is not torch's.
+    - The user has chosen an attention backend for the model, or the active backend of diffusers is not
+      torch's attention.
     - Another tool has replaced `F.scaled_dot_product_attention`.
     - The call has context parallelism, dropout or a causal mask.
 
-    `out` is optional memory for the result. Only `oxiwarp.attention` writes to `out`, and then returns `out`.
+    `out` is an optional tensor for the result. If `oxiwarp.attention` runs, it writes its result to `out` and
+    returns `out`. `dispatch_attention_fn` does not use `out`.
     """
     from diffusers.models.attention_dispatch import (
         AttentionBackendName,
@@ -115,10 +121,12 @@ def dispatched(
 def sdpa(
     how: Any, query: Tensor, key: Tensor, value: Tensor, *, attn_mask: Tensor | None = None, **options: Any
 ) -> Tensor:
-    """Compute `F.scaled_dot_product_attention` for `[B, H, S, D]`.
+    """Compute attention as `F.scaled_dot_product_attention` does. Query, key and value have shape `[B, H, S,
+    D]`.
 
-    Call `oxiwarp.attention` if it is enabled and was measured to be faster (`is_ours`). But if `options` has a true
-    value, or if another tool has replaced `F.scaled_dot_product_attention`, call the function of torch.
+    Call `oxiwarp.attention` if it is enabled and was measured to be faster (`is_ours`). Otherwise, call
+    `F.scaled_dot_product_attention`. Also call it if another tool has replaced it, or if an option such as
+    `is_causal` is set.
     """
     plain = not any(options.values()) and F.scaled_dot_product_attention is SDPA
     if plain and is_ours(how, query, key, value, attn_mask, 2):
@@ -128,11 +136,11 @@ def sdpa(
 
 
 def is_ours(how: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, tokens: int) -> bool:
-    """Return whether to call `oxiwarp.attention` instead of torch's attention. False if autograd records the
-    call.
+    """Return whether to call `oxiwarp.attention` instead of torch's attention. If autograd records the call,
+    return False.
 
-    `how` has the options that the user gave to `patch`. `tokens` is the index of the token dimension in `query` and
-    `key`.
+    `how` has the options that the user gave to `patch`. `tokens` is the index of the token dimension in
+    `query` and `key`.
     """
     if not (how.attention and query.is_cuda) or query.dtype not in (torch.bfloat16, torch.float16):
         return False
@@ -148,10 +156,10 @@ def is_ours(how: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | 
 def was_faster(sizes: Sizes, queries: int, keys: int, of_all: int) -> bool:
     """Return whether `oxiwarp.attention` was measured to be faster for these numbers of queries and keys.
 
-    `sizes` has two tables: regions, which are given by minimum numbers of queries and keys, and single sizes outside of
-    the regions. `queries` and `keys` are the numbers per head. `of_all` is the number of queries in all batches and
-    heads together. This function makes few comparisons, because torch.compile adds a guard for each comparison of a
-    dynamic size.
+    `sizes` has two tables. The first table has minimum numbers of queries and keys. The second table has
+    single pairs of numbers that do not reach these minimums. `queries` and `keys` are numbers per head.
+    `of_all` is the number of queries in all batches and heads together. This function makes few comparisons,
+    because torch.compile adds a guard for each comparison of a dynamic size.
     """
     regions, alone = sizes
     found: Region = ()

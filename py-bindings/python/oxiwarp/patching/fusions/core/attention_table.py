@@ -1,13 +1,15 @@
-"""Sizes at which `oxiwarp.attention` is faster than torch's default attention.
+"""Numbers of queries and keys for which `oxiwarp.attention` is faster than torch's default attention.
 
-benches/python/attention_table.py writes the data. `FASTER` maps a compute capability to a dict. The dict maps (head
-dimension, whether a mask hides padded keys) to two tables:
+benches/python/attention_table.py writes the tables in this file. `FASTER` maps a compute capability to a
+dict. The dict maps (head dimension, whether a mask hides padded keys) to two tables:
 
-1. Regions. The key is the minimum number of keys per head. The value has pairs: the minimum number of queries per head,
-   and the minimum number of queries in all batches and heads. `oxiwarp.attention` was faster at every measured size
-   that reaches the minimum number of keys and both numbers of a pair.
-2. Single measured sizes, outside of the regions, at which `oxiwarp.attention` was faster. The table maps a number of
-   keys to a dict. The dict maps a number of queries per head to the numbers of queries in all batches and heads.
+1. Ranges of sizes. This table maps a minimum number of attention keys per head to pairs. A pair has the
+   minimum number of queries per head, and the minimum number of queries in all batches and heads. The entry
+   with the largest sufficient minimum of attention keys applies. `oxiwarp.attention` was faster at every
+   measured size that reaches both numbers of one of its pairs.
+2. Single measured sizes, outside of these ranges, at which `oxiwarp.attention` was faster. The table maps a
+   number of attention keys to a dict. The dict maps a number of queries per head to the numbers of queries in
+   all batches and heads.
 """
 # fmt: off
 

@@ -1,13 +1,13 @@
-"""Runs linears and norms without `nn.Module.__call__`, to save Python time in decoders.
+"""Runs linears and norms of decoders without `nn.Module.__call__`, which saves Python time.
 
-If a decoder generates one token per step, Python takes more time than the GPU. A layer launches about twenty
-kernels, and a module call takes as much Python time as one launch. The functions here avoid module calls if
-gradients are disabled and there are no hooks:
+If a decoder generates one token per step, Python takes more time than the GPU. A decoder layer launches about
+twenty kernels, and a module call takes as much Python time as one launch. If gradients are disabled and there
+are no hooks, the functions here avoid module calls:
 - For an unmodified `nn.Linear`, they call `F.linear`.
 - For a norm that `patch` replaced, they call `rms_norm`.
 - All other modules are called normally, for example adapters, quantised modules and offloaded modules.
 
-Activations have shape `[batch * tokens, columns]`, so that `F.linear` does not reshape them.
+Activations have shape `[batch * tokens, columns]`. With this shape, `F.linear` does not reshape them.
 """
 
 from typing import Any
@@ -37,8 +37,8 @@ def direct() -> bool:
 
 
 def bare(held: dict[str, Any]) -> bool:
-    """Return whether a module, given by its `__dict__`, has no forward hooks, no instance forward and no
-    compiled call.
+    """Return whether a module has no forward hooks, no `forward` stored in the instance, and no compiled
+    call. `held` is the module's `__dict__`.
 
     Backward hooks do not matter, because `direct` requires that gradients are disabled.
     """
@@ -48,10 +48,10 @@ def bare(held: dict[str, Any]) -> bool:
 
 
 def called(module: Any, x: Tensor, tokens: tuple[int, ...] | None) -> Tensor:
-    """Call the module and return its result.
+    """Call the module with `x` and return its result.
 
-    If `tokens` is None, `x` has the shape that the module expects. If `tokens` is `(batch, tokens)`, `x` has shape
-    `[batch * tokens, columns]`, and this function reshapes `x` for the call.
+    If `tokens` is None, `x` has the shape that the module expects. If `tokens` is `(batch, tokens)`, `x` has
+    shape `[batch * tokens, columns]`. The module then gets `x` as `[batch, tokens, columns]`.
     """
     if tokens is None:
         return module(x)
@@ -61,8 +61,9 @@ def called(module: Any, x: Tensor, tokens: tuple[int, ...] | None) -> Tensor:
 def linear(module: Any, x: Tensor, tokens: tuple[int, ...] | None) -> Tensor:
     """Compute `module(x)`. If the module is an unmodified `nn.Linear`, call `F.linear` instead of the module.
 
-    If `tokens` is `(batch, tokens)`, `x` has shape `[batch * tokens, columns]`, and is reshaped for a module call. The
-    caller must have checked `direct()`: eager mode, no gradients, no global hooks.
+    If `tokens` is `(batch, tokens)`, `x` has shape `[batch * tokens, columns]`, and a called module gets
+    `[batch, tokens, columns]`. The caller must have checked that `direct()` is True: eager mode, no
+    gradients, no global hooks.
     """
     held = module.__dict__
     if type(module) is nn.Linear and bare(held) and nn.Linear.forward is LINEAR:
@@ -73,15 +74,16 @@ def linear(module: Any, x: Tensor, tokens: tuple[int, ...] | None) -> Tensor:
 
 
 def norm(module: Any, x: Tensor, tokens: tuple[int, ...]) -> Tensor:
-    """Compute a norm `module(x)` for `x` of shape `[batch * tokens, columns]`; `tokens` is `(batch, tokens)`.
+    """Compute `module(x)` for a norm. `x` has shape `[batch * tokens, columns]`; `tokens` is `(batch,
+    tokens)`.
 
-    If `patch` replaced the norm and it has no hooks, call the operator `rms_norm`. Otherwise reshape `x` and call the
-    module. The caller must have checked `direct()` (eager mode, no gradients, no global hooks), and that the kernels
-    support device, dtype and layout of `x`.
+    If `patch` replaced the norm and it has no hooks, call the operator `rms_norm`. Otherwise reshape `x` and
+    call the module. The caller must have checked two conditions: `direct()` is True (eager mode, no
+    gradients, no global hooks), and the kernels support the device, dtype and layout of `x`.
     """
     held = module.__dict__
     recipe, weight = held.get(RECIPE), held["_parameters"].get("weight")
-    if "weight" in held:  # An attribute with this name hides the parameter from the original forward.
+    if "weight" in held:  # An attribute `weight` hides the parameter `weight` from the original forward.
         return called(module, x, tokens)
     if type(recipe) is NormRecipe and bare(held) and type(weight) in PLAIN and recipe.eps_name in held:
         formula, eps = recipe.formulas.get((x.dtype, weight.dtype)), held[recipe.eps_name]
@@ -93,12 +95,12 @@ def norm(module: Any, x: Tensor, tokens: tuple[int, ...]) -> Tensor:
 
 
 def recipe_for(module: Any, fusion: str, x: Tensor) -> FusedRecipe | None:
-    """Return the recipe (the options of `patch`) of a module, if a call of the module would run the fusion
-    `fusion`.
+    """Return the options of `patch` for a module (its recipe), if a call of the module would run the fusion
+    with the name `fusion`.
 
-    A fusion is an oxiwarp method that replaces the module's forward. If the call would run other code, return
-    None. The caller must have checked `direct()` (eager mode, no gradients, no global hooks). The caller must
-    also check with `Fusion.accepts` that the kernels support the call.
+    A fusion is an oxiwarp method that replaces the module's `forward`. If the module call would run other
+    code, return None. The caller must have checked that `direct()` is True (eager mode, no gradients, no
+    global hooks). The caller must also check with `Fusion.accepts` that the kernels support the arguments.
     """
     held = module.__dict__
     how = held.get(RECIPE)

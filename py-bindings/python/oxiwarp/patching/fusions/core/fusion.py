@@ -1,9 +1,9 @@
 """Defines a fusion: a rewritten method of a model's class, in which one kernel computes several operations.
 
-A fusion replaces a method only if it knows the source code of the method. `Fusion.sources` has hashes of the source of
-this method and of every function that the fusion reimplements. If the source of a function has another hash, for
-example in another version of the library, the object keeps its original method. The report of `patch` then gives the
-reason.
+`patch` installs a fusion only if the source code of the original method is known. `Fusion.sources` has hashes
+of the source of this method and of every function that the fusion reimplements. A source may have another
+hash, for example in another version of the model's library. Then the model's object keeps its original
+method, and the report of `patch` gives the reason.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,24 +20,26 @@ from .source import fingerprint, resolve
 
 # Class attribute that contains the fingerprint (source hash) of the original method.
 SOURCE = "_oxiwarp_source"
-# Class attribute that contains the name of the Python module of the class that `Fusion.classes` names.
+# Class attribute with the name of a Python module: the module that defines the class listed in
+# `Fusion.classes`.
 MODULE = "_oxiwarp_module"
 compiling = torch.compiler.is_compiling
 
 
 def nothing_against(_: Any) -> str | None:
-    """Return None, so that every object of a class is accepted. This function is the default of `Fusion.fits`."""
+    """Return None: there is no reason to reject the object. This function is the default of `Fusion.fits`."""
     return None
 
 
 @dataclass(frozen=True)
 class Fusion:
-    """Describes the replacement of a method: the classes that have the method, and the function that replaces it."""
+    """Describes how `patch` replaces a method: in which classes, and by which function."""
 
     name: str
     """Unique name, such as "ltx.block"."""
     classes: tuple[str, ...]
-    """`fnmatch` patterns of "module.Class". The fusion may replace the method of classes that match one of them."""
+    """`fnmatch` patterns of "module.Class". The fusion may replace the method of classes that match one of
+    them."""
     run: Callable[..., Any]
     """The fused method, `run(self, how, *arguments of the method)`; `how` is the `FusedRecipe`."""
     sources: Mapping[str, tuple[str, ...]]
@@ -48,9 +50,10 @@ class Fusion:
     accepts: Callable[..., bool]
     """`accepts(self, *arguments of the method)`: whether the kernels support these dtypes and shapes."""
     skips: tuple[str, ...] = ()
-    """Dotted names of submodules that `run` does not call, because it does their work itself. If one has a hook or was
-    replaced by another module, the original method runs. For blocks, `Kind` (class and parameter names) detects a
-    replaced module. For processors, which do not own their modules, `accepts` must detect it."""
+    """Dotted names of submodules that `run` does not call, because it does their work itself. If one has a
+    hook or was replaced by another module, the original method runs. For blocks, `Kind` (class and parameter
+    names) detects a replaced module. For processors, which do not own their modules, `accepts` must detect
+    it."""
     fits: Callable[[Any], str | None] = nothing_against
     """Returns the reason why an object of the class is not replaced, or None if it is."""
     fits_owner: Callable[[Any], str | None] = nothing_against
@@ -59,7 +62,8 @@ class Fusion:
     """Agreement with the original method in eager torch on CUDA; a mapping by mode if the modes differ."""
     method: str = "forward"
     kernels: bool = True
-    """False: `run` only saves Python time, so it accepts any tensors. torch.compile then traces the original method."""
+    """False: `run` only saves Python time, so it accepts any tensors. torch.compile then traces the original
+    method."""
     traced: bool = False
     """True: torch.compile traces `run` although `kernels` is False."""
     few: str | None = None
@@ -72,7 +76,8 @@ class Fusion:
         return tuple(tuple(path.split(".")) for path in self.skips)
 
     def kinds(self, x: Any) -> tuple[Kind | None, ...] | None:
-        """Return the `Kind` (class and parameter names) of each submodule in `skips`, or None for a processor."""
+        """Return the `Kind` (class and parameter names) of each submodule in `skips`. Return None if the
+        fusion is for an attention processor."""
         return tuple(kind_of(submodule(x, path)) for path in self.paths) if self.method == "forward" else None
 
     @property
@@ -83,18 +88,21 @@ class Fusion:
         return ", ".join(dict.fromkeys(chain.rpartition(": ")[2] for chain in self.chains))
 
     def promise(self, mode: str) -> str:
-        """Return how exact the results of the new method are in a mode, such as "bit-exact".
+        """Return how much the results of the new method may differ from the original results. An example is
+        "bit-exact".
 
-        In mode "fast", this is "one rounding", unless `exactness` is a mapping from modes to texts.
+        `mode` is "exact" or "fast". In mode "fast", the text is "one rounding", unless `exactness` maps each
+        mode to a text.
         """
         if isinstance(self.exactness, str):
             return self.exactness if mode == "exact" else "one rounding"
         return self.exactness[mode]
 
     def difference(self, cls: type, known: type) -> str | None:
-        """Return a text about the first function of `cls` whose source hash is not in `sources`, or None.
+        """Return a text that names the first function with an unknown source: its hash is not in `sources`.
+        Return None if all sources are known.
 
-        `known` is the class that `Fusion.classes` names: `cls` or a base class of it.
+        `known` is `cls` or the base class of `cls` whose name matches `Fusion.classes`.
         """
         for function, fingerprints in self.sources.items():
             found = fingerprint(resolve(function, cls, known))
@@ -103,9 +111,10 @@ class Fusion:
         return None
 
     def check(self, x: Any, cls: type, known: type) -> None:
-        """Raise `Unsuitable` unless `fits` accepts `x`, and `sources` has the source hashes of its class `cls`.
+        """Raise `Unsuitable` unless `fits` accepts the object `x`, and `sources` has the source hashes of the
+        class `cls` of `x`.
 
-        `known` is the class that `Fusion.classes` names: `cls` or a base class of it.
+        `known` is `cls` or the base class of `cls` whose name matches `Fusion.classes`.
         """
         why = self.difference(cls, known) or self.fits(x)
         if why is not None:
@@ -113,7 +122,7 @@ class Fusion:
 
 
 def same_dtype(x: Tensor, *operands: Tensor | None) -> bool:
-    """Return whether each of the `operands` is None or has the dtype of `x`."""
+    """Return whether all `operands` have the dtype of `x`. An operand may be None."""
     dtype = x.dtype
     for tensor in operands:  # noqa: SIM110  a generator would double the time
         if tensor is not None and tensor.dtype != dtype:

@@ -1,6 +1,8 @@
-"""Checks whether a fused method, which replaces a block's `forward`, may compute a submodule without calling it.
+"""Checks whether a fused method, which replaces a block's `forward`, may compute a submodule without calling
+it.
 
-The submodule must have no hooks, and must have the class and the parameter names that it had when `patch` was called.
+The submodule must have no hooks. It must still have the class and the parameter names that it had when
+`patch` was called.
 """
 
 import torch
@@ -35,17 +37,18 @@ def is_exactly(module: nn.Module, cls: type) -> bool:
 
 
 def is_class(own: type, cls: type) -> bool:
-    """Return whether `own` is `cls` or the subclass of `cls` that `class_swap` made."""
+    """Return whether `own` is `cls` or the subclass that `patch` derived from `cls` (in `class_swap`)."""
     return own is cls or (own.__base__ is cls and getattr(own, "_oxiwarp_base", None) is cls)
 
 
 # This assignment has the effect of `torch.compiler.assume_constant_result`, but does not import Dynamo.
-# Dynamo then treats the result as a constant, and only guards on the class of the module.
+# Dynamo then treats the result of `is_class` as a constant, and only guards on the class of the module.
 is_class._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def submodule(x: nn.Module, path: tuple[str, ...]) -> nn.Module | None:
-    """Return the submodule of `x` at `path` (the parts of a dotted name), or None if `x` does not have it."""
+    """Return the submodule of `x` at `path` (the parts of a dotted name), or None if there is no such
+    submodule."""
     module: nn.Module | None = x
     for name in path:
         module = None if module is None else module._modules.get(name)
@@ -53,13 +56,14 @@ def submodule(x: nn.Module, path: tuple[str, ...]) -> nn.Module | None:
 
 
 def hooked(module: nn.Module) -> bool:
-    """Return whether a call of the module may run other code, such as a hook, in addition to the forward of
-    its class."""
+    """Return whether a call of the module may run more or other code than its class's `forward`, such as a
+    hook."""
     return hooks_everywhere() or has_hooks(module)
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Return whether the module has hooks, or its instance stores a forward that is not the class's forward.
+    """Return whether the module has hooks, or whether the instance has its own `forward` instead of the
+    class's `forward`.
 
     This function ignores torch's global hooks.
     """
@@ -67,8 +71,8 @@ def has_hooks(module: nn.Module) -> bool:
     bound = held.get("forward")  # accelerate stores the class's forward in the instance
     if bound is not None and getattr(bound, "__func__", None) is not type(module).forward:
         return True
-    # Dynamo makes no guard for `bool` of an attribute. So compiled code ignores hooks that are added after
-    # the compilation. This also holds for every other module that torch.compile compiles.
+    # Dynamo makes no guard for `bool(hooks)`. So compiled code ignores hooks that are added after the
+    # compilation. Without `patch`, torch.compile ignores such hooks too.
     if compiling():
         hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
         return any([bool(held) for held in hooks])
@@ -78,7 +82,8 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def idle(module: nn.Module) -> bool:
-    """Return whether the module is the identity: a Dropout in evaluation mode without hooks."""
+    """Return whether the module returns its input unchanged: it is a Dropout in evaluation mode and has no
+    hooks."""
     return type(module) is nn.Dropout and not module.training and not hooked(module)
 
 
@@ -86,11 +91,13 @@ def is_plain(module: nn.Module, device: torch.device, kind: Kind | None = None) 
     """Return whether a fused method may compute the result of a module without calling the module.
 
     The module must have no hooks, and its parameters must be plain tensors on `device`. If `kind` (class and
-    parameter names) is given, the module must have this class and these parameters. So the result is False
-    for an adapter and for a quantised module. Without a `kind`, the module must be a norm.
+    parameter names) is given, the module must have this class and these parameters. An adapter or a quantised
+    module has another class or other parameters, so the result is False. Pass no `kind` only for a norm: its
+    `weight` and `bias` are then checked.
 
-    After `patch`, the user may exchange the module for another module of this kind, because the fused method
-    reads the weights at each call. The caller, `recipe.ready`, checks for global hooks.
+    After `patch`, the user may replace the module by another module with the same class and parameter names.
+    This works because the fused method reads the weights at each call. This function does not check for
+    global hooks; the caller does.
     """
     parameters, known = module._parameters, NORM
     if kind is not None:
@@ -109,8 +116,8 @@ def is_plain(module: nn.Module, device: torch.device, kind: Kind | None = None) 
 
 
 def resident(device: torch.device, *operands: Tensor | None) -> bool:
-    """Return whether each operand is None or a plain tensor on the device, so not offloaded, sharded or
-    quantised."""
+    """Return whether each operand is a plain tensor on `device` or None. An offloaded, sharded or quantised
+    tensor is not."""
     for tensor in operands:  # noqa: SIM110  a generator would double the time
         if tensor is not None and (type(tensor) not in PLAIN or tensor.device != device):
             return False

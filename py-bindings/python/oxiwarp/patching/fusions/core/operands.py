@@ -1,13 +1,13 @@
-"""Converts operands that torch's operators accept, but an oxiwarp operator rejects.
+"""Converts operands that torch's operators accept and oxiwarp's operators reject.
 
-A fused method (a rewritten `forward`) calls submodules such as linears and attentions. A user may have replaced a
-submodule, for example by an adapter or by a module that computes in float32. The result of this submodule may then have
-another dtype than the residual stream. It may also have a batch of 1, or a last dimension that is not contiguous.
-torch's operators promote dtypes, broadcast shapes and read any strides. oxiwarp's operators do not. So the functions
-here convert the operands before the kernel runs.
+A fused method (a rewritten `forward`) calls submodules such as linears and attentions. A user may have
+replaced a submodule, for example by an adapter or by a module that computes in float32. The result of the new
+submodule may have another dtype than the residual stream. The result may also have a batch size of 1, or a
+last dimension that is not contiguous. torch's operators promote dtypes, broadcast shapes and read any
+strides. oxiwarp's operators raise an error instead. So the functions here convert the operands.
 
-In eager mode a conversion runs only after the operator has raised an error. So a call with valid operands takes only
-the time of one additional Python call.
+In eager mode, they convert only after an oxiwarp operator has raised an error, and call the operator again.
+So if the operands are valid, the additional time is that of one Python call.
 """
 
 import functools
@@ -42,12 +42,13 @@ compiling = torch.compiler.is_compiling
 
 
 def as_rows(x: Tensor) -> Tensor:
-    """Return `x`, or a copy if its last dimension is not contiguous, for example after a patch convolution."""
+    """Return `x`, or a contiguous copy if the last dimension of `x` is not contiguous, as after a
+    patch-embedding convolution."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def common_shape(tensors: list[Tensor]) -> tuple[int, ...] | None:
-    """Return the shape to which these tensors broadcast, or None if their shapes do not broadcast."""
+    """Return the shape to which `tensors` broadcast together, or None if they do not."""
     shape = tuple(tensors[0].shape)
     for x in tensors[1:]:
         if tuple(x.shape) == shape:
@@ -60,11 +61,12 @@ def common_shape(tensors: list[Tensor]) -> tuple[int, ...] | None:
 
 
 def as_row_operands(count: int, operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Convert operands for a row operator. Each converted tensor has a contiguous last dimension.
+    """Convert the operands of an operator that works on rows. Each tensor in the result has a contiguous last
+    dimension.
 
-    The first `count` operands are promoted to one dtype and expanded to the shape to which all tensors broadcast. Each
-    remaining tensor is converted to float32 unless it already has the common dtype. If the tensors do not broadcast,
-    return the operands unchanged.
+    The first `count` operands are promoted to a common dtype and expanded to the shape to which all operands
+    broadcast. Each other tensor is converted to float32 unless it already has the common dtype. If the
+    operands do not broadcast, return them unchanged.
     """
     tensors = [x for x in operands if isinstance(x, Tensor) and x.dim() > 0]
     first = [x for x in operands[:count] if isinstance(x, Tensor)]
@@ -86,7 +88,7 @@ def as_row_operands(count: int, operands: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def refitted(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Convert the operands of the operator `name` and return its result.
+    """Convert the operands of the operator `name`, call the operator and return its result.
 
     Return `NotImplemented` if no operand needs a conversion.
     """
@@ -108,10 +110,11 @@ def refitted(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
 
 
 def promoted(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Compute a gated residual `x + gate * y` for operands whose common dtype is wider than the dtype of `x`.
+    """Compute a gated residual sum `x + gate * y` for operands whose common dtype is wider than the dtype of
+    `x`.
 
-    The sum has the common dtype. But if the gate is float32, as in Wan, the sum is cast to the dtype of `x`, because
-    the original blocks do this. For `gated_residual_ada_norm`, also compute the norm of the sum.
+    The sum has the common dtype. But if the gate is float32, as in Wan, the sum is cast to the dtype of `x`,
+    as in the original code of Wan. If `name` is "gated_residual_ada_norm", also compute the norm of the sum.
     """
     x, y, gate, *by = args
     table, clip = options.get("gate_table"), options.get("clip", False)
@@ -131,21 +134,23 @@ def promoted(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
 
 
 def widened(options: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-    """Return an operator's keyword arguments. Each tensor that does not have `dtype` is converted to float32."""
+    """Return keyword arguments for an operator, in which each tensor has `dtype` or float32. Tensors with
+    another dtype are converted to float32."""
     return {
         key: x.to(WIDE) if isinstance(x, Tensor) and x.dtype not in (dtype, WIDE) else x for key, x in options.items()
     }
 
 
 def same(made: tuple[Any, ...], args: tuple[Any, ...]) -> bool:
-    """Return whether `made` and `args` contain the same objects (by identity) in the same order."""
+    """Return whether each object in `made` is identical (`is`) to the object at the same index in `args`."""
     return all(a is b for a, b in zip(made, args, strict=True))
 
 
 def looked_at(name: str, op: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """Return the operator's result under torch.compile.
 
-    torch.compile does not trace `except`, so this function converts the operands before it calls the operator.
+    torch.compile does not trace `except`. So this function converts the operands first, without waiting for
+    an error of the operator.
     """
     made = refitted(name, args, options)
     return op(*args, **options) if made is NotImplemented else made

@@ -1,9 +1,11 @@
-"""Provides the operators that fused blocks (blocks with a rewritten `forward`) call.
+"""Provides the operators that fused blocks call. A fused block is a block of a model with a rewritten
+`forward`.
 
-In eager mode, they are the operators of `oxiwarp.ops`, with the operand conversions of `operands.py`. `INDUCTOR` lists
-the elementwise operators for which Inductor's kernel is faster. Under torch.compile, the operators in `INDUCTOR` are
-torch operations that round as the models' original code does. So Inductor can fuse them with adjacent operations. All
-other operators stay oxiwarp kernels in the compiled graph.
+In eager mode, these operators are those of `oxiwarp.ops`, with the operand conversions of `operands.py`.
+`INDUCTOR` lists the elementwise operators for which Inductor generates a faster kernel. Under torch.compile,
+each operator in `INDUCTOR` consists of torch operations that round as the models' original code does.
+Inductor can fuse these torch operations with adjacent operations. All other operators stay oxiwarp kernels in
+the compiled graph.
 """
 
 import torch
@@ -13,8 +15,8 @@ from .... import ops
 from ....ops import *  # noqa: F403
 from .operands import FITTING
 
-# Operators that Inductor computes under torch.compile. The value is the time of Inductor's kernel divided by
-# the time of the oxiwarp kernel, measured on one H200 (benches/results/decisions/elementwise.txt).
+# Operators that Inductor computes under torch.compile. A value of the dict is the time of Inductor's kernel
+# divided by the time of the oxiwarp kernel, measured on one H200 (benches/results/decisions/elementwise.txt).
 INDUCTOR = {"gelu_quick": "0.99"}
 
 compiling = torch.compiler.is_compiling
@@ -24,7 +26,8 @@ globals().update(FITTING)
 def gelu_quick(  # type: ignore[no-redef]
     x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
 ) -> Tensor:
-    """Compute `x * sigmoid(1.702 x)` with `oxiwarp.gelu_quick`, or with torch operations under torch.compile."""
+    """Compute `x * sigmoid(1.702 x)` with `oxiwarp.gelu_quick`, or with torch operations under
+    torch.compile."""
     if out is not None or not compiling():
         return ops.gelu_quick(x, bias, mode=mode, out=out)
     v = x if bias is None else x + bias

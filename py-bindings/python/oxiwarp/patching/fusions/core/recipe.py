@@ -1,7 +1,8 @@
-"""Defines the recipe (the options of `patch`) of an object with a fused method, and creates that method.
+"""Defines the recipe of a patched object (the options of `patch` for the object), and creates the object's
+fused method.
 
-A fused method replaces the `forward` or `__call__` of a model's class. The fused method runs oxiwarp kernels if they
-support the call. Otherwise it calls the original method.
+A fused method replaces the `forward` or `__call__` of a model's class. It runs oxiwarp kernels if the kernels
+support the arguments. Otherwise it calls the original method.
 """
 
 import functools
@@ -27,8 +28,8 @@ SEQUENCES = (tuple, list)
 
 @dataclass(frozen=True)
 class FusedRecipe:
-    """The options of `patch`, and the name of the fusion (the new method), for an object with a fused
-    method."""
+    """The options of `patch` for one patched object, and the name of its fusion. The fusion is the method
+    that replaces a method of the object."""
 
     fusion: str
     mode: str
@@ -39,18 +40,21 @@ class FusedRecipe:
 
     Measurements on such a GPU decide for which sizes they call it."""
     kinds: tuple[Kind | None, ...] | None = None
-    """`Kind` (class and parameter names) that each module in `Fusion.skips` had at `patch`. None for a processor."""
+    """`Kind` (class and parameter names) that each module in `Fusion.skips` had at `patch`. None for a
+    processor."""
 
     @property
     def classes(self) -> tuple[type, ...]:
-        """The classes of the submodules that the fused method does not call (`Fusion.skips`)."""
+        """The classes of the submodules that the fused method computes without calling them
+        (`Fusion.skips`)."""
         return tuple(kind[0] for kind in self.kinds or () if kind is not None)
 
     def methods(self, base: Any) -> dict[str, Any]:
-        """Return the members of the subclass that replaces `base`.
+        """Return the attributes of the subclass of `base` that becomes the class of the patched object.
 
-        These are the fused method, the fingerprint (source hash) of the original method, and the name of a
-        Python module. This module defines the class that `Fusion.classes` names.
+        They include the fused method, the fingerprint (source hash) of the original method, and the name of a
+        Python module. This Python module defines the class that matches `Fusion.classes`. The last attribute
+        records which code path ran.
         """
         fusion, found = FUSIONS[self.fusion], find(base)
         site = Site(fusion.ops)
@@ -62,7 +66,8 @@ class FusedRecipe:
 
 
 def fused(how: FusedRecipe, fusion: Fusion, own: Callable[..., Any], site: Site) -> Callable[..., Any]:
-    """Return a method that calls `fusion.run` if the kernels support the call, otherwise the original method `own`."""
+    """Return a method that calls `fusion.run` if the kernels support the arguments. Otherwise the method
+    calls the original method `own`."""
     skipped = fusion.paths
 
     @functools.wraps(own)
@@ -92,11 +97,11 @@ def ready(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> bool:
-    """Return whether the kernels support this call.
+    """Return whether the oxiwarp kernels may run for this call of a fused method.
 
-    The arguments must be plain tensors on a supported device, without autocast and forward-mode AD. The modules that
-    the fused method does not call must have no hooks. This function must be fast: it runs for every block in every
-    step, and the GPU may be idle while it runs.
+    The tensor arguments must be plain tensors on a supported device. Autocast and forward-mode AD must be
+    off. The submodules that the fused method computes without calling them must have no hooks. This function
+    must be fast: it runs for every block in every step, and the GPU may be idle while it runs.
     """
     first = None
     for value in (*args, *kwargs.values()):

@@ -1,5 +1,5 @@
-"""Finds the fusion (the method that replaces a model's method) of a class, by the class name and the
-source."""
+"""Finds the fusion for a class of a model, by the class name and a hash of its source. A fusion replaces a
+method of the class."""
 
 import functools
 import sys
@@ -19,10 +19,11 @@ FUSIONS: dict[str, Fusion] = {}
 
 
 def find(cls: type) -> tuple[Fusion, type] | None:
-    """Return the fusion (rewritten method) for `cls`, and the class whose name the fusion lists: `cls` or a base class.
+    """Return the fusion (rewritten method) for `cls`, and the class whose name the fusion lists: `cls` or a
+    base class of `cls`.
 
-    If several fusions list the name, return the first fusion that has the hash of the class's source. If no fusion has
-    this hash, return the first fusion for which `is_meant` is true.
+    If several fusions list this name, return the first fusion that knows the hash of the class's source. If
+    no fusion knows it, return the first fusion for which `is_meant` is true.
     """
     found = found_for(cls)
     return None if found is None else (found[0], cls.__mro__[found[1]])
@@ -30,9 +31,10 @@ def find(cls: type) -> tuple[Fusion, type] | None:
 
 @cache_weakly
 def found_for(cls: type) -> tuple[Fusion, int] | None:
-    """Return the fusion (rewritten method) for `cls`, and the `cls.__mro__` index of the class that the fusion lists.
+    """Return the fusion (rewritten method) for `cls`, and the index in `cls.__mro__` of the class that the
+    fusion lists.
 
-    The result is cached. It has an index instead of a class, because a cached reference would keep the class alive.
+    The result is cached. A class in the cached result would stay alive, so the result has its index instead.
     """
     named = named_like(cls)
     known_ones = [found for found in named if found[0].difference(cls, found[1]) is None]
@@ -41,7 +43,8 @@ def found_for(cls: type) -> tuple[Fusion, int] | None:
 
 
 def named_like(cls: type) -> list[tuple[Fusion, type]]:
-    """Return the fusions (rewritten methods) that match `cls` or a base class, each with the matching class."""
+    """Return the fusions (rewritten methods) whose name patterns match `cls` or a base class of `cls`, each
+    with the matching class."""
     return [
         (fusion, known)
         for known in cls.__mro__
@@ -51,16 +54,16 @@ def named_like(cls: type) -> list[tuple[Fusion, type]]:
 
 
 def is_meant(fusion: Fusion, cls: type) -> bool:
-    """Return whether a fusion (rewritten method) is meant for a class, although the hash of the class's
-    source is unknown.
+    """Return whether a fusion (rewritten method) is probably written for another version of the class `cls`.
+    The source of `cls` itself has an unknown hash.
 
-    If the fusion is meant for the class, the report gives the reason why the class is not replaced. The class patterns
-    for decoders also match other classes of transformers, such as `T5Attention`. So for a class of transformers, one of
-    these conditions must hold:
+    If so, the report of `patch` says why the class is not replaced. The name patterns for decoders also match
+    unrelated classes of the library transformers, such as `T5Attention`. So for a class of transformers, one
+    of these conditions must hold:
 
-    - The fusion lists the exact name of the class.
-    - The package of the class is in `DECODERS`.
-    - The module of the class has another class whose source is known.
+    - The fusion lists the exact name of `cls`.
+    - The package of `cls` is in `DECODERS`.
+    - The Python module of `cls` also defines a class whose source is known.
     """
     module = cls.__module__
     if not module.startswith(TRANSFORMERS) or dotted(cls) in fusion.classes:
@@ -70,9 +73,10 @@ def is_meant(fusion: Fusion, cls: type) -> bool:
 
 @functools.cache
 def has_known(module: str) -> bool:
-    """Return whether the Python module `module` has a class whose source hash a general fusion knows.
+    """Return whether the Python module `module` defines a class whose source hash is known to a general
+    fusion.
 
-    A general fusion is a replacement for a method that copies in several models share.
+    A general fusion replaces a method that several models have in identical copies.
     """
     return any(
         dotted(known) not in fusion.classes and fusion.difference(cls, known) is None

@@ -26,7 +26,8 @@ def resolve(function: str, cls: type, known: type) -> Any:
 
 
 def unwrapped(found: Any) -> Any:
-    """Return the function that a layer of Hugging Face Kernels wraps. Return any other object unchanged.
+    """If `found` is a layer of Hugging Face Kernels, return the function that it wraps, or None. Return any
+    other object unchanged.
 
     If the package `kernels` is installed, transformers wraps functions in layers of Hugging Face Kernels.
     """
@@ -47,16 +48,18 @@ def fingerprint(function: Any) -> str:
 
 
 def fingerprint_of(source: str) -> str:
-    """Return 12 hexadecimal digits of the SHA-256 of a source, independent of its layout and comments."""
+    """Return 12 hexadecimal digits of the SHA-256 of a source. Layout and comments of the source do not
+    change the result."""
     text = "".join(word + " " for word in words(textwrap.dedent(source)))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def words(source: str) -> Iterator[str]:
-    """Yield the tokens of a source without comments and layout. All versions of Python give the same tokens.
+    """Yield the Python tokens of a source without comments and layout. The tokens are the same in every
+    version of Python.
 
-    From Python 3.12 on, `tokenize` splits an f-string into several tokens. This function joins the parts of an f-string
-    to one token, as older versions do.
+    From Python 3.12 on, `tokenize` splits an f-string into several tokens. This function joins the parts of
+    an f-string to one token, as Python 3.11 does.
     """
     marks = {tokenize.INDENT: "{", tokenize.DEDENT: "}", tokenize.NEWLINE: ";"}
     lines = source.splitlines(keepends=True)
@@ -74,7 +77,8 @@ def words(source: str) -> Iterator[str]:
 
 
 def between(lines: list[str], begin: tuple[int, int], end: tuple[int, int]) -> str:
-    """Return the text between two positions. A position is (row, column); rows count from 1 and columns from 0."""
+    """Return the text between the positions `begin` and `end`. A position is (row, column); rows count from 1
+    and columns from 0."""
     (first, left), (last, right) = begin, end
     if first == last:
         return lines[first - 1][left:right]

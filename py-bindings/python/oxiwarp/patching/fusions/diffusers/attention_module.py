@@ -1,8 +1,9 @@
-"""Attention modules of diffusers: inspects the arguments of a processor once instead of at every call.
+"""Attention modules of diffusers, with a `forward` that inspects the signature of its processor once instead
+of at every call.
 
-The original forward calls `inspect.signature` to drop keyword arguments that the processor does not have.
-`inspect.signature` takes as much Python time as several kernel launches, and runs once or twice per block. The forward
-in this module calls the processor directly if the processor has all arguments of the call.
+The original `forward` calls `inspect.signature` to drop keyword arguments that the processor does not accept.
+`inspect.signature` takes as much Python time as several kernel launches, and runs once or twice per block.
+The `forward` in this file calls the processor directly if the processor accepts all arguments of the call.
 """
 
 import inspect
@@ -38,10 +39,10 @@ NONE = Signature(frozenset(), (), -1)
 
 
 def signature(module: type[Any], processor: type[Any]) -> Signature:
-    """Return which calls of a module's forward can be passed on to its processor unchanged.
+    """Return with which arguments a module's `forward` can pass a call on to its processor unchanged.
 
-    The processor must have the arguments of the module's forward, in the same order or by the same names. If not,
-    return `NONE`, which allows no call.
+    The processor must accept all arguments of the module's `forward`. Their order must be the same, or the
+    module must pass them by name. If not, return `NONE`, which allows no call.
     """
     try:
         _, *own = inspect.signature(module.forward).parameters.values()
@@ -62,17 +63,18 @@ def signature(module: type[Any], processor: type[Any]) -> Signature:
 
 
 def hands_on_by_name(module: type[Any]) -> bool:
-    """Return whether the module's forward passes arguments to the processor by name.
+    """Return whether the module's `forward` passes its arguments to the processor by name.
 
-    The forward of diffusers' general class `Attention` passes them by name. The forward of a class for one model, such
-    as `FluxAttention`, passes them by position.
+    The forward of diffusers' general class `Attention` passes them by name. The forward of a class for one
+    model, such as `FluxAttention`, passes them by position.
     """
     return any((cls.__module__, cls.__name__) == (PROCESSOR, "Attention") for cls in module.__mro__)
 
 
 @cache_weakly
 def signatures(module: type) -> WeakKeyDictionary[type, Signature]:
-    """Return the cache for a class of modules, which maps the class of a processor to the result of `signature`."""
+    """Return the cache for one class of modules. It maps the class of a processor to the result of
+    `signature` for both classes."""
     return WeakKeyDictionary()
 
 
@@ -82,10 +84,10 @@ def call(self: Any, how: FusedRecipe, *args: Any, **kwargs: Any) -> Any:
 
 
 def accepts(self: Any, *args: Any, **kwargs: Any) -> bool:
-    """Return whether the processor can get the arguments unchanged.
+    """Return whether the processor can get the arguments of this call unchanged.
 
-    The original forward must run if it would drop an argument with a warning, or pass its own default value to the
-    processor.
+    If not, the original `forward` must run: it drops an argument with a warning, or passes a default value
+    other than the processor's.
     """
     module: type = type(self)
     processor: type = type(self.processor)

@@ -1,8 +1,8 @@
 """diffusers' BasicTransformerBlock (models/attention.py), the block of SD, SDXL, PixArt, DiT and Latte.
 
-SDXL's UNet has 70 of these blocks, with few tokens. So in each step, Python takes as long as the GPU. To save
-Python time, attention and feed-forward omit operations without effect: a division by 1, and dropout outside
-of training.
+SDXL's UNet has 70 of these blocks and few tokens. So in each step, Python takes as long as the GPU. To save
+Python time, the new attention and feed-forward methods omit operations without effect: a division by 1, and
+dropout outside of training.
 """
 
 from typing import Any
@@ -64,7 +64,8 @@ def modulated(
 ) -> Tensor:
     """Run a block with modulated norms.
 
-    The modulation is the sum of a table and `timestep` in PixArt and Latte, and the result of norm1 in DiT.
+    In PixArt and Latte, the modulation (shifts, scales and gates) is the sum of `scale_shift_table` and
+    `timestep`. In DiT, norm1 returns the modulation.
     """
     if self.norm_type == ZERO:
         normed, *made = self.norm1(x, timestep, class_labels, hidden_dtype=x.dtype)
@@ -91,12 +92,13 @@ def affine(norm: nn.LayerNorm) -> dict[str, Any]:
 
 
 def positioned(self: Any, normed: Tensor) -> Tensor:
-    """Return `normed` plus the positional embedding if the block has one. AnimateDiff's blocks have one."""
+    """Return `normed`. If the block has a positional embedding, as in AnimateDiff, add it."""
     return normed if self.pos_embed is None else self.pos_embed(normed)
 
 
 def feed_forward(self: Any, normed: Tensor) -> Tensor:
-    """Run the feed-forward, in chunks of tokens if the user has enabled chunking."""
+    """Run the block's feed-forward. If the user has enabled chunking, run it for one chunk of tokens after
+    another."""
     if self._chunk_size is None:
         return self.ff(normed)
     from diffusers.models.attention import _chunked_feed_forward
@@ -115,10 +117,10 @@ def accepts_block(
     class_labels: Tensor | None = None,
     added_cond_kwargs: dict[str, Tensor] | None = None,
 ) -> bool:
-    """Return whether all operands have one dtype and device, and the call does not use GLIGEN (an additional
-    attention).
+    """Return whether all operands have the same dtype and device, and the call does not use GLIGEN (an
+    additional attention).
 
-    A call with the argument `scale` needs the original method, which warns about it.
+    If the call has the argument `scale`, return False, because the original method warns about this argument.
     """
     extra, x = cross_attention_kwargs or {}, hidden_states
     if x.dim() != 3 or extra.get("gligen") is not None or extra.get("scale") is not None:
@@ -133,17 +135,19 @@ def accepts_block(
 
 
 def norms(self: Any) -> list[Any]:
-    """Return the LayerNorms that the fused method computes itself. They depend on the block's `norm_type`."""
+    """Return the LayerNorms that the fused method computes without calling them. Which ones these are depends
+    on the block's `norm_type`."""
     if self.norm_type == SINGLE:
         return [self.norm1, self.norm2]
     return [self.norm3] if self.norm_type == ZERO or self.attn2 is None else [self.norm2, self.norm3]
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if its norms are LayerNorms of a supported `norm_type`.
+    """Return the reason not to replace the block, or None if its norms are LayerNorms of a supported
+    `norm_type`.
 
-    With the `norm_type` "ada_norm_zero" of DiT, norm1 also computes the gates. Such a block must have only one
-    attention.
+    If the `norm_type` is "ada_norm_zero", as in DiT, norm1 also returns the gates. Such a block must not have
+    a second attention.
     """
     if self.norm_type not in (PLAIN, SINGLE, ZERO):
         return f"its norm_type is {self.norm_type!r}"
@@ -177,10 +181,10 @@ def attention(
 def accepts_attention(
     self: Any, attn: Any, hidden_states: Tensor, *args: Any, scale: Any = None, **kwargs: Any
 ) -> bool:
-    """Return whether the input is `[B, S, D]`, and the attention module has no norms, residual connection or
-    rescaling.
+    """Return whether `hidden_states` has shape `[B, S, D]`, and the attention module has no norms, residual
+    connection or rescaling of its output.
 
-    A call with the argument `scale` needs the original method, which warns about it.
+    If the call has the argument `scale`, return False, because the original method warns about this argument.
     """
     return (
         hidden_states.dim() == 3
@@ -199,12 +203,13 @@ def feed_forward_module(self: Any, how: FusedRecipe, hidden_states: Tensor) -> T
 
 
 def accepts_feed_forward(self: Any, *args: Any, **kwargs: Any) -> bool:
-    """Return whether the call has one argument. The original method warns about a second argument."""
+    """Return whether the call has exactly one argument. With a second argument, the original method must run,
+    because it warns."""
     return len(args) + len(kwargs) == 1
 
 
 def in_turn(modules: Any, x: Tensor) -> Tensor:
-    """Apply the modules one after another. Omit a Dropout that would return its input."""
+    """Apply `modules` to `x` one after another. Omit a Dropout that would return its input unchanged."""
     for module in modules:
         if not idle(module):
             x = module(x)

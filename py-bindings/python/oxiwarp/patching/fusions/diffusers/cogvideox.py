@@ -1,5 +1,6 @@
-"""CogVideoX and ConsisID (diffusers: models/transformers/{cogvideox,consisid}_transformer_3d.py for the blocks,
-models/attention_processor.py for the attention).
+"""Fusions for CogVideoX and ConsisID. In diffusers, the blocks are in
+models/transformers/{cogvideox,consisid}_transformer_3d.py, and the attention is in
+models/attention_processor.py.
 """
 
 import functools
@@ -20,7 +21,8 @@ PROCESSORS = "diffusers.models.attention_processor"
 
 
 def modulations(norm: Any, temb: Tensor) -> tuple[Tensor, ...]:
-    """Return shift, scale and gate of the video, then shift, scale and gate of the text, each `[B, 1, N]`."""
+    """Return six tensors of shape `[B, 1, N]`: shift, scale and gate for the video tokens, then shift, scale
+    and gate for the text tokens."""
     return norm.linear(norm.silu(temb)).unsqueeze(1).chunk(6, dim=2)
 
 
@@ -62,7 +64,8 @@ def block(
 def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
-    """Return whether all operands, including the norms' parameters, have one dtype and device."""
+    """Return whether all operands, including the norms' parameters, have the same dtype, and whether the
+    inputs are on one device."""
     norm1, norm2 = self.norm1.norm, self.norm2.norm
     return (
         hidden_states.dim() == encoder_hidden_states.dim() == 3 == temb.dim() + 1
@@ -73,7 +76,8 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if its norms are diffusers' modulated LayerNorms."""
+    """Return the reason not to replace the block, or None if its norms are `CogVideoXLayerNormZero` of
+    diffusers."""
     from diffusers.models.normalization import CogVideoXLayerNormZero
 
     norms = self.norm1, self.norm2
@@ -101,7 +105,8 @@ def attention(
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
     project: Callable[[Any, Tensor], Iterable[Tensor]] = separate,
 ) -> tuple[Tensor, Tensor]:
-    """Run `CogVideoXAttnProcessor2_0.__call__` on one sequence of text and video. Only video tokens are rotated."""
+    """Run `CogVideoXAttnProcessor2_0.__call__`. Text and video tokens form one sequence. RoPE rotates only
+    the video tokens."""
     text_tokens = encoder_hidden_states.shape[1]
     hidden_states = torch.cat([encoder_hidden_states, hidden_states], dim=1)
     batch, tokens, _ = hidden_states.shape
@@ -133,10 +138,10 @@ def accepts_attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> bool:
-    """Return whether query and key have either LayerNorms over a head or no norms, and the rotary tables are
-    float32.
+    """Return whether the kernel supports the norms and rotary tables of queries and keys. Both must have
+    LayerNorms, or neither may have a norm. The tables must be float32.
 
-    With float32 tables, diffusers rotates 16-bit queries in float32. The kernel also rotates in float32.
+    With float32 tables, diffusers rotates 16-bit queries and keys in float32, as the kernel does.
     """
     norms = [norm for norm in (attn.norm_q, attn.norm_k) if norm is not None]
     tables = () if image_rotary_emb is None else tuple(image_rotary_emb)

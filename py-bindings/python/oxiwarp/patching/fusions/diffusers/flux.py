@@ -1,7 +1,8 @@
-"""Flux (diffusers: models/transformers/transformer_flux.py).
+"""Fusions for Flux (diffusers: models/transformers/transformer_flux.py).
 
-The fusions (new methods) of this module also serve Chroma, which uses Flux's attention. They also serve Bria
-Fibo, LongCat-Image and Ovis-Image, which have copies of Flux's blocks.
+A fusion is a new method for a class of a model. The fusions in this file also work for Chroma, which uses
+Flux's attention class. They also work for Bria Fibo, LongCat-Image and Ovis-Image, which have copies of
+Flux's blocks.
 """
 
 from collections.abc import Callable, Sequence
@@ -96,7 +97,8 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if the norms before the feed-forwards have no weights."""
+    """Return the reason not to replace the block, or None if the norms before the feed-forwards have no
+    weights."""
     return affine_norm(self, "norm2", "norm2_context")
 
 
@@ -125,9 +127,9 @@ def attention(
 def project(attn: Any, image: Tensor, text: Tensor | None, own: Callable[..., Sequence[Any]]) -> Sequence[Any]:
     """Return query, key and value of the image tokens, then of the text tokens.
 
-    `own` is the function of diffusers that computes these tensors. If `products` can write the values of text
-    and image tokens into one tensor, this tensor is returned twice: as the values of the image tokens and as
-    the values of the text tokens.
+    `own` is the function of diffusers that computes these tensors. `products` may be able to write the value
+    vectors of all tokens into one tensor. This tensor is then returned twice: as the value tensor of the
+    image and as that of the text.
     """
     if text is None or attn.fused_projections:
         return own(attn, image, text)
@@ -146,11 +148,11 @@ def attend(
     image_rotary_emb: Tables | None,
     out: Place | None = None,
 ) -> Tensor:
-    """Compute the attention over image tokens and, if there are any, text tokens. Return it as `[B, S, heads
-    * D]`.
+    """Compute the attention over image tokens and, if there are any, text tokens. The result has shape `[B,
+    S, heads * D]`.
 
-    `projected` contains the queries, keys and values of the tokens. If the attention was written into `out`,
-    the result is `out.first`.
+    `projected` contains queries, keys and values of the image tokens, then of the text tokens. If the
+    attention kernel wrote its result into `out`, return `out.first`.
     """
     of_image, of_text = projected[:3], [x for x in projected[3:] if isinstance(x, Tensor)]
     cos, sin = (None, None) if image_rotary_emb is None else image_rotary_emb
@@ -192,8 +194,8 @@ def accepts_attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> bool:
-    """Return whether the norms are `nn.RMSNorm` with weights in the dtype of the input, and the rotary tables
-    are float32."""
+    """Return whether the norms of queries and keys are `nn.RMSNorm` with weights in the dtype of the input,
+    and the rotary tables are float32."""
     tokens, norms = hidden_states.shape[1], [(attn.norm_q, attn.norm_k)]
     if (encoder_hidden_states is None) != (attn.added_kv_proj_dim is None):
         return False

@@ -1,6 +1,7 @@
-"""Flux 2 (diffusers: models/transformers/transformer_flux2.py), whose blocks share modulations, unlike Flux's blocks.
+"""Fusions for Flux 2 (diffusers: models/transformers/transformer_flux2.py). All blocks of Flux 2 get the same
+modulations, unlike the blocks of Flux.
 
-In a single-stream block, one linear computes query, key, value and the input of the feed-forward's
+In a single-stream block of Flux 2, one linear computes query, key, value and the input of the feed-forward's
 activation.
 """
 
@@ -53,9 +54,10 @@ def block(
 
 
 def parts(modulation: Tensor, count: int) -> tuple[Tensor, ...]:
-    """Split a modulation `[B, count * D]` or `[B, S, count * D]` into shifts, scales and gates.
+    """Split a modulation `[B, count * D]` or `[B, S, count * D]` into `count` tensors (shifts, scales and
+    gates).
 
-    Each result is `[B, 1, D]` or `[B, S, D]`.
+    Each of these tensors has shape `[B, 1, D]` or `[B, S, D]`.
     """
     return (modulation.unsqueeze(1) if modulation.dim() == 2 else modulation).chunk(count, dim=-1)
 
@@ -117,8 +119,7 @@ def accepts_single_block(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """Return whether the tokens (one tensor or two tensors) and the modulation have the same dtype and
-    device."""
+    """Return whether the token tensors (one or two) and the modulation have the same dtype and device."""
     streams = [hidden_states] if encoder_hidden_states is None else [hidden_states, encoder_hidden_states]
     return streams_fit(temb_mod, *streams, dims=(2, 3))
 
@@ -174,7 +175,8 @@ def parallel_attention(
 
 
 def swiglu_of(activation: Any) -> Any:
-    """Return the oxiwarp operator for a module of Flux 2's SwiGLU class without hooks, or None for any other module."""
+    """If `activation` is a `Flux2SwiGLU` without hooks, return the oxiwarp operator that computes it.
+    Otherwise return None."""
     from diffusers.models.transformers.transformer_flux2 import Flux2SwiGLU
 
     known = base_of(activation) is Flux2SwiGLU and type(activation.gate_fn) is nn.SiLU
@@ -188,8 +190,8 @@ def accepts_parallel_attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> bool:
-    """Return whether the norms are `nn.RMSNorm` with weights in the dtype of the input, and the rotary tables
-    are float32."""
+    """Return whether the norms of queries and keys are `nn.RMSNorm` with weights in the dtype of the input,
+    and the rotary tables are float32."""
     return norms_fit(hidden_states, nn.RMSNorm, (attn.norm_q, attn.norm_k)) and tables_fit(
         image_rotary_emb, hidden_states.shape[1], attn.head_dim, hidden_states
     )

@@ -1,6 +1,7 @@
-"""HunyuanVideo and HunyuanVideo 1.5 (diffusers: models/transformers/transformer_hunyuan_video.py).
+"""Fusions for HunyuanVideo and HunyuanVideo 1.5 (diffusers:
+models/transformers/transformer_hunyuan_video.py).
 
-The blocks of both versions have the same forward.
+The blocks of both model versions have the same `forward`.
 """
 
 from typing import Any
@@ -104,7 +105,8 @@ def single_block(
 def both_branches(
     self: Any, how: FusedRecipe, normed: Tensor, image: int, attention_mask: Tensor | None, tables: Tables | None
 ) -> Tensor:
-    """Compute attention and feed-forward of a single-stream block, and the linear after them."""
+    """Compute attention and feed-forward of a single-stream block, and the linear `proj_out` that projects
+    both results."""
 
     def attended(_: Place | None) -> Tensor:
         streams = self.attn(
@@ -121,13 +123,14 @@ def both_branches(
 def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
-    """Return whether video tokens, text tokens (at least one) and time embedding have the same dtype and
-    device."""
+    """Return whether there is a text token, and whether video tokens, text tokens and time embedding have the
+    same dtype and device."""
     return encoder_hidden_states.shape[1] > 0 and streams_fit(temb, hidden_states, encoder_hidden_states)
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if the norms before the feed-forwards have no weights."""
+    """Return the reason not to replace the block, or None if the norms before the feed-forwards have no
+    weights."""
     return affine_norm(self, "norm2", "norm2_context")
 
 
@@ -184,9 +187,10 @@ def accepts_attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> bool:
-    """Return whether the norms are diffusers' RMSNorms with weights in the dtype of the input.
+    """Return whether the norms of queries and keys are diffusers' RMSNorms with weights in the dtype of the
+    input.
 
-    The rotary tables must be float32 and have one row per video token.
+    If there are rotary tables, they must be float32 and have one row per video token.
     """
     from diffusers.models.normalization import RMSNorm
 

@@ -1,6 +1,8 @@
-"""HunyuanVideo's image-to-video blocks, in which the tokens of the first frame have a separate modulation.
+"""Fusions for HunyuanVideo's image-to-video blocks, in which the tokens of the first frame have a separate
+modulation.
 
-Therefore each kernel is launched twice: for the tokens of the first frame, and for all other tokens.
+Therefore each kernel that reads the modulation of the video is launched twice: for the tokens of the first
+frame, and for all other tokens.
 """
 
 from collections.abc import Sequence
@@ -28,8 +30,9 @@ def norm(
 ) -> tuple[Tensor, ...]:
     """Run `HunyuanVideoTokenReplaceAdaLayerNormZero.forward`.
 
-    Return the modulated norm, and the chunks of the modulation that the norm does not use, such as gates. The chunks
-    for the tokens of the first frame are the last ones in the tuple.
+    Return a tuple. Its first element is the modulated norm. The next elements are the parts of the modulation
+    that the norm does not use, such as gates. The parts for later tokens come first, then the parts for
+    tokens of the first frame.
     """
     normed, of_others, of_first = both_modulated(
         self, how, hidden_states, emb, token_replace_emb, first_frame_num_tokens, 6
@@ -55,9 +58,11 @@ def single_norm(
 def both_modulated(
     self: Any, how: FusedRecipe, x: Tensor, emb: Tensor, of_first: Tensor, first: int, chunks: int
 ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
-    """Return the norm of `x`, modulated by `of_first` for the first `first` tokens and by `emb` for later tokens.
+    """Return the norm of `x`. The embedding `of_first` modulates the first `first` tokens, and `emb`
+    modulates all later tokens.
 
-    Also return, for both modulations, the chunks that follow shift and scale, such as the gates.
+    Also return the other parts of both modulations, such as gates: a sequence for the later tokens, then one
+    for the first tokens. `chunks` is the number of parts of a modulation, including shift and scale.
     """
     parts = [self.linear(self.silu(each)).chunk(chunks, dim=1) for each in (emb, of_first)]
     (shift, scale, *rest), (first_shift, first_scale, *first_rest) = parts
@@ -72,8 +77,8 @@ def both_modulated(
 def accepts_norm(
     self: Any, hidden_states: Tensor, emb: Tensor, token_replace_emb: Tensor | None, first_frame_num_tokens: int | None
 ) -> bool:
-    """Return whether some tokens, but not all, belong to the first frame, and the two embeddings have the
-    input's dtype."""
+    """Return whether some tokens, but not all, belong to the first frame. The embeddings `emb` and
+    `token_replace_emb` must have the dtype of `hidden_states`."""
     return (
         token_replace_emb is not None
         and first_frame_num_tokens is not None
@@ -151,8 +156,8 @@ def accepts(
     num_tokens: int | None = None,
     **tables: Any,
 ) -> bool:
-    """Return whether video tokens, text tokens and embeddings have one dtype, and some tokens belong to the
-    first frame."""
+    """Return whether video tokens, text tokens and embeddings have the same dtype. Some video tokens, but not
+    all, must belong to the first frame."""
     return accepts_norm(self, hidden_states, temb, token_replace_emb, num_tokens) and accepts_block(
         self, hidden_states, encoder_hidden_states, temb
     )

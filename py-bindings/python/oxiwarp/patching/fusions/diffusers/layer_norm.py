@@ -1,4 +1,5 @@
-"""Replaces single LayerNorms (torch.nn.LayerNorm, diffusers' FP32LayerNorm), also in models without fused blocks."""
+"""Fusions for single LayerNorms (torch.nn.LayerNorm, diffusers' FP32LayerNorm). They also replace LayerNorms
+of models for which there are no fused blocks."""
 
 from typing import Any
 
@@ -18,11 +19,12 @@ def run(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:
 
 
 def accepts(self: Any, x: Tensor | None = None, /, **by_name: Tensor) -> bool:
-    """Return whether `x` is contiguous and the norm's parameters have its dtype.
+    """Return whether `x` is contiguous and the norm's parameters have the dtype of `x`.
 
-    torch also accepts float32 parameters for 16-bit inputs, but its CUDA kernel then rounds differently from the
-    oxiwarp kernel. Under torch.compile, the result is False, because Inductor fuses a LayerNorm with the next
-    operation. If the input is passed by name, the result is False too, because this name depends on the class.
+    torch also accepts float32 parameters for 16-bit inputs, but torch's CUDA kernel then rounds differently
+    from the oxiwarp kernel. Return False under torch.compile, because Inductor fuses a LayerNorm with the
+    next operation. Return False if the input is a keyword argument, because its name depends on the class of
+    the norm.
     """
     if x is None or torch.compiler.is_compiling() or x.dim() == 0 or not x.is_contiguous():
         return False
@@ -34,7 +36,7 @@ def accepts(self: Any, x: Tensor | None = None, /, **by_name: Tensor) -> bool:
 
 
 def fits(self: Any) -> str | None:
-    """Return the reason not to replace the norm, or None if it normalises only the last dimension."""
+    """Return the reason not to replace the norm, or None if the norm normalises only the last dimension."""
     return None if len(self.normalized_shape) == 1 else f"it normalises {len(self.normalized_shape)} dimensions"
 
 

@@ -72,13 +72,14 @@ def block(
 def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
-    """Return whether tokens, time embedding and modulation table have one dtype and device."""
+    """Return whether video tokens, time embedding and modulation table have the same dtype and device."""
     table = self.scale_shift_table
     return same_dtype(hidden_states, temb, table) and resident(hidden_states.device, table, temb)
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if its norms are diffusers' RMSNorms without weights."""
+    """Return the reason not to replace the block, or None if its norms are diffusers' RMSNorms without
+    weights."""
     from diffusers.models.normalization import RMSNorm
 
     known = all(is_exactly(norm, RMSNorm) and norm.weight is None for norm in (self.norm1, self.norm2))
@@ -126,10 +127,11 @@ def attention(
 
 
 def once(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Return rotary tables with one entry per pair of columns, if `ltx_rope.py` has attached them to `cos`.
+    """Return smaller rotary tables, with one entry per pair of columns, if `ltx_rope.py` has attached them to
+    `cos` as an attribute.
 
-    `cos` and `sin` have two equal entries per pair. This function returns `cos` and `sin` if no
-    tables are attached, or if a caller has written to `cos` or `sin`.
+    `cos` and `sin` have two equal entries per pair. If there are no smaller tables, or if other code has
+    written to `cos` or `sin`, return `cos` and `sin`.
     """
     found = getattr(cos, ONCE, None)
     if found is None or found[0] is not sin:
@@ -146,7 +148,8 @@ def accepts_attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> bool:
-    """Return whether the norms are `nn.RMSNorm` with equal eps and with weights in the dtype of the input."""
+    """Return whether the norms of queries and keys are `nn.RMSNorm`, with the same eps, and with weights in
+    the dtype of the input."""
     norm_q, norm_k = attn.norm_q, attn.norm_k
     return (
         is_exactly(norm_q, nn.RMSNorm)

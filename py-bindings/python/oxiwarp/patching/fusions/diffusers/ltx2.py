@@ -1,4 +1,4 @@
-"""LTX-2 (diffusers: models/transformers/transformer_ltx2.py).
+"""Fusions for LTX-2 (diffusers: models/transformers/transformer_ltx2.py).
 
 Video tokens attend to video, text and audio tokens. Audio tokens attend to audio, text and video tokens.
 """
@@ -18,8 +18,8 @@ from ..shared.residual_layer_norm import zeros
 
 MODULE = "diffusers.models.transformers.transformer_ltx2"
 Tables = tuple[Tensor, Tensor]
-# A modulation has values for each sample or token. The kernel adds the table row, if there is one, to the
-# values.
+# A shift, scale or gate: its values for each sample or token, and a table row or None. The kernel adds the
+# row to the values.
 Modulation = tuple[Tensor, Tensor | None]
 NORMS = tuple(f"{of}{norm}" for of in ("", "audio_") for norm in ("norm1", "norm2", "norm3")) + (
     "audio_to_video_norm",
@@ -29,9 +29,10 @@ NORMS = tuple(f"{of}{norm}" for of in ("", "audio_") for norm in ("norm1", "norm
 
 @dataclass
 class Stream:
-    """Video or audio tokens `x`, and the result of a residual branch that is not yet added to `x`.
+    """Video or audio tokens `x`, and a pending residual branch. A branch is the result of a module, such as
+    an attention; a pending branch is not yet added to `x`.
 
-    The addition is delayed until the next norm, because one kernel computes the addition and the norm.
+    The addition is delayed until the next norm, because one kernel computes both.
     """
 
     x: Tensor
@@ -40,9 +41,10 @@ class Stream:
     gate: Modulation | tuple[None, None] = (None, None)
 
     def add(self, branch: Tensor, gate: Modulation | None = None) -> None:
-        """Store `branch` and `gate`. The kernel of the next norm then computes `x + gate * branch`.
+        """Store `branch` and `gate` as the pending branch. The kernel of the next norm then computes `x +
+        gate * branch`.
 
-        If another branch is already stored, it is added to `x` first.
+        If there is already a pending branch, add that branch to `x` first.
         """
         self.total()
         self.branch, self.gate = branch, gate or (None, None)
@@ -58,9 +60,10 @@ class Stream:
         return self.x
 
     def normed(self, norm: Any, scale: Modulation | None = None, shift: Modulation | None = None) -> Tensor:
-        """Add the pending branch and return the modulated norm of the tokens.
+        """Add the pending branch to the tokens. Return the norm of the tokens, multiplied by `1 + scale` and
+        increased by `shift`.
 
-        If `scale` is None, the kernel multiplies by `1 + 0`, which changes no bit.
+        If `scale` is None, the kernel multiplies the norm by `1 + 0`, which changes no bit.
         """
         branch, (gate, gate_table) = self.branch, self.gate
         scale, added = scale or (zeros(self.x), None), shift or (None, None)
@@ -81,10 +84,11 @@ class Stream:
 
 
 def modulations(table: Tensor, temb: Tensor) -> list[Modulation]:
-    """Return `n` modulations for a table `[n, D]` and an embedding `[B, 1 or S, n * D]`.
+    """Return `n` modulations for a table `[n, D]` and an embedding `temb` of shape `[B, 1, n * D]` or `[B, S,
+    n * D]`.
 
-    Each modulation is a pair: a slice of the embedding, `[B, 1, D]` or `[B, S, D]`, and a row of the table.
-    The kernels add the row to the slice.
+    A modulation is a shift, scale or gate. It is returned as a pair: a slice of the embedding, and the table
+    row that the kernel adds to the slice.
     """
     return list(zip(temb.unflatten(-1, (len(table), -1)).unbind(2), table.unbind(0), strict=True))
 
@@ -152,7 +156,8 @@ def block(
 
 
 def with_prompt(self: Any, of: str, text: Tensor, temb: Tensor | None) -> Tensor:
-    """Return the text tokens to which video or audio attends, modulated if the model modulates its text."""
+    """Return the text tokens to which the video or audio tokens attend. If the model modulates its text
+    tokens, return them modulated."""
     if not self.cross_attn_adaln:
         return text
     table = getattr(self, f"{of}prompt_scale_shift_table")
@@ -166,7 +171,8 @@ def with_prompt(self: Any, of: str, text: Tensor, temb: Tensor | None) -> Tensor
 def attend_to_text(
     self: Any, of: str, stream: Stream, text: Tensor, modulation: list[Modulation], mask: Tensor | None
 ) -> None:
-    """Add the cross-attention from video or audio to text. Some models modulate the queries and gate the result."""
+    """Compute the cross-attention of video or audio tokens to text tokens, and add its result to `stream`. If
+    there is a modulation, it modulates the queries and gates the result."""
     norm = getattr(self, f"{of}norm2")
     shift, scale, gate = modulation or (None, None, None)
     normed, attn = stream.normed(norm, scale, shift), getattr(self, f"{of}attn2")
@@ -182,7 +188,9 @@ def attend_to_each_other(
     a2v_mask: Tensor | None | bool,
     v2a_mask: Tensor | None | bool,
 ) -> None:
-    """Add the cross-attentions between video and audio. If the mask of a direction is False, omit this direction."""
+    """Compute two cross-attentions, and add their results to the streams: video tokens attend to audio, and
+    audio tokens attend to video. If `a2v_mask` is False, omit the first. If `v2a_mask` is False, omit the
+    second."""
     names = (
         ("audio_to_video_norm", self.video_a2v_cross_attn_scale_shift_table),
         ("video_to_audio_norm", self.audio_a2v_cross_attn_scale_shift_table),
@@ -222,7 +230,8 @@ def accepts_block(
     *tembs: Any,
     **others: Any,
 ) -> bool:
-    """Return whether all tokens, embeddings and tables have one dtype and device."""
+    """Return whether video tokens, audio tokens, time embeddings and modulation tables have the same dtype
+    and device."""
     tables = (
         self.scale_shift_table,
         self.audio_scale_shift_table,
@@ -235,7 +244,8 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if its norms are diffusers' RMSNorms without weights."""
+    """Return the reason not to replace the block, or None if its norms are diffusers' RMSNorms without
+    weights."""
     from diffusers.models.normalization import RMSNorm
 
     for name in NORMS:

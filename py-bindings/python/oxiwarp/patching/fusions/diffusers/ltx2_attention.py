@@ -61,9 +61,10 @@ def perturbed_attention(
 def prepared(
     attn: Any, x: Tensor, encoder_hidden_states: Tensor | None, mask: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return the tokens from which key and value are computed, the attention mask for each head, and the heads' gates.
+    """Return three values: the tokens from which key and value are computed, the attention mask with one copy
+    per head, and one gate per head.
 
-    The mask is None if the call has no mask. The gates are None if the model has no gates.
+    If `mask` is None, the second value is None. If the model has no gates, the third value is None.
     """
     source = x if encoder_hidden_states is None else encoder_hidden_states
     mask = None if mask is None else mask_of_heads(attn, mask, source)
@@ -71,7 +72,8 @@ def prepared(
 
 
 def projected(attn: Any, attended: Tensor, gates: Tensor | None) -> Tensor:
-    """Multiply each head by its gate, if there are gates, and compute the output linear."""
+    """Multiply the attention result of each head by the head's gate, if there are gates. Then apply the
+    output linear."""
     if gates is not None:
         attended = (attended.unflatten(2, (attn.heads, -1)) * gates.unsqueeze(-1)).flatten(2, 3)
     projected: Tensor = attn.to_out[1](attn.to_out[0](attended))
@@ -100,10 +102,11 @@ def attend(
 def turned(
     attn: Any, how: FusedRecipe, query: Tensor, key: Tensor, tables: Tables | None, key_tables: Tables | None
 ) -> tuple[Tensor, Tensor]:
-    """Return query and key, normalised across all heads and then rotated.
+    """Return query and key, normalised over the columns of all heads together and then rotated (RoPE).
 
-    With `rope_type` "split", a column of a head's first half is rotated together with the same column of the second
-    half. Otherwise two adjacent columns are rotated together, before the columns are split into heads.
+    If `rope_type` is "split", a rotated pair consists of column i of a head's first half and column i of its
+    second half. Otherwise a pair consists of two adjacent columns, and the rotation precedes the split into
+    heads.
     """
     options: dict[str, Any] = {"eps": attn.norm_q.eps, "mode": how.mode}
     weights = attn.norm_q.weight, attn.norm_k.weight
@@ -134,8 +137,8 @@ def accepts(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """Return whether the norms are `nn.RMSNorm` with weights in the dtype of the input, and `x` can use the
-    rotary tables."""
+    """Return whether the norms of queries and keys are `nn.RMSNorm` with weights in the dtype of the input.
+    The rotary tables, if any, must fit the inputs (see `fit`)."""
     source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
     if not norms_fit(hidden_states, nn.RMSNorm, (attn.norm_q, attn.norm_k)) or source.dtype != hidden_states.dtype:
         return False
@@ -146,8 +149,8 @@ def accepts(
 
 
 def fit(attn: Any, x: Tensor, tables: Tables) -> bool:
-    """Return whether the rotary tables are float32, on the device of `x`, and have a row for each token of
-    `x`."""
+    """Return whether the rotary tables are float32, are on the device of `x`, and have a row for each token
+    of `x`."""
     batch, tokens, _ = x.shape
     inner = attn.inner_dim
     shape: tuple[int, ...] = (batch, tokens, inner)
@@ -171,7 +174,8 @@ FUSIONS = (
             ":apply_interleaved_rotary_emb": ("97db520fafe3",),
             ":apply_split_rotary_emb": ("184e275de88b",),
         },
-        # With the rotation "split", torch's addcmul rounds once, and the kernel rounds twice.
+        # If `rope_type` is "split", the original method rotates with torch's addcmul, which rounds once. The
+        # kernel rounds twice.
         exactness="same roundings",
         chains=("norm_q, norm_k, rotary embedding: qk_norm_rope",),
     ),

@@ -1,10 +1,12 @@
-"""The rotary embedding of LTX-Video (diffusers: models/transformers/transformer_ltx.py), with cached tables.
+"""Caches the rotary tables (cosines and sines) of LTX-Video (diffusers:
+models/transformers/transformer_ltx.py).
 
 The rotary tables depend only on the size of the video. But diffusers computes them again in every step, with
-about twenty small kernels before the first block. Here the original method computes the tables for a batch of
-one, and each module caches its last tables. These tables contain every angle twice, once for each column of a
-pair. The cache also has the tables `cos[..., ::2]` and `sin[..., ::2]`, with every angle once. For 8064
-tokens, `qk_norm_rope` takes 112 us with these smaller tables, and 126 us with the original tables.
+about twenty small kernels before the first block. Here the original method computes the tables only if the
+size changes, for a batch of one. Each rotary module caches its last tables. The original tables contain every
+angle twice, once for each column of a pair. So the cache also has smaller tables with every angle once:
+`cos[..., ::2]` and `sin[..., ::2]`. For 8064 tokens, the kernel `qk_norm_rope` takes 112 us with the smaller
+tables, and 126 us with the original tables.
 """
 
 from typing import Any
@@ -34,10 +36,12 @@ def embedding(
     rope_interpolation_scale: tuple[float, float, float] | None = None,
     video_coords: None = None,
 ) -> Tables:
-    """Return the cosine and sine tables that `LTXVideoRotaryPosEmbed.forward` computes, expanded over the batch.
+    """Return the cosine and sine tables of `LTXVideoRotaryPosEmbed.forward`, expanded to the batch size of
+    `hidden_states`.
 
-    A cache keeps the tables for each set of arguments. If a caller has written to the tables, they are computed again.
-    Writes to `.data` or through NumPy are not detected, because they do not change the version counter of autograd.
+    A cache keeps the tables for the last video size. If other code has written to the cached tables, compute
+    them again. Writes to `.data` or through NumPy are not detected, because they do not change the version
+    counter of autograd.
     """
     size = num_frames, height, width, rope_interpolation_scale
     device = hidden_states.device
@@ -69,9 +73,10 @@ def accepts(
     rope_interpolation_scale: Any = None,
     video_coords: Any = None,
 ) -> bool:
-    """Return whether the tables depend only on numbers, such as the height, and the module has no hooks.
+    """Return whether the rotary tables depend only on numbers, such as the height of the video, and the
+    rotary module has no hooks.
 
-    A hook could write to cached tables.
+    A hook could write to the cached tables.
     """
     scale = rope_interpolation_scale
     return (

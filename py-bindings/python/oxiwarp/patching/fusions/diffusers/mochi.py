@@ -37,7 +37,8 @@ def block(
     encoder_attention_mask: Tensor,
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run `MochiTransformerBlock.forward`. In the last block, the text tokens have no feed-forward."""
+    """Run `MochiTransformerBlock.forward`. The last block of the model applies no feed-forward to the text
+    tokens."""
     scale, *rest = self.norm1.linear(self.norm1.silu(temb)).chunk(4, dim=1)
     normed = modulated_rms_norm(hidden_states, scale, self.norm1.norm.eps)
     context = self.norm1_context
@@ -64,10 +65,10 @@ def block(
 def second_half(
     x: Tensor, attended: Tensor, modulations: list[Tensor], feed_forward: Callable[[Tensor], Tensor], eps: float
 ) -> Tensor:
-    """Run the second half of a block for video or text tokens `x`.
+    """Run the part of a block after the attention, for video tokens or text tokens `x`.
 
-    Normalise and gate the result of the attention, and add it to `x`. Then compute the modulated norm of the sum, and
-    the feed-forward of this norm. Normalise and gate the result of the feed-forward, and add it to the sum.
+    Normalise and gate the result of the attention, and add it to `x`. Normalise and modulate the sum, and
+    apply the feed-forward. Normalise and gate the result of the feed-forward, and add it to the sum.
     """
     gate, scale, gate_mlp = modulations
     normed, x = residual_tanh_gated_rms_norm_modulated(x, attended, gate, scale, eps)
@@ -77,7 +78,8 @@ def second_half(
 def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
-    """Return whether tokens and time embedding have one dtype and device, and the norms have one eps."""
+    """Return whether video tokens, text tokens and time embedding have the same dtype and device. The norms
+    that one kernel computes together must have the same eps."""
     return (
         hidden_states.dim() == encoder_hidden_states.dim() == 3
         and hidden_states.stride(-1) == encoder_hidden_states.stride(-1) == 1
@@ -88,7 +90,8 @@ def accepts_block(
 
 
 def more_than_one_eps(self: Any) -> str | None:
-    """Return a message if norms that one kernel computes together have different eps, otherwise None."""
+    """If one kernel would have to compute norms with different eps, return a message. Otherwise return
+    None."""
     modules = self._modules
     for names in CHAINED[: 1 if self.context_pre_only else 2]:
         first, *others = [modules[name]._modules["norm"].eps for name in names]
@@ -98,9 +101,10 @@ def more_than_one_eps(self: Any) -> str | None:
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if it has Mochi's norms around RMSNorms without weights.
+    """Return the reason not to replace the block, or None if its norms are Mochi's norm modules. Each of them
+    must contain an RMSNorm without weight.
 
-    Norms that one kernel computes must have the same eps.
+    Norms that one kernel computes together must have the same eps.
     """
     from diffusers.models.normalization import RMSNorm
     from diffusers.models.transformers import transformer_mochi as source
@@ -130,8 +134,9 @@ def attention(
 ) -> tuple[Tensor, Tensor]:
     """Run `MochiAttnProcessor2_0.__call__`.
 
-    The kernel writes query and key of the video into tensors that also have room for the text, to save `torch.cat`.
-    With gradients enabled, and under torch.func transforms and torch.compile, `torch.cat` is used instead.
+    To save `torch.cat`, the kernel writes query and key of the video tokens into larger tensors. The text
+    tokens are then copied behind them. If gradients are enabled, and under torch.func transforms and
+    torch.compile, `torch.cat` is used instead.
     """
     tokens, all_tokens = hidden_states.shape[1], hidden_states.shape[1] + encoder_hidden_states.shape[1]
     query, key, value = attn.to_q(hidden_states), attn.to_k(hidden_states), attn.to_v(hidden_states)
@@ -169,11 +174,11 @@ def attention(
 
 
 def tokens_of(mask: Tensor) -> tuple[Tensor, ...]:
-    """Return, for each sample, the indices of the text tokens that its mask selects.
+    """Return one tensor per sample: the indices of the text tokens that the sample's mask selects.
 
-    To find the number of these tokens, Python waits for the GPU. All blocks and steps get the same mask, so
-    the indices are cached until the mask is freed or written to. The version counter of autograd detects most
-    writes. It does not detect writes to `mask.data`, through NumPy or DLPack, or by a kernel of another
+    To find the number of selected tokens, Python waits for the GPU. All blocks and steps get the same mask,
+    so the indices are cached until the mask is freed or written to. The version counter of autograd detects
+    most writes. It does not detect writes to `mask.data`, through NumPy or DLPack, or by a kernel of another
     library. A mask that was created in inference mode has no version counter, so its indices are not cached.
     """
     if torch.compiler.is_compiling() or not lasts(mask) or mask.is_inference():
@@ -195,9 +200,9 @@ def accepts_attention(
     attention_mask: Tensor,
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> bool:
-    """Return whether the norms are Mochi's RMSNorms with weights in the dtype of the input.
+    """Return whether the norms of queries and keys are `MochiRMSNorm` with weights in the dtype of the input.
 
-    The rotary tables must be float32, have an entry per head, and not require a gradient.
+    The rotary tables must be float32, have separate entries for each head, and not require a gradient.
     """
     from diffusers.models.normalization import MochiRMSNorm
 
@@ -251,7 +256,8 @@ FUSIONS = (
             "norm_q, norm_k, rotary embedding: qk_norm_rope",
             "norm_added_q, norm_added_k: qk_norm_rope",
         ),
-        # In float32 on an H200, the result differs from the original method's result. The reason is unknown.
+        # In float32 on an H200, some bits of the result differ from the original method's result. The reason
+        # is unknown.
         exactness={"exact": "bit-exact in 16 bits", "fast": "one rounding"},
     ),
 )

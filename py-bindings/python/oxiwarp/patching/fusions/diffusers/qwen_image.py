@@ -55,8 +55,9 @@ def block(
 def by_token(modulation: Tensor, index: Tensor | None = None) -> tuple[Tensor, ...]:
     """Split a modulation `[B, 3 D]` into shift, scale and gate, each `[B, 1, D]`.
 
-    If an `index` of shape `[B, S]` is given, the modulation has shape `[2 B, 3 D]`, and each result has shape
-    `[B, S, D]`. Tokens with index 0 use the first `B` rows of the modulation. All other tokens use the last `B` rows.
+    If an `index` of shape `[B, S]` is given, the modulation has shape `[2 B, 3 D]`, and shift, scale and gate
+    have shape `[B, S, D]`. Tokens with index 0 use the first `B` rows of the modulation. All other tokens use
+    the last `B` rows.
     """
     modulation = modulation.unsqueeze(1)
     if index is not None:
@@ -137,9 +138,11 @@ def accepts_attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> bool:
-    """Return whether the norms are diffusers' RMSNorms with weights in the dtype of the input.
+    """Return whether the norms of queries and keys are diffusers' RMSNorms with weights in the dtype of the
+    input.
 
-    The rotary tables must be complex64, with one row per image token and one row per text token.
+    The two rotary tables, if any, must be complex64. The first must have one row per image token, the second
+    one row per text token.
     """
     from diffusers.models.normalization import RMSNorm
 

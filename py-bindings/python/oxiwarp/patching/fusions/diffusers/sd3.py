@@ -47,7 +47,8 @@ def block(
 
 
 def in_chunks(self: Any, feed_forward: Any) -> Any:
-    """Return the feed-forward. If the block has a chunk size, return a function that runs it in chunks of tokens."""
+    """Return the module `feed_forward`. But if the block has a chunk size, return a function that runs the
+    module for one chunk of tokens after another."""
     if self._chunk_size is None:
         return feed_forward
     from diffusers.models.attention import _chunked_feed_forward
@@ -63,7 +64,8 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if the norms before the feed-forwards have no weights."""
+    """Return the reason not to replace the block, or None if the norms before the feed-forwards have no
+    weights."""
     return affine_norm(self, *(["norm2"] if self.norm2_context is None else ["norm2", "norm2_context"]))
 
 
@@ -80,7 +82,8 @@ def accepts_single_block(self: Any, hidden_states: Tensor, temb: Tensor) -> bool
 
 
 def fits_single_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if the norm before the feed-forward has no weight."""
+    """Return the reason not to replace the block, or None if the norm before the feed-forward has no
+    weight."""
     return affine_norm(self, "norm2")
 
 
@@ -94,7 +97,8 @@ def attention(
     *args: Any,
     **kwargs: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Run `JointAttnProcessor2_0.__call__`. Query, key and value have the same memory layout as in diffusers."""
+    """Run `JointAttnProcessor2_0.__call__`. The attention gets query, key and value in the memory layout that
+    diffusers gives them."""
     heads = (attn.heads, -1)
     query, key, value = (project(hidden_states).unflatten(2, heads) for project in (attn.to_q, attn.to_k, attn.to_v))
     if encoder_hidden_states is None:
@@ -136,7 +140,7 @@ def accepts_attention(
     """Return whether the norms of query and key are diffusers' RMSNorms with weights in the dtype of the
     input.
 
-    Stable Diffusion 3.5 has these norms. Stable Diffusion 3 has no such norms, so there is nothing to fuse.
+    Stable Diffusion 3.5 has these norms. Stable Diffusion 3 does not have them, so there is nothing to fuse.
     """
     from diffusers.models.normalization import RMSNorm
 

@@ -1,7 +1,9 @@
-"""The sinusoidal embedding of a timestep (models/embeddings.py), with half as many kernels as in diffusers.
+"""A fusion for the sinusoidal timestep embedding of diffusers (models/embeddings.py). It launches half as
+many kernels as the original method.
 
-Every denoising step begins with this embedding, while the GPU is idle. The frequencies depend only on the width of the
-embedding, so they are cached. Cosines and sines are concatenated directly in the order that the model uses.
+Every denoising step begins with this embedding, while the GPU is idle. The frequencies depend only on
+constants of the module, so they are cached. Cosines and sines are concatenated directly in the order that the
+model uses.
 """
 
 import math
@@ -36,7 +38,7 @@ def frequencies(count: int, shift: float, device: torch.device) -> Tensor:
 
 
 def accepts(self: Any, timesteps: Tensor) -> bool:
-    """Return whether the timesteps are a plain 1-D tensor and the width of the embedding is even."""
+    """Return whether `timesteps` is a plain 1-D tensor and the number of columns of the embedding is even."""
     return type(timesteps) is Tensor and timesteps.dim() == 1 and self.num_channels % 2 == 0
 
 

@@ -1,7 +1,9 @@
-"""Wan 2.1 and 2.2, with VACE, Animate and ChronoEdit (diffusers: models/transformers/transformer_wan*.py).
+"""Fusions for Wan 2.1 and 2.2, including VACE, Animate and ChronoEdit (diffusers:
+models/transformers/transformer_wan*.py).
 
-The modulations are float32: `scale_shift_table + temb.float()`. Therefore the original blocks compute in float32 and
-cast only the results. The fused blocks also do this, in mode "exact" and in mode "fast".
+The modulations (shifts, scales and gates) are float32: `scale_shift_table + temb.float()`. Therefore the
+original blocks compute norms and sums in float32 and cast only the results. The fused blocks do the same, in
+mode "exact" and in mode "fast".
 """
 
 from collections.abc import Sequence
@@ -22,14 +24,14 @@ WAN = "diffusers.models.transformers.transformer_wan"
 
 
 def modulations(self: Any, temb: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor | None]]:
-    """Return the six modulations, and for each modulation the table row that the kernel must still add, or
-    None.
+    """Return the six modulations (shifts, scales and gates) and six table rows. The kernel adds each row to
+    its modulation. None means that the row is already added.
 
     For a 3-D `temb`, the modulations are float32, `[B, 1, N]`, and the rows are None.
 
-    In Wan 2.2 5B, `temb` is 4-D, because each token has its own modulations. In float32, these modulations
-    would need twelve times the memory of 16-bit hidden states. So for a 4-D `temb`, this function returns the
-    values of `temb` and the rows of the table, and the kernels add them.
+    In Wan 2.2 5B, `temb` is 4-D, because each token has separate modulations. In float32, the six sums would
+    need twelve times the memory of 16-bit hidden states. So for a 4-D `temb`, this function returns slices of
+    `temb` and the rows of the table, and the kernels add them.
     """
     table = self.scale_shift_table.float()
     if temb.dim() == 4:
@@ -84,8 +86,8 @@ def block(
 def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
-    """Return whether all operands are on one device, and modulations per token are float32 or have the dtype
-    of the input."""
+    """Return whether all operands are on one device. If each token has separate modulations, they must be
+    float32 or have the dtype of the input."""
     return (
         hidden_states.dim() == 3
         and (temb.dim() == 3 or (temb.dim() == 4 and temb.dtype in (hidden_states.dtype, torch.float32)))
@@ -94,9 +96,10 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if its norms are FP32LayerNorms as in the published models.
+    """Return the reason not to replace the block, or None if its norms are diffusers' FP32LayerNorm. The
+    second norm may be missing.
 
-    Only norm2, before the cross-attention, may have parameters.
+    Only the second norm (norm2, before the cross-attention) may have parameters.
     """
     from diffusers.models.normalization import FP32LayerNorm
 
@@ -116,7 +119,8 @@ def vace_block(
     temb: Tensor,
     rotary_emb: Any,
 ) -> tuple[Tensor | None, Tensor]:
-    """Run `WanVACETransformerBlock.forward`: a Wan block for the control tokens, with linears before and after it."""
+    """Run `WanVACETransformerBlock.forward`: a Wan block for the control tokens, with an optional linear
+    before it and another after it."""
     if self.proj_in is not None:
         control_hidden_states = self.proj_in(control_hidden_states) + hidden_states
     control_hidden_states = block(self, how, control_hidden_states, encoder_hidden_states, temb, rotary_emb)
@@ -133,8 +137,8 @@ def accepts_vace_block(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """Return whether `accepts_block` accepts the control tokens, and their dtype is the dtype of the hidden
-    states."""
+    """Return whether the kernels accept the control tokens (`accepts_block`), and the control tokens have the
+    dtype of the hidden states."""
     return (
         temb.dim() == 3
         and same_dtype(hidden_states, control_hidden_states)
@@ -164,7 +168,8 @@ def attention(
     query, key, value = _get_qkv_projections(attn, hidden_states, source)
     heads = {"eps": attn.norm_q.eps, "across_heads": True, "head_dim": query.shape[-1] // attn.heads, "mode": how.mode}
     if rotary_emb is not None:
-        # The original function reads one column of each pair. The kernel takes such tables.
+        # As in the original method, take the cosine of each pair's first column and the sine of its second
+        # column. The kernel needs one value per pair.
         cos, sin = rotary_emb[0][..., 0::2].contiguous(), rotary_emb[1][..., 1::2].contiguous()
         weights = {"q_weight": attn.norm_q.weight, "k_weight": attn.norm_k.weight}
         query, key = qk_norm_rope(query, key, cos, sin, **weights, **heads)
@@ -196,8 +201,8 @@ def accepts_attention(
     attention_mask: Tensor | None = None,
     rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> bool:
-    """Return whether the norms are `nn.RMSNorm` with weights in the input's dtype, and all heads share the
-    rotary tables."""
+    """Return whether the norms of queries and keys are `nn.RMSNorm` with weights in the input's dtype, and
+    all heads share the rotary tables."""
     norms, dtypes = (attn.norm_q, attn.norm_k), (hidden_states.dtype, torch.float32)
     tables = () if rotary_emb is None else tuple(rotary_emb)
     return (
@@ -251,10 +256,9 @@ FUSIONS = (
         skips=("norm_q", "norm_k"),
         sources={
             "__call__": ("27fc49764907",),
-            # The rotary tables contain each angle twice, for the two columns of a pair. The original
-            # processor reads only one of the two values, but the kernel reads both. So both values must be
-            # equal. The hashes of the next two functions ensure this, because these functions make the
-            # tables.
+            # The next two functions make the rotary tables, which contain each angle twice, for the two
+            # columns of a pair. The fused method reads only one value per pair. If the source of these
+            # functions changes, the tables may have another layout.
             ":WanRotaryPosEmbed.__init__": ("6715c0e01f73",),
             ":WanRotaryPosEmbed.forward": ("e6c8deee8640",),
             # The fused method calls these functions of transformer_wan.

@@ -1,4 +1,5 @@
-"""Modulated norms of diffusers (models/normalization.py), which Flux, SD3, HunyuanVideo and many other models call."""
+"""Fusions for the modulated norms of diffusers (models/normalization.py), which Flux, SD3, HunyuanVideo and
+many other models use."""
 
 from typing import Any
 
@@ -55,7 +56,8 @@ def twice(self: Any, how: FusedRecipe, hidden_states: Tensor, emb: Tensor | None
 
 
 def modulated(self: Any, how: FusedRecipe, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Compute `norm(x) * (1 + scale) + shift`, with `x` `[B, S, D]`, and scale and shift `[B, D]`."""
+    """Compute `norm(x) * (1 + scale) + shift`. `x` has shape `[B, S, D]`, and `scale` and `shift` have shape
+    `[B, D]`."""
     norm = self.norm
     if scale.dtype != x.dtype:  # A replaced linear may give another dtype. torch promotes the dtypes.
         return norm(x) * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)
@@ -71,7 +73,8 @@ def modulated(self: Any, how: FusedRecipe, x: Tensor, scale: Tensor, shift: Tens
 
 
 def accepts(self: Any, x: Tensor, *args: Any, **kwargs: Any) -> bool:
-    """Return whether `x` is `[B, S, D]` and has the dtype of the norm's weight."""
+    """Return whether `x` has shape `[B, S, D]`, and the norm has no weight or a weight in the dtype of
+    `x`."""
     weight = self.norm.weight
     return x.dim() == 3 and (weight is None or weight.dtype == x.dtype)
 
@@ -84,16 +87,16 @@ def accepts_zero(
     hidden_dtype: Any = None,
     emb: Tensor | None = None,
 ) -> bool:
-    """Return whether `x` and the embedding have the same dtype.
+    """Return whether `x` and the time embedding have the same dtype.
 
-    If `emb` is None, the module computes the embedding, and `hidden_dtype` is its dtype.
+    If `emb` is None, the module computes the time embedding in the dtype `hidden_dtype`.
     """
     dtype = hidden_dtype if emb is None else emb.dtype
     return dtype == x.dtype and accepts(self, x)
 
 
 def accepts_emb(self: Any, hidden_states: Tensor, emb: Tensor | None = None) -> bool:
-    """Return whether there is an embedding of the same dtype as `hidden_states`."""
+    """Return whether the call has a time embedding `emb` in the dtype of `hidden_states`."""
     return emb is not None and emb.dtype == hidden_states.dtype and accepts(self, hidden_states)
 
 
@@ -103,14 +106,15 @@ def accepts_single(self: Any, x: Tensor, emb: Tensor | None = None) -> bool:
 
 
 def fits(self: Any) -> str | None:
-    """Return the reason not to replace the module, or None if its norm is torch's LayerNorm."""
+    """Return the reason not to replace the modulated norm, or None if the norm inside it is torch's
+    LayerNorm."""
     cls = base_of(self.norm)
     return None if cls is nn.LayerNorm else f"its norm is {cls.__name__}, expected LayerNorm"
 
 
 def fusion(name: str, cls: str, run: Any, accepts: Any, known: str, chain: str = ONCE) -> Fusion:
-    """Create the fusion (the new forward) for diffusers' class `cls`. `known` is the source hash of the
-    original forward."""
+    """Create the fusion that replaces the `forward` of diffusers' class `cls`. `known` is the source hash of
+    the original `forward`."""
     return Fusion(
         name=f"ada_layer_norm.{name}",
         classes=(f"{MODULE}.{cls}",),

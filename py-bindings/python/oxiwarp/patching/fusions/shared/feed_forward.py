@@ -1,9 +1,11 @@
-"""Replaces the forward of diffusers' activation modules (models/activations.py): a linear, then an activation.
+"""Fusions for diffusers' activation modules (models/activations.py), which apply a linear and then an
+activation.
 
-In mode "exact", the new forward calls the linear, and one kernel computes the activation. In mode "fast", one cuBLASLt
-matrix multiplication computes the linear and `GELU(approximate="tanh")`. The epilogue of the multiplication adds the
-bias and applies the GELU, so the result is rounded once. The module `LinearActivation` is not replaced,
-because torch's SiLU is as fast as a kernel of oxiwarp.
+In mode "exact", the new `forward` calls the linear, and one kernel computes the activation. In mode "fast",
+if the activation is `GELU(approximate="tanh")`, one cuBLASLt matrix multiplication computes both. The
+epilogue of the multiplication adds the bias and applies the GELU, so the result is rounded once. The module
+`LinearActivation`, which applies a SiLU, is not replaced, because torch's SiLU is as fast as a kernel of
+oxiwarp.
 """
 
 from typing import Any
@@ -31,7 +33,7 @@ def gelu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
 
 
 def gelu_product(proj: nn.Linear, x: Tensor) -> Tensor:
-    """Compute the linear and the tanh approximation of GELU in one matrix multiplication."""
+    """Apply the linear `proj` and the tanh approximation of GELU to `x` in one matrix multiplication."""
     made = torch._addmm_activation(proj.bias, x.reshape(-1, x.shape[-1]), proj.weight.t(), use_gelu=True)
     return made.view(*x.shape[:-1], made.shape[-1])
 
@@ -39,12 +41,12 @@ def gelu_product(proj: nn.Linear, x: Tensor) -> Tensor:
 def in_epilogue(proj: nn.Module, x: Tensor) -> bool:
     """Return whether one cuBLASLt matrix multiplication may compute the linear `proj` and the GELU after it.
 
-    The result is False for a modified linear, for a linear without bias, and under autograd or vmap.
+    Return False for a modified linear, for a linear without bias, in float32, and under autograd or vmap.
     """
     if type(proj) is not nn.Linear or proj.bias is None or hooked(proj) or not x.is_cuda or x.numel() == 0:
         return False
-    # In float32 on an H200, the error of this matrix multiplication relative to float64 is twenty times the
-    # error of the separate torch operations.
+    # In float32 on an H200, a multiplication with this epilogue has twenty times the error of the separate
+    # torch operations. The reference for both errors is float64.
     if x.dtype == torch.float32:
         return False
     if not (x.dtype == proj.weight.dtype == proj.bias.dtype) or needs_grad(x, proj.weight, proj.bias):
@@ -82,15 +84,15 @@ def silu_and_mul_block(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:
 
 
 def packed(projected: Any) -> bool:
-    """Return whether the kernels support `projected`, which may have another dtype or layout after LoRA or
-    quantisation."""
+    """Return whether the kernels support the dtype and layout of `projected`, the result of a linear. LoRA or
+    quantisation may change them."""
     return type(projected) in PLAIN and projected.dtype in FLOATS and projected.is_contiguous()
 
 
 def accepts_one(self: Any, *args: Any, **kwargs: Any) -> bool:
-    """Return whether the call has one argument.
+    """Return whether the call has exactly one argument.
 
-    The fused method also checks the linear's result, with `packed`.
+    The fused method later checks the linear's result with `packed`.
     """
     return len(args) + len(kwargs) == 1
 
@@ -104,12 +106,13 @@ def accepts_halves(self: Any, x: Tensor) -> bool:
 
 
 def fits_gelu(self: Any) -> str | None:
-    """Return the reason not to replace the module, or None if its `approximate` is "none" or "tanh"."""
+    """Return the reason not to replace the GELU module, or None if its attribute `approximate` is "none" or
+    "tanh"."""
     return None if self.approximate in ("none", "tanh") else f"its approximate is {self.approximate!r}"
 
 
 def fits_swiglu(self: Any) -> str | None:
-    """Return the reason not to replace the module, or None if its gate is a SiLU."""
+    """Return the reason not to replace the SwiGLU module, or None if its gate activation is a SiLU."""
     gate = self.activation if hasattr(self, "activation") else self.gate_fn
     return None if type(gate) is nn.SiLU else f"its gate is a {type(gate).__name__}, expected SiLU"
 

@@ -1,4 +1,5 @@
-"""Shared code of MMDiT blocks (Flux, SD3, Qwen-Image, …), which attend over text and image tokens together."""
+"""Shared code of the fusions for MMDiT blocks, which attend over text and image tokens together. Flux, SD3
+and Qwen-Image have such blocks."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -16,14 +17,15 @@ from ..core.ops import gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ..core.recipe import FusedRecipe
 from .feed_forward import in_epilogue
 
-ALIGNED = 128  # Number of 16-bit elements. A larger alignment does not change which kernel cuBLASLt chooses.
+ALIGNED = 128  # In 16-bit elements. A larger alignment does not change which kernel cuBLASLt chooses.
 PART = "_oxiwarp_part"
 """Name of an attribute of views under torch.compile. Its value is the tensor that was split, and the index of
 the view in the split."""
 
 
 class Stream(NamedTuple):
-    """Query and key `[B, S, heads, D]` of the text tokens or the image tokens, with their norms and rotary tables."""
+    """Query and key `[B, S, heads, D]` of the text tokens or of the image tokens, with the norms and rotary
+    tables for query and key."""
 
     query: Tensor
     key: Tensor
@@ -32,18 +34,19 @@ class Stream(NamedTuple):
     cos: Tensor | None = None
     sin: Tensor | None = None
     offset: int | None = None
-    """Index of the first rotated token, if `cos` and `sin` have rows for only some of the tokens. None: all tokens."""
+    """Index of the first rotated token, if `cos` and `sin` have rows for only some of the tokens. None: all
+    tokens."""
 
 
 def queries_and_keys(
     streams: Sequence[Stream], how: FusedRecipe, norm: str, heads_first: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return the normalised and rotated queries and keys of all streams (text, image), concatenated along the
-    tokens.
+    """Return two tensors: the queries and the keys of all streams (text, image), normalised, rotated and
+    concatenated along the tokens.
 
     The kernel of each stream writes directly into a slice of the result, which saves `torch.cat`. Under
-    autograd and torch.func transforms, the kernels allocate separate results, and `torch.cat` concatenates
-    them.
+    autograd and torch.func transforms, the result of each kernel is a separate tensor, and `torch.cat`
+    concatenates these tensors.
     """
     if len(streams) == 1:
         return normed(streams[0], how, norm, heads_first)
@@ -62,7 +65,8 @@ def queries_and_keys(
 
 
 def normed(stream: Stream, how: FusedRecipe, norm: str, heads_first: bool, out: Any = None) -> tuple[Tensor, Tensor]:
-    """Return the normalised and rotated query and key of one stream (text or image), written to `out` if given."""
+    """Return the normalised and rotated query and key of one stream (text or image). If `out` (a query and a
+    key tensor) is given, write them there."""
     query, key, norm_q, norm_k, cos, sin, offset = stream
     norms = (
         {"norm": None}
@@ -76,7 +80,8 @@ def normed(stream: Stream, how: FusedRecipe, norm: str, heads_first: bool, out: 
 
 
 def wants_grad(stream: Stream) -> bool:
-    """Return whether query, key or a norm's weight of this stream (text or image) requires a gradient."""
+    """Return whether the query, the key or a norm's weight of this stream (text or image) requires a
+    gradient."""
     norms = [part.weight for part in (stream.norm_q, stream.norm_k) if part is not None]
     return needs_grad(stream.query, stream.key, *norms)
 
@@ -84,8 +89,8 @@ def wants_grad(stream: Stream) -> bool:
 def norms_fit(x: Tensor, cls: type[nn.Module], *pairs: tuple[Any, Any]) -> bool:
     """Return whether the kernel `qk_norm_rope` can compute each pair of query norm and key norm.
 
-    The norms must have class `cls`, no hooks, no bias and weights in the dtype of `x`. Both norms of a pair must have
-    the same eps.
+    Each norm must have class `cls`, no hooks, no bias, and a weight in the dtype of `x` or none. Both norms
+    of a pair must have the same eps.
     """
     for pair in pairs:
         for part in pair:
@@ -97,8 +102,8 @@ def norms_fit(x: Tensor, cls: type[nn.Module], *pairs: tuple[Any, Any]) -> bool:
 
 
 def tables_fit(tables: Any, tokens: int, columns: int, x: Tensor) -> bool:
-    """Return whether the rotary `tables` are None, or float32 cosines and sines `[tokens, columns]` on the
-    device of `x`."""
+    """Return whether `tables` is None, or has two float32 tensors `[tokens, columns]` on the device of `x`:
+    rotary cosines and sines."""
     return tables is None or (
         len(tables) == 2
         and all(
@@ -117,13 +122,14 @@ def after_attention(
     how: FusedRecipe,
     clip: bool = False,
 ) -> Tensor:
-    """Run the second half of a block for text or image tokens `x`.
+    """Run the part of a block after the attention, for text tokens or image tokens `x`.
 
-    Add the gated result of the attention (`attended`) to `x`. Then compute the modulated norm of the sum, and the
-    feed-forward of this norm. Add the gated result of the feed-forward to the sum.
+    Multiply `attended`, the result of the attention, by its gate, and add it to `x`. Normalise and modulate
+    the sum, and apply the feed-forward. Multiply the result of the feed-forward by its gate, and add it to
+    the sum.
 
-    `modulation` has the gate of the attention, then shift, scale and gate of the feed-forward. Each tensor has shape
-    `[B, D]` or `[B, S, D]`.
+    `modulation` has the gate of the attention, then shift, scale and gate of the feed-forward. Each tensor
+    has shape `[B, D]` or `[B, S, D]`.
     """
     gate_msa, shift, scale, gate = (part.unsqueeze(1) if part.dim() == 2 else part for part in modulation)
     normed, x = gated_residual_ada_norm(as_rows(x), attended, gate_msa, scale, shift, eps=norm.eps, mode=how.mode)
@@ -131,9 +137,10 @@ def after_attention(
 
 
 def streams_fit(temb: Tensor, *streams: Tensor, dims: tuple[int, ...] = (2,)) -> bool:
-    """Return whether all token tensors are `[B, S, D]` with dtype and device of the time embedding `temb`.
+    """Return whether all token tensors `streams` have shape `[B, S, D]`, and the dtype and device of the time
+    embedding `temb`.
 
-    The rank of `temb` must be in `dims`.
+    The number of dimensions of `temb` must be in `dims`.
     """
     return temb.dim() in dims and all(
         x.dim() == 3 and x.dtype == temb.dtype and x.device == temb.device for x in streams
@@ -141,12 +148,12 @@ def streams_fit(temb: Tensor, *streams: Tensor, dims: tuple[int, ...] = (2,)) ->
 
 
 def products(parts: Sequence[tuple[Any, Tensor]]) -> Tensor | None:
-    """Compute `torch.cat([linear(x) for linear, x in parts], 1)` without the copy, or return None if
-    unsupported.
+    """Compute `torch.cat([linear(x) for linear, x in parts], 1)` without a copy. Return None if the modules
+    or tensors do not permit this.
 
     Each matrix multiplication writes directly into its slice of the result. Each slice starts at a multiple
-    of `ALIGNED` elements. So cuBLASLt chooses the same kernel as for a separate linear, and gives the same
-    bits.
+    of `ALIGNED` elements. With this alignment, cuBLASLt chooses the same kernel as for a separate linear. So
+    the result has the same bits.
     """
     linear, x = parts[0]
     sizes, width = [x.shape[1] for _, x in parts], linear.out_features if type(linear) is nn.Linear else 0
@@ -176,10 +183,11 @@ write_product = define_in_place(
 
 
 def joined(first: Tensor, second: Tensor) -> Tensor:
-    """Compute `torch.cat((first, second), 1)`, without a copy if `apart` split `first` and `second` from one tensor.
+    """Compute `torch.cat((first, second), 1)`, without a copy if `apart` split `first` and `second` from one
+    tensor.
 
-    Single-stream blocks take and return text and image tokens as two tensors. So each block concatenates two tensors
-    that the previous block split from one tensor.
+    Each single-stream block takes and returns text and image tokens as two tensors, but computes on one
+    tensor. So it concatenates two tensors that the previous block split from one tensor.
     """
     if torch.compiler.is_compiling():
         whole, other = getattr(first, PART, None), getattr(second, PART, None)
@@ -203,8 +211,8 @@ def joined(first: Tensor, second: Tensor) -> Tensor:
 def apart(both: Tensor, tokens: int | None) -> tuple[Tensor, Tensor]:
     """Split `both` `[B, S, D]` into two views: the first `tokens` tokens, and the remaining tokens.
 
-    Each view gets the attribute `PART`, which refers to `both`, because `joined` cannot compare the addresses of
-    tensors under torch.compile.
+    Under torch.compile, each view gets the attribute `PART`, which refers to `both`, because `joined` cannot
+    compare the addresses of the views.
     """
     parts = both[:, :tokens], both[:, tokens:]
     if torch.compiler.is_compiling():
@@ -214,7 +222,8 @@ def apart(both: Tensor, tokens: int | None) -> tuple[Tensor, Tensor]:
 
 
 def affine_norm(block: Any, *names: str) -> str | None:
-    """Return the reason not to replace the block, or None if the named norms are LayerNorms without weight and bias."""
+    """Return the reason not to replace `block`. Return None if its submodules with these `names` are
+    LayerNorms without weight and bias."""
     for name in names:
         part = getattr(block, name)
         if base_of(part) is not nn.LayerNorm or part.weight is not None or part.bias is not None:

@@ -1,7 +1,9 @@
-"""Computes a parallel block: attention and feed-forward have the same input, as in Flux's single-stream block.
+"""Computes a parallel block, such as Flux's single-stream block, in which attention and feed-forward have the
+same input.
 
-The block computes `project(torch.cat([attention(x), activation(expand(x))], 2))`. The functions in this file write both
-results directly into the concatenated tensor, or compute the projection without a concatenated tensor.
+The block computes `project(torch.cat([attention(x), activation(expand(x))], 2))`. The functions in this file
+write the results of attention and activation directly into the concatenated tensor, or apply `project`
+without a concatenated tensor.
 """
 
 from collections.abc import Callable
@@ -22,7 +24,8 @@ CHAIN = "activation of the feed-forward, written next to the attention: {}"
 """A line of `Fusion.chains`, the fused steps that the report names. `{}` is the name of the operator."""
 
 PLACE = "_oxiwarp_place"
-"""Name of an attribute of the attention's input: the `Place` (memory) into which the attention writes its result."""
+"""Name of an attribute of the attention's input: the `Place` (memory) into which the attention writes its
+result."""
 
 CHUNK = torch.complex128
 """A dtype whose elements have 16 bytes. A view with this dtype makes torch copy 16 bytes at a time."""
@@ -31,8 +34,8 @@ CHUNK = torch.complex128
 def copy_chunks(y: Tensor, x: Tensor) -> None:
     """Compute `y.copy_(x)`, in chunks of 16 bytes if alignment and dtypes permit.
 
-    If a tensor is not contiguous, torch copies it one element at a time. Viewed as `complex128`, each element
-    has 16 bytes.
+    If a tensor is not contiguous, torch copies it one element at a time. As `complex128`, an element has 16
+    bytes.
     """
     if y.dtype == x.dtype and in_chunks(y) and in_chunks(x):
         y, x = y.view(CHUNK), x.view(CHUNK)
@@ -40,9 +43,9 @@ def copy_chunks(y: Tensor, x: Tensor) -> None:
 
 
 def in_chunks(x: Tensor) -> bool:
-    """Return whether each row of `x` is aligned to 16 bytes and a multiple of 16 bytes long.
+    """Return whether each row of `x` starts at a multiple of 16 bytes and has a multiple of 16 bytes.
 
-    The result is False for tensor subclasses, which may have no address.
+    Return False for tensor subclasses, because they may have no memory address.
     """
     if type(x) is not Tensor or x.stride(-1) != 1:
         return False
@@ -58,9 +61,10 @@ copy_into = define_in_place("copy_into(Tensor(a!) y, Tensor x) -> ()", copy_chun
 
 
 class Place:
-    """Memory `[B, S, columns]` for the results of an attention (the first columns) and a feed-forward.
+    """A tensor `[B, S, columns]` for two results side by side: the attention has the first columns, the
+    feed-forward the others.
 
-    The memory is allocated when the attention calls `columns` or `heads`. The number of its columns is not known
+    The tensor is allocated when the attention calls `columns` or `heads`. The number of columns is not known
     earlier, because a rank of tensor parallelism computes only some of the heads.
     """
 
@@ -70,7 +74,8 @@ class Place:
         self.first: Tensor | None = None
 
     def columns(self, count: int) -> Tensor:
-        """Return the first `count` columns, into which the attention is written. Allocate the memory if necessary."""
+        """Return the first `count` columns of the tensor, into which the attention is written. Allocate the
+        tensor if necessary."""
         if self.first is None or self.first.shape[2] != count:
             batch, tokens, _ = self.projected.shape
             self.both = self.projected.new_empty(batch, tokens, count + self.others)
@@ -78,9 +83,9 @@ class Place:
         return self.first
 
     def heads(self, query: Tensor) -> Tensor | None:
-        """Return the attention's columns in the shape of `query`, `[B, S, H, D]`.
+        """Return the columns for the attention's result as a view in the shape of `query`, `[B, S, H, D]`.
 
-        Return None if dtype, batch or number of tokens of `query` differ from those of the feed-forward's input.
+        Return None if dtype, batch size or number of tokens of `query` differ from those of the feed-forward.
         """
         if query.dtype != self.projected.dtype or query.shape[:2] != self.projected.shape[:2]:
             return None
@@ -94,12 +99,12 @@ If its argument is a `Place`, it may write the result there, and then returns `P
 
 
 def both_projected(x: Tensor, attend: Attend, expand: Any, activation: Any, project: Any, how: FusedRecipe) -> Tensor:
-    """Compute `project(torch.cat([attention, activation(expand(x))], 2))`. The function `attend` computes the
-    attention.
+    """Compute `project(torch.cat([attention, activation(expand(x))], 2))`. The function `attend` returns
+    `attention`.
 
-    In mode "fast", no concatenation is necessary if `expand` and `project` are unmodified linears and the
-    activation is a tanh GELU. One matrix multiplication then computes `expand` and the GELU. The projection
-    is the sum of two matrix multiplications, one for the attention and one for the feed-forward.
+    In mode "fast", if `expand` and `project` are unmodified linears and `activation` is a tanh GELU, no
+    concatenation is necessary. One matrix multiplication then computes `expand` and the GELU. The result of
+    `project` is the sum of two matrix multiplications, one for the attention and one for the feed-forward.
     """
     if how.mode == "fast" and in_epilogue(expand, x) and is_tanh(activation) and in_epilogue(project, x):
         inner = gelu_product(expand, x)
@@ -117,8 +122,9 @@ def both_projected(x: Tensor, attend: Attend, expand: Any, activation: Any, proj
 def of_both(project: nn.Linear, attended: Tensor, inner: Tensor) -> Tensor:
     """Compute `project(torch.cat([attended, inner], -1))` without the concatenation.
 
-    The weight of `project` is split into the columns for `attended` and the columns for `inner`. The product
-    of `attended` and its columns is rounded. Then the product of `inner` and its columns is added.
+    The weight of `project` has columns for `attended` and columns for `inner`. First, `attended` is
+    multiplied by its columns, the bias is added, and the sum is rounded. Then the product of `inner` and its
+    columns is added.
     """
     weight, first = project.weight.t(), attended.shape[-1]
     y = torch.addmm(project.bias, attended.reshape(-1, first), weight[:first])
@@ -127,9 +133,10 @@ def of_both(project: nn.Linear, attended: Tensor, inner: Tensor) -> Tensor:
 
 
 def writes_beside(projected: Tensor) -> bool:
-    """Return whether an operator may write the activation of `projected` into a slice of a larger tensor.
+    """Return whether an activation operator with the input `projected` may write its result into a slice of a
+    larger tensor.
 
-    The result is False under autograd and torch.func transforms, which need a real `torch.cat`.
+    Return False under autograd and torch.func transforms, which need a `torch.cat` call.
     """
     if type(projected) not in PLAIN or projected.dtype not in FLOATS or projected.stride(-1) != 1:
         return False
@@ -139,10 +146,12 @@ def writes_beside(projected: Tensor) -> bool:
 def side_by_side(
     attend: Attend, projected: Tensor, how: FusedRecipe, op: Callable[..., Tensor], share: int = 1
 ) -> Tensor:
-    """Compute `torch.cat([attention, op(projected)], 2)`. The caller must have checked `writes_beside(projected)`.
+    """Compute `torch.cat([attention, op(projected)], 2)`. The function `attend` returns `attention`. The
+    caller must have checked that `writes_beside(projected)` is True.
 
-    `op` is an activation operator. The result of `op` has `1 / share` as many columns as `projected`. `op` and
-    `oxiwarp.attention` write directly into the result. If torch computes the attention, its result is copied.
+    `op` is an activation operator. The result of `op` has `1 / share` as many columns as `projected`. `op`
+    and `oxiwarp.attention` write directly into the concatenated tensor. If torch computes the attention, the
+    attention is copied into it.
     """
     place = Place(projected, projected.shape[2] // share)
     attended = attend(place)
@@ -157,20 +166,20 @@ def side_by_side(
 
 
 def give_place(attn: Any, x: Tensor, out: Place | None) -> None:
-    """Store `out` as an attribute of `x`, so that the attention of `x` writes its result there.
+    """Store `out` as an attribute of `x`. The attention with the input `x` then writes its result into `out`.
 
-    Do this only if `patch` replaced the processor and the attention module has no hooks. A hook could change the
-    result, or keep a reference to it.
+    Store it only if `patch` replaced the processor of `attn` and `attn` has no hooks. A hook could change the
+    attention's result, or keep a reference to it.
     """
     if out is not None and RECIPE in getattr(attn.__dict__.get("processor"), "__dict__", ()) and not hooked(attn):
         setattr(x, PLACE, out)
 
 
 def take_place(x: Tensor) -> Place | None:
-    """Return the `Place` (memory) into which the attention of `x` must write, or None, and remove it from
-    `x`.
+    """Return the `Place` (memory) into which the attention with the input `x` must write, or None. Remove it
+    from `x`.
 
-    If `x` has a second attention, this attention therefore allocates its result.
+    So a second attention with the same input allocates new memory for its result.
     """
     out = getattr(x, PLACE, None)
     if out is not None:
@@ -179,15 +188,16 @@ def take_place(x: Tensor) -> Place | None:
 
 
 def gelu_of(activation: Any) -> Callable[..., Tensor] | None:
-    """Return the oxiwarp operator for an `nn.GELU` without hooks, or None for any other module."""
+    """If `activation` is an `nn.GELU` without hooks, return the oxiwarp operator that computes it. Otherwise
+    return None."""
     if type(activation) is not nn.GELU or hooked(activation):
         return None
     return gelu_tanh if activation.approximate == "tanh" else gelu
 
 
 def is_tanh(activation: Any) -> bool:
-    """Return whether `activation` is torch's GELU with the tanh approximation, which cuBLASLt can compute in
-    its epilogue."""
+    """Return whether `activation` is torch's GELU with the tanh approximation. cuBLASLt can compute this GELU
+    in the epilogue of a matrix multiplication."""
     return gelu_of(activation) is gelu_tanh
 
 

@@ -1,4 +1,4 @@
-"""Computes a residual sum and the next LayerNorm, which has no modulation, in one kernel."""
+"""Computes in one kernel a residual sum and the LayerNorm of the sum. The LayerNorm has no modulation."""
 
 import torch
 import torch.nn.functional as F
@@ -18,15 +18,16 @@ def residual_layer_norm(
     gate: Tensor | None = None,
     gate_table: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Compute `sum = x + gate * y` and return `(norm(sum), sum)`.
+    """Compute `sum = x + gate * y` and return two tensors: `norm(sum)` and `sum`.
 
     This function calls the operator `gated_residual_ada_norm` with a scale of zeros. The operator multiplies
     each row by `1 + scale`. Here this factor is 1, which changes no bit. The zeros have the dtype of the
-    norm's parameters, because the operator has a separate kernel for equal dtypes of parameters and scale.
-    The arguments and the errors are those of the operator.
+    norm's parameters, because the operator has a separate kernel for this case. The arguments and the errors
+    are the same as for the operator.
 
-    Under torch.compile, Inductor generates the kernel for a call without a gate. Inductor's kernel needs less
-    Python time per launch than the operator, and can also compute the operation before the sum.
+    Under torch.compile, if there is no gate, Inductor generates a kernel from torch operations instead.
+    Inductor's kernel needs less Python time per launch than the operator, and can also compute the operation
+    before the sum.
     """
     if gate is None and compiling() and same_dtype(x, norm.weight, norm.bias):
         total = x + y

@@ -1,8 +1,8 @@
-"""Decoders of transformers: Llama, Mistral, Qwen 2 and 3, Gemma 1 to 3, Phi-3, and models that copy their
-layers.
+"""Fusions for decoders of the library transformers: Llama, Mistral, Qwen 2 and 3, Gemma 1 to 3, Phi-3, and
+models with copies of their layers.
 
-transformers copies code from model to model. So the layers of many other models have the same source code,
-and the fusions (the methods in this file) replace their methods too.
+In transformers, code is copied from model to model. So the layers of many other models have the same source
+code, and the fusions in this file replace the methods of these layers too.
 """
 
 from typing import Any
@@ -25,8 +25,8 @@ GATED = {"SiLUActivation": silu_and_mul, "GELUActivation": gelu_and_mul, "GELUTa
 def mlp(self: Any, how: FusedRecipe, x: Tensor, tokens: tuple[int, ...] | None = None) -> Tensor:
     """Run `LlamaMLP.forward`.
 
-    If `tokens` is `(batch, tokens)`, `x` is `[batch * tokens, columns]`. The caller must then have checked `direct()`:
-    eager mode, no gradients, no global hooks.
+    If `tokens` is `(batch, tokens)`, `x` has shape `[batch * tokens, columns]`. The caller must then have
+    checked that `direct()` is True: eager mode, no gradients, no global hooks.
     """
     modules, call = self._modules, linear if direct() else called
     gated = GATED[type(modules["act_fn"]).__name__]
@@ -47,9 +47,9 @@ def gates(self: Any) -> str | None:
 
 
 def has_gate(self: Any, *args: Any, **kwargs: Any) -> bool:
-    """Return whether the activation has a kernel at the time of a call.
+    """Return whether there is a kernel for the activation that the MLP has at the time of this call.
 
-    The activation may have changed since `patch`.
+    The user may have replaced the activation after `patch`.
     """
     modules = self._modules
     return type(modules.get("act_fn", modules.get("activation_fn"))).__name__ in GATED
@@ -67,10 +67,11 @@ def layer(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwar
 
 
 def in_rows(modules: dict[str, Any], hidden_states: Tensor, options: dict[str, Any]) -> Tensor:
-    """Run a decoder layer, given by its `modules`, on activations of shape `[batch * tokens, columns]`.
+    """Run a decoder layer, given by its submodules `modules`. Inside, activations have shape `[batch *
+    tokens, columns]`.
 
-    `options` contains the arguments of the layer after `hidden_states`. The caller must have checked
-    `direct()`: eager mode, no gradients, no global hooks.
+    `options` contains the arguments of the layer after `hidden_states`. The caller must have checked that
+    `direct()` is True: eager mode, no gradients, no global hooks.
     """
     batch, tokens, columns = hidden_states.shape
     sizes, rows = (batch, tokens), as_rows(hidden_states).reshape(-1, columns)
@@ -88,9 +89,9 @@ def in_rows(modules: dict[str, Any], hidden_states: Tensor, options: dict[str, A
 
 
 def attend(module: Any, x: Tensor, sizes: tuple[int, int], options: dict[str, Any]) -> Tensor:
-    """Run the attention of a layer on `x` of shape `[batch * tokens, columns]`.
+    """Run the attention `module` of a layer on `x` of shape `[batch * tokens, columns]`.
 
-    The caller must have checked `direct()`: eager mode, no gradients, no global hooks.
+    The caller must have checked that `direct()` is True: eager mode, no gradients, no global hooks.
     """
     how = recipe_for(module, "decoder.attention", x)
     if how is None or not has_angles(x, options.get("position_embeddings")):
@@ -101,8 +102,8 @@ def attend(module: Any, x: Tensor, sizes: tuple[int, int], options: dict[str, An
 def rows_of(y: Tensor, sizes: tuple[int, int]) -> Tensor:
     """Reshape the result `y` of a module, `[batch, tokens, columns]`, to `[batch * tokens, columns]`.
 
-    `sizes` is `(batch, tokens)`. A hook may have reduced the batch or the number of tokens to 1. Such a
-    result is expanded.
+    `sizes` is `(batch, tokens)`. A hook may have reduced the batch size or the number of tokens of `y` to 1.
+    Such a `y` is expanded.
     """
     return (y if y.shape[:2] == sizes else y.expand(*sizes, -1)).flatten(0, 1)
 
@@ -119,25 +120,26 @@ LAYER_ARGUMENTS = ("attention_mask", "position_ids", "past_key_values", "use_cac
 
 
 def named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a layer after the first one, by name. The layer passes them to its attention."""
+    """Return all arguments of a layer except the first, as a dict. The layer passes them to its attention."""
     return {**dict(zip(LAYER_ARGUMENTS, args, strict=False)), **kwargs} if args else kwargs
 
 
 def dropped(self: Any, name: str, x: Tensor) -> Tensor:
     """Apply the dropout `name` to `x`, if the layer has this dropout.
 
-    This function reads `_modules`, because `getattr` takes a microsecond if the module does not have the
-    attribute.
+    This function reads `_modules`, because `getattr` takes a microsecond if the layer does not have this
+    dropout.
     """
     dropout = self._modules.get(name)
     return x if dropout is None else dropout(x)
 
 
 def add_and_norm(x: Tensor, residual: Tensor, norm: Any) -> tuple[Tensor, Tensor]:
-    """Return `norm(x + residual)`, rounded as the module rounds it, and the sum `x + residual`.
+    """Return `norm(x + residual)`, rounded as the module `norm` rounds its result, and the sum `x +
+    residual`.
 
-    After a hook or an adapter, `x` may have another dtype than `residual`. Then torch computes the sum, and this
-    function calls the module.
+    After a hook or an adapter, `x` may have another dtype than `residual`. In this case, torch computes the
+    sum, and the module `norm` is called.
     """
     formula = formula_of(norm, x)
     if formula is None or x.dtype != residual.dtype:
@@ -150,21 +152,22 @@ def add_and_norm(x: Tensor, residual: Tensor, norm: Any) -> tuple[Tensor, Tensor
 
 
 def accepts_layer(self: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> bool:
-    """Return whether `patch` replaced the norm after the attention, and its kernel supports the dtype of
-    `hidden_states`."""
+    """Return whether `patch` replaced the norm after the attention, and the norm's kernel supports the dtype
+    of `hidden_states`."""
     return formula_of(self.post_attention_layernorm, hidden_states) is not None
 
 
 def accepts_sandwich(self: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> bool:
-    """Return whether `patch` replaced the norm before the MLP, and all arguments after the first are passed
-    by name."""
+    """Return whether `patch` replaced the norm before the MLP, and all arguments of the call after
+    `hidden_states` are keyword arguments."""
     return not args and formula_of(self.pre_feedforward_layernorm, hidden_states) is not None
 
 
 def fits_layer(self: Any) -> str | None:
     """Return the reason not to replace the layer, or None if the norm after the attention is an RMSNorm.
 
-    For example, Starcoder 2's layer has exactly the source of Llama's layer, but contains LayerNorms.
+    This check is necessary: Starcoder 2's layer, for example, has the same source as Llama's layer, but
+    contains LayerNorms.
     """
     return not_rms("post_attention_layernorm", self.post_attention_layernorm)
 
@@ -175,7 +178,8 @@ def fits_sandwich(self: Any) -> str | None:
 
 
 def not_rms(name: str, norm: Any) -> str | None:
-    """Return why `formula_of` cannot return a formula for this norm, or None if it is an RMSNorm with a weight."""
+    """Return None if `norm` is an RMSNorm with a weight. Otherwise return the reason why `formula_of` has no
+    rounding formula for it."""
     if not is_candidate(norm):
         return f"its {name} is of class {base_of(norm).__name__}"
     return None if "weight" in norm._parameters else f"its {name} has no weight of its own"

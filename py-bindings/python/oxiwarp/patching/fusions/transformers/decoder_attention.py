@@ -1,4 +1,5 @@
-"""Attention of transformers' decoders: Llama, Mistral, Qwen 2 and 3, Gemma 1 to 3, Phi-3, and copies of them."""
+"""Fusions for the attention of decoders of transformers: Llama, Mistral, Qwen 2 and 3, Gemma 1 to 3, Phi-3,
+and models with copies of their attention."""
 
 import sys
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from ..core.source import fingerprint
 
 ROTATION = {":apply_rotary_pos_emb": ("5b72a18e3c8f", "05a4eb9d2426"), ":rotate_half": ("316f106bf0b7",)}
 SDPA = ("d6c8021e82de",)  # Fingerprint (source hash) of `sdpa_attention_forward` of transformers.
-# Arguments that a layer passes to its attention. The attention ignores them.
+# Names of arguments that a layer passes to its attention, and that the attention ignores.
 HANDED_ON = {"position_ids", "use_cache"}
 
 
@@ -34,8 +35,9 @@ def models_window(self: Any) -> int | None:
     return getattr(self.config, "sliding_window", None)
 
 
-# Maps the fingerprint (source hash) of an attention module's forward to the additional arguments that this
-# forward passes to the attention function. Models that are not named here may have the same forward.
+# Maps the fingerprint (source hash) of an attention module's `forward` to the additional arguments that this
+# `forward` passes to the attention function. Models that the comments do not name may have the same
+# `forward`.
 BESIDES: dict[str, dict[str, Callable[[Any], Any]]] = {
     "7818b08f0bc1": {},  # The forward of Llama, Gemma and Granite.
     "80c074687dd5": {"sliding_window": models_window},  # The forward of Mistral and Mixtral.
@@ -49,7 +51,8 @@ BESIDES: dict[str, dict[str, Callable[[Any], Any]]] = {
 
 
 def attention(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
-    """Run `LlamaAttention.forward`, or a variant of it that has query and key norms, a window or a soft cap."""
+    """Run `LlamaAttention.forward`, or a variant of it that has query and key norms, a window or a soft
+    cap."""
     sizes = hidden_states.shape[0], hidden_states.shape[1]
     return attention_of(self, how, hidden_states, sizes, called, *args, **kwargs)
 
@@ -65,15 +68,16 @@ def attention_of(
     past_key_values: Any = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Any]:
-    """Run the attention. Return its output and, if the attention function returns them, the attention weights.
+    """Run the attention. Return its output and the attention weights (None if the attention function does not
+    return them).
 
-    `call` runs a linear module. `x` is `[batch, tokens, columns]`, or `[batch * tokens, columns]` if `call` is
-    `direct_calls.linear`. `sizes` is `(batch, tokens)`.
+    `call` is the function that runs each linear module. If `call` is `direct_calls.linear`, `x` has shape
+    `[batch * tokens, columns]`, otherwise `[batch, tokens, columns]`. `sizes` is `(batch, tokens)`.
     """
     assert position_embeddings is not None, "accepts() asked for it"
     (cos, sin), (batch, tokens), modules = position_embeddings, sizes, self._modules
     of, one = sizes if x.dim() == 2 else None, tokens == 1
-    # With one token, `[B, H, 1, D]` and `[B, 1, H, D]` have the same order in memory.
+    # With one token, tensors `[B, H, 1, D]` and `[B, 1, H, D]` have the same order of elements in memory.
     shape = (batch, -1, 1, self.head_dim) if one else (batch, tokens, -1, self.head_dim)
     query, key, value = [y.view(shape) for y in projections(self, x, of, call)]
     options: dict[str, Any] = dict(interleaved=False, rotary_dim=cos.shape[-1], mode=how.mode, heads_first=one)
@@ -109,11 +113,11 @@ def interface_of(self: Any) -> Callable[..., Any]:
 
 
 def is_sdpa(self: Any, kwargs: dict[str, Any]) -> bool:
-    """Return whether transformers' attention function would only call SDPA
+    """Return whether the attention function of transformers would do nothing but call SDPA
     (`F.scaled_dot_product_attention`).
 
-    The caller must have checked that one query attends to all keys. This function reads the `__dict__` of the
-    configuration, because the lookup of an attribute takes some microseconds.
+    The caller must have checked that there is one query, which attends to all keys. This function reads the
+    `__dict__` of the model's configuration, because a normal attribute lookup takes some microseconds.
     """
     kept = object.__getattribute__(self.config, "__dict__")
     if kept.get("_attn_implementation_internal") != "sdpa" or self.training or self.head_dim > 256:
@@ -137,7 +141,8 @@ def projections(self: Any, x: Tensor, of: Any, call: Callable[..., Tensor]) -> t
 
 
 def formula_of(norm: Any, x: Tensor) -> Formula | None:
-    """Return the rounding formula that `patch` found for an RMSNorm and the dtype of `x`, or None if there is none."""
+    """Return how an RMSNorm rounds inputs with the dtype of `x`: the formula that `patch` found. Return None
+    if there is no formula."""
     recipe, weight = norm.__dict__.get(RECIPE), norm._parameters.get("weight")
     if type(recipe) is not NormRecipe or weight is None:
         return None
@@ -148,19 +153,19 @@ def formula_of(norm: Any, x: Tensor) -> Formula | None:
 def llama_norms(self: Any, query: Tensor) -> bool:
     """Return whether one kernel can compute the norms of query and key together with the rotation.
 
-    Both norms must exist and must have no hooks. Like Llama's RMSNorm, they must round before they multiply by the
-    weight.
+    Both norms must exist and have no hooks. Each must round before it multiplies by the weight, as Llama's
+    RMSNorm does.
     """
     norms = self._modules.get("q_norm"), self._modules.get("k_norm")
     return norms[0] is not None and is_llama(norms[0], query) and is_llama(norms[1], query)
 
 
 def is_llama(norm: Any, x: Tensor) -> bool:
-    """Return whether the norm rounds before it multiplies by its weight, so that no call of the module is
-    necessary.
+    """Return whether the norm rounds before it multiplies by its weight and has no hooks. A kernel can then
+    compute it without a module call.
 
-    Every float32 norm counts as such a norm, because in float32 a rounding before the multiplication changes
-    nothing.
+    In float32, every norm counts as rounding before the multiplication, because such a rounding to float32
+    changes nothing.
     """
     formula = formula_of(norm, x)
     if formula is None or formula.weight_offset != 0 or norm._parameters["weight"].dtype != x.dtype:
@@ -169,15 +174,17 @@ def is_llama(norm: Any, x: Tensor) -> bool:
 
 
 def particulars(self: Any) -> dict[str, Any]:
-    """Map names to the additional arguments that the module's forward passes to the attention function.
+    """Return the additional arguments that the original `forward` of this module passes to the attention
+    function, as a dict.
 
-    An example of an additional argument is `sliding_window`.
+    An example is `sliding_window`.
     """
     return {name: found(self) for name, found in BESIDES[getattr(type(self), SOURCE)].items()}
 
 
 def has_angles(x: Tensor, position_embeddings: tuple[Tensor, Tensor] | None) -> bool:
-    """Return whether there are rotary cosines and sines for each token, in the dtype of `x`."""
+    """Return whether `position_embeddings` has rotary cosines and sines for each token, in the dtype of
+    `x`."""
     return position_embeddings is not None and position_embeddings[0].dim() == 3 and same_dtype(x, *position_embeddings)
 
 
@@ -188,8 +195,8 @@ def accepts_attention(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """Return whether the input is `[batch, tokens, columns]` and has rotary cosines and sines for
-    each token."""
+    """Return whether `hidden_states` has shape `[batch, tokens, columns]`, and `position_embeddings` has
+    rotary cosines and sines for each token."""
     return hidden_states.dim() == 3 and has_angles(hidden_states, position_embeddings)
 
 
