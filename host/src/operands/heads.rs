@@ -6,7 +6,8 @@ use kernels_gpu::layout::heads::Heads as HeadsArg;
 use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::norm::operand::Operand as OperandArg;
 
-use super::rows::{Operand, expect_disjoint};
+use super::overlap::expect_disjoint;
+use super::rows::Operand;
 use crate::arguments::{Argument, Role, Source, choices};
 use crate::{Affine, Device, Dtype, Error, Result, View, ViewMut};
 

@@ -5,5 +5,6 @@ pub(crate) mod attention_layout;
 pub(crate) mod heads;
 pub(crate) mod modulation;
 pub(crate) mod numbers;
+pub(crate) mod overlap;
 pub(crate) mod rope;
 pub(crate) mod rows;

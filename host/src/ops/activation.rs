@@ -9,7 +9,7 @@ use kernels_gpu::ops::activation::launch;
 
 use crate::arguments::{Argument, ScalarKind, Source, choices};
 use crate::library::LaunchSite;
-use crate::operands::rows::expect_disjoint;
+use crate::operands::overlap::expect_disjoint;
 use crate::plan::elementwise::Elementwise;
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 

@@ -7,7 +7,7 @@ use kernels_gpu::ops::activation_backward::launch;
 
 use super::activation::{Activation, Kernels, Roundings, check_bias, is_aligned};
 use crate::library::LaunchSite;
-use crate::operands::rows::expect_disjoint;
+use crate::operands::overlap::expect_disjoint;
 use crate::plan::elementwise::Elementwise;
 use crate::{Device, Result, Stream, View, ViewMut};
 

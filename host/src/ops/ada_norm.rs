@@ -10,7 +10,8 @@ use kernels_gpu::ops::ada_norm::launch;
 use crate::arguments::arguments;
 use crate::library::LaunchSite;
 use crate::operands::modulation::{ModulationNames, SCALE, SHIFT, Target, any_f32, modulated_form};
-use crate::operands::rows::{RowLayout, expect_disjoint};
+use crate::operands::overlap::expect_disjoint;
+use crate::operands::rows::RowLayout;
 use crate::plan::vec4_norm::{Access, Norm, NormKernels, NormLaunch, TileKernel, Vec4Launch};
 use crate::{Affine, Device, Dtype, Result, ScaleShift, Stream, View, ViewMut};
 

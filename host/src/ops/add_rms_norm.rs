@@ -2,7 +2,8 @@
 use super::rms_norm::{RmsNorm, check, kernel_params};
 use crate::launch::{RowKernels, in_registers};
 use crate::library::LaunchSite;
-use crate::operands::rows::{RowLayout, expect_disjoint};
+use crate::operands::overlap::expect_disjoint;
+use crate::operands::rows::RowLayout;
 use crate::plan::ladder::{Ladder, SHORT_ROWS, TWO_OPERANDS};
 use crate::plan::row_launch::launch_rows;
 use crate::{Device, Result, Stream, View, ViewMut};

@@ -9,7 +9,7 @@ use crate::launch::launch_override;
 use crate::library::{LaunchSite, library};
 use crate::operands::attention::{Attention, AttentionInputs};
 use crate::operands::attention_layout::AttentionLayout;
-use crate::operands::rows::expect_disjoint;
+use crate::operands::overlap::expect_disjoint;
 use crate::plan::attention::{TiledRows, block_shape};
 use crate::{Arch, Device, Error, Result, Stream, ViewMut};
 

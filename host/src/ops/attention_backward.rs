@@ -10,7 +10,7 @@ use crate::library::LaunchSite;
 use crate::operands::attention::{Attention, AttentionInputs};
 use crate::operands::attention_checks;
 use crate::operands::attention_layout::AttentionLayout;
-use crate::operands::rows::expect_disjoint;
+use crate::operands::overlap::expect_disjoint;
 use crate::plan::attention::{TiledRows, block_shape};
 use crate::{Device, Dtype, Result, Stream, View, ViewMut};
 

@@ -12,7 +12,7 @@ use crate::library::LaunchSite;
 use crate::operands::attention::{Attention, AttentionInputs, MIN_SCALE};
 use crate::operands::attention_checks;
 use crate::operands::attention_layout::AttentionLayout;
-use crate::operands::rows::expect_disjoint;
+use crate::operands::overlap::expect_disjoint;
 use crate::plan::attention::block_shape;
 use crate::{Device, Dtype, HeadsOrder, Result, Stream, ViewMut};
 

@@ -7,7 +7,8 @@ use kernels_gpu::softmax::target::Targets;
 use crate::arguments::arguments;
 use crate::launch::{Rung, rung};
 use crate::operands::numbers::finite;
-use crate::operands::rows::{Operand, RowLayout, expect_disjoint};
+use crate::operands::overlap::expect_disjoint;
+use crate::operands::rows::{Operand, RowLayout};
 use crate::plan::row_launch::launch_rows;
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 

@@ -2,7 +2,8 @@
 use kernels_gpu::ops::cross_entropy_backward::{Gradients, launch};
 
 use super::cross_entropy::{CrossEntropy, check, expect_row_values, pick};
-use crate::operands::rows::{RowLayout, expect_disjoint};
+use crate::operands::overlap::expect_disjoint;
+use crate::operands::rows::RowLayout;
 use crate::plan::row_launch::launch_rows;
 use crate::{Device, Result, Stream, View, ViewMut};
 

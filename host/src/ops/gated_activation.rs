@@ -9,7 +9,7 @@ use kernels_gpu::ops::gated_activation::launch;
 use super::activation::{Activation, Kernels, Roundings, check_bias, is_aligned};
 use crate::arguments::{arguments, choices};
 use crate::library::LaunchSite;
-use crate::operands::rows::expect_disjoint;
+use crate::operands::overlap::expect_disjoint;
 use crate::plan::elementwise::Elementwise;
 use crate::{Device, Error, Result, Stream, View, ViewMut};
 

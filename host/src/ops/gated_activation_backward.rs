@@ -8,7 +8,7 @@ use kernels_gpu::ops::gated_activation_backward::launch;
 use super::activation::{Kernels, Roundings, is_aligned};
 use super::gated_activation::{GatedActivation, Halves, bias_halves, split};
 use crate::library::LaunchSite;
-use crate::operands::rows::expect_disjoint;
+use crate::operands::overlap::expect_disjoint;
 use crate::plan::elementwise::Elementwise;
 use crate::{Device, Result, Stream, View, ViewMut};
 

@@ -8,7 +8,8 @@ use kernels_gpu::ops::gated_residual::launch;
 use crate::arguments::arguments;
 use crate::library::LaunchSite;
 use crate::operands::modulation::{GATE, Target};
-use crate::operands::rows::{RowLayout, expect_disjoint};
+use crate::operands::overlap::expect_disjoint;
+use crate::operands::rows::RowLayout;
 use crate::plan::elementwise::Elementwise;
 use crate::{Device, Modulation, Result, Stream, View, ViewMut};
 

@@ -12,7 +12,8 @@ use super::gated_residual::GatedResidual;
 use crate::arguments::{Argument, Source};
 use crate::library::LaunchSite;
 use crate::operands::modulation::{GATE, SCALE, SHIFT, Target, any_f32, modulated_form};
-use crate::operands::rows::{RowLayout, expect_disjoint};
+use crate::operands::overlap::expect_disjoint;
+use crate::operands::rows::RowLayout;
 use crate::plan::vec4_norm::{Access, Norm, NormKernels, NormLaunch, TileKernel, Vec4Launch};
 use crate::{Affine, Device, Modulation, Result, ScaleShift, Stream, View, ViewMut};
 

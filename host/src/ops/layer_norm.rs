@@ -2,7 +2,8 @@
 
 use crate::library::LaunchSite;
 use crate::operands::modulation::{Target, form};
-use crate::operands::rows::{RowLayout, expect_disjoint};
+use crate::operands::overlap::expect_disjoint;
+use crate::operands::rows::RowLayout;
 use crate::plan::vec4_norm::{Access, NormKernels, NormLaunch, TileKernel, Vec4Launch};
 use crate::{Affine, Device, Result, Stream, View, ViewMut};
 use cuda_std::row::Rows;

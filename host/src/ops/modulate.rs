@@ -6,7 +6,8 @@ use kernels_gpu::ops::modulate::{ModulateArg, THREADS, launch};
 
 use crate::library::LaunchSite;
 use crate::operands::modulation::{SCALE, SHIFT, Target};
-use crate::operands::rows::{RowLayout, expect_disjoint};
+use crate::operands::overlap::expect_disjoint;
+use crate::operands::rows::RowLayout;
 use crate::plan::elementwise::Elementwise;
 use crate::{Device, Modulation, Result, Stream, View, ViewMut};
 

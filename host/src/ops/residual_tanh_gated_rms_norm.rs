@@ -8,7 +8,8 @@ use kernels_gpu::ops::residual_tanh_gated_rms_norm::{Scaled, TanhGated};
 
 use crate::library::LaunchSite;
 use crate::operands::modulation::{GATE, SCALE, Target};
-use crate::operands::rows::{RowLayout, expect_disjoint};
+use crate::operands::overlap::expect_disjoint;
+use crate::operands::rows::RowLayout;
 use crate::plan::vec4_norm::{Access, NormKernels, NormLaunch, TileKernel, Vec4Launch};
 use crate::{Device, Modulation, Result, Stream, View, ViewMut};
 

@@ -4,7 +4,8 @@ use kernels_gpu::softmax::online::SoftmaxParams;
 
 use crate::launch::{RowKernels, Rung, cluster_block, cluster_of, in_registers, rung};
 use crate::library::LaunchSite;
-use crate::operands::rows::{RowLayout, expect_disjoint};
+use crate::operands::overlap::expect_disjoint;
+use crate::operands::rows::RowLayout;
 use crate::plan::ladder::{Ladder, ONE_OPERAND, RegisterRungs};
 use crate::plan::row_launch::launch_rows;
 use crate::{Device, Result, Stream, View, ViewMut};

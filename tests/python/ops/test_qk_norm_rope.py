@@ -165,6 +165,27 @@ def test_out(device):
         oxiwarp.qk_norm_rope(q, None, out=q)
 
 
+@pytest.mark.parametrize("adjacent", ["tensors", "heads"])
+def test_out_of_columns(adjacent, device):
+    """`out` may be column slices of one buffer, such as the input of an attention kernel for packed queries,
+    keys and values. Queries and keys may have different numbers of heads."""
+    counts = (6, 2, 2) if adjacent == "tensors" else (4, 4, 4)
+    cos, sin = tables(5, 128, device)
+    q, k, v = (torch.randn(2, 5, heads, 128, device=device).bfloat16() for heads in counts)
+    if adjacent == "tensors":
+        buffer = torch.full((2, 5, sum(counts), 128), float("nan"), dtype=q.dtype, device=device)
+        outs = buffer.split(counts, dim=2)
+    else:
+        buffer = torch.full((2, 5, 4, 3, 128), float("nan"), dtype=q.dtype, device=device)
+        outs = buffer.unbind(dim=3)
+    outs[2].copy_(v)
+    oxiwarp.qk_norm_rope(q, k, cos, sin, out=outs[:2])
+    for made, wanted in zip(outs, (*oxiwarp.qk_norm_rope(q, k, cos, sin), v), strict=True):
+        assert torch.equal(made, wanted)
+    with pytest.raises(RuntimeError, match="k_out overlaps q_out"):
+        oxiwarp.qk_norm_rope(q, q, cos, sin, out=(outs[0], outs[0]))
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("across_heads", [False, True])
 @pytest.mark.parametrize("norm", [None, *MODULES])

@@ -18,6 +18,7 @@ from torch import nn
 
 import oxiwarp
 from oxiwarp.patching.class_swap import recipe_of, replace
+from oxiwarp.patching.fusions.core.source import fingerprint
 from oxiwarp.patching.rewrite import calls
 from oxiwarp.patching.rewrite.calls import Calls
 from oxiwarp.patching.rewrite.recipe import RewrittenRecipe, found_in
@@ -418,6 +419,18 @@ def test_a_changed_file_is_left(tmp_path):
         file.write(text.replace("x + g", "x + s"))
     inspect.linecache.checkcache(path)
     assert "changed" in found_in(module.Changes.forward)
+
+
+def test_a_file_that_is_no_longer_python(tmp_path):
+    """If the file of a method was cut off since the import, `patch` says that the source is not available."""
+    lines = ["x = x + g * self.ff(x)", "return x,"]
+    module = random_methods.load({"Changes": lines}, tmp_path)
+    path, text = module.__file__, random_methods.source({"Changes": lines})
+    with open(path, "w") as file:
+        file.write(text[: text.index("self.ff(x)") + len("self.ff(")])
+    inspect.linecache.checkcache(path)
+    assert found_in(module.Changes.forward) == "its source is not available"
+    assert fingerprint(module.Changes.forward) == "unknown"
 
 
 def test_options_differ(device):

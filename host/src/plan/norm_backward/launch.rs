@@ -10,7 +10,8 @@ use super::plan::{Dims, RowKernel, RowSplit};
 use crate::Launch;
 use crate::library::LaunchSite;
 use crate::operands::numbers::finite;
-use crate::operands::rows::{RowLayout, expect_disjoint};
+use crate::operands::overlap::expect_disjoint;
+use crate::operands::rows::RowLayout;
 use crate::{Device, Dtype, Result, Stream, View};
 
 /// A function that launches the kernel of the first launch.

@@ -6,6 +6,7 @@ import dis
 import inspect
 import sys
 import textwrap
+import tokenize
 from collections.abc import Mapping
 from types import CellType, CodeType, FunctionType
 from typing import Any
@@ -30,7 +31,7 @@ def tree_of(function: FunctionType) -> ast.FunctionDef:
     try:
         lines, first = inspect.getsourcelines(function)
         module = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError):
+    except (OSError, TypeError, SyntaxError, tokenize.TokenError):
         raise Unreadable("its source is not available") from None
     tree = module.body[0]
     if not isinstance(tree, ast.FunctionDef) or tree.name != function.__name__:

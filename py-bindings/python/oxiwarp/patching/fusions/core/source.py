@@ -43,7 +43,7 @@ def fingerprint(function: Any) -> str:
     """Return the fingerprint of a function's source, or "unknown" if the source is not available."""
     try:
         return fingerprint_of(inspect.getsource(function))
-    except (OSError, TypeError):
+    except (OSError, TypeError, SyntaxError, tokenize.TokenError):  # the file may have changed since the import
         return "unknown"
 
 
