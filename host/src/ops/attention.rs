@@ -116,7 +116,7 @@ pub(crate) fn expect_tensor_cores(op: &'static str, device: &Device) -> Result<(
         return Ok(());
     }
     let why = format!(
-        "{} is sm_75, and the attention kernels need sm_80 or newer; use torch's F.scaled_dot_product_attention",
+        "{} runs the PTX for sm_75, and the attention kernels need sm_80 or newer; use torch's F.scaled_dot_product_attention",
         device.name()
     );
     Err(Error::Unsupported { op, why })
