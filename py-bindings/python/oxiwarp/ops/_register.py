@@ -182,8 +182,7 @@ def register_kernels() -> None:
 
 
 def needs_grad(*tensors: Tensor | None) -> bool:
-    """Return True if autograd must record a call with the inputs `tensors`, or if forward-mode AD is active.
-    """
+    """Return True if autograd must record a call with the inputs `tensors`, or if forward-mode AD is active."""
     if forward_ad._current_level >= 0:
         return True
     if not torch.is_grad_enabled():

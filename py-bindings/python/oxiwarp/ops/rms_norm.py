@@ -84,8 +84,7 @@ def call(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, rou
 
 
 class _RmsNorm(Function):
-    """Autograd function that saves `x` and the weight. The backward recomputes the norm from these tensors.
-    """
+    """Autograd function that saves `x` and the weight. The backward recomputes the norm from these tensors."""
 
     @staticmethod
     def forward(

@@ -148,8 +148,7 @@ def base_of(x: Any) -> type:
 
 
 def own_class(cls: Any) -> Any:
-    """If `class_for` created the class `cls`, return its original class. Otherwise, return `cls` unchanged.
-    """
+    """If `class_for` created the class `cls`, return its original class. Otherwise, return `cls` unchanged."""
     return vars(cls)["_oxiwarp_base"] if isinstance(cls, type) and is_ours(cls) else cls
 
 

@@ -238,8 +238,7 @@ def twin(model: nn.Module) -> nn.Module:
 
 
 def sample(workload: Workload, run: Callable[..., Any], arguments: dict[str, Any], progress: Progress) -> Tensor:
-    """Denoise the latents in `arguments` with a flow-matching scheduler. Return the latents after all steps.
-    """
+    """Denoise the latents in `arguments` with a flow-matching scheduler. Return the latents after all steps."""
     from diffusers import FlowMatchEulerDiscreteScheduler
 
     scheduler: Any = FlowMatchEulerDiscreteScheduler()

@@ -84,8 +84,7 @@ class apply_rotary_transformers(nn.Module):
 
 
 def _applying(name: str, function: Callable[[Tensor], Tensor], what: str) -> type[nn.Module]:
-    """Create a layer class with the name `name` and the docstring `what`, whose `forward` applies `function`.
-    """
+    """Create a layer class with the name `name` and the docstring `what`, whose `forward` applies `function`."""
 
     def forward(self: nn.Module, x: Tensor) -> Tensor:
         return function(x)
