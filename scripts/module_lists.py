@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[1]
 KERNELS, HOST, TESTS = Path("kernels-gpu/src/ops"), Path("host/src/ops"), Path("tests/kernels")
 PYTHON = Path("py-bindings/python/oxiwarp/ops")
 FAMILIES = ("attention", "elementwise", "heads", "loss", "norm")
-MADE = "// Written by scripts/module_lists.py: run `make lists` after adding, renaming or removing a file."
+MADE = """// The script scripts/module_lists.py writes the list of modules below. Run `make lists` after you add, rename
+// or remove a file."""
 IMPORTS = re.compile(r"(?:^from \.\w+ import \*.*\n)+", re.MULTILINE)
 
 
@@ -35,7 +36,8 @@ def kernels(root: Path) -> str:
     ops = modules(root / KERNELS)
     declared = "".join(f'#[cfg(any(not(unit), unit = "{op.stem}"))]\npub mod {op.stem};\n' for op in ops)
     tables = "".join(f"    {op.stem}::KERNELS,\n" for op in ops)
-    return f"""//! One op, one file: the unit that the builder compiles to PTX by itself, with `--cfg unit="<op>"`.
+    return f"""//! The entry points of the kernels. Each op has one file, which the builder compiles to PTX separately, with
+//! `--cfg unit="<op>"`.
 {MADE}
 {declared}
 /// The kernels of each op.
@@ -53,7 +55,8 @@ def host(root: Path) -> str:
         for op in ops
         if re.search(r"^\s*pub (?:fn|struct|enum|trait)\b", (root / HOST / f"{op}.rs").read_text(), re.M)
     ]
-    return f"""//! One op, one file: checks of its arguments, its launch configurations, its launch.
+    return f"""//! The host functions of the ops. Each op has one file, which checks the arguments, chooses the launch
+//! configuration and launches the kernel.
 {MADE}
 {"".join(f"mod {op};" + chr(10) for op in ops)}
 {"".join(f"pub use {op}::*;" + chr(10) for op in public)}"""

@@ -300,8 +300,8 @@ def families(data: dict[str, Any]) -> Iterator[str]:
 
 
 def forms(data: dict[str, Any]) -> Iterator[str]:
-    """Yield the table of the reasons why no kernel ran. Each row has the number of chains (sequences of
-    operations) with this reason, and an example."""
+    """Yield the table of the reasons why no kernel computed a chain (a sequence of operations). Each row has
+    one reason, the number of chains for which it is the reason, and one of these chains as an example."""
     found = merged(data, data["models"], "bfloat16")
     groups = defaultdict(list)
     for at, (state, _, reason) in found.items():

@@ -1,5 +1,5 @@
 //! Tests the whole builder with a small device crate (a crate of GPU kernels). The crate has a path
-//! dependency and two units, each of which becomes one PTX file.
+//! dependency and two units. Each unit becomes one PTX file.
 //!
 //! This file has only one test, because the test sets environment variables, which parallel tests would read.
 //! The first run of the test compiles `core` for two architectures. The test does not delete its target

@@ -17,7 +17,8 @@ use crate::{Error, View, ViewMut};
 pub enum Role {
     /// Rows of one shape and dtype.
     Rows,
-    /// A parameter with one element per column, in the dtype of the rows or in f32.
+    /// A vector, such as the weight of a norm, with one element per column of the rows. Its dtype is the dtype
+    /// of the rows, or f32.
     Vector,
     /// A per-column parameter in the dtype of the rows.
     Bias,
@@ -29,7 +30,8 @@ pub enum Role {
     Classes,
     /// Queries, keys or values.
     Heads,
-    /// A parameter with one element per column of a head, in the dtype of the heads or in f32.
+    /// A weight or bias vector for norms of queries or keys, in the dtype of the heads or in f32. It has one
+    /// element per column of a head, or one per column of all heads together.
     HeadVector,
     /// One number per token and head.
     PerHead,

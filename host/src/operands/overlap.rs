@@ -40,9 +40,9 @@ fn repeats(view: &View) -> bool {
     })
 }
 
-/// Returns whether two tensors are different ranges of columns of one wider tensor. Examples are `x[..., :64]`
-/// and `x[..., 64:]`, or the query and key heads in a row of a projection. Such tensors share no element,
-/// although their address ranges overlap.
+/// Returns whether two tensors are different ranges of columns of one wider tensor. Examples are
+/// `x[..., :64]` and `x[..., 64:]`, or the query heads and the key heads in a row of a projection. Such
+/// tensors share no element, although their address ranges overlap.
 ///
 /// The rows of the wider tensor are `pitch` bytes apart. Both tensors lie in all rows at the same offsets.
 fn interleaved(a: &View, b: &View) -> bool {
@@ -102,8 +102,8 @@ mod tests {
         let part = |n: usize| slice(n * 64, &[2, 5, 4, 64], &[5 * row, row, 3 * 64, 1]);
         assert!(interleaved(&part(0), &part(1)) && interleaved(&part(2), &part(0)));
         // The heads come before the tokens, or one tensor has no batch dimension.
-        let turned = slice(8 * 64, &[2, 2, 5, 64], &[5 * row, 64, row, 1]);
-        assert!(interleaved(&heads(0, 8), &turned));
+        let transposed = slice(8 * 64, &[2, 2, 5, 64], &[5 * row, 64, row, 1]);
+        assert!(interleaved(&heads(0, 8), &transposed));
         assert!(interleaved(&heads(0, 8), &slice(8 * 64, &[5, 2, 64], &[row, 64, 1])));
     }
 

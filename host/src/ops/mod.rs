@@ -1,5 +1,7 @@
-//! One op, one file: checks of its arguments, its launch configurations, its launch.
-// Written by scripts/module_lists.py: run `make lists` after adding, renaming or removing a file.
+//! The host functions of the ops. Each op has one file, which checks the arguments, chooses the launch
+//! configuration and launches the kernel.
+// The script scripts/module_lists.py writes the list of modules below. Run `make lists` after you add, rename
+// or remove a file.
 mod activation;
 mod activation_backward;
 mod ada_norm;

@@ -28,8 +28,8 @@ pub(crate) trait OperandSource<T: Elem>: Copy {
     fn exists(&self) -> bool;
     /// Converts loaded data to f32.
     fn lanes(fetched: Self::Fetched) -> [f32; 4];
-    /// Converts loaded data to the rows' element type `T`. The elements of a [`Dense`] operand must already
-    /// have this type.
+    /// Returns loaded data as elements of the rows' type `T`. [`Dense`] does not convert the elements, so the
+    /// elements of a `Dense` operand must already have type `T`.
     fn vec4(fetched: Self::Fetched) -> Vec4<T>;
 }
 

@@ -1,5 +1,7 @@
-//! One op, one file: the unit that the builder compiles to PTX by itself, with `--cfg unit="<op>"`.
-// Written by scripts/module_lists.py: run `make lists` after adding, renaming or removing a file.
+//! The entry points of the kernels. Each op has one file, which the builder compiles to PTX separately, with
+//! `--cfg unit="<op>"`.
+// The script scripts/module_lists.py writes the list of modules below. Run `make lists` after you add, rename
+// or remove a file.
 #[cfg(any(not(unit), unit = "activation"))]
 pub mod activation;
 #[cfg(any(not(unit), unit = "activation_backward"))]

@@ -1,5 +1,6 @@
 //! Tests of attention and of its gradients.
-// Written by scripts/module_lists.py: run `make lists` after adding, renaming or removing a file.
+// The script scripts/module_lists.py writes the list of modules below. Run `make lists` after you add, rename
+// or remove a file.
 pub(crate) mod alignment;
 pub(crate) mod backward;
 pub(crate) mod decode;

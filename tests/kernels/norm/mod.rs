@@ -1,5 +1,6 @@
 //! Tests of the norms, of their gradients and of gated residuals.
-// Written by scripts/module_lists.py: run `make lists` after adding, renaming or removing a file.
+// The script scripts/module_lists.py writes the list of modules below. Run `make lists` after you add, rename
+// or remove a file.
 pub(crate) mod ada_norm;
 pub(crate) mod ada_norm_bits;
 pub(crate) mod add_rms_norm;

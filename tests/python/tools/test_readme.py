@@ -35,7 +35,8 @@ def run_blocks(page: Path) -> int:
         # Add empty lines before the code, so that line numbers in tracebacks equal the line numbers of the
         # page.
         line = text.count("\n", 0, block.start("code"))
-        exec(compile("\n" * line + code, str(page), "exec"), names)
+        with torch.enable_grad():  # as in a program of a user
+            exec(compile("\n" * line + code, str(page), "exec"), names)
         ran += 1
     return ran
 

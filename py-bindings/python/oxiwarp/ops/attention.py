@@ -308,8 +308,9 @@ def attention(
             the values of other queries or on the batch. But the number of queries selects the kernel, and the
             last bits of the result depend on the kernel. On Hopper GPUs, calls with 64 queries or more use
             other kernels than calls with fewer queries. A third kind of kernel (split-KV) distributes the
-            keys over thread blocks. It runs if one key head serves at most 32 queries (in all its query heads
-            together) and has 1024 keys or more.
+            keys of a key head over several thread blocks. This kernel runs for calls with 1024 keys or more,
+            if at most 32 queries share a key head. This number is the number of queries, times the number of
+            query heads per key head.
         Gradients: `q`, `k` and `v` have gradients. `mask` has no gradient. The gradients are deterministic. A second
             derivative and forward-mode AD raise RuntimeError.
         Special values: If a query attends to no key, or if its scores are all -inf, its result is 0 and its

@@ -159,8 +159,11 @@ def walk(chain: Chain) -> Iterator[ast.AST]:
 
 
 class Own(ast.NodeTransformer):
-    """Copies an expression. In the copy, parameters replace the operands, and the value of each inlined
-    variable replaces the variable."""
+    """Copies the original expression of a chain, as the body of a function whose parameters are the operands.
+
+    In the copy, each operand is replaced by the name of its parameter. Each inlined variable is replaced by
+    the expression that the method assigned to this variable.
+    """
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
@@ -284,8 +287,11 @@ class Finder:
         return None
 
     def gated_residual(self, node: ast.expr) -> Chain | None:
-        """Match `x + gate * y`. Also accept casts of the three tensors to float32, and a cast of the product
-        or of the sum back."""
+        """Match `x + gate * y`.
+
+        Also accept casts of `x`, `gate` and `y` to float32. The product or the sum may then be cast back to
+        the original dtype.
+        """
         total, target = self.without_casts(node)
         if not isinstance(total, ast.BinOp) or not isinstance(total.op, ast.Add):
             return None
@@ -317,7 +323,10 @@ class Finder:
         return self.chain("plain_sum", node, {"x": node.left, "y": node.right})
 
     def plain_norm(self, node: ast.expr) -> Chain | None:
-        """Match `norm(x)`. Also accept a cast of `x` to float32, and a cast of the norm's result back."""
+        """Match `norm(x)`.
+
+        Also accept a cast of `x` to float32, and a cast of the norm's result back to the original dtype.
+        """
         call, target = without_cast(node)
         if target is not None:
             call = self.see(call)
@@ -330,14 +339,16 @@ class Finder:
     def modulated_norm(self, node: ast.expr) -> Chain | None:
         """Match `norm(x) * (1 + scale) + shift`, also without the shift.
 
-        Also accept casts of the tensors to float32, and a cast of the result back.
+        Also accept casts of `x`, `scale` and `shift` to float32, and a cast of the result back to the
+        original dtype.
         """
         return self.shifted(node, self.modulated)
 
     def modulation(self, node: ast.expr) -> Chain | None:
         """Match `x * (1 + scale) + shift`, also without the shift.
 
-        Also accept casts of the tensors to float32, and a cast of the result back.
+        Also accept casts of `x`, `scale` and `shift` to float32, and a cast of the result back to the
+        original dtype.
         """
         return self.shifted(node, self.scaled)
 

@@ -45,8 +45,8 @@ class FusedRecipe:
 
     @property
     def classes(self) -> tuple[type, ...]:
-        """The classes of the submodules that the fused method computes without calling them
-        (`Fusion.skips`)."""
+        """The classes of the submodules in `Fusion.skips`. The fused method does not call these submodules,
+        because it computes their results itself."""
         return tuple(kind[0] for kind in self.kinds or () if kind is not None)
 
     def methods(self, base: Any) -> dict[str, Any]:
@@ -100,8 +100,9 @@ def ready(
     """Return whether the oxiwarp kernels may run for this call of a fused method.
 
     The tensor arguments must be plain tensors on a supported device. Autocast and forward-mode AD must be
-    off. The submodules that the fused method computes without calling them must have no hooks. This function
-    must be fast: it runs for every block in every step, and the GPU may be idle while it runs.
+    off. The submodules in `Fusion.skips` must have no hooks, because the fused method does not call these
+    submodules. This function must be fast: it runs for every block in every step, and the GPU may be idle
+    while it runs.
     """
     first = None
     for value in (*args, *kwargs.values()):

@@ -135,8 +135,8 @@ def accepts_block(
 
 
 def norms(self: Any) -> list[Any]:
-    """Return the LayerNorms that the fused method computes without calling them. Which ones these are depends
-    on the block's `norm_type`."""
+    """Return the LayerNorms that the fused method does not call, because it computes their results itself.
+    The block's `norm_type` determines which LayerNorms these are."""
     if self.norm_type == SINGLE:
         return [self.norm1, self.norm2]
     return [self.norm3] if self.norm_type == ZERO or self.attn2 is None else [self.norm2, self.norm3]

@@ -137,8 +137,11 @@ def accepts(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """Return whether the norms of queries and keys are `nn.RMSNorm` with weights in the dtype of the input.
-    The rotary tables, if any, must fit the inputs (see `fit`)."""
+    """Return True if the fused method supports the call: if both of these conditions are met.
+
+    - The norms of queries and keys are `nn.RMSNorm` with weights in the dtype of the input.
+    - The call has no rotary tables, or `fit` returns True for the rotary tables.
+    """
     source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
     if not norms_fit(hidden_states, nn.RMSNorm, (attn.norm_q, attn.norm_k)) or source.dtype != hidden_states.dtype:
         return False

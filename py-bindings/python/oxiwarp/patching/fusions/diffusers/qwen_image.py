@@ -138,11 +138,11 @@ def accepts_attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> bool:
-    """Return whether the norms of queries and keys are diffusers' RMSNorms with weights in the dtype of the
-    input.
+    """Return True if the fused method supports the call: if both of these conditions are met.
 
-    The two rotary tables, if any, must be complex64. The first must have one row per image token, the second
-    one row per text token.
+    - The norms of queries and keys are diffusers' RMSNorms with weights in the dtype of the input.
+    - The call has no rotary tables, or its two rotary tables are complex64. The first table must have one row
+      per image token, and the second table must have one row per text token.
     """
     from diffusers.models.normalization import RMSNorm
 
