@@ -17,8 +17,8 @@ use crate::{Error, View, ViewMut};
 pub enum Role {
     /// Rows of one shape and dtype.
     Rows,
-    /// A vector, such as the weight of a norm, with one element per column of the rows. Its dtype is the dtype
-    /// of the rows, or f32.
+    /// A vector, such as the weight of a norm, with one element per column of the rows. It has the dtype of
+    /// the rows or f32.
     Vector,
     /// A per-column parameter in the dtype of the rows.
     Bias,

@@ -171,8 +171,8 @@ def is_cheap(node: ast.expr) -> bool:
 
 
 def filled(node: Any, given: Mapping[str, ast.expr]) -> Any:
-    """Return a copy of the expression `node` with expressions inserted for variables. `given` maps the name of
-    a variable to the expression that replaces this variable.
+    """Return a copy of the expression `node` with expressions inserted for variables. `given` maps the name
+    of a variable to the expression that replaces this variable.
 
     The inserted expressions are not copied. If a node object occurs twice in the original, the result has two
     copies of it.
