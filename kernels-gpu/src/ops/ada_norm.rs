@@ -12,7 +12,7 @@
 //!   from a copy of the row in shared memory.
 //! - `_warp<n>` keeps a row of `n` tiles in the registers of one warp.
 //! - `_block<n>` keeps a row of `4 n` tiles in the registers of the four warps of a block.
-//! - `_same`, `_f32`, `_tabled` and `_affine` are compiled for one combination of operand dtypes: see
+//! - `_same`, `_f32`, `_tabled` and `_affine` are each compiled for one combination of operand dtypes: see
 //!   [`OperandForm`](crate::norm::params::OperandForm).
 use core::marker::PhantomData;
 

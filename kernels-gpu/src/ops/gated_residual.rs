@@ -1,8 +1,8 @@
 //! `sum = x + gate * y`, element by element: a gated residual connection, as in diffusion transformers. The
 //! gate has one row for the whole tensor, one row per batch, or one row per token.
 //!
-//! Kernels with `per_row` in their names take a gate with one column. Such a gate has one number per row, or
-//! one number for all rows.
+//! Kernels with `per_row` in their names take a gate with one column. Such a gate has one number per row of
+//! `x`, or a single number.
 //!
 //! `gated_residual_any_<dtype>` takes any layout. `gated_residual_block1_<dtype>` needs rows that allow
 //! 16-byte accesses ([`Rows::is_vector`]).

@@ -26,8 +26,8 @@ def refused(name, device, change, what, error=RuntimeError, first=True, skip=())
     """Apply `change` to one operand of the call `FORMS[name]` at a time. Check that each of these calls
     raises `error` with the text `what`.
 
-    The operands in `skip` are never changed, and the first operand only if `first` is true. A valid call must
-    work afterwards.
+    The operands in `skip` are never changed. The first operand is changed only if `first` is true. A valid
+    call must work afterwards.
     """
     form = FORMS[name]
     x = random(SHAPE, form.info.dtypes[0], device)

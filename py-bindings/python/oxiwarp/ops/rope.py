@@ -177,8 +177,9 @@ def rope(
             torch's CUDA kernel, which computes each sum with one fused multiply-add.
         Gradients: `q` and `k` have gradients. Tables have no gradient. The backward rotates the incoming
             gradient by the negative angles. The result is the true gradient only if the tables have the same
-            angle for both columns of a pair. A second derivative is 0 if the incoming gradient is constant.
-            Otherwise, it raises RuntimeError. Forward-mode AD raises RuntimeError.
+            angle for both columns of a pair. A second derivative is 0 if the incoming gradient
+            requires no gradient, as after `y.sum()`. Otherwise, a second derivative raises RuntimeError.
+            Forward-mode AD raises RuntimeError.
 
     Source:
         Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (arXiv:2104.09864).
@@ -379,8 +380,8 @@ def rope_3d(
             float64, as in Wan and Flux. With `coordinates`, the angles are float32, as in LTX-Video. The
             rotation has the exactness of `rope`. The tables of the most recent grids are cached.
         Gradients: `q` and `k` have gradients. `coordinates` have no gradient. A second derivative is 0 if the
-            incoming gradient is constant. Otherwise, it raises RuntimeError. Forward-mode AD raises
-            RuntimeError.
+            incoming gradient requires no gradient, as after `y.sum()`. Otherwise, a second derivative raises
+            RuntimeError. Forward-mode AD raises RuntimeError.
 
     Source:
         `WanRotaryPosEmbed` and `LTXVideoRotaryPosEmbed` of diffusers; arXiv:2104.09864.
