@@ -292,6 +292,28 @@ def test_apply_rotary(module, monkeypatch, device, how, dtype, leading):
     assert len(calls) == 8 and all((args[0].data_ptr() == first.data_ptr()) == (how != "copies") for args in calls[-1:])
 
 
+@pytest.mark.parametrize("how", ["halves", "interleaved", "copies"])
+def test_gradient_of_apply_rotary(module, device, how):
+    """The inputs of `apply_rotary` have gradients, also if they are views of one tensor."""
+    x, dy = (random((2, 6, 4, 16), torch.float32, device, seed) for seed in (1, 2))
+    angles = random((6, 1, 8), torch.float32, device, seed=3)
+
+    def gradient(run):
+        leaf = x.clone().requires_grad_()
+        return torch.autograd.grad((torch.cat(run(*parts(leaf, how)), -1) * dy).sum(), leaf)[0]
+
+    def own(first, second):
+        return first * angles.cos() - second * angles.sin(), first * angles.sin() + second * angles.cos()
+
+    def ours(first, second):
+        out = torch.empty_like(first), torch.empty_like(second)
+        module.apply_rotary(first, second, angles.cos(), angles.sin(), *out, False)
+        return out
+
+    with torch.enable_grad():
+        assert close(gradient(ours), gradient(own))
+
+
 def test_apply_rotary_of_each_head(module, device):
     """The tables of `apply_rotary` may differ between batches and heads."""
     x = random((2, 6, 4, 16), torch.float32, device)

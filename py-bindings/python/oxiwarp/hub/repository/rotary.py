@@ -11,8 +11,8 @@ def apply_rotary(x1: Tensor, x2: Tensor, cos: Tensor, sin: Tensor, out1: Tensor,
     negative angle.
 
     `x1` and `x2` have shape `[..., S, H, D / 2]`: each has half of the columns of every head. They may be
-    views of one tensor: its two halves, or its even and its odd columns. The kernel then reads this tensor
-    directly. Otherwise, `x1` and `x2` are concatenated first. `cos` and `sin` broadcast to
+    views of one tensor: its two halves, or its even and its odd columns. If no gradient is recorded, the
+    kernel then reads this tensor directly. Otherwise, `x1` and `x2` are concatenated first. `cos` and `sin` broadcast to
     `[..., S, H, D / 2]`. Each sum of two products is computed in float32 and rounded once. `out1` and `out2`
     may be the same tensors as `x1` and `x2`.
     """
@@ -34,7 +34,9 @@ def _whole(x1: Tensor, x2: Tensor) -> tuple[Tensor, bool]:
     If the addresses of `x1` and `x2` show that they are views of one tensor, this tensor is returned without
     a copy. Otherwise, the tensor is a concatenation.
     """
-    if not torch.compiler.is_compiling() and x1.shape == x2.shape and x1.stride() == x2.stride():
+    # Autograd would attribute the gradient of the whole tensor to `x1`.
+    recorded = torch.is_grad_enabled() and (x1.requires_grad or x2.requires_grad)
+    if not recorded and not torch.compiler.is_compiling() and x1.shape == x2.shape and x1.stride() == x2.stride():
         same = x1.untyped_storage().data_ptr() == x2.untyped_storage().data_ptr()
         distance = x2.storage_offset() - x1.storage_offset()
         whole = (*x1.shape[:-1], 2 * x1.shape[-1])
