@@ -1,5 +1,6 @@
 """Tests of `rope_1d` and `rope_3d` against float64 angles, of `rope`'s gradient, and of invalid arguments."""
 
+import functools
 import math
 import re
 
@@ -101,6 +102,38 @@ def test_gradient(interleaved, dtype, device):
     bound = 1e-5 if dtype == torch.float32 else 2**-7
     for x, wide in ((q, wide_q), (k, wide_k)):
         torch.testing.assert_close(x.grad.double(), wide.grad, rtol=bound, atol=bound)
+
+
+@pytest.mark.parametrize("heads_first", [False, True], ids=["tokens first", "heads first"])
+@pytest.mark.parametrize("columns", [64, 24])
+@pytest.mark.parametrize("interleaved", [True, False], ids=["interleaved", "half-split"])
+@pytest.mark.parametrize("normed", [False, True], ids=["rope", "qk_norm_rope"])
+def test_gradient_of_two_angles(normed, interleaved, columns, heads_first, device):
+    """The gradient is also right if a table has two angles per pair of columns, as in ERNIE-Image."""
+    order = (0, 2, 1, 3) if heads_first else (0, 1, 2, 3)
+    own = [x.permute(order) for x in pair(torch.float32, device, heads=(4, 2))]
+    angles, g = random((12, columns), torch.float32, device, seed=5), random(own[0].shape, torch.float32, device, seed=6)
+    options = dict(interleaved=interleaved, rotary_dim=columns, heads_first=heads_first)
+
+    def gradients(run, dtype):
+        q, k = (x.to(dtype).detach().requires_grad_() for x in own)
+        y, z = run(q, k, angles.to(dtype).cos(), angles.to(dtype).sin())
+        return torch.autograd.grad((y * g).sum() + (z * z.detach()).sum(), (q, k))
+
+    def formula(x, cos, sin):
+        cos, sin = (table if heads_first else table[:, None] for table in (cos, sin))
+        x = torch.nn.functional.rms_norm(x, x.shape[-1:], eps=1e-6) if normed else x
+        part = x[..., :columns]
+        a, b = part.unflatten(-1, (-1, 2)).unbind(-1) if interleaved else part.chunk(2, dim=-1)
+        moved = torch.stack((-b, a), dim=-1).flatten(-2) if interleaved else torch.cat((-b, a), dim=-1)
+        return torch.cat((part * cos + moved * sin, x[..., columns:]), dim=-1)
+
+    op = functools.partial(oxiwarp.qk_norm_rope, eps=1e-6) if normed else oxiwarp.rope
+    with torch.enable_grad():
+        ours = gradients(lambda *args: op(*args, **options), torch.float32)
+        wanted = gradients(lambda q, k, *tables: (formula(q, *tables), formula(k, *tables)), torch.float64)
+    for made, right in zip(ours, wanted, strict=True):
+        torch.testing.assert_close(made.double(), right, rtol=1e-4, atol=1e-5)
 
 
 def test_empty(device):

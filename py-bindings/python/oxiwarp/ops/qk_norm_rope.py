@@ -22,6 +22,7 @@ from ._checks.heads import (
     sizes,
     tables_want_grad,
     tensors_only,
+    transposed,
 )
 from ._checks.rows import check_eps
 from ._function import Function, apply
@@ -148,7 +149,7 @@ class _Function(Function):
         how = Rotation(*rest)
         ctx.save_for_backward(q, k, q_weight, k_weight, q_bias, k_bias, how.cos, how.sin)
         ctx.norm = norm, across_heads, eps
-        ctx.how = how._replace(cos=None, sin=None, conjugate=True)
+        ctx.how = how._replace(cos=None, sin=None)
 
     @staticmethod
     @once
@@ -156,6 +157,7 @@ class _Function(Function):
         q, k, q_weight, k_weight, q_bias, k_bias, cos, sin = ctx.saved_tensors
         norm, across_heads, eps = ctx.norm
         how = ctx.how._replace(cos=cos, sin=sin)
+        back = transposed(how, q)
         found: list[tuple[Tensor | None, ...]] = []
         parameters = (q_weight, q_bias), (k_weight, k_bias)
         _, _, *wants = ctx.needs_input_grad[:6]
@@ -163,7 +165,7 @@ class _Function(Function):
             if x is None or grad is None:
                 found.append((None, None, None))
                 continue
-            grad = readable(grad) if cos is None else rope.op(readable(grad), *how)
+            grad = readable(grad) if cos is None else rope.op(readable(grad), *back)
             rows, grad_rows = _rows(x, across_heads, how), _rows(grad, across_heads, how)
             grad_x, *of_parameters = _norm_backward(grad_rows, rows, own, wanted, (norm, eps))
             found.append((_heads(grad_x, x, how), *of_parameters))

@@ -19,6 +19,7 @@ from ._checks.heads import (
     rotation,
     tables_want_grad,
     tensors_only,
+    transposed,
 )
 from ._checks.positions import (
     NUMBERS,
@@ -66,8 +67,8 @@ ROLES = {"positions": Role.POSITIONS, "inv_freq": Role.FREQUENCIES, "coordinates
 class _Rope(Function):
     """Autograd function that saves `cos` and `sin`: tables, or frequencies and positions.
 
-    The backward calls the same kernel as the forward. In the backward, this kernel rotates the gradients by
-    the negative angles.
+    The backward calls the same kernel as the forward. In the backward, this kernel rotates the incoming
+    gradients by the negative angles.
     """
 
     @staticmethod
@@ -78,13 +79,13 @@ class _Rope(Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         how = Rotation(*inputs[2:])
         ctx.save_for_backward(how.cos, how.sin)
-        ctx.how = how._replace(cos=None, sin=None, conjugate=not how.conjugate)
+        ctx.how = how._replace(cos=None, sin=None)
 
     @staticmethod
     @once
     def backward(ctx: Any, *grads: Any) -> Any:
         cos, sin = ctx.saved_tensors
-        how = ctx.how._replace(cos=cos, sin=sin)
+        how = transposed(ctx.how._replace(cos=cos, sin=sin), next(grad for grad in grads if grad is not None))
         back = [None if grad is None else op(readable(grad), *how) for grad in grads]
         return (*back, *[None] * (2 + len(how) - len(back)))
 
@@ -176,8 +177,7 @@ def rope(
             `x * cos + rotated * sin` in torch. For complex tables, the result is bitwise equal to that of
             torch's CUDA kernel, which computes each sum with one fused multiply-add.
         Gradients: `q` and `k` have gradients. Tables have no gradient. The backward rotates the incoming
-            gradient by the negative angles. The result is the true gradient only if the tables have the same
-            angle for both columns of a pair. A second derivative is 0 if the incoming gradient
+            gradient by the negative angles. A second derivative is 0 if the incoming gradient
             requires no gradient, as after `y.sum()`. Otherwise, a second derivative raises RuntimeError.
             Forward-mode AD raises RuntimeError.
 

@@ -165,6 +165,23 @@ def sizes(x: Tensor, how: Rotation) -> tuple[int, int, int, int]:
     return (batches, heads, tokens, dim) if how.heads_first else (batches, tokens, heads, dim)
 
 
+def transposed(how: Rotation, x: Tensor) -> Rotation:
+    """Return the arguments with which the kernel of `rope` computes the gradient of the queries or keys `x`
+    from the incoming gradient.
+
+    The kernel computes `a * cos_a - b * sin_a` and `b * cos_b + a * sin_b` for the columns `a` and `b` of a
+    pair. The gradients of the columns are `da * cos_a + db * sin_b` and `db * cos_b - da * sin_a`: a rotation
+    by the negative angles, in which the two sines of a pair are exchanged. If the table has one entry per
+    pair, the two sines are the same.
+    """
+    sin = how.sin
+    columns = how.rotary_dim or sizes(x, how)[3]
+    if sin is not None and how.angles == TABLES and sin.shape[-1] == columns:
+        pairs = sin.unflatten(-1, (-1, 2) if how.interleaved else (2, -1))
+        sin = pairs.flip(-1 if how.interleaved else -2).flatten(-2)
+    return how._replace(sin=sin, conjugate=not how.conjugate)
+
+
 def check_tables(op: str, q: Tensor, k: Tensor | None, how: Rotation) -> None:
     """Raise RuntimeError if the rotary tables do not match the shapes and dtypes of `q` and `k`.
 
