@@ -36,8 +36,8 @@ def kernels(root: Path) -> str:
     ops = modules(root / KERNELS)
     declared = "".join(f'#[cfg(any(not(unit), unit = "{op.stem}"))]\npub mod {op.stem};\n' for op in ops)
     tables = "".join(f"    {op.stem}::KERNELS,\n" for op in ops)
-    return f"""//! The entry points of the kernels. Each op has one file, which the builder compiles to PTX separately, with
-//! `--cfg unit="<op>"`.
+    return f"""//! The entry points of the kernels. Each op has one file. The builder compiles each file to PTX
+//! separately, with `--cfg unit="<op>"`.
 {MADE}
 {declared}
 /// The kernels of each op.

@@ -1,5 +1,5 @@
-//! The entry points of the kernels. Each op has one file, which the builder compiles to PTX separately, with
-//! `--cfg unit="<op>"`.
+//! The entry points of the kernels. Each op has one file. The builder compiles each file to PTX
+//! separately, with `--cfg unit="<op>"`.
 // The script scripts/module_lists.py writes the list of modules below. Run `make lists` after you add, rename
 // or remove a file.
 #[cfg(any(not(unit), unit = "activation"))]

@@ -112,7 +112,8 @@ def test_gradient_of_two_angles(normed, interleaved, columns, heads_first, devic
     """The gradient is also right if a table has two angles per pair of columns, as in ERNIE-Image."""
     order = (0, 2, 1, 3) if heads_first else (0, 1, 2, 3)
     own = [x.permute(order) for x in pair(torch.float32, device, heads=(4, 2))]
-    angles, g = random((12, columns), torch.float32, device, seed=5), random(own[0].shape, torch.float32, device, seed=6)
+    angles = random((12, columns), torch.float32, device, seed=5)
+    g = random(own[0].shape, torch.float32, device, seed=6)
     options = dict(interleaved=interleaved, rotary_dim=columns, heads_first=heads_first)
 
     def gradients(run, dtype):
