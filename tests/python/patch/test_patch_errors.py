@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 import torch
-from models import NORMS, BareRMSNorm, net, net_input
+from models import NORMS, BareRMSNorm, ltx, net, net_input
 from torch import nn
 
 import oxiwarp
@@ -36,6 +36,13 @@ def test_excluded_but_patched_before():
     assert model.offset._oxiwarp.cpu_kernels and not model.before._oxiwarp.cpu_kernels
     with pytest.raises(RuntimeError, match="nothing to replace in Net"):
         oxiwarp.patch(model, only="befroe")
+    block = "LTXVideoTransformerBlock"
+    model = ltx()
+    oxiwarp.patch(model)
+    again = oxiwarp.patch(model, mode="fast", skip=block)
+    exactness = {row.module_class.rpartition(".")[2]: row.exactness for row in again}
+    assert exactness[block] == "bit-exact", "it keeps its mode"
+    assert exactness["LTXVideoTransformer3DModel"] == "one rounding"
 
 
 def test_atomic():

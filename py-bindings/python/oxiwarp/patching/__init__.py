@@ -288,7 +288,7 @@ def outcome(recipe: Any, mode: str, x: Any) -> dict[str, str]:
         return recipe.outcome()
     fusion = fusions.FUSIONS[recipe.fusion]
     asked = recipe.attention and fusion.method == "__call__"
-    exactness = fusion.promise(mode) + (", but for the attention" if asked else "")
+    exactness = fusion.promise(recipe.mode) + (", but for the attention" if asked else "")
     return {"op": fusion.ops, "exactness": exactness, "reason": "" if fusion.kernels else "; ".join(fusion.chains)}
 
 
