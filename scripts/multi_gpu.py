@@ -130,8 +130,8 @@ def devices(ranks: Ranks) -> Iterator[Row]:
 
 
 def calls_on(device: torch.device) -> dict[str, tuple[Callable[[Tensor], Tensor], Tensor]]:
-    """Return, by operator name, a function that calls the operator, and the operand for this function on
-    `device`.
+    """Return a dict from operator names to pairs. A pair has a function that calls the operator, and the
+    operand of this call, which is on `device`.
 
     One more function runs attention on 2048 tokens, for which oxiwarp uses its kernel for Hopper GPUs.
     """

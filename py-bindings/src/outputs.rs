@@ -27,11 +27,11 @@ pub enum Output {
     /// A result with the dtype of the reference tensor and, if the call has no tensor `second`, its shape.
     /// With `second`, the result has twice as many columns.
     DoubleColumns,
-    /// A result with one float32 per token and head. If the bool argument with this name is false, the result
-    /// has no elements.
+    /// A result with one float32 per token and head. The string names a bool argument of the operator. If the
+    /// argument is false, the result has no elements.
     LogSumExp(&'static str),
-    /// The gradient of a parameter. If the bool argument with this name is false, the gradient has no
-    /// elements. The name is `d` and the name of the parameter, for example `dweight` for `weight`.
+    /// The gradient of a parameter. The string names a bool argument of the operator, for example `dweight`
+    /// for the gradient of `weight`. If the argument is false, the gradient has no elements.
     Gradient(&'static str),
     /// A workspace with the shape and dtype of the tensor with this name.
     Scratch(&'static str),

@@ -203,7 +203,7 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
     /// range are not stored.
     ///
     /// # Safety
-    /// `rows` contains every row that the launch covers and overlaps no other operand. If `VECTOR` is true,
+    /// `rows` contains every row of the launch. Its memory overlaps no other operand. If `VECTOR` is true,
     /// `rows` allows 16-byte accesses (`Rows::is_vector`).
     #[inline(always)]
     pub unsafe fn store(&self, rows: &Rows, pack: Pack<T>) {

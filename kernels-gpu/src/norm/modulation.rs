@@ -42,8 +42,8 @@ impl<T: Elem, N: Norm, F: ModulationSource<T>, P: Parameters, R: RoundEach, cons
     ) -> Self {
         // SAFETY: the caller passes a weight and a bias with the dtypes that the loader `P` expects.
         let affine = unsafe { P::of(affine, columns) };
-        // SAFETY: the caller passes scales and shifts with the dtypes that the loader `F` expects. Each
-        // output `y` has a writable row `at`.
+        // SAFETY: the caller passes scales and shifts with the dtypes that the loader `F` expects. The
+        // row of index `at` of each output `y` is writable.
         let outputs = outputs.map(|Modulated { by, y }| unsafe {
             (
                 F::of(&by.scale, at, columns).assume_present(),

@@ -2,7 +2,7 @@
 //! kernels derive from these sums. [`norm_backward`](super) defines the names `d`, `r` and `g`.
 use cuda_std::prelude::*;
 
-/// Number of sums per row. The documentation of [`BlockMoments::of`] lists their means.
+/// Number of sums per row. [`BlockMoments::of`] takes these sums, each divided by the number of columns.
 pub(super) const OF_ROW: usize = 4;
 
 /// The maximum number of values per thread in one reduction: [`OF_ROW`] values for each of two rows.

@@ -281,8 +281,8 @@ class CastNorm(ModulatedNorm):
 @pytest.mark.parametrize("wide", [False, True], ids=["same dtype", "float64"])
 @pytest.mark.parametrize("cls", [ModulatedNorm, CastNorm])
 def test_modulations_after_other_norms(cls, wide):
-    """If there is no kernel for a norm, the norm's module runs once per call. A kernel computes the
-    modulation after the norm, if the dtypes permit this."""
+    """If there is no kernel for a norm, each call of the rewritten `forward` runs the norm's module once. A
+    kernel computes the modulation after the norm, if the dtypes permit this."""
     x, scale, shift = (random((2, 6, WIDTH), torch.float32, "cpu", seed) for seed in range(3))
     module = cls()
     module.norm.wide = wide

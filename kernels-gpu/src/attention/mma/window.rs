@@ -21,7 +21,7 @@ impl Window {
     }
 
     /// Returns this sliding window for the transposed score matrix, in which rows are keys and columns are
-    /// the `queries` queries.
+    /// queries. The number of queries is `queries`.
     #[inline(always)]
     pub fn transposed(&self, queries: u32) -> Self {
         Self { offset: -self.offset, before: self.after, after: self.before, cols: queries as i32 }

@@ -171,8 +171,8 @@ def rope(
 
     Note:
         Exactness: "exact" rounds at the same points as eager models. For float32 tables, it rounds only the
-            result. For 16-bit tables, as in Llama, it rounds both products and the sum. "fast" always rounds
-            only the result, as Cohere's model does. For real tables, the kernel computes products and sum as
+            result. For 16-bit tables, as in Llama, it rounds `x * cos`, `rotated * sin` and their sum. "fast" always
+            rounds only the result, as Cohere's model does. For real tables, the kernel computes products and sum as
             separate float32 operations, without fused multiply-add. The result is therefore bitwise equal to
             `x * cos + rotated * sin` in torch. For complex tables, the result is bitwise equal to that of
             torch's CUDA kernel, which computes each sum with one fused multiply-add.
