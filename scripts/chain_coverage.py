@@ -344,9 +344,9 @@ def found_for(chain: Loose, path: str, first: int, caller: Line | None, trace: T
     if chain.kind in (loose_chains.SUM_NORM, loose_chains.QK_NORM):
         for line in range(chain.line, chain.end + 1):
             norms = [covers.norms[key] for key in trace.modules.get((path, line), {}) if key in covers.norms]
-            # A chain is a sequence of operations that one kernel can compute. The chain of a norm of queries
-            # or keys has only the norm, and the norm's kernel computes all of it. A rotation after the norm is
-            # another chain.
+            # A chain is a sequence of operations that one kernel can compute. The chain of a norm of
+            # queries or keys has only the norm, and the norm's kernel computes all of it. A rotation after
+            # the norm is another chain.
             alone = chain.kind == loose_chains.QK_NORM
             found += [replace(norm, how="fusion") if alone else norm for norm in norms]
         if not found:  # A kernel may have computed the norm without the sum.

@@ -21,8 +21,8 @@ type BackwardLaunch = unsafe fn(LaunchSite, BackwardParams) -> Result<()>;
 /// A kernel and its tile sizes.
 type BackwardKernel = (BackwardLaunch, Tiling);
 
-/// The kernels for head dimensions (columns per head) up to `dim`. In each array, the first entry is for calls
-/// without a mask and a softcap. The second entry also supports these two.
+/// The kernels for head dimensions (columns per head) up to `dim`. In each array, the first entry is for
+/// calls without a mask and a softcap. The second entry also supports these two.
 struct BackwardKernels {
     /// Largest head dimension.
     dim: u32,
