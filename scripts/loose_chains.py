@@ -109,7 +109,7 @@ def name_of(called: ast.expr) -> str:
 
 
 def is_sum(node: ast.AST | None) -> bool:
-    """Return whether the node is a sum of two values, neither of which is a constant."""
+    """Return whether the node is a sum of two values that are not constants."""
     both = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
     return both and not any(isinstance(part, ast.Constant | ast.JoinedStr) for part in (node.left, node.right))
 

@@ -40,9 +40,9 @@ const UNROLL: &str = "-Cllvm-args=-unroll-threshold=20000 -unroll-runtime=false 
 /// option, six kernels spill registers.
 const PASSES: &str = "-Cpasses=default<O2>";
 
-/// Allows a device crate to use a `core` that was compiled for another architecture. rustc rejects this by
-/// default, because on some targets the calling convention depends on the architecture. On this target, it
-/// does not.
+/// Allows a device crate to use a `core` that was compiled for another architecture than the device crate.
+/// rustc rejects this by default, because on some targets the calling convention depends on the architecture.
+/// On nvptx64, it does not.
 const ANY_CPU: &str = "-Cunsafe-allow-abi-mismatch=target-cpu";
 
 const TARGET: &str = "nvptx64-nvidia-cuda";

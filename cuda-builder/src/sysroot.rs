@@ -1,12 +1,12 @@
 //! The compiled `core` for device code. All architectures and all device crates of a target folder share it.
 //!
-//! `core` has no code that depends on the architecture: rustc inlines its functions into the device crate,
-//! or the link-time optimization does. One compilation with rustc's default architecture therefore gives the
-//! same PTX as one compilation per architecture, and takes a fraction of the time.
+//! `core` has no code that depends on the architecture, and its functions are inlined into the device crate.
+//! Therefore `core` is compiled once, for rustc's default architecture. For oxiwarp's kernels, the PTX is the
+//! same as with a separate `core` for each architecture.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{fs, io};
 
 use crate::{Error, files, stamp};
 
@@ -26,13 +26,13 @@ pub(crate) fn build(folder: &Path, key: &str, target: &str, mut cargo: Command) 
     if sysroot.exists() {
         return Ok(sysroot);
     }
-    let new = sysroot.with_extension("new");
+    let (new, work) = (sysroot.with_extension("new"), sysroot.with_extension("work"));
     let libraries = new.join("lib/rustlib").join(target).join("lib");
     fs::create_dir_all(&libraries).map_err(Error::io("create the folder", &libraries))?;
-    files::write_if_changed(&new.join("Cargo.toml"), MANIFEST)?;
-    files::write_if_changed(&new.join("lib.rs"), "#![no_std]\n")?;
-    cargo.args(["-Zbuild-std=core", "--target", target, "--manifest-path"]).arg(new.join("Cargo.toml"));
-    cargo.env("CARGO_BUILD_BUILD_DIR", new.join("build")).arg("--target-dir").arg(new.join("target"));
+    files::write_if_changed(&work.join("Cargo.toml"), MANIFEST)?;
+    files::write_if_changed(&work.join("lib.rs"), "#![no_std]\n")?;
+    cargo.args(["-Zbuild-std=core", "--target", target, "--manifest-path"]).arg(work.join("Cargo.toml"));
+    cargo.env("CARGO_BUILD_BUILD_DIR", work.join("build")).arg("--target-dir").arg(work.join("target"));
     let output = cargo.output().map_err(Error::io("run", "cargo"))?;
     let files: Vec<_> = libraries_of(&String::from_utf8_lossy(&output.stdout), target);
     if !output.status.success() || files.is_empty() {
@@ -42,14 +42,7 @@ pub(crate) fn build(folder: &Path, key: &str, target: &str, mut cargo: Command) 
         let name = file.file_name().expect("cargo names a file");
         fs::copy(file, libraries.join(name)).map_err(Error::io("copy", file))?;
     }
-    for folder in ["build", "target"] {
-        match fs::remove_dir_all(new.join(folder)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(Error::io("remove", new.join(folder))(error));
-            }
-            _ => {}
-        }
-    }
+    fs::remove_dir_all(&work).map_err(Error::io("remove", &work))?;
     fs::rename(&new, &sysroot).map_err(Error::io("write", &sysroot))?;
     Ok(sysroot)
 }

@@ -44,9 +44,10 @@ fn repeats(view: &View) -> bool {
 /// `x[..., :64]` and `x[..., 64:]`, or the query heads and the key heads in a row of a projection. Such
 /// tensors share no element, although their address ranges overlap.
 ///
-/// The rows of the wider tensor are `pitch` bytes apart. Both tensors lie in all rows at the same offsets.
+/// The function tries each stride of the two tensors as the pitch, the distance between two rows of the wider
+/// tensor. A tensor has the same columns in each row. The columns of the two tensors must not overlap.
 fn interleaved(a: &View, b: &View) -> bool {
-    let pitches = [a, b].into_iter().flat_map(|view| {
+    let mut pitches = [a, b].into_iter().flat_map(|view| {
         let size = view.dtype().size() as i64;
         let dims = view.shape().iter().zip(view.strides());
         dims.filter_map(move |(&count, stride)| {
@@ -54,7 +55,7 @@ fn interleaved(a: &View, b: &View) -> bool {
         })
     });
     let apart = b.ptr() as i64 - a.ptr() as i64;
-    pitches.into_iter().any(|pitch| {
+    pitches.any(|pitch| {
         let (Some(first), Some(second)) = (width(a, pitch), width(b, pitch)) else { return false };
         let apart = apart.rem_euclid(pitch);
         apart >= first && apart + second <= pitch

@@ -17,7 +17,8 @@ UNTRAINED = {
     "ReformerModelWithLMHead": "its evaluation mode has no gradient",
 }
 CORE = ("ErnieImageTransformer2DModel", "StableAudioDiTModel", "GPTJForCausalLM")
-"""The models of the default run. In ERNIE-Image, a pair of rotated columns has two different angles."""
+"""The models of the default run. ERNIE-Image is one of them, because it rotates the two columns of a pair by different
+angles."""
 ILL_CONDITIONED = {"Kandinsky3UNet": 0.1}
 """Relative errors that float32 gradients of the unpatched model have, compared with float64."""
 

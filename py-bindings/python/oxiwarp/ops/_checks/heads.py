@@ -169,10 +169,11 @@ def transposed(how: Rotation, x: Tensor) -> Rotation:
     """Return the arguments with which the kernel of `rope` computes the gradient of the queries or keys `x`
     from the incoming gradient.
 
-    The kernel computes `a * cos_a - b * sin_a` and `b * cos_b + a * sin_b` for the columns `a` and `b` of a
-    pair. The gradients of the columns are `da * cos_a + db * sin_b` and `db * cos_b - da * sin_a`: a rotation
-    by the negative angles, in which the two sines of a pair are exchanged. If the table has one entry per
-    pair, the two sines are the same.
+    For the columns `a` and `b` of a pair, the forward computes `a * cos_a - b * sin_a` and
+    `b * cos_b + a * sin_b`. If `da` and `db` are the incoming gradients of these two results, the gradients of
+    `a` and `b` are `da * cos_a + db * sin_b` and `db * cos_b - da * sin_a`. The kernel computes these with
+    the negative angles, if the two sines of each pair are exchanged in the table. In a table with one entry
+    per pair, both columns have the same sine.
     """
     sin = how.sin
     columns = how.rotary_dim or sizes(x, how)[3]

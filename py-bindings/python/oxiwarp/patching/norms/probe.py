@@ -10,13 +10,14 @@ import copy
 import itertools
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..class_swap import RECIPE, Unsuitable, base_of
@@ -71,14 +72,7 @@ def probe(
     cols = len(weight) if weight is not None else shape[-1] if isinstance(shape, tuple) and shape else PROBE_COLS
     cols = cols or PROBE_COLS
     found: dict[DtypePair, Any] = {}
-    with ExitStack() as stack:
-        # Disable the torch modes that are active in the caller. For example, the fake tensor mode would
-        # create tensors without values, which cannot be compared. Also preserve the caller's random state.
-        for manager in (_disable_current_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False)):
-            stack.enter_context(manager)
-        stack.enter_context(torch.random.fork_rng(devices=[]))
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")  # torch.nn.RMSNorm warns if weight and input have different dtypes
+    with undisturbed():
         for pair in pairs(weight is not None, gated):
             x, w = probe_tensors(cols, pair, eps)
             mixed = pair[0] == torch.float32 and pair[1] in HALVES
@@ -90,6 +84,31 @@ def probe(
                     check_steady(module, inputs, w, y, name)
                 found[pair] = formula
     return found
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Run a probe (a call with small random tensors on the CPU) independently of the caller's torch state,
+    and preserve the caller's random state.
+
+    The torch modes of the caller are off. For example, the fake tensor mode would create tensors without
+    values, which cannot be compared. Transforms of torch.func are off, because vmap rejects random tensors.
+    Autograd, autocast and warnings are off. For example, torch.nn.RMSNorm warns if weight and input have
+    different dtypes.
+    """
+    off: tuple[AbstractContextManager[Any], ...] = (
+        temporarily_clear_interpreter_stack(),
+        _disable_current_modes(),
+        torch.no_grad(),
+        torch.autocast("cpu", enabled=False),
+        torch.random.fork_rng(devices=[]),
+        warnings.catch_warnings(),
+    )
+    with ExitStack() as stack:
+        for manager in off:
+            stack.enter_context(manager)
+        warnings.simplefilter("ignore")
+        yield
 
 
 def check_steady(module: nn.Module, inputs: tuple[Tensor, ...], w: Tensor | None, y: Tensor, name: str) -> None:

@@ -26,8 +26,8 @@ class Deferred:
     dtype: torch.dtype
 
     def parts(self, tokens: int) -> list[Any] | None:
-        """Return a list of the tensors and placeholders of which this tensor is the concatenation along
-        dimension `tokens`. Return None if the tensor has no such parts."""
+        """Return the tensors and placeholders whose concatenation along dimension `tokens` is this tensor.
+        Return None if the tensor is not such a concatenation."""
         raise NotImplementedError
 
     def now(self) -> Tensor:

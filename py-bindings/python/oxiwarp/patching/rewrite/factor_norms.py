@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ..class_swap import base_of
 from ..fusions.core.modules import has_hooks, hooks_everywhere
+from ..norms.probe import undisturbed
 from ..norms.recognise import is_candidate
 from .operands import FLOAT, Norm, norm_of
 
@@ -40,8 +39,7 @@ def probe(module: Any) -> str | None:
     if inner is None:
         return f"{cls.__name__} is no known norm"
     if cls not in _known:
-        outside = temporarily_clear_interpreter_stack()  # Without this, vmap would reject random tensors.
-        with outside, _disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with undisturbed():
             _known[cls] = all(agrees(module, inner, dtype) for dtype in (torch.float32, torch.bfloat16))
     return None if _known[cls] else f"{cls.__name__} is no known norm"
 

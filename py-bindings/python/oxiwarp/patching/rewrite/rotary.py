@@ -13,18 +13,15 @@ the CPU with small random tensors. `rotation_of` makes a probe, and compares the
 
 import functools
 import itertools
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ...ops._register import PLAIN
 from ...ops.rope import rope
+from ..norms.probe import undisturbed
 from .rotary_tables import HALVES, columns_of, cosines_and_sines, once
 
 SIZES = {"B": 2, "S": 4, "H": 5}
@@ -53,8 +50,7 @@ VARIANTS = ("back", "last", "apart", "wide")
 - "back": the function rotates by the negative angle.
 - "last": the function rotates the last columns instead of the first columns.
 - "apart": the function rotates pairs of adjacent columns. In the result, the first columns of all pairs come
-  before
-the second columns of all pairs.
+  before the second columns of all pairs.
 - "wide": the queries have 16 bits, and the result is float32."""
 CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
 MOST_COLUMNS = 1 << 14
@@ -272,19 +268,12 @@ def leaves_of(args: Any) -> tuple[Tensor, ...]:
 
 def rotation_of(function: Callable[..., Any], signature: Signature, few: bool = False) -> Rotation | None:
     """Return the `Rotation` (how to call `oxiwarp.rope`) that `function` computes for arguments with this
-    `signature`. Return None if there is none.
+    `signature`. Return None if `oxiwarp.rope` cannot compute it.
 
     If `few` is True, the tables have fewer tokens than the queries. `function` runs on the CPU. The torch
     modes of the caller, such as fake tensors, are off during this run.
     """
-    with ExitStack() as stack:
-        # Without this, vmap would reject random tensors.
-        stack.enter_context(temporarily_clear_interpreter_stack())
-        for manager in (_disable_current_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False)):
-            stack.enter_context(manager)
-        stack.enter_context(torch.random.fork_rng(devices=[]))
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
+    with undisturbed():
         for count, layout, dims in layouts(signature):
             if few and "S" not in dims:
                 continue

@@ -135,7 +135,7 @@ def attention(
     """Run `MochiAttnProcessor2_0.__call__`.
 
     To save `torch.cat`, the kernel writes query and key of the video tokens into larger tensors. The text
-    tokens are then copied behind them. If gradients are enabled, and under torch.func transforms and
+    tokens are then copied after them. If gradients are enabled, and under torch.func transforms and
     torch.compile, `torch.cat` is used instead.
     """
     tokens, all_tokens = hidden_states.shape[1], hidden_states.shape[1] + encoder_hidden_states.shape[1]
