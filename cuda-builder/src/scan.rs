@@ -106,8 +106,8 @@ pub(crate) fn undefined<'a>(ptx: &'a str, known: &[&str]) -> Vec<&'a str> {
     names.filter(|name| !known.contains(name)).collect()
 }
 
-/// Returns the byte offset just after the first occurrence of the string `end` at or after byte `at`. If `end`
-/// does not occur, returns the length of the text.
+/// Returns the byte offset just after the first occurrence of the string `end` at or after byte `at`. If
+/// `end` does not occur, returns the length of the text.
 fn after(ptx: &str, at: usize, end: &str) -> usize {
     ptx.as_bytes()[at..]
         .windows(end.len())
