@@ -54,9 +54,9 @@ op_backward = define(
 def check(name: str, x: Tensor, bias: Tensor | None, halves: int, **others: Tensor) -> None:
     """Raise RuntimeError if the kernels do not support one of the inputs.
 
-    `bias` must have shape `[halves * x.shape[-1]]`. `halves` is 2 if `x` is only the first half of a gated
-    activation's input, and the second half is another tensor. Otherwise, `halves` is 1. `others` maps names
-    to further tensors, which must have the shape, dtype and device of `x`.
+    `bias` must have shape `[halves * x.shape[-1]]`. For a gated activation whose input is two tensors, `x` is
+    the first of them and `halves` is 2. Otherwise, `halves` is 1. `others` maps names to further tensors,
+    which must have the shape, dtype and device of `x`.
     """
     if x.dtype not in FLOATS:
         raise RuntimeError(f"{name}: x is {dtype_name(x.dtype)}, expected f32, f16 or bf16")
