@@ -75,10 +75,9 @@
 ///   type `[u32; 3]`. The expression `bytes` may also use the kernel's arguments by name. With the attribute,
 ///   a launch ignores the field `shared_bytes` of its launch shape. Without the attribute, a launch uses this
 ///   field.
-/// - `@only(sm_90a)` is for a kernel with instructions that exist only on this architecture. The CPU executor
-///   does not emulate such instructions. The macro therefore compiles the body only to PTX, and a launch on
-///   the CPU executor returns an error. Compile a file with such a kernel only for this architecture, because
-///   PTX for other architectures cannot contain the instructions.
+/// - `@only(sm_90a)` is for a kernel with instructions that exist only on this architecture. Compile a file with
+///   such a kernel only for this architecture, because PTX for other architectures cannot contain the
+///   instructions. The CPU executor emulates the instructions of sm_90a.
 ///
 /// The type of every argument implements `Copy` and has the same memory layout on the host and on the GPU.
 /// Numbers, pointers, and `repr(C)` structs of numbers and pointers satisfy this condition.
@@ -141,13 +140,16 @@ macro_rules! entry {
             overlap: $crate::entry!(@overlap $overlap),
             parameters: $crate::entry!(@parameters $T $elem $args),
             shared: $crate::entry!(@shared $shared $T $elem $args),
-            run: $crate::entry!(@run $arch $T $elem $args $body),
+            only: $crate::entry!(@only $arch),
+            run: $crate::entry!(@run $T $elem $args $body),
             cache: {
                 static CACHE: $crate::launch::Cache = $crate::launch::Cache::new(::core::ptr::null_mut());
                 &CACHE
             },
         }),+]
     };
+    (@only []) => { None };
+    (@only [$arch:ident]) => { Some(stringify!($arch)) };
     (@overlap []) => { $crate::launch::Overlap::Both };
     (@overlap [$overlap:ident]) => { $crate::launch::Overlap::$overlap };
     (@parameters $T:ident $elem:ident ($($arg:ident: $ty:ty),*)) => {{
@@ -168,7 +170,7 @@ macro_rules! entry {
         }
         Some(shared)
     }};
-    (@run [] $T:ident $elem:ident ($($arg:ident: $ty:ty),*) $body:tt) => {{
+    (@run $T:ident $elem:ident ($($arg:ident: $ty:ty),*) $body:tt) => {{
         #[allow(dead_code)]
         type $T = $elem;
         unsafe fn run(args: &[*const ::core::ffi::c_void]) {
@@ -180,9 +182,8 @@ macro_rules! entry {
                 $body
             }
         }
-        Some(run)
+        run
     }};
-    (@run [$arch:ident] $($rest:tt)*) => { None };
 }
 
 /// Exports kernels as PTX entry points. This is the variant of the macro for PTX targets. The variant for

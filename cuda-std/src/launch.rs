@@ -120,9 +120,10 @@ pub struct Kernel {
     /// Computes the bytes of dynamic shared memory of a launch. If it is `None`, the code that launches the
     /// kernel chooses the number of bytes.
     pub shared: Option<SharedBytes>,
-    /// Runs the kernel body for one thread on the CPU executor. If it is `None`, the kernel has instructions
-    /// that the executor does not emulate.
-    pub run: Option<Run>,
+    /// The only architecture whose PTX contains the kernel (`@only`). `None` if every PTX contains it.
+    pub only: Option<&'static str>,
+    /// Runs the kernel body for one thread on the CPU executor.
+    pub run: Run,
     /// A variable in which the host crate can store a pointer to the loaded kernel, so that later launches
     /// are faster.
     pub cache: &'static Cache,

@@ -16,7 +16,7 @@
 //! | `expf`, `erff`, `tanhf` | [`numeric::libdevice`] |
 //! | `__launch_bounds__` | [`simt::thread::launch_bounds`] |
 //! | `__pipeline_memcpy_async` | [`simt::copy`] |
-//! | `mbarrier`, tensor maps, `wgmma`, `setmaxnreg` | `hopper`, on PTX only |
+//! | `mbarrier`, tensor maps, `wgmma`, `setmaxnreg` | [`hopper`] |
 //! | `__cluster_dims__`, `cluster.map_shared_rank` | [`simt::cluster`] |
 //! | `mma.sync`, `ldmatrix` | [`matrix::mma`] |
 //! | `__global__` | [`entry!`] |
@@ -53,9 +53,7 @@ pub mod numeric;
 pub mod rows;
 pub mod simt;
 
-#[cfg(target_arch = "nvptx64")]
-pub use matrix::hopper;
-pub use matrix::{mma, tensor_map};
+pub use matrix::{hopper, mma, tensor_map};
 pub use numeric::{elem, libdevice, math, trig};
 pub use rows::vec4::shared_row;
 pub use rows::{pack, row, team, vec4};

@@ -8,10 +8,12 @@
 use core::cell::{Cell, RefCell};
 use core::ffi::c_void;
 use core::ptr;
+use std::rc::Rc;
 
 use corosensei::Yielder;
 
 use super::copies::Copies;
+use super::hopper::Cluster;
 use super::race::Races;
 use super::warp::Call;
 use super::{Absence, Fault, FaultKind, Launch};
@@ -19,6 +21,18 @@ use crate::launch::Run;
 
 thread_local! {
     static CURRENT: Cell<*const Block> = const { Cell::new(ptr::null()) };
+}
+
+/// Calls `f`, which runs blocks on this host thread. After the call, [`CURRENT`] has its former value.
+pub(super) fn enter<R>(f: impl FnOnce() -> R) -> R {
+    struct Restore(*const Block);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            CURRENT.set(self.0);
+        }
+    }
+    let _restore = Restore(CURRENT.get());
+    f()
 }
 
 /// Returns whether a kernel is running on this host thread.
@@ -31,7 +45,7 @@ pub(super) fn inside_kernel() -> bool {
 pub(crate) fn with<R>(f: impl FnOnce(&Block) -> R) -> R {
     let block = CURRENT.get();
     assert!(!block.is_null(), "a device function was called outside a kernel");
-    // SAFETY: `Block::enter` sets the pointer only while it borrows the block.
+    // SAFETY: `Block::make_current` sets the pointer, and its caller keeps the block.
     f(unsafe { &*block })
 }
 
@@ -41,6 +55,12 @@ pub(super) enum State {
     Ready,
     AtBarrier,
     AtCall,
+    AtMbarrier,
+    AtNamed,
+    AtCluster,
+    AtRegisters,
+    /// Waits until other threads have run, and then tests an mbarrier again.
+    Polling,
     Returned,
 }
 
@@ -50,6 +70,12 @@ pub(super) struct Slot {
     pub state: Cell<State>,
     pub call: Cell<Call>,
     pub yielder: Cell<*const Yielder<(), ()>>,
+    /// What the thread waits for in the state `AtMbarrier` or `AtNamed`: the offset and the phase of the mbarrier,
+    /// or the number and the threads of the named barrier.
+    pub waits_for: Cell<Option<(u32, u32)>>,
+    /// Number of calls at the barrier of the cluster.
+    pub cluster_arrivals: Cell<u32>,
+    pub cluster_waits: Cell<u32>,
 }
 
 /// The unit in which shared memory is allocated. Its alignment makes the shared memory start at a multiple of
@@ -66,6 +92,9 @@ pub(crate) struct Block {
     pub shape: Launch,
     args: *const [*const c_void],
     pub index: Cell<[u32; 3]>,
+    /// The cluster of the block, and the block's rank in it.
+    pub(super) cluster: Rc<Cluster>,
+    pub(super) rank: Cell<u32>,
     pub(super) slots: Vec<Slot>,
     /// For each warp, the mask of lanes that wait at a shuffle, vote, warp barrier or `mma`.
     pub(super) calling: Vec<Cell<u32>>,
@@ -81,7 +110,14 @@ pub(crate) struct Block {
 impl Block {
     /// # Safety
     /// The requirements of [`launch`](super::launch) apply as long as the returned `Block` exists.
-    pub(super) unsafe fn new(kernel: &'static str, run: Run, shape: &Launch, args: &[*const c_void]) -> Self {
+    pub(super) unsafe fn new(
+        kernel: &'static str,
+        run: Run,
+        shape: &Launch,
+        args: &[*const c_void],
+        cluster: &Rc<Cluster>,
+        rank: u32,
+    ) -> Self {
         let [dim_x, dim_y, dim_z] = shape.block;
         let threads = (dim_x * dim_y * dim_z) as usize;
         let slot = |t: u32| Slot {
@@ -89,6 +125,9 @@ impl Block {
             state: Cell::new(State::Ready),
             call: Cell::new(Call::NONE),
             yielder: Cell::new(ptr::null()),
+            waits_for: Cell::new(None),
+            cluster_arrivals: Cell::new(0),
+            cluster_waits: Cell::new(0),
         };
         let mut shared =
             vec![AlignedUnit([0; 128]); (shape.shared_bytes as usize).div_ceil(size_of::<AlignedUnit>())];
@@ -98,6 +137,8 @@ impl Block {
             shape: *shape,
             args,
             index: Cell::new([0; 3]),
+            cluster: Rc::clone(cluster),
+            rank: Cell::new(rank),
             slots: (0..threads as u32).map(slot).collect(),
             calling: vec![Cell::new(0); threads.div_ceil(32)],
             running: Cell::new(0),
@@ -110,12 +151,15 @@ impl Block {
         }
     }
 
-    /// Resets this `Block`, so that it represents the GPU block with linear index `at` in the grid. Then
-    /// calls `f`. During this call, [`CURRENT`] points to this `Block`.
-    pub(super) fn enter<R>(&self, at: u64, f: impl FnOnce() -> R) -> R {
-        let [grid_x, grid_y, _] = self.shape.grid.map(u64::from);
-        self.index.set([at % grid_x, at / grid_x % grid_y, at / grid_x / grid_y].map(|i| i as u32));
-        self.slots.iter().for_each(|slot| slot.state.set(State::Ready));
+    /// Resets this `Block`, so that it represents the GPU block with this index in the grid.
+    pub(super) fn reset(&self, index: [u32; 3]) {
+        self.index.set(index);
+        for slot in &self.slots {
+            slot.state.set(State::Ready);
+            slot.waits_for.set(None);
+            slot.cluster_arrivals.set(0);
+            slot.cluster_waits.set(0);
+        }
         self.calling.iter().for_each(|lanes| lanes.set(0));
         self.at_barrier.set(0);
         self.races.barrier();
@@ -124,15 +168,18 @@ impl Block {
         // SAFETY: `shared_base` points to `lines` allocated units, and no GPU thread accesses these units
         // yet.
         unsafe { self.shared_base.write_bytes(0xFF, lines * size_of::<AlignedUnit>()) };
+    }
 
-        struct Restore(*const Block);
-        impl Drop for Restore {
-            fn drop(&mut self) {
-                CURRENT.set(self.0);
-            }
-        }
-        let _restore = Restore(CURRENT.replace(self));
-        f()
+    /// Makes the device functions act on this block. The caller keeps the block until [`enter`] returns.
+    pub(super) fn make_current(&self) {
+        CURRENT.set(self);
+    }
+
+    /// Returns the address of argument `number` of the kernel.
+    pub(crate) fn argument(&self, number: u32) -> *const c_void {
+        // SAFETY: the caller of `new` passed arguments that stay valid.
+        let args = unsafe { &*self.args };
+        args[number as usize]
     }
 
     /// Runs the kernel's body for the running thread.
@@ -161,6 +208,14 @@ impl Block {
         self.slots.len() as u32
     }
 
+    pub(crate) fn cluster_size(&self) -> u32 {
+        self.cluster.blocks.get()
+    }
+
+    pub(crate) fn cluster_rank(&self) -> u32 {
+        self.rank.get()
+    }
+
     #[inline]
     pub(crate) fn shared_base(&self) -> *mut u8 {
         self.shared_base
@@ -185,6 +240,9 @@ impl Block {
         }
         self.at_barrier.set(0);
         self.races.barrier();
+        if self.cluster.is_active() {
+            self.synchronize_active(0..self.slots.len());
+        }
         self.slots.iter().for_each(|slot| slot.state.set(State::Ready));
         true
     }
@@ -235,6 +293,21 @@ impl Block {
         if let Some(thread) = first(State::AtCall) {
             return self.fault_of(thread, self.missing_lanes(thread));
         }
+        if let Some(thread) = first(State::AtMbarrier) {
+            return self.fault_of(thread, self.stalled_at_mbarrier(thread));
+        }
+        if let Some(thread) = first(State::AtNamed) {
+            return self.fault_of(thread, self.stalled_at_named(thread));
+        }
+        if let Some(thread) = first(State::AtRegisters) {
+            return self.fault_of(thread, self.stalled_at_registers());
+        }
+        if let Some(thread) = first(State::AtCluster) {
+            return self.fault_of(thread, self.stalled_at_cluster());
+        }
+        if let Some(thread) = first(State::Polling) {
+            return self.fault_of(thread, FaultKind::Polling);
+        }
         let (waiting, absent) = (first(State::AtBarrier), first(State::Returned));
         let (waiting, absent) = (waiting.expect("somebody waits"), absent.expect("somebody is missing"));
         let kind = FaultKind::Barrier {
@@ -251,6 +324,9 @@ impl Block {
         match slot.state.get() {
             State::AtBarrier => Absence::AtBarrier,
             State::AtCall => slot.call.get().absence(),
+            State::AtMbarrier | State::AtNamed | State::AtCluster | State::AtRegisters | State::Polling => {
+                Absence::Waiting
+            }
             State::Returned | State::Ready => Absence::Returned,
         }
     }

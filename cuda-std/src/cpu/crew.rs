@@ -1,84 +1,113 @@
-//! The coroutines that run the threads of a block, and their scheduler.
+//! The coroutines that run the threads of a cluster of blocks, and their scheduler.
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-use super::block::{Block, State, with};
+use super::block::{Block, State, enter, with};
 use super::order::{Draw, Order};
 use super::stack::{self, Stack};
 use super::{Fault, FaultKind};
 
 type Thread = Coroutine<(), (), Result<(), Box<Fault>>, Stack>;
 
-/// Runs the blocks of a launch one after the other on the calling host thread.
-pub(super) struct Crew {
-    threads: Vec<Option<Thread>>,
-    draw: Draw,
+/// Number of times that threads may test mbarriers in vain, while no other thread can continue.
+const MAX_POLLS: u32 = 1_000;
+
+/// The threads of one block, and the order in which they run.
+struct Threads {
+    all: Vec<Option<Thread>>,
     order: Order,
+    live: usize,
+}
+
+/// Runs the clusters of a launch one after the other on the calling host thread.
+pub(super) struct Crew {
+    blocks: Vec<Threads>,
+    draw: Draw,
     stacks: Vec<Stack>,
 }
 
 impl Crew {
-    pub fn new(threads: u32, draw: Draw) -> Self {
-        let order = Order::new(threads);
-        Self { threads: (0..threads).map(|_| None).collect(), draw, order, stacks: stack::take() }
+    /// Makes a crew for clusters of `blocks` blocks with `threads` threads each.
+    pub fn new(blocks: u32, threads: u32, draw: Draw) -> Self {
+        let of_block =
+            |_| Threads { all: (0..threads).map(|_| None).collect(), order: Order::new(threads), live: 0 };
+        Self { blocks: (0..blocks).map(of_block).collect(), draw, stacks: stack::take() }
     }
 
-    /// Runs the GPU block with linear index `at` in the grid. `block` is the `Block` that this host thread
-    /// reuses for every GPU block.
-    pub fn run(&mut self, block: &Block, at: u64) -> Result<(), Fault> {
-        self.order.draw(self.draw, at);
-        block.enter(at, || {
-            let outcome = self.schedule(block);
+    /// Runs cluster number `at`. `blocks` are the `Block`s that this host thread reuses for every cluster. The
+    /// caller has reset them.
+    pub fn run(&mut self, blocks: &[Block], at: u64) -> Result<(), Fault> {
+        let count = blocks.len() as u64;
+        for (threads, number) in self.blocks.iter_mut().zip(at * count..) {
+            threads.order.draw(self.draw, number);
+            threads.live = threads.all.len();
+        }
+        enter(|| {
+            let outcome = self.schedule(blocks);
             if outcome.is_err() {
-                self.dismiss(block);
+                self.dismiss(blocks);
             }
             outcome
         })
     }
 
-    /// Runs the block's warps one after the other, each until all its threads wait or have returned. Then the
-    /// function starts again with the first warp, until all threads have returned or no thread can continue.
+    /// Runs the warps of each block one after the other, each until all its threads wait or have returned. Then
+    /// the function starts again with the first warp, until all threads have returned or no thread can
+    /// continue. If no thread can continue, an asynchronous copy completes.
     ///
     /// On a GPU, one warp may run to the next barrier before another warp starts. The CPU executor always
     /// does this. If a barrier is missing, one warp may overwrite data before another warp has read it. The
     /// executor can therefore show this error as a wrong result.
-    fn schedule(&mut self, block: &Block) -> Result<(), Fault> {
-        let mut live = self.threads.len();
-        while live > 0 {
+    fn schedule(&mut self, blocks: &[Block]) -> Result<(), Fault> {
+        let mut polls = 0;
+        while self.blocks.iter().any(|threads| threads.live > 0) {
             let mut stalled = true;
-            for warp in 0..self.order.warps() {
-                while self.step(block, warp, &mut live)? {
-                    stalled = false;
+            for (at, block) in blocks.iter().enumerate() {
+                block.make_current();
+                for warp in 0..self.blocks[at].order.warps() {
+                    while self.step(block, at, warp)? {
+                        stalled = false;
+                    }
                 }
             }
-            if stalled {
-                return Err(block.stalled());
+            if !stalled || blocks[0].cluster.complete_one() {
+                continue;
+            }
+            polls += 1;
+            if polls > MAX_POLLS || !wake_polling(blocks) {
+                let waits = |block: &&Block| block.slots.iter().any(|slot| slot.state.get() != State::Returned);
+                let waiting = blocks.iter().filter(waits);
+                // If some blocks wait at their own barrier, the cause is in another block.
+                let at_own = |block: &&Block| block.slots.iter().any(|slot| slot.state.get() == State::AtBarrier);
+                let first = waiting.clone().find(|block| !at_own(block)).or(waiting.clone().next());
+                return Err(first.expect("a thread lives").stalled());
             }
         }
         Ok(())
     }
 
     /// Lets each ready lane of a warp run until it waits or returns. Returns false if no lane was ready.
-    /// `live` is the number of threads of the block that have not returned. The function decreases `live` by
-    /// one for each thread that returns.
     #[inline(always)]
-    fn step(&mut self, block: &Block, warp: usize, live: &mut usize) -> Result<bool, Fault> {
+    fn step(&mut self, block: &Block, of_block: usize, warp: usize) -> Result<bool, Fault> {
         let mut went = false;
         for step in 0..32 {
-            let at = self.order.thread(warp, step);
+            let at = self.blocks[of_block].order.thread(warp, step);
             if block.slots.get(at).is_some_and(|slot| slot.state.get() == State::Ready) {
                 went = true;
                 block.running.set(at);
-                *live -= usize::from(self.resume(block, at)?);
+                if self.resume(block, of_block, at)? {
+                    self.returned(block, of_block, at)?;
+                }
             }
         }
         Ok(went)
     }
 
     /// Runs thread `at` until it waits or returns. The result is `Ok(true)` if the thread has returned.
-    fn resume(&mut self, block: &Block, at: usize) -> Result<bool, Fault> {
-        let thread = match &mut self.threads[at] {
+    #[inline(always)]
+    fn resume(&mut self, block: &Block, of_block: usize, at: usize) -> Result<bool, Fault> {
+        let thread = match &mut self.blocks[of_block].all[at] {
             Some(thread) => thread,
             none => {
                 let stack = match self.stacks.pop() {
@@ -91,21 +120,47 @@ impl Crew {
         };
         let CoroutineResult::Return(result) = thread.resume(()) else { return Ok(false) };
         block.slots[at].state.set(State::Returned);
-        self.stacks.extend(self.threads[at].take().map(Thread::into_stack));
+        self.stacks.extend(self.blocks[of_block].all[at].take().map(Thread::into_stack));
         result.map(|()| true).map_err(|fault| *fault)
     }
 
-    /// After a fault in the block, unwinds all threads that have not returned. Unwinding drops the values
-    /// that these threads own.
-    fn dismiss(&mut self, block: &Block) {
-        for (at, thread) in self.threads.iter_mut().enumerate() {
-            if let Some(mut thread) = thread.take() {
-                block.running.set(at);
-                thread.force_unwind();
-                self.stacks.push(thread.into_stack());
+    /// Counts thread `at` as returned.
+    fn returned(&mut self, block: &Block, of_block: usize, at: usize) -> Result<(), Fault> {
+        let live = &mut self.blocks[of_block].live;
+        *live -= 1;
+        if block.cluster.is_active() {
+            block.returns().map_err(|kind| block.fault_of(at, kind))?;
+        }
+        if *live == 0 {
+            block.exits().map_err(|(thread, kind)| block.fault_of(thread, kind))?;
+        }
+        if self.blocks.len() > 1 {
+            block.cluster.complete_barrier();
+        }
+        Ok(())
+    }
+
+    /// After a fault in a block, unwinds all threads that have not returned. Unwinding drops the values that
+    /// these threads own.
+    fn dismiss(&mut self, blocks: &[Block]) {
+        for (threads, block) in self.blocks.iter_mut().zip(blocks) {
+            block.make_current();
+            for (at, thread) in threads.all.iter_mut().enumerate() {
+                if let Some(mut thread) = thread.take() {
+                    block.running.set(at);
+                    thread.force_unwind();
+                    self.stacks.push(thread.into_stack());
+                }
             }
         }
     }
+}
+
+/// Lets the threads that poll mbarriers test them again. Returns false if there are none.
+fn wake_polling(blocks: &[Block]) -> bool {
+    let slots = blocks.iter().flat_map(|block| &block.slots);
+    let polling = slots.filter(|slot| slot.state.get() == State::Polling);
+    polling.map(|slot| slot.state.set(State::Ready)).count() > 0
 }
 
 impl Drop for Crew {

@@ -43,23 +43,27 @@
 //! `Block` stores the call at which each thread waits, the accesses to shared memory, and the pending copies.
 //! The files `copies`, `race` and `warp` define the types of these fields. Their functions call `block::with`
 //! to find the running thread.
+pub(crate) mod approximate;
 mod block;
 pub(crate) mod copies;
 mod crew;
 mod fault;
 mod grid;
+pub(crate) mod hopper;
 mod matrix;
 mod order;
 mod race;
 mod shape;
 mod stack;
+pub(crate) mod tensor_core;
 mod warp;
 
 use core::ffi::c_void;
 
 use crate::launch::{Entry, Kernel, KernelElement, Launcher};
 
-pub use fault::{Absence, Fault, FaultKind};
+pub use fault::{Absence, Fault, FaultKind, Origin};
+pub use hopper::{Reduction, Swizzle, TensorMapElement, TensorMapShape};
 pub use shape::{Launch, MAX_SHARED_BYTES};
 
 pub(crate) use block::{Block, with};
@@ -80,9 +84,8 @@ pub const L2_BYTES: u64 = 4 << 10;
 /// thread, because rayon's workers exist only in the parent.
 ///
 /// # Errors
-/// Returns [`FaultKind::BadLaunch`] for a launch shape that a CUDA driver would reject, and for a kernel
-/// whose instructions the executor does not emulate. It is also the error for an invalid value of
-/// `OXIWARP_THREAD_ORDER`. Other errors are faults that the kernel caused.
+/// Returns [`FaultKind::BadLaunch`] for a launch shape that a CUDA driver would reject, and for an invalid value
+/// of `OXIWARP_THREAD_ORDER`. Other errors are faults that the kernel caused.
 ///
 /// # Safety
 /// `args` has one pointer per kernel parameter, which points to a value of the parameter's type. If this
@@ -91,9 +94,6 @@ pub const L2_BYTES: u64 = 4 << 10;
 pub unsafe fn launch(kernel: &Kernel, shape: &Launch, args: &[*const c_void]) -> Result<(), Fault> {
     let bad =
         |why| Fault { kernel: kernel.name, block: [0; 3], thread: [0; 3], kind: FaultKind::BadLaunch(why) };
-    let Some(run) = kernel.run else {
-        return Err(bad("the CPU executor does not have the instructions of this kernel".into()));
-    };
     // SAFETY: the caller passes arguments of the kernel's types.
     let shared_bytes = unsafe { kernel.shared_bytes(shape.block, args) }.unwrap_or(shape.shared_bytes);
     let shape = &Launch { shared_bytes, ..*shape };
@@ -101,7 +101,7 @@ pub unsafe fn launch(kernel: &Kernel, shape: &Launch, args: &[*const c_void]) ->
     let draw = order::Draw::of_process().map_err(bad)?;
     // SAFETY: `check` accepted the launch shape. The caller passes pointers to values of the kernel's
     // parameter types.
-    unsafe { grid::run(kernel.name, run, shape, args, draw) }
+    unsafe { grid::run(kernel.name, kernel.run, shape, args, draw) }
 }
 
 /// A [`Launcher`] that runs kernels on the CPU executor with this launch shape.

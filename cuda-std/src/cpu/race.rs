@@ -98,6 +98,9 @@ pub(crate) fn note(offset: usize, bytes: usize, writes: bool) {
 
 impl Block {
     fn note(&self, offset: usize, bytes: usize, writes: bool) {
+        if self.cluster.is_active() {
+            return self.note_active(offset, bytes, writes);
+        }
         let (thread, races) = (self.linear_index(), &self.races);
         let (barriers, rendezvous) = (races.barriers.get(), races.rendezvous[thread / 32].get());
         let now = Mark { barriers, rendezvous, thread: thread as u16, ..Mark::NONE };

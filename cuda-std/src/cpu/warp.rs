@@ -17,6 +17,9 @@ pub(crate) enum Operation {
     ShuffleIdx,
     Ballot,
     Sync,
+    /// An instruction that all lanes execute together, and that orders no memory accesses. The result is the
+    /// value of the first lane.
+    Converge,
     /// A matrix multiplication. Each lane passes its fragments, the matrix elements that it has in registers.
     Multiply,
 }
@@ -30,6 +33,7 @@ impl Operation {
             Self::ShuffleIdx => "shfl_idx",
             Self::Ballot => "ballot",
             Self::Sync => "sync_warp",
+            Self::Converge => "an instruction of the whole warp",
             Self::Multiply => "mma",
         }
     }
@@ -46,6 +50,7 @@ impl Operation {
             Self::ShuffleUp if lane >= argument => lane - argument,
             Self::ShuffleIdx => argument,
             Self::ShuffleDown | Self::ShuffleUp | Self::Sync | Self::Multiply => lane,
+            Self::Converge => mask.trailing_zeros(),
             Self::Ballot => return lanes(mask).fold(0, |bits, lane| bits | values[lane as usize] << lane),
         };
         values[source as usize]
@@ -122,6 +127,11 @@ impl Block {
         calling.set(calling.get() & !call.mask);
         if call.operation == Operation::Sync {
             self.races.rendezvous(self.linear_index() / 32);
+            if self.cluster.is_active() {
+                let start = self.warp_start();
+                let threads = lanes(call.mask).map(|lane| start + lane as usize);
+                self.synchronize_active(threads.collect::<Vec<_>>().into_iter());
+            }
         }
         self.complete(&call);
         true

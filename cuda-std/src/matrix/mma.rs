@@ -18,8 +18,7 @@
 //! lanes.
 //!
 //! If one lane of a warp calls a function of this module, all lanes must call it. The CPU executor computes
-//! products and sums in f64 and rounds each result once to f32. Tensor cores add in another order and with
-//! another precision, so the last bits of the results may differ.
+//! products with the bits of Hopper's tensor cores.
 use half::{bf16, f16};
 
 use crate::arch;

@@ -183,7 +183,8 @@ mod tests {
     #[test]
     fn exp_is_accurate() {
         within(2.0, exp, libm::exp);
-        within(2.0, |x| exp_add(-x, 1.0), |x| 1.0 + libm::exp(-x));
+        // The rounding of the sum adds half an ulp.
+        within(2.5, |x| exp_add(-x, 1.0), |x| 1.0 + libm::exp(-x));
         assert_eq!([exp(0.0), exp(-0.0), exp(f32::NEG_INFINITY)], [1.0, 1.0, 0.0]);
     }
 

@@ -1,8 +1,8 @@
 //! Thread-block clusters: blocks that run at the same time and can write to each other's shared memory.
 //!
-//! Clusters exist from sm_90 on. On older GPUs and on the CPU executor, a kernel runs as if each cluster had
-//! one block, even if it declares more. The host must therefore check the architecture before it launches
-//! such a kernel.
+//! Clusters exist from sm_90 on. On older GPUs, a kernel runs as if each cluster had one block, even if it
+//! declares more. The host must therefore check the architecture before it launches such a kernel. The CPU
+//! executor runs the blocks of a cluster together.
 use super::shared::{Shared, SharedMemory};
 use super::thread;
 use crate::arch;
@@ -18,7 +18,7 @@ pub fn bounds<const BLOCKS: u32>() {
 }
 
 /// Returns the number of blocks per cluster, for a kernel that declares clusters of `BLOCKS` blocks. Returns
-/// 1 on GPUs before sm_90 and on the CPU executor, which have no clusters.
+/// 1 on GPUs before sm_90, which have no clusters.
 #[inline(always)]
 pub fn size<const BLOCKS: u32>() -> u32 {
     arch::cluster_size::<BLOCKS>()
@@ -28,6 +28,53 @@ pub fn size<const BLOCKS: u32>() -> u32 {
 #[inline(always)]
 pub fn rank() -> u32 {
     arch::cluster_rank()
+}
+
+/// Waits until all threads of the cluster have reached this barrier. Memory accesses before the barrier are
+/// visible to all threads of the cluster after it.
+#[inline(always)]
+pub fn sync() {
+    arch::cluster_arrive_release();
+    arch::cluster_wait();
+}
+
+/// Returns the address of the byte at `address` of this block's shared memory in block `rank` of the cluster.
+#[inline(always)]
+pub(crate) fn map_address(address: u32, rank: u32) -> u32 {
+    arch::map_address(address, rank)
+}
+
+/// A word in the shared memory of a block of the cluster.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteWord(u32);
+
+impl RemoteWord {
+    /// Returns element `at` of `words` in block `rank` of the cluster. All blocks have the same layout of shared
+    /// memory.
+    #[inline(always)]
+    pub fn of(words: &Shared<u32>, at: u32, rank: u32) -> Self {
+        Self(map_address(words.window(at), rank))
+    }
+
+    /// Reads the word.
+    ///
+    /// # Safety
+    /// The block runs until after the read. A barrier separates the read from the writes of other threads.
+    #[inline(always)]
+    pub unsafe fn get(self) -> u32 {
+        // SAFETY: the caller guarantees that the block runs.
+        unsafe { arch::remote_load(self.0) }
+    }
+
+    /// Writes the word.
+    ///
+    /// # Safety
+    /// The block runs until after the write. A barrier separates the write from the accesses of other threads.
+    #[inline(always)]
+    pub unsafe fn set(self, value: u32) {
+        // SAFETY: the caller guarantees that the block runs.
+        unsafe { arch::remote_store(self.0, value) }
+    }
 }
 
 /// An exchange between the blocks of a cluster: each block sends one 64-bit word to all blocks.

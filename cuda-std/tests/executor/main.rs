@@ -29,7 +29,8 @@ fn kernel(name: &'static str) -> Kernel {
         shared: None,
         cache: &CACHE,
         // SAFETY: `run` passes one argument, a `Body`.
-        run: Some(|args| unsafe { args[0].cast::<Body>().read()() }),
+        only: None,
+        run: |args| unsafe { args[0].cast::<Body>().read()() },
     }
 }
 

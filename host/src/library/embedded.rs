@@ -27,15 +27,14 @@ mod tests {
 
     #[test]
     fn every_kernel_is_there_under_the_name_of_its_op() {
-        let of =
-            |executor: bool| kernels_gpu::kernels().filter(move |kernel| kernel.run.is_some() == executor);
-        let names_of = |executor| of(executor).map(|kernel| kernel.name).collect::<BTreeSet<_>>();
+        let of = |native: bool| kernels_gpu::kernels().filter(move |kernel| kernel.only.is_some() == native);
+        let names_of = |native| of(native).map(|kernel| kernel.name).collect::<BTreeSet<_>>();
         for ptx in EMBEDDED.iter() {
             let entries: Vec<_> = ptx.units.iter().flat_map(Unit::entries).collect();
             let names: BTreeSet<_> = entries.iter().copied().collect();
             assert_eq!(entries.len(), names.len(), "an entry of two ops");
             let here = |name: &&str| ptx.arch != Arch::Sm75 || !name.starts_with("attention");
-            let expected: BTreeSet<_> = names_of(!ptx.arch.is_native()).into_iter().filter(here).collect();
+            let expected: BTreeSet<_> = names_of(ptx.arch.is_native()).into_iter().filter(here).collect();
             assert_eq!(names, expected, "{}", ptx.arch.name());
             let target = format!("\n.target {}\n", ptx.arch.name());
             for unit in &ptx.units {

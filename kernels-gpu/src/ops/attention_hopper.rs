@@ -18,12 +18,12 @@ use cuda_std::entry;
 use cuda_std::tensor_map::TensorMap;
 use half::{bf16, f16};
 
-#[cfg(target_feature = "sm_90a")]
+#[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
 use crate::attention::hopper::kernel::attention;
 use crate::attention::hopper::params::HopperParams;
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::attention::hopper::params::{D64, D96, D128, D128_EVEN, D256};
-#[cfg(target_feature = "sm_90a")]
+#[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
 use crate::attention::hopper::shape::{Kernel64, Kernel96, Kernel128, Kernel128Even, Kernel256};
 
 entry! {

@@ -212,7 +212,9 @@ def test_sample(library):
         for dtype in made.DTYPES:
             assert chains(made, again, name, dtype) == chains(made, data, name, dtype), f"seed {seed}: {name}"
             one, other = again["models"][name], data["models"][name]
-            assert one[dtype]["operators"] == other[dtype]["operators"], f"seed {seed}: {name}"
+            # torch runs a few operators more or less on some machines, with and without `patch`.
+            before, after = (stock - patched for stock, patched in (m[dtype]["operators"] for m in (other, one)))
+            assert before == after, f"seed {seed}: {name}"
             assert one[dtype]["restored"] == other[dtype]["restored"], f"seed {seed}: {name}"
             assert made.agrees(one, dtype) == made.agrees(other, dtype), f"seed {seed}: {name}"
 

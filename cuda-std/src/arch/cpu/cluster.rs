@@ -1,38 +1,75 @@
-//! Operations of thread-block clusters on the CPU executor. On the executor, a cluster always has one block.
+//! Operations of thread-block clusters on the CPU executor.
 use super::memory::shared_base;
-use super::sync::sync_threads;
-use crate::cpu::note;
+use crate::cpu::hopper::{self, FIRST_ADDRESS, map_address as map};
+use crate::cpu::{FaultKind, with};
 
-pub fn cluster_bounds<const BLOCKS: u32>() {}
+/// Raises a fault if the launch has another cluster size. The launch then starts again with this size.
+pub fn cluster_bounds<const BLOCKS: u32>() {
+    with(|block| {
+        let blocks = block.cluster_size();
+        if blocks != BLOCKS {
+            block.raise(FaultKind::ClusterSize { declared: BLOCKS, blocks });
+        }
+    });
+}
 
 pub fn cluster_size<const BLOCKS: u32>() -> u32 {
-    1
+    with(|block| block.cluster_size())
 }
 
 pub fn cluster_rank() -> u32 {
-    0
+    with(|block| block.cluster_rank())
 }
 
-pub fn cluster_arrive() {}
+pub fn cluster_arrive() {
+    hopper::cluster_arrive(false);
+}
 
-pub fn cluster_wait() {}
+pub fn cluster_arrive_release() {
+    hopper::cluster_arrive(true);
+}
 
-/// # Safety
-/// On the CPU executor, every call is safe. The function is `unsafe` because its PTX version has
-/// requirements.
-pub unsafe fn cluster_expect(_: *mut u64, _: u32) {}
+pub fn cluster_wait() {
+    hopper::cluster_wait();
+}
 
-/// # Safety
-/// `to` points to an aligned 64-bit word of the block's shared memory.
-pub unsafe fn cluster_send(to: *mut u64, _: *mut u64, _: u32, value: u64) {
-    note(to.addr() - shared_base().addr(), size_of::<u64>(), true);
-    // SAFETY: the caller passes a word of the block's shared memory.
-    unsafe { to.write(value) };
+pub fn map_address(address: u32, rank: u32) -> u32 {
+    map(address, rank)
 }
 
 /// # Safety
-/// On the CPU executor, every call is safe. The function is `unsafe` because its PTX version has
-/// requirements.
-pub unsafe fn cluster_receive(_: *mut u64) {
-    sync_threads();
+/// `address` is the address of a word in the shared memory of a block of the cluster.
+pub unsafe fn remote_load(address: u32) -> u32 {
+    hopper::remote_load(address)
+}
+
+/// # Safety
+/// `address` is the address of a word in the shared memory of a block of the cluster.
+pub unsafe fn remote_store(address: u32, value: u32) {
+    hopper::remote_store(address, value);
+}
+
+fn address_of(word: *mut u64) -> u32 {
+    FIRST_ADDRESS + (word.addr() - shared_base().addr()) as u32
+}
+
+/// # Safety
+/// `barrier` points to a 64-bit word of the block's shared memory.
+pub unsafe fn cluster_expect(barrier: *mut u64, bytes: u32) {
+    let barrier = address_of(barrier);
+    hopper::init(barrier, 1);
+    hopper::init_fence();
+    hopper::expect(barrier, bytes);
+}
+
+/// # Safety
+/// `to` and `barrier` point to 64-bit words of the block's shared memory.
+pub unsafe fn cluster_send(to: *mut u64, barrier: *mut u64, rank: u32, value: u64) {
+    hopper::send(map(address_of(to), rank), map(address_of(barrier), rank), value);
+}
+
+/// # Safety
+/// `barrier` points to an mbarrier in the block's shared memory.
+pub unsafe fn cluster_receive(barrier: *mut u64) {
+    hopper::wait(address_of(barrier), 0);
 }

@@ -2,6 +2,7 @@
 //! PTX versions in `arch/ptx/copy.rs`.
 use super::memory::check_aligned;
 use crate::cpu::copies;
+use crate::cpu::hopper::FIRST_ADDRESS;
 
 /// # Safety
 /// `to` is an offset in the launch's shared memory and a multiple of 16. The 16 bytes from `to` on lie inside
@@ -14,10 +15,11 @@ pub unsafe fn copy_async(to: usize, from: *const u8) {
 }
 
 /// # Safety
-/// `to` is an offset in the launch's shared memory and a multiple of 16. The 16 bytes from `to` on lie inside
-/// this memory. If `wanted` is true, `from` points to 16 readable bytes that are aligned to 16 bytes.
+/// `to` is the shared-memory address of 16 bytes inside the launch's shared memory, and a multiple of 16. If
+/// `wanted` is true, `from` points to 16 readable bytes that are aligned to 16 bytes.
 /// Otherwise `from` is not read.
 pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
+    let to = to - FIRST_ADDRESS;
     if wanted {
         // SAFETY: if `wanted` is true, the caller passes 16 readable, aligned bytes at `from`.
         unsafe { copy_async(to as usize, from) }
@@ -45,9 +47,8 @@ pub fn copy_wait() {
     copies::wait();
 }
 
-/// Returns `offset` unchanged. On the CPU executor, a shared-memory address is the offset from the start of
-/// the block's shared memory.
+/// Returns the shared-memory address of the byte at `offset`.
 #[inline(always)]
 pub fn shared_window(offset: u32) -> u32 {
-    offset
+    FIRST_ADDRESS + offset
 }

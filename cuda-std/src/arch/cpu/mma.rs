@@ -1,28 +1,28 @@
 //! Matrix multiplication by a warp on the CPU executor. The functions have the same names as the PTX versions
 //! in `arch/ptx/mma.rs`.
-use half::{bf16, f16};
-
 use super::memory::shared_base;
 use super::thread::lane;
+use crate::cpu::hopper::FIRST_ADDRESS;
+use crate::cpu::tensor_core::Operand;
 use crate::cpu::{Fragments, Operation, exchange, multiply, note};
 
 macro_rules! products {
-    ($($name:ident: $t:ty;)*) => { $(
+    ($($name:ident: $t:ident;)*) => { $(
         /// Emulates `mma.sync.m16n8k16`. The function is not inlined, because a kernel may contain hundreds
         /// of calls and would become very large.
         #[inline(never)]
         pub fn $name(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
-            multiply(Fragments { a, b, c, widen: |bits| <$t>::from_bits(bits).to_f32() })
+            multiply(Fragments { a, b, c, elements: Operand::$t })
         }
     )* };
 }
 products! {
-    mma_f16: f16;
-    mma_bf16: bf16;
+    mma_f16: F16;
+    mma_bf16: Bf16;
 }
 
 /// Returns the 16-bit element with index `element` of the matrix row whose address the lane `lane` passed to
-/// `ldmatrix`. `address` is the shared-memory offset that the calling lane passed to `ldmatrix`.
+/// `ldmatrix`. `address` is the shared-memory address that the calling lane passed to `ldmatrix`.
 ///
 /// # Safety
 /// Every lane of the warp satisfies the requirements of [`load_matrices`].
@@ -31,15 +31,14 @@ unsafe fn element(address: u32, lane: u32, element: u32) -> u32 {
     let row = exchange(Operation::ShuffleIdx, u32::MAX, address, lane);
     // SAFETY: lane `lane` got `row` from `Shared::window`, which checked that its 16 bytes lie in shared
     // memory. `element` is less than 8.
-    u32::from(unsafe { shared_base().add(row as usize).cast::<u16>().add(element as usize).read() })
+    u32::from(unsafe { shared_base().add((row - FIRST_ADDRESS) as usize).cast::<u16>().add(element as usize).read() })
 }
 
 /// # Safety
-/// `row` is an offset in shared memory and a multiple of 16. The 16 bytes from `row` on lie inside shared
-/// memory. A barrier separates this load from the writes of other threads to these bytes.
+/// `row` is the address of 16 bytes in shared memory, and a multiple of 16. A barrier separates this load from the writes of other threads to these bytes.
 #[inline(never)]
 pub unsafe fn load_matrices(row: u32) -> [u32; 4] {
-    note(row as usize, 16, false);
+    note((row - FIRST_ADDRESS) as usize, 16, false);
     let lane = lane();
     // SAFETY: every lane passes the valid offset of a row, and a barrier separates this load from writes to
     // the row.
@@ -51,7 +50,7 @@ pub unsafe fn load_matrices(row: u32) -> [u32; 4] {
 /// The requirements of [`load_matrices`] apply.
 #[inline(never)]
 pub unsafe fn load_matrices_transposed(row: u32) -> [u32; 4] {
-    note(row as usize, 16, false);
+    note((row - FIRST_ADDRESS) as usize, 16, false);
     let lane = lane();
     // SAFETY: every lane passes the valid offset of a row, and a barrier separates this load from writes to
     // the row.

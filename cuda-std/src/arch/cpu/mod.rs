@@ -12,6 +12,7 @@ mod convert;
 pub use convert::*;
 mod copy;
 pub use copy::*;
+pub mod hopper;
 mod math;
 pub use math::*;
 mod memory;
@@ -22,6 +23,7 @@ mod sync;
 pub use sync::*;
 mod thread;
 pub use thread::*;
+pub mod wgmma;
 
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,8 @@ use core::arch::asm;
 unsafe extern "C" {
     #[link_name = "llvm.nvvm.barrier.cluster.arrive.relaxed.aligned"]
     fn arrive();
+    #[link_name = "llvm.nvvm.barrier.cluster.arrive.aligned"]
+    fn arrive_release();
     #[link_name = "llvm.nvvm.barrier.cluster.wait.aligned"]
     fn wait();
 }
@@ -44,6 +46,58 @@ pub fn cluster_arrive() {
         // SAFETY: the instruction accesses no memory. Every thread of the cluster calls `cluster_arrive` and
         // then the matching `cluster_wait`.
         unsafe { arrive() };
+    }
+}
+
+/// Arrives at the barrier of the cluster. The arrival orders the earlier memory accesses of the thread.
+#[inline(always)]
+pub fn cluster_arrive_release() {
+    if CLUSTERS {
+        // SAFETY: every thread of the cluster calls this function and then the matching `cluster_wait`.
+        unsafe { arrive_release() };
+    }
+}
+
+/// Returns the address in the cluster of `address` in block `rank`.
+#[inline(always)]
+pub fn map_address(address: u32, rank: u32) -> u32 {
+    if !CLUSTERS {
+        return address;
+    }
+    let mapped: u32;
+    // SAFETY: the instruction only computes an address.
+    unsafe {
+        asm!("mapa.shared::cluster.u32 {}, {}, {};", out(reg32) mapped, in(reg32) address, in(reg32) rank,
+            options(pure, nomem, nostack))
+    };
+    mapped
+}
+
+/// Loads a word from the shared memory of a block of the cluster.
+#[inline(always)]
+pub unsafe fn remote_load(address: u32) -> u32 {
+    let value: u32;
+    // SAFETY: the caller passes the address of 4 bytes in the shared memory of a block of the cluster.
+    unsafe {
+        if CLUSTERS {
+            asm!("ld.shared::cluster.u32 {}, [{}];", out(reg32) value, in(reg32) address, options(nostack));
+        } else {
+            asm!("ld.shared.u32 {}, [{}];", out(reg32) value, in(reg32) address, options(nostack));
+        }
+    }
+    value
+}
+
+/// Stores a word to the shared memory of a block of the cluster.
+#[inline(always)]
+pub unsafe fn remote_store(address: u32, value: u32) {
+    // SAFETY: the caller passes the address of 4 bytes in the shared memory of a block of the cluster.
+    unsafe {
+        if CLUSTERS {
+            asm!("st.shared::cluster.u32 [{}], {};", in(reg32) address, in(reg32) value, options(nostack));
+        } else {
+            asm!("st.shared.u32 [{}], {};", in(reg32) address, in(reg32) value, options(nostack));
+        }
     }
 }
 

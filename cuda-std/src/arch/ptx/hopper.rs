@@ -28,6 +28,7 @@ effects! {
     fence_async_shared(): "fence.proxy.async.shared::cta;";
     bulk_commit(): "cp.async.bulk.commit_group;";
     bulk_wait_read(): "cp.async.bulk.wait_group.read 0;";
+    barrier_arrive_remote(barrier: reg32 u32): "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [{barrier}];";
 }
 
 /// Waits until the mbarrier has completed the phase with parity `parity`.
@@ -57,34 +58,133 @@ pub unsafe fn shared_load_pair(address: u32) -> [f32; 2] {
     [a, b]
 }
 
-/// Starts a TMA copy of a box of a 4-dimensional tensor to shared memory. The mbarrier at `barrier` counts
-/// the bytes that have arrived.
+/// Emits an instruction that takes the coordinates of a box, for a tensor of `D` dimensions.
+macro_rules! of_dimensions {
+    ($at:ident: [$before:literal, $after:literal, $end:literal], $($operands:tt)*) => {
+        match D {
+            1 => asm!(concat!($before, ".1d.", $after, "{{{a}}}", $end), a = in(reg32) $at[0], $($operands)*),
+            2 => asm!(concat!($before, ".2d.", $after, "{{{a}, {b}}}", $end),
+                a = in(reg32) $at[0], b = in(reg32) $at[1], $($operands)*),
+            3 => asm!(concat!($before, ".3d.", $after, "{{{a}, {b}, {c}}}", $end),
+                a = in(reg32) $at[0], b = in(reg32) $at[1], c = in(reg32) $at[2], $($operands)*),
+            4 => asm!(concat!($before, ".4d.", $after, "{{{a}, {b}, {c}, {d}}}", $end),
+                a = in(reg32) $at[0], b = in(reg32) $at[1], c = in(reg32) $at[2], d = in(reg32) $at[3], $($operands)*),
+            _ => asm!(concat!($before, ".5d.", $after, "{{{a}, {b}, {c}, {d}, {e}}}", $end),
+                a = in(reg32) $at[0], b = in(reg32) $at[1], c = in(reg32) $at[2], d = in(reg32) $at[3],
+                e = in(reg32) $at[4], $($operands)*),
+        }
+    };
+}
+
+/// Starts a TMA copy of a box of a tensor to shared memory. The mbarrier at `barrier` counts the bytes that
+/// have arrived.
 #[inline(always)]
-pub unsafe fn tensor_copy(to: u32, map: u64, [a, b, c, d]: [u32; 4], barrier: u32) {
+pub unsafe fn tensor_copy<const D: usize>(to: u32, map: u64, at: [u32; D], barrier: u32) {
     // SAFETY: the caller passes valid shared-memory addresses and the address of a valid tensor map.
     unsafe {
-        asm!(
-            "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [{to}], [{map}, {{{a}, {b}, {c}, {d}}}], [{barrier}];",
-            to = in(reg32) to, map = in(reg64) map,
-            a = in(reg32) a, b = in(reg32) b, c = in(reg32) c, d = in(reg32) d,
-            barrier = in(reg32) barrier,
-            options(nostack)
-        )
+        of_dimensions!(
+            at: ["cp.async.bulk.tensor", "shared::cluster.global.mbarrier::complete_tx::bytes [{to}], [{map}, ", "], [{barrier}];"],
+            to = in(reg32) to, map = in(reg64) map, barrier = in(reg32) barrier, options(nostack)
+        );
     }
 }
 
-/// Starts a TMA copy of a box of a 4-dimensional tensor from shared memory to global memory.
+/// As [`tensor_copy`], but copies the box to the same offset of every block of the cluster whose bit is set in
+/// `blocks`. The mbarrier at the same offset of each of these blocks counts the bytes.
 #[inline(always)]
-pub unsafe fn tensor_store(from: u32, map: u64, [a, b, c, d]: [u32; 4]) {
+pub unsafe fn tensor_multicast<const D: usize>(to: u32, map: u64, at: [u32; D], barrier: u32, blocks: u16) {
+    // SAFETY: the caller passes addresses that are valid in every block of the mask.
+    unsafe {
+        of_dimensions!(
+            at: [
+                "cp.async.bulk.tensor",
+                "shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [{to}], [{map}, ",
+                "], [{barrier}], {blocks};"
+            ],
+            to = in(reg32) to, map = in(reg64) map, barrier = in(reg32) barrier, blocks = in(reg16) blocks,
+            options(nostack)
+        );
+    }
+}
+
+/// Starts a TMA copy of a box of a tensor from shared memory to global memory.
+#[inline(always)]
+pub unsafe fn tensor_store<const D: usize>(from: u32, map: u64, at: [u32; D]) {
     // SAFETY: the caller passes valid shared-memory addresses and the address of a valid tensor map.
     unsafe {
-        asm!(
-            "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [{map}, {{{a}, {b}, {c}, {d}}}], [{from}];",
-            from = in(reg32) from, map = in(reg64) map,
-            a = in(reg32) a, b = in(reg32) b, c = in(reg32) c, d = in(reg32) d,
-            options(nostack)
-        )
+        of_dimensions!(
+            at: ["cp.async.bulk.tensor", "global.shared::cta.bulk_group [{map}, ", "], [{from}];"],
+            from = in(reg32) from, map = in(reg64) map, options(nostack)
+        );
     }
+}
+
+/// Starts a TMA copy that adds a box in shared memory to a tensor in global memory.
+#[inline(always)]
+pub unsafe fn tensor_add<const D: usize>(from: u32, map: u64, at: [u32; D]) {
+    // SAFETY: the caller passes valid shared-memory addresses and the address of a valid tensor map.
+    unsafe {
+        of_dimensions!(
+            at: ["cp.reduce.async.bulk.tensor", "global.shared::cta.add.tile.bulk_group [{map}, ", "], [{from}];"],
+            from = in(reg32) from, map = in(reg64) map, options(nostack)
+        );
+    }
+}
+
+/// Starts a copy of `bytes` bytes of global memory to shared memory.
+#[inline(always)]
+pub unsafe fn bulk_copy(to: u32, from: *const u8, bytes: u32, barrier: u32) {
+    // SAFETY: the caller passes valid addresses that are multiples of 16.
+    unsafe {
+        asm!(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{to}], [{from}], {bytes}, [{barrier}];",
+            to = in(reg32) to, from = in(reg64) from, bytes = in(reg32) bytes, barrier = in(reg32) barrier,
+            options(nostack)
+        );
+    }
+}
+
+/// Starts a copy of `bytes` bytes of shared memory to global memory.
+#[inline(always)]
+pub unsafe fn bulk_store(to: *mut u8, from: u32, bytes: u32) {
+    // SAFETY: the caller passes valid addresses that are multiples of 16.
+    unsafe {
+        asm!(
+            "cp.async.bulk.global.shared::cta.bulk_group [{to}], [{from}], {bytes};",
+            to = in(reg64) to, from = in(reg32) from, bytes = in(reg32) bytes, options(nostack)
+        );
+    }
+}
+
+/// Starts a copy of `bytes` bytes of shared memory to another block of the cluster.
+#[inline(always)]
+pub unsafe fn bulk_send(to: u32, from: u32, bytes: u32, barrier: u32) {
+    // SAFETY: the caller passes valid addresses that are multiples of 16.
+    unsafe {
+        asm!(
+            "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [{to}], [{from}], {bytes}, [{barrier}];",
+            to = in(reg32) to, from = in(reg32) from, bytes = in(reg32) bytes, barrier = in(reg32) barrier,
+            options(nostack)
+        );
+    }
+}
+
+/// Returns whether the mbarrier has completed the phase with parity `parity`. The instruction may wait for a
+/// short time.
+#[inline(always)]
+pub unsafe fn barrier_test(barrier: u32, parity: u32) -> bool {
+    let done: u32;
+    // SAFETY: the caller passes the address of an initialized mbarrier.
+    unsafe {
+        asm!(
+            "{{ .reg .pred done;",
+            "mbarrier.try_wait.parity.shared::cta.b64 done, [{barrier}], {parity};",
+            "selp.u32 {done}, 1, 0, done; }}",
+            barrier = in(reg32) barrier, parity = in(reg32) parity, done = out(reg32) done,
+            options(nostack)
+        );
+    }
+    done != 0
 }
 
 /// Stores four 8 x 8 matrices of 16-bit elements to shared memory (`stmatrix`).
@@ -102,6 +202,13 @@ pub unsafe fn store_matrices(address: u32, [a, b, c, d]: [u32; 4]) {
             options(nostack)
         )
     }
+}
+
+/// Waits until at most the last `PENDING` bulk groups of the calling thread have not read their data yet.
+#[inline(always)]
+pub unsafe fn bulk_wait_pending<const PENDING: u32>() {
+    // SAFETY: the instruction affects only the bulk groups of the calling thread.
+    unsafe { asm!("cp.async.bulk.wait_group.read {};", const PENDING, options(nostack)) }
 }
 
 /// Returns the generic address of kernel argument `NUMBER`, counted from 0.

@@ -22,4 +22,5 @@ mod sync;
 pub use sync::*;
 mod thread;
 pub use thread::*;
+#[cfg(target_feature = "sm_90a")]
 pub mod wgmma;

@@ -1,5 +1,6 @@
 //! Mbarriers in shared memory, and named barriers (`bar.sync`) of a block.
 use crate::arch::hopper;
+use crate::simt::cluster;
 
 /// An mbarrier: an object of 8 bytes in shared memory that counts arrivals of threads and bytes of
 /// asynchronous copies. A phase ends when all expected arrivals and bytes have been counted.
@@ -61,6 +62,26 @@ impl Barrier {
         unsafe { hopper::barrier_wait(self.address, parity) }
     }
 
+    /// Returns whether the phase with parity `parity` has ended. The function may wait for a short time.
+    ///
+    /// # Safety
+    /// The mbarrier is initialized.
+    #[inline(always)]
+    pub unsafe fn test(self, parity: u32) -> bool {
+        // SAFETY: the caller initialized the mbarrier.
+        unsafe { hopper::barrier_test(self.address, parity) }
+    }
+
+    /// Arrives once at the mbarrier at the same address of block `rank` of the cluster.
+    ///
+    /// # Safety
+    /// Block `rank` has initialized this mbarrier and does not exit before the arrival.
+    #[inline(always)]
+    pub unsafe fn arrive_in(self, rank: u32) {
+        // SAFETY: the caller guarantees an initialized mbarrier in block `rank`.
+        unsafe { hopper::barrier_arrive_remote(cluster::map_address(self.address, rank)) }
+    }
+
     /// Returns the address of the mbarrier in shared memory.
     #[inline(always)]
     pub fn address(self) -> u32 {
@@ -68,7 +89,8 @@ impl Barrier {
     }
 }
 
-/// Makes the initialization of mbarriers visible to TMA (a fence).
+/// Makes the initialization of mbarriers visible to TMA and to other blocks of the cluster
+/// (`fence.mbarrier_init`).
 #[inline(always)]
 pub fn publish() {
     // SAFETY: a fence accesses no memory itself.

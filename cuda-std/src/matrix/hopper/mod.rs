@@ -1,8 +1,7 @@
 //! Hopper instructions: mbarriers, TMA copies, and warpgroup matrix multiplication (`wgmma`).
 //!
-//! This module exists only for PTX targets, because the CPU executor does not emulate TMA and `wgmma`. Tests
-//! of kernels that use this module therefore need a GPU. Shared-memory addresses are 32-bit numbers, as in
-//! PTX's `.shared` address space.
+//! Shared-memory addresses are 32-bit numbers, as in PTX's `.shared` address space. PTX code with this module
+//! needs sm_90, and for `wgmma` and `setmaxnreg` sm_90a.
 //!
 //! | CUDA C++ | here |
 //! | --- | --- |
@@ -17,6 +16,7 @@ use crate::simt::{thread, warp};
 
 pub mod barrier;
 pub mod tensor_map;
+#[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
 pub mod wgmma;
 
 /// Number of threads in a warpgroup.

@@ -1,7 +1,8 @@
-//! TMA copies between global and shared memory. Each copy uses a tensor map, which describes the tensor in
+//! TMA copies between global and shared memory. Most copies use a tensor map, which describes the tensor in
 //! global memory.
 use super::barrier::Barrier;
 use crate::arch::hopper;
+use crate::simt::cluster;
 pub use crate::matrix::tensor_map::TensorMap;
 
 /// The address of a tensor map.
@@ -36,15 +37,26 @@ impl Map {
     /// Elements of the box outside the tensor become zero in shared memory.
     ///
     /// # Safety
-    /// - `self` is the address of a tensor map of four dimensions.
+    /// - `self` is the address of a tensor map of `D` dimensions, 1 to 5.
     /// - The box fits into the block's shared memory at `to`. `to` is aligned as the map's swizzle requires.
     ///   No thread uses the bytes of the box during the copy.
     /// - `barrier` expects the number of bytes of the box.
     /// - Only one thread calls the function for each copy.
     #[inline(always)]
-    pub unsafe fn copy(self, to: u32, origin: [u32; 4], barrier: Barrier) {
-        // SAFETY: the caller ensures that the map has four dimensions and that the box fits at `to`.
+    pub unsafe fn copy<const D: usize>(self, to: u32, origin: [u32; D], barrier: Barrier) {
+        // SAFETY: the caller ensures that the map has `D` dimensions and that the box fits at `to`.
         unsafe { hopper::tensor_copy(to, self.address, origin, barrier.address()) }
+    }
+
+    /// As [`Map::copy`], but copies the box to the address `to` of every block of the cluster whose bit is set in
+    /// `blocks`. In each of these blocks, the mbarrier at the address of `barrier` counts the copied bytes.
+    ///
+    /// # Safety
+    /// The requirements of [`Map::copy`] apply in each of these blocks.
+    #[inline(always)]
+    pub unsafe fn multicast<const D: usize>(self, to: u32, origin: [u32; D], barrier: Barrier, blocks: u16) {
+        // SAFETY: the caller ensures that the map has `D` dimensions and that the box fits in each block.
+        unsafe { hopper::tensor_multicast(to, self.address, origin, barrier.address(), blocks) }
     }
 
     /// Starts a TMA copy of the box at `from` in shared memory to the coordinates `origin` of the tensor in
@@ -53,15 +65,63 @@ impl Map {
     /// both before any thread overwrites the box.
     ///
     /// # Safety
-    /// `self` is the address of a tensor map of four dimensions. The box at `from` is swizzled as the map
+    /// `self` is the address of a tensor map of `D` dimensions. The box at `from` is swizzled as the map
     /// says, and [`publish_shared`](super::publish_shared) made its bytes visible to TMA. No other thread
     /// accesses the elements of the tensor that the box overwrites.
     #[inline(always)]
-    pub unsafe fn store(self, from: u32, origin: [u32; 4]) {
-        // SAFETY: the caller ensures that the map has four dimensions and that all bytes of the box at `from`
+    pub unsafe fn store<const D: usize>(self, from: u32, origin: [u32; D]) {
+        // SAFETY: the caller ensures that the map has `D` dimensions and that all bytes of the box at `from`
         // are visible to TMA.
         unsafe { hopper::tensor_store(from, self.address, origin) }
     }
+
+    /// As [`Map::store`], but adds the elements of the box to those of the tensor. Several blocks may add to the
+    /// same elements.
+    ///
+    /// # Safety
+    /// The requirements of [`Map::store`] apply, except that other threads may add to the elements.
+    #[inline(always)]
+    pub unsafe fn add<const D: usize>(self, from: u32, origin: [u32; D]) {
+        // SAFETY: the caller satisfies the requirements.
+        unsafe { hopper::tensor_add(from, self.address, origin) }
+    }
+}
+
+/// Starts a copy of `bytes` bytes of global memory to address `to` in shared memory (`cp.async.bulk`). The
+/// mbarrier `barrier` counts the copied bytes.
+///
+/// # Safety
+/// `from` points to `bytes` readable bytes. `to`, `from` and `bytes` are multiples of 16. No thread uses the bytes
+/// at `to` during the copy, and `barrier` expects them.
+#[inline(always)]
+pub unsafe fn copy_bytes(to: u32, from: *const u8, bytes: u32, barrier: Barrier) {
+    // SAFETY: the caller passes valid, aligned addresses.
+    unsafe { hopper::bulk_copy(to, from, bytes, barrier.address()) }
+}
+
+/// Starts a copy of `bytes` bytes at address `from` in shared memory to global memory. [`close_stores`] and
+/// [`wait_for_stores`] apply to it.
+///
+/// # Safety
+/// `to` points to `bytes` writable bytes. `to`, `from` and `bytes` are multiples of 16.
+/// [`publish_shared`](super::publish_shared) made the bytes at `from` visible.
+#[inline(always)]
+pub unsafe fn store_bytes(to: *mut u8, from: u32, bytes: u32) {
+    // SAFETY: the caller passes valid, aligned addresses.
+    unsafe { hopper::bulk_store(to, from, bytes) }
+}
+
+/// Starts a copy of `bytes` bytes at address `from` in shared memory to address `to` of block `rank` of the
+/// cluster. The mbarrier of that block at the address of `barrier` counts the copied bytes.
+///
+/// # Safety
+/// `to`, `from` and `bytes` are multiples of 16. [`publish_shared`](super::publish_shared) made the bytes at
+/// `from` visible. Block `rank` does not exit before the bytes arrive.
+#[inline(always)]
+pub unsafe fn send_bytes(to: u32, from: u32, bytes: u32, barrier: Barrier, rank: u32) {
+    let [to, barrier] = [to, barrier.address()].map(|address| cluster::map_address(address, rank));
+    // SAFETY: the caller passes valid, aligned addresses.
+    unsafe { hopper::bulk_send(to, from, bytes, barrier) }
 }
 
 /// Commits TMA stores as one bulk group (`cp.async.bulk.commit_group`). The group contains the stores that
@@ -70,6 +130,13 @@ impl Map {
 pub fn close_stores() {
     // SAFETY: the instruction affects only the bulk groups of the calling thread.
     unsafe { hopper::bulk_commit() }
+}
+
+/// Waits until at most the last `PENDING` bulk groups of the calling thread may still read from shared memory.
+#[inline(always)]
+pub fn wait_for_groups<const PENDING: u32>() {
+    // SAFETY: the instruction affects only the bulk groups of the calling thread.
+    unsafe { hopper::bulk_wait_pending::<PENDING>() }
 }
 
 /// Waits until all TMA stores that the calling thread has committed have read their data from shared memory.

@@ -9,22 +9,108 @@
 //! thread rounds the eight registers of these columns to 16 bits and packs the values in pairs. The threads
 //! need not exchange data between the two multiplications.
 use crate::arch::wgmma as arch;
-use crate::numeric::elem::Elem;
+use crate::arch::wgmma::Accumulator as _;
+use crate::base::wgmma::Kind;
 
-pub use arch::Accumulator;
-
-/// An element type of the operands.
-pub trait Operand: Elem {
-    /// Whether the type is bf16. Otherwise it is f16.
-    const BF16: bool;
+/// An element type of the operands. Types for which Rust has no number type have a name only, such as [`E4m3`].
+pub trait Operand: Copy {
+    /// The types of both operands, for the instruction.
+    #[doc(hidden)]
+    const KIND: Kind;
 }
 
-impl Operand for half::bf16 {
-    const BF16: bool = true;
+macro_rules! operands {
+    ($($(#[$doc:meta])* $t:ty = $kind:ident;)*) => { $(
+        impl Operand for $t {
+            const KIND: Kind = Kind::$kind;
+        }
+    )* };
+}
+macro_rules! names {
+    ($($(#[$doc:meta])* $name:ident;)*) => { $(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub enum $name {}
+        operands! { $name = $name; }
+    )* };
+}
+operands! {
+    half::bf16 = Bf16;
+    half::f16 = F16;
+}
+names! {
+    /// The upper 19 bits of an f32. A row of K has 8 elements.
+    Tf32;
+    /// `float8_e4m3fn`. A row of K has 32 elements. The tensor core keeps 14 significant bits of a sum.
+    E4m3;
+    /// `float8_e5m2`, as [`E4m3`].
+    E5m2;
+    /// The left operand is [`E4m3`], the right operand [`E5m2`].
+    E4m3E5m2;
+    /// The left operand is [`E5m2`], the right operand [`E4m3`].
+    E5m2E4m3;
+    /// Signed 8-bit integers, with i32 accumulators.
+    S8;
+    /// Unsigned 8-bit integers, with i32 accumulators.
+    U8;
 }
 
-impl Operand for half::f16 {
-    const BF16: bool = false;
+/// The accumulator registers of one thread. `N` is the number of registers: the accumulators of a warpgroup
+/// form a tile of 64 rows and `2 * N` columns.
+///
+/// The registers can be read after [`wait`] and [`settle`]. The CPU executor reports an earlier access.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct Registers<const N: usize, E = f32>([E; N]);
+
+/// The accumulator types, [`Registers`] of all supported sizes.
+pub trait Accumulator: Copy + AsRef<[Self::Element]> + AsMut<[Self::Element]> {
+    /// f32, or i32 for 8-bit integers.
+    type Element: Copy;
+    /// Number of registers per thread.
+    const LEN: usize;
+    /// An accumulator with zero in every register.
+    const ZERO: Self;
+    #[doc(hidden)]
+    type Array: arch::Accumulator;
+    #[doc(hidden)]
+    fn array(&mut self) -> &mut Self::Array;
+}
+
+impl<const N: usize, E: Copy> Accumulator for Registers<N, E>
+where
+    [E; N]: arch::Accumulator,
+{
+    type Element = E;
+    const LEN: usize = N;
+    const ZERO: Self = Self(<[E; N] as arch::Accumulator>::ZERO);
+    type Array = [E; N];
+    #[inline(always)]
+    fn array(&mut self) -> &mut [E; N] {
+        &mut self.0
+    }
+}
+
+impl<const N: usize, E: Copy> AsRef<[E]> for Registers<N, E>
+where
+    [E; N]: arch::Accumulator,
+{
+    #[inline(always)]
+    fn as_ref(&self) -> &[E] {
+        arch::Accumulator::check_settled(&self.0);
+        &self.0
+    }
+}
+
+impl<const N: usize, E: Copy> AsMut<[E]> for Registers<N, E>
+where
+    [E; N]: arch::Accumulator,
+{
+    #[inline(always)]
+    fn as_mut(&mut self) -> &mut [E] {
+        arch::Accumulator::check_settled(&self.0);
+        &mut self.0
+    }
 }
 
 /// A shared memory descriptor of a `wgmma` operand. The operand has rows of 128 bytes with TMA's 128-byte
@@ -41,6 +127,21 @@ impl Descriptor {
         let low = (address & 0x3ffff) >> 4 | leap >> 4 << 16;
         let high = 1024 >> 4 | 1 << 30;
         Self(u64::from(low) | high << 32)
+    }
+
+    /// Returns the descriptor of an operand with any layout. `leading` and `stride` are the distances in bytes
+    /// that PTX calls leading and stride dimension byte offset. `swizzle` is the number of bytes of a row of the
+    /// swizzle: 128, 64, 32, or 16 for no swizzle.
+    #[inline(always)]
+    pub fn of(address: u32, leading: u32, stride: u32, swizzle: u32) -> Self {
+        let mode = match swizzle {
+            128 => 1,
+            64 => 2,
+            32 => 3,
+            _ => 0,
+        };
+        let low = (address & 0x3ffff) >> 4 | leading >> 4 << 16;
+        Self(u64::from(low) | u64::from(stride >> 4 | mode << 30) << 32)
     }
 
     /// Returns the descriptor of an operand that starts `bytes` bytes later.
@@ -60,7 +161,7 @@ impl Descriptor {
 pub unsafe fn mma_shared<T: Operand, D: Accumulator>(d: &mut D, a: Descriptor, b: Descriptor, add: bool) {
     // SAFETY: the caller ensures that the whole warpgroup executes the instruction and that `a` and `b` have
     // been written.
-    unsafe { d.mma_shared(T::BF16, add, a.0, b.0) }
+    unsafe { d.array().mma_shared::<0, 0>(T::KIND, add, a.0, b.0) }
 }
 
 /// Starts `d += a * b`. `a` has 16 columns and is in registers. `b` (K x N) has 16 rows, is in shared memory,
@@ -73,7 +174,33 @@ pub unsafe fn mma_shared<T: Operand, D: Accumulator>(d: &mut D, a: Descriptor, b
 pub unsafe fn mma_registers<T: Operand, D: Accumulator>(d: &mut D, a: [u32; 4], b: Descriptor) {
     // SAFETY: the caller ensures that the whole warpgroup executes the instruction and that `b` has been
     // written.
-    unsafe { d.mma_registers(T::BF16, a, b.0) }
+    unsafe { d.array().mma_registers::<1>(T::KIND, a, b.0) }
+}
+
+/// As [`mma_shared`], for 16-bit operands that are contiguous along M or N: `a` if the flag `A` is 1, and `b` if
+/// the flag `B` is 1.
+///
+/// # Safety
+/// The requirements of [`mma_shared`] apply.
+#[inline(always)]
+pub unsafe fn mma_shared_transposed<T: Operand, D: Accumulator, const A: u32, const B: u32>(
+    d: &mut D,
+    a: Descriptor,
+    b: Descriptor,
+    add: bool,
+) {
+    // SAFETY: the caller satisfies the requirements.
+    unsafe { d.array().mma_shared::<A, B>(T::KIND, add, a.0, b.0) }
+}
+
+/// As [`mma_registers`], but `b` is contiguous along K.
+///
+/// # Safety
+/// The requirements of [`mma_registers`] apply.
+#[inline(always)]
+pub unsafe fn mma_registers_along_k<T: Operand, D: Accumulator>(d: &mut D, a: [u32; 4], b: Descriptor) {
+    // SAFETY: the caller satisfies the requirements.
+    unsafe { d.array().mma_registers::<0>(T::KIND, a, b.0) }
 }
 
 /// Orders the thread's earlier writes to registers before the multiplications that start after this call
@@ -114,5 +241,5 @@ pub unsafe fn wait<const PENDING: u32>() {
 /// them.
 #[inline(always)]
 pub fn settle<D: Accumulator>(d: &mut D) {
-    arch::settle(d.as_mut());
+    d.array().settle();
 }

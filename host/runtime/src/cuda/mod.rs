@@ -15,4 +15,4 @@ pub(crate) use gpu::{Gpu, count, describe, index_of};
 pub(crate) use module::{Function, Module};
 pub use stream::{Event, Graph, OwnedStream};
 pub use tensor_map::HeadsMap;
-pub(crate) use tensor_map::encode;
+pub(crate) use tensor_map::{encode, for_executor};

@@ -2,11 +2,12 @@
 //! Hopper and newer GPUs reads this descriptor.
 use std::ffi::{c_int, c_void};
 
+use cuda_std::cpu::{Swizzle, TensorMapElement, TensorMapShape};
 use cuda_std::tensor_map::TensorMap;
 
 use super::gpu::Gpu;
 use super::raw;
-use crate::{Dtype, Result};
+use crate::{Dtype, Error, Result};
 
 /// `CU_TENSOR_MAP_DATA_TYPE_FLOAT16` and `…_BFLOAT16`
 const F16: c_int = 6;
@@ -36,6 +37,22 @@ pub struct HeadsMap {
     /// shared memory, the tile has the 128-byte swizzle. Tile elements outside of the tensor are filled with
     /// zeros.
     pub part: [u32; 2],
+}
+
+/// Makes the tensor map for the CPU executor.
+pub(crate) fn for_executor(heads: &HeadsMap) -> Result<TensorMap> {
+    let element = if heads.dtype == Dtype::Bf16 { TensorMapElement::Bf16 } else { TensorMapElement::F16 };
+    let [columns, tokens] = heads.part;
+    let shape = TensorMapShape {
+        base: heads.base.cast(),
+        element,
+        sizes: heads.sizes.to_vec(),
+        strides: heads.strides.to_vec(),
+        tile: vec![columns, tokens, 1, 1],
+        swizzle: Swizzle::B128,
+        nan_outside: false,
+    };
+    shape.encode().map_err(|why| Error::Unsupported { op: "Device::tensor_map", why })
 }
 
 /// Encodes the tensor map with `cuTensorMapEncodeTiled`.

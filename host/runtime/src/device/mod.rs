@@ -205,12 +205,16 @@ impl Device {
 
 impl Device {
     /// Encodes a tensor map (descriptor of a tensor for TMA) with `cuTensorMapEncodeTiled`. This driver
-    /// function does not access the GPU, so it is allowed during stream capture.
+    /// function does not access the GPU, so it is allowed during stream capture. The CPU executor has tensor maps
+    /// of its own, with the same rules.
     ///
     /// # Errors
-    /// Returns a driver error. Also fails on the CPU executor, which does not support tensor maps.
+    /// Returns a driver error. On the CPU executor, returns an error if the driver would reject the tensor.
     pub fn tensor_map(&self, heads: &HeadsMap) -> Result<TensorMap> {
-        cuda::encode(self.expect_gpu("Device::tensor_map", "the CPU executor has no tensor maps")?, heads)
+        match self.gpu() {
+            Some(gpu) => cuda::encode(gpu, heads),
+            None => cuda::for_executor(heads),
+        }
     }
 
     /// Returns the GPU. For the CPU executor, returns an error that names the function `op` and gives the

@@ -102,7 +102,7 @@ impl Kernels {
         let _current = gpu.current()?;
         let module = Module::load(gpu, "PTX", *arch, &c_text(text)?)?;
         let function = |kernel: &&'static Kernel| match module.function(kernel.name) {
-            Err(Error::NoKernel { .. }) if kernel.run.is_none() => None,
+            Err(Error::NoKernel { .. }) if kernel.only.is_some() => None,
             function => Some(function.map(|function| (address(kernel), function))),
         };
         let functions = by_name.values().filter_map(function).collect::<Result<Vec<_>>>()?;
@@ -164,17 +164,17 @@ impl Kernels {
 
     /// Returns whether a launch can use the PTX for exactly this architecture. For example, [`Kernels::arch`]
     /// of a library on a Hopper GPU is `sm_90`. If the library also has PTX for `sm_90a`, then
-    /// `has(Arch::Sm90a)` is true, and the kernels in this PTX can be launched.
+    /// `has(Arch::Sm90a)` is true, and the kernels in this PTX can be launched. On the CPU executor, the result is
+    /// true for `sm_90a`, because the executor emulates the instructions of this architecture.
     pub fn has(&self, arch: Arch) -> bool {
         match &self.loaded {
             Loaded::Cuda(on_gpu) => on_gpu.arch == arch || on_gpu.ptx.iter().any(|ptx| ptx.arch == arch),
-            Loaded::Cpu => false,
+            Loaded::Cpu => arch == Arch::Sm90a,
         }
     }
 
     /// Returns the names of the kernels that this device can launch, in alphabetical order. A GPU can launch
-    /// the kernels in its PTX. The CPU executor can launch all kernels without the mark `@only`, which limits
-    /// a kernel to one architecture.
+    /// the kernels in its PTX. The CPU executor can launch all kernels.
     ///
     /// ```
     /// # use cuda_std::prelude::*;
@@ -190,9 +190,7 @@ impl Kernels {
     /// ```
     pub fn names(&self) -> Vec<&'static str> {
         let mut names: Vec<_> = match &self.loaded {
-            Loaded::Cpu => {
-                self.by_name.values().filter(|kernel| kernel.run.is_some()).map(|k| k.name).collect()
-            }
+            Loaded::Cpu => self.by_name.values().map(|kernel| kernel.name).collect(),
             Loaded::Cuda(on_gpu) => {
                 let units = on_gpu.ptx.iter().flat_map(|ptx| &ptx.units);
                 let embedded: HashSet<_> = units.flat_map(Unit::entries).collect();
@@ -287,9 +285,8 @@ impl Kernels {
     /// - [`Error::Load`]: this is the first launch of a kernel of [`Kernels::of_library`], and the driver
     ///   rejects the kernel's PTX. Kernels of [`Kernels::load`] are already loaded.
     /// - [`Error::Driver`]: the GPU does not support the launch shape, or another driver error.
-    /// - [`Error::Fault`]: the CPU executor does not support the launch shape or the kernel (mark `@only`).
-    ///   The CPU executor also returns this error if it detects an error in the kernel, for example a data
-    ///   race.
+    /// - [`Error::Fault`]: the CPU executor does not support the launch shape, or detects an error in the kernel,
+    ///   for example a data race.
     pub unsafe fn launch(&self, name: &str, shape: Launch, stream: Stream, args: &[Argument]) -> Result<()> {
         let Some(kernel) = self.by_name.get(name) else { return Err(self.no_kernel(name)) };
         kernel.check(args).map_err(Error::Arguments)?;

@@ -9,26 +9,26 @@
 //! - `schedule`: the order in which a block processes query tiles.
 //! - `producer`: the code of the producer warpgroup.
 //! - `consumer`, `matmul`, `mask`, `softmax`, `output`: the code of the consumer warpgroups.
-#[cfg(target_feature = "sm_90a")]
+#[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
 pub(crate) mod consumer;
-#[cfg(target_feature = "sm_90a")]
+#[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
 pub(crate) mod kernel;
-#[cfg(target_feature = "sm_90a")]
+#[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
 pub(crate) mod layout;
-#[cfg(target_feature = "sm_90a")]
+#[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
 pub(crate) mod mask;
-#[cfg(target_feature = "sm_90a")]
+#[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
 mod matmul;
-#[cfg(target_feature = "sm_90a")]
+#[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
 pub(crate) mod output;
-#[cfg(target_feature = "sm_90a")]
+#[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
 mod own_thread;
 pub mod params;
-#[cfg(target_feature = "sm_90a")]
+#[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
 pub(crate) mod producer;
-#[cfg(target_feature = "sm_90a")]
+#[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
 pub(crate) mod schedule;
-#[cfg(target_feature = "sm_90a")]
+#[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
 pub(crate) mod shape;
-#[cfg(target_feature = "sm_90a")]
+#[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
 pub(crate) mod softmax;

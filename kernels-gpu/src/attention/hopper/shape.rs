@@ -1,18 +1,19 @@
 //! Compile-time sizes and types of a Hopper attention kernel.
 use core::marker::PhantomData;
 
-use cuda_std::hopper::wgmma::{Accumulator, Operand};
+use cuda_std::elem::Elem;
+use cuda_std::hopper::wgmma::{Accumulator, Operand, Registers};
 
 use super::params::{D64, D96, D128, D128_EVEN, D256, GROUP_ROWS};
 
 /// The types and sizes of a Hopper attention kernel, as associated types and constants.
 pub(crate) trait Shape: Copy {
     /// The element type of queries, keys, values and result.
-    type Elem: Operand<F32Vec = [f32; 8]>;
+    type Elem: Operand + Elem<F32Vec = [f32; 8]>;
     /// A thread's registers of the `wgmma` accumulator that contains the scores of a key tile.
-    type Scores: Accumulator;
+    type Scores: Accumulator<Element = f32>;
     /// Registers of a thread for the result: an accumulator of `wgmma`.
-    type Result: Accumulator;
+    type Result: Accumulator<Element = f32>;
     /// A thread's unnormalized probabilities for a key tile, rounded to the element type. One array element
     /// contains this thread's probabilities for 16 keys.
     type Weights: Copy + AsRef<[[u32; 4]]> + AsMut<[[u32; 4]]>;
@@ -66,13 +67,13 @@ impl<
     const PADDED: bool,
 > Shape for KernelShape<T, S, O, P, GROUPS, STAGES, STAGED, CAUSAL, PADDED>
 where
-    T: Operand<F32Vec = [f32; 8]>,
-    [f32; S]: Accumulator,
-    [f32; O]: Accumulator,
+    T: Operand + Elem<F32Vec = [f32; 8]>,
+    Registers<S>: Accumulator<Element = f32>,
+    Registers<O>: Accumulator<Element = f32>,
 {
     type Elem = T;
-    type Scores = [f32; S];
-    type Result = [f32; O];
+    type Scores = Registers<S>;
+    type Result = Registers<O>;
     type Weights = [[u32; 4]; P];
     const NO_WEIGHTS: Self::Weights = {
         assert!(S == 8 * P);

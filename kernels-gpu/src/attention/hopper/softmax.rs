@@ -2,6 +2,7 @@
 //!
 //! The unnormalized probability of a score is `exp2(scale * (score - max))`. `max` is the largest score of
 //! the row so far.
+use cuda_std::elem::Elem;
 use cuda_std::hopper::wgmma::Operand;
 use cuda_std::math::{ex2_ftz, fma};
 use cuda_std::warp;
@@ -78,7 +79,7 @@ impl OnlineSoftmax {
 /// Rounds unnormalized probabilities to the element type. The rounded values have the register layout of
 /// `wgmma` A operands.
 #[inline(always)]
-pub(crate) fn round<T: Operand<F32Vec = [f32; 8]>>(weights: &[f32], rounded: &mut [[u32; 4]]) {
+pub(crate) fn round<T: Operand + Elem<F32Vec = [f32; 8]>>(weights: &[f32], rounded: &mut [[u32; 4]]) {
     for p in 0..rounded.len() {
         rounded[p] = T::pack(core::array::from_fn(|i| weights[8 * p + i]));
     }

@@ -1,0 +1,149 @@
+//! Asynchronous instructions of Hopper on the CPU executor. The functions have the same names as the PTX
+//! versions in `arch/ptx/hopper.rs`, which document them.
+//!
+//! # Safety
+//! The requirements of the PTX versions apply. The executor checks the addresses in shared memory, but not those
+//! in global memory.
+#![allow(clippy::missing_safety_doc, reason = "see the documentation of the file")]
+use super::memory::shared_base;
+use super::thread::lane;
+use crate::cpu::hopper::{self, FIRST_ADDRESS};
+use crate::cpu::{Operation, exchange, note, with};
+
+pub unsafe fn barrier_init(barrier: u32, arrivals: u32) {
+    hopper::init(barrier, arrivals);
+}
+
+pub unsafe fn barrier_init_fence() {
+    hopper::init_fence();
+}
+
+pub unsafe fn barrier_arrive(barrier: u32) {
+    hopper::arrive(barrier);
+}
+
+pub unsafe fn barrier_arrive_remote(barrier: u32) {
+    hopper::arrive(barrier);
+}
+
+pub unsafe fn barrier_expect(barrier: u32, bytes: u32) {
+    hopper::expect(barrier, bytes);
+}
+
+pub unsafe fn barrier_wait(barrier: u32, parity: u32) {
+    hopper::wait(barrier, parity);
+}
+
+pub unsafe fn barrier_test(barrier: u32, parity: u32) -> bool {
+    hopper::test_wait(barrier, parity)
+}
+
+pub unsafe fn named_sync(id: u32, threads: u32) {
+    hopper::named_sync(id, threads);
+}
+
+pub unsafe fn named_arrive(id: u32, threads: u32) {
+    hopper::named_arrive(id, threads);
+}
+
+pub unsafe fn shared_store(address: u32, value: f32) {
+    let offset = own_bytes(address, 4, true);
+    // SAFETY: `own_bytes` checked the offset and its alignment.
+    unsafe { shared_base().add(offset).cast::<f32>().write(value) };
+}
+
+pub unsafe fn shared_load_pair(address: u32) -> [f32; 2] {
+    let offset = own_bytes(address, 8, false);
+    // SAFETY: `own_bytes` checked the offset and its alignment.
+    unsafe { shared_base().add(offset).cast::<[f32; 2]>().read() }
+}
+
+/// Checks an access of the running thread to shared memory and returns its offset.
+fn own_bytes(address: u32, bytes: usize, writes: bool) -> usize {
+    super::memory::check_aligned(address as usize, bytes);
+    let offset = (address as usize).wrapping_sub(FIRST_ADDRESS as usize);
+    super::memory::check_shared(offset, bytes);
+    note(offset, bytes, writes);
+    offset
+}
+
+pub unsafe fn tensor_map_prefetch(_: u64) {}
+
+pub unsafe fn fence_async_shared() {
+    hopper::proxy_fence();
+}
+
+pub unsafe fn bulk_commit() {
+    hopper::bulk_commit();
+}
+
+pub unsafe fn bulk_wait_read() {
+    hopper::bulk_wait(0);
+}
+
+pub unsafe fn bulk_wait_pending<const PENDING: u32>() {
+    hopper::bulk_wait(PENDING);
+}
+
+pub unsafe fn tensor_copy<const D: usize>(to: u32, map: u64, at: [u32; D], barrier: u32) {
+    hopper::tensor_copy(to, map, &at.map(u32::cast_signed), barrier, None);
+}
+
+pub unsafe fn tensor_multicast<const D: usize>(to: u32, map: u64, at: [u32; D], barrier: u32, blocks: u16) {
+    hopper::tensor_copy(to, map, &at.map(u32::cast_signed), barrier, Some(blocks));
+}
+
+pub unsafe fn tensor_store<const D: usize>(from: u32, map: u64, at: [u32; D]) {
+    hopper::tensor_store(from, map, &at.map(u32::cast_signed), None);
+}
+
+pub unsafe fn tensor_add<const D: usize>(from: u32, map: u64, at: [u32; D]) {
+    hopper::tensor_store(from, map, &at.map(u32::cast_signed), Some(crate::cpu::Reduction::Add));
+}
+
+pub unsafe fn bulk_copy(to: u32, from: *const u8, bytes: u32, barrier: u32) {
+    // SAFETY: the caller passes readable bytes.
+    unsafe { hopper::bulk_copy(to, from, bytes, barrier) };
+}
+
+pub unsafe fn bulk_store(to: *mut u8, from: u32, bytes: u32) {
+    // SAFETY: the caller passes writable bytes.
+    unsafe { hopper::bulk_store(to, from, bytes) };
+}
+
+pub unsafe fn bulk_send(to: u32, from: u32, bytes: u32, barrier: u32) {
+    hopper::bulk_send(to, from, bytes, barrier);
+}
+
+/// Each lane writes the row whose address it passes. It gets the words of the row from four lanes.
+#[inline(never)]
+pub unsafe fn store_matrices(address: u32, words: [u32; 4]) {
+    let lane = lane();
+    let mut row = [0; 4];
+    for matrix in 0..4 {
+        for (word, to) in row.iter_mut().enumerate() {
+            let from = lane % 8 * 4 + word as u32;
+            let value = exchange(Operation::ShuffleIdx, u32::MAX, words[matrix as usize], from);
+            *to = if lane / 8 == matrix { value } else { *to };
+        }
+    }
+    let offset = own_bytes(address, 16, true);
+    // SAFETY: `own_bytes` checked the offset and its alignment.
+    unsafe { shared_base().add(offset).cast::<[u32; 4]>().write(row) };
+}
+
+pub fn argument<const NUMBER: u32>() -> u64 {
+    with(|block| block.argument(NUMBER).expose_provenance() as u64)
+}
+
+pub fn shared_address(pointer: *mut u8) -> u32 {
+    FIRST_ADDRESS + (pointer.addr() - shared_base().addr()) as u32
+}
+
+pub unsafe fn registers_up<const COUNT: u32>() {
+    hopper::registers_up(COUNT);
+}
+
+pub unsafe fn registers_down<const COUNT: u32>() {
+    hopper::registers_down(COUNT);
+}

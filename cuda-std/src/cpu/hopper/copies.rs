@@ -1,0 +1,237 @@
+//! TMA copies between global memory and shared memory, and accesses to the shared memory of other blocks of a
+//! cluster.
+use std::sync::{Mutex, PoisonError};
+
+use super::tensor_map::{Reduction, TensorMapShape};
+use super::{Access, Block, By, Cluster, FIRST_ADDRESS, Place, WINDOW, with};
+use crate::cpu::FaultKind;
+use crate::matrix::tensor_map::TensorMap;
+
+/// TMA reductions of several blocks may access the same elements. This lock makes them atomic.
+static REDUCTIONS: Mutex<()> = Mutex::new(());
+
+/// An asynchronous copy that a thread has started.
+pub(super) struct Pending {
+    /// The thread that started it, and the rank of its block.
+    pub by: (u32, usize),
+    /// The places that it writes.
+    pub to: Vec<Place>,
+    /// Agent and number of its bulk group.
+    pub group: Option<(u32, u32)>,
+    pub run: Box<dyn FnOnce(&Cluster)>,
+}
+
+impl Cluster {
+    /// Completes one pending copy. Returns false if there is none.
+    pub(in crate::cpu) fn complete_one(&self) -> bool {
+        let mut pending = self.pending.borrow_mut();
+        if pending.is_empty() {
+            return false;
+        }
+        let draw = self.draws.get().wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+        self.draws.set(draw);
+        let at = (draw >> 33) as usize % pending.len();
+        // The copies of a bulk group, and those to one mbarrier, complete in any order.
+        let copy = pending.swap_remove(at);
+        drop(pending);
+        (copy.run)(self);
+        true
+    }
+
+    /// Completes the copies of a bulk group of the agent `agent` whose number is at most `last`.
+    pub(super) fn complete_groups(&self, agent: u32, last: u32) {
+        let of_group = |copy: &mut Pending| copy.group.is_some_and(|(a, number)| a == agent && number <= last);
+        let copies: Vec<_> = self.pending.borrow_mut().extract_if(.., of_group).collect();
+        copies.into_iter().for_each(|copy| (copy.run)(self));
+    }
+
+    /// Returns a fault if a copy to the shared memory of block `rank` is pending. All threads of the block have
+    /// returned.
+    pub(super) fn copies_at_exit(&self, rank: u32) -> Result<(), (usize, FaultKind)> {
+        let pending = self.pending.borrow();
+        let late = pending.iter().find(|copy| copy.to.iter().any(|place| place.rank == rank));
+        match late {
+            Some(Pending { by: (from, thread), .. }) => {
+                let thread = if *from == rank { *thread } else { 0 };
+                Err((thread, FaultKind::EarlyExit { rank }))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Block {
+    /// Reads the tensor map at `map`.
+    fn tensor_map(&self, map: u64, origin: &[i32]) -> TensorMapShape {
+        // SAFETY: the kernel passes the address of a kernel argument of this type.
+        let map = unsafe { &*std::ptr::with_exposed_provenance::<TensorMap>(map as usize) };
+        match TensorMapShape::decode(map) {
+            Some(shape) if shape.sizes.len() == origin.len() => shape,
+            Some(shape) => self
+                .raise(FaultKind::TensorMap { dimensions: Some(shape.sizes.len()), used: origin.len() }),
+            None => self.raise(FaultKind::TensorMap { dimensions: None, used: origin.len() }),
+        }
+    }
+
+    /// Records a copy that writes `bytes` bytes at `to`, and fills them with 0xFF. The mbarrier at `barrier`
+    /// will count the bytes.
+    pub(super) fn start_copy(&self, to: Place, barrier: Place, bytes: u32, by: By) {
+        let (agent, time) = self.mbarrier(barrier, true, |barrier| (barrier.agent, barrier.phase + 1));
+        self.record(to, bytes, Access { agent, time, by }, true);
+        // SAFETY: `place` checked that the bytes are in the shared memory of a running block.
+        unsafe { self.pointer(to).write_bytes(0xFF, bytes as usize) };
+    }
+
+    pub(super) fn push(&self, to: Vec<Place>, group: Option<(u32, u32)>, run: Box<dyn FnOnce(&Cluster)>) {
+        let by = (self.rank.get(), self.running.get());
+        self.cluster.pending.borrow_mut().push(Pending { by, to, group, run });
+    }
+
+    /// Returns the ranks of the blocks in a multicast mask, or the own rank if there is none.
+    fn destinations(&self, blocks: Option<u16>) -> Vec<u32> {
+        let Some(mask) = blocks else { return vec![self.rank.get()] };
+        let count = self.cluster.blocks.get();
+        if mask == 0 || u32::from(mask) >> count != 0 {
+            self.raise(FaultKind::ClusterRank { rank: mask.checked_ilog2().unwrap_or(0), blocks: count });
+        }
+        (0..count).filter(|rank| mask >> rank & 1 == 1).collect()
+    }
+}
+
+/// Starts a TMA copy of the box at `origin` of the tensor to the shared memory at `to`. If `blocks` is a mask
+/// of block ranks, the copy writes to the same offset of each of these blocks, and the mbarrier at the same
+/// offset of each block counts the bytes.
+pub(crate) fn tensor_copy(to: u32, map: u64, origin: &[i32], barrier: u32, blocks: Option<u16>) {
+    with(|block| {
+        let shape = block.tensor_map(map, origin);
+        let bytes = shape.bytes();
+        let mut places = Vec::new();
+        for rank in block.destinations(blocks) {
+            let at = |address: u32| (rank + 1) * WINDOW + address % WINDOW;
+            let to = block.place(at(to), bytes, 128);
+            let barrier = block.place(at(barrier), 8, 8);
+            block.start_copy(to, barrier, bytes, By::Copy(Some(shape.swizzle)));
+            places.push((to, barrier));
+        }
+        let origin = origin.to_vec();
+        let to = places.iter().map(|&(to, _)| to).collect();
+        let run = move |cluster: &Cluster| {
+            for (to, barrier) in places {
+                // SAFETY: the kernel guarantees that the tensor is readable. `place` checked the bytes.
+                unsafe { load_tile(&shape, &origin, cluster.block(to.rank).shared_base(), to.offset) };
+                cluster.complete_bytes(barrier, bytes);
+            }
+        };
+        block.push(to, None, Box::new(run));
+    });
+}
+
+/// # Safety
+/// The tensor is readable. The box fits at `offset` of the shared memory at `base`.
+unsafe fn load_tile(shape: &TensorMapShape, origin: &[i32], base: *mut u8, offset: u32) {
+    let size = shape.element.bytes();
+    let (width, outside) = (shape.tile[0] * size, if shape.nan_outside { 0xFF } else { 0 });
+    let mut line = vec![outside; width as usize];
+    shape.rows(origin, |row, from, inside| {
+        line.fill(outside);
+        let (first, last) = ((inside.start * size) as usize, (inside.end * size) as usize);
+        // SAFETY: `rows` gives the range of elements that are in the tensor.
+        unsafe {
+            from.wrapping_add(first).copy_to_nonoverlapping(line[first..last].as_mut_ptr(), last - first);
+        }
+        for (at, chunk) in line.chunks_exact(16).enumerate() {
+            let place = shape.swizzle.place(FIRST_ADDRESS + offset + row + 16 * at as u32) - FIRST_ADDRESS;
+            // SAFETY: the swizzle moves a chunk only within its 128 bytes, which are in the box.
+            unsafe { base.add(place as usize).cast::<[u8; 16]>().write(chunk.try_into().expect("16")) };
+        }
+    });
+}
+
+/// Starts a TMA copy of the box at `from` in shared memory to the coordinates `origin` of the tensor. With a
+/// reduction, the elements of the tensor are combined with those of the box.
+pub(crate) fn tensor_store(from: u32, map: u64, origin: &[i32], reduction: Option<Reduction>) {
+    with(|block| {
+        let shape = block.tensor_map(map, origin);
+        let from = block.own_place(from, shape.bytes(), 128);
+        if let Some(reduction) = reduction
+            && reduction.apply(shape.element, 0, 0).is_none()
+        {
+            block.raise(FaultKind::Reduction { reduction, element: shape.element });
+        }
+        let group = block.start_group_copy(from, shape.bytes());
+        let (base, origin) = (block.shared_base(), origin.to_vec());
+        // SAFETY: the kernel guarantees that it may write to the tensor. `own_place` checked the bytes.
+        let run = move |_: &Cluster| unsafe { store_tile(&shape, &origin, base, from.offset, reduction) };
+        block.push(Vec::new(), Some(group), Box::new(run));
+    });
+}
+
+/// # Safety
+/// The tensor is writable. The box lies at `offset` of the shared memory at `base`.
+unsafe fn store_tile(
+    shape: &TensorMapShape,
+    origin: &[i32],
+    base: *const u8,
+    offset: u32,
+    reduction: Option<Reduction>,
+) {
+    let size = shape.element.bytes();
+    let _lock = reduction.map(|_| REDUCTIONS.lock().unwrap_or_else(PoisonError::into_inner));
+    shape.rows(origin, |row, to, inside| {
+        for element in inside {
+            let at = FIRST_ADDRESS + offset + row + element * size;
+            let from = base.wrapping_add((shape.swizzle.place(at) - FIRST_ADDRESS) as usize);
+            let to = to.wrapping_add((element * size) as usize).cast_mut();
+            let mut bits = [[0; 4]; 2];
+            // SAFETY: `rows` gives the range of elements that are in the tensor. The box is in shared memory.
+            unsafe {
+                from.copy_to_nonoverlapping(bits[0].as_mut_ptr(), size as usize);
+                if let Some(reduction) = reduction {
+                    to.copy_to_nonoverlapping(bits[1].as_mut_ptr(), size as usize);
+                    let [tile, tensor] = bits.map(u32::from_le_bytes);
+                    let combined = reduction.apply(shape.element, tensor, tile).expect("checked");
+                    bits[0] = combined.to_le_bytes();
+                }
+                to.copy_from_nonoverlapping(bits[0].as_ptr(), size as usize);
+            }
+        }
+    });
+}
+
+/// Sends `value` to the shared memory at `to` of another block. The mbarrier at `barrier` of this block counts
+/// the 8 bytes (`st.async`).
+pub(crate) fn send(to: u32, barrier: u32, value: u64) {
+    with(|block| {
+        let (to, barrier) = (block.place(to, 8, 8), block.place(barrier, 8, 8));
+        block.start_copy(to, barrier, 8, By::Copy(None));
+        let pointer = block.pointer(to).cast::<u64>();
+        let run = move |cluster: &Cluster| {
+            // SAFETY: `place` checked the word.
+            unsafe { pointer.write(value) };
+            cluster.complete_bytes(barrier, 8);
+        };
+        block.push(vec![to], None, Box::new(run));
+    });
+}
+
+/// Loads a word from the shared memory of a block of the cluster (`ld.shared::cluster`).
+pub(crate) fn remote_load(address: u32) -> u32 {
+    with(|block| {
+        let place = block.place(address, 4, 4);
+        let access = block.clock(|clock| Access { agent: clock.agent, time: clock.now, by: By::Thread });
+        block.record(place, 4, access, false);
+        // SAFETY: `place` checked the word.
+        unsafe { block.pointer(place).cast::<u32>().read() }
+    })
+}
+
+/// Stores a word to the shared memory of a block of the cluster (`st.shared::cluster`).
+pub(crate) fn remote_store(address: u32, value: u32) {
+    with(|block| {
+        let place = block.place(address, 4, 4);
+        let access = block.clock(|clock| Access { agent: clock.agent, time: clock.now, by: By::Thread });
+        block.record(place, 4, access, true);
+        // SAFETY: `place` checked the word.
+        unsafe { block.pointer(place).cast::<u32>().write(value) }
+    });
+}

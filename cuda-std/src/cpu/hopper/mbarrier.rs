@@ -1,0 +1,265 @@
+//! Mbarriers: objects of 8 bytes in shared memory that count arrivals and the bytes of asynchronous copies.
+use super::clock::{Gate, Released};
+use super::{Block, By, Place, pause, with};
+use crate::cpu::FaultKind;
+use crate::cpu::block::State;
+
+/// Bytes of an mbarrier.
+const BYTES: u32 = 8;
+/// Largest number of arrivals, and of pending bytes, that an mbarrier can count.
+const MAX_COUNT: u32 = (1 << 20) - 1;
+
+/// The state of an mbarrier. `phase` is the number of completed phases, so that the current phase has the
+/// parity `phase % 2`.
+#[derive(Debug)]
+pub(super) struct Mbarrier {
+    pub agent: u32,
+    arrivals: u32,
+    missing: u32,
+    pub phase: u32,
+    bytes: i64,
+    gate: Gate,
+    done: Released,
+    /// Agent and time of the initialization.
+    init: (u32, u32),
+    /// Whether the initializing thread executed a fence after the initialization. The value is the number of
+    /// cluster barriers at which this thread had arrived.
+    published: Option<u32>,
+    /// For each thread that has waited, by agent: the phase whose end it saw last, and whether it waited for
+    /// the end of this phase more than once.
+    seen: std::collections::HashMap<u32, (u32, bool)>,
+}
+
+impl Mbarrier {
+    fn is_complete(&self) -> bool {
+        self.missing == 0 && self.bytes == 0
+    }
+}
+
+/// Initializes the mbarrier at `address` (`mbarrier.init`).
+pub(crate) fn init(address: u32, arrivals: u32) {
+    with(|block| {
+        let cluster = block.activate();
+        let place = block.own_place(address, BYTES, BYTES);
+        if arrivals == 0 || arrivals > MAX_COUNT {
+            block.raise(FaultKind::MbarrierCount { offset: place.offset as usize, count: arrivals });
+        }
+        super::super::note(place.offset as usize, BYTES as usize, true);
+        let init = block.clock(|clock| (clock.agent, clock.now));
+        let barrier = Mbarrier {
+            agent: cluster.new_agent(),
+            arrivals,
+            missing: arrivals,
+            phase: 0,
+            bytes: 0,
+            gate: Gate::default(),
+            done: Released::default(),
+            init,
+            published: None,
+            seen: Default::default(),
+        };
+        cluster.mbarriers.borrow_mut().insert(place, barrier);
+    });
+}
+
+/// Makes the mbarriers that the running thread initialized visible to asynchronous copies and to other blocks
+/// of the cluster (`fence.mbarrier_init.release.cluster`).
+pub(crate) fn init_fence() {
+    with(|block| {
+        block.activate();
+        block.publish_mbarriers();
+    });
+}
+
+/// Arrives once at the mbarrier at `address`, which may be in another block of the cluster.
+pub(crate) fn arrive(address: u32) {
+    with(|block| block.arrive_at_mbarrier(address, 0));
+}
+
+/// Adds `bytes` to the bytes that copies must deliver in the current phase, and then arrives once.
+pub(crate) fn expect(address: u32, bytes: u32) {
+    with(|block| block.arrive_at_mbarrier(address, bytes));
+}
+
+/// Returns whether the phase with parity `parity` has ended. If it has not, other threads run first.
+pub(crate) fn test_wait(address: u32, parity: u32) -> bool {
+    with(|block| {
+        let place = block.own_place(address, BYTES, BYTES);
+        block.try_wait(place, parity).is_some() || {
+            pause(block, State::Polling);
+            block.try_wait(place, parity).is_some()
+        }
+    })
+}
+
+/// Waits until the phase with parity `parity` of the mbarrier at `address` has ended.
+pub(crate) fn wait(address: u32, parity: u32) {
+    with(|block| {
+        let place = block.own_place(address, BYTES, BYTES);
+        if block.try_wait(place, parity).is_some() {
+            return;
+        }
+        let phase = block.mbarrier(place, false, |barrier| barrier.phase);
+        block.thread().waits_for.set(Some((place.offset, phase)));
+        pause(block, State::AtMbarrier);
+        let now = block.mbarrier(place, false, |barrier| barrier.phase);
+        if now != phase + 1 {
+            block.raise(FaultKind::MissedPhase { offset: place.offset as usize, phase });
+        }
+        if block.try_wait(place, parity).is_none() {
+            unreachable!("the phase has ended");
+        }
+    });
+}
+
+impl Block {
+    /// Returns the place of an address of the own block.
+    pub(super) fn own_place(&self, address: u32, bytes: u32, align: u32) -> Place {
+        let place = self.place(address, bytes, align);
+        if place.rank != self.rank.get() {
+            self.raise(FaultKind::RemoteWait { offset: place.offset as usize });
+        }
+        place
+    }
+
+    /// Calls `f` with the mbarrier at `place`. Raises a fault if there is none, or if its initialization is not
+    /// visible to the running thread. For an asynchronous copy, the initialization must also be fenced.
+    pub(super) fn mbarrier<R>(&self, place: Place, copies: bool, f: impl FnOnce(&mut Mbarrier) -> R) -> R {
+        let cluster = self.activate();
+        let mut mbarriers = cluster.mbarriers.borrow_mut();
+        let offset = place.offset as usize;
+        let Some(barrier) = mbarriers.get_mut(&place) else {
+            drop(mbarriers);
+            self.raise(FaultKind::NoMbarrier { offset });
+        };
+        let (agent, time) = barrier.init;
+        let ordered = self.clock(|clock| clock.knows(agent, time));
+        let after_cluster_barrier = barrier.published.is_some_and(|at| self.thread().cluster_waits.get() > at);
+        if !(ordered || after_cluster_barrier) || copies && barrier.published.is_none() {
+            let (by, fenced) = (self.thread_of(agent), barrier.published.is_some());
+            drop(mbarriers);
+            self.raise(FaultKind::MbarrierNotVisible { offset, by, fenced });
+        }
+        f(barrier)
+    }
+
+    /// Marks the mbarriers that the running thread initialized as published.
+    pub(super) fn publish_mbarriers(&self) {
+        let (own, arrived) = (self.own_agent(), self.thread().cluster_arrivals.get());
+        for barrier in self.cluster.mbarriers.borrow_mut().values_mut() {
+            if barrier.init.0 == own {
+                barrier.published.get_or_insert(arrived);
+            }
+        }
+    }
+
+    fn arrive_at_mbarrier(&self, address: u32, bytes: u32) {
+        let place = self.place(address, BYTES, BYTES);
+        let offset = place.offset as usize;
+        if bytes > MAX_COUNT {
+            self.raise(FaultKind::MbarrierCount { offset, count: bytes });
+        }
+        let more = self.mbarrier(place, false, |barrier| {
+            if barrier.missing == 0 {
+                return false;
+            }
+            barrier.bytes += i64::from(bytes);
+            barrier.missing -= 1;
+            true
+        });
+        if !more {
+            self.raise(FaultKind::MbarrierCount { offset, count: 0 });
+        }
+        let cluster = self.activate();
+        {
+            let (mut mbarriers, mut clocks) = (cluster.mbarriers.borrow_mut(), cluster.clocks.borrow_mut());
+            let (barrier, clock) =
+                (mbarriers.get_mut(&place).expect("exists"), &mut clocks[self.own_agent() as usize]);
+            if place.rank != self.rank.get() {
+                cluster.remote.borrow_mut()[place.rank as usize].insert(clock.agent, clock.now);
+            }
+            barrier.gate.add(clock);
+        }
+        cluster.end_phase(place);
+    }
+
+    /// If the phase with parity `parity` has ended, adds what happened before its end to the knowledge of the
+    /// running thread. Returns `None` if the phase has not ended.
+    fn try_wait(&self, place: Place, parity: u32) -> Option<()> {
+        let own = self.own_agent();
+        let done = self.mbarrier(place, false, |barrier| {
+            if barrier.phase % 2 == parity % 2 {
+                return None;
+            }
+            let seen = barrier.seen.entry(own).or_insert((u32::MAX, false));
+            *seen = (barrier.phase, seen.0 == barrier.phase);
+            Some(barrier.done.clone())
+        })?;
+        self.clock(|clock| self.cluster.acquirer.borrow_mut().acquire(clock, &done));
+        Some(())
+    }
+
+    /// Returns the fault of an access to bytes whose copy the running thread has not waited for. `copy` is the
+    /// write by the copy. Returns `None` if the copy does not use an mbarrier.
+    pub(super) fn unfinished(
+        &self,
+        copy: super::Access,
+        offset: usize,
+        bytes: usize,
+        writes: bool,
+    ) -> Option<FaultKind> {
+        let By::Copy(_) = copy.by else { return None };
+        let mbarriers = self.cluster.mbarriers.borrow();
+        let (place, barrier) = mbarriers.iter().find(|(_, barrier)| barrier.agent == copy.agent)?;
+        let (mbarrier, phase) = (place.offset as usize, copy.time - 1);
+        if barrier.seen.get(&self.own_agent()).is_some_and(|&(_, again)| again) {
+            return Some(FaultKind::WrongPhase { offset: mbarrier, phase, bytes_at: Some(offset) });
+        }
+        Some(FaultKind::UnfinishedCopy { offset, bytes, writes, mbarrier, phase })
+    }
+
+    /// Returns the fault of thread `thread`, which waits at an mbarrier and cannot continue.
+    pub(in crate::cpu) fn stalled_at_mbarrier(&self, thread: usize) -> FaultKind {
+        let (offset, phase) = self.slots[thread].waits_for.get().expect("waits at an mbarrier");
+        let place = Place { rank: self.rank.get(), offset };
+        let mbarriers = self.cluster.mbarriers.borrow();
+        let (barrier, offset) = (&mbarriers[&place], offset as usize);
+        let known = self.cluster.clocks.borrow()[self.agent(thread) as usize].seen(barrier.agent);
+        if known < phase {
+            return FaultKind::WrongPhase { offset, phase, bytes_at: None };
+        }
+        FaultKind::Mbarrier {
+            offset,
+            phase,
+            missing: barrier.missing,
+            arrivals: barrier.arrivals,
+            bytes: barrier.bytes,
+        }
+    }
+}
+
+impl super::Cluster {
+    /// Counts `bytes` bytes of a copy. The copy was started in the phase after `phase` completed phases.
+    pub(super) fn complete_bytes(&self, place: Place, bytes: u32) {
+        if let Some(barrier) = self.mbarriers.borrow_mut().get_mut(&place) {
+            barrier.bytes -= i64::from(bytes);
+        }
+        self.end_phase(place);
+    }
+
+    /// Ends the current phase of an mbarrier if all its arrivals and bytes have been counted.
+    fn end_phase(&self, place: Place) {
+        let mut mbarriers = self.mbarriers.borrow_mut();
+        let Some(barrier) = mbarriers.get_mut(&place).filter(|barrier| barrier.is_complete()) else { return };
+        barrier.phase += 1;
+        barrier.missing = barrier.arrivals;
+        barrier.gate.add_event(barrier.agent, barrier.phase);
+        barrier.done = barrier.gate.open();
+        for slot in &self.block(place.rank).slots {
+            let waits = slot.waits_for.get().is_some_and(|(offset, _)| offset == place.offset);
+            if slot.state.get() == State::AtMbarrier && waits {
+                slot.state.set(State::Ready);
+            }
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! Hopper's asynchronous operations on the CPU executor: mbarriers, named barriers, cluster barriers, bulk and
+//! TMA copies, `wgmma` and `setmaxnreg`.
+//!
+//! One host thread runs all blocks of a cluster. They share one [`Cluster`]. An asynchronous copy moves its
+//! bytes as late as possible: when no thread of the cluster can continue. If several copies are pending, their
+//! order is pseudo-random. Until then, the destination contains 0xFF bytes.
+//!
+//! With the first operation of this module, the cluster becomes *active*: clocks and histories then decide
+//! which accesses to shared memory race, instead of [`race`](super::race). A fault is therefore found in every
+//! order in which threads and copies may run.
+use core::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use super::block::State;
+use super::{Block, FaultKind, Origin, with};
+
+mod bulk;
+mod clock;
+mod copies;
+mod history;
+mod mbarrier;
+mod named;
+mod registers;
+mod tensor_map;
+mod wgmma;
+
+use bulk::BulkGroups;
+use clock::{Acquirer, Clock, Gate};
+use copies::Pending;
+use history::{Access, By, Conflict, Histories, UNIT};
+use mbarrier::Mbarrier;
+use named::{ClusterBarrier, NamedBarrier};
+use registers::RegisterPool;
+use wgmma::Queue;
+
+pub(crate) use bulk::{bulk_commit, bulk_copy, bulk_send, bulk_store, bulk_wait};
+pub(crate) use copies::{remote_load, remote_store, send, tensor_copy, tensor_store};
+pub use history::Swizzle;
+pub(crate) use mbarrier::{arrive, expect, init, init_fence, test_wait, wait};
+pub(crate) use named::{cluster_arrive, cluster_wait, named_arrive, named_sync};
+pub(crate) use registers::{registers_down, registers_up};
+pub use tensor_map::{Reduction, TensorMapElement, TensorMapShape};
+pub(crate) use wgmma::{
+    Elements, Left, Multiplication, Registers, check_settled, commit as wgmma_commit, fence as wgmma_fence, settle,
+    start as wgmma_start, wait as wgmma_wait,
+};
+
+/// The shared-memory address of the first byte of dynamic shared memory. As on a GPU, it is a multiple of 16
+/// and of no larger power of two, so that a kernel that forgets to align its tiles is found.
+pub(crate) const FIRST_ADDRESS: u32 = 1024 + 16;
+
+/// Distance between the shared memory of two blocks in the address space of a cluster. Addresses below this
+/// number refer to the own block.
+const WINDOW: u32 = 1 << 24;
+
+/// Returns the address in the cluster of `address` in block `rank`.
+pub(crate) fn map_address(address: u32, rank: u32) -> u32 {
+    with(|block| {
+        let blocks = block.cluster.blocks.get();
+        if rank >= blocks {
+            block.raise(FaultKind::ClusterRank { rank, blocks });
+        }
+    });
+    (rank + 1) * WINDOW + address % WINDOW
+}
+
+/// A place in the shared memory of a cluster: the rank of the block, and the offset in its dynamic shared
+/// memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Place {
+    rank: u32,
+    offset: u32,
+}
+
+/// The state that all blocks of a cluster share.
+pub(crate) struct Cluster {
+    pub(super) blocks: Cell<u32>,
+    /// The blocks of the running cluster, by rank.
+    running: RefCell<Vec<*const Block>>,
+    active: Cell<bool>,
+    clocks: RefCell<Vec<Clock>>,
+    acquirer: RefCell<Acquirer>,
+    agents: Cell<u32>,
+    histories: RefCell<Histories>,
+    /// The number of the history of each unit, by rank of the block.
+    units: RefCell<Vec<Vec<u32>>>,
+    mbarriers: RefCell<HashMap<Place, Mbarrier>>,
+    named: RefCell<HashMap<(u32, u32), NamedBarrier>>,
+    barrier: RefCell<ClusterBarrier>,
+    pending: RefCell<Vec<Pending>>,
+    draws: Cell<u64>,
+    bulk: RefCell<HashMap<u32, BulkGroups>>,
+    queues: RefCell<HashMap<u32, Queue>>,
+    pools: RefCell<HashMap<u32, RegisterPool>>,
+    exited: RefCell<Vec<bool>>,
+    /// For each block, the last access of each agent of another block to its shared memory.
+    remote: RefCell<Vec<HashMap<u32, u32>>>,
+}
+
+impl Cluster {
+    pub fn new(blocks: u32) -> Rc<Self> {
+        Rc::new(Self {
+            blocks: Cell::new(blocks),
+            running: RefCell::default(),
+            active: Cell::new(false),
+            clocks: RefCell::default(),
+            acquirer: RefCell::default(),
+            agents: Cell::new(0),
+            histories: RefCell::default(),
+            units: RefCell::default(),
+            mbarriers: RefCell::default(),
+            named: RefCell::default(),
+            barrier: RefCell::default(),
+            pending: RefCell::default(),
+            draws: Cell::new(0),
+            bulk: RefCell::default(),
+            queues: RefCell::default(),
+            pools: RefCell::default(),
+            exited: RefCell::default(),
+            remote: RefCell::default(),
+        })
+    }
+
+    /// Forgets everything about the cluster that ran before. `running` are the blocks of the next cluster, and
+    /// `number` is its number in the grid.
+    pub fn enter(&self, running: &[Block], number: u64) {
+        if self.active.replace(false) {
+            self.clocks.borrow_mut().clear();
+            self.acquirer.take();
+            self.histories.take();
+            self.units.borrow_mut().clear();
+            self.mbarriers.borrow_mut().clear();
+            self.named.borrow_mut().clear();
+            self.pending.borrow_mut().clear();
+            self.bulk.borrow_mut().clear();
+            self.queues.borrow_mut().clear();
+            self.pools.borrow_mut().clear();
+            self.remote.borrow_mut().clear();
+        }
+        self.barrier.take();
+        self.draws.set(number);
+        let mut blocks = self.running.borrow_mut();
+        blocks.clear();
+        blocks.extend(running.iter().map(std::ptr::from_ref));
+        let mut exited = self.exited.borrow_mut();
+        exited.clear();
+        exited.resize(running.len(), false);
+    }
+
+    pub fn is_active(&self) -> bool {
+        self.active.get()
+    }
+
+    fn block(&self, rank: u32) -> &Block {
+        // SAFETY: `enter` stored pointers to the blocks of the running cluster, which exist while it runs.
+        unsafe { &*self.running.borrow()[rank as usize] }
+    }
+
+    fn new_agent(&self) -> u32 {
+        self.agents.replace(self.agents.get() + 1)
+    }
+}
+
+/// The agents of threads are numbered by block and thread. Other agents follow.
+impl Block {
+    pub(super) fn agent(&self, thread: usize) -> u32 {
+        self.rank.get() * self.threads() + thread as u32
+    }
+
+    fn own_agent(&self) -> u32 {
+        self.agent(self.running.get())
+    }
+
+    /// Makes the cluster active. Every operation of Hopper calls this function first.
+    fn activate(&self) -> &Cluster {
+        let cluster = &*self.cluster;
+        if !cluster.active.replace(true) {
+            let (blocks, threads) = (cluster.blocks.get(), self.threads());
+            cluster.agents.set(blocks * threads);
+            *cluster.clocks.borrow_mut() = Clock::of_threads(blocks * threads);
+            let units = (self.shape.shared_bytes as usize).div_ceil(UNIT);
+            *cluster.units.borrow_mut() = vec![vec![0; units]; blocks as usize];
+            *cluster.remote.borrow_mut() = vec![HashMap::new(); blocks as usize];
+        }
+        cluster
+    }
+
+    /// Calls `f` with the clock of the running thread.
+    fn clock<R>(&self, f: impl FnOnce(&mut Clock) -> R) -> R {
+        f(&mut self.activate().clocks.borrow_mut()[self.own_agent() as usize])
+    }
+
+    /// Returns the place of `address`. Raises a fault if `bytes` bytes from there on are not in the dynamic
+    /// shared memory of a running block.
+    fn place(&self, address: u32, bytes: u32, align: u32) -> Place {
+        let (window, at) = (address / WINDOW, address % WINDOW);
+        let rank = if window == 0 { self.rank.get() } else { window - 1 };
+        let size = self.shape.shared_bytes;
+        let offset = at.wrapping_sub(FIRST_ADDRESS);
+        if offset.checked_add(bytes).is_none_or(|end| end > size) {
+            self.raise(FaultKind::SharedOutOfBounds { offset: offset as usize, bytes: bytes as usize, size });
+        }
+        if !at.is_multiple_of(align) {
+            self.raise(FaultKind::Misaligned { address: at as usize, bytes: align as usize });
+        }
+        let place = Place { rank, offset };
+        if rank >= self.cluster.blocks.get() {
+            self.raise(FaultKind::ClusterRank { rank, blocks: self.cluster.blocks.get() });
+        }
+        if self.cluster.exited.borrow()[rank as usize] {
+            self.raise(FaultKind::ExitedBlock { rank, offset: offset as usize, bytes: bytes as usize });
+        }
+        place
+    }
+
+    /// Returns a pointer to a place that [`Block::place`] has checked.
+    fn pointer(&self, place: Place) -> *mut u8 {
+        self.cluster.block(place.rank).shared_base().wrapping_add(place.offset as usize)
+    }
+
+    /// Records a load or store of the running thread in the active cluster.
+    pub(super) fn note_active(&self, offset: usize, bytes: usize, writes: bool) {
+        let access = self.clock(|clock| Access { agent: clock.agent, time: clock.now, by: By::Thread });
+        let place = Place { rank: self.rank.get(), offset: offset as u32 };
+        self.record(place, bytes as u32, access, writes);
+    }
+
+    /// Records `access`, which the running thread makes or starts. Raises a fault if it is not ordered.
+    fn record(&self, place: Place, bytes: u32, access: Access, writes: bool) {
+        self.record_all(place.rank, bytes, std::iter::once(place.offset), access, writes);
+        if place.rank != self.rank.get() {
+            self.cluster.remote.borrow_mut()[place.rank as usize].insert(access.agent, access.time);
+        }
+    }
+
+    /// Records `access` to `bytes` bytes at each of the offsets in the shared memory of block `rank`.
+    fn record_all(
+        &self,
+        rank: u32,
+        bytes: u32,
+        offsets: impl Iterator<Item = u32>,
+        access: Access,
+        writes: bool,
+    ) {
+        let outcome = {
+            let cluster = self.activate();
+            let mut units = cluster.units.borrow_mut();
+            let clock = &cluster.clocks.borrow()[self.own_agent() as usize];
+            let ranges = offsets.map(|offset| offset as usize / UNIT..((offset + bytes) as usize).div_ceil(UNIT));
+            cluster.histories.borrow_mut().record(&mut units[rank as usize], ranges, access, writes, clock)
+        };
+        if let Err((conflict, range)) = outcome {
+            let place = Place { rank, offset: (range.start * UNIT) as u32 };
+            self.raise(self.fault_of_conflict(place, bytes, access, writes, conflict));
+        }
+    }
+
+    fn fault_of_conflict(
+        &self,
+        Place { rank, offset }: Place,
+        bytes: u32,
+        access: Access,
+        writes: bool,
+        conflict: Conflict,
+    ) -> FaultKind {
+        let (offset, bytes) = (offset as usize, bytes as usize);
+        match conflict {
+            Conflict::Unordered { earlier, wrote } => {
+                if let (By::Copy(_), true) = (earlier.by, wrote)
+                    && let Some(fault) = self.unfinished(earlier, offset, bytes, writes)
+                {
+                    return fault;
+                }
+                if access.by == By::Thread && earlier.by == By::Thread && rank == self.rank.get() {
+                    let other = self.thread_of(earlier.agent);
+                    return FaultKind::Race { offset, bytes, writes, other, wrote };
+                }
+                let (now, before) = (self.origin(access), self.origin(earlier));
+                FaultKind::AsyncRace { offset, bytes, now, writes, before, wrote }
+            }
+            Conflict::Unfenced { earlier } => {
+                let (reader, writer) = (self.origin(access), self.thread_of(earlier.agent));
+                FaultKind::ProxyFence { offset, bytes, reader, writer }
+            }
+            Conflict::Swizzled { written } => {
+                let By::Wgmma(read) = access.by else { unreachable!("only wgmma reads tiles") };
+                FaultKind::Swizzle { offset, written: written.row(), read: read.row() }
+            }
+        }
+    }
+
+    /// Returns the index of a thread of this cluster, by its agent.
+    fn thread_of(&self, agent: u32) -> [u32; 3] {
+        self.slots[(agent % self.threads()) as usize].index
+    }
+
+    fn origin(&self, access: Access) -> Origin {
+        match access.by {
+            By::Thread => Origin::Thread(self.thread_of(access.agent)),
+            By::Wgmma(_) => Origin::Wgmma,
+            By::Copy(_) => Origin::Copy,
+        }
+    }
+
+    /// All threads of the block have arrived at the block barrier.
+    pub(super) fn synchronize_active(&self, threads: impl Iterator<Item = usize> + Clone) {
+        let cluster = &*self.cluster;
+        let (mut clocks, mut gate) = (cluster.clocks.borrow_mut(), Gate::default());
+        for thread in threads.clone() {
+            gate.add(&mut clocks[self.agent(thread) as usize]);
+        }
+        let (released, mut acquirer) = (gate.open(), cluster.acquirer.borrow_mut());
+        for thread in threads {
+            acquirer.acquire(&mut clocks[self.agent(thread) as usize], &released);
+        }
+    }
+
+    /// A thread of the block returns from the kernel.
+    pub(super) fn returns(&self) -> Result<(), FaultKind> {
+        self.thread_returns_from_bulk()?;
+        self.thread_returns_from_wgmma()
+    }
+
+    /// All threads of the block have returned. Returns a fault if another block may still access the shared
+    /// memory of this block, or if a copy to it is not done.
+    pub(super) fn exits(&self) -> Result<(), (usize, FaultKind)> {
+        let cluster = &*self.cluster;
+        let rank = self.rank.get();
+        cluster.exited.borrow_mut()[rank as usize] = true;
+        if !cluster.is_active() {
+            return Ok(());
+        }
+        cluster.copies_at_exit(rank)?;
+        let clocks = cluster.clocks.borrow();
+        let own = &clocks[self.agent(0) as usize..][..self.slots.len()];
+        for (&agent, &time) in &cluster.remote.borrow()[rank as usize] {
+            if !own.iter().any(|clock| clock.knows(agent, time)) {
+                return Err((0, FaultKind::EarlyExit { rank }));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Waits in the state `state` until another thread marks the running thread as ready.
+fn pause(block: &Block, state: State) {
+    if block.may_wait(state) {
+        block.suspend();
+    }
+}
+
+/// Executes a proxy fence (`fence.proxy.async`).
+pub(crate) fn proxy_fence() {
+    with(|block| {
+        block.clock(Clock::fence);
+        block.publish_mbarriers();
+    });
+}

@@ -1,0 +1,157 @@
+//! Named barriers of a block (`barrier.cta` with a number), and the barrier of a cluster.
+use super::clock::{Gate, Released};
+use super::{Block, pause, with};
+use crate::cpu::FaultKind;
+use crate::cpu::block::State;
+
+/// Number of barriers of a block. Number 0 is the block barrier.
+const BARRIERS: u32 = 16;
+
+/// A named barrier that some threads have reached.
+#[derive(Debug, Default)]
+pub(super) struct NamedBarrier {
+    /// Number of threads that complete the barrier.
+    threads: u32,
+    arrived: u32,
+    gate: Gate,
+    done: Released,
+    waiting: Vec<usize>,
+}
+
+/// The barrier of a cluster.
+#[derive(Debug, Default)]
+pub(super) struct ClusterBarrier {
+    arrived: u32,
+    /// Number of times that all threads have arrived.
+    completed: u32,
+    gate: Gate,
+    done: Released,
+}
+
+/// Arrives at the named barrier `id` of `threads` threads, and waits until all of them have arrived.
+pub(crate) fn named_sync(id: u32, threads: u32) {
+    with(|block| {
+        if !block.arrive_at_named(id, threads, true) {
+            block.thread().waits_for.set(Some((id, threads)));
+            pause(block, State::AtNamed);
+        }
+        let done = block.cluster.named.borrow()[&(block.rank.get(), id)].done.clone();
+        block.clock(|clock| block.cluster.acquirer.borrow_mut().acquire(clock, &done));
+    });
+}
+
+/// Arrives at the named barrier `id` of `threads` threads and does not wait.
+pub(crate) fn named_arrive(id: u32, threads: u32) {
+    with(|block| _ = block.arrive_at_named(id, threads, false));
+}
+
+/// Arrives at the barrier of the cluster. If `releases` is false, the arrival orders no memory accesses
+/// (`.relaxed`).
+pub(crate) fn cluster_arrive(releases: bool) {
+    with(|block| {
+        let slot = block.thread();
+        let arrivals = slot.cluster_arrivals.get();
+        if arrivals != slot.cluster_waits.get() {
+            block.raise(FaultKind::ClusterBarrierOrder { arrives: true });
+        }
+        slot.cluster_arrivals.set(arrivals + 1);
+        if releases && block.cluster.is_active() {
+            block.clock(|clock| block.cluster.barrier.borrow_mut().gate.add(clock));
+        }
+        block.cluster.barrier.borrow_mut().arrived += 1;
+        block.cluster.complete_barrier();
+    });
+}
+
+/// Waits until all threads of the cluster have arrived at its barrier.
+pub(crate) fn cluster_wait() {
+    with(|block| {
+        let slot = block.thread();
+        let waits = slot.cluster_waits.get() + 1;
+        if slot.cluster_arrivals.get() != waits {
+            block.raise(FaultKind::ClusterBarrierOrder { arrives: false });
+        }
+        if block.cluster.barrier.borrow().completed < waits {
+            pause(block, State::AtCluster);
+        }
+        slot.cluster_waits.set(waits);
+        if block.cluster.is_active() {
+            let done = block.cluster.barrier.borrow().done.clone();
+            block.clock(|clock| block.cluster.acquirer.borrow_mut().acquire(clock, &done));
+        }
+    });
+}
+
+impl Block {
+    /// Counts the running thread at a named barrier. Returns whether this completes the barrier.
+    fn arrive_at_named(&self, id: u32, threads: u32, waits: bool) -> bool {
+        if id == 0 || id >= BARRIERS || threads == 0 || !threads.is_multiple_of(32) || threads > self.whole_warps()
+        {
+            self.raise(FaultKind::NamedBarrierUse { id, threads });
+        }
+        let cluster = self.activate();
+        let mut named = cluster.named.borrow_mut();
+        let barrier = named.entry((self.rank.get(), id)).or_default();
+        if barrier.arrived > 0 && barrier.threads != threads {
+            let expected = barrier.threads;
+            drop(named);
+            self.raise(FaultKind::NamedBarrierThreads { id, threads, expected });
+        }
+        barrier.threads = threads;
+        barrier.arrived += 1;
+        self.clock(|clock| barrier.gate.add(clock));
+        if barrier.arrived < threads {
+            if waits {
+                barrier.waiting.push(self.running.get());
+            }
+            return false;
+        }
+        barrier.arrived = 0;
+        barrier.done = barrier.gate.open();
+        for thread in barrier.waiting.drain(..) {
+            self.slots[thread].state.set(State::Ready);
+        }
+        true
+    }
+
+    fn whole_warps(&self) -> u32 {
+        self.threads().next_multiple_of(32)
+    }
+
+    /// Returns the fault of thread `thread`, which waits at a named barrier and cannot continue.
+    pub(in crate::cpu) fn stalled_at_named(&self, thread: usize) -> FaultKind {
+        let (id, threads) = self.slots[thread].waits_for.get().expect("waits at a named barrier");
+        let arrived = self.cluster.named.borrow()[&(self.rank.get(), id)].arrived;
+        FaultKind::NamedBarrier { id, arrived, threads }
+    }
+
+    /// Returns the fault of a thread that waits at the barrier of the cluster and cannot continue.
+    pub(in crate::cpu) fn stalled_at_cluster(&self) -> FaultKind {
+        let threads = self.threads() * self.cluster.blocks.get();
+        FaultKind::ClusterBarrier { arrived: self.cluster.barrier.borrow().arrived, threads }
+    }
+}
+
+impl super::Cluster {
+    /// Completes the barrier of the cluster if all threads that have not returned have arrived.
+    pub(in crate::cpu) fn complete_barrier(&self) {
+        let mut barrier = self.barrier.borrow_mut();
+        if barrier.arrived == 0 {
+            return;
+        }
+        let running = self.running.borrow();
+        // SAFETY: `enter` stored pointers to the blocks of the running cluster, which exist while it runs.
+        let slots = running.iter().flat_map(|block| unsafe { &(**block).slots });
+        let left = slots.clone().filter(|slot| slot.state.get() != State::Returned);
+        let missing = left.clone().any(|slot| slot.cluster_arrivals.get() == barrier.completed);
+        if missing {
+            return;
+        }
+        barrier.arrived = 0;
+        barrier.completed += 1;
+        barrier.done = barrier.gate.open();
+        for slot in slots.filter(|slot| slot.state.get() == State::AtCluster) {
+            slot.state.set(State::Ready);
+        }
+    }
+}

@@ -1,0 +1,516 @@
+//! `wgmma`: matrix multiplication by the four warps of a warpgroup.
+//!
+//! Each warp computes 16 of the 64 rows, so the executor runs each warp's part by itself. A multiplication
+//! reads its operands from shared memory when the warp waits for it. Until then, the accumulators contain 0xFF
+//! bytes, and the executor reports an access to them.
+use std::collections::{HashMap, VecDeque};
+
+use super::clock::Released;
+use super::history::{Access, By, Swizzle};
+use super::{Block, with};
+use crate::cpu::tensor_core::{self, DecodedA, DecodedB, STEP_BYTES};
+use crate::cpu::{FaultKind, Operation, exchange};
+
+/// Warps of a warpgroup.
+const WARPS: u32 = 4;
+/// Rows that one warp computes.
+const ROWS: usize = 16;
+
+/// The operand types of a multiplication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Elements {
+    /// Floats, with f32 accumulators.
+    Floats(tensor_core::Operand, tensor_core::Operand),
+    /// 8-bit integers, with i32 accumulators. The flags say whether they are signed.
+    Int8(bool, bool),
+}
+
+impl Elements {
+    fn bytes(self) -> usize {
+        match self {
+            Self::Floats(a, _) => a.bytes(),
+            Self::Int8(..) => 1,
+        }
+    }
+}
+
+/// The left operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Descriptor of an operand in shared memory.
+    Shared(u64),
+    /// The thread's elements.
+    Registers([u32; 4]),
+}
+
+/// One multiplication `d += a b`, or `d = a b` if `add` is false.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Multiplication {
+    pub elements: Elements,
+    pub a: Left,
+    /// Descriptor of `b`.
+    pub b: u64,
+    pub add: bool,
+    /// Whether `a` and `b` are contiguous along M and N, instead of K.
+    pub transposed: [bool; 2],
+}
+
+impl Multiplication {
+    /// Whether the lanes of a warp that pass `self` and `other` execute the same instruction.
+    fn meets(&self, other: &Self) -> bool {
+        let same_a = match (self.a, other.a) {
+            (Left::Registers(_), Left::Registers(_)) => true,
+            (a, b) => a == b,
+        };
+        same_a
+            && (self.elements, self.b, self.add, self.transposed)
+                == (other.elements, other.b, other.add, other.transposed)
+    }
+}
+
+/// The accumulator registers of a thread.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Registers {
+    at: *mut u32,
+    len: usize,
+}
+
+impl Registers {
+    pub fn of(at: *mut u32, len: usize) -> Self {
+        Self { at, len }
+    }
+}
+
+/// A multiplication that a warp has started.
+struct Started {
+    multiplication: Multiplication,
+    /// Number of its `wgmma` group.
+    group: u32,
+    a: [[u32; 4]; 32],
+    /// Address of the accumulators of each lane.
+    d: [usize; 32],
+    /// The operands in shared memory, and the knowledge of the lane that recorded the reads of them.
+    operands: Option<(Released, Option<Operand>, Operand)>,
+}
+
+/// The rows of an operand in shared memory that a warp reads.
+#[derive(Clone)]
+struct Operand {
+    transposed: bool,
+    rows: usize,
+    /// Offsets of the chunks of 16 bytes.
+    chunks: Vec<u32>,
+}
+
+/// The accumulators of a lane between the start of the first multiplication and [`settle`].
+struct Accumulators {
+    at: usize,
+    values: Vec<u32>,
+    /// The group of the last multiplication.
+    group: u32,
+}
+
+#[derive(Default)]
+struct Lane {
+    /// Number of multiplications that the lane has started.
+    started: usize,
+    committed: u32,
+    accumulators: Vec<Accumulators>,
+    /// Number of fences that the lane has executed.
+    fences: u32,
+    /// Number of fences at the time when accumulators were settled, by address, and of the last settled ones.
+    settled: HashMap<usize, u32>,
+    last_settled: u32,
+}
+
+/// The multiplications of a warp.
+pub(super) struct Queue {
+    agent: u32,
+    /// Number of the multiplications that are done.
+    done: usize,
+    started: VecDeque<Started>,
+    finished_group: u32,
+    lanes: Vec<Lane>,
+}
+
+impl Block {
+    fn warp_key(&self, thread: usize) -> u32 {
+        self.rank.get() * self.threads().div_ceil(32) + thread as u32 / 32
+    }
+
+    fn queue<R>(&self, f: impl FnOnce(&mut Queue, usize) -> R) -> R {
+        let cluster = self.activate();
+        let new = || Queue {
+            agent: cluster.new_agent(),
+            done: 0,
+            started: VecDeque::new(),
+            finished_group: 0,
+            lanes: (0..32).map(|_| Lane::default()).collect(),
+        };
+        let thread = self.running.get();
+        f(cluster.queues.borrow_mut().entry(self.warp_key(thread)).or_insert_with(new), thread % 32)
+    }
+
+    /// Returns a fault if the running thread has not waited for its multiplications.
+    pub(super) fn thread_returns_from_wgmma(&self) -> Result<(), FaultKind> {
+        let thread = self.running.get();
+        let queues = self.cluster.queues.borrow();
+        let Some(queue) = queues.get(&self.warp_key(thread)) else { return Ok(()) };
+        if queue.lanes[thread % 32].started > queue.done {
+            return Err(FaultKind::WgmmaUnfinished);
+        }
+        let first = thread as u32 / 32 / WARPS * WARPS * 32;
+        let count = |warp: u32| {
+            let queue = queues.get(&self.warp_key((first + 32 * warp) as usize));
+            queue.map_or(0, |queue| queue.lanes[thread % 32].started)
+        };
+        let own = count(thread as u32 / 32 % WARPS);
+        let returned = |warp: u32| {
+            let slot = self.slots.get((first + 32 * warp) as usize + thread % 32);
+            slot.is_none_or(|slot| slot.state.get() == crate::cpu::block::State::Returned)
+        };
+        match (0..WARPS).find(|&warp| returned(warp) && count(warp) != own) {
+            Some(warp) => Err(FaultKind::WgmmaWarpgroup { own, other: count(warp) }),
+            None => Ok(()),
+        }
+    }
+
+    /// Records the reads of the multiplication that the running thread has started last. If another lane has
+    /// recorded them and this lane has the same knowledge, there is nothing to do.
+    fn record_operands(&self, multiplication: &Multiplication, columns: usize) {
+        let knowledge = self.clock(|clock| clock.knowledge());
+        let (index, agent, group, known) = self.queue(|queue, lane| {
+            let index = queue.lanes[lane].started - 1 - queue.done;
+            let known = queue.started[index].operands.as_ref().is_some_and(|(by, ..)| by.is_same(&knowledge));
+            (index, queue.agent, queue.lanes[lane].committed + 1, known)
+        });
+        if known {
+            return;
+        }
+        let operand = |descriptor: u64, transposed: bool, first: u32, rows: usize| {
+            let layout = Layout::of(self, descriptor, transposed, multiplication.elements.bytes());
+            let chunks = layout.chunks(self, first, rows as u32);
+            let access = Access { agent, time: group, by: By::Wgmma(layout.swizzle) };
+            self.record_all(self.rank.get(), 16, chunks.iter().copied(), access, false);
+            Operand { transposed, rows, chunks }
+        };
+        let [transposed_a, transposed_b] = multiplication.transposed;
+        let first = self.running.get() as u32 / 32 % WARPS * ROWS as u32;
+        let a = match multiplication.a {
+            Left::Shared(descriptor) => Some(operand(descriptor, transposed_a, first, ROWS)),
+            Left::Registers(_) => None,
+        };
+        let b = operand(multiplication.b, transposed_b, 0, columns);
+        self.queue(|queue, _| queue.started[index].operands = Some((knowledge, a, b)));
+    }
+}
+
+/// The layout of an operand in shared memory, from its descriptor.
+#[derive(Clone, Copy)]
+struct Layout {
+    start: u32,
+    leading: u32,
+    stride: u32,
+    swizzle: Swizzle,
+    transposed: bool,
+}
+
+impl Layout {
+    fn of(block: &Block, descriptor: u64, transposed: bool, element: usize) -> Self {
+        let field = |at: u32| (descriptor >> at) as u32 & 0x3FFF;
+        let swizzle = [Swizzle::None, Swizzle::B128, Swizzle::B64, Swizzle::B32][(descriptor >> 62) as usize];
+        let (start, base) = (field(0) << 4, (descriptor >> 49) as u32 & 7);
+        // The hardware permutes chunks by the address. A tile must therefore start where the pattern does.
+        if swizzle != Swizzle::None && start >> 7 & (swizzle.row() / 16 - 1) != base {
+            block.raise(FaultKind::Descriptor { address: start, swizzle: swizzle.row() });
+        }
+        if transposed && element != 2 {
+            block.raise(FaultKind::TransposedOperand { bytes: element });
+        }
+        Self { start, leading: field(16) << 4, stride: field(32) << 4, swizzle, transposed }
+    }
+
+    /// Returns the address of the chunk that contains the bytes from `byte` on of row `row`, for an operand
+    /// that is contiguous along K.
+    fn row_chunk(&self, row: u32, byte: u32) -> u32 {
+        let (group, within) = (row / 8 * self.stride, row % 8);
+        match self.swizzle {
+            Swizzle::None => self.start + group + within * 16 + byte / 16 * self.leading,
+            _ => self.swizzle.place(self.start + group + within * self.swizzle.row() + byte),
+        }
+    }
+
+    /// Returns the address of the chunk with eight rows from `row` on at column `k`, for an operand of 16-bit
+    /// elements that is contiguous along its rows.
+    fn column_chunk(&self, row: u32, k: u32) -> u32 {
+        let per_line = self.swizzle.row() / 2;
+        let (line, within) = (row / per_line, row % per_line * 2);
+        match self.swizzle {
+            Swizzle::None => self.start + line * self.stride + k / 8 * self.leading + k % 8 * 16,
+            _ => {
+                let at = line * self.leading + k / 8 * self.stride + k % 8 * self.swizzle.row() + within;
+                self.swizzle.place(self.start + at)
+            }
+        }
+    }
+
+    /// Returns the offsets in shared memory of all chunks of `rows` rows from `first` on.
+    fn chunks(&self, block: &Block, first: u32, rows: u32) -> Vec<u32> {
+        let addresses: Vec<_> = if self.transposed {
+            (0..16).flat_map(|k| (0..rows / 8).map(move |r| (k, r))).map(|(k, r)| self.column_chunk(first + 8 * r, k)).collect()
+        } else {
+            (0..rows).flat_map(|r| [0, 16].map(|byte| (r, byte))).map(|(r, byte)| self.row_chunk(first + r, byte)).collect()
+        };
+        addresses.into_iter().map(|address| block.own_place(address, 16, 16).offset).collect()
+    }
+}
+
+impl Operand {
+    /// Reads the rows from the shared memory of `block`.
+    fn read(&self, block: &Block) -> Vec<[u8; STEP_BYTES]> {
+        // SAFETY: `Layout::chunks` checked that the 16 bytes are in shared memory.
+        let chunk = |at: usize| unsafe {
+            block.shared_base().add(self.chunks[at] as usize).cast::<[u8; 16]>().read()
+        };
+        let mut out = vec![[0; STEP_BYTES]; self.rows];
+        if self.transposed {
+            for k in 0..16 {
+                for group in 0..self.rows / 8 {
+                    let eight = chunk(k * (self.rows / 8) + group);
+                    for r in 0..8 {
+                        out[8 * group + r][2 * k..2 * k + 2].copy_from_slice(&eight[2 * r..2 * r + 2]);
+                    }
+                }
+            }
+        } else {
+            for (row, out) in out.iter_mut().enumerate() {
+                out[..16].copy_from_slice(&chunk(2 * row));
+                out[16..].copy_from_slice(&chunk(2 * row + 1));
+            }
+        }
+        out
+    }
+}
+
+/// Executes `wgmma.fence`.
+pub(crate) fn fence() {
+    with(|block| block.queue(|queue, lane| queue.lanes[lane].fences += 1));
+}
+
+/// Starts `multiplication` with the accumulators `d`.
+///
+/// # Safety
+/// `d` are the registers of the running thread.
+pub(crate) unsafe fn start(d: Registers, multiplication: Multiplication) {
+    with(|block| {
+        let columns = 2 * d.len;
+        let at = d.at.addr();
+        let fault = block.queue(|queue, lane| {
+            let unfenced = queue.lanes[lane].is_unfenced(at, &multiplication);
+            if unfenced {
+                return Some(FaultKind::WgmmaFence);
+            }
+            let index = queue.lanes[lane].started - queue.done;
+            let group = queue.lanes[lane].committed + 1;
+            if index == queue.started.len() {
+                queue.started.push_back(Started { multiplication, group, a: [[0; 4]; 32], d: [0; 32], operands: None });
+            }
+            let started = &mut queue.started[index];
+            if !started.multiplication.meets(&multiplication) || started.group != group {
+                return Some(FaultKind::WgmmaLanes);
+            }
+            if let Left::Registers(a) = multiplication.a {
+                started.a[lane] = a;
+            }
+            started.d[lane] = at;
+            let lane = &mut queue.lanes[lane];
+            lane.started += 1;
+            match lane.accumulators.iter_mut().find(|known| known.at == at) {
+                Some(known) => known.group = group,
+                None => {
+                    // SAFETY: the caller passes the thread's registers.
+                    let registers = unsafe { std::slice::from_raw_parts_mut(d.at, d.len) };
+                    let values = registers.to_vec();
+                    registers.fill(u32::MAX);
+                    lane.accumulators.push(Accumulators { at, values, group });
+                }
+            }
+            None
+        });
+        if let Some(fault) = fault {
+            block.raise(fault);
+        }
+        block.record_operands(&multiplication, columns);
+    });
+}
+
+impl Lane {
+    /// Whether a fence is missing between an access of the thread to the registers of a multiplication and this
+    /// multiplication.
+    fn is_unfenced(&self, at: usize, multiplication: &Multiplication) -> bool {
+        if self.accumulators.iter().any(|known| known.at == at) && !matches!(multiplication.a, Left::Registers(_)) {
+            return false;
+        }
+        let since = match multiplication.a {
+            Left::Registers(_) => self.last_settled,
+            Left::Shared(_) => self.settled.get(&at).copied().unwrap_or(0),
+        };
+        self.fences <= since
+    }
+}
+
+/// Closes the open `wgmma` group of the warp.
+pub(crate) fn commit() {
+    with(|block| block.queue(|queue, lane| queue.lanes[lane].committed += 1));
+}
+
+/// Waits until at most the last `pending` groups of the warp are unfinished.
+pub(crate) fn wait(pending: u32) {
+    let target = with(|block| block.queue(|queue, lane| queue.lanes[lane].committed.saturating_sub(pending)));
+    let of_first = exchange(Operation::Converge, u32::MAX, target, 0);
+    with(|block| {
+        if target != of_first {
+            block.raise(FaultKind::WgmmaLanes);
+        }
+        let agent = block.queue(|queue, _| queue.agent);
+        block.queue(|queue, _| queue.finish(block, target));
+        block.clock(|clock| clock.learn(agent, target));
+    });
+}
+
+/// Writes the results of finished multiplications to the accumulators `d`.
+///
+/// # Safety
+/// `d` are the registers of the running thread.
+pub(crate) unsafe fn settle(d: Registers) {
+    with(|block| {
+        if !block.cluster.is_active() {
+            return;
+        }
+        let at = d.at.addr();
+        let early = block.queue(|queue, lane| {
+            let (finished, lane) = (queue.finished_group, &mut queue.lanes[lane]);
+            let found = lane.accumulators.iter().position(|known| known.at == at)?;
+            if lane.accumulators[found].group > finished {
+                return Some(FaultKind::WgmmaRegisters);
+            }
+            let known = lane.accumulators.swap_remove(found);
+            // SAFETY: the caller passes the thread's registers.
+            unsafe { std::slice::from_raw_parts_mut(d.at, d.len) }.copy_from_slice(&known.values);
+            lane.settled.insert(at, lane.fences);
+            lane.last_settled = lane.fences;
+            None
+        });
+        if let Some(fault) = early {
+            block.raise(fault);
+        }
+    });
+}
+
+/// Raises a fault if a multiplication may still write the `len` registers at `registers`.
+pub(crate) fn check_settled(registers: *const u32, len: usize) {
+    with(|block| {
+        if !block.cluster.is_active() {
+            return;
+        }
+        let (from, to) = (registers.addr(), registers.addr() + 4 * len);
+        let pending = block.queue(|queue, lane| {
+            let overlaps = |known: &Accumulators| known.at < to && from < known.at + 4 * known.values.len();
+            queue.lanes[lane].accumulators.iter().any(overlaps)
+        });
+        if pending {
+            block.raise(FaultKind::WgmmaRegisters);
+        }
+    });
+}
+
+impl Queue {
+    /// Computes all multiplications of the groups up to `target`.
+    fn finish(&mut self, block: &Block, target: u32) {
+        let (mut a, mut b) = (DecodedA::new(), DecodedB::new());
+        let mut current: Option<([usize; 32], Vec<u32>)> = None;
+        while let Some(started) = self.started.pop_front_if(|started| started.group <= target) {
+            self.done += 1;
+            if current.as_ref().is_none_or(|(d, _)| *d != started.d) {
+                self.scatter(current.take());
+                current = Some((started.d, self.gather(&started.d)));
+            }
+            let (_, matrix) = current.as_mut().expect("was set");
+            if !started.multiplication.add {
+                matrix.fill(0);
+            }
+            started.multiply(block, matrix, &mut a, &mut b);
+        }
+        self.scatter(current);
+        self.finished_group = self.finished_group.max(target);
+    }
+
+    /// Returns the accumulators of the warp as a matrix of 16 rows.
+    fn gather(&self, d: &[usize; 32]) -> Vec<u32> {
+        let columns = 2 * self.accumulators(0, d[0]).len();
+        let mut matrix = vec![0; ROWS * columns];
+        for lane in 0..32 {
+            for (register, &value) in self.accumulators(lane, d[lane]).iter().enumerate() {
+                matrix[place(lane, register, columns)] = value;
+            }
+        }
+        matrix
+    }
+
+    fn scatter(&mut self, current: Option<([usize; 32], Vec<u32>)>) {
+        let Some((d, matrix)) = current else { return };
+        for lane in 0..32 {
+            let known = self.lanes[lane].accumulators.iter_mut().find(|known| known.at == d[lane]);
+            let values = &mut known.expect("has started").values;
+            for (register, value) in values.iter_mut().enumerate() {
+                *value = matrix[place(lane, register, matrix.len() / ROWS)];
+            }
+        }
+    }
+
+    fn accumulators(&self, lane: usize, at: usize) -> &[u32] {
+        let known = self.lanes[lane].accumulators.iter().find(|known| known.at == at);
+        &known.expect("has started").values
+    }
+}
+
+/// Returns the index of an accumulator register of a lane in a matrix with 16 rows.
+fn place(lane: usize, register: usize, columns: usize) -> usize {
+    let (row, column) = (lane / 4 + register / 2 % 2 * 8, register / 4 * 8 + lane % 4 * 2 + register % 2);
+    row * columns + column
+}
+
+impl Started {
+    /// Adds the product to `matrix`, which has 16 rows.
+    fn multiply(&self, block: &Block, matrix: &mut [u32], a: &mut DecodedA, b: &mut DecodedB) {
+        let (_, left, right) = self.operands.as_ref().expect("was recorded");
+        let left = left.as_ref().map_or_else(|| self.rows_of_registers(), |left| left.read(block));
+        let right = right.read(block);
+        match self.multiplication.elements {
+            Elements::Floats(of_a, of_b) => {
+                a.decode(of_a, ROWS, |row| left[row]);
+                b.decode(of_b, right.len(), |row| right[row]);
+                // SAFETY: f32 and u32 have the same size and alignment, and every bit pattern is valid.
+                let floats = unsafe { &mut *(std::ptr::from_mut(matrix) as *mut [f32]) };
+                tensor_core::multiply_step(a, b, floats);
+            }
+            Elements::Int8(a_signed, b_signed) => {
+                // SAFETY: i32 and u32 have the same size and alignment, and every bit pattern is valid.
+                let integers = unsafe { &mut *(std::ptr::from_mut(matrix) as *mut [i32]) };
+                tensor_core::multiply_int8(&left, a_signed, &right, b_signed, integers);
+            }
+        }
+    }
+
+    /// Returns the rows of the left operand from the registers of the lanes.
+    fn rows_of_registers(&self) -> Vec<[u8; STEP_BYTES]> {
+        let mut rows = vec![[0; STEP_BYTES]; ROWS];
+        for (lane, words) in self.a.iter().enumerate() {
+            for (word, bits) in words.iter().enumerate() {
+                let (row, byte) = (lane / 4 + word % 2 * 8, lane % 4 * 4 + word / 2 * 16);
+                rows[row][byte..byte + 4].copy_from_slice(&bits.to_le_bytes());
+            }
+        }
+        rows
+    }
+}

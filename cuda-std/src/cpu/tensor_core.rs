@@ -1,0 +1,885 @@
+//! Models the arithmetic of Hopper's tensor cores bit for bit, for `wgmma` and `mma.sync` with f32
+//! accumulators.
+//!
+//! An instruction computes `d = a b + d` in K steps of 32 bytes per row. The terms of one step are the exact
+//! products and the accumulator:
+//!
+//! 1. The exponent of a product is the sum of the exponents of its operands. A subnormal operand has the
+//!    smallest normal exponent of its type. `top` is the largest exponent of the nonzero terms, but at least
+//!    -133.
+//! 2. Each term is cut toward zero to a multiple of `2^(top - fraction)`. These multiples are summed exactly.
+//! 3. The sum is cut toward zero to the significant bits of the result and to a multiple of 2^-149, the
+//!    smallest subnormal f32. If the sum exceeds the largest f32, the result is an infinity. A NaN has the
+//!    bits 0x7fffffff. A zero is +0.
+//!
+//! | operands | K of a step | fraction bits | significant bits |
+//! | --- | --- | --- | --- |
+//! | f16, bf16 | 16 | 25 | 24 |
+//! | tf32 | 8 | 25 | 24 |
+//! | e4m3, e5m2 | 32 | 13 | 14 |
+//!
+//! The rule was measured on an H100. The tests contain a part of the measured products. The model assumes the
+//! same rule for these cases, which were not measured:
+//!
+//! - products of e4m3 and e5m2
+//! - fp8 operands of `mma.sync`
+//! - tf32 operands whose lower 13 bits are not zero; a NaN becomes an infinity if only these bits mark it
+//! - the sign of the zero if all terms are negative zeros
+//! - the sign of the zero if a negative sum is cut to zero
+//!
+//! If no term of a block of columns has an extreme exponent and no term is an infinity or a NaN,
+//! [`multiply_step`] computes this block with f32 and i32 vectors. Otherwise [`exact`] computes its elements.
+
+/// The bits of each NaN result.
+const NAN: u32 = 0x7fff_ffff;
+/// Stands for the exponent of a zero. The sum of this value and any exponent is below [`NO_TERM`].
+const ZERO: i16 = -6000;
+/// Stands for the exponent of an infinity or a NaN. The sum of this value and any exponent, even [`ZERO`], is
+/// above [`MAX_FAST`].
+const SPECIAL: i16 = 12000;
+/// If the maximum exponent is at most this value, all terms are zero.
+const NO_TERM: i32 = -1000;
+/// The fast path computes elements with a maximum exponent in this range. In this range, no product overflows
+/// f32. A product that is inexact in f32 is cut to zero. The result is zero, normal or infinite.
+const MIN_FAST: i32 = -100;
+const MAX_FAST: i32 = 126;
+/// The lower bound of the exponent that aligns the terms.
+const MIN_TOP: i32 = -133;
+/// The number of columns of a decoded `b` is a multiple of this value.
+const LANES: usize = 8;
+
+/// Bytes of one row of an operand in one K step, for each operand type.
+pub(crate) const STEP_BYTES: usize = 32;
+
+/// The type of the elements of an operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Operand {
+    F16,
+    Bf16,
+    /// An f32 without its lower 13 bits, which the hardware ignores.
+    Tf32,
+    /// `float8_e4m3fn`: it has NaNs, but no infinities.
+    E4m3,
+    E5m2,
+}
+
+impl Operand {
+    /// The elements of a row in one K step.
+    pub const fn step(self) -> usize {
+        STEP_BYTES / self.bytes()
+    }
+
+    /// The bytes of an element.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::F16 | Self::Bf16 => 2,
+            Self::Tf32 => 4,
+            Self::E4m3 | Self::E5m2 => 1,
+        }
+    }
+}
+
+/// The elements of an operand in one K step: `a` with rows M, or `b` with rows N. `COLUMNS` is true for `b`,
+/// whose elements with the same K are contiguous.
+pub(crate) struct Decoded<const COLUMNS: bool> {
+    operand: Operand,
+    rows: usize,
+    /// The number of elements between two rows of `a`, or between two values of K in `b`.
+    stride: usize,
+    /// The undecoded elements.
+    bits: Vec<u32>,
+    /// The values of the elements. f32 represents the values of every operand type.
+    values: Vec<f32>,
+    /// The exponent of each element, [`ZERO`] or [`SPECIAL`].
+    exponents: Vec<i16>,
+}
+
+pub(crate) type DecodedA = Decoded<false>;
+pub(crate) type DecodedB = Decoded<true>;
+
+impl<const COLUMNS: bool> Decoded<COLUMNS> {
+    pub const fn new() -> Self {
+        Self {
+            operand: Operand::F16,
+            rows: 0,
+            stride: 0,
+            bits: Vec::new(),
+            values: Vec::new(),
+            exponents: Vec::new(),
+        }
+    }
+
+    /// Decodes `rows` rows. `row` returns the little-endian elements of a row. If the K of the instruction is
+    /// smaller than [`Operand::step`], the remaining elements must be zero.
+    #[inline]
+    pub fn decode(&mut self, operand: Operand, rows: usize, mut row: impl FnMut(usize) -> [u8; STEP_BYTES]) {
+        self.resize(operand, rows);
+        for at in 0..rows {
+            let bytes = row(at);
+            match operand.bytes() {
+                1 => self.set_row::<1>(at, &bytes),
+                2 => self.set_row::<2>(at, &bytes),
+                _ => self.set_row::<4>(at, &bytes),
+            }
+        }
+        self.convert();
+    }
+
+    /// Decodes `rows` rows. `element(row, k)` returns the bits of an element.
+    #[cfg(test)]
+    fn decode_elements(&mut self, operand: Operand, rows: usize, mut element: impl FnMut(usize, usize) -> u32) {
+        self.resize(operand, rows);
+        let (stride, step) = (self.stride, operand.step());
+        for (row, k) in (0..rows).flat_map(|row| (0..step).map(move |k| (row, k))) {
+            self.bits[if COLUMNS { k * stride + row } else { row * step + k }] = element(row, k);
+        }
+        self.convert();
+    }
+
+    /// Sets the shape. The bits of padding columns are zero. The caller must set the other bits.
+    fn resize(&mut self, operand: Operand, rows: usize) {
+        let stride = if COLUMNS { rows.next_multiple_of(LANES) } else { operand.step() };
+        let len = if COLUMNS { stride * operand.step() } else { stride * rows };
+        if (self.operand, self.rows, self.bits.len()) != (operand, rows, len) {
+            (self.operand, self.rows, self.stride) = (operand, rows, stride);
+            self.bits.clear();
+            self.bits.resize(len, 0);
+            self.values.resize(len, 0.0);
+            self.exponents.resize(len, 0);
+        }
+    }
+
+    #[inline(always)]
+    fn set_row<const BYTES: usize>(&mut self, row: usize, bytes: &[u8; STEP_BYTES]) {
+        let words =
+            bytes.as_chunks::<BYTES>().0.iter().map(|bytes| {
+                u32::from_le_bytes([0, 1, 2, 3].map(|at| if at < BYTES { bytes[at] } else { 0 }))
+            });
+        if COLUMNS {
+            for (word, plane) in words.zip(self.bits.chunks_exact_mut(self.stride)) {
+                plane[row] = word;
+            }
+        } else {
+            for (word, bits) in words.zip(&mut self.bits[row * self.stride..]) {
+                *bits = word;
+            }
+        }
+    }
+
+    /// Computes values and exponents from the bits.
+    fn convert(&mut self) {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: the CPU has AVX2.
+            return unsafe { convert_avx2(self.operand, &self.bits, &mut self.values, &mut self.exponents) };
+        }
+        convert(self.operand, &self.bits, &mut self.values, &mut self.exponents);
+    }
+
+    #[inline(always)]
+    fn index(&self, row: usize, k: usize) -> usize {
+        if COLUMNS { k * self.stride + row } else { row * self.stride + k }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn convert_avx2(operand: Operand, bits: &[u32], values: &mut [f32], exponents: &mut [i16]) {
+    convert(operand, bits, values, exponents);
+}
+
+#[inline(always)]
+fn convert(operand: Operand, bits: &[u32], values: &mut [f32], exponents: &mut [i16]) {
+    match operand {
+        Operand::F16 => convert_floats::<5, 10, 0, true>(bits, values, exponents),
+        Operand::Bf16 => convert_floats::<8, 7, 0, true>(bits, values, exponents),
+        Operand::Tf32 => convert_floats::<8, 10, 13, true>(bits, values, exponents),
+        Operand::E4m3 => convert_floats::<4, 3, 0, false>(bits, values, exponents),
+        Operand::E5m2 => convert_floats::<5, 2, 0, true>(bits, values, exponents),
+    }
+}
+
+/// Decodes numbers with `EXPONENT` exponent bits and `MANTISSA` mantissa bits. The lowest `UNUSED` bits are
+/// ignored. If `INFINITY` is false, the type has no infinity, and all exponent and mantissa bits of a NaN are
+/// set.
+#[inline(always)]
+fn convert_floats<const EXPONENT: u32, const MANTISSA: u32, const UNUSED: u32, const INFINITY: bool>(
+    bits: &[u32],
+    values: &mut [f32],
+    exponents: &mut [i16],
+) {
+    let bias = (1 << (EXPONENT - 1)) - 1;
+    let max = (1 << EXPONENT) - 1;
+    for ((&bits, value), exponent) in bits.iter().zip(values).zip(exponents) {
+        let bits = bits >> UNUSED;
+        let magnitude = bits & ((1 << (EXPONENT + MANTISSA)) - 1);
+        let mantissa = magnitude & ((1 << MANTISSA) - 1);
+        let field = (magnitude >> MANTISSA) as i32;
+        let special = if INFINITY { field == max } else { magnitude == (1 << (EXPONENT + MANTISSA)) - 1 };
+        let normal = ((field + 127 - bias) as u32) << 23 | mantissa << (23 - MANTISSA);
+        let mut result = normal;
+        // If the type has as many exponent bits as f32, its subnormal numbers are subnormal in f32, too.
+        if EXPONENT < 8 && field == 0 {
+            result = (mantissa as i32 as f32 * power(1 - bias - MANTISSA as i32)).to_bits();
+        }
+        result |= if special { 0x7f80_0000 } else { 0 };
+        *value = f32::from_bits(result | (bits >> (EXPONENT + MANTISSA)) << 31);
+        let mut finite = (field.max(1) - bias) as i16;
+        finite = if magnitude == 0 { ZERO } else { finite };
+        *exponent = if special { SPECIAL } else { finite };
+    }
+}
+
+/// Returns `2^exponent`, which must be a normal f32.
+#[inline(always)]
+const fn power(exponent: i32) -> f32 {
+    f32::from_bits((exponent.wrapping_add(127) as u32) << 23)
+}
+
+/// Adds one K step of the product of `a` and `b` to `d`: element `m * N + n` of `d` is the accumulator of row
+/// `m` of `a` and row `n` of `b`.
+pub(crate) fn multiply_step(a: &DecodedA, b: &DecodedB, d: &mut [f32]) {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: the CPU has AVX2.
+        return unsafe { multiply_step_avx2(a, b, d) };
+    }
+    multiply_step_portable(a, b, d);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn multiply_step_avx2(a: &DecodedA, b: &DecodedB, d: &mut [f32]) {
+    multiply_step_body(a, b, d);
+}
+
+fn multiply_step_portable(a: &DecodedA, b: &DecodedB, d: &mut [f32]) {
+    multiply_step_body(a, b, d);
+}
+
+#[inline(always)]
+fn multiply_step_body(a: &DecodedA, b: &DecodedB, d: &mut [f32]) {
+    assert_eq!(d.len(), a.rows * b.rows, "d has {} elements, expected M x N", d.len());
+    match (a.operand, b.operand) {
+        (Operand::F16, Operand::F16) | (Operand::Bf16, Operand::Bf16) => rows::<16, 25, 24>(a, b, d),
+        (Operand::Tf32, Operand::Tf32) => rows::<8, 25, 24>(a, b, d),
+        (Operand::E4m3 | Operand::E5m2, Operand::E4m3 | Operand::E5m2) => rows::<32, 13, 14>(a, b, d),
+        (first, second) => panic!("no tensor core multiplies {first:?} by {second:?}"),
+    }
+}
+
+#[inline(always)]
+fn rows<const STEP: usize, const FRACTION: i32, const BITS: u32>(a: &DecodedA, b: &DecodedB, d: &mut [f32]) {
+    if b.rows == 0 {
+        return;
+    }
+    for (m, d) in d.chunks_exact_mut(b.rows).enumerate() {
+        let mut n = 0;
+        while n + 16 <= b.rows {
+            let d: &mut [f32; 16] = (&mut d[n..n + 16]).try_into().expect("16 elements");
+            columns::<STEP, FRACTION, BITS, 16>(a, b, m, n, d);
+            n += 16;
+        }
+        while n < b.rows {
+            let d = &mut d[n..b.rows.min(n + LANES)];
+            if let Ok(d) = <&mut [f32; LANES]>::try_from(&mut *d) {
+                columns::<STEP, FRACTION, BITS, LANES>(a, b, m, n, d);
+            } else {
+                let mut padded = [0.0; LANES];
+                padded[..d.len()].copy_from_slice(d);
+                columns::<STEP, FRACTION, BITS, LANES>(a, b, m, n, &mut padded);
+                d.copy_from_slice(&padded[..d.len()]);
+            }
+            n += LANES;
+        }
+    }
+}
+
+/// Computes `WIDTH` elements of row `m`, from column `n` on.
+#[inline(always)]
+fn columns<const STEP: usize, const FRACTION: i32, const BITS: u32, const WIDTH: usize>(
+    a: &DecodedA,
+    b: &DecodedB,
+    m: usize,
+    n: usize,
+    d: &mut [f32; WIDTH],
+) {
+    if !columns_fast::<STEP, FRACTION, BITS, WIDTH>(a, b, m, n, d) {
+        columns_exact(a, b, m, n, d);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn columns_exact(a: &DecodedA, b: &DecodedB, m: usize, n: usize, d: &mut [f32]) {
+    for (at, d) in d.iter_mut().enumerate() {
+        *d = exact(a, b, m, n + at, *d);
+    }
+}
+
+/// Returns false, and leaves `d` unchanged, if [`exact`] must compute the elements.
+#[inline(always)]
+fn columns_fast<const STEP: usize, const FRACTION: i32, const BITS: u32, const WIDTH: usize>(
+    a: &DecodedA,
+    b: &DecodedB,
+    m: usize,
+    n: usize,
+    d: &mut [f32; WIDTH],
+) -> bool {
+    let a_exponents: &[i16; STEP] = a.exponents[m * STEP..][..STEP].try_into().expect("a row");
+    let a_values: &[f32; STEP] = a.values[m * STEP..][..STEP].try_into().expect("a row");
+    // In builds with overflow checks, the compiler vectorizes only the functions with `wrapping`. Only the
+    // addition of the accumulator can overflow.
+    let mut product_top = [i16::MIN; WIDTH];
+    for k in 0..STEP {
+        let b_exponents: &[i16; WIDTH] =
+            b.exponents[k * b.stride + n..][..WIDTH].try_into().expect("a plane");
+        for j in 0..WIDTH {
+            product_top[j] = product_top[j].max(a_exponents[k].wrapping_add(b_exponents[j]));
+        }
+    }
+
+    let (mut scales, mut unscales) = ([0.0; WIDTH], [0.0; WIDTH]);
+    let mut slow = false;
+    for j in 0..WIDTH {
+        let magnitude = d[j].to_bits() << 1;
+        let exponent = ((magnitude >> 24) as i32).max(1).wrapping_sub(127);
+        let top = i32::from(product_top[j]).max(if magnitude == 0 { NO_TERM } else { exponent });
+        slow |= (top > MAX_FAST) | ((top < MIN_FAST) & (top > NO_TERM));
+        // This bound changes `top` only if all terms are zero.
+        let top = top.max(MIN_FAST);
+        scales[j] = power(FRACTION.wrapping_sub(top));
+        unscales[j] = power(top.wrapping_sub(FRACTION));
+    }
+    if slow {
+        return false;
+    }
+
+    // The sum of the products fits in an i32: at most 16 * 2047^2 * 2^5, with f16 operands.
+    let mut sums = [0_i32; WIDTH];
+    for k in 0..STEP {
+        let b_values: &[f32; WIDTH] = b.values[k * b.stride + n..][..WIDTH].try_into().expect("a plane");
+        for j in 0..WIDTH {
+            // SAFETY: the product is less than 2^(top + 2), so the scaled product is less than 2^27.
+            let term = unsafe { (a_values[k] * b_values[j] * scales[j]).to_int_unchecked::<i32>() };
+            sums[j] = sums[j].wrapping_add(term);
+        }
+    }
+
+    let mut overflow = 0;
+    let mut results = [0.0; WIDTH];
+    for j in 0..WIDTH {
+        // SAFETY: the accumulator is less than 2^(top + 1).
+        let accumulator = unsafe { (d[j] * scales[j]).to_int_unchecked::<i32>() };
+        let sum = sums[j].wrapping_add(accumulator);
+        overflow |= (sum ^ sums[j]) & (sum ^ accumulator);
+        let magnitude = sum.unsigned_abs();
+        // Clears the bit below the 24 significant bits, so that the conversion rounds toward zero. Other bits
+        // that this operation clears are lower. The magnitude 2^31 converts to -2^31, which has the right
+        // sign.
+        let cut = (magnitude & !(magnitude >> 24)) as i32 as f32;
+        // For fp8, the conversion was exact, because the sum is less than 2^21.
+        let cut = f32::from_bits(cut.to_bits() & (u32::MAX << (24 - BITS)));
+        let value = cut * unscales[j];
+        results[j] = f32::from_bits(value.to_bits() | (sum as u32 & 0x8000_0000));
+    }
+    if overflow < 0 {
+        return false;
+    }
+    *d = results;
+    true
+}
+
+/// Computes one element for all inputs.
+fn exact(a: &DecodedA, b: &DecodedB, m: usize, n: usize, accumulator: f32) -> f32 {
+    let (fraction, bits) = if a.operand.bytes() == 1 { (13, 14) } else { (25, 24) };
+    let products = || (0..a.operand.step()).map(|k| (a.index(m, k), b.index(n, k)));
+
+    let magnitude = accumulator.to_bits() << 1;
+    let exponent = ((magnitude >> 24) as i32).max(1) - 127;
+    let mut top = if magnitude == 0 { MIN_TOP } else { exponent.max(MIN_TOP) };
+    for (a_at, b_at) in products() {
+        top = top.max(i32::from(a.exponents[a_at]) + i32::from(b.exponents[b_at]));
+    }
+    if top > 2 * 127 || !accumulator.is_finite() {
+        // The sum is the correct infinity or a NaN, because a finite product does not overflow f64.
+        let products = products().map(|(a_at, b_at)| f64::from(a.values[a_at]) * f64::from(b.values[b_at]));
+        let sum = products.sum::<f64>() + f64::from(accumulator);
+        return if sum.is_nan() { f32::from_bits(NAN) } else { sum as f32 };
+    }
+
+    // All powers and products are normal f64 numbers, so that the multiplications are exact.
+    let power = |exponent: i32| f64::from_bits(((exponent + 1023) as u64) << 52);
+    let scale = power(fraction - top);
+    let mut sum = (f64::from(accumulator) * scale) as i64;
+    for (a_at, b_at) in products() {
+        sum += (f64::from(a.values[a_at]) * f64::from(b.values[b_at]) * scale) as i64;
+    }
+    let length = (u64::BITS - sum.unsigned_abs().leading_zeros()) as i32;
+    // The number of bits that are below the significant bits, or below 2^-149.
+    let dropped = (length - bits).max(-149 - (top - fraction)).max(0);
+    let cut = (sum.unsigned_abs() >> dropped << dropped) as f64 * power(top - fraction);
+    // The conversion is exact, or it gives an infinity.
+    (if sum < 0 && cut != 0.0 { -cut } else { cut }) as f32
+}
+
+/// Adds one K step of 32 8-bit integers to `d`: element `m * N + n` of `d` is the accumulator of row `m` of
+/// `a` and row `n` of `b`. The flags state whether the elements are signed. Sums wrap around, as in the
+/// instructions without `.satfinite`.
+pub(crate) fn multiply_int8(
+    a: &[[u8; STEP_BYTES]],
+    a_signed: bool,
+    b: &[[u8; STEP_BYTES]],
+    b_signed: bool,
+    d: &mut [i32],
+) {
+    assert_eq!(d.len(), a.len() * b.len(), "d has {} elements, expected M x N", d.len());
+    let widen = |row: &[u8; STEP_BYTES], signed: bool| {
+        row.map(|x| if signed { i16::from(x as i8) } else { i16::from(x) })
+    };
+    for (a, d) in a.iter().zip(d.chunks_exact_mut(b.len().max(1))) {
+        let a = widen(a, a_signed);
+        for (b, d) in b.iter().zip(d) {
+            for (a, b) in a.into_iter().zip(widen(b, b_signed)) {
+                *d = d.wrapping_add(i32::from(a).wrapping_mul(i32::from(b)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use lzma_rust2::LzmaReader;
+
+    use super::*;
+
+    const OPERANDS: [Operand; 5] = [Operand::F16, Operand::Bf16, Operand::Tf32, Operand::E4m3, Operand::E5m2];
+    type Step = fn(&DecodedA, &DecodedB, &mut [f32]);
+
+    /// All operand types that one instruction multiplies.
+    fn pairs() -> impl Iterator<Item = (Operand, Operand)> {
+        let mixed = [(Operand::E4m3, Operand::E5m2), (Operand::E5m2, Operand::E4m3)];
+        OPERANDS.into_iter().map(|operand| (operand, operand)).chain(mixed)
+    }
+
+    fn implementations() -> Vec<(&'static str, Step)> {
+        let mut all: Vec<(_, Step)> = vec![("portable", multiply_step_portable), ("chosen", multiply_step)];
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: the CPU has AVX2.
+            all.push(("avx2", |a, b, d| unsafe { multiply_step_avx2(a, b, d) }));
+        }
+        all.push(("exact", |a, b, d| {
+            for (at, d) in d.iter_mut().enumerate() {
+                *d = exact(a, b, at / b.rows, at % b.rows, *d);
+            }
+        }));
+        all
+    }
+
+    /// Multiplies two matrices of bits with `k` columns, in as many steps as needed.
+    fn multiply(
+        step: Step,
+        operands: (Operand, Operand),
+        k: usize,
+        a: &[u32],
+        b: &[u32],
+        c: &[f32],
+    ) -> Vec<u32> {
+        let (mut left, mut right) = (DecodedA::new(), DecodedB::new());
+        let mut d = c.to_vec();
+        for start in (0..k).step_by(operands.0.step()) {
+            left.decode_elements(operands.0, a.len() / k, |row, at| a[row * k + start + at]);
+            right.decode_elements(operands.1, b.len() / k, |row, at| b[row * k + start + at]);
+            step(&left, &right, &mut d);
+        }
+        d.iter().map(|x| x.to_bits()).collect()
+    }
+
+    /// The lower bound of `top` is visible only in sums that are close to the smallest subnormal f32.
+    #[test]
+    fn terms_are_cut_at_2_to_the_power_of_minus_158() {
+        let operands = (Operand::Bf16, Operand::Bf16);
+        let bf16 = |significand: f32, last: i32| (significand * 2_f32.powi(last)).to_bits() >> 16;
+        for (first, second, last, expected) in [(33.0, 31.0, -159, 0), (73.0, 7.0, -158, 1)] {
+            let (mut a, mut b) = ([0; 16], [0; 16]);
+            // The exact sum of the two products is 2^-149.
+            (a[3], b[3]) = (bf16(first, -100), bf16(second, last + 100));
+            (a[9], b[9]) = (bf16(1.0, -100), bf16(1.0, last + 100));
+            assert_eq!(reference(operands, &a, &b, 0.0), expected);
+            for (name, step) in implementations() {
+                assert_eq!(multiply(step, operands, 16, &a, &b, &[0.0]), [expected], "{name}");
+            }
+        }
+    }
+
+    /// Returns whether the first elements of row 0 take the fast path.
+    fn is_fast(operands: (Operand, Operand), a: &[u32], b: &[u32], c: &[f32]) -> bool {
+        let (mut left, mut right) = (DecodedA::new(), DecodedB::new());
+        left.decode_elements(operands.0, 1, |_, k| a[k]);
+        right.decode_elements(operands.1, c.len(), |row, k| b[row * operands.0.step() + k]);
+        let mut d = [0.0; LANES];
+        d.iter_mut().zip(c).for_each(|(d, &c)| *d = c);
+        match operands.0.step() {
+            8 => columns_fast::<8, 25, 24, LANES>(&left, &right, 0, 0, &mut d),
+            16 => columns_fast::<16, 25, 24, LANES>(&left, &right, 0, 0, &mut d),
+            _ => columns_fast::<32, 13, 14, LANES>(&left, &right, 0, 0, &mut d),
+        }
+    }
+
+    #[derive(Clone, Copy, PartialEq)]
+    enum Number {
+        Finite { negative: bool, significand: i128, last: i32, exponent: i32 },
+        Infinity { negative: bool },
+        Nan,
+    }
+
+    /// Decodes one number. `last` is the exponent of the last bit of the significand.
+    fn number(bits: u32, exponent_bits: u32, mantissa_bits: u32, infinity: bool) -> Number {
+        let negative = bits >> (exponent_bits + mantissa_bits) & 1 == 1;
+        let field = (bits >> mantissa_bits & ((1 << exponent_bits) - 1)) as i32;
+        let mantissa = i128::from(bits & ((1 << mantissa_bits) - 1));
+        let (max, ones) = ((1 << exponent_bits) - 1, (1 << mantissa_bits) - 1);
+        match infinity {
+            true if field == max && mantissa == 0 => return Number::Infinity { negative },
+            true if field == max => return Number::Nan,
+            false if field == max && mantissa == ones => return Number::Nan,
+            _ => {}
+        }
+        let bias = (1 << (exponent_bits - 1)) - 1;
+        let significand = if field == 0 { mantissa } else { mantissa | 1 << mantissa_bits };
+        let exponent = field.max(1) - bias;
+        Number::Finite { negative, significand, last: exponent - mantissa_bits as i32, exponent }
+    }
+
+    fn element(operand: Operand, bits: u32) -> Number {
+        match operand {
+            Operand::F16 => number(bits, 5, 10, true),
+            Operand::Bf16 => number(bits, 8, 7, true),
+            Operand::Tf32 => number(bits >> 13, 8, 10, true),
+            Operand::E4m3 => number(bits, 4, 3, false),
+            Operand::E5m2 => number(bits, 5, 2, true),
+        }
+    }
+
+    fn product(a: Number, b: Number) -> Number {
+        let sign = |x| match x {
+            Number::Finite { negative, .. } | Number::Infinity { negative } => negative,
+            Number::Nan => false,
+        };
+        let zero = |x| matches!(x, Number::Finite { significand: 0, .. });
+        let negative = sign(a) != sign(b);
+        match (a, b) {
+            (Number::Nan, _) | (_, Number::Nan) => Number::Nan,
+            (
+                Number::Finite { significand: s, last: l, exponent: e, .. },
+                Number::Finite { significand, last, exponent, .. },
+            ) => Number::Finite {
+                negative,
+                significand: s * significand,
+                last: l + last,
+                exponent: e + exponent,
+            },
+            (a, b) if zero(a) || zero(b) => Number::Nan,
+            _ => Number::Infinity { negative },
+        }
+    }
+
+    /// Computes one element with the rule of the module documentation, in i128 arithmetic.
+    fn reference(operands: (Operand, Operand), a: &[u32], b: &[u32], c: f32) -> u32 {
+        let (fraction, bits) = if operands.0.bytes() == 1 { (13, 14) } else { (25, 24) };
+        let mut terms: Vec<Number> =
+            a.iter().zip(b).map(|(&a, &b)| product(element(operands.0, a), element(operands.1, b))).collect();
+        terms.push(number(c.to_bits(), 8, 23, true));
+        let has = |wanted| terms.contains(&wanted);
+        let [plus, minus] = [false, true].map(|negative| has(Number::Infinity { negative }));
+        if has(Number::Nan) || plus && minus {
+            return NAN;
+        }
+        if plus || minus {
+            return if minus { 0xff80_0000 } else { 0x7f80_0000 };
+        }
+        let exponents = terms.iter().map(|term| match term {
+            Number::Finite { significand: 1.., exponent, .. } => *exponent,
+            _ => -133,
+        });
+        let top = exponents.max().unwrap().max(-133);
+        let mut sum = 0_i128;
+        for term in terms {
+            let Number::Finite { negative, significand, last, .. } = term else { unreachable!() };
+            let mut cut = significand;
+            for _ in top - fraction..last {
+                cut *= 2;
+            }
+            for _ in last..top - fraction {
+                cut /= 2;
+            }
+            sum += if negative { -cut } else { cut };
+        }
+        let (negative, mut magnitude, mut last) = (sum < 0, sum.unsigned_abs(), top - fraction);
+        while magnitude >= 1 << bits || last < -125 - bits {
+            (magnitude, last) = (magnitude / 2, last + 1);
+        }
+        if magnitude == 0 {
+            return 0;
+        }
+        while magnitude < 1 << 23 && last > -149 {
+            (magnitude, last) = (magnitude * 2, last - 1);
+        }
+        let field = if magnitude < 1 << 23 { 0 } else { (last + 150) as u32 };
+        let result = if field >= 255 { 0x7f80_0000 } else { field << 23 | magnitude as u32 & 0x7f_ffff };
+        result | u32::from(negative) << 31
+    }
+
+    struct Golden {
+        name: String,
+        operands: (Operand, Operand),
+        k: usize,
+        /// The bits of `a`, `b`, `c` and `d`.
+        matrices: [Vec<u32>; 4],
+    }
+
+    /// Reads the file that `scripts/tensor_core_vectors.py` wrote. Its docstring describes the format.
+    fn golden() -> Vec<Golden> {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tensor_core.bin.lzma");
+        let file = std::fs::File::open(path).expect(path);
+        let mut bytes = Vec::new();
+        let mut reader = LzmaReader::new_mem_limit(file, u32::MAX, None).expect(path);
+        reader.read_to_end(&mut bytes).expect(path);
+        let mut rest = &bytes[..];
+        let words = |bytes: &[u8], size: usize| -> Vec<u32> {
+            let word = |x: &[u8]| x.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte));
+            bytes.chunks_exact(size).map(word).collect()
+        };
+        let mut cases = Vec::new();
+        while !rest.is_empty() {
+            let mut take = |len: usize| rest.split_off(..len).expect("a complete case");
+            let len = take(1)[0];
+            let name = String::from_utf8(take(len.into()).to_vec()).unwrap();
+            let parts: Vec<&str> = name.split('|').collect();
+            let operand = |kind| match kind {
+                "float16" => Operand::F16,
+                "bfloat16" => Operand::Bf16,
+                "tf32" => Operand::Tf32,
+                "float8_e4m3fn" => Operand::E4m3,
+                "float8_e5m2" => Operand::E5m2,
+                _ => panic!("{kind}"),
+            };
+            let (first, second) = parts[0].split_once(',').unwrap_or((parts[0], parts[0]));
+            let operands = (operand(first), operand(second));
+            let k: usize = parts[1].parse().unwrap();
+            let (m, n) = (usize::from(take(1)[0]), usize::from(take(1)[0]));
+            let a = words(take(m * k * operands.0.bytes()), operands.0.bytes());
+            let b = words(take(n * k * operands.1.bytes()), operands.1.bytes());
+            let [c, d] = [(); 2].map(|()| words(take(m * n * 4), 4));
+            cases.push(Golden { name, operands, k, matrices: [a, b, c, d] });
+        }
+        cases
+    }
+
+    #[test]
+    fn golden_vectors_of_an_h100_have_equal_bits() {
+        let mut values = 0;
+        for Golden { name, operands, k, matrices: [a, b, c, d] } in golden() {
+            let c: Vec<f32> = c.into_iter().map(f32::from_bits).collect();
+            for (implementation, step) in implementations() {
+                assert_eq!(multiply(step, operands, k, &a, &b, &c), d, "{name} {implementation}");
+            }
+            values += d.len();
+        }
+        assert_eq!(values, 214 * 144);
+    }
+
+    /// Pseudorandom numbers: xorshift64.
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, limit: u32) -> u32 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            ((self.0 >> 32) * u64::from(limit) >> 32) as u32
+        }
+
+        /// Bits of a floating-point number with an exponent field between `low` and `high`.
+        fn float(&mut self, exponent_bits: u32, mantissa_bits: u32, low: u32, high: u32) -> u32 {
+            let high = high.min((1 << exponent_bits) - 1);
+            let field = low.min(high) + self.below(high - low.min(high) + 1);
+            let mantissa = match self.below(8) {
+                0 => 0,
+                1 => (1 << mantissa_bits) - 1,
+                _ => self.below(1 << mantissa_bits),
+            };
+            (self.below(2) << exponent_bits | field) << mantissa_bits | mantissa
+        }
+    }
+
+    /// Returns exponent bits, mantissa bits and unused bits.
+    fn format(operand: Operand) -> (u32, u32, u32) {
+        match operand {
+            Operand::F16 => (5, 10, 0),
+            Operand::Bf16 => (8, 7, 0),
+            Operand::Tf32 => (8, 10, 13),
+            Operand::E4m3 => (4, 3, 0),
+            Operand::E5m2 => (5, 2, 0),
+        }
+    }
+
+    /// Returns the bits of an operand. Its exponents are in a random range. Some operands contain zeros,
+    /// infinities or NaNs.
+    fn matrix(random: &mut Random, operand: Operand, rows: usize) -> Vec<u32> {
+        let (exponent_bits, mantissa_bits, unused) = format(operand);
+        let end = (1 << exponent_bits) - 1;
+        let special = random.below(8) == 0;
+        let low = random.below(end);
+        let range = [0, 1, 3, 8, 30, 255][random.below(6) as usize];
+        let zeros = [0, 0, 1, 30, 100][random.below(5) as usize];
+        let largest = random.below(6) == 0;
+        let element = |_| {
+            let mut bits = random.float(exponent_bits, mantissa_bits, low, (low + range).min(end - 1));
+            if largest {
+                bits = low << mantissa_bits | ((1 << mantissa_bits) - 1);
+            }
+            if random.below(100) < zeros {
+                bits &= 1 << (exponent_bits + mantissa_bits);
+            }
+            if special && random.below(100) == 0 {
+                bits |= end << mantissa_bits;
+            }
+            bits << unused | random.below(1 << unused)
+        };
+        (0..rows * operand.step()).map(element).collect()
+    }
+
+    #[test]
+    fn random_inputs_give_the_bits_of_the_reference() {
+        let mut random = Random(1);
+        let (mut fast, mut all) = (0, 0);
+        for _ in 0..1000 {
+            for operands in pairs() {
+                let k = operands.0.step();
+                let (m, n) = (1 + random.below(4) as usize, 1 + random.below(40) as usize);
+                let mut a = matrix(&mut random, operands.0, m);
+                let mut b = matrix(&mut random, operands.1, n);
+                if random.below(4) == 0 {
+                    // The second half of K cancels the first one, except for a few elements.
+                    let sign = 1_u32 << (operands.1.bytes() * 8 - 1);
+                    for at in (0..k / 2).filter(|_| random.below(20) != 0) {
+                        (0..m).for_each(|row| a[row * k + k / 2 + at] = a[row * k + at]);
+                        (0..n).for_each(|row| b[row * k + k / 2 + at] = b[row * k + at] ^ sign);
+                    }
+                }
+                let sort = random.below(8);
+                let field = random.below(255);
+                let mut c: Vec<f32> = (0..m * n)
+                    .map(|_| match sort {
+                        0..3 => 0.0,
+                        3 => -0.0,
+                        4 => f32::from_bits(random.float(8, 23, 0, 255)),
+                        5 => f32::from_bits(random.float(8, 23, 0, 2)),
+                        _ => f32::from_bits(random.float(8, 23, field, (field + 3).min(254))),
+                    })
+                    .collect();
+                let expected = |c: &[f32]| -> Vec<u32> {
+                    let element = |at: usize| {
+                        let (row, col) = (at / n, at % n);
+                        reference(operands, &a[row * k..][..k], &b[col * k..][..k], c[at])
+                    };
+                    (0..m * n).map(element).collect()
+                };
+                if sort == 7 {
+                    // The accumulator has the magnitude of the sum, and cancels it in half of the cases.
+                    for (c, sum) in c.iter_mut().zip(expected(&vec![0.0; m * n])) {
+                        *c = f32::from_bits(sum ^ random.below(2) << 31 ^ random.below(3));
+                    }
+                }
+                let expected = expected(&c);
+                for (name, step) in implementations() {
+                    let result = multiply(step, operands, k, &a, &b, &c);
+                    assert_eq!(result, expected, "{operands:?} {m} {n} {name} a {a:x?} b {b:x?} c {c:?}");
+                }
+                fast += usize::from(is_fast(operands, &a, &b, &c[..n]));
+                all += 1;
+            }
+        }
+        assert!(fast > all / 4 && fast < all * 3 / 4, "{fast} of {all} inputs take the fast path");
+    }
+
+    #[test]
+    fn both_decoders_give_the_same_elements() {
+        let mut random = Random(2);
+        for (operand, rows) in OPERANDS.into_iter().zip([1, 16, 8, 13, 24]) {
+            let (step, bytes) = (operand.step(), operand.bytes());
+            let bits = matrix(&mut random, operand, rows);
+            let row = |at: usize| {
+                let words = bits[at * step..][..step].iter();
+                let row: Vec<u8> =
+                    words.flat_map(|word| word.to_le_bytes().into_iter().take(bytes)).collect();
+                row.try_into().expect("32 bytes")
+            };
+            // The first call sets all bits. The second call must replace them.
+            let (mut a, mut b) = ([DecodedA::new(), DecodedA::new()], [DecodedB::new(), DecodedB::new()]);
+            b[0].decode(Operand::F16, 40, |_| [0xff; 32]);
+            a[0].decode(Operand::F16, 40, |_| [0xff; 32]);
+            a[0].decode(operand, rows, row);
+            b[0].decode(operand, rows, row);
+            a[1].decode_elements(operand, rows, |row, k| bits[row * step + k]);
+            b[1].decode_elements(operand, rows, |row, k| bits[row * step + k]);
+            assert!(a[0].bits == a[1].bits && a[0].exponents == a[1].exponents);
+            assert!(b[0].bits == b[1].bits && b[0].exponents == b[1].exponents);
+            for (row, k) in (0..rows).flat_map(|row| (0..step).map(move |k| (row, k))) {
+                assert_eq!(a[0].bits[a[0].index(row, k)], bits[row * step + k]);
+                assert_eq!(b[0].bits[b[0].index(row, k)], bits[row * step + k]);
+            }
+        }
+    }
+
+    #[test]
+    fn every_number_of_16_and_8_bits_is_decoded() {
+        for operand in OPERANDS {
+            let unused = format(operand).2;
+            let count = 1_usize << (8 * operand.bytes().min(2) + if unused > 0 { 3 } else { 0 });
+            let mut a = DecodedA::new();
+            let step = operand.step();
+            a.decode_elements(operand, count / step, |row, k| ((row * step + k) as u32) << unused);
+            for bits in 0..count {
+                let value = f64::from(a.values[bits]);
+                match element(operand, (bits as u32) << unused) {
+                    Number::Finite { negative, significand, last, exponent } => {
+                        let magnitude = significand as f64 * 2_f64.powi(last);
+                        let expected = if negative { -magnitude } else { magnitude };
+                        assert_eq!(value.to_bits(), expected.to_bits(), "{operand:?} {bits:x}");
+                        let expected = if significand == 0 { ZERO } else { exponent as i16 };
+                        assert_eq!(a.exponents[bits], expected, "{operand:?} {bits:x}");
+                    }
+                    Number::Infinity { negative } => {
+                        assert_eq!(value, if negative { f64::NEG_INFINITY } else { f64::INFINITY });
+                        assert_eq!(a.exponents[bits], SPECIAL);
+                    }
+                    Number::Nan => assert!(value.is_nan() && a.exponents[bits] == SPECIAL),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn integers_wrap_around() {
+        let mut random = Random(3);
+        let mut matrix = |rows| -> Vec<[u8; 32]> {
+            (0..rows).map(|_| [(); 32].map(|()| random.below(256) as u8)).collect()
+        };
+        let (mut a, mut b) = (matrix(16), matrix(24));
+        (a[0], b[0]) = ([0x80; 32], [0x80; 32]);
+        for (a_signed, b_signed) in [(false, false), (false, true), (true, false), (true, true)] {
+            let mut d = vec![i32::MAX; 16 * 24];
+            multiply_int8(&a, a_signed, &b, b_signed, &mut d);
+            let value = |x: u8, signed| if signed { i64::from(x as i8) } else { i64::from(x) };
+            for (m, n) in (0..16).flat_map(|m| (0..24).map(move |n| (m, n))) {
+                let sum: i64 = (0..32).map(|k| value(a[m][k], a_signed) * value(b[n][k], b_signed)).sum();
+                assert_eq!(d[m * 24 + n], (i64::from(i32::MAX) + sum) as i32);
+            }
+        }
+    }
+}

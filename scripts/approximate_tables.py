@@ -1,0 +1,295 @@
+"""Finds the coefficients of Hopper's approximate instructions, for cuda-std/src/cpu/data/approximate.rs.
+
+    python scripts/approximate_tables.py                  # needs a Hopper GPU, torch and triton
+    python scripts/approximate_tables.py --from <folder>  # reads saved results instead
+
+The GPU computes `ex2`, `rcp` and `rsqrt` with a quadratic polynomial for each segment of the mantissas. The
+script reads the results of the instruction for all 2^23 mantissas, fits the three integer coefficients of
+each segment, and writes them to the file. It exits with an error if any mantissa has another result than the
+polynomial of its segment.
+
+On a GPU, the script also compares the polynomials with the instructions in whole octaves, and all subnormal
+arguments of `rsqrt.approx.f32`. With `--dump <folder>`, it saves the results for the 2^23 mantissas there:
+
+- `ex2.xz`, `rcp.xz`, `rsqrt0.xz`, `rsqrt1.xz`: int8, the result minus the correctly rounded result, in ulp.
+  `rsqrt0` has the arguments from 1 to 2, and `rsqrt1` those from 2 to 4. `--from` reads these files.
+- `lg2_0.xz`, `lg2_1.xz`: float32, the results of `lg2.approx.f32` from 1 to 2 and from 0.5 to 1.
+
+The script then tests the rule by which these two tables of `lg2` give the results for other exponents, and
+prints whether a polynomial also gives the tables themselves.
+"""
+
+import argparse
+import lzma
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+OUTPUT = Path(__file__).parents[1] / "cuda-std" / "src" / "cpu" / "data" / "approximate.rs"
+MANTISSAS = 1 << 23
+NAMES = ("ex2", "rcp", "rsqrt0", "rsqrt1")
+SEGMENTS = {"ex2": 64, "rcp": 128, "rsqrt0": 64, "rsqrt1": 64}
+# The constant term of a polynomial is a multiple of 2^14 plus this number, in units of 2^-16 ulp.
+BIAS = {"ex2": 12_228, "rcp": 4_046, "rsqrt0": 16_383, "rsqrt1": 16_383}
+EXACT: dict[str, Callable[[Array], Array]] = {
+    "ex2": lambda m: np.exp2(m - 1),
+    "rcp": lambda m: 1 / m,
+    "rsqrt0": lambda m: 1 / np.sqrt(m),
+    "rsqrt1": lambda m: 1 / np.sqrt(2 * m),
+}
+
+
+def mantissas() -> Array:
+    """Return all float32 numbers from 1 to 2 as float64."""
+    return 1 + np.arange(MANTISSAS) / MANTISSAS
+
+
+def rounded(name: str) -> Array:
+    """Return the bits (int32) of the correctly rounded results for all mantissas."""
+    return EXACT[name](mantissas()).astype(np.float32).view(np.int32)
+
+
+def square(offset: Array) -> Array:
+    """Return the square of a 17-bit number as the GPU computes it, in units of 2^19.
+
+    The GPU adds the products of two bits of `offset`. It omits all products below 2^19. In the square of the
+    upper 8 bits, this omits only the lowest bit. Bits 2 to 8 each have products with the upper bits.
+    """
+    upper = offset >> 9
+    return (upper * upper >> 1) + sum((offset >> i & 1) * (offset >> 18 - i) for i in range(2, 9))
+
+
+def positions(name: str) -> tuple[Array, Array, Array]:
+    """Return, for all mantissas, the segment, the offset in the segment (17 bits) and its square."""
+    length = MANTISSAS // SEGMENTS[name]
+    at = np.arange(MANTISSAS)
+    offset = at % length * ((1 << 17) // length)
+    return at // length, offset, square(offset)
+
+
+def significand(name: str, bits: Array) -> Array:
+    """Return results as integers, in units of their ulp: 2^-23 for `ex2`, and 2^-24 for other functions."""
+    scale = 2.0**23 if name == "ex2" else 2.0**24
+    return (bits.astype(np.int32).view(np.float32).astype(np.float64) * scale).astype(np.int64)
+
+
+def fit(name: str, bits: Array) -> list[tuple[int, int, int]]:
+    """Return the coefficients `(c0, c1, c2)` of each segment.
+
+    The result of the instruction is `((c0 << 14) + BIAS + c1 * offset + c2 * square(offset)) >> 16`. The only
+    exception is `rsqrt(1)`, which is exactly 1.
+    """
+    segment, offset, squared = positions(name)
+    result, found = significand(name, bits), []
+    for number in range(SEGMENTS[name]):
+        inside = segment == number
+        inside[0] &= name != "rsqrt0"
+        x, q, y = offset[inside], squared[inside], result[inside]
+        base = y[0]
+        columns = np.stack([np.ones(len(x)), x / (1 << 17), q / (1 << 15)], 1)
+        slopes = np.linalg.lstsq(columns, y - base + 0.5, rcond=None)[0]
+        # In units of 2^-16 ulp, the GPU's `c2` is even. In `ex2`, `c1` is even too.
+        c1 = round(slopes[1] / 4) * 2 if name == "ex2" else round(slopes[1] / 2)
+        c2 = round(slopes[2]) * 2
+        rest = (y << 16) - c1 * x - c2 * q
+        low, high = int(rest.max()), int(rest.min()) + (1 << 16) - 1
+        c0 = high - BIAS[name] >> 14
+        if (c0 << 14) + BIAS[name] < low:
+            raise SystemExit(f"{name}: no polynomial gives all results of segment {number}")
+        found.append((c0, c1, c2))
+    return found
+
+
+def source(coefficients: dict[str, list[tuple[int, int, int]]]) -> Iterator[str]:
+    """Yield the lines of the Rust file."""
+    yield "// Made by scripts/approximate_tables.py. `approximate.rs` explains the numbers."
+    for name, rows in coefficients.items():
+        yield f"const {name.upper()}: [[i32; 3]; {len(rows)}] = ["
+        for at in range(0, len(rows), 4):
+            yield "    " + " ".join(f"[{a}, {b}, {c}]," for a, b, c in rows[at : at + 4])
+        yield "];"
+
+
+class Model:
+    """The instructions on the CPU, from the coefficients."""
+
+    def __init__(self, coefficients: dict[str, list[tuple[int, int, int]]]) -> None:
+        self.results = {}
+        for name, rows in coefficients.items():
+            segment, offset, squared = positions(name)
+            c0, c1, c2 = np.array(rows, np.int64).T[:, segment]
+            result = (c0 << 14) + BIAS[name] + c1 * offset + c2 * squared >> 16
+            if name == "rsqrt0":
+                result[0] = 1 << 24
+            self.results[name] = result / (2.0**23 if name == "ex2" else 2.0**24)
+
+    def ex2(self, x: Array) -> Array:
+        """Compute `ex2.approx.ftz.f32` of finite numbers."""
+        x = x.astype(np.float64)
+        q = np.floor(np.minimum(np.abs(x), 256) * MANTISSAS).astype(np.int64)
+        index = np.where((x < 0) & (q % MANTISSAS != 0), -q - 1, np.where(x < 0, -q, q))
+        y = np.ldexp(self.results["ex2"][index % MANTISSAS], index // MANTISSAS)
+        with np.errstate(over="ignore"):
+            return np.where(y < 2.0**-126, 0, y).astype(np.float32)
+
+    def rcp(self, x: Array) -> Array:
+        """Compute `rcp.approx.ftz.f32` of normal numbers."""
+        bits = x.view(np.uint32)
+        y = np.ldexp(self.results["rcp"][bits % MANTISSAS], 127 - (bits >> 23 & 255).astype(np.int32))
+        return np.copysign(np.where(y < 2.0**-126, 0, y), x).astype(np.float32)
+
+    def ex2_subnormal(self, x: Array) -> Array:
+        """Compute `ex2.approx.f32` of finite numbers, which may have subnormal results."""
+        small = x < -126
+        root = self.ex2(np.where(small, x * np.float32(0.5), x))
+        return np.where(small, root * np.where(small, root, 1), root)
+
+    def rcp_subnormal(self, x: Array) -> Array:
+        """Compute `rcp.approx.f32` of nonzero numbers. They or their results may be subnormal."""
+        size = np.abs(x)
+        scale = np.select([size > 2.0**126, size < 2.0**-126], [0.25, 2.0**24], 1).astype(np.float32)
+        with np.errstate(over="ignore"):
+            return self.rcp(x * scale) * scale
+
+    def rsqrt(self, x: Array) -> Array:
+        """Compute `rsqrt.approx.f32` of positive numbers."""
+        subnormal = x < 2.0**-126
+        bits = (x * np.where(subnormal, 2.0**24, 1)).astype(np.float32).view(np.uint32)
+        exponent = (bits >> 23).astype(np.int32) - 127
+        odd, at = exponent % 2, bits % MANTISSAS
+        y = np.where(odd == 1, self.results["rsqrt1"][at], self.results["rsqrt0"][at])
+        return np.ldexp(y, (odd - exponent) // 2 + 12 * subnormal).astype(np.float32)
+
+
+def lg2(x: Array, from_one: Array, below_one: Array) -> Array:
+    """Compute `lg2.approx.f32` of positive normal numbers from the results for two exponents, 0 and -1."""
+    bits = x.view(np.uint32)
+    exponent, at = (bits >> 23).astype(np.int64) - 127, bits % MANTISSAS
+    exact = np.where(
+        exponent >= 0, exponent + from_one[at].astype(np.float64), exponent + 1 + below_one[at].astype(np.float64)
+    )
+    # Clearing the low 29 bits of a float64 rounds it to 24 significant bits, toward zero.
+    return (exact.view(np.int64) >> 29 << 29).view(np.float64).astype(np.float32)
+
+
+@triton.jit
+def apply(x, y, ASM: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Triton kernel that applies the instruction `ASM` to each element of `x`."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    result = tl.inline_asm_elementwise(ASM, "=f,f", [tl.load(x + at)], dtype=tl.float32, is_pure=True, pack=1)
+    tl.store(y + at, result)
+
+
+def on_gpu(instruction: str, x: Array) -> Array:
+    """Compute `instruction` (for example "ex2.approx.ftz") on the GPU. The length of `x` is a multiple of
+    1024."""
+    arguments = torch.from_numpy(np.ascontiguousarray(x, np.float32)).cuda()
+    results = torch.empty_like(arguments)
+    apply[(arguments.numel() // 1024,)](arguments, results, f"{instruction}.f32 $0, $1;", 1024)
+    return np.asarray(results.cpu().numpy())
+
+
+def octave(exponent: int) -> Array:
+    """Return all float32 numbers from `2^exponent` to `2^(exponent + 1)`."""
+    return np.ldexp(mantissas(), exponent).astype(np.float32)
+
+
+def compare(label: str, got: Array, expected: Array) -> None:
+    """Exit with an error if the bits of two arrays differ."""
+    if differ := int((got.view(np.uint32) != expected.view(np.uint32)).sum()):
+        raise SystemExit(f"{label}: {differ} of {got.size} results differ from the GPU")
+
+
+def read_gpu() -> dict[str, Array]:
+    """Read the bits of the results for all mantissas from the GPU."""
+    return {
+        "ex2": on_gpu("ex2.approx.ftz", mantissas() - 1).view(np.int32),
+        "rcp": on_gpu("rcp.approx.ftz", octave(0)).view(np.int32),
+        "rsqrt0": on_gpu("rsqrt.approx", octave(0)).view(np.int32),
+        "rsqrt1": on_gpu("rsqrt.approx", octave(1)).view(np.int32),
+    }
+
+
+def read_folder(folder: Path) -> dict[str, Array]:
+    """Compute the bits of the results for all mantissas from files of corrections."""
+    found = {}
+    for name in NAMES:
+        corrections = np.frombuffer(lzma.decompress((folder / f"{name}.xz").read_bytes()), np.int8)
+        found[name] = rounded(name) + corrections.astype(np.int32)
+    return found
+
+
+def check_gpu(model: Model) -> None:
+    """Compare the model with the GPU in whole octaves."""
+    for exponent in range(-8, 8):
+        for x in (octave(exponent), -octave(exponent)):
+            compare(f"ex2 at exponent {exponent}", model.ex2(x), on_gpu("ex2.approx.ftz", x))
+    for exponent in (*range(-126, 128, 23), -1, 0, 1, 125, 126, 127):
+        for x in (octave(exponent), -octave(exponent)):
+            compare(f"rcp at exponent {exponent}", model.rcp(x), on_gpu("rcp.approx.ftz", x))
+        x = octave(exponent)
+        compare(f"rsqrt at exponent {exponent}", model.rsqrt(x), on_gpu("rsqrt.approx", x))
+    # The first number is 1 instead of 0, whose result is infinity.
+    subnormals = np.maximum(np.arange(MANTISSAS), 1).astype(np.uint32).view(np.float32)
+    for x in (octave(0), -octave(5), -octave(6), -octave(7)):
+        compare(f"ex2 without .ftz from {x[0]}", model.ex2_subnormal(x), on_gpu("ex2.approx", x))
+    for x in (octave(0), octave(125), octave(126), octave(127), subnormals, -subnormals):
+        compare(f"rcp without .ftz from {x[0]}", model.rcp_subnormal(x), on_gpu("rcp.approx", x))
+    compare("rsqrt of subnormals", model.rsqrt(subnormals), on_gpu("rsqrt.approx", subnormals))
+
+
+def check_lg2() -> tuple[Array, Array]:
+    """Read the two tables of `lg2`, compare their rule with the GPU, and try to fit polynomials to them.
+
+    If a polynomial gives a table, the printed number is about 0, as for the other instructions.
+    """
+    tables = on_gpu("lg2.approx", octave(0)), on_gpu("lg2.approx", octave(-1))
+    for exponent in range(-126, 128):
+        x = octave(exponent)
+        compare(f"lg2 at exponent {exponent}", lg2(x, *tables), on_gpu("lg2.approx", x))
+    _, offset, squared = (part.reshape(64, -1) for part in positions("ex2"))
+    for name, table in zip(("lg2_0", "lg2_1"), tables, strict=True):
+        for fraction_bits in (22, 23, 24):
+            fixed = np.floor(np.abs(table.astype(np.float64)) * 2.0**fraction_bits).reshape(64, -1)
+            slack = []
+            for number in range(64):
+                columns = np.stack([np.ones(offset.shape[1]), offset[number], squared[number]], 1)
+                solved = np.linalg.lstsq(columns / columns.max(0), fixed[number] + 0.5, rcond=None)[0]
+                residue = columns / columns.max(0) @ solved - fixed[number]
+                slack.append(float(residue.max() - residue.min()) - 1)
+            print(f"{name}, {fraction_bits} fraction bits: a quadratic misses by {max(slack):.4f}")
+    return tables
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--from", dest="folder", type=Path, help="read saved corrections, do not use a GPU")
+    parser.add_argument("--dump", type=Path, help="save the GPU's results in this folder")
+    arguments = parser.parse_args()
+    if arguments.folder and arguments.dump:
+        parser.error("--dump needs a GPU, so it excludes --from")
+    bits = read_folder(arguments.folder) if arguments.folder else read_gpu()
+    coefficients = {name: fit(name, bits[name]) for name in NAMES}
+    if not arguments.folder:
+        check_gpu(Model(coefficients))
+        tables = check_lg2()
+    if arguments.dump:
+        arguments.dump.mkdir(parents=True, exist_ok=True)
+        saved = {name: (bits[name] - rounded(name)).astype(np.int8) for name in NAMES}
+        for name, table in {**saved, "lg2_0": tables[0], "lg2_1": tables[1]}.items():
+            (arguments.dump / f"{name}.xz").write_bytes(lzma.compress(table.tobytes(), preset=9))
+    OUTPUT.parent.mkdir(exist_ok=True)
+    OUTPUT.write_text("\n".join(source(coefficients)) + "\n")
+    print(f"{sum(map(len, coefficients.values()))} polynomials give all results; wrote {OUTPUT}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
