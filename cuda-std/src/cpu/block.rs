@@ -162,7 +162,7 @@ impl Block {
         }
         self.calling.iter().for_each(|lanes| lanes.set(0));
         self.at_barrier.set(0);
-        self.races.barrier();
+        self.races.begin();
         self.copies.clear();
         let lines = self.shared.borrow().len();
         // SAFETY: `shared_base` points to `lines` allocated units, and no GPU thread accesses these units

@@ -76,10 +76,12 @@ impl Crew {
             }
             polls += 1;
             if polls > MAX_POLLS || !wake_polling(blocks) {
-                let waits = |block: &&Block| block.slots.iter().any(|slot| slot.state.get() != State::Returned);
+                let waits =
+                    |block: &&Block| block.slots.iter().any(|slot| slot.state.get() != State::Returned);
                 let waiting = blocks.iter().filter(waits);
                 // If some blocks wait at their own barrier, the cause is in another block.
-                let at_own = |block: &&Block| block.slots.iter().any(|slot| slot.state.get() == State::AtBarrier);
+                let at_own =
+                    |block: &&Block| block.slots.iter().any(|slot| slot.state.get() == State::AtBarrier);
                 let first = waiting.clone().find(|block| !at_own(block)).or(waiting.clone().next());
                 return Err(first.expect("a thread lives").stalled());
             }

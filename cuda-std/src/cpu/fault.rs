@@ -473,7 +473,10 @@ impl fmt::Display for FaultKind {
                 if *fenced { "no barrier between" } else { "no fence and barrier between" }
             ),
             Self::MbarrierCount { offset, count: 0 } => {
-                write!(f, "arrives at the mbarrier at offset {offset} more often than it expects in this phase")
+                write!(
+                    f,
+                    "arrives at the mbarrier at offset {offset} more often than it expects in this phase"
+                )
             }
             Self::MbarrierCount { offset, count } => {
                 write!(f, "the mbarrier at offset {offset} cannot count {count}, expected 1 to 1048575")
@@ -481,7 +484,9 @@ impl fmt::Display for FaultKind {
             Self::RemoteWait { offset } => {
                 write!(f, "waits at, or copies from, offset {offset} of another block of the cluster")
             }
-            Self::Polling => f.write_str("tests an mbarrier again and again, and no other thread can continue"),
+            Self::Polling => {
+                f.write_str("tests an mbarrier again and again, and no other thread can continue")
+            }
             Self::NamedBarrier { id, arrived, threads } => {
                 write!(f, "waits at named barrier {id} at which only {arrived} of {threads} threads arrive")
             }
@@ -527,12 +532,13 @@ impl fmt::Display for FaultKind {
             Self::WgmmaRegisters => {
                 f.write_str("accesses accumulator registers of a wgmma before wait and settle")
             }
-            Self::WgmmaFence => f.write_str("starts a wgmma without a fence after an access to its registers"),
+            Self::WgmmaFence => {
+                f.write_str("starts a wgmma without a fence after an access to its registers")
+            }
             Self::WgmmaLanes => f.write_str("the lanes of the warp execute different wgmma instructions"),
-            Self::WgmmaWarpgroup { own, other } => write!(
-                f,
-                "its warp executes {own} wgmma instructions, another warp of the warpgroup {other}"
-            ),
+            Self::WgmmaWarpgroup { own, other } => {
+                write!(f, "its warp executes {own} wgmma instructions, another warp of the warpgroup {other}")
+            }
             Self::WgmmaUnfinished => f.write_str("returns without a wait for its wgmma instructions"),
             Self::UnfinishedStore { committed } => write!(
                 f,
@@ -542,10 +548,9 @@ impl fmt::Display for FaultKind {
             Self::Registers { free } => {
                 write!(f, "waits for registers that no warp gives up, {free} registers are free")
             }
-            Self::RegisterCount { count, limit: None } => write!(
-                f,
-                "setmaxnreg {count}, expected a multiple of 8 from 24 to 256 in a whole warpgroup"
-            ),
+            Self::RegisterCount { count, limit: None } => {
+                write!(f, "setmaxnreg {count}, expected a multiple of 8 from 24 to 256 in a whole warpgroup")
+            }
             Self::RegisterCount { count, limit: Some(limit) } => {
                 write!(f, "setmaxnreg {count} in the wrong direction, the limit is {limit}")
             }

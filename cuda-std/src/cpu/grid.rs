@@ -54,7 +54,9 @@ pub(super) unsafe fn run(
     // SAFETY: the caller passes valid arguments.
     let outcome = unsafe { run_clusters(kernel, body, shape, args, draw, cluster) };
     // A kernel declares its cluster size in its first line. If the size differs, no thread has done more.
-    let Err(Fault { kind: FaultKind::ClusterSize { declared, blocks }, .. }) = &outcome else { return outcome };
+    let Err(Fault { kind: FaultKind::ClusterSize { declared, blocks }, .. }) = &outcome else {
+        return outcome;
+    };
     if u64::from(shape.grid[0]) % u64::from(*declared) != 0 || *blocks == *declared {
         return outcome;
     }
@@ -143,7 +145,9 @@ impl Work<'_> {
                 return;
             }
             for (block, number) in blocks.iter().zip(at * u64::from(self.cluster)..) {
-                block.reset([number % grid_x, number / grid_x % grid_y, number / grid_x / grid_y].map(|i| i as u32));
+                block.reset(
+                    [number % grid_x, number / grid_x % grid_y, number / grid_x / grid_y].map(|i| i as u32),
+                );
             }
             cluster.enter(&blocks, at);
             if let Err(fault) = crew.run(&blocks, at) {

@@ -63,6 +63,10 @@ pub(super) struct Races {
     /// For each unit (2 bytes) of shared memory, the summary of its reads and the summary of its writes.
     marks: RefCell<Vec<[Mark; 2]>>,
     barriers: Cell<u32>,
+    /// The value of `barriers` at the start of the block.
+    first: Cell<u32>,
+    /// Whether the block has accessed its shared memory.
+    used: Cell<bool>,
     rendezvous: Vec<Cell<u32>>,
 }
 
@@ -72,12 +76,20 @@ impl Races {
         Self {
             marks: RefCell::new(vec![[Mark::NONE; 2]; units]),
             barriers: Cell::new(0),
+            first: Cell::new(0),
+            used: Cell::new(false),
             rendezvous: vec![Cell::new(0); warps],
         }
     }
 
-    /// Counts a block barrier. The executor also calls this function at the start of each block, so that
-    /// accesses of the previous block cause no race.
+    /// Begins a new block. The accesses of the previous block cause no race.
+    pub fn begin(&self) {
+        self.barrier();
+        self.first.set(self.barriers.get());
+        self.used.set(false);
+    }
+
+    /// Counts a block barrier.
     pub fn barrier(&self) {
         self.barriers.set(self.barriers.get().wrapping_add(1));
     }
@@ -96,12 +108,45 @@ pub(crate) fn note(offset: usize, bytes: usize, writes: bool) {
     with(|block| block.note(offset, bytes, writes));
 }
 
+/// An access to a unit of shared memory before the cluster of the block became active.
+pub(super) struct EarlierAccess {
+    /// Index of the unit.
+    pub unit: usize,
+    /// The thread.
+    pub thread: u16,
+    pub writes: bool,
+    /// Whether a barrier separates this access from the accesses that follow.
+    pub ordered: bool,
+}
+
+impl Races {
+    /// Calls `f` for the accesses of the block, up to two per unit for reads and for writes.
+    pub fn each_access(&self, mut f: impl FnMut(EarlierAccess)) {
+        if !self.used.get() {
+            return;
+        }
+        for (unit, marks) in self.marks.borrow().iter().enumerate() {
+            for (mark, writes) in marks.iter().zip([false, true]) {
+                if mark.barriers < self.first.get() {
+                    continue;
+                }
+                for thread in [mark.other, mark.thread] {
+                    let of_warp = self.rendezvous[usize::from(thread) / 32].get() != mark.rendezvous;
+                    let ordered = mark.barriers != self.barriers.get() || of_warp && !mark.warps;
+                    f(EarlierAccess { unit, thread, writes, ordered });
+                }
+            }
+        }
+    }
+}
+
 impl Block {
     fn note(&self, offset: usize, bytes: usize, writes: bool) {
         if self.cluster.is_active() {
             return self.note_active(offset, bytes, writes);
         }
         let (thread, races) = (self.linear_index(), &self.races);
+        races.used.set(true);
         let (barriers, rendezvous) = (races.barriers.get(), races.rendezvous[thread / 32].get());
         let now = Mark { barriers, rendezvous, thread: thread as u16, ..Mark::NONE };
         let mut race = None;

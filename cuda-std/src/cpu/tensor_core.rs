@@ -127,7 +127,12 @@ impl<const COLUMNS: bool> Decoded<COLUMNS> {
 
     /// Decodes `rows` rows. `element(row, k)` returns the bits of an element.
     #[cfg(test)]
-    fn decode_elements(&mut self, operand: Operand, rows: usize, mut element: impl FnMut(usize, usize) -> u32) {
+    fn decode_elements(
+        &mut self,
+        operand: Operand,
+        rows: usize,
+        mut element: impl FnMut(usize, usize) -> u32,
+    ) {
         self.resize(operand, rows);
         let (stride, step) = (self.stride, operand.step());
         for (row, k) in (0..rows).flat_map(|row| (0..step).map(move |k| (row, k))) {

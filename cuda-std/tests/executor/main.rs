@@ -3,11 +3,14 @@
 mod barrier;
 mod copies;
 mod faults;
+mod hopper;
+mod hopper_faults;
 mod mma;
 mod process;
 mod races;
 mod speed;
 mod warps;
+mod wgmma;
 
 use core::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -28,8 +31,8 @@ fn kernel(name: &'static str) -> Kernel {
         parameters: &[const { Parameter::new::<Body>("body", "Body") }],
         shared: None,
         cache: &CACHE,
-        // SAFETY: `run` passes one argument, a `Body`.
         only: None,
+        // SAFETY: `run` passes one argument, a `Body`.
         run: |args| unsafe { args[0].cast::<Body>().read()() },
     }
 }

@@ -31,7 +31,9 @@ unsafe fn element(address: u32, lane: u32, element: u32) -> u32 {
     let row = exchange(Operation::ShuffleIdx, u32::MAX, address, lane);
     // SAFETY: lane `lane` got `row` from `Shared::window`, which checked that its 16 bytes lie in shared
     // memory. `element` is less than 8.
-    u32::from(unsafe { shared_base().add((row - FIRST_ADDRESS) as usize).cast::<u16>().add(element as usize).read() })
+    u32::from(unsafe {
+        shared_base().add((row - FIRST_ADDRESS) as usize).cast::<u16>().add(element as usize).read()
+    })
 }
 
 /// # Safety

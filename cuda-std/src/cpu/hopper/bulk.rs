@@ -50,8 +50,7 @@ pub(crate) fn bulk_commit() {
 /// Waits until at most the last `pending` bulk groups of the running thread are unfinished.
 pub(crate) fn bulk_wait(pending: u32) {
     with(|block| {
-        let (agent, last) =
-            block.groups(|groups| (groups.agent, groups.committed.saturating_sub(pending)));
+        let (agent, last) = block.groups(|groups| (groups.agent, groups.committed.saturating_sub(pending)));
         block.cluster.complete_groups(agent, last);
         block.clock(|clock| clock.learn(agent, last));
     });

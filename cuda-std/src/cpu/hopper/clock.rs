@@ -58,10 +58,11 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// Makes the clocks of `threads` threads that know nothing of each other.
+    /// Makes the clocks of `threads` threads. Each thread knows event 1 of all threads. The next event is
+    /// number 2.
     pub fn of_threads(threads: u32) -> Vec<Self> {
-        let released = Released::default();
-        (0..threads).map(|agent| Self { agent, now: 1, released: released.clone(), fenced_own: 0 }).collect()
+        let released = Released { known: Rc::new(vec![1; threads as usize]), fenced: Known::default() };
+        (0..threads).map(|agent| Self { agent, now: 2, released: released.clone(), fenced_own: 0 }).collect()
     }
 
     /// Returns whether event `time` of `agent` happens before the thread's next event.
@@ -218,7 +219,12 @@ mod tests {
         let (released, mut acquirer) = (gate.open(), Acquirer::default());
         clocks.iter_mut().for_each(|clock| acquirer.acquire(clock, &released));
         assert!(clocks.iter().all(|clock| Rc::ptr_eq(&clock.released.known, &clocks[0].released.known)));
-        assert!(clocks[5].knows(63, 1) && clocks[5].knows(100, 3) && !clocks[5].knows(100, 4));
+        assert!(
+            clocks[5].knows(63, 2)
+                && !clocks[5].knows(63, 3)
+                && clocks[5].knows(100, 3)
+                && !clocks[5].knows(100, 4)
+        );
         clocks[5].learn(100, 4);
         assert!(clocks[5].knows(100, 4) && !clocks[6].knows(100, 4));
     }

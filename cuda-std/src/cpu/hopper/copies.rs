@@ -40,7 +40,8 @@ impl Cluster {
 
     /// Completes the copies of a bulk group of the agent `agent` whose number is at most `last`.
     pub(super) fn complete_groups(&self, agent: u32, last: u32) {
-        let of_group = |copy: &mut Pending| copy.group.is_some_and(|(a, number)| a == agent && number <= last);
+        let of_group =
+            |copy: &mut Pending| copy.group.is_some_and(|(a, number)| a == agent && number <= last);
         let copies: Vec<_> = self.pending.borrow_mut().extract_if(.., of_group).collect();
         copies.into_iter().for_each(|copy| (copy.run)(self));
     }
@@ -67,8 +68,9 @@ impl Block {
         let map = unsafe { &*std::ptr::with_exposed_provenance::<TensorMap>(map as usize) };
         match TensorMapShape::decode(map) {
             Some(shape) if shape.sizes.len() == origin.len() => shape,
-            Some(shape) => self
-                .raise(FaultKind::TensorMap { dimensions: Some(shape.sizes.len()), used: origin.len() }),
+            Some(shape) => {
+                self.raise(FaultKind::TensorMap { dimensions: Some(shape.sizes.len()), used: origin.len() })
+            }
             None => self.raise(FaultKind::TensorMap { dimensions: None, used: origin.len() }),
         }
     }

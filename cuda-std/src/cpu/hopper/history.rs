@@ -98,7 +98,11 @@ pub(super) struct Histories {
 impl Default for Histories {
     fn default() -> Self {
         let none = History::default();
-        Self { all: vec![none.clone()], numbers: [(none, 0)].into_iter().collect(), next: FxHashMap::default() }
+        Self {
+            all: vec![none.clone()],
+            numbers: [(none, 0)].into_iter().collect(),
+            next: FxHashMap::default(),
+        }
     }
 }
 
@@ -147,6 +151,17 @@ impl Histories {
         let after = self.number(history);
         self.next.insert(key, after);
         Ok(after)
+    }
+
+    /// Returns the history `before` with an access that is known not to race.
+    pub fn extended(&mut self, before: u32, access: Access, writes: bool) -> u32 {
+        let mut history = self.all[before as usize].clone();
+        if writes {
+            history.write = Some(access);
+        } else if !history.reads.contains(&access) {
+            history.reads.push(access);
+        }
+        self.number(history)
     }
 
     fn number(&mut self, history: History) -> u32 {
@@ -203,10 +218,10 @@ mod tests {
         gate.add(&mut clocks[0]);
         let released = gate.open();
         Acquirer::default().acquire(&mut clocks[2], &released);
-        let missing = Access { agent: 1, time: 1, by: By::Thread };
+        let missing = Access { agent: 1, time: 2, by: By::Thread };
         let conflict = histories.record(&mut units, once(0..8), access(&clocks[2]), true, &clocks[2]);
         assert_eq!(conflict, Err((Conflict::Unordered { earlier: missing, wrote: false }, 0..8)));
-        clocks[2].learn(1, 1);
+        clocks[2].learn(1, 2);
         histories.record(&mut units, once(0..8), access(&clocks[2]), true, &clocks[2]).unwrap();
         let write = access(&clocks[2]);
         let conflict = histories.record(&mut units, once(3..4), access(&clocks[1]), false, &clocks[1]);

@@ -134,7 +134,8 @@ impl Block {
         };
         let (agent, time) = barrier.init;
         let ordered = self.clock(|clock| clock.knows(agent, time));
-        let after_cluster_barrier = barrier.published.is_some_and(|at| self.thread().cluster_waits.get() > at);
+        let after_cluster_barrier =
+            barrier.published.is_some_and(|at| self.thread().cluster_waits.get() > at);
         if !(ordered || after_cluster_barrier) || copies && barrier.published.is_none() {
             let (by, fenced) = (self.thread_of(agent), barrier.published.is_some());
             drop(mbarriers);

@@ -42,8 +42,8 @@ pub(crate) use named::{cluster_arrive, cluster_wait, named_arrive, named_sync};
 pub(crate) use registers::{registers_down, registers_up};
 pub use tensor_map::{Reduction, TensorMapElement, TensorMapShape};
 pub(crate) use wgmma::{
-    Elements, Left, Multiplication, Registers, check_settled, commit as wgmma_commit, fence as wgmma_fence, settle,
-    start as wgmma_start, wait as wgmma_wait,
+    Elements, Left, Multiplication, Registers, check_settled, commit as wgmma_commit, fence as wgmma_fence,
+    settle, start as wgmma_start, wait as wgmma_wait,
 };
 
 /// The shared-memory address of the first byte of dynamic shared memory. As on a GPU, it is a multiple of 16
@@ -182,8 +182,22 @@ impl Block {
             let units = (self.shape.shared_bytes as usize).div_ceil(UNIT);
             *cluster.units.borrow_mut() = vec![vec![0; units]; blocks as usize];
             *cluster.remote.borrow_mut() = vec![HashMap::new(); blocks as usize];
+            (0..blocks).for_each(|rank| cluster.block(rank).record_earlier());
         }
         cluster
+    }
+
+    /// Adds the accesses before the activation of the cluster to the histories. They are events of two numbers:
+    /// all threads know event 1, which a barrier has ordered. Only the thread itself knows event 2.
+    fn record_earlier(&self) {
+        let cluster = &*self.cluster;
+        let mut units = cluster.units.borrow_mut();
+        let (units, mut histories) = (&mut units[self.rank.get() as usize], cluster.histories.borrow_mut());
+        self.races.each_access(|earlier| {
+            let agent = self.agent(usize::from(earlier.thread));
+            let access = Access { agent, time: if earlier.ordered { 1 } else { 2 }, by: By::Thread };
+            units[earlier.unit] = histories.extended(units[earlier.unit], access, earlier.writes);
+        });
     }
 
     /// Calls `f` with the clock of the running thread.
@@ -247,7 +261,8 @@ impl Block {
             let cluster = self.activate();
             let mut units = cluster.units.borrow_mut();
             let clock = &cluster.clocks.borrow()[self.own_agent() as usize];
-            let ranges = offsets.map(|offset| offset as usize / UNIT..((offset + bytes) as usize).div_ceil(UNIT));
+            let ranges =
+                offsets.map(|offset| offset as usize / UNIT..((offset + bytes) as usize).div_ceil(UNIT));
             cluster.histories.borrow_mut().record(&mut units[rank as usize], ranges, access, writes, clock)
         };
         if let Err((conflict, range)) = outcome {

@@ -55,7 +55,7 @@ pub(crate) fn cluster_arrive(releases: bool) {
             block.raise(FaultKind::ClusterBarrierOrder { arrives: true });
         }
         slot.cluster_arrivals.set(arrivals + 1);
-        if releases && block.cluster.is_active() {
+        if releases {
             block.clock(|clock| block.cluster.barrier.borrow_mut().gate.add(clock));
         }
         block.cluster.barrier.borrow_mut().arrived += 1;
@@ -85,7 +85,11 @@ pub(crate) fn cluster_wait() {
 impl Block {
     /// Counts the running thread at a named barrier. Returns whether this completes the barrier.
     fn arrive_at_named(&self, id: u32, threads: u32, waits: bool) -> bool {
-        if id == 0 || id >= BARRIERS || threads == 0 || !threads.is_multiple_of(32) || threads > self.whole_warps()
+        if id == 0
+            || id >= BARRIERS
+            || threads == 0
+            || !threads.is_multiple_of(32)
+            || threads > self.whole_warps()
         {
             self.raise(FaultKind::NamedBarrierUse { id, threads });
         }

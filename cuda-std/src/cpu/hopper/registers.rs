@@ -1,7 +1,7 @@
 //! `setmaxnreg`: warpgroups give up registers and take registers that others gave up.
 use super::{Block, pause, with};
-use crate::cpu::{FaultKind, Operation, exchange};
 use crate::cpu::block::State;
+use crate::cpu::{FaultKind, Operation, exchange};
 
 /// Registers of an SM.
 const REGISTERS: u32 = 1 << 16;

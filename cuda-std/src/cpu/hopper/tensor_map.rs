@@ -24,8 +24,7 @@ pub enum TensorMapElement {
 }
 
 impl TensorMapElement {
-    const ALL: [Self; 7] =
-        [Self::U8, Self::U16, Self::U32, Self::I32, Self::F16, Self::Bf16, Self::F32];
+    const ALL: [Self; 7] = [Self::U8, Self::U16, Self::U32, Self::I32, Self::F16, Self::Bf16, Self::F32];
 
     /// Bytes of an element.
     pub const fn bytes(self) -> u32 {
@@ -62,10 +61,9 @@ impl Reduction {
         };
         Some(match element {
             TensorMapElement::F32 if self == Self::Add => float(f32::from_bits, f32::to_bits),
-            TensorMapElement::F16 => float(
-                |bits| f16::from_bits(bits as u16).to_f32(),
-                |x| u32::from(crate::arch::f32_to_f16(x)),
-            ),
+            TensorMapElement::F16 => {
+                float(|bits| f16::from_bits(bits as u16).to_f32(), |x| u32::from(crate::arch::f32_to_f16(x)))
+            }
             TensorMapElement::Bf16 => float(
                 |bits| bf16::from_bits(bits as u16).to_f32(),
                 |x| u32::from(crate::arch::f32_to_bf16(x)),

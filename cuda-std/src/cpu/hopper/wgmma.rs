@@ -257,9 +257,15 @@ impl Layout {
     /// Returns the offsets in shared memory of all chunks of `rows` rows from `first` on.
     fn chunks(&self, block: &Block, first: u32, rows: u32) -> Vec<u32> {
         let addresses: Vec<_> = if self.transposed {
-            (0..16).flat_map(|k| (0..rows / 8).map(move |r| (k, r))).map(|(k, r)| self.column_chunk(first + 8 * r, k)).collect()
+            (0..16)
+                .flat_map(|k| (0..rows / 8).map(move |r| (k, r)))
+                .map(|(k, r)| self.column_chunk(first + 8 * r, k))
+                .collect()
         } else {
-            (0..rows).flat_map(|r| [0, 16].map(|byte| (r, byte))).map(|(r, byte)| self.row_chunk(first + r, byte)).collect()
+            (0..rows)
+                .flat_map(|r| [0, 16].map(|byte| (r, byte)))
+                .map(|(r, byte)| self.row_chunk(first + r, byte))
+                .collect()
         };
         addresses.into_iter().map(|address| block.own_place(address, 16, 16).offset).collect()
     }
@@ -313,7 +319,13 @@ pub(crate) unsafe fn start(d: Registers, multiplication: Multiplication) {
             let index = queue.lanes[lane].started - queue.done;
             let group = queue.lanes[lane].committed + 1;
             if index == queue.started.len() {
-                queue.started.push_back(Started { multiplication, group, a: [[0; 4]; 32], d: [0; 32], operands: None });
+                queue.started.push_back(Started {
+                    multiplication,
+                    group,
+                    a: [[0; 4]; 32],
+                    d: [0; 32],
+                    operands: None,
+                });
             }
             let started = &mut queue.started[index];
             if !started.multiplication.meets(&multiplication) || started.group != group {
@@ -348,7 +360,9 @@ impl Lane {
     /// Whether a fence is missing between an access of the thread to the registers of a multiplication and this
     /// multiplication.
     fn is_unfenced(&self, at: usize, multiplication: &Multiplication) -> bool {
-        if self.accumulators.iter().any(|known| known.at == at) && !matches!(multiplication.a, Left::Registers(_)) {
+        if self.accumulators.iter().any(|known| known.at == at)
+            && !matches!(multiplication.a, Left::Registers(_))
+        {
             return false;
         }
         let since = match multiplication.a {

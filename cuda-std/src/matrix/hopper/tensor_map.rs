@@ -2,8 +2,8 @@
 //! global memory.
 use super::barrier::Barrier;
 use crate::arch::hopper;
-use crate::simt::cluster;
 pub use crate::matrix::tensor_map::TensorMap;
+use crate::simt::cluster;
 
 /// The address of a tensor map.
 #[derive(Clone, Copy)]
@@ -20,6 +20,15 @@ impl Map {
     #[inline(always)]
     pub unsafe fn argument<const NUMBER: u32>() -> Self {
         Self { address: hopper::argument::<NUMBER>() }
+    }
+
+    /// Returns the tensor map at `map` in global memory.
+    ///
+    /// # Safety
+    /// `map` points to a tensor map that no thread changes during the launch.
+    #[inline(always)]
+    pub unsafe fn at(map: *const TensorMap) -> Self {
+        Self { address: map.expose_provenance() as u64 }
     }
 
     /// Prefetches this tensor map into the descriptor cache of the TMA unit.

@@ -1,0 +1,407 @@
+//! Tests Hopper's operations: mbarriers, named barriers, TMA and bulk copies, clusters and `setmaxnreg`. The
+//! kernels of this file are correct. `hopper_faults` has kernels with faults.
+use cuda_std::cpu::{Swizzle, TensorMapElement, TensorMapShape};
+use cuda_std::hopper::barrier::{Barrier, Named, publish};
+use cuda_std::hopper::tensor_map::{self, Map, close_stores, wait_for_groups, wait_for_stores};
+use cuda_std::hopper::{self, publish_shared};
+use cuda_std::tensor_map::TensorMap;
+use cuda_std::{cluster, mma};
+
+use super::*;
+
+/// Bytes of shared memory of most tests.
+pub const BYTES: u32 = 24 << 10;
+
+/// Returns the mbarrier with number `at`. The mbarriers lie at the start of shared memory.
+pub fn mbarrier(at: u32) -> Barrier {
+    Barrier::at(hopper::shared_base(16) + 8 * at)
+}
+
+/// Lets thread 0 initialize mbarriers, and synchronizes the block. `arrivals` has one number per mbarrier.
+pub fn open(arrivals: &[u32]) {
+    if me() == 0 {
+        for (at, &arrivals) in (0..).zip(arrivals) {
+            // SAFETY: the mbarriers lie in shared memory, and one thread initializes them.
+            unsafe { mbarrier(at).init(arrivals) };
+        }
+        publish();
+    }
+    block::sync();
+}
+
+/// Returns the address of the first tile in shared memory, after the mbarriers.
+pub fn tile() -> u32 {
+    hopper::shared_base(1024)
+}
+
+/// Returns the shared memory from [`tile`] on, as elements of `T`.
+pub fn tile_of<T: Copy>() -> Shared<T> {
+    let first = tile() - hopper::shared_base(16);
+    let all = SharedMemory::of_launch().take::<u128>(BYTES / 16);
+    all.part(first / 16, BYTES / 16 - first / 16).cast()
+}
+
+/// A tensor of bytes with two dimensions, and its tensor map.
+pub struct Tensor {
+    pub data: Vec<u128>,
+    pub map: TensorMap,
+}
+
+impl Tensor {
+    /// Makes a tensor of `rows` rows and `columns` elements, of which TMA moves boxes of `tile`.
+    pub fn new(
+        element: TensorMapElement,
+        [rows, columns]: [u64; 2],
+        tile: [u32; 2],
+        swizzle: Swizzle,
+        data: &[u8],
+    ) -> Self {
+        let stride = (columns * u64::from(element.bytes())).next_multiple_of(16);
+        let mut words = vec![0_u128; (rows * stride / 16) as usize];
+        // SAFETY: the vector has this many bytes.
+        let bytes =
+            unsafe { core::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), 16 * words.len()) };
+        bytes[..data.len()].copy_from_slice(data);
+        let shape = TensorMapShape {
+            base: words.as_ptr().cast(),
+            element,
+            sizes: vec![columns, rows],
+            strides: vec![stride],
+            tile: vec![tile[1], tile[0]],
+            swizzle,
+            nan_outside: false,
+        };
+        let map = shape.encode().unwrap();
+        Self { data: words, map }
+    }
+
+    pub fn map(&self) -> Map {
+        // SAFETY: the tensor map exists as long as `self`.
+        unsafe { Map::at(&raw const self.map) }
+    }
+}
+
+fn numbers(count: usize) -> Vec<u8> {
+    (0..count).flat_map(|at| (at as u16 + 1).to_le_bytes()).collect()
+}
+
+#[test]
+fn a_pipeline_of_two_warps_runs_through_many_phases() {
+    // Warp 0 writes the numbers 0, 1, … to two buffers in turn, and warp 1 adds them up.
+    let sum = AtomicU32::new(0);
+    run([3, 1, 1], [64, 1, 1], BYTES, &|| {
+        open(&[32, 32, 32, 32]);
+        let words = tile_of::<u32>();
+        for number in 0..20 {
+            let (stage, parity) = (number % 2, number / 2 % 2);
+            let (full, empty) = (mbarrier(stage), mbarrier(2 + stage));
+            // SAFETY: the mbarriers order the accesses to the buffers.
+            unsafe {
+                if me() < 32 {
+                    empty.wait(parity ^ 1);
+                    words.set(32 * stage + me(), number);
+                    full.arrive();
+                } else {
+                    full.wait(parity);
+                    sum.fetch_add(words.get(32 * stage + 63 - me()), Relaxed);
+                    empty.arrive();
+                }
+            }
+        }
+    })
+    .unwrap();
+    assert_eq!(sum.into_inner(), 3 * 32 * (0..20).sum::<u32>());
+}
+
+#[test]
+fn one_thread_may_poll_an_mbarrier() {
+    run([1; 3], [64, 1, 1], BYTES, &|| {
+        open(&[63]);
+        // SAFETY: the mbarrier is initialized.
+        unsafe {
+            if me() == 0 {
+                while !mbarrier(0).test(0) {}
+            } else {
+                mbarrier(0).arrive();
+            }
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn named_barriers_synchronize_their_warps() {
+    let seen = zeros(32);
+    run([1; 3], [96, 1, 1], BYTES, &|| {
+        let words = tile_of::<u32>();
+        // SAFETY: named barriers order the accesses, and whole warps arrive.
+        unsafe {
+            match me() / 32 {
+                0 => {
+                    words.set(me(), me());
+                    Named::<64>(1).sync();
+                    Named::<64>(2).arrive();
+                }
+                1 => {
+                    Named::<64>(1).sync();
+                    words.set(me(), words.get(me() - 32) + 1);
+                    Named::<64>(3).arrive();
+                }
+                _ => {
+                    Named::<64>(3).sync();
+                    Named::<64>(2).sync();
+                    seen[me() as usize - 64].store(words.get(me() - 32), Relaxed);
+                }
+            }
+        }
+    })
+    .unwrap();
+    assert_eq!(values(&seen), (1..33).collect::<Vec<_>>());
+}
+
+/// Copies the box at `origin` with TMA, and returns the bytes of shared memory.
+fn copied(tensor: &Tensor, origin: [i32; 2], bytes: u32) -> Vec<u8> {
+    let copy = zeros(bytes);
+    run([1; 3], [64, 1, 1], BYTES, &|| {
+        open(&[1]);
+        // SAFETY: the box fits, and the mbarrier counts its bytes.
+        unsafe {
+            if me() == 0 {
+                mbarrier(0).expect(bytes);
+                tensor.map().copy(tile(), origin.map(i32::cast_unsigned), mbarrier(0));
+            }
+            mbarrier(0).wait(0);
+            for at in (me()..bytes).step_by(64) {
+                copy[at as usize].store(u32::from(tile_of::<u8>().get(at)), Relaxed);
+            }
+        }
+    })
+    .unwrap();
+    values(&copy).into_iter().map(|byte| byte as u8).collect()
+}
+
+#[test]
+fn tma_swizzles_boxes_and_fills_what_is_outside() {
+    let (rows, columns) = (20_i32, 100_i32);
+    let mut data = Vec::new();
+    for row in 0..rows as usize {
+        let mut line = numbers(rows as usize * 100)[row * 200..][..200].to_vec();
+        line.resize(208, 0xEE);
+        data.extend(line);
+    }
+    for (swizzle, row_bytes) in
+        [(Swizzle::None, 48), (Swizzle::B32, 32), (Swizzle::B64, 64), (Swizzle::B128, 128)]
+    {
+        let width = row_bytes / 2;
+        let tensor = Tensor::new(TensorMapElement::U16, [20, 100], [16, width], swizzle, &data);
+        for origin in [[0, 0], [40, 3], [-5, -2], [80, 10], [97, 19], [-200, 0]] {
+            let bytes = copied(&tensor, origin, 16 * row_bytes);
+            for (r, c) in (0..16).flat_map(|r| (0..width as i32).map(move |c| (r, c))) {
+                let at = (r as u32 * row_bytes) + 2 * c as u32;
+                // In rows of 128 bytes, the chunk of 16 bytes is exchanged by the number of the row modulo 8.
+                let chunk = match swizzle {
+                    Swizzle::None => 0,
+                    _ => (at >> 7 & 7) % (row_bytes / 16),
+                };
+                let at = (at ^ chunk << 4) as usize;
+                let (row, column) = (origin[1] + r, origin[0] + c);
+                let inside = (0..rows).contains(&row) && (0..columns).contains(&column);
+                let expected = if inside { (row * 100 + column + 1) as u16 } else { 0 };
+                let got = u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+                assert_eq!(got, expected, "{swizzle:?} {origin:?} row {r} column {c}");
+            }
+        }
+    }
+}
+
+#[test]
+fn tma_stores_only_what_is_inside() {
+    let tensor = Tensor::new(TensorMapElement::U16, [10, 72], [8, 64], Swizzle::B128, &[0; 10 * 144]);
+    run([1; 3], [32, 1, 1], BYTES, &|| {
+        let tile_words = tile_of::<u16>();
+        for at in (me()..512).step_by(32) {
+            let (row, column) = (at / 64, at % 64);
+            // SAFETY: each thread writes its own elements.
+            unsafe { tile_words.set(row * 64 + (column ^ row << 3), 1 + at as u16) };
+        }
+        publish_shared();
+        warp::sync(warp::ALL);
+        if me() == 0 {
+            // SAFETY: the box is complete, and nothing else writes to the tensor.
+            unsafe { tensor.map().store(tile(), [16, 4]) };
+            close_stores();
+            wait_for_groups::<1>();
+            wait_for_stores();
+        }
+    })
+    .unwrap();
+    // SAFETY: the vector has 10 rows of 72 elements.
+    let stored = unsafe { core::slice::from_raw_parts(tensor.data.as_ptr().cast::<u16>(), 720) };
+    for (at, &value) in stored.iter().enumerate() {
+        let (row, column) = (at as i32 / 72 - 4, at as i32 % 72 - 16);
+        let inside = row >= 0 && column >= 0;
+        assert_eq!(i32::from(value), if inside { row * 64 + column + 1 } else { 0 }, "element {at}");
+    }
+}
+
+#[test]
+fn blocks_add_to_the_same_tensor() {
+    let tensor = Tensor::new(TensorMapElement::F32, [8, 8], [8, 8], Swizzle::None, &[0; 256]);
+    run([64, 1, 1], [32, 1, 1], BYTES, &|| {
+        for at in (me()..64).step_by(32) {
+            // SAFETY: each thread writes its own elements.
+            unsafe { tile_of::<f32>().set(at, at as f32) };
+        }
+        publish_shared();
+        block::sync();
+        if me() == 0 {
+            // SAFETY: the box is complete.
+            unsafe { tensor.map().add(tile(), [0, 0]) };
+            close_stores();
+            wait_for_stores();
+        }
+    })
+    .unwrap();
+    // SAFETY: the vector has 64 elements.
+    let sums = unsafe { core::slice::from_raw_parts(tensor.data.as_ptr().cast::<f32>(), 64) };
+    assert!(sums.iter().enumerate().all(|(at, &sum)| sum == 64.0 * at as f32), "{sums:?}");
+}
+
+#[test]
+fn bulk_copies_move_bytes_in_both_directions() {
+    let from: Vec<u128> = (0..64).collect();
+    let to: Vec<u128> = vec![0; 64];
+    let addresses = [from.as_ptr().expose_provenance(), to.as_ptr().expose_provenance()];
+    run([1; 3], [32, 1, 1], BYTES, &|| {
+        open(&[1]);
+        let [from, to] = addresses.map(core::ptr::with_exposed_provenance_mut::<u8>);
+        // SAFETY: both vectors have 1024 bytes.
+        unsafe {
+            if me() == 0 {
+                mbarrier(0).expect(1024);
+                tensor_map::copy_bytes(tile(), from, 1024, mbarrier(0));
+                mbarrier(0).wait(0);
+                tensor_map::store_bytes(to, tile(), 512);
+                tensor_map::store_bytes(to.add(512), tile() + 512, 512);
+                close_stores();
+                wait_for_stores();
+            }
+        }
+    })
+    .unwrap();
+    assert_eq!(from, to);
+}
+
+#[test]
+fn blocks_of_a_cluster_share_memory() {
+    let sums = zeros(8);
+    run([8, 1, 1], [32, 1, 1], BYTES, &|| {
+        thread::launch_bounds::<32, 1>();
+        cluster::bounds::<4>();
+        let (rank, words) = (cluster::rank(), tile_of::<u32>());
+        assert_eq!(rank, thread::block_index()[0] % 4);
+        // SAFETY: cluster barriers order the accesses, and the blocks run until the last one.
+        unsafe {
+            words.set(me(), thread::block_index()[0] * 100 + me());
+            cluster::sync();
+            let next = cluster::RemoteWord::of(&words, me(), (rank + 1) % 4).get();
+            cluster::RemoteWord::of(&words, 32 + me(), (rank + 2) % 4).set(next);
+            cluster::sync();
+            let sum = warp::reduce(words.get(32 + me()), 32, |a: u32, b| a + b);
+            sums[thread::block_index()[0] as usize].store(sum, Relaxed);
+        }
+    })
+    .unwrap();
+    let of = |block: u32| 32 * 100 * block + (0..32).sum::<u32>();
+    assert_eq!(values(&sums), [3, 0, 1, 2, 7, 4, 5, 6].map(of));
+}
+
+#[test]
+fn a_multicast_copy_reaches_every_block_of_its_mask() {
+    let tensor = Tensor::new(TensorMapElement::U16, [8, 64], [8, 64], Swizzle::B128, &numbers(512));
+    let seen = zeros(4);
+    run([4, 1, 1], [32, 1, 1], BYTES, &|| {
+        cluster::bounds::<4>();
+        let rank = cluster::rank();
+        open(&[1, 3]);
+        cluster::sync();
+        // SAFETY: block 0 copies to the blocks 0, 1 and 3, which wait for the copy. Their arrivals at the second
+        // mbarrier of block 0 end there before block 0 exits.
+        unsafe {
+            if rank == 0 && me() == 0 {
+                mbarrier(0).expect(1024);
+                tensor.map().multicast(tile(), [0, 0], mbarrier(0), 0b1011);
+                mbarrier(0).wait(0);
+                mbarrier(1).arrive();
+                mbarrier(1).wait(0);
+            } else if rank % 2 == 1 && me() == 0 {
+                mbarrier(0).expect(1024);
+                mbarrier(0).wait(0);
+                mbarrier(1).arrive_in(0);
+            }
+            if rank != 2 && me() == 0 {
+                seen[rank as usize].store(u32::from(tile_of::<u16>().get(63)), Relaxed);
+            }
+        }
+        cluster::sync();
+    })
+    .unwrap();
+    assert_eq!(values(&seen), [64, 64, 0, 64]);
+}
+
+#[test]
+fn bytes_can_be_sent_to_another_block() {
+    let seen = zeros(2);
+    run([2, 1, 1], [32, 1, 1], BYTES, &|| {
+        cluster::bounds::<2>();
+        let (rank, words) = (cluster::rank(), tile_of::<u32>());
+        open(&[1]);
+        // SAFETY: each block waits for the bytes that the other one sends.
+        unsafe {
+            words.set(me(), 1000 * rank + me());
+            publish_shared();
+            cluster::sync();
+            if me() == 0 {
+                mbarrier(0).expect(128);
+                tensor_map::send_bytes(tile() + 128, tile(), 128, mbarrier(0), 1 - rank);
+            }
+            mbarrier(0).wait(0);
+            if me() == 7 {
+                seen[rank as usize].store(words.get(32 + 7), Relaxed);
+            }
+        }
+        cluster::sync();
+    })
+    .unwrap();
+    assert_eq!(values(&seen), [1007, 7]);
+}
+
+#[test]
+fn warpgroups_pass_on_registers() {
+    run([1; 3], [384, 1, 1], 0, &|| {
+        // SAFETY: whole warpgroups execute the calls.
+        unsafe {
+            if me() < 128 {
+                hopper::give_registers::<24>();
+            } else {
+                hopper::take_registers::<240>();
+            }
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn stored_matrices_have_the_fragments_of_the_loads() {
+    run([1; 3], [32, 1, 1], BYTES, &|| {
+        let words = [0, 1, 2, 3].map(|matrix| 100 * matrix + me());
+        let chunks = tile_of::<mma::Chunk>();
+        // SAFETY: each lane has its own row, and a barrier separates stores and loads.
+        unsafe {
+            hopper::shared_store_matrices(tile() + 16 * me(), words);
+            block::sync();
+            assert_eq!(mma::load(&chunks, me()), words);
+        }
+    })
+    .unwrap();
+}

@@ -1,0 +1,497 @@
+//! Kernels with faults in their use of Hopper's operations. The executor must report each fault with its name.
+use cuda_std::cpu::{FaultKind, Origin, Swizzle, TensorMapElement};
+use cuda_std::hopper::barrier::Named;
+use cuda_std::hopper::tensor_map::{self, close_stores, wait_for_stores};
+use cuda_std::hopper::wgmma::{self, Accumulator, Descriptor, Registers};
+use cuda_std::hopper::{self, publish_shared};
+use cuda_std::{cluster, warp};
+
+use super::hopper::{BYTES, Tensor, mbarrier, open, tile, tile_of};
+use super::*;
+
+/// Offset of the first tile in shared memory, and of the first mbarrier.
+const TILE: usize = 1008;
+const MBARRIER: usize = 0;
+
+fn kind(threads: u32, body: Body) -> FaultKind {
+    fault(threads, BYTES, body).kind
+}
+
+fn source() -> Tensor {
+    Tensor::new(TensorMapElement::Bf16, [64, 64], [64, 64], Swizzle::B128, &[0; 64 * 128])
+}
+
+/// Bytes of a box of [`source`].
+const BOX: u32 = 64 * 128;
+
+/// Lets thread 0 start a copy of the box, for mbarrier 0.
+fn load(tensor: &Tensor) {
+    if me() == 0 {
+        // SAFETY: the box fits, and the mbarrier counts its bytes.
+        unsafe {
+            mbarrier(0).expect(BOX);
+            tensor.map().copy(tile(), [0, 0], mbarrier(0));
+        }
+    }
+}
+
+#[test]
+fn a_missing_arrival() {
+    let fault = kind(64, &|| {
+        open(&[64]);
+        // SAFETY: the mbarrier is initialized.
+        unsafe {
+            if me() != 5 {
+                mbarrier(0).arrive();
+            }
+            mbarrier(0).wait(0);
+        }
+    });
+    assert_eq!(fault, FaultKind::Mbarrier { offset: MBARRIER, phase: 0, missing: 1, arrivals: 64, bytes: 0 });
+    let text =
+        "waits for phase 0 (parity 0) of the mbarrier at offset 0, which misses 1 of 64 arrivals and 0 bytes";
+    assert_eq!(fault.to_string(), text);
+}
+
+#[test]
+fn missing_bytes() {
+    let tensor = source();
+    let fault = kind(32, &|| {
+        open(&[1]);
+        // SAFETY: the box fits. The mbarrier expects too many bytes on purpose.
+        unsafe {
+            if me() == 0 {
+                mbarrier(0).expect(BOX + 16);
+                tensor.map().copy(tile(), [0, 0], mbarrier(0));
+            }
+            mbarrier(0).wait(0);
+        }
+    });
+    assert_eq!(fault, FaultKind::Mbarrier { offset: MBARRIER, phase: 0, missing: 0, arrivals: 1, bytes: 16 });
+}
+
+#[test]
+fn a_wait_for_a_later_phase() {
+    let fault = kind(32, &|| {
+        open(&[1]);
+        // SAFETY: the mbarrier is initialized.
+        unsafe {
+            if me() == 0 {
+                mbarrier(0).arrive();
+            } else {
+                warp::sync(!1);
+                mbarrier(0).wait(1);
+                mbarrier(0).wait(1);
+            }
+        }
+    });
+    assert!(
+        matches!(fault, FaultKind::WrongPhase { offset: MBARRIER, phase: 1, bytes_at: None }),
+        "{fault:?}"
+    );
+}
+
+#[test]
+fn a_wait_for_an_earlier_phase() {
+    let tensor = source();
+    let fault = kind(32, &|| {
+        open(&[1]);
+        load(&tensor);
+        // SAFETY: the mbarrier is initialized. The second wait has the wrong parity on purpose.
+        unsafe {
+            mbarrier(0).wait(0);
+            warp::sync(warp::ALL);
+            load(&tensor);
+            warp::sync(warp::ALL);
+            mbarrier(0).wait(0);
+            tile_of::<u32>().get(me());
+        }
+    });
+    let expected = |at| FaultKind::WrongPhase { offset: MBARRIER, phase: 1, bytes_at: Some(at) };
+    assert!((0..32).any(|lane| fault == expected(TILE + 4 * lane)), "{fault:?}");
+}
+
+#[test]
+fn an_mbarrier_that_is_not_initialized() {
+    // SAFETY: the missing initialization is the fault that the test expects.
+    let fault = kind(32, &|| unsafe { mbarrier(0).arrive() });
+    assert_eq!(fault, FaultKind::NoMbarrier { offset: MBARRIER });
+}
+
+#[test]
+fn an_mbarrier_whose_initialization_is_not_visible() {
+    let fault = kind(32, &|| {
+        // SAFETY: the missing barrier is the fault that the test expects.
+        unsafe {
+            if me() == 0 {
+                mbarrier(0).init(31);
+            }
+            warp::any(warp::ALL, true);
+            if me() > 0 {
+                mbarrier(0).arrive();
+            }
+        }
+    });
+    assert_eq!(fault, FaultKind::MbarrierNotVisible { offset: MBARRIER, by: [0; 3], fenced: false });
+    let tensor = source();
+    let fault = kind(32, &|| {
+        // SAFETY: the missing fence is the fault that the test expects.
+        unsafe {
+            if me() == 0 {
+                mbarrier(0).init(1);
+            }
+            block::sync();
+        }
+        load(&tensor);
+    });
+    assert_eq!(fault, FaultKind::MbarrierNotVisible { offset: MBARRIER, by: [0; 3], fenced: false });
+}
+
+#[test]
+fn too_many_arrivals() {
+    let tensor = source();
+    let fault = kind(32, &|| {
+        open(&[1]);
+        load(&tensor);
+        // SAFETY: the second arrival in the phase is the fault that the test expects.
+        unsafe { mbarrier(0).arrive() };
+    });
+    assert_eq!(fault, FaultKind::MbarrierCount { offset: MBARRIER, count: 0 });
+}
+
+#[test]
+fn a_read_of_a_copy_that_is_not_done() {
+    let tensor = source();
+    let fault = kind(64, &|| {
+        open(&[1]);
+        load(&tensor);
+        // SAFETY: the missing wait of thread 40 is the fault that the test expects.
+        unsafe {
+            block::sync();
+            if me() != 40 {
+                mbarrier(0).wait(0);
+            }
+            tile_of::<u32>().get(0);
+        }
+    });
+    let expected =
+        FaultKind::UnfinishedCopy { offset: TILE, bytes: 4, writes: false, mbarrier: MBARRIER, phase: 0 };
+    assert_eq!(fault, expected);
+}
+
+#[test]
+fn a_buffer_that_is_overwritten_before_its_release() {
+    let tensor = source();
+    let fault = kind(64, &|| {
+        open(&[1, 32]);
+        // SAFETY: the missing wait for the release is the fault that the test expects.
+        unsafe {
+            if me() < 32 {
+                load(&tensor);
+                mbarrier(0).wait(0);
+                warp::sync(warp::ALL);
+                load(&tensor);
+            } else {
+                mbarrier(0).wait(0);
+                tile_of::<u32>().get(me());
+                mbarrier(1).arrive();
+            }
+        }
+    });
+    match fault {
+        FaultKind::AsyncRace {
+            now: Origin::Copy,
+            writes: true,
+            before: Origin::Thread(_),
+            wrote: false,
+            ..
+        }
+        | FaultKind::UnfinishedCopy { writes: false, .. } => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Multiplies the tile by itself, with or without the steps in `steps`: fence of the registers, wait, settle.
+fn multiply([fence, wait, settle]: [bool; 3], descriptor: Descriptor) {
+    let mut d = Registers::<32>::ZERO;
+    // SAFETY: the missing steps are the faults that the tests expect.
+    unsafe {
+        if fence {
+            wgmma::fence();
+        }
+        wgmma::mma_shared::<bf16, _>(&mut d, descriptor, descriptor, false);
+        wgmma::commit();
+        if wait {
+            wgmma::wait::<0>();
+        }
+        if settle {
+            wgmma::settle(&mut d);
+        }
+    }
+    core::hint::black_box(d.as_ref());
+}
+
+/// Loads the tile with TMA, waits, and multiplies it.
+fn product(steps: [bool; 3], descriptor: impl Fn() -> Descriptor + Sync) -> Result<(), Fault> {
+    let tensor = source();
+    run([1; 3], [128, 1, 1], BYTES, &|| {
+        open(&[1]);
+        load(&tensor);
+        // SAFETY: the mbarrier is initialized.
+        unsafe { mbarrier(0).wait(0) };
+        multiply(steps, descriptor());
+    })
+}
+
+fn good() -> Descriptor {
+    Descriptor::swizzled_128(tile(), 16)
+}
+
+#[test]
+fn registers_of_a_wgmma_before_the_wait() {
+    let of = |steps| product(steps, good).map_err(|fault| fault.kind);
+    assert_eq!(of([true; 3]), Ok(()));
+    assert_eq!(of([true, false, false]), Err(FaultKind::WgmmaRegisters));
+    assert_eq!(of([true, false, true]), Err(FaultKind::WgmmaRegisters));
+    assert_eq!(of([true, true, false]), Err(FaultKind::WgmmaRegisters));
+    assert_eq!(of([false, true, true]), Err(FaultKind::WgmmaFence));
+}
+
+#[test]
+fn a_wgmma_that_is_never_waited_for() {
+    let tensor = source();
+    let fault = kind(128, &|| {
+        open(&[1]);
+        load(&tensor);
+        let mut d = Registers::<32>::ZERO;
+        // SAFETY: the missing wait is the fault that the test expects.
+        unsafe {
+            mbarrier(0).wait(0);
+            wgmma::fence();
+            wgmma::mma_shared::<bf16, _>(&mut d, good(), good(), false);
+            wgmma::commit();
+        }
+    });
+    assert_eq!(fault, FaultKind::WgmmaUnfinished);
+}
+
+#[test]
+fn a_wgmma_of_three_warps() {
+    let tensor = source();
+    let fault = kind(128, &|| {
+        open(&[1]);
+        load(&tensor);
+        // SAFETY: the mbarrier is initialized.
+        unsafe { mbarrier(0).wait(0) };
+        if me() < 96 {
+            multiply([true; 3], good());
+        }
+    });
+    let FaultKind::WgmmaWarpgroup { own, other } = fault else { panic!("{fault:?}") };
+    assert_eq!(own + other, 1);
+}
+
+#[test]
+fn wrong_descriptors() {
+    let of = |descriptor: fn() -> Descriptor| product([true; 3], descriptor).unwrap_err().kind;
+    let fault = of(|| Descriptor::of(tile(), 16, 512, 64));
+    assert!(matches!(fault, FaultKind::Swizzle { written: 128, read: 64, .. }), "{fault:?}");
+    let fault = of(|| Descriptor::swizzled_128(tile() + 128, 16));
+    assert_eq!(fault, FaultKind::Descriptor { address: 2048 + 128, swizzle: 128 });
+    let fault = of(|| Descriptor::swizzled_128(tile() + 22 * 1024, 16));
+    assert!(matches!(fault, FaultKind::SharedOutOfBounds { .. }), "{fault:?}");
+}
+
+#[test]
+fn a_wgmma_on_a_copy_that_is_not_done() {
+    let tensor = source();
+    let fault = kind(128, &|| {
+        open(&[1]);
+        load(&tensor);
+        block::sync();
+        multiply([true; 3], good());
+    });
+    assert!(matches!(fault, FaultKind::UnfinishedCopy { mbarrier: MBARRIER, phase: 0, .. }), "{fault:?}");
+}
+
+#[test]
+fn a_missing_proxy_fence() {
+    let of = |fence: bool| {
+        run([1; 3], [128, 1, 1], BYTES, &|| {
+            for at in (me()..BOX / 4).step_by(128) {
+                // SAFETY: each thread writes its own words.
+                unsafe { tile_of::<u32>().set(at, 0) };
+            }
+            if fence {
+                publish_shared();
+            }
+            block::sync();
+            multiply([true; 3], good());
+        })
+    };
+    assert_eq!(of(true), Ok(()));
+    let fault = of(false).unwrap_err().kind;
+    assert!(matches!(fault, FaultKind::ProxyFence { reader: Origin::Wgmma, .. }), "{fault:?}");
+    let tensor = source();
+    let fault = kind(32, &|| {
+        // SAFETY: the missing fence is the fault that the test expects.
+        unsafe {
+            tile_of::<u32>().set(me(), 0);
+            block::sync();
+            if me() == 0 {
+                tensor.map().store(tile(), [0, 0]);
+                close_stores();
+                wait_for_stores();
+            }
+        }
+    });
+    assert!(matches!(fault, FaultKind::ProxyFence { reader: Origin::Copy, .. }), "{fault:?}");
+}
+
+#[test]
+fn a_store_that_is_never_waited_for() {
+    let tensor = source();
+    for committed in [true, false] {
+        let fault = kind(32, &|| {
+            if me() == 0 {
+                // SAFETY: the missing wait is the fault that the test expects.
+                unsafe { tensor.map().store(tile(), [0, 0]) };
+                if committed {
+                    close_stores();
+                }
+            }
+        });
+        assert_eq!(fault, FaultKind::UnfinishedStore { committed });
+    }
+}
+
+#[test]
+fn a_buffer_that_is_overwritten_while_it_is_stored() {
+    let tensor = source();
+    let fault = kind(32, &|| {
+        if me() == 0 {
+            // SAFETY: the missing wait before the write is the fault that the test expects.
+            unsafe {
+                tensor.map().store(tile(), [0, 0]);
+                close_stores();
+                tile_of::<u32>().set(0, 1);
+                wait_for_stores();
+            }
+        }
+    });
+    let FaultKind::AsyncRace { now: Origin::Thread([0, 0, 0]), writes: true, before: Origin::Copy, .. } =
+        fault
+    else {
+        panic!("{fault:?}")
+    };
+}
+
+#[test]
+fn a_block_that_exits_while_its_cluster_writes_to_it() {
+    let body = |waits: bool| {
+        move || {
+            cluster::bounds::<2>();
+            let words = tile_of::<u32>();
+            cluster::sync();
+            if cluster::rank() == 0 && me() == 0 {
+                // SAFETY: block 1 runs if `waits` is true. Otherwise this is the fault that the test expects.
+                unsafe { cluster::RemoteWord::of(&words, 0, 1).set(1) };
+            }
+            if waits {
+                cluster::sync();
+            }
+        }
+    };
+    assert_eq!(run([2, 1, 1], [32, 1, 1], BYTES, &body(true)), Ok(()));
+    let fault = run([2, 1, 1], [32, 1, 1], BYTES, &body(false)).unwrap_err().kind;
+    match fault {
+        FaultKind::EarlyExit { rank: 1 } | FaultKind::ExitedBlock { rank: 1, .. } => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_copy_to_a_block_that_exits() {
+    let from = vec![0_u128; 4];
+    let address = from.as_ptr().expose_provenance();
+    let fault = kind(32, &|| {
+        open(&[1]);
+        if me() == 0 {
+            // SAFETY: the vector has 64 bytes. The missing wait is the fault that the test expects.
+            unsafe {
+                mbarrier(0).expect(64);
+                tensor_map::copy_bytes(tile(), core::ptr::with_exposed_provenance(address), 64, mbarrier(0));
+            }
+        }
+    });
+    assert_eq!(fault, FaultKind::EarlyExit { rank: 0 });
+}
+
+#[test]
+fn barriers_of_a_cluster() {
+    let fault = run([2, 1, 1], [32, 1, 1], BYTES, &|| {
+        cluster::bounds::<2>();
+        if cluster::rank() == 0 || me() > 0 {
+            cluster::sync();
+        } else {
+            open(&[1]);
+            // SAFETY: the mbarrier is initialized.
+            unsafe { mbarrier(0).wait(0) };
+        }
+    });
+    // Thread 0 of block 1 waits at the barrier of its block, because the other threads wait in `sync`.
+    assert!(matches!(fault.unwrap_err().kind, FaultKind::ClusterBarrier { threads: 64, .. }));
+    let fault = run([3, 1, 1], [32, 1, 1], BYTES, &|| cluster::bounds::<2>()).unwrap_err();
+    assert_eq!(fault.kind, FaultKind::ClusterSize { declared: 2, blocks: 1 });
+}
+
+#[test]
+fn named_barriers() {
+    // SAFETY: the wrong use is the fault that the tests expect.
+    let of = |threads, body: Body| kind(threads, body);
+    let fault = of(64, &|| {
+        if me() < 32 {
+            // SAFETY: see above.
+            unsafe { Named::<64>(3).sync() };
+        }
+    });
+    assert_eq!(fault, FaultKind::NamedBarrier { id: 3, arrived: 32, threads: 64 });
+    // SAFETY: see above.
+    let fault = of(64, &|| unsafe { Named::<64>(16).sync() });
+    assert_eq!(fault, FaultKind::NamedBarrierUse { id: 16, threads: 64 });
+    let fault = of(96, &|| {
+        // SAFETY: see above.
+        unsafe {
+            if me() < 32 {
+                Named::<64>(1).arrive();
+            } else {
+                Named::<96>(1).sync();
+            }
+        }
+    });
+    assert!(matches!(fault, FaultKind::NamedBarrierThreads { id: 1, .. }), "{fault:?}");
+}
+
+#[test]
+fn registers_that_nobody_gives_up() {
+    // SAFETY: the wrong use is the fault that the test expects.
+    let fault = kind(512, &|| unsafe { hopper::take_registers::<240>() });
+    assert_eq!(fault, FaultKind::Registers { free: 0 });
+    // SAFETY: see above.
+    let fault = kind(512, &|| unsafe { hopper::give_registers::<200>() });
+    assert_eq!(fault, FaultKind::RegisterCount { count: 200, limit: Some(128) });
+    // SAFETY: see above.
+    let fault = kind(128, &|| unsafe { hopper::give_registers::<20>() });
+    assert_eq!(fault, FaultKind::RegisterCount { count: 20, limit: None });
+}
+
+#[test]
+fn a_tensor_map_that_is_none() {
+    let map = cuda_std::tensor_map::TensorMap([0; 16]);
+    let fault = kind(32, &|| {
+        open(&[1]);
+        // SAFETY: the wrong argument is the fault that the test expects.
+        unsafe { tensor_map::Map::at(&raw const map).copy(tile(), [0, 0], mbarrier(0)) };
+    });
+    assert_eq!(fault, FaultKind::TensorMap { dimensions: None, used: 2 });
+}
