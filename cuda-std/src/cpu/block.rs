@@ -7,6 +7,7 @@
 //! coroutine, it stores the index of the GPU thread in the field `running`.
 use core::cell::{Cell, RefCell};
 use core::ffi::c_void;
+use core::panic::Location;
 use core::ptr;
 use std::rc::Rc;
 
@@ -49,6 +50,15 @@ pub(crate) fn with<R>(f: impl FnOnce(&Block) -> R) -> R {
     f(unsafe { &*block })
 }
 
+/// Stores the place of the call in the kernel's source code. If the running thread has a fault, the fault has
+/// this place.
+#[inline(always)]
+#[track_caller]
+pub(crate) fn here() {
+    let at = Location::caller();
+    with(|block| block.thread().site.set(Some(at)));
+}
+
 /// Scheduling state of a GPU thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
@@ -70,6 +80,8 @@ pub(super) struct Slot {
     pub state: Cell<State>,
     pub call: Cell<Call>,
     pub yielder: Cell<*const Yielder<(), ()>>,
+    /// The place in the kernel's source code of the thread's last call of a device function.
+    pub site: Cell<Option<&'static Location<'static>>>,
     /// What the thread waits for in the state `AtMbarrier` or `AtNamed`: the offset and the phase of the mbarrier,
     /// or the number and the threads of the named barrier.
     pub waits_for: Cell<Option<(u32, u32)>>,
@@ -125,6 +137,7 @@ impl Block {
             state: Cell::new(State::Ready),
             call: Cell::new(Call::NONE),
             yielder: Cell::new(ptr::null()),
+            site: Cell::new(None),
             waits_for: Cell::new(None),
             cluster_arrivals: Cell::new(0),
             cluster_waits: Cell::new(0),
@@ -224,7 +237,8 @@ impl Block {
     /// Waits at the block barrier until every thread of the block has arrived. The last thread to arrive
     /// continues at once.
     #[inline(always)]
-    pub(crate) fn barrier(&self) {
+    pub(crate) fn barrier(&self, at: &'static Location<'static>) {
+        self.thread().site.set(Some(at));
         if !self.arrive() {
             self.suspend();
         }
@@ -273,14 +287,26 @@ impl Block {
     }
 
     pub(super) fn fault_of(&self, thread: usize, kind: FaultKind) -> Fault {
+        let location = self.slots[thread].site.get();
+        Fault { location, ..self.fault_without_location(thread, kind) }
+    }
+
+    pub(super) fn fault_without_location(&self, thread: usize, kind: FaultKind) -> Fault {
         let thread = self.slots[thread].index;
-        Fault { kernel: self.kernel, block: self.index.get(), thread, kind }
+        Fault { kernel: self.kernel, block: self.index.get(), thread, location: None, kind }
     }
 
     /// Ends the running thread with a fault. The launch then fails with this fault.
     #[cold]
     pub(crate) fn raise(&self, kind: FaultKind) -> ! {
         std::panic::resume_unwind(Box::new(self.fault_of(self.running.get(), kind)))
+    }
+
+    /// Ends the running thread with a fault of the call at `at` in the kernel's source code.
+    #[cold]
+    pub(crate) fn raise_at(&self, at: &'static Location<'static>, kind: FaultKind) -> ! {
+        self.thread().site.set(Some(at));
+        self.raise(kind)
     }
 
     /// Returns the fault to report for a block in which no thread can continue.

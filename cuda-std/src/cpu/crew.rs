@@ -114,8 +114,9 @@ impl Crew {
             none => {
                 let stack = match self.stacks.pop() {
                     Some(stack) => stack,
-                    None => Stack::new(at)
-                        .map_err(|error| block.fault_of(at, FaultKind::Stack(error.to_string())))?,
+                    None => Stack::new(at).map_err(|error| {
+                        block.fault_without_location(at, FaultKind::Stack(error.to_string()))
+                    })?,
                 };
                 none.insert(Thread::with_stack(stack, |yielder, ()| thread_main(yielder)))
             }
@@ -131,10 +132,10 @@ impl Crew {
         let live = &mut self.blocks[of_block].live;
         *live -= 1;
         if block.cluster.is_active() {
-            block.returns().map_err(|kind| block.fault_of(at, kind))?;
+            block.returns().map_err(|kind| block.fault_without_location(at, kind))?;
         }
         if *live == 0 {
-            block.exits().map_err(|(thread, kind)| block.fault_of(thread, kind))?;
+            block.exits().map_err(|(thread, kind)| block.fault_without_location(thread, kind))?;
         }
         if self.blocks.len() > 1 {
             block.cluster.complete_barrier();
@@ -183,7 +184,7 @@ fn thread_main(yielder: &Yielder<(), ()>) -> Result<(), Box<Fault>> {
                     (_, Some(text)) => text.clone(),
                     _ => "a payload that is no text".to_owned(),
                 };
-                Box::new(block.fault_of(block.linear_index(), FaultKind::Panic(message)))
+                Box::new(block.fault_without_location(block.linear_index(), FaultKind::Panic(message)))
             })
         })
     })

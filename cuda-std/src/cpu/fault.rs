@@ -2,6 +2,7 @@
 //! names a thread that waits and a thread that does not arrive. It also says why this second thread does not
 //! arrive.
 use core::fmt;
+use core::panic::Location;
 
 use super::{Reduction, TensorMapElement};
 
@@ -14,6 +15,9 @@ pub struct Fault {
     pub block: [u32; 3],
     /// Index of the thread in its block.
     pub thread: [u32; 3],
+    /// The call in the kernel's source code that caused the fault, or at which the thread waits. `None` for a fault
+    /// without such a call, for example a panic.
+    pub location: Option<&'static Location<'static>>,
     /// Kind of the fault.
     pub kind: FaultKind,
 }
@@ -377,10 +381,16 @@ impl std::error::Error for Fault {}
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let Self { kernel, block, thread, kind } = self;
+        let Self { kernel, block, thread, location, kind } = self;
         match kind {
             FaultKind::BadLaunch(_) => write!(f, "{kernel}: {kind}"),
-            _ => write!(f, "{kernel}: block {} thread {}: {kind}", Index(*block), Index(*thread)),
+            _ => {
+                write!(f, "{kernel}: block {} thread {}", Index(*block), Index(*thread))?;
+                if let Some(location) = location {
+                    write!(f, " at {}:{}", location.file(), location.line())?;
+                }
+                write!(f, ": {kind}")
+            }
         }
     }
 }

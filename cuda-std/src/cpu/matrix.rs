@@ -17,6 +17,7 @@ pub(crate) struct Fragments {
 /// Returns the calling lane's elements of the matrix `c + a b`. Every lane of the warp must call the
 /// function.
 #[inline(always)]
+#[track_caller]
 pub(crate) fn multiply(mut fragments: Fragments) -> [f32; 4] {
     exchange_fragments(&mut fragments);
     fragments.c

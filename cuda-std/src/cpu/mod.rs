@@ -66,7 +66,7 @@ pub use fault::{Absence, Fault, FaultKind, Origin};
 pub use hopper::{Reduction, Swizzle, TensorMapElement, TensorMapShape};
 pub use shape::{Launch, MAX_SHARED_BYTES};
 
-pub(crate) use block::{Block, with};
+pub(crate) use block::{Block, here, with};
 pub(crate) use matrix::{Fragments, multiply};
 pub(crate) use race::note;
 pub(crate) use warp::{Operation, exchange};
@@ -92,8 +92,13 @@ pub const L2_BYTES: u64 = 4 << 10;
 /// value contains a pointer, the pointer is valid for the accesses that the kernel makes through it. It must
 /// be valid to access this memory from several host threads at once.
 pub unsafe fn launch(kernel: &Kernel, shape: &Launch, args: &[*const c_void]) -> Result<(), Fault> {
-    let bad =
-        |why| Fault { kernel: kernel.name, block: [0; 3], thread: [0; 3], kind: FaultKind::BadLaunch(why) };
+    let bad = |why| Fault {
+        kernel: kernel.name,
+        block: [0; 3],
+        thread: [0; 3],
+        location: None,
+        kind: FaultKind::BadLaunch(why),
+    };
     // SAFETY: the caller passes arguments of the kernel's types.
     let shared_bytes = unsafe { kernel.shared_bytes(shape.block, args) }.unwrap_or(shape.shared_bytes);
     let shape = &Launch { shared_bytes, ..*shape };

@@ -5,6 +5,7 @@
 //! accesses are a race. As on a GPU, shuffles, votes and matrix multiplications do not order memory accesses.
 //! Whether a race is found does not depend on the order in which the threads run, or on the accessed values.
 use core::cell::{Cell, RefCell};
+use core::panic::Location;
 
 use super::{Block, FaultKind, with};
 
@@ -104,8 +105,13 @@ impl Races {
 /// Records an access of the running thread to shared memory at `offset`. Raises a fault if this access and an
 /// earlier access are a data race.
 #[inline]
+#[track_caller]
 pub(crate) fn note(offset: usize, bytes: usize, writes: bool) {
-    with(|block| block.note(offset, bytes, writes));
+    let at = Location::caller();
+    with(|block| {
+        block.thread().site.set(Some(at));
+        block.note(offset, bytes, writes);
+    });
 }
 
 /// An access to a unit of shared memory before the cluster of the block became active.

@@ -4,6 +4,8 @@
 //! As on a GPU, two lanes exchange values if both call the same operation with the same mask. The lanes that
 //! call it first are suspended. The last lane to call it computes the results of all lanes, marks the
 //! suspended lanes as ready, and continues.
+use core::panic::Location;
+
 use super::block::State;
 use super::matrix::{self, Fragments};
 use super::{Absence, Block, FaultKind, with};
@@ -92,8 +94,11 @@ fn lanes(mask: u32) -> impl Iterator<Item = u32> {
 /// If the source lane of a shuffle is outside the mask, the result is undefined on a GPU. On the CPU
 /// executor, all bits of the result are then set, which is a NaN as a float.
 #[inline(always)]
+#[track_caller]
 pub(crate) fn exchange(operation: Operation, mask: u32, value: u32, argument: u32) -> u32 {
+    let at = Location::caller();
     with(|block| {
+        block.thread().site.set(Some(at));
         if !block.call(Call { operation, mask, value, argument, ..Call::NONE }) {
             block.suspend();
         }
@@ -104,8 +109,11 @@ pub(crate) fn exchange(operation: Operation, mask: u32, value: u32, argument: u3
 /// Lets the calling lane take part in a matrix multiplication of the whole warp. Replaces `fragments.c` by
 /// this lane's elements of the matrix `c + a b`.
 #[inline(always)]
+#[track_caller]
 pub(crate) fn exchange_fragments(fragments: &mut Fragments) {
+    let at = Location::caller();
     with(|block| {
+        block.thread().site.set(Some(at));
         if !block.call(Call { operation: Operation::Multiply, mask: u32::MAX, fragments, ..Call::NONE }) {
             block.suspend();
         }

@@ -48,6 +48,7 @@ pub trait MatrixElem: Elem {
 }
 impl MatrixElem for f16 {
     #[inline(always)]
+    #[track_caller]
     fn mma(a: A, b: B, c: C) -> C {
         arch::mma_f16(a, b, c)
     }
@@ -58,6 +59,7 @@ impl MatrixElem for f16 {
 }
 impl MatrixElem for bf16 {
     #[inline(always)]
+    #[track_caller]
     fn mma(a: A, b: B, c: C) -> C {
         arch::mma_bf16(a, b, c)
     }
@@ -77,6 +79,7 @@ impl MatrixElem for bf16 {
 /// The chunk `at` lies inside `rows` and inside the launch's shared memory. A barrier separates this read
 /// from the writes of other threads to the chunk.
 #[inline(always)]
+#[track_caller]
 pub unsafe fn load(rows: &Shared<Chunk>, at: u32) -> [u32; 4] {
     // SAFETY: the caller passes a chunk inside the launch's shared memory.
     unsafe { arch::load_matrices(rows.window(at)) }
@@ -90,6 +93,7 @@ pub unsafe fn load(rows: &Shared<Chunk>, at: u32) -> [u32; 4] {
 /// The chunk `at` lies inside `rows` and inside the launch's shared memory. A barrier separates this read
 /// from the writes of other threads to the chunk.
 #[inline(always)]
+#[track_caller]
 pub unsafe fn load_transposed(rows: &Shared<Chunk>, at: u32) -> [u32; 4] {
     // SAFETY: the caller passes a chunk inside the launch's shared memory.
     unsafe { arch::load_matrices_transposed(rows.window(at)) }

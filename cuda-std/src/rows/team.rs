@@ -29,6 +29,7 @@ impl Team {
     /// Returns the team (the threads that share a row) of the calling thread, for kernels in which each team
     /// lies inside one block. Teams are numbered over the whole grid, and team `n` processes row `n`.
     #[inline(always)]
+    #[track_caller]
     pub fn of_block() -> Self {
         let ([rank, team, _], [size, teams, _]) = (thread::index(), thread::block_dim());
         let row = u64::from(thread::block_index()[0]) * u64::from(teams) + u64::from(team);
@@ -42,6 +43,7 @@ impl Team {
     /// cluster processes one row. The call also declares the kernel's cluster size. `blockDim.y` must be 1,
     /// so that all threads of a block belong to the same team.
     #[inline(always)]
+    #[track_caller]
     pub fn of_cluster() -> Self {
         cluster::bounds::<{ Self::CLUSTER }>();
         // Derive all fields, even the row, from the result of `of_block`. If the row were computed from the
@@ -60,6 +62,7 @@ impl Team {
     /// barrier. Call this function in a loop over many rows. The compiler then recomputes values that depend
     /// on `rank` and `size`, instead of keeping them in registers.
     #[inline(always)]
+    #[track_caller]
     pub fn opaque(self) -> Self {
         let [rank, size] = thread::opaque([self.rank, self.size]);
         Self { rank, size, ..self }
@@ -85,6 +88,7 @@ impl Team {
     /// of the block. If the team is a whole cluster, it also takes 8 bytes for each block of the cluster and
     /// 8 bytes for an mbarrier. Such a team may call the function only once per launch.
     #[inline(always)]
+    #[track_caller]
     pub fn reduce<T: warp::Exchange>(
         &self,
         value: T,
@@ -107,6 +111,7 @@ impl Team {
     /// Returns the sum of `value` over the team (the threads that share a row). The conditions of
     /// [`Team::reduce`] apply.
     #[inline(always)]
+    #[track_caller]
     pub fn sum(&self, value: f32, memory: &mut SharedMemory) -> f32 {
         self.reduce(value, 0.0, memory, |a, b| a + b)
     }
@@ -114,6 +119,7 @@ impl Team {
     /// Returns the maximum of `value` over the team (the threads that share a row). The conditions of
     /// [`Team::reduce`] apply.
     #[inline(always)]
+    #[track_caller]
     pub fn max(&self, value: f32, memory: &mut SharedMemory) -> f32 {
         self.reduce(value, f32::NEG_INFINITY, memory, f32::max)
     }

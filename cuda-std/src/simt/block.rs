@@ -7,6 +7,7 @@ use crate::arch;
 /// Waits until every thread of the block reaches this barrier. Memory accesses before the barrier are visible
 /// to all threads of the block after it.
 #[inline(always)]
+#[track_caller]
 pub fn sync() {
     arch::sync_threads();
 }
@@ -17,6 +18,7 @@ pub fn sync() {
 /// `size_of::<T>()` bytes per warp from `memory`, the dynamic shared memory. Call [`sync`] before another
 /// reduction that uses the same bytes of shared memory.
 #[inline(always)]
+#[track_caller]
 pub fn reduce<T: warp::Exchange>(
     value: T,
     neutral: T,
@@ -34,6 +36,7 @@ pub fn reduce<T: warp::Exchange>(
 ///
 /// All groups of the block reduce at the same time, so every thread of the block must call the function.
 #[inline(always)]
+#[track_caller]
 pub(crate) fn reduce_warps<T: warp::Exchange>(
     value: T,
     neutral: T,
@@ -63,6 +66,7 @@ pub(crate) fn reduce_warps<T: warp::Exchange>(
 /// neighbouring lanes, and each group reduces the same elements. The reduction therefore takes only
 /// `log2(width)` shuffles.
 #[inline(always)]
+#[track_caller]
 fn reduce_lanes<T: warp::Exchange>(
     element: impl Fn(u32) -> T,
     count: u32,
@@ -81,6 +85,7 @@ fn reduce_lanes<T: warp::Exchange>(
 /// exactly once. The function allocates `size_of::<T>()` bytes per warp of the block from `memory`, the
 /// dynamic shared memory. It also allocates 8 bytes per block of the cluster, and 8 bytes for an mbarrier.
 #[inline(always)]
+#[track_caller]
 pub(crate) fn reduce_cluster<T: warp::Exchange, const BLOCKS: u32>(
     value: T,
     neutral: T,
@@ -105,6 +110,7 @@ pub(crate) fn reduce_cluster<T: warp::Exchange, const BLOCKS: u32>(
 /// Every thread of the block must call the function, which allocates 4 bytes per warp from `memory`. Call
 /// [`sync`] before another reduction that uses the same bytes of shared memory.
 #[inline(always)]
+#[track_caller]
 pub fn sum(value: f32, memory: &mut SharedMemory) -> f32 {
     reduce(value, 0.0, memory, |a, b| a + b)
 }
@@ -114,6 +120,7 @@ pub fn sum(value: f32, memory: &mut SharedMemory) -> f32 {
 /// Every thread of the block must call the function, which allocates 4 bytes per warp from `memory`. Call
 /// [`sync`] before another reduction that uses the same bytes of shared memory.
 #[inline(always)]
+#[track_caller]
 pub fn max(value: f32, memory: &mut SharedMemory) -> f32 {
     reduce(value, f32::NEG_INFINITY, memory, f32::max)
 }

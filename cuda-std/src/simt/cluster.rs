@@ -12,6 +12,7 @@ use crate::arch;
 /// `BLOCKS` is a power of two up to 8. The grid size in x must be a multiple of `BLOCKS`. The kernel must
 /// also declare its [`launch_bounds`](super::thread::launch_bounds).
 #[inline(always)]
+#[track_caller]
 pub fn bounds<const BLOCKS: u32>() {
     const { assert!(BLOCKS.is_power_of_two() && BLOCKS <= 8) };
     arch::cluster_bounds::<BLOCKS>();
@@ -33,6 +34,7 @@ pub fn rank() -> u32 {
 /// Waits until all threads of the cluster have reached this barrier. Memory accesses before the barrier are
 /// visible to all threads of the cluster after it.
 #[inline(always)]
+#[track_caller]
 pub fn sync() {
     arch::cluster_arrive_release();
     arch::cluster_wait();
@@ -40,6 +42,7 @@ pub fn sync() {
 
 /// Returns the address of the byte at `address` of this block's shared memory in block `rank` of the cluster.
 #[inline(always)]
+#[track_caller]
 pub(crate) fn map_address(address: u32, rank: u32) -> u32 {
     arch::map_address(address, rank)
 }
@@ -52,6 +55,7 @@ impl RemoteWord {
     /// Returns element `at` of `words` in block `rank` of the cluster. All blocks have the same layout of shared
     /// memory.
     #[inline(always)]
+    #[track_caller]
     pub fn of(words: &Shared<u32>, at: u32, rank: u32) -> Self {
         Self(map_address(words.window(at), rank))
     }
@@ -61,6 +65,7 @@ impl RemoteWord {
     /// # Safety
     /// The block runs until after the read. A barrier separates the read from the writes of other threads.
     #[inline(always)]
+    #[track_caller]
     pub unsafe fn get(self) -> u32 {
         // SAFETY: the caller guarantees that the block runs.
         unsafe { arch::remote_load(self.0) }
@@ -71,6 +76,7 @@ impl RemoteWord {
     /// # Safety
     /// The block runs until after the write. A barrier separates the write from the accesses of other threads.
     #[inline(always)]
+    #[track_caller]
     pub unsafe fn set(self, value: u32) {
         // SAFETY: the caller guarantees that the block runs.
         unsafe { arch::remote_store(self.0, value) }
@@ -96,6 +102,7 @@ impl ClusterExchange {
     /// The function allocates one 64-bit word per block of the cluster, and one for the mbarrier, from
     /// `memory`.
     #[inline(always)]
+    #[track_caller]
     pub fn open<const BLOCKS: u32>(memory: &mut SharedMemory) -> Self {
         let blocks = size::<BLOCKS>();
         let exchange = Self { words: memory.take(blocks), barrier: memory.take(1), blocks };
@@ -113,6 +120,7 @@ impl ClusterExchange {
     /// All threads of a block must pass the same `word`. Every thread of the cluster must call the function
     /// once. Between [`ClusterExchange::open`] and this call, there must be a block barrier.
     #[inline(always)]
+    #[track_caller]
     pub fn all(self, word: u64) -> Shared<u64> {
         // After this wait, every block of the cluster is running and has initialized its mbarrier.
         arch::cluster_wait();

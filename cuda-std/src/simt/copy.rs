@@ -7,6 +7,7 @@ use crate::arch;
 
 /// Waits until all copies that the calling thread started have arrived in shared memory.
 #[inline(always)]
+#[track_caller]
 pub fn wait() {
     arch::copy_wait();
 }

@@ -46,6 +46,7 @@ accesses! {
 /// # Safety
 /// The `bytes` bytes at `from` are readable global memory. `from` and `bytes` are multiples of 16.
 #[inline(always)]
+#[track_caller]
 pub unsafe fn prefetch(from: *const u8, bytes: u32) {
     // SAFETY: the caller passes a readable range that is aligned to 16 bytes.
     unsafe { arch::prefetch(from, bytes) }

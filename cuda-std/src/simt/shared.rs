@@ -88,6 +88,7 @@ impl<T: Copy> Shared<T> {
     /// The requirements of [`Shared::set`] apply to the element. `from` points to 16 readable bytes and is
     /// aligned to 16 bytes. No thread writes to the bytes at `from` during the copy.
     #[inline(always)]
+    #[track_caller]
     pub unsafe fn copy_from(&self, at: u32, from: *const u8) {
         const { assert!(size_of::<T>() == 16 && align_of::<T>() == 16) };
         self.note(at, true);
@@ -104,6 +105,7 @@ impl<T: Copy> Shared<T> {
     /// If `wanted` is true, the requirements of [`Shared::copy_from`] apply. Otherwise the requirements of
     /// [`Shared::set`] apply.
     #[inline(always)]
+    #[track_caller]
     pub unsafe fn copy_or_zero(&self, at: u32, from: *const u8, wanted: bool) {
         const { assert!(size_of::<T>() == 16 && align_of::<T>() == 16) };
         self.note(at, true);
@@ -115,6 +117,7 @@ impl<T: Copy> Shared<T> {
     /// Returns the 32-bit shared-memory address of element `at`. The CPU executor checks that `at` is in
     /// bounds.
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn window(&self, at: u32) -> u32 {
         self.checked(at);
         // Compute the address in 32 bits. 64-bit arithmetic would need more registers, and in some kernels
@@ -125,6 +128,7 @@ impl<T: Copy> Shared<T> {
     /// Returns the byte offset of element `at` in shared memory. The CPU executor checks that the element
     /// lies inside this array and inside the shared memory that the launch requested.
     #[inline(always)]
+    #[track_caller]
     fn checked(&self, at: u32) -> usize {
         debug_assert!(at < self.len, "element {at} of a shared part of {} elements", self.len);
         let offset = self.offset + at as usize * size_of::<T>();
@@ -134,6 +138,7 @@ impl<T: Copy> Shared<T> {
 
     /// Reports an access to element `at` to the race detection of the CPU executor. Does nothing in PTX code.
     #[inline(always)]
+    #[track_caller]
     #[cfg_attr(target_arch = "nvptx64", expect(unused_variables))]
     fn note(&self, at: u32, writes: bool) {
         #[cfg(not(target_arch = "nvptx64"))]
@@ -141,6 +146,7 @@ impl<T: Copy> Shared<T> {
     }
 
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn address(&self, at: u32) -> *mut T {
         arch::shared_base().wrapping_add(self.checked(at)).cast()
     }
@@ -151,6 +157,7 @@ impl<T: Copy> Shared<T> {
     /// Element `at` lies inside this array and inside the launch's shared memory. A barrier separates this
     /// read from the writes of other threads to the element.
     #[inline(always)]
+    #[track_caller]
     pub unsafe fn get(&self, at: u32) -> T {
         self.note(at, false);
         // SAFETY: the caller keeps `at` in bounds and synchronizes the access. `SharedMemory::take` aligned
@@ -164,6 +171,7 @@ impl<T: Copy> Shared<T> {
     /// Element `at` lies inside this array and inside the launch's shared memory. A barrier separates this
     /// write from the accesses of other threads to the element.
     #[inline(always)]
+    #[track_caller]
     pub unsafe fn set(&self, at: u32, value: T) {
         self.note(at, true);
         // SAFETY: the caller keeps `at` in bounds and synchronizes the access. `SharedMemory::take` aligned

@@ -17,6 +17,7 @@ pub fn lane() -> u32 {
 
 /// Waits for all lanes in `mask` and orders the memory accesses of these lanes (`__syncwarp`).
 #[inline(always)]
+#[track_caller]
 pub fn sync(mask: u32) {
     arch::sync_warp(mask);
 }
@@ -53,6 +54,7 @@ pub trait Exchange: Copy {
 }
 impl<T: Word> Exchange for T {
     #[inline(always)]
+    #[track_caller]
     fn shuffle_xor(self, lane_mask: u32) -> Self {
         shuffle_xor(ALL, self, lane_mask)
     }
@@ -67,6 +69,7 @@ impl<T: Word> Exchange for T {
 }
 impl Exchange for [f32; 2] {
     #[inline(always)]
+    #[track_caller]
     fn shuffle_xor(self, lane_mask: u32) -> Self {
         [self[0].shuffle_xor(lane_mask), self[1].shuffle_xor(lane_mask)]
     }
@@ -82,24 +85,28 @@ impl Exchange for [f32; 2] {
 
 /// Returns the value of lane `lane() ^ lane_mask`.
 #[inline(always)]
+#[track_caller]
 pub fn shuffle_xor<T: Word>(mask: u32, value: T, lane_mask: u32) -> T {
     T::from_word(arch::shfl_xor(mask, value.to_word(), lane_mask))
 }
 
 /// Returns the value of lane `lane() + delta`, or the caller's own value if that lane does not exist.
 #[inline(always)]
+#[track_caller]
 pub fn shuffle_down<T: Word>(mask: u32, value: T, delta: u32) -> T {
     T::from_word(arch::shfl_down(mask, value.to_word(), delta))
 }
 
 /// Returns the value of lane `lane() - delta`, or the caller's own value if that lane does not exist.
 #[inline(always)]
+#[track_caller]
 pub fn shuffle_up<T: Word>(mask: u32, value: T, delta: u32) -> T {
     T::from_word(arch::shfl_up(mask, value.to_word(), delta))
 }
 
 /// Returns the value of lane `lane`.
 #[inline(always)]
+#[track_caller]
 pub fn shuffle<T: Word>(mask: u32, value: T, lane: u32) -> T {
     T::from_word(arch::shfl_idx(mask, value.to_word(), lane))
 }
@@ -107,18 +114,21 @@ pub fn shuffle<T: Word>(mask: u32, value: T, lane: u32) -> T {
 /// Returns a word in which bit `l` is the `predicate` that lane `l` passed. Bits of lanes outside `mask` are
 /// 0.
 #[inline(always)]
+#[track_caller]
 pub fn ballot(mask: u32, predicate: bool) -> u32 {
     arch::ballot(mask, predicate)
 }
 
 /// Returns whether `predicate` is true in any lane in `mask`.
 #[inline(always)]
+#[track_caller]
 pub fn any(mask: u32, predicate: bool) -> bool {
     ballot(mask, predicate) != 0
 }
 
 /// Returns whether `predicate` is true in all lanes in `mask`.
 #[inline(always)]
+#[track_caller]
 pub fn all(mask: u32, predicate: bool) -> bool {
     ballot(mask, predicate) == mask
 }
@@ -128,6 +138,7 @@ pub fn all(mask: u32, predicate: bool) -> bool {
 /// In each step, pairs of lanes exchange their values, and both lanes of a pair combine the two values.
 /// `combine` must be commutative. All lanes of a group therefore return the same bits.
 #[inline(always)]
+#[track_caller]
 pub fn reduce<T: Exchange>(value: T, width: u32, combine: impl Fn(T, T) -> T) -> T {
     let mut reduced = value;
     let mut distance = width / 2;
@@ -140,6 +151,7 @@ pub fn reduce<T: Exchange>(value: T, width: u32, combine: impl Fn(T, T) -> T) ->
 
 /// Returns the sum of `value` within each group of `width` neighbouring lanes.
 #[inline(always)]
+#[track_caller]
 pub fn sum(value: f32, width: u32) -> f32 {
     reduce(value, width, |a, b| a + b)
 }
@@ -147,6 +159,7 @@ pub fn sum(value: f32, width: u32) -> f32 {
 /// Returns the maximum of `value` within each group of `width` neighbouring lanes. The maximum of a NaN and a
 /// number is the number, as in PTX `max.f32`.
 #[inline(always)]
+#[track_caller]
 pub fn max(value: f32, width: u32) -> f32 {
     reduce(value, width, f32::max)
 }

@@ -68,7 +68,7 @@ fn a_barrier_that_a_returned_thread_never_reaches() {
     assert_eq!((fault.kernel, fault.block, fault.thread), ("probe", [3, 0, 0], [17, 0, 0]));
     assert_eq!(fault.kind, FaultKind::Barrier { waiting: 239, threads: 256, absent: [0, 0, 0] });
     assert_eq!(
-        fault.to_string(),
+        message(&fault),
         "probe: block (3,0,0) thread (17,0,0): waits at a barrier that thread (0,0,0) never reaches: it has \
          returned (239 of 256 threads wait)"
     );
@@ -96,7 +96,7 @@ fn a_barrier_that_threads_at_a_hopeless_shuffle_never_reach() {
         }
     });
     assert_eq!(
-        fault.to_string(),
+        message(&fault),
         "probe: block (0,0,0) thread (40,0,0): shfl_xor with mask 0xffffffff misses lanes 0-7: lane 0 waits at the \
          barrier of the block"
     );

@@ -18,7 +18,7 @@ fn shared_memory_past_the_launch() {
     assert_eq!((fault.kernel, fault.block, fault.thread), ("probe", [1, 1, 0], [63, 0, 0]));
     assert_eq!(fault.kind, FaultKind::SharedOutOfBounds { offset: 252, bytes: 4, size: 252 });
     assert_eq!(
-        fault.to_string(),
+        message(&fault),
         "probe: block (1,1,0) thread (63,0,0): accesses 4 bytes at offset 252 of shared memory, the launch has 252 \
          bytes"
     );
@@ -195,4 +195,35 @@ fn the_fault_of_the_lowest_block_wins() {
         assert_eq!((fault.block, fault.thread), ([17, 19, 0], [9, 0, 0]), "{fault}");
         assert_ne!(later.into_inner(), 0, "no later block ran");
     }
+}
+
+/// Launches `body`, which must fault at line `line` of this file.
+fn faults_at(line: u32, threads: u32, body: Body) {
+    let fault = fault(threads, 64, body);
+    let place = fault.location.unwrap_or_else(|| panic!("{fault}"));
+    assert_eq!((place.file(), place.line()), (file!(), line), "{fault}");
+    assert!(fault.to_string().contains(&format!(" at {}:{line}: ", file!())), "{fault}");
+}
+
+#[test]
+fn a_fault_names_the_line_of_the_call() {
+    faults_at(line!() + 2, 32, &|| {
+        if me() > 0 {
+            block::sync();
+        }
+    });
+    faults_at(line!() + 2, 32, &|| {
+        if me() > 0 {
+            warp::sum(1.0, 32);
+        }
+    });
+    let words = || SharedMemory::of_launch().take::<u32>(32);
+    // SAFETY: the wrong accesses are the faults that the test expects.
+    faults_at(line!() + 1, 32, &|| unsafe { words().set(16, 1) });
+    // SAFETY: see above.
+    faults_at(line!() + 1, 32, &|| unsafe { words().set(0, 1) });
+    // SAFETY: see above.
+    faults_at(line!() + 1, 32, &|| unsafe {
+        _ = mem::load_u32(core::ptr::without_provenance(3), Load::Default)
+    });
 }

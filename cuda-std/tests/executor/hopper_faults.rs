@@ -54,6 +54,19 @@ fn a_missing_arrival() {
 }
 
 #[test]
+fn a_fault_names_the_line_of_the_call() {
+    let (line, fault) = (
+        line!(),
+        fault(32, BYTES, &|| {
+            // SAFETY: the missing initialization is the fault that the test expects.
+            unsafe { mbarrier(0).wait(0) };
+        }),
+    );
+    let place = fault.location.unwrap();
+    assert_eq!((place.file(), place.line()), (file!(), line + 2), "{fault}");
+}
+
+#[test]
 fn missing_bytes() {
     let tensor = source();
     let fault = kind(32, &|| {

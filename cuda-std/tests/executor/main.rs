@@ -50,6 +50,11 @@ fn fault(threads: u32, shared_bytes: u32, body: Body) -> Fault {
     run([1; 3], [threads, 1, 1], shared_bytes, body).expect_err("the launch must fault")
 }
 
+/// Returns the message of a fault without the place in the source code.
+fn message(fault: &Fault) -> String {
+    Fault { location: None, ..fault.clone() }.to_string()
+}
+
 /// Returns the index of the thread in its block.
 fn me() -> u32 {
     block::linear_index()

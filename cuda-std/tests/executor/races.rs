@@ -131,7 +131,7 @@ fn a_race_is_named() {
             get(3);
         }
     });
-    let text = fault.to_string();
+    let text = message(&fault);
     let read = "thread (5,0,0): reads 4 bytes at offset 12 of shared memory that thread (40,0,0) wrote with no barrier between";
     let write = "thread (40,0,0): writes 4 bytes at offset 12 of shared memory that thread (5,0,0) read with no barrier between";
     assert!(text.ends_with(read) || text.ends_with(write), "{text}");

@@ -174,7 +174,7 @@ fn expect_holds<K: Copy, const N: usize>(
     kernels: &RowKernels<K>,
     layout: &RowLayout<N>,
 ) -> Result<Rung> {
-    let blocks = if arch == Some(Arch::Sm90) { Team::CLUSTER } else { 1 };
+    let blocks = if matches!(arch, None | Some(Arch::Sm90)) { Team::CLUSTER } else { 1 };
     let is_cluster =
         rung.cluster == blocks && [7, 8].contains(&rung.packs_per_thread) && rung.rows_per_block == 1;
     let in_registers =

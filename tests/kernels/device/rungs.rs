@@ -76,11 +76,16 @@ fn every_launch(device: &Device) {
     }
 }
 
+/// Returns the number of blocks per cluster: eight on Hopper and on the CPU executor, and one on older GPUs.
+fn blocks_of_cluster(device: &Device) -> u32 {
+    if matches!(device.arch(), None | Some(Arch::Sm90 | Arch::Sm90a)) { 8 } else { 1 }
+}
+
 /// Tests `rms_norm` with thread block clusters. Some rows fill all blocks of the cluster, and shorter rows
-/// leave some blocks without elements. Clusters have eight blocks on Hopper and one block on other devices.
+/// leave some blocks without elements.
 fn every_cluster(device: &Device) {
     let seed = seed();
-    let blocks = if device.arch() == Some(Arch::Sm90) { 8 } else { 1 };
+    let blocks = blocks_of_cluster(device);
     for threads in [32, 64, 256, 1024] {
         let max = 8 * threads * blocks;
         for packs in [max, max - 1, max / 2 + 3, threads, 1] {
@@ -99,7 +104,7 @@ fn every_cluster(device: &Device) {
 /// Some rows fill all blocks of the cluster, and shorter rows leave some blocks without elements.
 fn softmax_clusters(device: &Device) {
     let seed = seed();
-    let blocks = if device.arch() == Some(Arch::Sm90) { 8 } else { 1 };
+    let blocks = blocks_of_cluster(device);
     for (in_registers, threads) in [(7, 32), (7, 160), (7, 352), (8, 256)] {
         let max = in_registers * threads * blocks;
         for packs in [max, max - 1, max / 2 + 3, 1] {

@@ -1,10 +1,12 @@
 //! Operations of thread-block clusters on the CPU executor.
 use super::memory::shared_base;
 use crate::cpu::hopper::{self, FIRST_ADDRESS, map_address as map};
-use crate::cpu::{FaultKind, with};
+use crate::cpu::{FaultKind, here, with};
 
 /// Raises a fault if the launch has another cluster size. The launch then starts again with this size.
+#[track_caller]
 pub fn cluster_bounds<const BLOCKS: u32>() {
+    here();
     with(|block| {
         let blocks = block.cluster_size();
         if blocks != BLOCKS {
@@ -21,31 +23,43 @@ pub fn cluster_rank() -> u32 {
     with(|block| block.cluster_rank())
 }
 
+#[track_caller]
 pub fn cluster_arrive() {
+    here();
     hopper::cluster_arrive(false);
 }
 
+#[track_caller]
 pub fn cluster_arrive_release() {
+    here();
     hopper::cluster_arrive(true);
 }
 
+#[track_caller]
 pub fn cluster_wait() {
+    here();
     hopper::cluster_wait();
 }
 
+#[track_caller]
 pub fn map_address(address: u32, rank: u32) -> u32 {
+    here();
     map(address, rank)
 }
 
 /// # Safety
 /// `address` is the address of a word in the shared memory of a block of the cluster.
+#[track_caller]
 pub unsafe fn remote_load(address: u32) -> u32 {
+    here();
     hopper::remote_load(address)
 }
 
 /// # Safety
 /// `address` is the address of a word in the shared memory of a block of the cluster.
+#[track_caller]
 pub unsafe fn remote_store(address: u32, value: u32) {
+    here();
     hopper::remote_store(address, value);
 }
 
@@ -55,7 +69,9 @@ fn address_of(word: *mut u64) -> u32 {
 
 /// # Safety
 /// `barrier` points to a 64-bit word of the block's shared memory.
+#[track_caller]
 pub unsafe fn cluster_expect(barrier: *mut u64, bytes: u32) {
+    here();
     let barrier = address_of(barrier);
     hopper::init(barrier, 1);
     hopper::init_fence();
@@ -64,12 +80,16 @@ pub unsafe fn cluster_expect(barrier: *mut u64, bytes: u32) {
 
 /// # Safety
 /// `to` and `barrier` point to 64-bit words of the block's shared memory.
+#[track_caller]
 pub unsafe fn cluster_send(to: *mut u64, barrier: *mut u64, rank: u32, value: u64) {
+    here();
     hopper::send(map(address_of(to), rank), map(address_of(barrier), rank), value);
 }
 
 /// # Safety
 /// `barrier` points to an mbarrier in the block's shared memory.
+#[track_caller]
 pub unsafe fn cluster_receive(barrier: *mut u64) {
+    here();
     hopper::wait(address_of(barrier), 0);
 }

@@ -7,6 +7,7 @@ use crate::cpu::hopper::FIRST_ADDRESS;
 /// # Safety
 /// `to` is an offset in the launch's shared memory and a multiple of 16. The 16 bytes from `to` on lie inside
 /// this memory. `from` points to 16 readable bytes that are aligned to 16 bytes.
+#[track_caller]
 pub unsafe fn copy_async(to: usize, from: *const u8) {
     check_aligned(from.addr(), 16);
     // SAFETY: the caller passes 16 readable bytes at `from`, and `check_aligned` checked the alignment of
@@ -18,6 +19,7 @@ pub unsafe fn copy_async(to: usize, from: *const u8) {
 /// `to` is the shared-memory address of 16 bytes inside the launch's shared memory, and a multiple of 16. If
 /// `wanted` is true, `from` points to 16 readable bytes that are aligned to 16 bytes.
 /// Otherwise `from` is not read.
+#[track_caller]
 pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
     let to = to - FIRST_ADDRESS;
     if wanted {
@@ -33,6 +35,7 @@ pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
 ///
 /// # Safety
 /// The `bytes` bytes at `from` are readable. `from` and `bytes` are multiples of 16.
+#[track_caller]
 pub unsafe fn prefetch(from: *const u8, bytes: u32) {
     check_aligned(from.addr(), 16);
     check_aligned(from.addr() + bytes as usize, 16);

@@ -8,50 +8,70 @@
 use super::memory::shared_base;
 use super::thread::lane;
 use crate::cpu::hopper::{self, FIRST_ADDRESS};
-use crate::cpu::{Operation, exchange, note, with};
+use crate::cpu::{Operation, exchange, here, note, with};
 
+#[track_caller]
 pub unsafe fn barrier_init(barrier: u32, arrivals: u32) {
+    here();
     hopper::init(barrier, arrivals);
 }
 
+#[track_caller]
 pub unsafe fn barrier_init_fence() {
+    here();
     hopper::init_fence();
 }
 
+#[track_caller]
 pub unsafe fn barrier_arrive(barrier: u32) {
+    here();
     hopper::arrive(barrier);
 }
 
+#[track_caller]
 pub unsafe fn barrier_arrive_remote(barrier: u32) {
+    here();
     hopper::arrive(barrier);
 }
 
+#[track_caller]
 pub unsafe fn barrier_expect(barrier: u32, bytes: u32) {
+    here();
     hopper::expect(barrier, bytes);
 }
 
+#[track_caller]
 pub unsafe fn barrier_wait(barrier: u32, parity: u32) {
+    here();
     hopper::wait(barrier, parity);
 }
 
+#[track_caller]
 pub unsafe fn barrier_test(barrier: u32, parity: u32) -> bool {
+    here();
     hopper::test_wait(barrier, parity)
 }
 
+#[track_caller]
 pub unsafe fn named_sync(id: u32, threads: u32) {
+    here();
     hopper::named_sync(id, threads);
 }
 
+#[track_caller]
 pub unsafe fn named_arrive(id: u32, threads: u32) {
+    here();
     hopper::named_arrive(id, threads);
 }
 
+#[track_caller]
 pub unsafe fn shared_store(address: u32, value: f32) {
     let offset = own_bytes(address, 4, true);
     // SAFETY: `own_bytes` checked the offset and its alignment.
     unsafe { shared_base().add(offset).cast::<f32>().write(value) };
 }
 
+#[track_caller]
 pub unsafe fn shared_load_pair(address: u32) -> [f32; 2] {
     let offset = own_bytes(address, 8, false);
     // SAFETY: `own_bytes` checked the offset and its alignment.
@@ -59,6 +79,7 @@ pub unsafe fn shared_load_pair(address: u32) -> [f32; 2] {
 }
 
 /// Checks an access of the running thread to shared memory and returns its offset.
+#[track_caller]
 fn own_bytes(address: u32, bytes: usize, writes: bool) -> usize {
     super::memory::check_aligned(address as usize, bytes);
     let offset = (address as usize).wrapping_sub(FIRST_ADDRESS as usize);
@@ -69,55 +90,79 @@ fn own_bytes(address: u32, bytes: usize, writes: bool) -> usize {
 
 pub unsafe fn tensor_map_prefetch(_: u64) {}
 
+#[track_caller]
 pub unsafe fn fence_async_shared() {
+    here();
     hopper::proxy_fence();
 }
 
+#[track_caller]
 pub unsafe fn bulk_commit() {
+    here();
     hopper::bulk_commit();
 }
 
+#[track_caller]
 pub unsafe fn bulk_wait_read() {
+    here();
     hopper::bulk_wait(0);
 }
 
+#[track_caller]
 pub unsafe fn bulk_wait_pending<const PENDING: u32>() {
+    here();
     hopper::bulk_wait(PENDING);
 }
 
+#[track_caller]
 pub unsafe fn tensor_copy<const D: usize>(to: u32, map: u64, at: [u32; D], barrier: u32) {
+    here();
     hopper::tensor_copy(to, map, &at.map(u32::cast_signed), barrier, None);
 }
 
+#[track_caller]
 pub unsafe fn tensor_multicast<const D: usize>(to: u32, map: u64, at: [u32; D], barrier: u32, blocks: u16) {
+    here();
     hopper::tensor_copy(to, map, &at.map(u32::cast_signed), barrier, Some(blocks));
 }
 
+#[track_caller]
 pub unsafe fn tensor_store<const D: usize>(from: u32, map: u64, at: [u32; D]) {
+    here();
     hopper::tensor_store(from, map, &at.map(u32::cast_signed), None);
 }
 
+#[track_caller]
 pub unsafe fn tensor_add<const D: usize>(from: u32, map: u64, at: [u32; D]) {
+    here();
     hopper::tensor_store(from, map, &at.map(u32::cast_signed), Some(crate::cpu::Reduction::Add));
 }
 
+#[track_caller]
 pub unsafe fn bulk_copy(to: u32, from: *const u8, bytes: u32, barrier: u32) {
+    here();
     // SAFETY: the caller passes readable bytes.
     unsafe { hopper::bulk_copy(to, from, bytes, barrier) };
 }
 
+#[track_caller]
 pub unsafe fn bulk_store(to: *mut u8, from: u32, bytes: u32) {
+    here();
     // SAFETY: the caller passes writable bytes.
     unsafe { hopper::bulk_store(to, from, bytes) };
 }
 
+#[track_caller]
 pub unsafe fn bulk_send(to: u32, from: u32, bytes: u32, barrier: u32) {
+    here();
     hopper::bulk_send(to, from, bytes, barrier);
 }
 
 /// Each lane writes the row whose address it passes. It gets the words of the row from four lanes.
 #[inline(never)]
+#[track_caller]
 pub unsafe fn store_matrices(address: u32, words: [u32; 4]) {
+    here();
     let lane = lane();
     let mut row = [0; 4];
     for matrix in 0..4 {
@@ -140,10 +185,14 @@ pub fn shared_address(pointer: *mut u8) -> u32 {
     FIRST_ADDRESS + (pointer.addr() - shared_base().addr()) as u32
 }
 
+#[track_caller]
 pub unsafe fn registers_up<const COUNT: u32>() {
+    here();
     hopper::registers_up(COUNT);
 }
 
+#[track_caller]
 pub unsafe fn registers_down<const COUNT: u32>() {
+    here();
     hopper::registers_down(COUNT);
 }

@@ -1,4 +1,6 @@
 //! Loads and stores of global memory, and bounds checks of shared memory, on the CPU executor.
+use core::panic::Location;
+
 use crate::base::cache::{LINE, Load, Store};
 use crate::cpu::{FaultKind, with};
 
@@ -13,11 +15,13 @@ pub fn shared_bytes() -> u32 {
 }
 
 #[inline]
+#[track_caller]
 pub fn check_shared(offset: usize, bytes: usize) {
+    let at = Location::caller();
     with(|block| {
         let size = block.shape.shared_bytes;
         if offset.checked_add(bytes).is_none_or(|end| end > size as usize) {
-            block.raise(FaultKind::SharedOutOfBounds { offset, bytes, size });
+            block.raise_at(at, FaultKind::SharedOutOfBounds { offset, bytes, size });
         }
     });
 }
@@ -25,9 +29,11 @@ pub fn check_shared(offset: usize, bytes: usize) {
 /// Raises a fault if `address` is not a multiple of `bytes`, the size of the access. A GPU also faults on a
 /// misaligned access, but most host CPUs accept it.
 #[inline]
+#[track_caller]
 pub(super) fn check_aligned(address: usize, bytes: usize) {
     if !address.is_multiple_of(bytes) {
-        with(|block| block.raise(FaultKind::Misaligned { address, bytes }));
+        let at = Location::caller();
+        with(|block| block.raise_at(at, FaultKind::Misaligned { address, bytes }));
     }
 }
 
@@ -36,6 +42,7 @@ macro_rules! accesses {
         /// # Safety
         /// `ptr` is valid for a read of a value of the return type.
         #[inline]
+        #[track_caller]
         pub unsafe fn $load(ptr: *const u8, _: Load) -> $bits {
             check_aligned(ptr.addr(), size_of::<$bits>());
             // SAFETY: the caller passes a readable `ptr`, and `check_aligned` checked its alignment.
@@ -45,6 +52,7 @@ macro_rules! accesses {
         /// # Safety
         /// `ptr` is valid for a write of a value of the type of `value`.
         #[inline]
+        #[track_caller]
         pub unsafe fn $store(ptr: *mut u8, value: $bits, _: Store) {
             check_aligned(ptr.addr(), size_of::<$bits>());
             // SAFETY: the caller passes a writable `ptr`, and `check_aligned` checked its alignment.

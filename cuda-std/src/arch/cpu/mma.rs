@@ -11,6 +11,7 @@ macro_rules! products {
         /// Emulates `mma.sync.m16n8k16`. The function is not inlined, because a kernel may contain hundreds
         /// of calls and would become very large.
         #[inline(never)]
+        #[track_caller]
         pub fn $name(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
             multiply(Fragments { a, b, c, elements: Operand::$t })
         }
@@ -27,6 +28,7 @@ products! {
 /// # Safety
 /// Every lane of the warp satisfies the requirements of [`load_matrices`].
 #[inline(always)]
+#[track_caller]
 unsafe fn element(address: u32, lane: u32, element: u32) -> u32 {
     let row = exchange(Operation::ShuffleIdx, u32::MAX, address, lane);
     // SAFETY: lane `lane` got `row` from `Shared::window`, which checked that its 16 bytes lie in shared
@@ -39,6 +41,7 @@ unsafe fn element(address: u32, lane: u32, element: u32) -> u32 {
 /// # Safety
 /// `row` is the address of 16 bytes in shared memory, and a multiple of 16. A barrier separates this load from the writes of other threads to these bytes.
 #[inline(never)]
+#[track_caller]
 pub unsafe fn load_matrices(row: u32) -> [u32; 4] {
     note((row - FIRST_ADDRESS) as usize, 16, false);
     let lane = lane();
@@ -51,6 +54,7 @@ pub unsafe fn load_matrices(row: u32) -> [u32; 4] {
 /// # Safety
 /// The requirements of [`load_matrices`] apply.
 #[inline(never)]
+#[track_caller]
 pub unsafe fn load_matrices_transposed(row: u32) -> [u32; 4] {
     note((row - FIRST_ADDRESS) as usize, 16, false);
     let lane = lane();

@@ -1,12 +1,17 @@
 //! Barriers, shuffles and votes on the CPU executor.
+use core::panic::Location;
+
 use crate::cpu::{Operation, exchange, with};
 
 #[inline(always)]
+#[track_caller]
 pub fn sync_threads() {
-    with(|block| block.barrier());
+    let at = Location::caller();
+    with(|block| block.barrier(at));
 }
 
 #[inline(always)]
+#[track_caller]
 pub fn sync_warp(mask: u32) {
     exchange(Operation::Sync, mask, 0, 0);
 }
@@ -14,6 +19,7 @@ pub fn sync_warp(mask: u32) {
 macro_rules! shuffles {
     ($($name:ident = $operation:ident;)*) => { $(
         #[inline(always)]
+        #[track_caller]
         pub fn $name(mask: u32, value: u32, argument: u32) -> u32 {
             exchange(Operation::$operation, mask, value, argument)
         }
@@ -27,6 +33,7 @@ shuffles! {
 }
 
 #[inline(always)]
+#[track_caller]
 pub fn ballot(mask: u32, predicate: bool) -> u32 {
     exchange(Operation::Ballot, mask, u32::from(predicate), 0)
 }

@@ -1,4 +1,6 @@
 //! Thread indices and launch bounds on the CPU executor.
+use core::panic::Location;
+
 use crate::cpu::{FaultKind, with};
 
 macro_rules! reads {
@@ -20,11 +22,13 @@ reads! {
 /// Raises a fault if the block has more than `MAX_THREADS` threads. The CUDA driver also rejects such a
 /// launch.
 #[inline]
+#[track_caller]
 pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
+    let at = Location::caller();
     with(|block| {
         let threads = block.threads();
         if threads > MAX_THREADS {
-            block.raise(FaultKind::LaunchBounds { threads, declared: MAX_THREADS });
+            block.raise_at(at, FaultKind::LaunchBounds { threads, declared: MAX_THREADS });
         }
     });
 }

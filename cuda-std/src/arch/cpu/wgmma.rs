@@ -2,6 +2,7 @@
 //! which document them.
 #![allow(clippy::missing_safety_doc, reason = "see the PTX version")]
 use crate::base::wgmma::Kind;
+use crate::cpu::here;
 use crate::cpu::hopper::{self, Elements, Left, Multiplication, Registers};
 use crate::cpu::tensor_core::Operand;
 
@@ -26,9 +27,13 @@ pub trait Accumulator: Copy {
     const LEN: usize;
     const ZERO: Self;
 
+    #[track_caller]
     unsafe fn mma_shared<const A: u32, const B: u32>(&mut self, kind: Kind, add: bool, a: u64, b: u64);
+    #[track_caller]
     unsafe fn mma_registers<const B: u32>(&mut self, kind: Kind, a: [u32; 4], b: u64);
+    #[track_caller]
     fn settle(&mut self);
+    #[track_caller]
     fn check_settled(&self);
 }
 
@@ -38,13 +43,16 @@ macro_rules! accumulators {
             const LEN: usize = $count;
             const ZERO: Self = [$zero; $count];
 
+            #[track_caller]
             unsafe fn mma_shared<const A: u32, const B: u32>(&mut self, kind: Kind, add: bool, a: u64, b: u64) {
+here();
                 let (elements, transposed) = (kind.elements(), [A == 1, B == 1]);
                 let m = Multiplication { elements, a: Left::Shared(a), b, add, transposed };
                 // SAFETY: the registers belong to the running thread.
                 unsafe { hopper::wgmma_start(Registers::of(self.as_mut_ptr().cast(), $count), m) };
             }
 
+            #[track_caller]
             unsafe fn mma_registers<const B: u32>(&mut self, kind: Kind, a: [u32; 4], b: u64) {
                 let (elements, transposed) = (kind.elements(), [false, B == 1]);
                 let m = Multiplication { elements, a: Left::Registers(a), b, add: true, transposed };
@@ -52,12 +60,16 @@ macro_rules! accumulators {
                 unsafe { hopper::wgmma_start(Registers::of(self.as_mut_ptr().cast(), $count), m) };
             }
 
+            #[track_caller]
             fn settle(&mut self) {
+here();
                 // SAFETY: the registers belong to the running thread.
                 unsafe { hopper::settle(Registers::of(self.as_mut_ptr().cast(), $count)) };
             }
 
+            #[track_caller]
             fn check_settled(&self) {
+here();
                 hopper::check_settled(self.as_ptr().cast(), $count);
             }
         }
@@ -68,14 +80,20 @@ accumulators! {
     i32: 0, [32 40 48 64 72 128];
 }
 
+#[track_caller]
 pub unsafe fn wgmma_fence() {
+    here();
     hopper::wgmma_fence();
 }
 
+#[track_caller]
 pub unsafe fn wgmma_commit() {
+    here();
     hopper::wgmma_commit();
 }
 
+#[track_caller]
 pub unsafe fn wgmma_wait<const PENDING: u32>() {
+    here();
     hopper::wgmma_wait(PENDING);
 }

@@ -25,6 +25,7 @@ impl Barrier {
     /// # Safety
     /// The mbarrier lies in the block's shared memory, and exactly one thread initializes it.
     #[inline(always)]
+    #[track_caller]
     pub unsafe fn init(self, arrivals: u32) {
         // SAFETY: the caller passes an address in the block's shared memory.
         unsafe { hopper::barrier_init(self.address, arrivals) }
@@ -35,6 +36,7 @@ impl Barrier {
     /// # Safety
     /// The mbarrier is initialized.
     #[inline(always)]
+    #[track_caller]
     pub unsafe fn arrive(self) {
         // SAFETY: the caller initialized the mbarrier.
         unsafe { hopper::barrier_arrive(self.address) }
@@ -46,6 +48,7 @@ impl Barrier {
     /// # Safety
     /// The mbarrier is initialized.
     #[inline(always)]
+    #[track_caller]
     pub unsafe fn expect(self, bytes: u32) {
         // SAFETY: the caller initialized the mbarrier.
         unsafe { hopper::barrier_expect(self.address, bytes) }
@@ -57,6 +60,7 @@ impl Barrier {
     /// # Safety
     /// The mbarrier is initialized.
     #[inline(always)]
+    #[track_caller]
     pub unsafe fn wait(self, parity: u32) {
         // SAFETY: the caller initialized the mbarrier.
         unsafe { hopper::barrier_wait(self.address, parity) }
@@ -67,6 +71,7 @@ impl Barrier {
     /// # Safety
     /// The mbarrier is initialized.
     #[inline(always)]
+    #[track_caller]
     pub unsafe fn test(self, parity: u32) -> bool {
         // SAFETY: the caller initialized the mbarrier.
         unsafe { hopper::barrier_test(self.address, parity) }
@@ -77,6 +82,7 @@ impl Barrier {
     /// # Safety
     /// Block `rank` has initialized this mbarrier and does not exit before the arrival.
     #[inline(always)]
+    #[track_caller]
     pub unsafe fn arrive_in(self, rank: u32) {
         // SAFETY: the caller guarantees an initialized mbarrier in block `rank`.
         unsafe { hopper::barrier_arrive_remote(cluster::map_address(self.address, rank)) }
@@ -92,6 +98,7 @@ impl Barrier {
 /// Makes the initialization of mbarriers visible to TMA and to other blocks of the cluster
 /// (`fence.mbarrier_init`).
 #[inline(always)]
+#[track_caller]
 pub fn publish() {
     // SAFETY: a fence accesses no memory itself.
     unsafe { hopper::barrier_init_fence() }
@@ -110,6 +117,7 @@ impl<const THREADS: u32> Named<THREADS> {
     /// All lanes of the warp call this function. Each time the barrier is used, exactly `THREADS` threads
     /// arrive.
     #[inline(always)]
+    #[track_caller]
     pub unsafe fn sync(self) {
         // SAFETY: the caller ensures that whole warps execute the instruction and that exactly `THREADS`
         // threads arrive.
@@ -121,6 +129,7 @@ impl<const THREADS: u32> Named<THREADS> {
     /// # Safety
     /// The requirements of [`Named::sync`] apply.
     #[inline(always)]
+    #[track_caller]
     pub unsafe fn arrive(self) {
         // SAFETY: the caller ensures that whole warps execute the instruction and that exactly `THREADS`
         // threads arrive.

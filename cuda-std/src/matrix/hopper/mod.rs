@@ -25,6 +25,7 @@ pub const WARP_GROUP: u32 = 128;
 /// Returns the index of the calling thread's warpgroup in the block. All lanes get the index by a shuffle
 /// from lane 0, so that the compiler treats it as equal in all lanes of a warp.
 #[inline(always)]
+#[track_caller]
 pub fn warp_group() -> u32 {
     warp::shuffle(u32::MAX, thread::index()[0] / WARP_GROUP, 0)
 }
@@ -44,6 +45,7 @@ pub fn shared_base(align: u32) -> u32 {
 /// The whole warpgroup calls this function. Before the call, the register limit of its threads is at most
 /// `COUNT`.
 #[inline(always)]
+#[track_caller]
 pub unsafe fn take_registers<const COUNT: u32>() {
     // SAFETY: the caller ensures that the whole warpgroup executes the instruction and that the register
     // limit was at most `COUNT`.
@@ -56,6 +58,7 @@ pub unsafe fn take_registers<const COUNT: u32>() {
 /// The whole warpgroup calls this function. Before the call, the register limit of its threads is at least
 /// `COUNT`.
 #[inline(always)]
+#[track_caller]
 pub unsafe fn give_registers<const COUNT: u32>() {
     // SAFETY: the caller ensures that the whole warpgroup executes the instruction and that the register
     // limit was at least `COUNT`.
@@ -68,6 +71,7 @@ pub unsafe fn give_registers<const COUNT: u32>() {
 /// `address` is a multiple of 4, and its 4 bytes lie inside the launch's shared memory. Barriers separate
 /// this write from the accesses of other threads to these bytes.
 #[inline(always)]
+#[track_caller]
 pub unsafe fn shared_store(address: u32, value: f32) {
     // SAFETY: the caller passes an aligned address inside the launch's shared memory.
     unsafe { hopper::shared_store(address, value) }
@@ -84,6 +88,7 @@ pub unsafe fn shared_store(address: u32, value: f32) {
 /// separate this write from the accesses of other threads to these rows. All lanes of the warp call this
 /// function.
 #[inline(always)]
+#[track_caller]
 pub unsafe fn shared_store_matrices(address: u32, matrices: [u32; 4]) {
     // SAFETY: every lane passes an aligned address inside the launch's shared memory.
     unsafe { hopper::store_matrices(address, matrices) }
@@ -91,6 +96,7 @@ pub unsafe fn shared_store_matrices(address: u32, matrices: [u32; 4]) {
 
 /// Makes the thread's writes to shared memory visible to TMA (`fence.proxy.async`).
 #[inline(always)]
+#[track_caller]
 pub fn publish_shared() {
     // SAFETY: a fence accesses no memory itself.
     unsafe { hopper::fence_async_shared() }
@@ -102,6 +108,7 @@ pub fn publish_shared() {
 /// `address` is a multiple of 8, and its 8 bytes lie inside the launch's shared memory. Barriers separate
 /// this read from the writes of other threads to these bytes.
 #[inline(always)]
+#[track_caller]
 pub unsafe fn shared_load_pair(address: u32) -> [f32; 2] {
     // SAFETY: the caller passes an aligned address inside the launch's shared memory.
     unsafe { hopper::shared_load_pair(address) }

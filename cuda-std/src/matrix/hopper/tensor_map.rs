@@ -36,6 +36,7 @@ impl Map {
     /// # Safety
     /// `self` is the address of a tensor map.
     #[inline(always)]
+    #[track_caller]
     pub unsafe fn prefetch(self) {
         // SAFETY: the caller ensures that `self` is the address of a tensor map.
         unsafe { hopper::tensor_map_prefetch(self.address) }
@@ -52,6 +53,7 @@ impl Map {
     /// - `barrier` expects the number of bytes of the box.
     /// - Only one thread calls the function for each copy.
     #[inline(always)]
+    #[track_caller]
     pub unsafe fn copy<const D: usize>(self, to: u32, origin: [u32; D], barrier: Barrier) {
         // SAFETY: the caller ensures that the map has `D` dimensions and that the box fits at `to`.
         unsafe { hopper::tensor_copy(to, self.address, origin, barrier.address()) }
@@ -63,6 +65,7 @@ impl Map {
     /// # Safety
     /// The requirements of [`Map::copy`] apply in each of these blocks.
     #[inline(always)]
+    #[track_caller]
     pub unsafe fn multicast<const D: usize>(self, to: u32, origin: [u32; D], barrier: Barrier, blocks: u16) {
         // SAFETY: the caller ensures that the map has `D` dimensions and that the box fits in each block.
         unsafe { hopper::tensor_multicast(to, self.address, origin, barrier.address(), blocks) }
@@ -78,6 +81,7 @@ impl Map {
     /// says, and [`publish_shared`](super::publish_shared) made its bytes visible to TMA. No other thread
     /// accesses the elements of the tensor that the box overwrites.
     #[inline(always)]
+    #[track_caller]
     pub unsafe fn store<const D: usize>(self, from: u32, origin: [u32; D]) {
         // SAFETY: the caller ensures that the map has `D` dimensions and that all bytes of the box at `from`
         // are visible to TMA.
@@ -90,6 +94,7 @@ impl Map {
     /// # Safety
     /// The requirements of [`Map::store`] apply, except that other threads may add to the elements.
     #[inline(always)]
+    #[track_caller]
     pub unsafe fn add<const D: usize>(self, from: u32, origin: [u32; D]) {
         // SAFETY: the caller satisfies the requirements.
         unsafe { hopper::tensor_add(from, self.address, origin) }
@@ -103,6 +108,7 @@ impl Map {
 /// `from` points to `bytes` readable bytes. `to`, `from` and `bytes` are multiples of 16. No thread uses the bytes
 /// at `to` during the copy, and `barrier` expects them.
 #[inline(always)]
+#[track_caller]
 pub unsafe fn copy_bytes(to: u32, from: *const u8, bytes: u32, barrier: Barrier) {
     // SAFETY: the caller passes valid, aligned addresses.
     unsafe { hopper::bulk_copy(to, from, bytes, barrier.address()) }
@@ -115,6 +121,7 @@ pub unsafe fn copy_bytes(to: u32, from: *const u8, bytes: u32, barrier: Barrier)
 /// `to` points to `bytes` writable bytes. `to`, `from` and `bytes` are multiples of 16.
 /// [`publish_shared`](super::publish_shared) made the bytes at `from` visible.
 #[inline(always)]
+#[track_caller]
 pub unsafe fn store_bytes(to: *mut u8, from: u32, bytes: u32) {
     // SAFETY: the caller passes valid, aligned addresses.
     unsafe { hopper::bulk_store(to, from, bytes) }
@@ -127,6 +134,7 @@ pub unsafe fn store_bytes(to: *mut u8, from: u32, bytes: u32) {
 /// `to`, `from` and `bytes` are multiples of 16. [`publish_shared`](super::publish_shared) made the bytes at
 /// `from` visible. Block `rank` does not exit before the bytes arrive.
 #[inline(always)]
+#[track_caller]
 pub unsafe fn send_bytes(to: u32, from: u32, bytes: u32, barrier: Barrier, rank: u32) {
     let [to, barrier] = [to, barrier.address()].map(|address| cluster::map_address(address, rank));
     // SAFETY: the caller passes valid, aligned addresses.
@@ -136,6 +144,7 @@ pub unsafe fn send_bytes(to: u32, from: u32, bytes: u32, barrier: Barrier, rank:
 /// Commits TMA stores as one bulk group (`cp.async.bulk.commit_group`). The group contains the stores that
 /// the calling thread has started since its last call of this function.
 #[inline(always)]
+#[track_caller]
 pub fn close_stores() {
     // SAFETY: the instruction affects only the bulk groups of the calling thread.
     unsafe { hopper::bulk_commit() }
@@ -143,6 +152,7 @@ pub fn close_stores() {
 
 /// Waits until at most the last `PENDING` bulk groups of the calling thread may still read from shared memory.
 #[inline(always)]
+#[track_caller]
 pub fn wait_for_groups<const PENDING: u32>() {
     // SAFETY: the instruction affects only the bulk groups of the calling thread.
     unsafe { hopper::bulk_wait_pending::<PENDING>() }
@@ -150,6 +160,7 @@ pub fn wait_for_groups<const PENDING: u32>() {
 
 /// Waits until all TMA stores that the calling thread has committed have read their data from shared memory.
 #[inline(always)]
+#[track_caller]
 pub fn wait_for_stores() {
     // SAFETY: the instruction affects only the bulk groups of the calling thread.
     unsafe { hopper::bulk_wait_read() }

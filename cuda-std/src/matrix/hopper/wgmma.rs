@@ -96,6 +96,7 @@ where
     [E; N]: arch::Accumulator,
 {
     #[inline(always)]
+    #[track_caller]
     fn as_ref(&self) -> &[E] {
         arch::Accumulator::check_settled(&self.0);
         &self.0
@@ -107,6 +108,7 @@ where
     [E; N]: arch::Accumulator,
 {
     #[inline(always)]
+    #[track_caller]
     fn as_mut(&mut self) -> &mut [E] {
         arch::Accumulator::check_settled(&self.0);
         &mut self.0
@@ -158,6 +160,7 @@ impl Descriptor {
 /// The whole warpgroup calls this function. All bytes of `a` and `b` have been written to shared memory. No
 /// thread reads `d` before it has called [`wait`] and [`settle`].
 #[inline(always)]
+#[track_caller]
 pub unsafe fn mma_shared<T: Operand, D: Accumulator>(d: &mut D, a: Descriptor, b: Descriptor, add: bool) {
     // SAFETY: the caller ensures that the whole warpgroup executes the instruction and that `a` and `b` have
     // been written.
@@ -171,6 +174,7 @@ pub unsafe fn mma_shared<T: Operand, D: Accumulator>(d: &mut D, a: Descriptor, b
 /// The whole warpgroup calls this function. All bytes of `b` have been written to shared memory. No thread
 /// reads `d` before it has called [`wait`] and [`settle`].
 #[inline(always)]
+#[track_caller]
 pub unsafe fn mma_registers<T: Operand, D: Accumulator>(d: &mut D, a: [u32; 4], b: Descriptor) {
     // SAFETY: the caller ensures that the whole warpgroup executes the instruction and that `b` has been
     // written.
@@ -183,6 +187,7 @@ pub unsafe fn mma_registers<T: Operand, D: Accumulator>(d: &mut D, a: [u32; 4], 
 /// # Safety
 /// The requirements of [`mma_shared`] apply.
 #[inline(always)]
+#[track_caller]
 pub unsafe fn mma_shared_transposed<T: Operand, D: Accumulator, const A: u32, const B: u32>(
     d: &mut D,
     a: Descriptor,
@@ -198,6 +203,7 @@ pub unsafe fn mma_shared_transposed<T: Operand, D: Accumulator, const A: u32, co
 /// # Safety
 /// The requirements of [`mma_registers`] apply.
 #[inline(always)]
+#[track_caller]
 pub unsafe fn mma_registers_along_k<T: Operand, D: Accumulator>(d: &mut D, a: [u32; 4], b: Descriptor) {
     // SAFETY: the caller satisfies the requirements.
     unsafe { d.array().mma_registers::<0>(T::KIND, a, b.0) }
@@ -209,6 +215,7 @@ pub unsafe fn mma_registers_along_k<T: Operand, D: Accumulator>(d: &mut D, a: [u
 /// # Safety
 /// The whole warpgroup calls this function.
 #[inline(always)]
+#[track_caller]
 pub unsafe fn fence() {
     // SAFETY: the caller promises that the whole warpgroup makes the call.
     unsafe { arch::wgmma_fence() }
@@ -220,6 +227,7 @@ pub unsafe fn fence() {
 /// # Safety
 /// The whole warpgroup calls this function.
 #[inline(always)]
+#[track_caller]
 pub unsafe fn commit() {
     // SAFETY: the caller promises that the whole warpgroup makes the call.
     unsafe { arch::wgmma_commit() }
@@ -231,6 +239,7 @@ pub unsafe fn commit() {
 /// # Safety
 /// The whole warpgroup calls this function.
 #[inline(always)]
+#[track_caller]
 pub unsafe fn wait<const PENDING: u32>() {
     // SAFETY: the caller promises that the whole warpgroup makes the call.
     unsafe { arch::wgmma_wait::<PENDING>() }
@@ -240,6 +249,7 @@ pub unsafe fn wait<const PENDING: u32>() {
 /// this barrier, the compiler could read the accumulators before [`wait`], while multiplications still write
 /// them.
 #[inline(always)]
+#[track_caller]
 pub fn settle<D: Accumulator>(d: &mut D) {
     d.array().settle();
 }
