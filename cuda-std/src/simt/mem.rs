@@ -14,6 +14,7 @@ macro_rules! accesses {
         /// `ptr` points to readable memory and is aligned to the size of the read. If `hint` is not
         /// [`Load::Default`], no thread writes to this memory while the kernel runs.
         #[inline(always)]
+        #[track_caller]
         pub unsafe fn $load(ptr: *const u8, hint: Load) -> $bits {
             // SAFETY: the caller passes a readable, aligned `ptr`.
             unsafe { arch::$load(ptr, hint) }
@@ -24,6 +25,7 @@ macro_rules! accesses {
         /// `ptr` points to writable memory and is aligned to the size of the write. No other thread accesses
         /// this memory without synchronization.
         #[inline(always)]
+        #[track_caller]
         pub unsafe fn $store(ptr: *mut u8, value: $bits, hint: Store) {
             // SAFETY: the caller passes a writable, aligned `ptr`.
             unsafe { arch::$store(ptr, value, hint) }

@@ -197,33 +197,40 @@ fn the_fault_of_the_lowest_block_wins() {
     }
 }
 
-/// Launches `body`, which must fault at line `line` of this file.
-fn faults_at(line: u32, threads: u32, body: Body) {
-    let fault = fault(threads, 64, body);
-    let place = fault.location.unwrap_or_else(|| panic!("{fault}"));
+/// Launches `body`, which must fault at the line whose number it stores in its argument.
+fn faults_at(body: &(dyn Fn(&AtomicU32) + Sync)) {
+    let line = AtomicU32::new(0);
+    let fault = fault(32, 64, &|| body(&line));
+    let (place, line) = (fault.location.unwrap_or_else(|| panic!("{fault}")), line.into_inner());
     assert_eq!((place.file(), place.line()), (file!(), line), "{fault}");
     assert!(fault.to_string().contains(&format!(" at {}:{line}: ", file!())), "{fault}");
 }
 
 #[test]
 fn a_fault_names_the_line_of_the_call() {
-    faults_at(line!() + 2, 32, &|| {
+    let words = || SharedMemory::of_launch().take::<u32>(32);
+    faults_at(&|line| {
         if me() > 0 {
+            line.store(line!() + 1, Relaxed);
             block::sync();
         }
     });
-    faults_at(line!() + 2, 32, &|| {
+    faults_at(&|line| {
         if me() > 0 {
+            line.store(line!() + 1, Relaxed);
             warp::sum(1.0, 32);
         }
     });
-    let words = || SharedMemory::of_launch().take::<u32>(32);
-    // SAFETY: the wrong accesses are the faults that the test expects.
-    faults_at(line!() + 1, 32, &|| unsafe { words().set(16, 1) });
-    // SAFETY: see above.
-    faults_at(line!() + 1, 32, &|| unsafe { words().set(0, 1) });
-    // SAFETY: see above.
-    faults_at(line!() + 1, 32, &|| unsafe {
-        _ = mem::load_u32(core::ptr::without_provenance(3), Load::Default)
+    for at in [0, 16] {
+        // SAFETY: the wrong access is the fault that the test expects.
+        faults_at(&|line| unsafe {
+            line.store(line!() + 1, Relaxed);
+            words().set(at, 1);
+        });
+    }
+    // SAFETY: the wrong access is the fault that the test expects.
+    faults_at(&|line| unsafe {
+        line.store(line!() + 1, Relaxed);
+        mem::load_u32(core::ptr::without_provenance(3), Load::Default);
     });
 }

@@ -81,7 +81,7 @@ fn folds_give_every_lane_the_same() {
 fn missing(threads: u32, thread: u32, body: Body) -> (&'static str, u32, u32, Absence, String) {
     let fault = fault(threads, 0, body);
     assert_eq!((fault.kernel, fault.block, fault.thread), ("probe", [0; 3], [thread, 0, 0]), "{fault}");
-    let text = fault.to_string();
+    let text = message(&fault);
     let FaultKind::MissingLanes { operation, mask, missing, first } = fault.kind else { panic!("{text}") };
     (operation, mask, missing, first, text)
 }
