@@ -1,5 +1,6 @@
 //! Items that both backends of [`arch`](crate::arch), PTX and CPU, use.
 pub mod cache;
+pub mod tensor_map;
 // For the CPU and for GPUs before sm_80. Newer GPUs have the instructions `max.f16x2` and `max.bf16x2`.
 #[allow(dead_code, reason = "not used where the architecture has the instructions")]
 pub(crate) mod halves;

@@ -13,14 +13,16 @@ use std::rc::Rc;
 
 use corosensei::Yielder;
 
+use super::cluster::Cluster;
 use super::copies::Copies;
-use super::hopper::Cluster;
 use super::race::Races;
 use super::warp::Call;
 use super::{Absence, Fault, FaultKind, Launch};
 use crate::launch::Run;
 
 thread_local! {
+    /// Whether the running thread has accessed global memory since the scheduler resumed it.
+    static GLOBAL: Cell<bool> = const { Cell::new(false) };
     static CURRENT: Cell<*const Block> = const { Cell::new(ptr::null()) };
 }
 
@@ -57,6 +59,28 @@ pub(crate) fn with<R>(f: impl FnOnce(&Block) -> R) -> R {
 pub(crate) fn here() {
     let at = Location::caller();
     with(|block| block.thread().site.set(Some(at)));
+}
+
+/// Notes that the running thread accesses global memory.
+#[inline(always)]
+pub(crate) fn note_global() {
+    GLOBAL.set(true);
+}
+
+/// Raises a fault if the running thread has accessed global memory since the scheduler resumed it. The thread now
+/// waits for earlier launches, and must not access global memory before.
+#[track_caller]
+pub(crate) fn expect_no_global() {
+    if GLOBAL.get() {
+        let at = Location::caller();
+        with(|block| block.raise_at(at, FaultKind::EarlyAccess));
+    }
+}
+
+/// Forgets the accesses to global memory. The scheduler calls this function when it resumes a thread.
+#[inline(always)]
+pub(super) fn forget_global() {
+    GLOBAL.set(false);
 }
 
 /// Scheduling state of a GPU thread.

@@ -3,7 +3,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-use super::block::{Block, State, enter, with};
+use super::block::{Block, State, enter, forget_global, with};
 use super::order::{Draw, Order};
 use super::stack::{self, Stack};
 use super::{Fault, FaultKind};
@@ -121,6 +121,7 @@ impl Crew {
                 none.insert(Thread::with_stack(stack, |yielder, ()| thread_main(yielder)))
             }
         };
+        forget_global();
         let CoroutineResult::Return(result) = thread.resume(()) else { return Ok(false) };
         block.slots[at].state.set(State::Returned);
         self.stacks.extend(self.blocks[of_block].all[at].take().map(Thread::into_stack));

@@ -10,8 +10,8 @@ use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use super::block::{Block, inside_kernel};
+use super::cluster::Cluster;
 use super::crew::Crew;
-use super::hopper::Cluster;
 use super::order::Draw;
 use super::stack::Permit;
 use super::{Fault, FaultKind, Launch};

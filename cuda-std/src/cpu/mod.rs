@@ -22,8 +22,11 @@
 //!   order in which the threads of this block run determines which fault is the first.
 //! - **Undefined values** are 0xFF bytes, which are NaN as floats and therefore visible in the results. New
 //!   shared memory contains 0xFF bytes, and a shuffle from a lane outside its mask returns 0xFF bytes.
-//! - **Spinning is not supported.** The executor switches threads only at a barrier or a warp exchange. A
-//!   kernel that spins until another thread writes memory never ends.
+//! - **Hopper's instructions** are mbarriers, named barriers, TMA and bulk copies, `wgmma`, `setmaxnreg` and
+//!   clusters. One host thread runs all blocks of a cluster. The file `cluster` describes how asynchronous
+//!   copies run and how the executor finds races between them.
+//! - **Spinning is not supported.** The executor switches threads only at a barrier, a warp exchange, or a wait
+//!   for an mbarrier. A kernel that spins until another thread writes memory never ends.
 //!
 //! When a thread returns, the next thread that starts on the same core uses its stack. A kernel without
 //! barriers and warp exchanges therefore needs only one stack per core. The table shows times on one core of
@@ -38,35 +41,45 @@
 //! The command `cargo test --release -p oxiwarp-cuda-std --test executor -- --ignored --nocapture` measures
 //! these times.
 //!
-//! The files `block`, `copies`, `matrix`, `race` and `warp` of this module depend on each other. These
-//! dependencies are the only cycle between files that the test `test_rust_modules.py` allows. The type
-//! `Block` stores the call at which each thread waits, the accesses to shared memory, and the pending copies.
-//! The files `copies`, `race` and `warp` define the types of these fields. Their functions call `block::with`
-//! to find the running thread.
+//! The files `block`, `bulk`, `cluster`, `copies`, `matrix`, `mbarrier`, `named`, `race`, `registers`, `tma`,
+//! `warp` and `wgmma` of this module depend on each other. These dependencies are the only cycle between files that
+//! the test `test_rust_modules.py` allows. The types `Block` and `Cluster` store what each thread waits for, the
+//! accesses to shared memory, the pending copies and the mbarriers. The other files define the types of these
+//! fields. Their functions call `block::with` to find the running thread.
 pub(crate) mod approximate;
 mod block;
+pub(crate) mod bulk;
+mod clock;
+pub(crate) mod cluster;
 pub(crate) mod copies;
 mod crew;
 mod fault;
 mod grid;
-pub(crate) mod hopper;
+mod history;
 mod matrix;
+pub(crate) mod mbarrier;
+pub(crate) mod named;
 mod order;
 mod race;
+pub(crate) mod registers;
 mod shape;
 mod stack;
 pub(crate) mod tensor_core;
+mod tensor_map;
+pub(crate) mod tma;
 mod warp;
+pub(crate) mod wgmma;
 
 use core::ffi::c_void;
 
 use crate::launch::{Entry, Kernel, KernelElement, Launcher};
 
 pub use fault::{Absence, Fault, FaultKind, Origin};
-pub use hopper::{Reduction, Swizzle, TensorMapElement, TensorMapShape};
+pub use history::Swizzle;
 pub use shape::{Launch, MAX_SHARED_BYTES};
+pub use tensor_map::{Reduction, TensorMapElement, TensorMapShape};
 
-pub(crate) use block::{Block, here, with};
+pub(crate) use block::{Block, expect_no_global, here, note_global, with};
 pub(crate) use matrix::{Fragments, multiply};
 pub(crate) use race::note;
 pub(crate) use warp::{Operation, exchange};

@@ -705,7 +705,7 @@ mod tests {
             self.0 ^= self.0 << 13;
             self.0 ^= self.0 >> 7;
             self.0 ^= self.0 << 17;
-            ((self.0 >> 32) * u64::from(limit) >> 32) as u32
+            (((self.0 >> 32) * u64::from(limit)) >> 32) as u32
         }
 
         /// Bits of a floating-point number with an exponent field between `low` and `high`.

@@ -3,8 +3,7 @@
 //! The functions of this file use the algorithms, constants and instructions of libdevice's `__nv_expf`,
 //! `__nv_erff` and `__nv_tanhf` without fast math. A kernel that calls them can therefore give the same bits
 //! as a sequence of torch operators. All their instructions are IEEE operations, except `ex2.approx` and
-//! `rcp.approx`. The CPU executor rounds the results of these two correctly, so the last bits may differ
-//! between the CPU and the GPU.
+//! `rcp.approx`. The CPU executor has the bits of these two on a Hopper GPU.
 //!
 //! The algorithms come from libdevice.10.bc of CUDA 13.0, and for [`Erf::CUDA_13_2`] from CUDA 13.2. The
 //! error bounds come from the CUDA C++ Programming Guide, section "Mathematical Functions". The tests in this

@@ -234,3 +234,21 @@ fn a_fault_names_the_line_of_the_call() {
         mem::load_u32(core::ptr::without_provenance(3), Load::Default);
     });
 }
+
+#[test]
+fn global_memory_before_the_wait_for_earlier_launches() {
+    let word = [1_u32];
+    let of = |early: bool| {
+        run([1; 3], [32, 1, 1], 0, &|| {
+            // SAFETY: the address is the address of a word.
+            let load = || unsafe { mem::load_u32(word.as_ptr().cast(), Load::Default) };
+            if early {
+                load();
+            }
+            thread::wait_for_earlier_launches(word.as_ptr());
+            load();
+        })
+    };
+    assert_eq!(of(false), Ok(()));
+    assert_eq!(of(true).unwrap_err().kind, FaultKind::EarlyAccess);
+}

@@ -424,7 +424,7 @@ fn a_block_that_exits_while_its_cluster_writes_to_it() {
 
 #[test]
 fn a_copy_to_a_block_that_exits() {
-    let from = vec![0_u128; 4];
+    let from = [0_u128; 4];
     let address = from.as_ptr().expose_provenance();
     let fault = kind(32, &|| {
         open(&[1]);

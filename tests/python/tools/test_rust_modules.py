@@ -11,7 +11,13 @@ pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="the bundle has no R
 
 # The files of the only permitted dependency cycle, which form the scheduler of the CPU executor. The module
 # documentation of these files gives the reason for the cycle.
-SCHEDULER = [f"cpu/{name}.rs" for name in ("block", "copies", "matrix", "race", "warp")]
+SCHEDULER = [
+    f"cpu/{name}.rs"
+    for name in (
+        *("block", "bulk", "cluster", "copies", "matrix", "mbarrier"),
+        *("named", "race", "registers", "tma", "warp", "wgmma"),
+    )
+]
 
 
 def script():

@@ -1,7 +1,7 @@
 //! Operations of thread-block clusters on the CPU executor.
 use super::memory::shared_base;
-use crate::cpu::hopper::{self, FIRST_ADDRESS, map_address as map};
-use crate::cpu::{FaultKind, here, with};
+use crate::cpu::cluster::{FIRST_ADDRESS, map_address as map};
+use crate::cpu::{FaultKind, here, mbarrier, named, tma, with};
 
 /// Raises a fault if the launch has another cluster size. The launch then starts again with this size.
 #[track_caller]
@@ -26,19 +26,19 @@ pub fn cluster_rank() -> u32 {
 #[track_caller]
 pub fn cluster_arrive() {
     here();
-    hopper::cluster_arrive(false);
+    named::cluster_arrive(false);
 }
 
 #[track_caller]
 pub fn cluster_arrive_release() {
     here();
-    hopper::cluster_arrive(true);
+    named::cluster_arrive(true);
 }
 
 #[track_caller]
 pub fn cluster_wait() {
     here();
-    hopper::cluster_wait();
+    named::cluster_wait();
 }
 
 #[track_caller]
@@ -52,7 +52,7 @@ pub fn map_address(address: u32, rank: u32) -> u32 {
 #[track_caller]
 pub unsafe fn remote_load(address: u32) -> u32 {
     here();
-    hopper::remote_load(address)
+    tma::remote_load(address)
 }
 
 /// # Safety
@@ -60,7 +60,7 @@ pub unsafe fn remote_load(address: u32) -> u32 {
 #[track_caller]
 pub unsafe fn remote_store(address: u32, value: u32) {
     here();
-    hopper::remote_store(address, value);
+    tma::remote_store(address, value);
 }
 
 fn address_of(word: *mut u64) -> u32 {
@@ -73,9 +73,9 @@ fn address_of(word: *mut u64) -> u32 {
 pub unsafe fn cluster_expect(barrier: *mut u64, bytes: u32) {
     here();
     let barrier = address_of(barrier);
-    hopper::init(barrier, 1);
-    hopper::init_fence();
-    hopper::expect(barrier, bytes);
+    mbarrier::init(barrier, 1);
+    mbarrier::init_fence();
+    mbarrier::expect(barrier, bytes);
 }
 
 /// # Safety
@@ -83,7 +83,7 @@ pub unsafe fn cluster_expect(barrier: *mut u64, bytes: u32) {
 #[track_caller]
 pub unsafe fn cluster_send(to: *mut u64, barrier: *mut u64, rank: u32, value: u64) {
     here();
-    hopper::send(map(address_of(to), rank), map(address_of(barrier), rank), value);
+    tma::send(map(address_of(to), rank), map(address_of(barrier), rank), value);
 }
 
 /// # Safety
@@ -91,5 +91,5 @@ pub unsafe fn cluster_send(to: *mut u64, barrier: *mut u64, rank: u32, value: u6
 #[track_caller]
 pub unsafe fn cluster_receive(barrier: *mut u64) {
     here();
-    hopper::wait(address_of(barrier), 0);
+    mbarrier::wait(address_of(barrier), 0);
 }

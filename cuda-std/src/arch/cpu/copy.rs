@@ -1,8 +1,8 @@
 //! Copies to shared memory, and L2 prefetches, on the CPU executor. The functions have the same names as the
 //! PTX versions in `arch/ptx/copy.rs`.
 use super::memory::check_aligned;
-use crate::cpu::copies;
-use crate::cpu::hopper::FIRST_ADDRESS;
+use crate::cpu::cluster::FIRST_ADDRESS;
+use crate::cpu::{copies, note_global};
 
 /// # Safety
 /// `to` is an offset in the launch's shared memory and a multiple of 16. The 16 bytes from `to` on lie inside
@@ -10,6 +10,7 @@ use crate::cpu::hopper::FIRST_ADDRESS;
 #[track_caller]
 pub unsafe fn copy_async(to: usize, from: *const u8) {
     check_aligned(from.addr(), 16);
+    note_global();
     // SAFETY: the caller passes 16 readable bytes at `from`, and `check_aligned` checked the alignment of
     // `from`.
     copies::begin(to, unsafe { from.cast::<[u8; 16]>().read() });

@@ -7,61 +7,61 @@
 #![allow(clippy::missing_safety_doc, reason = "see the documentation of the file")]
 use super::memory::shared_base;
 use super::thread::lane;
-use crate::cpu::hopper::{self, FIRST_ADDRESS};
-use crate::cpu::{Operation, exchange, here, note, with};
+use crate::cpu::cluster::{self, FIRST_ADDRESS};
+use crate::cpu::{Operation, bulk, exchange, here, mbarrier, named, note, registers, tma, with};
 
 #[track_caller]
 pub unsafe fn barrier_init(barrier: u32, arrivals: u32) {
     here();
-    hopper::init(barrier, arrivals);
+    mbarrier::init(barrier, arrivals);
 }
 
 #[track_caller]
 pub unsafe fn barrier_init_fence() {
     here();
-    hopper::init_fence();
+    mbarrier::init_fence();
 }
 
 #[track_caller]
 pub unsafe fn barrier_arrive(barrier: u32) {
     here();
-    hopper::arrive(barrier);
+    mbarrier::arrive(barrier);
 }
 
 #[track_caller]
 pub unsafe fn barrier_arrive_remote(barrier: u32) {
     here();
-    hopper::arrive(barrier);
+    mbarrier::arrive(barrier);
 }
 
 #[track_caller]
 pub unsafe fn barrier_expect(barrier: u32, bytes: u32) {
     here();
-    hopper::expect(barrier, bytes);
+    mbarrier::expect(barrier, bytes);
 }
 
 #[track_caller]
 pub unsafe fn barrier_wait(barrier: u32, parity: u32) {
     here();
-    hopper::wait(barrier, parity);
+    mbarrier::wait(barrier, parity);
 }
 
 #[track_caller]
 pub unsafe fn barrier_test(barrier: u32, parity: u32) -> bool {
     here();
-    hopper::test_wait(barrier, parity)
+    mbarrier::test_wait(barrier, parity)
 }
 
 #[track_caller]
 pub unsafe fn named_sync(id: u32, threads: u32) {
     here();
-    hopper::named_sync(id, threads);
+    named::named_sync(id, threads);
 }
 
 #[track_caller]
 pub unsafe fn named_arrive(id: u32, threads: u32) {
     here();
-    hopper::named_arrive(id, threads);
+    named::named_arrive(id, threads);
 }
 
 #[track_caller]
@@ -93,69 +93,69 @@ pub unsafe fn tensor_map_prefetch(_: u64) {}
 #[track_caller]
 pub unsafe fn fence_async_shared() {
     here();
-    hopper::proxy_fence();
+    cluster::proxy_fence();
 }
 
 #[track_caller]
 pub unsafe fn bulk_commit() {
     here();
-    hopper::bulk_commit();
+    bulk::bulk_commit();
 }
 
 #[track_caller]
 pub unsafe fn bulk_wait_read() {
     here();
-    hopper::bulk_wait(0);
+    bulk::bulk_wait(0);
 }
 
 #[track_caller]
 pub unsafe fn bulk_wait_pending<const PENDING: u32>() {
     here();
-    hopper::bulk_wait(PENDING);
+    bulk::bulk_wait(PENDING);
 }
 
 #[track_caller]
 pub unsafe fn tensor_copy<const D: usize>(to: u32, map: u64, at: [u32; D], barrier: u32) {
     here();
-    hopper::tensor_copy(to, map, &at.map(u32::cast_signed), barrier, None);
+    tma::tensor_copy(to, map, &at.map(u32::cast_signed), barrier, None);
 }
 
 #[track_caller]
 pub unsafe fn tensor_multicast<const D: usize>(to: u32, map: u64, at: [u32; D], barrier: u32, blocks: u16) {
     here();
-    hopper::tensor_copy(to, map, &at.map(u32::cast_signed), barrier, Some(blocks));
+    tma::tensor_copy(to, map, &at.map(u32::cast_signed), barrier, Some(blocks));
 }
 
 #[track_caller]
 pub unsafe fn tensor_store<const D: usize>(from: u32, map: u64, at: [u32; D]) {
     here();
-    hopper::tensor_store(from, map, &at.map(u32::cast_signed), None);
+    tma::tensor_store(from, map, &at.map(u32::cast_signed), None);
 }
 
 #[track_caller]
 pub unsafe fn tensor_add<const D: usize>(from: u32, map: u64, at: [u32; D]) {
     here();
-    hopper::tensor_store(from, map, &at.map(u32::cast_signed), Some(crate::cpu::Reduction::Add));
+    tma::tensor_store(from, map, &at.map(u32::cast_signed), Some(crate::cpu::Reduction::Add));
 }
 
 #[track_caller]
 pub unsafe fn bulk_copy(to: u32, from: *const u8, bytes: u32, barrier: u32) {
     here();
     // SAFETY: the caller passes readable bytes.
-    unsafe { hopper::bulk_copy(to, from, bytes, barrier) };
+    unsafe { bulk::bulk_copy(to, from, bytes, barrier) };
 }
 
 #[track_caller]
 pub unsafe fn bulk_store(to: *mut u8, from: u32, bytes: u32) {
     here();
     // SAFETY: the caller passes writable bytes.
-    unsafe { hopper::bulk_store(to, from, bytes) };
+    unsafe { bulk::bulk_store(to, from, bytes) };
 }
 
 #[track_caller]
 pub unsafe fn bulk_send(to: u32, from: u32, bytes: u32, barrier: u32) {
     here();
-    hopper::bulk_send(to, from, bytes, barrier);
+    bulk::bulk_send(to, from, bytes, barrier);
 }
 
 /// Each lane writes the row whose address it passes. It gets the words of the row from four lanes.
@@ -188,11 +188,11 @@ pub fn shared_address(pointer: *mut u8) -> u32 {
 #[track_caller]
 pub unsafe fn registers_up<const COUNT: u32>() {
     here();
-    hopper::registers_up(COUNT);
+    registers::registers_up(COUNT);
 }
 
 #[track_caller]
 pub unsafe fn registers_down<const COUNT: u32>() {
     here();
-    hopper::registers_down(COUNT);
+    registers::registers_down(COUNT);
 }

@@ -2,7 +2,7 @@
 use core::panic::Location;
 
 use crate::base::cache::{LINE, Load, Store};
-use crate::cpu::{FaultKind, with};
+use crate::cpu::{FaultKind, note_global, with};
 
 #[inline]
 pub fn shared_base() -> *mut u8 {
@@ -45,6 +45,7 @@ macro_rules! accesses {
         #[track_caller]
         pub unsafe fn $load(ptr: *const u8, _: Load) -> $bits {
             check_aligned(ptr.addr(), size_of::<$bits>());
+            note_global();
             // SAFETY: the caller passes a readable `ptr`, and `check_aligned` checked its alignment.
             unsafe { ptr.cast::<$bits>().read() }
         }
@@ -55,6 +56,7 @@ macro_rules! accesses {
         #[track_caller]
         pub unsafe fn $store(ptr: *mut u8, value: $bits, _: Store) {
             check_aligned(ptr.addr(), size_of::<$bits>());
+            note_global();
             // SAFETY: the caller passes a writable `ptr`, and `check_aligned` checked its alignment.
             unsafe { ptr.cast::<$bits>().write(value) }
         }

@@ -2,7 +2,7 @@
 //! in `arch/ptx/mma.rs`.
 use super::memory::shared_base;
 use super::thread::lane;
-use crate::cpu::hopper::FIRST_ADDRESS;
+use crate::cpu::cluster::FIRST_ADDRESS;
 use crate::cpu::tensor_core::Operand;
 use crate::cpu::{Fragments, Operation, exchange, multiply, note};
 

@@ -1,9 +1,9 @@
 //! The CPU executor's implementation of [`arch`](crate::arch). Its functions have the same names as the PTX
 //! versions in `arch/ptx`.
 //!
-//! IEEE operations (`fma`, `sqrt`, conversions) return the same bits as the GPU, except NaN results. For
-//! instructions that are approximate on the GPU, the executor returns the correctly rounded result. The GPU's
-//! result differs from it by at most the error bound of the PTX instruction, which the file `math.rs` states.
+//! IEEE operations (`fma`, `sqrt`, conversions) return the same bits as the GPU, except NaN results. The
+//! approximate instructions `ex2`, `rcp` and `rsqrt`, and matrix multiplications, return the bits of a Hopper
+//! GPU. `lg2` and `tanh` return the correctly rounded result.
 //! A conversion to f16 or bf16 converts every NaN to 0x7FFF, as `cvt.rn` does. If an arithmetic operation
 //! (`+`, `*`, `fma`) returns a NaN, the bits of the NaN depend on the host CPU.
 mod cluster;

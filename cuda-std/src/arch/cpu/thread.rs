@@ -1,7 +1,7 @@
 //! Thread indices and launch bounds on the CPU executor.
 use core::panic::Location;
 
-use crate::cpu::{FaultKind, with};
+use crate::cpu::{FaultKind, expect_no_global, with};
 
 macro_rules! reads {
     ($($name:ident() -> $t:ty = |$block:ident| $value:expr;)*) => { $(
@@ -33,8 +33,11 @@ pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
     });
 }
 
-/// Does nothing, because launches of the CPU executor do not overlap.
-pub fn wait_for_earlier_launches(_address: u64) {}
+/// Launches of the CPU executor do not overlap. Raises a fault if the thread has accessed global memory before.
+#[track_caller]
+pub fn wait_for_earlier_launches(_address: u64) {
+    expect_no_global();
+}
 
 /// Returns `words` unchanged. The PTX version of this function is an optimization barrier.
 #[inline]

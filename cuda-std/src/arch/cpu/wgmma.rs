@@ -3,8 +3,8 @@
 #![allow(clippy::missing_safety_doc, reason = "see the PTX version")]
 use crate::base::wgmma::Kind;
 use crate::cpu::here;
-use crate::cpu::hopper::{self, Elements, Left, Multiplication, Registers};
 use crate::cpu::tensor_core::Operand;
+use crate::cpu::wgmma::{self, Elements, Left, Multiplication, Registers};
 
 impl Kind {
     fn elements(self) -> Elements {
@@ -49,7 +49,7 @@ here();
                 let (elements, transposed) = (kind.elements(), [A == 1, B == 1]);
                 let m = Multiplication { elements, a: Left::Shared(a), b, add, transposed };
                 // SAFETY: the registers belong to the running thread.
-                unsafe { hopper::wgmma_start(Registers::of(self.as_mut_ptr().cast(), $count), m) };
+                unsafe { wgmma::start(Registers::of(self.as_mut_ptr().cast(), $count), m) };
             }
 
             #[track_caller]
@@ -57,20 +57,20 @@ here();
                 let (elements, transposed) = (kind.elements(), [false, B == 1]);
                 let m = Multiplication { elements, a: Left::Registers(a), b, add: true, transposed };
                 // SAFETY: the registers belong to the running thread.
-                unsafe { hopper::wgmma_start(Registers::of(self.as_mut_ptr().cast(), $count), m) };
+                unsafe { wgmma::start(Registers::of(self.as_mut_ptr().cast(), $count), m) };
             }
 
             #[track_caller]
             fn settle(&mut self) {
 here();
                 // SAFETY: the registers belong to the running thread.
-                unsafe { hopper::settle(Registers::of(self.as_mut_ptr().cast(), $count)) };
+                unsafe { wgmma::settle(Registers::of(self.as_mut_ptr().cast(), $count)) };
             }
 
             #[track_caller]
             fn check_settled(&self) {
 here();
-                hopper::check_settled(self.as_ptr().cast(), $count);
+                wgmma::check_settled(self.as_ptr().cast(), $count);
             }
         }
     )*)* };
@@ -83,17 +83,17 @@ accumulators! {
 #[track_caller]
 pub unsafe fn wgmma_fence() {
     here();
-    hopper::wgmma_fence();
+    wgmma::fence();
 }
 
 #[track_caller]
 pub unsafe fn wgmma_commit() {
     here();
-    hopper::wgmma_commit();
+    wgmma::commit();
 }
 
 #[track_caller]
 pub unsafe fn wgmma_wait<const PENDING: u32>() {
     here();
-    hopper::wgmma_wait(PENDING);
+    wgmma::wait(PENDING);
 }

@@ -152,8 +152,7 @@ def gelu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
             an approximate division in float32, and then rounds to the dtype of `x`. For inputs of -20 or
             more, the error before this rounding is a few units in the last place (ulp) of float32. For inputs
             below -20, this error grows to 90 ulp in activation functions that compute an exponential, such as
-            `silu`. For inputs below -88.7, `silu` returns 0, as in torch. The CPU executor rounds
-            exponentials correctly, so the last bits of its results can differ from those of a GPU.
+            `silu`. For inputs below -88.7, `silu` returns 0, as in torch.
         Gradients: The gradient of `x` is computed in float32 and rounded once. Torch's autograd rounds after
             each operator instead. The gradient of `bias` is the sum of the rounded gradient of `x` over the
             rows. torch's operators compute this sum. A second derivative and forward-mode AD raise

@@ -1,8 +1,8 @@
 //! Named barriers of a block (`barrier.cta` with a number), and the barrier of a cluster.
+use super::block::State;
 use super::clock::{Gate, Released};
-use super::{Block, pause, with};
-use crate::cpu::FaultKind;
-use crate::cpu::block::State;
+use super::cluster::{Cluster, pause};
+use super::{Block, FaultKind, with};
 
 /// Number of barriers of a block. Number 0 is the block barrier.
 const BARRIERS: u32 = 16;
@@ -123,22 +123,22 @@ impl Block {
     }
 
     /// Returns the fault of thread `thread`, which waits at a named barrier and cannot continue.
-    pub(in crate::cpu) fn stalled_at_named(&self, thread: usize) -> FaultKind {
+    pub(super) fn stalled_at_named(&self, thread: usize) -> FaultKind {
         let (id, threads) = self.slots[thread].waits_for.get().expect("waits at a named barrier");
         let arrived = self.cluster.named.borrow()[&(self.rank.get(), id)].arrived;
         FaultKind::NamedBarrier { id, arrived, threads }
     }
 
     /// Returns the fault of a thread that waits at the barrier of the cluster and cannot continue.
-    pub(in crate::cpu) fn stalled_at_cluster(&self) -> FaultKind {
+    pub(super) fn stalled_at_cluster(&self) -> FaultKind {
         let threads = self.threads() * self.cluster.blocks.get();
         FaultKind::ClusterBarrier { arrived: self.cluster.barrier.borrow().arrived, threads }
     }
 }
 
-impl super::Cluster {
+impl Cluster {
     /// Completes the barrier of the cluster if all threads that have not returned have arrived.
-    pub(in crate::cpu) fn complete_barrier(&self) {
+    pub(super) fn complete_barrier(&self) {
         let mut barrier = self.barrier.borrow_mut();
         if barrier.arrived == 0 {
             return;

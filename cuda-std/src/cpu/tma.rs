@@ -2,10 +2,11 @@
 //! cluster.
 use std::sync::{Mutex, PoisonError};
 
+use super::cluster::{Cluster, FIRST_ADDRESS, Place, WINDOW};
+use super::history::{Access, By};
 use super::tensor_map::{Reduction, TensorMapShape};
-use super::{Access, Block, By, Cluster, FIRST_ADDRESS, Place, WINDOW, with};
-use crate::cpu::FaultKind;
-use crate::matrix::tensor_map::TensorMap;
+use super::{Block, FaultKind, with};
+use crate::base::tensor_map::TensorMap;
 
 /// TMA reductions of several blocks may access the same elements. This lock makes them atomic.
 static REDUCTIONS: Mutex<()> = Mutex::new(());
@@ -23,7 +24,7 @@ pub(super) struct Pending {
 
 impl Cluster {
     /// Completes one pending copy. Returns false if there is none.
-    pub(in crate::cpu) fn complete_one(&self) -> bool {
+    pub(super) fn complete_one(&self) -> bool {
         let mut pending = self.pending.borrow_mut();
         if pending.is_empty() {
             return false;
@@ -141,10 +142,10 @@ unsafe fn load_tile(shape: &TensorMapShape, origin: &[i32], base: *mut u8, offse
         unsafe {
             from.wrapping_add(first).copy_to_nonoverlapping(line[first..last].as_mut_ptr(), last - first);
         }
-        for (at, chunk) in line.chunks_exact(16).enumerate() {
+        for (at, chunk) in line.as_chunks::<16>().0.iter().enumerate() {
             let place = shape.swizzle.place(FIRST_ADDRESS + offset + row + 16 * at as u32) - FIRST_ADDRESS;
             // SAFETY: the swizzle moves a chunk only within its 128 bytes, which are in the box.
-            unsafe { base.add(place as usize).cast::<[u8; 16]>().write(chunk.try_into().expect("16")) };
+            unsafe { base.add(place as usize).cast::<[u8; 16]>().write(*chunk) };
         }
     });
 }

@@ -7,9 +7,8 @@ use std::collections::{HashMap, VecDeque};
 
 use super::clock::Released;
 use super::history::{Access, By, Swizzle};
-use super::{Block, with};
-use crate::cpu::tensor_core::{self, DecodedA, DecodedB, STEP_BYTES};
-use crate::cpu::{FaultKind, Operation, exchange};
+use super::tensor_core::{self, DecodedA, DecodedB, STEP_BYTES};
+use super::{Block, FaultKind, Operation, exchange, with};
 
 /// Warps of a warpgroup.
 const WARPS: u32 = 4;
@@ -167,7 +166,7 @@ impl Block {
         let own = count(thread as u32 / 32 % WARPS);
         let returned = |warp: u32| {
             let slot = self.slots.get((first + 32 * warp) as usize + thread % 32);
-            slot.is_none_or(|slot| slot.state.get() == crate::cpu::block::State::Returned)
+            slot.is_none_or(|slot| slot.state.get() == super::block::State::Returned)
         };
         match (0..WARPS).find(|&warp| returned(warp) && count(warp) != own) {
             Some(warp) => Err(FaultKind::WgmmaWarpgroup { own, other: count(warp) }),
@@ -443,7 +442,8 @@ impl Queue {
     fn finish(&mut self, block: &Block, target: u32) {
         let (mut a, mut b) = (DecodedA::new(), DecodedB::new());
         let mut current: Option<([usize; 32], Vec<u32>)> = None;
-        while let Some(started) = self.started.pop_front_if(|started| started.group <= target) {
+        while self.started.front().is_some_and(|started| started.group <= target) {
+            let started = self.started.pop_front().expect("there is one");
             self.done += 1;
             if current.as_ref().is_none_or(|(d, _)| *d != started.d) {
                 self.scatter(current.take());

@@ -1,6 +1,7 @@
 //! Bulk copies without a tensor map (`cp.async.bulk`), and the bulk groups of a thread.
-use super::{Access, Block, By, Cluster, Place, with};
-use crate::cpu::FaultKind;
+use super::cluster::{Cluster, Place};
+use super::history::{Access, By};
+use super::{Block, FaultKind, with};
 
 /// The bulk groups of a thread. Groups are numbered from 1.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! `setmaxnreg`: warpgroups give up registers and take registers that others gave up.
-use super::{Block, pause, with};
-use crate::cpu::block::State;
-use crate::cpu::{FaultKind, Operation, exchange};
+use super::block::State;
+use super::cluster::pause;
+use super::{Block, FaultKind, Operation, exchange, with};
 
 /// Registers of an SM.
 const REGISTERS: u32 = 1 << 16;
@@ -81,7 +81,7 @@ impl Block {
     }
 
     /// Returns the fault of a thread that waits for registers and cannot continue.
-    pub(in crate::cpu) fn stalled_at_registers(&self) -> FaultKind {
+    pub(super) fn stalled_at_registers(&self) -> FaultKind {
         FaultKind::Registers { free: self.cluster.pools.borrow()[&self.rank.get()].free }
     }
 }

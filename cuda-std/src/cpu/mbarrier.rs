@@ -1,8 +1,9 @@
 //! Mbarriers: objects of 8 bytes in shared memory that count arrivals and the bytes of asynchronous copies.
+use super::block::State;
 use super::clock::{Gate, Released};
-use super::{Block, By, Place, pause, with};
-use crate::cpu::FaultKind;
-use crate::cpu::block::State;
+use super::cluster::{Cluster, Place, pause};
+use super::history::{Access, By};
+use super::{Block, FaultKind, note, with};
 
 /// Bytes of an mbarrier.
 const BYTES: u32 = 8;
@@ -44,7 +45,7 @@ pub(crate) fn init(address: u32, arrivals: u32) {
         if arrivals == 0 || arrivals > MAX_COUNT {
             block.raise(FaultKind::MbarrierCount { offset: place.offset as usize, count: arrivals });
         }
-        super::super::note(place.offset as usize, BYTES as usize, true);
+        note(place.offset as usize, BYTES as usize, true);
         let init = block.clock(|clock| (clock.agent, clock.now));
         let barrier = Mbarrier {
             agent: cluster.new_agent(),
@@ -204,7 +205,7 @@ impl Block {
     /// write by the copy. Returns `None` if the copy does not use an mbarrier.
     pub(super) fn unfinished(
         &self,
-        copy: super::Access,
+        copy: Access,
         offset: usize,
         bytes: usize,
         writes: bool,
@@ -220,7 +221,7 @@ impl Block {
     }
 
     /// Returns the fault of thread `thread`, which waits at an mbarrier and cannot continue.
-    pub(in crate::cpu) fn stalled_at_mbarrier(&self, thread: usize) -> FaultKind {
+    pub(super) fn stalled_at_mbarrier(&self, thread: usize) -> FaultKind {
         let (offset, phase) = self.slots[thread].waits_for.get().expect("waits at an mbarrier");
         let place = Place { rank: self.rank.get(), offset };
         let mbarriers = self.cluster.mbarriers.borrow();
@@ -239,7 +240,7 @@ impl Block {
     }
 }
 
-impl super::Cluster {
+impl Cluster {
     /// Counts `bytes` bytes of a copy. The copy was started in the phase after `phase` completed phases.
     pub(super) fn complete_bytes(&self, place: Place, bytes: u32) {
         if let Some(barrier) = self.mbarriers.borrow_mut().get_mut(&place) {

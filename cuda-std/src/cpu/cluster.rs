@@ -13,38 +13,15 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::block::State;
+use super::bulk::BulkGroups;
+use super::clock::{Acquirer, Clock, Gate};
+use super::history::{Access, By, Conflict, Histories, UNIT};
+use super::mbarrier::Mbarrier;
+use super::named::{ClusterBarrier, NamedBarrier};
+use super::registers::RegisterPool;
+use super::tma::Pending;
+use super::wgmma::Queue;
 use super::{Block, FaultKind, Origin, with};
-
-mod bulk;
-mod clock;
-mod copies;
-mod history;
-mod mbarrier;
-mod named;
-mod registers;
-mod tensor_map;
-mod wgmma;
-
-use bulk::BulkGroups;
-use clock::{Acquirer, Clock, Gate};
-use copies::Pending;
-use history::{Access, By, Conflict, Histories, UNIT};
-use mbarrier::Mbarrier;
-use named::{ClusterBarrier, NamedBarrier};
-use registers::RegisterPool;
-use wgmma::Queue;
-
-pub(crate) use bulk::{bulk_commit, bulk_copy, bulk_send, bulk_store, bulk_wait};
-pub(crate) use copies::{remote_load, remote_store, send, tensor_copy, tensor_store};
-pub use history::Swizzle;
-pub(crate) use mbarrier::{arrive, expect, init, init_fence, test_wait, wait};
-pub(crate) use named::{cluster_arrive, cluster_wait, named_arrive, named_sync};
-pub(crate) use registers::{registers_down, registers_up};
-pub use tensor_map::{Reduction, TensorMapElement, TensorMapShape};
-pub(crate) use wgmma::{
-    Elements, Left, Multiplication, Registers, check_settled, commit as wgmma_commit, fence as wgmma_fence,
-    settle, start as wgmma_start, wait as wgmma_wait,
-};
 
 /// The shared-memory address of the first byte of dynamic shared memory. As on a GPU, it is a multiple of 16
 /// and of no larger power of two, so that a kernel that forgets to align its tiles is found.
@@ -52,7 +29,7 @@ pub(crate) const FIRST_ADDRESS: u32 = 1024 + 16;
 
 /// Distance between the shared memory of two blocks in the address space of a cluster. Addresses below this
 /// number refer to the own block.
-const WINDOW: u32 = 1 << 24;
+pub(super) const WINDOW: u32 = 1 << 24;
 
 /// Returns the address in the cluster of `address` in block `rank`.
 pub(crate) fn map_address(address: u32, rank: u32) -> u32 {
@@ -68,34 +45,34 @@ pub(crate) fn map_address(address: u32, rank: u32) -> u32 {
 /// A place in the shared memory of a cluster: the rank of the block, and the offset in its dynamic shared
 /// memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Place {
-    rank: u32,
-    offset: u32,
+pub(super) struct Place {
+    pub rank: u32,
+    pub offset: u32,
 }
 
 /// The state that all blocks of a cluster share.
 pub(crate) struct Cluster {
     pub(super) blocks: Cell<u32>,
     /// The blocks of the running cluster, by rank.
-    running: RefCell<Vec<*const Block>>,
-    active: Cell<bool>,
-    clocks: RefCell<Vec<Clock>>,
-    acquirer: RefCell<Acquirer>,
-    agents: Cell<u32>,
-    histories: RefCell<Histories>,
+    pub(super) running: RefCell<Vec<*const Block>>,
+    pub(super) active: Cell<bool>,
+    pub(super) clocks: RefCell<Vec<Clock>>,
+    pub(super) acquirer: RefCell<Acquirer>,
+    pub(super) agents: Cell<u32>,
+    pub(super) histories: RefCell<Histories>,
     /// The number of the history of each unit, by rank of the block.
-    units: RefCell<Vec<Vec<u32>>>,
-    mbarriers: RefCell<HashMap<Place, Mbarrier>>,
-    named: RefCell<HashMap<(u32, u32), NamedBarrier>>,
-    barrier: RefCell<ClusterBarrier>,
-    pending: RefCell<Vec<Pending>>,
-    draws: Cell<u64>,
-    bulk: RefCell<HashMap<u32, BulkGroups>>,
-    queues: RefCell<HashMap<u32, Queue>>,
-    pools: RefCell<HashMap<u32, RegisterPool>>,
-    exited: RefCell<Vec<bool>>,
+    pub(super) units: RefCell<Vec<Vec<u32>>>,
+    pub(super) mbarriers: RefCell<HashMap<Place, Mbarrier>>,
+    pub(super) named: RefCell<HashMap<(u32, u32), NamedBarrier>>,
+    pub(super) barrier: RefCell<ClusterBarrier>,
+    pub(super) pending: RefCell<Vec<Pending>>,
+    pub(super) draws: Cell<u64>,
+    pub(super) bulk: RefCell<HashMap<u32, BulkGroups>>,
+    pub(super) queues: RefCell<HashMap<u32, Queue>>,
+    pub(super) pools: RefCell<HashMap<u32, RegisterPool>>,
+    pub(super) exited: RefCell<Vec<bool>>,
     /// For each block, the last access of each agent of another block to its shared memory.
-    remote: RefCell<Vec<HashMap<u32, u32>>>,
+    pub(super) remote: RefCell<Vec<HashMap<u32, u32>>>,
 }
 
 impl Cluster {
@@ -152,12 +129,12 @@ impl Cluster {
         self.active.get()
     }
 
-    fn block(&self, rank: u32) -> &Block {
+    pub(super) fn block(&self, rank: u32) -> &Block {
         // SAFETY: `enter` stored pointers to the blocks of the running cluster, which exist while it runs.
         unsafe { &*self.running.borrow()[rank as usize] }
     }
 
-    fn new_agent(&self) -> u32 {
+    pub(super) fn new_agent(&self) -> u32 {
         self.agents.replace(self.agents.get() + 1)
     }
 }
@@ -168,12 +145,12 @@ impl Block {
         self.rank.get() * self.threads() + thread as u32
     }
 
-    fn own_agent(&self) -> u32 {
+    pub(super) fn own_agent(&self) -> u32 {
         self.agent(self.running.get())
     }
 
     /// Makes the cluster active. Every operation of Hopper calls this function first.
-    fn activate(&self) -> &Cluster {
+    pub(super) fn activate(&self) -> &Cluster {
         let cluster = &*self.cluster;
         if !cluster.active.replace(true) {
             let (blocks, threads) = (cluster.blocks.get(), self.threads());
@@ -201,13 +178,13 @@ impl Block {
     }
 
     /// Calls `f` with the clock of the running thread.
-    fn clock<R>(&self, f: impl FnOnce(&mut Clock) -> R) -> R {
+    pub(super) fn clock<R>(&self, f: impl FnOnce(&mut Clock) -> R) -> R {
         f(&mut self.activate().clocks.borrow_mut()[self.own_agent() as usize])
     }
 
     /// Returns the place of `address`. Raises a fault if `bytes` bytes from there on are not in the dynamic
     /// shared memory of a running block.
-    fn place(&self, address: u32, bytes: u32, align: u32) -> Place {
+    pub(super) fn place(&self, address: u32, bytes: u32, align: u32) -> Place {
         let (window, at) = (address / WINDOW, address % WINDOW);
         let rank = if window == 0 { self.rank.get() } else { window - 1 };
         let size = self.shape.shared_bytes;
@@ -229,7 +206,7 @@ impl Block {
     }
 
     /// Returns a pointer to a place that [`Block::place`] has checked.
-    fn pointer(&self, place: Place) -> *mut u8 {
+    pub(super) fn pointer(&self, place: Place) -> *mut u8 {
         self.cluster.block(place.rank).shared_base().wrapping_add(place.offset as usize)
     }
 
@@ -241,7 +218,7 @@ impl Block {
     }
 
     /// Records `access`, which the running thread makes or starts. Raises a fault if it is not ordered.
-    fn record(&self, place: Place, bytes: u32, access: Access, writes: bool) {
+    pub(super) fn record(&self, place: Place, bytes: u32, access: Access, writes: bool) {
         self.record_all(place.rank, bytes, std::iter::once(place.offset), access, writes);
         if place.rank != self.rank.get() {
             self.cluster.remote.borrow_mut()[place.rank as usize].insert(access.agent, access.time);
@@ -249,7 +226,7 @@ impl Block {
     }
 
     /// Records `access` to `bytes` bytes at each of the offsets in the shared memory of block `rank`.
-    fn record_all(
+    pub(super) fn record_all(
         &self,
         rank: u32,
         bytes: u32,
@@ -271,7 +248,7 @@ impl Block {
         }
     }
 
-    fn fault_of_conflict(
+    pub(super) fn fault_of_conflict(
         &self,
         Place { rank, offset }: Place,
         bytes: u32,
@@ -306,7 +283,7 @@ impl Block {
     }
 
     /// Returns the index of a thread of this cluster, by its agent.
-    fn thread_of(&self, agent: u32) -> [u32; 3] {
+    pub(super) fn thread_of(&self, agent: u32) -> [u32; 3] {
         self.slots[(agent % self.threads()) as usize].index
     }
 
@@ -359,7 +336,7 @@ impl Block {
 }
 
 /// Waits in the state `state` until another thread marks the running thread as ready.
-fn pause(block: &Block, state: State) {
+pub(super) fn pause(block: &Block, state: State) {
     if block.may_wait(state) {
         block.suspend();
     }

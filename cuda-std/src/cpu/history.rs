@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 
 use super::clock::Clock;
 
-/// Histories are kept per unit of this many bytes, as in [`race`](super::super::race).
+/// Histories are kept per unit of this many bytes, as in [`race`](super::race).
 pub(super) const UNIT: usize = 2;
 
 /// The layout of 16-byte chunks in the rows of a tile, as TMA and the descriptors of `wgmma` name it.
