@@ -75,8 +75,8 @@
 ///   type `[u32; 3]`. The expression `bytes` may also use the kernel's arguments by name. With the attribute,
 ///   a launch ignores the field `shared_bytes` of its launch shape. Without the attribute, a launch uses this
 ///   field.
-/// - `@only(sm_90a)` is for a kernel with instructions that exist only on this architecture. Compile a file with
-///   such a kernel only for this architecture, because PTX for other architectures cannot contain the
+/// - `@only(sm_90a)` is for a kernel with instructions that exist only on this architecture. Compile a file
+///   with such a kernel only for this architecture, because PTX for other architectures cannot contain the
 ///   instructions. The CPU executor emulates the instructions of sm_90a.
 ///
 /// The type of every argument implements `Copy` and has the same memory layout on the host and on the GPU.

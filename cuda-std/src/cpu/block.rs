@@ -67,8 +67,8 @@ pub(crate) fn note_global() {
     GLOBAL.set(true);
 }
 
-/// Raises a fault if the running thread has accessed global memory since the scheduler resumed it. The thread now
-/// waits for earlier launches, and must not access global memory before.
+/// Raises a fault if the running thread has accessed global memory since the scheduler resumed it. The thread
+/// now waits for earlier launches, and must not access global memory before.
 #[track_caller]
 pub(crate) fn expect_no_global() {
     if GLOBAL.get() {
@@ -77,9 +77,9 @@ pub(crate) fn expect_no_global() {
     }
 }
 
-/// Forgets the accesses to global memory. The scheduler calls this function when it resumes a thread.
+/// Resets the note of accesses to global memory. The scheduler calls this function when it resumes a thread.
 #[inline(always)]
-pub(super) fn forget_global() {
+pub(super) fn reset_global() {
     GLOBAL.set(false);
 }
 
@@ -106,8 +106,8 @@ pub(super) struct Slot {
     pub yielder: Cell<*const Yielder<(), ()>>,
     /// The place in the kernel's source code of the thread's last call of a device function.
     pub site: Cell<Option<&'static Location<'static>>>,
-    /// What the thread waits for in the state `AtMbarrier` or `AtNamed`: the offset and the phase of the mbarrier,
-    /// or the number and the threads of the named barrier.
+    /// What the thread waits for in the state `AtMbarrier` or `AtNamed`: the offset and the phase of the
+    /// mbarrier, or the number and the threads of the named barrier.
     pub waits_for: Cell<Option<(u32, u32)>>,
     /// Number of calls at the barrier of the cluster.
     pub cluster_arrivals: Cell<u32>,

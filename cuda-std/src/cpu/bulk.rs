@@ -1,6 +1,6 @@
 //! Bulk copies without a tensor map (`cp.async.bulk`), and the bulk groups of a thread.
 use super::cluster::{Cluster, Place};
-use super::history::{Access, By};
+use super::history::{By, SharedAccess};
 use super::{Block, FaultKind, with};
 
 /// The bulk groups of a thread. Groups are numbered from 1.
@@ -13,14 +13,14 @@ pub(super) struct BulkGroups {
 }
 
 impl Block {
-    /// Records a copy that reads `bytes` bytes of shared memory at `from`, in the open bulk group of the running
-    /// thread. Returns agent and number of this group.
+    /// Records a copy that reads `bytes` bytes of shared memory at `from`, in the open bulk group of the
+    /// running thread. Returns agent and number of this group.
     pub(super) fn start_group_copy(&self, from: Place, bytes: u32) -> (u32, u32) {
         let (agent, time) = self.groups(|groups| {
             groups.last = groups.committed + 1;
             (groups.agent, groups.last)
         });
-        self.record(from, bytes, Access { agent, time, by: By::Copy(None) }, false);
+        self.record(from, bytes, SharedAccess { agent, time, by: By::Copy(None) }, false);
         (agent, time)
     }
 
@@ -102,7 +102,7 @@ pub(crate) fn bulk_send(to: u32, from: u32, bytes: u32, barrier: u32) {
         let (to, barrier) = (block.place(to, bytes, 16), block.place(barrier, 8, 8));
         let from = block.own_place(from, bytes, 16);
         let (agent, time) = block.mbarrier(barrier, true, |barrier| (barrier.agent, barrier.phase + 1));
-        block.record(from, bytes, Access { agent, time, by: By::Copy(None) }, false);
+        block.record(from, bytes, SharedAccess { agent, time, by: By::Copy(None) }, false);
         block.start_copy(to, barrier, bytes, By::Copy(None));
         let (source, target) = (block.pointer(from), block.pointer(to));
         let run = move |cluster: &Cluster| {

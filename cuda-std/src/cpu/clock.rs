@@ -107,8 +107,8 @@ impl Clock {
 pub(super) struct Gate {
     known: Vec<u32>,
     fenced: Vec<u32>,
-    /// The knowledge that was added last. Most threads of a block have the same knowledge, except of their own
-    /// events.
+    /// The knowledge that was added last. Most threads of a block have the same knowledge, except of their
+    /// own events.
     last: Option<Released>,
 }
 

@@ -1,13 +1,13 @@
-//! Hopper's asynchronous operations on the CPU executor: mbarriers, named barriers, cluster barriers, bulk and
-//! TMA copies, `wgmma` and `setmaxnreg`.
+//! Hopper's asynchronous operations on the CPU executor: mbarriers, named barriers, cluster barriers, bulk
+//! and TMA copies, `wgmma` and `setmaxnreg`.
 //!
 //! One host thread runs all blocks of a cluster. They share one [`Cluster`]. An asynchronous copy moves its
-//! bytes as late as possible: when no thread of the cluster can continue. If several copies are pending, their
-//! order is pseudo-random. Until then, the destination contains 0xFF bytes.
+//! bytes as late as possible: when no thread of the cluster can continue. If several copies are pending,
+//! their order is pseudo-random. Until then, the destination contains 0xFF bytes.
 //!
 //! With the first operation of this module, the cluster becomes *active*: clocks and histories then decide
-//! which accesses to shared memory race, instead of [`race`](super::race). A fault is therefore found in every
-//! order in which threads and copies may run.
+//! which accesses to shared memory race, instead of [`race`](super::race). A fault is therefore found in
+//! every order in which threads and copies may run.
 use core::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -15,11 +15,11 @@ use std::rc::Rc;
 use super::block::State;
 use super::bulk::BulkGroups;
 use super::clock::{Acquirer, Clock, Gate};
-use super::history::{Access, By, Conflict, Histories, UNIT};
+use super::history::{By, Conflict, Histories, SharedAccess, UNIT};
 use super::mbarrier::Mbarrier;
 use super::named::{ClusterBarrier, NamedBarrier};
 use super::registers::RegisterPool;
-use super::tma::Pending;
+use super::tma::StartedCopy;
 use super::wgmma::Queue;
 use super::{Block, FaultKind, Origin, with};
 
@@ -65,7 +65,7 @@ pub(crate) struct Cluster {
     pub(super) mbarriers: RefCell<HashMap<Place, Mbarrier>>,
     pub(super) named: RefCell<HashMap<(u32, u32), NamedBarrier>>,
     pub(super) barrier: RefCell<ClusterBarrier>,
-    pub(super) pending: RefCell<Vec<Pending>>,
+    pub(super) pending: RefCell<Vec<StartedCopy>>,
     pub(super) draws: Cell<u64>,
     pub(super) bulk: RefCell<HashMap<u32, BulkGroups>>,
     pub(super) queues: RefCell<HashMap<u32, Queue>>,
@@ -99,8 +99,8 @@ impl Cluster {
         })
     }
 
-    /// Forgets everything about the cluster that ran before. `running` are the blocks of the next cluster, and
-    /// `number` is its number in the grid.
+    /// Forgets everything about the cluster that ran before. `running` are the blocks of the next cluster,
+    /// and `number` is its number in the grid.
     pub fn enter(&self, running: &[Block], number: u64) {
         if self.active.replace(false) {
             self.clocks.borrow_mut().clear();
@@ -164,15 +164,15 @@ impl Block {
         cluster
     }
 
-    /// Adds the accesses before the activation of the cluster to the histories. They are events of two numbers:
-    /// all threads know event 1, which a barrier has ordered. Only the thread itself knows event 2.
+    /// Adds the accesses before the activation of the cluster to the histories. They are events of two
+    /// numbers: all threads know event 1, which a barrier has ordered. Only the thread itself knows event 2.
     fn record_earlier(&self) {
         let cluster = &*self.cluster;
         let mut units = cluster.units.borrow_mut();
         let (units, mut histories) = (&mut units[self.rank.get() as usize], cluster.histories.borrow_mut());
         self.races.each_access(|earlier| {
             let agent = self.agent(usize::from(earlier.thread));
-            let access = Access { agent, time: if earlier.ordered { 1 } else { 2 }, by: By::Thread };
+            let access = SharedAccess { agent, time: if earlier.ordered { 1 } else { 2 }, by: By::Thread };
             units[earlier.unit] = histories.extended(units[earlier.unit], access, earlier.writes);
         });
     }
@@ -212,13 +212,13 @@ impl Block {
 
     /// Records a load or store of the running thread in the active cluster.
     pub(super) fn note_active(&self, offset: usize, bytes: usize, writes: bool) {
-        let access = self.clock(|clock| Access { agent: clock.agent, time: clock.now, by: By::Thread });
+        let access = self.clock(|clock| SharedAccess { agent: clock.agent, time: clock.now, by: By::Thread });
         let place = Place { rank: self.rank.get(), offset: offset as u32 };
         self.record(place, bytes as u32, access, writes);
     }
 
     /// Records `access`, which the running thread makes or starts. Raises a fault if it is not ordered.
-    pub(super) fn record(&self, place: Place, bytes: u32, access: Access, writes: bool) {
+    pub(super) fn record(&self, place: Place, bytes: u32, access: SharedAccess, writes: bool) {
         self.record_all(place.rank, bytes, std::iter::once(place.offset), access, writes);
         if place.rank != self.rank.get() {
             self.cluster.remote.borrow_mut()[place.rank as usize].insert(access.agent, access.time);
@@ -231,7 +231,7 @@ impl Block {
         rank: u32,
         bytes: u32,
         offsets: impl Iterator<Item = u32>,
-        access: Access,
+        access: SharedAccess,
         writes: bool,
     ) {
         let outcome = {
@@ -252,7 +252,7 @@ impl Block {
         &self,
         Place { rank, offset }: Place,
         bytes: u32,
-        access: Access,
+        access: SharedAccess,
         writes: bool,
         conflict: Conflict,
     ) -> FaultKind {
@@ -287,7 +287,7 @@ impl Block {
         self.slots[(agent % self.threads()) as usize].index
     }
 
-    fn origin(&self, access: Access) -> Origin {
+    fn origin(&self, access: SharedAccess) -> Origin {
         match access.by {
             By::Thread => Origin::Thread(self.thread_of(access.agent)),
             By::Wgmma(_) => Origin::Wgmma,

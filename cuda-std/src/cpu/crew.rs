@@ -3,7 +3,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-use super::block::{Block, State, enter, forget_global, with};
+use super::block::{Block, State, enter, reset_global, with};
 use super::order::{Draw, Order};
 use super::stack::{self, Stack};
 use super::{Fault, FaultKind};
@@ -35,8 +35,8 @@ impl Crew {
         Self { blocks: (0..blocks).map(of_block).collect(), draw, stacks: stack::take() }
     }
 
-    /// Runs cluster number `at`. `blocks` are the `Block`s that this host thread reuses for every cluster. The
-    /// caller has reset them.
+    /// Runs cluster number `at`. `blocks` are the `Block`s that this host thread reuses for every cluster.
+    /// The caller has reset them.
     pub fn run(&mut self, blocks: &[Block], at: u64) -> Result<(), Fault> {
         let count = blocks.len() as u64;
         for (threads, number) in self.blocks.iter_mut().zip(at * count..) {
@@ -52,8 +52,8 @@ impl Crew {
         })
     }
 
-    /// Runs the warps of each block one after the other, each until all its threads wait or have returned. Then
-    /// the function starts again with the first warp, until all threads have returned or no thread can
+    /// Runs the warps of each block one after the other, each until all its threads wait or have returned.
+    /// Then the function starts again with the first warp, until all threads have returned or no thread can
     /// continue. If no thread can continue, an asynchronous copy completes.
     ///
     /// On a GPU, one warp may run to the next barrier before another warp starts. The CPU executor always
@@ -121,7 +121,7 @@ impl Crew {
                 none.insert(Thread::with_stack(stack, |yielder, ()| thread_main(yielder)))
             }
         };
-        forget_global();
+        reset_global();
         let CoroutineResult::Return(result) = thread.resume(()) else { return Ok(false) };
         block.slots[at].state.set(State::Returned);
         self.stacks.extend(self.blocks[of_block].all[at].take().map(Thread::into_stack));

@@ -15,8 +15,8 @@ pub struct Fault {
     pub block: [u32; 3],
     /// Index of the thread in its block.
     pub thread: [u32; 3],
-    /// The call in the kernel's source code that caused the fault, or at which the thread waits. `None` for a fault
-    /// without such a call, for example a panic.
+    /// The call in the kernel's source code that caused the fault, or at which the thread waits. `None` for a
+    /// fault without such a call, for example a panic.
     pub location: Option<&'static Location<'static>>,
     /// Kind of the fault.
     pub kind: FaultKind,
@@ -120,7 +120,8 @@ pub enum FaultKind {
         /// Size of the access in bytes.
         bytes: usize,
     },
-    /// The block exits although another block of its cluster, or a copy, may still write to its shared memory.
+    /// The block exits although another block of its cluster, or a copy, may still write to its shared
+    /// memory.
     EarlyExit {
         /// Rank of the block.
         rank: u32,
@@ -193,8 +194,8 @@ pub enum FaultKind {
         /// Threads that the barrier expects.
         threads: u32,
     },
-    /// A named barrier with a number other than 1 to 15, or with a number of threads that is no multiple of 32
-    /// or is larger than the block.
+    /// A named barrier with a number other than 1 to 15, or with a number of threads that is no multiple of
+    /// 32 or is larger than the block.
     NamedBarrierUse {
         /// Number of the barrier.
         id: u32,
@@ -296,8 +297,8 @@ pub enum FaultKind {
         /// Registers of the block that are free.
         free: u32,
     },
-    /// A `setmaxnreg` with a number that is no multiple of 8 from 24 to 256, in the wrong direction, or outside
-    /// of a whole warpgroup.
+    /// A `setmaxnreg` with a number that is no multiple of 8 from 24 to 256, in the wrong direction, or
+    /// outside of a whole warpgroup.
     RegisterCount {
         /// Registers per thread.
         count: u32,

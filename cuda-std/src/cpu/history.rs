@@ -1,5 +1,5 @@
-//! The history of each unit of shared memory: its last write, and the reads since then. With the clocks of the
-//! threads, the histories show which accesses are not ordered.
+//! The history of each unit of shared memory: its last write, and the reads since then. With the clocks of
+//! the threads, the histories show which accesses are not ordered.
 //!
 //! Neighbouring units mostly have the same history. A unit therefore has only the number of its history, and
 //! each history is stored once.
@@ -62,7 +62,7 @@ pub(super) enum By {
 /// An access to shared memory. An access of a thread is an event of this thread. An asynchronous access is an
 /// event of the mbarrier, bulk group or `wgmma` group that reports its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Access {
+pub(super) struct SharedAccess {
     pub agent: u32,
     pub time: u32,
     pub by: By,
@@ -70,17 +70,17 @@ pub(super) struct Access {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct History {
-    write: Option<Access>,
-    reads: Vec<Access>,
+    write: Option<SharedAccess>,
+    reads: Vec<SharedAccess>,
 }
 
 /// Why an access must not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Conflict {
     /// Nothing orders it and this earlier access. `wrote` says whether the earlier access is a write.
-    Unordered { earlier: Access, wrote: bool },
+    Unordered { earlier: SharedAccess, wrote: bool },
     /// It reads through the async proxy what a thread wrote, without a proxy fence.
-    Unfenced { earlier: Access },
+    Unfenced { earlier: SharedAccess },
     /// It reads a tile that was written with another swizzle.
     Swizzled { written: Swizzle },
 }
@@ -92,7 +92,7 @@ pub(super) struct Histories {
     numbers: FxHashMap<History, u32>,
     /// The history after an access, by the number of the history before it. Agent and time of the thread that
     /// makes or starts the access stand for its knowledge.
-    next: FxHashMap<(u32, Access, bool, [u32; 2]), u32>,
+    next: FxHashMap<(u32, SharedAccess, bool, [u32; 2]), u32>,
 }
 
 impl Default for Histories {
@@ -107,13 +107,13 @@ impl Default for Histories {
 }
 
 impl Histories {
-    /// Records an access to some ranges of `units`. `clock` is the clock of the thread that makes it or starts
-    /// it. If the access is not ordered, returns the conflict and the range.
+    /// Records an access to some ranges of `units`. `clock` is the clock of the thread that makes it or
+    /// starts it. If the access is not ordered, returns the conflict and the range.
     pub fn record(
         &mut self,
         units: &mut [u32],
         ranges: impl Iterator<Item = Range<usize>>,
-        access: Access,
+        access: SharedAccess,
         writes: bool,
         clock: &Clock,
     ) -> Result<(), (Conflict, Range<usize>)> {
@@ -130,7 +130,13 @@ impl Histories {
         Ok(())
     }
 
-    fn after(&mut self, before: u32, access: Access, writes: bool, clock: &Clock) -> Result<u32, Conflict> {
+    fn after(
+        &mut self,
+        before: u32,
+        access: SharedAccess,
+        writes: bool,
+        clock: &Clock,
+    ) -> Result<u32, Conflict> {
         let key = (before, access, writes, [clock.agent, clock.now]);
         if let Some(&known) = self.next.get(&key) {
             return Ok(known);
@@ -143,7 +149,7 @@ impl Histories {
             History { write: Some(access), reads: Vec::new() }
         } else {
             // A later write that knows of this access also knows of the reads before it.
-            let unknown = |read: &&Access| **read != access && !clock.knows(read.agent, read.time);
+            let unknown = |read: &&SharedAccess| **read != access && !clock.knows(read.agent, read.time);
             let mut reads: Vec<_> = history.reads.iter().filter(unknown).copied().collect();
             reads.push(access);
             History { write: history.write, reads }
@@ -154,7 +160,7 @@ impl Histories {
     }
 
     /// Returns the history `before` with an access that is known not to race.
-    pub fn extended(&mut self, before: u32, access: Access, writes: bool) -> u32 {
+    pub fn extended(&mut self, before: u32, access: SharedAccess, writes: bool) -> u32 {
         let mut history = self.all[before as usize].clone();
         if writes {
             history.write = Some(access);
@@ -175,7 +181,7 @@ impl Histories {
     }
 }
 
-fn conflict(history: &History, access: Access, writes: bool, clock: &Clock) -> Option<Conflict> {
+fn conflict(history: &History, access: SharedAccess, writes: bool, clock: &Clock) -> Option<Conflict> {
     if let Some(write) = history.write {
         if !clock.knows(write.agent, write.time) {
             return Some(Conflict::Unordered { earlier: write, wrote: true });
@@ -190,7 +196,7 @@ fn conflict(history: &History, access: Access, writes: bool, clock: &Clock) -> O
             return Some(Conflict::Swizzled { written });
         }
     }
-    let unordered = |read: &&Access| !clock.knows(read.agent, read.time);
+    let unordered = |read: &&SharedAccess| !clock.knows(read.agent, read.time);
     let read = history.reads.iter().find(unordered).filter(|_| writes);
     read.map(|&earlier| Conflict::Unordered { earlier, wrote: false })
 }
@@ -202,8 +208,8 @@ mod tests {
     use super::super::clock::{Acquirer, Gate};
     use super::*;
 
-    fn access(clock: &Clock) -> Access {
-        Access { agent: clock.agent, time: clock.now, by: By::Thread }
+    fn access(clock: &Clock) -> SharedAccess {
+        SharedAccess { agent: clock.agent, time: clock.now, by: By::Thread }
     }
 
     #[test]
@@ -218,7 +224,7 @@ mod tests {
         gate.add(&mut clocks[0]);
         let released = gate.open();
         Acquirer::default().acquire(&mut clocks[2], &released);
-        let missing = Access { agent: 1, time: 2, by: By::Thread };
+        let missing = SharedAccess { agent: 1, time: 2, by: By::Thread };
         let conflict = histories.record(&mut units, once(0..8), access(&clocks[2]), true, &clocks[2]);
         assert_eq!(conflict, Err((Conflict::Unordered { earlier: missing, wrote: false }, 0..8)));
         clocks[2].learn(1, 2);

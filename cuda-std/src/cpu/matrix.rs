@@ -2,7 +2,7 @@
 //! has in registers. The module [`mma`](crate::matrix::mma) documents which elements belong to which lane.
 use core::cell::RefCell;
 
-use super::tensor_core::{DecodedA, DecodedB, Operand, STEP_BYTES, multiply_step};
+use super::tensor_core::{DecodedA, DecodedB, OperandType, STEP_BYTES, multiply_step};
 use super::warp::exchange_fragments;
 
 /// One lane's elements of the matrices `a`, `b` and `c`, for the operation `c + a b`.
@@ -11,7 +11,7 @@ pub(crate) struct Fragments {
     pub b: [u32; 2],
     pub c: [f32; 4],
     /// The element type of `a` and `b`.
-    pub elements: Operand,
+    pub elements: OperandType,
 }
 
 /// Returns the calling lane's elements of the matrix `c + a b`. Every lane of the warp must call the

@@ -2,7 +2,7 @@
 use super::block::State;
 use super::clock::{Gate, Released};
 use super::cluster::{Cluster, Place, pause};
-use super::history::{Access, By};
+use super::history::{By, SharedAccess};
 use super::{Block, FaultKind, note, with};
 
 /// Bytes of an mbarrier.
@@ -123,8 +123,8 @@ impl Block {
         place
     }
 
-    /// Calls `f` with the mbarrier at `place`. Raises a fault if there is none, or if its initialization is not
-    /// visible to the running thread. For an asynchronous copy, the initialization must also be fenced.
+    /// Calls `f` with the mbarrier at `place`. Raises a fault if there is none, or if its initialization is
+    /// not visible to the running thread. For an asynchronous copy, the initialization must also be fenced.
     pub(super) fn mbarrier<R>(&self, place: Place, copies: bool, f: impl FnOnce(&mut Mbarrier) -> R) -> R {
         let cluster = self.activate();
         let mut mbarriers = cluster.mbarriers.borrow_mut();
@@ -201,11 +201,11 @@ impl Block {
         Some(())
     }
 
-    /// Returns the fault of an access to bytes whose copy the running thread has not waited for. `copy` is the
-    /// write by the copy. Returns `None` if the copy does not use an mbarrier.
+    /// Returns the fault of an access to bytes whose copy the running thread has not waited for. `copy` is
+    /// the write by the copy. Returns `None` if the copy does not use an mbarrier.
     pub(super) fn unfinished(
         &self,
-        copy: Access,
+        copy: SharedAccess,
         offset: usize,
         bytes: usize,
         writes: bool,

@@ -25,8 +25,8 @@
 //! - **Hopper's instructions** are mbarriers, named barriers, TMA and bulk copies, `wgmma`, `setmaxnreg` and
 //!   clusters. One host thread runs all blocks of a cluster. The file `cluster` describes how asynchronous
 //!   copies run and how the executor finds races between them.
-//! - **Spinning is not supported.** The executor switches threads only at a barrier, a warp exchange, or a wait
-//!   for an mbarrier. A kernel that spins until another thread writes memory never ends.
+//! - **Spinning is not supported.** The executor switches threads only at a barrier, a warp exchange, or a
+//!   wait for an mbarrier. A kernel that spins until another thread writes memory never ends.
 //!
 //! When a thread returns, the next thread that starts on the same core uses its stack. A kernel without
 //! barriers and warp exchanges therefore needs only one stack per core. The table shows times on one core of
@@ -42,10 +42,10 @@
 //! these times.
 //!
 //! The files `block`, `bulk`, `cluster`, `copies`, `matrix`, `mbarrier`, `named`, `race`, `registers`, `tma`,
-//! `warp` and `wgmma` of this module depend on each other. These dependencies are the only cycle between files that
-//! the test `test_rust_modules.py` allows. The types `Block` and `Cluster` store what each thread waits for, the
-//! accesses to shared memory, the pending copies and the mbarriers. The other files define the types of these
-//! fields. Their functions call `block::with` to find the running thread.
+//! `warp` and `wgmma` of this module depend on each other. These dependencies are the only cycle between
+//! files that the test `test_rust_modules.py` allows. The types `Block` and `Cluster` store what each thread
+//! waits for, the accesses to shared memory, the pending copies and the mbarriers. The other files define the
+//! types of these fields. Their functions call `block::with` to find the running thread.
 pub(crate) mod approximate;
 mod block;
 pub(crate) mod bulk;
@@ -97,8 +97,8 @@ pub const L2_BYTES: u64 = 4 << 10;
 /// thread, because rayon's workers exist only in the parent.
 ///
 /// # Errors
-/// Returns [`FaultKind::BadLaunch`] for a launch shape that a CUDA driver would reject, and for an invalid value
-/// of `OXIWARP_THREAD_ORDER`. Other errors are faults that the kernel caused.
+/// Returns [`FaultKind::BadLaunch`] for a launch shape that a CUDA driver would reject, and for an invalid
+/// value of `OXIWARP_THREAD_ORDER`. Other errors are faults that the kernel caused.
 ///
 /// # Safety
 /// `args` has one pointer per kernel parameter, which points to a value of the parameter's type. If this

@@ -22,8 +22,8 @@ pub(crate) fn registers_down(count: u32) {
     with(|block| block.set_registers(count, false));
 }
 
-/// Raises the limit of registers of the running thread's warp to `count` (`setmaxnreg.inc`). Waits until other
-/// warps have given up enough registers.
+/// Raises the limit of registers of the running thread's warp to `count` (`setmaxnreg.inc`). Waits until
+/// other warps have given up enough registers.
 pub(crate) fn registers_up(count: u32) {
     with(|block| block.set_registers(count, true));
 }
@@ -48,8 +48,8 @@ impl Block {
         }
     }
 
-    /// Changes the limit of warp `warp`. Returns false if too few registers are free, and the present limit if
-    /// the change has the wrong direction.
+    /// Changes the limit of warp `warp`. Returns false if too few registers are free, and the present limit
+    /// if the change has the wrong direction.
     fn take_registers(&self, warp: usize, count: u32, up: bool) -> Result<bool, u32> {
         let cluster = self.activate();
         let mut pools = cluster.pools.borrow_mut();

@@ -53,7 +53,7 @@ pub(crate) const STEP_BYTES: usize = 32;
 
 /// The type of the elements of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Operand {
+pub(crate) enum OperandType {
     F16,
     Bf16,
     /// An f32 without its lower 13 bits, which the hardware ignores.
@@ -63,7 +63,7 @@ pub(crate) enum Operand {
     E5m2,
 }
 
-impl Operand {
+impl OperandType {
     /// The elements of a row in one K step.
     pub const fn step(self) -> usize {
         STEP_BYTES / self.bytes()
@@ -82,7 +82,7 @@ impl Operand {
 /// The elements of an operand in one K step: `a` with rows M, or `b` with rows N. `COLUMNS` is true for `b`,
 /// whose elements with the same K are contiguous.
 pub(crate) struct Decoded<const COLUMNS: bool> {
-    operand: Operand,
+    operand: OperandType,
     rows: usize,
     /// The number of elements between two rows of `a`, or between two values of K in `b`.
     stride: usize,
@@ -100,7 +100,7 @@ pub(crate) type DecodedB = Decoded<true>;
 impl<const COLUMNS: bool> Decoded<COLUMNS> {
     pub const fn new() -> Self {
         Self {
-            operand: Operand::F16,
+            operand: OperandType::F16,
             rows: 0,
             stride: 0,
             bits: Vec::new(),
@@ -110,9 +110,14 @@ impl<const COLUMNS: bool> Decoded<COLUMNS> {
     }
 
     /// Decodes `rows` rows. `row` returns the little-endian elements of a row. If the K of the instruction is
-    /// smaller than [`Operand::step`], the remaining elements must be zero.
+    /// smaller than [`OperandType::step`], the remaining elements must be zero.
     #[inline]
-    pub fn decode(&mut self, operand: Operand, rows: usize, mut row: impl FnMut(usize) -> [u8; STEP_BYTES]) {
+    pub fn decode(
+        &mut self,
+        operand: OperandType,
+        rows: usize,
+        mut row: impl FnMut(usize) -> [u8; STEP_BYTES],
+    ) {
         self.resize(operand, rows);
         for at in 0..rows {
             let bytes = row(at);
@@ -129,7 +134,7 @@ impl<const COLUMNS: bool> Decoded<COLUMNS> {
     #[cfg(test)]
     fn decode_elements(
         &mut self,
-        operand: Operand,
+        operand: OperandType,
         rows: usize,
         mut element: impl FnMut(usize, usize) -> u32,
     ) {
@@ -142,7 +147,7 @@ impl<const COLUMNS: bool> Decoded<COLUMNS> {
     }
 
     /// Sets the shape. The bits of padding columns are zero. The caller must set the other bits.
-    fn resize(&mut self, operand: Operand, rows: usize) {
+    fn resize(&mut self, operand: OperandType, rows: usize) {
         let stride = if COLUMNS { rows.next_multiple_of(LANES) } else { operand.step() };
         let len = if COLUMNS { stride * operand.step() } else { stride * rows };
         if (self.operand, self.rows, self.bits.len()) != (operand, rows, len) {
@@ -189,18 +194,18 @@ impl<const COLUMNS: bool> Decoded<COLUMNS> {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn convert_avx2(operand: Operand, bits: &[u32], values: &mut [f32], exponents: &mut [i16]) {
+fn convert_avx2(operand: OperandType, bits: &[u32], values: &mut [f32], exponents: &mut [i16]) {
     convert(operand, bits, values, exponents);
 }
 
 #[inline(always)]
-fn convert(operand: Operand, bits: &[u32], values: &mut [f32], exponents: &mut [i16]) {
+fn convert(operand: OperandType, bits: &[u32], values: &mut [f32], exponents: &mut [i16]) {
     match operand {
-        Operand::F16 => convert_floats::<5, 10, 0, true>(bits, values, exponents),
-        Operand::Bf16 => convert_floats::<8, 7, 0, true>(bits, values, exponents),
-        Operand::Tf32 => convert_floats::<8, 10, 13, true>(bits, values, exponents),
-        Operand::E4m3 => convert_floats::<4, 3, 0, false>(bits, values, exponents),
-        Operand::E5m2 => convert_floats::<5, 2, 0, true>(bits, values, exponents),
+        OperandType::F16 => convert_floats::<5, 10, 0, true>(bits, values, exponents),
+        OperandType::Bf16 => convert_floats::<8, 7, 0, true>(bits, values, exponents),
+        OperandType::Tf32 => convert_floats::<8, 10, 13, true>(bits, values, exponents),
+        OperandType::E4m3 => convert_floats::<4, 3, 0, false>(bits, values, exponents),
+        OperandType::E5m2 => convert_floats::<5, 2, 0, true>(bits, values, exponents),
     }
 }
 
@@ -266,9 +271,13 @@ fn multiply_step_portable(a: &DecodedA, b: &DecodedB, d: &mut [f32]) {
 fn multiply_step_body(a: &DecodedA, b: &DecodedB, d: &mut [f32]) {
     assert_eq!(d.len(), a.rows * b.rows, "d has {} elements, expected M x N", d.len());
     match (a.operand, b.operand) {
-        (Operand::F16, Operand::F16) | (Operand::Bf16, Operand::Bf16) => rows::<16, 25, 24>(a, b, d),
-        (Operand::Tf32, Operand::Tf32) => rows::<8, 25, 24>(a, b, d),
-        (Operand::E4m3 | Operand::E5m2, Operand::E4m3 | Operand::E5m2) => rows::<32, 13, 14>(a, b, d),
+        (OperandType::F16, OperandType::F16) | (OperandType::Bf16, OperandType::Bf16) => {
+            rows::<16, 25, 24>(a, b, d)
+        }
+        (OperandType::Tf32, OperandType::Tf32) => rows::<8, 25, 24>(a, b, d),
+        (OperandType::E4m3 | OperandType::E5m2, OperandType::E4m3 | OperandType::E5m2) => {
+            rows::<32, 13, 14>(a, b, d)
+        }
         (first, second) => panic!("no tensor core multiplies {first:?} by {second:?}"),
     }
 }
@@ -460,12 +469,13 @@ mod tests {
 
     use super::*;
 
-    const OPERANDS: [Operand; 5] = [Operand::F16, Operand::Bf16, Operand::Tf32, Operand::E4m3, Operand::E5m2];
+    const OPERANDS: [OperandType; 5] =
+        [OperandType::F16, OperandType::Bf16, OperandType::Tf32, OperandType::E4m3, OperandType::E5m2];
     type Step = fn(&DecodedA, &DecodedB, &mut [f32]);
 
     /// All operand types that one instruction multiplies.
-    fn pairs() -> impl Iterator<Item = (Operand, Operand)> {
-        let mixed = [(Operand::E4m3, Operand::E5m2), (Operand::E5m2, Operand::E4m3)];
+    fn pairs() -> impl Iterator<Item = (OperandType, OperandType)> {
+        let mixed = [(OperandType::E4m3, OperandType::E5m2), (OperandType::E5m2, OperandType::E4m3)];
         OPERANDS.into_iter().map(|operand| (operand, operand)).chain(mixed)
     }
 
@@ -487,7 +497,7 @@ mod tests {
     /// Multiplies two matrices of bits with `k` columns, in as many steps as needed.
     fn multiply(
         step: Step,
-        operands: (Operand, Operand),
+        operands: (OperandType, OperandType),
         k: usize,
         a: &[u32],
         b: &[u32],
@@ -506,7 +516,7 @@ mod tests {
     /// The lower bound of `top` is visible only in sums that are close to the smallest subnormal f32.
     #[test]
     fn terms_are_cut_at_2_to_the_power_of_minus_158() {
-        let operands = (Operand::Bf16, Operand::Bf16);
+        let operands = (OperandType::Bf16, OperandType::Bf16);
         let bf16 = |significand: f32, last: i32| (significand * 2_f32.powi(last)).to_bits() >> 16;
         for (first, second, last, expected) in [(33.0, 31.0, -159, 0), (73.0, 7.0, -158, 1)] {
             let (mut a, mut b) = ([0; 16], [0; 16]);
@@ -521,7 +531,7 @@ mod tests {
     }
 
     /// Returns whether the first elements of row 0 take the fast path.
-    fn is_fast(operands: (Operand, Operand), a: &[u32], b: &[u32], c: &[f32]) -> bool {
+    fn is_fast(operands: (OperandType, OperandType), a: &[u32], b: &[u32], c: &[f32]) -> bool {
         let (mut left, mut right) = (DecodedA::new(), DecodedB::new());
         left.decode_elements(operands.0, 1, |_, k| a[k]);
         right.decode_elements(operands.1, c.len(), |row, k| b[row * operands.0.step() + k]);
@@ -559,13 +569,13 @@ mod tests {
         Number::Finite { negative, significand, last: exponent - mantissa_bits as i32, exponent }
     }
 
-    fn element(operand: Operand, bits: u32) -> Number {
+    fn element(operand: OperandType, bits: u32) -> Number {
         match operand {
-            Operand::F16 => number(bits, 5, 10, true),
-            Operand::Bf16 => number(bits, 8, 7, true),
-            Operand::Tf32 => number(bits >> 13, 8, 10, true),
-            Operand::E4m3 => number(bits, 4, 3, false),
-            Operand::E5m2 => number(bits, 5, 2, true),
+            OperandType::F16 => number(bits, 5, 10, true),
+            OperandType::Bf16 => number(bits, 8, 7, true),
+            OperandType::Tf32 => number(bits >> 13, 8, 10, true),
+            OperandType::E4m3 => number(bits, 4, 3, false),
+            OperandType::E5m2 => number(bits, 5, 2, true),
         }
     }
 
@@ -593,7 +603,7 @@ mod tests {
     }
 
     /// Computes one element with the rule of the module documentation, in i128 arithmetic.
-    fn reference(operands: (Operand, Operand), a: &[u32], b: &[u32], c: f32) -> u32 {
+    fn reference(operands: (OperandType, OperandType), a: &[u32], b: &[u32], c: f32) -> u32 {
         let (fraction, bits) = if operands.0.bytes() == 1 { (13, 14) } else { (25, 24) };
         let mut terms: Vec<Number> =
             a.iter().zip(b).map(|(&a, &b)| product(element(operands.0, a), element(operands.1, b))).collect();
@@ -640,7 +650,7 @@ mod tests {
 
     struct Golden {
         name: String,
-        operands: (Operand, Operand),
+        operands: (OperandType, OperandType),
         k: usize,
         /// The bits of `a`, `b`, `c` and `d`.
         matrices: [Vec<u32>; 4],
@@ -665,11 +675,11 @@ mod tests {
             let name = String::from_utf8(take(len.into()).to_vec()).unwrap();
             let parts: Vec<&str> = name.split('|').collect();
             let operand = |kind| match kind {
-                "float16" => Operand::F16,
-                "bfloat16" => Operand::Bf16,
-                "tf32" => Operand::Tf32,
-                "float8_e4m3fn" => Operand::E4m3,
-                "float8_e5m2" => Operand::E5m2,
+                "float16" => OperandType::F16,
+                "bfloat16" => OperandType::Bf16,
+                "tf32" => OperandType::Tf32,
+                "float8_e4m3fn" => OperandType::E4m3,
+                "float8_e5m2" => OperandType::E5m2,
                 _ => panic!("{kind}"),
             };
             let (first, second) = parts[0].split_once(',').unwrap_or((parts[0], parts[0]));
@@ -722,19 +732,19 @@ mod tests {
     }
 
     /// Returns exponent bits, mantissa bits and unused bits.
-    fn format(operand: Operand) -> (u32, u32, u32) {
+    fn format(operand: OperandType) -> (u32, u32, u32) {
         match operand {
-            Operand::F16 => (5, 10, 0),
-            Operand::Bf16 => (8, 7, 0),
-            Operand::Tf32 => (8, 10, 13),
-            Operand::E4m3 => (4, 3, 0),
-            Operand::E5m2 => (5, 2, 0),
+            OperandType::F16 => (5, 10, 0),
+            OperandType::Bf16 => (8, 7, 0),
+            OperandType::Tf32 => (8, 10, 13),
+            OperandType::E4m3 => (4, 3, 0),
+            OperandType::E5m2 => (5, 2, 0),
         }
     }
 
     /// Returns the bits of an operand. Its exponents are in a random range. Some operands contain zeros,
     /// infinities or NaNs.
-    fn matrix(random: &mut Random, operand: Operand, rows: usize) -> Vec<u32> {
+    fn matrix(random: &mut Random, operand: OperandType, rows: usize) -> Vec<u32> {
         let (exponent_bits, mantissa_bits, unused) = format(operand);
         let end = (1 << exponent_bits) - 1;
         let special = random.below(8) == 0;
@@ -826,8 +836,8 @@ mod tests {
             };
             // The first call sets all bits. The second call must replace them.
             let (mut a, mut b) = ([DecodedA::new(), DecodedA::new()], [DecodedB::new(), DecodedB::new()]);
-            b[0].decode(Operand::F16, 40, |_| [0xff; 32]);
-            a[0].decode(Operand::F16, 40, |_| [0xff; 32]);
+            b[0].decode(OperandType::F16, 40, |_| [0xff; 32]);
+            a[0].decode(OperandType::F16, 40, |_| [0xff; 32]);
             a[0].decode(operand, rows, row);
             b[0].decode(operand, rows, row);
             a[1].decode_elements(operand, rows, |row, k| bits[row * step + k]);

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::cluster::{Cluster, FIRST_ADDRESS, Place, WINDOW};
-use super::history::{Access, By};
+use super::history::{By, SharedAccess};
 use super::tensor_map::{Reduction, TensorMapShape};
 use super::{Block, FaultKind, with};
 use crate::base::tensor_map::TensorMap;
@@ -12,7 +12,7 @@ use crate::base::tensor_map::TensorMap;
 static REDUCTIONS: Mutex<()> = Mutex::new(());
 
 /// An asynchronous copy that a thread has started.
-pub(super) struct Pending {
+pub(super) struct StartedCopy {
     /// The thread that started it, and the rank of its block.
     pub by: (u32, usize),
     /// The places that it writes.
@@ -42,18 +42,18 @@ impl Cluster {
     /// Completes the copies of a bulk group of the agent `agent` whose number is at most `last`.
     pub(super) fn complete_groups(&self, agent: u32, last: u32) {
         let of_group =
-            |copy: &mut Pending| copy.group.is_some_and(|(a, number)| a == agent && number <= last);
+            |copy: &mut StartedCopy| copy.group.is_some_and(|(a, number)| a == agent && number <= last);
         let copies: Vec<_> = self.pending.borrow_mut().extract_if(.., of_group).collect();
         copies.into_iter().for_each(|copy| (copy.run)(self));
     }
 
-    /// Returns a fault if a copy to the shared memory of block `rank` is pending. All threads of the block have
-    /// returned.
+    /// Returns a fault if a copy to the shared memory of block `rank` is pending. All threads of the block
+    /// have returned.
     pub(super) fn copies_at_exit(&self, rank: u32) -> Result<(), (usize, FaultKind)> {
         let pending = self.pending.borrow();
         let late = pending.iter().find(|copy| copy.to.iter().any(|place| place.rank == rank));
         match late {
-            Some(Pending { by: (from, thread), .. }) => {
+            Some(StartedCopy { by: (from, thread), .. }) => {
                 let thread = if *from == rank { *thread } else { 0 };
                 Err((thread, FaultKind::EarlyExit { rank }))
             }
@@ -80,14 +80,14 @@ impl Block {
     /// will count the bytes.
     pub(super) fn start_copy(&self, to: Place, barrier: Place, bytes: u32, by: By) {
         let (agent, time) = self.mbarrier(barrier, true, |barrier| (barrier.agent, barrier.phase + 1));
-        self.record(to, bytes, Access { agent, time, by }, true);
+        self.record(to, bytes, SharedAccess { agent, time, by }, true);
         // SAFETY: `place` checked that the bytes are in the shared memory of a running block.
         unsafe { self.pointer(to).write_bytes(0xFF, bytes as usize) };
     }
 
     pub(super) fn push(&self, to: Vec<Place>, group: Option<(u32, u32)>, run: Box<dyn FnOnce(&Cluster)>) {
         let by = (self.rank.get(), self.running.get());
-        self.cluster.pending.borrow_mut().push(Pending { by, to, group, run });
+        self.cluster.pending.borrow_mut().push(StartedCopy { by, to, group, run });
     }
 
     /// Returns the ranks of the blocks in a multicast mask, or the own rank if there is none.
@@ -201,8 +201,8 @@ unsafe fn store_tile(
     });
 }
 
-/// Sends `value` to the shared memory at `to` of another block. The mbarrier at `barrier` of this block counts
-/// the 8 bytes (`st.async`).
+/// Sends `value` to the shared memory at `to` of another block. The mbarrier at `barrier` of this block
+/// counts the 8 bytes (`st.async`).
 pub(crate) fn send(to: u32, barrier: u32, value: u64) {
     with(|block| {
         let (to, barrier) = (block.place(to, 8, 8), block.place(barrier, 8, 8));
@@ -221,7 +221,8 @@ pub(crate) fn send(to: u32, barrier: u32, value: u64) {
 pub(crate) fn remote_load(address: u32) -> u32 {
     with(|block| {
         let place = block.place(address, 4, 4);
-        let access = block.clock(|clock| Access { agent: clock.agent, time: clock.now, by: By::Thread });
+        let access =
+            block.clock(|clock| SharedAccess { agent: clock.agent, time: clock.now, by: By::Thread });
         block.record(place, 4, access, false);
         // SAFETY: `place` checked the word.
         unsafe { block.pointer(place).cast::<u32>().read() }
@@ -232,7 +233,8 @@ pub(crate) fn remote_load(address: u32) -> u32 {
 pub(crate) fn remote_store(address: u32, value: u32) {
     with(|block| {
         let place = block.place(address, 4, 4);
-        let access = block.clock(|clock| Access { agent: clock.agent, time: clock.now, by: By::Thread });
+        let access =
+            block.clock(|clock| SharedAccess { agent: clock.agent, time: clock.now, by: By::Thread });
         block.record(place, 4, access, true);
         // SAFETY: `place` checked the word.
         unsafe { block.pointer(place).cast::<u32>().write(value) }

@@ -1,12 +1,12 @@
 //! `wgmma`: matrix multiplication by the four warps of a warpgroup.
 //!
 //! Each warp computes 16 of the 64 rows, so the executor runs each warp's part by itself. A multiplication
-//! reads its operands from shared memory when the warp waits for it. Until then, the accumulators contain 0xFF
-//! bytes, and the executor reports an access to them.
+//! reads its operands from shared memory when the warp waits for it. Until then, the accumulators contain
+//! 0xFF bytes, and the executor reports an access to them.
 use std::collections::{HashMap, VecDeque};
 
 use super::clock::Released;
-use super::history::{Access, By, Swizzle};
+use super::history::{By, SharedAccess, Swizzle};
 use super::tensor_core::{self, DecodedA, DecodedB, STEP_BYTES};
 use super::{Block, FaultKind, Operation, exchange, with};
 
@@ -19,7 +19,7 @@ const ROWS: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Elements {
     /// Floats, with f32 accumulators.
-    Floats(tensor_core::Operand, tensor_core::Operand),
+    Floats(tensor_core::OperandType, tensor_core::OperandType),
     /// 8-bit integers, with i32 accumulators. The flags say whether they are signed.
     Int8(bool, bool),
 }
@@ -69,12 +69,12 @@ impl Multiplication {
 
 /// The accumulator registers of a thread.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Registers {
+pub(crate) struct ThreadRegisters {
     at: *mut u32,
     len: usize,
 }
 
-impl Registers {
+impl ThreadRegisters {
     pub fn of(at: *mut u32, len: usize) -> Self {
         Self { at, len }
     }
@@ -89,12 +89,12 @@ struct Started {
     /// Address of the accumulators of each lane.
     d: [usize; 32],
     /// The operands in shared memory, and the knowledge of the lane that recorded the reads of them.
-    operands: Option<(Released, Option<Operand>, Operand)>,
+    operands: Option<(Released, Option<SharedOperand>, SharedOperand)>,
 }
 
 /// The rows of an operand in shared memory that a warp reads.
 #[derive(Clone)]
-struct Operand {
+struct SharedOperand {
     transposed: bool,
     rows: usize,
     /// Offsets of the chunks of 16 bytes.
@@ -189,9 +189,9 @@ impl Block {
         let operand = |descriptor: u64, transposed: bool, first: u32, rows: usize| {
             let layout = Layout::of(self, descriptor, transposed, multiplication.elements.bytes());
             let chunks = layout.chunks(self, first, rows as u32);
-            let access = Access { agent, time: group, by: By::Wgmma(layout.swizzle) };
+            let access = SharedAccess { agent, time: group, by: By::Wgmma(layout.swizzle) };
             self.record_all(self.rank.get(), 16, chunks.iter().copied(), access, false);
-            Operand { transposed, rows, chunks }
+            SharedOperand { transposed, rows, chunks }
         };
         let [transposed_a, transposed_b] = multiplication.transposed;
         let first = self.running.get() as u32 / 32 % WARPS * ROWS as u32;
@@ -270,7 +270,7 @@ impl Layout {
     }
 }
 
-impl Operand {
+impl SharedOperand {
     /// Reads the rows from the shared memory of `block`.
     fn read(&self, block: &Block) -> Vec<[u8; STEP_BYTES]> {
         // SAFETY: `Layout::chunks` checked that the 16 bytes are in shared memory.
@@ -306,7 +306,7 @@ pub(crate) fn fence() {
 ///
 /// # Safety
 /// `d` are the registers of the running thread.
-pub(crate) unsafe fn start(d: Registers, multiplication: Multiplication) {
+pub(crate) unsafe fn start(d: ThreadRegisters, multiplication: Multiplication) {
     with(|block| {
         let columns = 2 * d.len;
         let at = d.at.addr();
@@ -356,8 +356,8 @@ pub(crate) unsafe fn start(d: Registers, multiplication: Multiplication) {
 }
 
 impl Lane {
-    /// Whether a fence is missing between an access of the thread to the registers of a multiplication and this
-    /// multiplication.
+    /// Whether a fence is missing between an access of the thread to the registers of a multiplication and
+    /// this multiplication.
     fn is_unfenced(&self, at: usize, multiplication: &Multiplication) -> bool {
         if self.accumulators.iter().any(|known| known.at == at)
             && !matches!(multiplication.a, Left::Registers(_))
@@ -395,7 +395,7 @@ pub(crate) fn wait(pending: u32) {
 ///
 /// # Safety
 /// `d` are the registers of the running thread.
-pub(crate) unsafe fn settle(d: Registers) {
+pub(crate) unsafe fn settle(d: ThreadRegisters) {
     with(|block| {
         if !block.cluster.is_active() {
             return;

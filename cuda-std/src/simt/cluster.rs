@@ -52,8 +52,8 @@ pub(crate) fn map_address(address: u32, rank: u32) -> u32 {
 pub struct RemoteWord(u32);
 
 impl RemoteWord {
-    /// Returns element `at` of `words` in block `rank` of the cluster. All blocks have the same layout of shared
-    /// memory.
+    /// Returns element `at` of `words` in block `rank` of the cluster. All blocks have the same layout of
+    /// shared memory.
     #[inline(always)]
     #[track_caller]
     pub fn of(words: &Shared<u32>, at: u32, rank: u32) -> Self {
@@ -74,7 +74,8 @@ impl RemoteWord {
     /// Writes the word.
     ///
     /// # Safety
-    /// The block runs until after the write. A barrier separates the write from the accesses of other threads.
+    /// The block runs until after the write. A barrier separates the write from the accesses of other
+    /// threads.
     #[inline(always)]
     #[track_caller]
     pub unsafe fn set(self, value: u32) {

@@ -325,8 +325,8 @@ fn a_multicast_copy_reaches_every_block_of_its_mask() {
         let rank = cluster::rank();
         open(&[1, 3]);
         cluster::sync();
-        // SAFETY: block 0 copies to the blocks 0, 1 and 3, which wait for the copy. Their arrivals at the second
-        // mbarrier of block 0 end there before block 0 exits.
+        // SAFETY: block 0 copies to the blocks 0, 1 and 3, which wait for the copy. Their arrivals at the
+        // second mbarrier of block 0 end there before block 0 exits.
         unsafe {
             if rank == 0 && me() == 0 {
                 mbarrier(0).expect(1024);

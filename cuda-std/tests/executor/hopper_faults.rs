@@ -1,4 +1,5 @@
-//! Kernels with faults in their use of Hopper's operations. The executor must report each fault with its name.
+//! Kernels with faults in their use of Hopper's operations. The executor must report each fault with its
+//! name.
 use cuda_std::cpu::{FaultKind, Origin, Swizzle, TensorMapElement};
 use cuda_std::hopper::barrier::Named;
 use cuda_std::hopper::tensor_map::{self, close_stores, wait_for_stores};

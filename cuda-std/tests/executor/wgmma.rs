@@ -114,8 +114,8 @@ fn operand(of: &Type, seed: u32, row: u32, k: u32) -> (u32, f64) {
     (of.element)(random(seed.wrapping_add(row * 1000 + k)))
 }
 
-/// Writes a matrix to shared memory. Each thread writes at least two bytes, because the race detection has units
-/// of this size.
+/// Writes a matrix to shared memory. Each thread writes at least two bytes, because the race detection has
+/// units of this size.
 fn fill(of: &Type, layout: Layout, region: u32, seed: u32) {
     let each = 2_u32.div_ceil(of.bytes);
     let per_row = K_BYTES / of.bytes / each;

@@ -2,8 +2,8 @@
 //! versions in `arch/ptx/hopper.rs`, which document them.
 //!
 //! # Safety
-//! The requirements of the PTX versions apply. The executor checks the addresses in shared memory, but not those
-//! in global memory.
+//! The requirements of the PTX versions apply. The executor checks the addresses in shared memory, but not
+//! those in global memory.
 #![allow(clippy::missing_safety_doc, reason = "see the documentation of the file")]
 use super::memory::shared_base;
 use super::thread::lane;

@@ -3,7 +3,7 @@
 use super::memory::shared_base;
 use super::thread::lane;
 use crate::cpu::cluster::FIRST_ADDRESS;
-use crate::cpu::tensor_core::Operand;
+use crate::cpu::tensor_core::OperandType;
 use crate::cpu::{Fragments, Operation, exchange, multiply, note};
 
 macro_rules! products {
@@ -13,7 +13,7 @@ macro_rules! products {
         #[inline(never)]
         #[track_caller]
         pub fn $name(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
-            multiply(Fragments { a, b, c, elements: Operand::$t })
+            multiply(Fragments { a, b, c, elements: OperandType::$t })
         }
     )* };
 }
@@ -39,7 +39,8 @@ unsafe fn element(address: u32, lane: u32, element: u32) -> u32 {
 }
 
 /// # Safety
-/// `row` is the address of 16 bytes in shared memory, and a multiple of 16. A barrier separates this load from the writes of other threads to these bytes.
+/// `row` is the address of 16 bytes in shared memory, and a multiple of 16. A barrier separates this load
+/// from the writes of other threads to these bytes.
 #[inline(never)]
 #[track_caller]
 pub unsafe fn load_matrices(row: u32) -> [u32; 4] {

@@ -33,7 +33,8 @@ pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
     });
 }
 
-/// Launches of the CPU executor do not overlap. Raises a fault if the thread has accessed global memory before.
+/// Launches of the CPU executor do not overlap. Raises a fault if the thread has accessed global memory
+/// before.
 #[track_caller]
 pub fn wait_for_earlier_launches(_address: u64) {
     expect_no_global();

@@ -3,19 +3,19 @@
 #![allow(clippy::missing_safety_doc, reason = "see the PTX version")]
 use crate::base::wgmma::Kind;
 use crate::cpu::here;
-use crate::cpu::tensor_core::Operand;
-use crate::cpu::wgmma::{self, Elements, Left, Multiplication, Registers};
+use crate::cpu::tensor_core::OperandType;
+use crate::cpu::wgmma::{self, Elements, Left, Multiplication, ThreadRegisters};
 
 impl Kind {
     fn elements(self) -> Elements {
         match self {
-            Self::Bf16 => Elements::Floats(Operand::Bf16, Operand::Bf16),
-            Self::F16 => Elements::Floats(Operand::F16, Operand::F16),
-            Self::Tf32 => Elements::Floats(Operand::Tf32, Operand::Tf32),
-            Self::E4m3 => Elements::Floats(Operand::E4m3, Operand::E4m3),
-            Self::E5m2 => Elements::Floats(Operand::E5m2, Operand::E5m2),
-            Self::E4m3E5m2 => Elements::Floats(Operand::E4m3, Operand::E5m2),
-            Self::E5m2E4m3 => Elements::Floats(Operand::E5m2, Operand::E4m3),
+            Self::Bf16 => Elements::Floats(OperandType::Bf16, OperandType::Bf16),
+            Self::F16 => Elements::Floats(OperandType::F16, OperandType::F16),
+            Self::Tf32 => Elements::Floats(OperandType::Tf32, OperandType::Tf32),
+            Self::E4m3 => Elements::Floats(OperandType::E4m3, OperandType::E4m3),
+            Self::E5m2 => Elements::Floats(OperandType::E5m2, OperandType::E5m2),
+            Self::E4m3E5m2 => Elements::Floats(OperandType::E4m3, OperandType::E5m2),
+            Self::E5m2E4m3 => Elements::Floats(OperandType::E5m2, OperandType::E4m3),
             Self::S8 => Elements::Int8(true, true),
             Self::U8 => Elements::Int8(false, false),
         }
@@ -49,7 +49,7 @@ here();
                 let (elements, transposed) = (kind.elements(), [A == 1, B == 1]);
                 let m = Multiplication { elements, a: Left::Shared(a), b, add, transposed };
                 // SAFETY: the registers belong to the running thread.
-                unsafe { wgmma::start(Registers::of(self.as_mut_ptr().cast(), $count), m) };
+                unsafe { wgmma::start(ThreadRegisters::of(self.as_mut_ptr().cast(), $count), m) };
             }
 
             #[track_caller]
@@ -57,14 +57,14 @@ here();
                 let (elements, transposed) = (kind.elements(), [false, B == 1]);
                 let m = Multiplication { elements, a: Left::Registers(a), b, add: true, transposed };
                 // SAFETY: the registers belong to the running thread.
-                unsafe { wgmma::start(Registers::of(self.as_mut_ptr().cast(), $count), m) };
+                unsafe { wgmma::start(ThreadRegisters::of(self.as_mut_ptr().cast(), $count), m) };
             }
 
             #[track_caller]
             fn settle(&mut self) {
 here();
                 // SAFETY: the registers belong to the running thread.
-                unsafe { wgmma::settle(Registers::of(self.as_mut_ptr().cast(), $count)) };
+                unsafe { wgmma::settle(ThreadRegisters::of(self.as_mut_ptr().cast(), $count)) };
             }
 
             #[track_caller]

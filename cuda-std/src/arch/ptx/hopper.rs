@@ -89,8 +89,8 @@ pub unsafe fn tensor_copy<const D: usize>(to: u32, map: u64, at: [u32; D], barri
     }
 }
 
-/// As [`tensor_copy`], but copies the box to the same offset of every block of the cluster whose bit is set in
-/// `blocks`. The mbarrier at the same offset of each of these blocks counts the bytes.
+/// As [`tensor_copy`], but copies the box to the same offset of every block of the cluster whose bit is set
+/// in `blocks`. The mbarrier at the same offset of each of these blocks counts the bytes.
 #[inline(always)]
 pub unsafe fn tensor_multicast<const D: usize>(to: u32, map: u64, at: [u32; D], barrier: u32, blocks: u16) {
     // SAFETY: the caller passes addresses that are valid in every block of the mask.

@@ -22,8 +22,8 @@ pub trait Accumulator: Copy {
     /// `self` before [`wgmma_wait`].
     unsafe fn mma_shared<const A: u32, const B: u32>(&mut self, kind: Kind, add: bool, a: u64, b: u64);
 
-    /// Starts `self += a * b`. `a` is in registers and `b` in shared memory. `b` is contiguous along K, or along
-    /// N if the flag `B` is 1.
+    /// Starts `self += a * b`. `a` is in registers and `b` in shared memory. `b` is contiguous along K, or
+    /// along N if the flag `B` is 1.
     ///
     /// # Safety
     /// `b` is a valid matrix descriptor. The whole warpgroup calls the function. No thread reads `self`
@@ -32,8 +32,8 @@ pub trait Accumulator: Copy {
 
     /// Prevents the compiler from moving reads of the accumulators before this call.
     ///
-    /// An asynchronous `wgmma` writes these registers until [`wgmma_wait`] returns. The compiler does not know
-    /// about these writes.
+    /// An asynchronous `wgmma` writes these registers until [`wgmma_wait`] returns. The compiler does not
+    /// know about these writes.
     fn settle(&mut self);
 
     /// Does nothing. The CPU executor checks that no `wgmma` may still write the registers.

@@ -59,8 +59,9 @@ impl Map {
         unsafe { hopper::tensor_copy(to, self.address, origin, barrier.address()) }
     }
 
-    /// As [`Map::copy`], but copies the box to the address `to` of every block of the cluster whose bit is set in
-    /// `blocks`. In each of these blocks, the mbarrier at the address of `barrier` counts the copied bytes.
+    /// As [`Map::copy`], but copies the box to the address `to` of every block of the cluster whose bit is
+    /// set in `blocks`. In each of these blocks, the mbarrier at the address of `barrier` counts the copied
+    /// bytes.
     ///
     /// # Safety
     /// The requirements of [`Map::copy`] apply in each of these blocks.
@@ -88,8 +89,8 @@ impl Map {
         unsafe { hopper::tensor_store(from, self.address, origin) }
     }
 
-    /// As [`Map::store`], but adds the elements of the box to those of the tensor. Several blocks may add to the
-    /// same elements.
+    /// As [`Map::store`], but adds the elements of the box to those of the tensor. Several blocks may add to
+    /// the same elements.
     ///
     /// # Safety
     /// The requirements of [`Map::store`] apply, except that other threads may add to the elements.
@@ -105,8 +106,8 @@ impl Map {
 /// mbarrier `barrier` counts the copied bytes.
 ///
 /// # Safety
-/// `from` points to `bytes` readable bytes. `to`, `from` and `bytes` are multiples of 16. No thread uses the bytes
-/// at `to` during the copy, and `barrier` expects them.
+/// `from` points to `bytes` readable bytes. `to`, `from` and `bytes` are multiples of 16. No thread uses the
+/// bytes at `to` during the copy, and `barrier` expects them.
 #[inline(always)]
 #[track_caller]
 pub unsafe fn copy_bytes(to: u32, from: *const u8, bytes: u32, barrier: Barrier) {
@@ -150,7 +151,8 @@ pub fn close_stores() {
     unsafe { hopper::bulk_commit() }
 }
 
-/// Waits until at most the last `PENDING` bulk groups of the calling thread may still read from shared memory.
+/// Waits until at most the last `PENDING` bulk groups of the calling thread may still read from shared
+/// memory.
 #[inline(always)]
 #[track_caller]
 pub fn wait_for_groups<const PENDING: u32>() {

@@ -12,7 +12,8 @@ use crate::arch::wgmma as arch;
 use crate::arch::wgmma::Accumulator as _;
 use crate::base::wgmma::Kind;
 
-/// An element type of the operands. Types for which Rust has no number type have a name only, such as [`E4m3`].
+/// An element type of the operands. Types for which Rust has no number type have a name only, such as
+/// [`E4m3`].
 pub trait Operand: Copy {
     /// The types of both operands, for the instruction.
     #[doc(hidden)]
@@ -131,9 +132,9 @@ impl Descriptor {
         Self(u64::from(low) | high << 32)
     }
 
-    /// Returns the descriptor of an operand with any layout. `leading` and `stride` are the distances in bytes
-    /// that PTX calls leading and stride dimension byte offset. `swizzle` is the number of bytes of a row of the
-    /// swizzle: 128, 64, 32, or 16 for no swizzle.
+    /// Returns the descriptor of an operand with any layout. `leading` and `stride` are the distances in
+    /// bytes that PTX calls leading and stride dimension byte offset. `swizzle` is the number of bytes of a
+    /// row of the swizzle: 128, 64, 32, or 16 for no swizzle.
     #[inline(always)]
     pub fn of(address: u32, leading: u32, stride: u32, swizzle: u32) -> Self {
         let mode = match swizzle {
@@ -181,8 +182,8 @@ pub unsafe fn mma_registers<T: Operand, D: Accumulator>(d: &mut D, a: [u32; 4], 
     unsafe { d.array().mma_registers::<1>(T::KIND, a, b.0) }
 }
 
-/// As [`mma_shared`], for 16-bit operands that are contiguous along M or N: `a` if the flag `A` is 1, and `b` if
-/// the flag `B` is 1.
+/// As [`mma_shared`], for 16-bit operands that are contiguous along M or N: `a` if the flag `A` is 1, and `b`
+/// if the flag `B` is 1.
 ///
 /// # Safety
 /// The requirements of [`mma_shared`] apply.

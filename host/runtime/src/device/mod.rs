@@ -205,8 +205,8 @@ impl Device {
 
 impl Device {
     /// Encodes a tensor map (descriptor of a tensor for TMA) with `cuTensorMapEncodeTiled`. This driver
-    /// function does not access the GPU, so it is allowed during stream capture. The CPU executor has tensor maps
-    /// of its own, with the same rules.
+    /// function does not access the GPU, so it is allowed during stream capture. The CPU executor has tensor
+    /// maps of its own, with the same rules.
     ///
     /// # Errors
     /// Returns a driver error. On the CPU executor, returns an error if the driver would reject the tensor.

@@ -164,8 +164,8 @@ impl Kernels {
 
     /// Returns whether a launch can use the PTX for exactly this architecture. For example, [`Kernels::arch`]
     /// of a library on a Hopper GPU is `sm_90`. If the library also has PTX for `sm_90a`, then
-    /// `has(Arch::Sm90a)` is true, and the kernels in this PTX can be launched. On the CPU executor, the result is
-    /// true for `sm_90a`, because the executor emulates the instructions of this architecture.
+    /// `has(Arch::Sm90a)` is true, and the kernels in this PTX can be launched. On the CPU executor, the
+    /// result is true for `sm_90a`, because the executor emulates the instructions of this architecture.
     pub fn has(&self, arch: Arch) -> bool {
         match &self.loaded {
             Loaded::Cuda(on_gpu) => on_gpu.arch == arch || on_gpu.ptx.iter().any(|ptx| ptx.arch == arch),
@@ -285,8 +285,8 @@ impl Kernels {
     /// - [`Error::Load`]: this is the first launch of a kernel of [`Kernels::of_library`], and the driver
     ///   rejects the kernel's PTX. Kernels of [`Kernels::load`] are already loaded.
     /// - [`Error::Driver`]: the GPU does not support the launch shape, or another driver error.
-    /// - [`Error::Fault`]: the CPU executor does not support the launch shape, or detects an error in the kernel,
-    ///   for example a data race.
+    /// - [`Error::Fault`]: the CPU executor does not support the launch shape, or detects an error in the
+    ///   kernel, for example a data race.
     pub unsafe fn launch(&self, name: &str, shape: Launch, stream: Stream, args: &[Argument]) -> Result<()> {
         let Some(kernel) = self.by_name.get(name) else { return Err(self.no_kernel(name)) };
         kernel.check(args).map_err(Error::Arguments)?;
