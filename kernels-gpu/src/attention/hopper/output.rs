@@ -59,7 +59,7 @@ unsafe fn finish_rows(softmax: &OnlineSoftmax, tile: QueryTile, row: u32, p: &Ho
     let sums = softmax.sums();
     for r in 0..2 {
         let row = row + 8 * r as u32;
-        if row < p.queries && own_thread() % VEC4 == 0 && !p.lse.is_null() {
+        if row < p.queries && own_thread().is_multiple_of(VEC4) && !p.lse.is_null() {
             let head = u64::from(tile.batch * p.heads.get() + tile.head);
             let lse = (softmax.max[r] * softmax.scale + cuda_std::math::lg2(sums[r])) * LN_2;
             let lse = if sums[r] == 0.0 { f32::NEG_INFINITY } else { lse };
