@@ -13,7 +13,7 @@ DOCS = sorted((ROOT / "docs").rglob("*.md"))
 UNIT = re.compile(r"\d ?(?:µs|ms|TFLOP/s|TB/s|GB/s|dB)\b")
 GENERATED = re.compile(r"<!-- [^\n]*, made by scripts/\w+\.py -->.*?<!-- end -->", re.DOTALL)
 HAS_FILE = re.compile(r"\]\([^)]*benches/results/[^)]+\)")
-LATER_THAN_TABLES = ("decisions.md", "cpu-executor.md")
+LATER_THAN_TABLES = ("decisions.md", "executor.md")
 """Pages whose measurements are not from the last complete benchmark run. Each section of these pages links
 its results file."""
 HARDWARE = {
