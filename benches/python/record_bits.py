@@ -1,0 +1,110 @@
+"""Records the bits of each op's results on this machine's GPU, and of the results of the models' eager code.
+
+    python benches/python/record_bits.py [--only ada_norm,rope] [--device cpu] FILE
+
+The inputs are small and come from a seed of torch's CPU generator, so that another machine can make the same
+inputs. The file has checksums of the results. `differences` compares the results of another device, such as the
+CPU executor, with a file.
+"""
+
+import argparse
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from exactness import own_result
+from forms import BIT_EXACT, Form, Inputs, Result, Source, tuple_of
+from ops import check_names, selected
+from providers import has_ours
+
+TOKENS = 24
+"""Number of tokens. An RMSNorm has torch's order of sums only from 16 rows on."""
+BATCH = 2
+CHUNK = 4096
+"""Bytes per checksum."""
+EAGER = "eager"
+Record = dict[str, dict[str, list[list[int]]]]
+"""Maps a call to the checksums of its results: of oxiwarp by mode, and of the model's eager code."""
+
+
+def calls(only: list[str] | None) -> Iterator[tuple[str, Form, torch.dtype]]:
+    """Yield a key, the use of an op, and the dtype of each recorded call."""
+    for form in selected(only):
+        if form.backward or not has_ours(form):
+            continue
+        for dtype in form.dtypes:
+            yield f"{form.op}/{form.chain}/{str(dtype).removeprefix('torch.')}", form, dtype
+
+
+def inputs_of(form: Form, dtype: torch.dtype, device: torch.device) -> Inputs:
+    """Return the inputs of a call. Their values come from the CPU, so they are equal for all devices."""
+    _, shape = form.cases[0]
+    torch.manual_seed(0)
+    inputs = form.inputs(Source(torch.device("cpu"), dtype), (min(BATCH, shape[0]), TOKENS, *shape[2:]))
+    return {name: x.to(device) for name, x in inputs.items()}
+
+
+def checksums(result: Result) -> list[list[int]]:
+    """Return the checksums of the bytes of each result. All NaN have the same bytes."""
+    found = []
+    for y in tuple_of(result):
+        y = y.detach().cpu().contiguous()
+        y = torch.where(y.isnan(), torch.full_like(y, torch.nan), y) if y.is_floating_point() else y
+        data = y.flatten().view(torch.uint8).numpy().tobytes()
+        found.append([zlib.crc32(data[at : at + CHUNK]) for at in range(0, len(data), CHUNK)])
+    return found
+
+
+def recorded(only: list[str] | None, device: torch.device) -> Record:
+    """Run all calls on a device and return their checksums."""
+    record: Record = {}
+    with torch.no_grad():
+        for key, form, dtype in calls(only):
+            inputs = inputs_of(form, dtype, device)
+            record[key] = {mode: checksums(form.call(mode)(**inputs)) for mode in form.modes}
+            if BIT_EXACT in form.claims.values():
+                record[key][EAGER] = checksums(own_result(form, inputs)[0])
+    return record
+
+
+def differences(record: Mapping[str, Mapping[str, Any]], only: list[str] | None, device: torch.device) -> list[str]:
+    """Run the calls of a record on a device. Return a line for each result whose bits differ from the record, or
+    from the eager result if the op is documented as bit-exact."""
+    lines = []
+    with torch.no_grad():
+        for key, form, dtype in calls(only):
+            if key not in record:
+                continue
+            inputs = inputs_of(form, dtype, device)
+            for mode in form.modes:
+                got = checksums(form.call(mode)(**inputs))
+                others = {f"oxiwarp's on the GPU, mode {mode!r}": record[key][mode]}
+                if form.claims[mode] == BIT_EXACT:
+                    others["the eager code's on the GPU"] = record[key][EAGER]
+                for whose, right in others.items():
+                    wrong = sum(
+                        a != b for one, other in zip(got, right, strict=True) for a, b in zip(one, other, strict=True)
+                    )
+                    if wrong:
+                        lines.append(f"{key}: {wrong} of {sum(map(len, got))} chunks differ from {whose}")
+    return lines
+
+
+def main() -> None:
+    """Record the bits of all calls."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", metavar="OP,OP", type=lambda text: text.split(","), help="only these ops")
+    parser.add_argument("--device", type=torch.device, default=torch.device("cuda"), help="default: cuda")
+    parser.add_argument("file", type=Path)
+    options = parser.parse_args()
+    check_names(options.only)
+    record = recorded(options.only, options.device)
+    options.file.write_text(json.dumps(record, separators=(",", ":")) + "\n")
+    print(f"{len(record)} calls, {options.file.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()
