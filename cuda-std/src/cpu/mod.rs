@@ -41,11 +41,12 @@
 //! The command `cargo test --release -p oxiwarp-cuda-std --test executor -- --ignored --nocapture` measures
 //! these times.
 //!
-//! The files `block`, `bulk`, `cluster`, `copies`, `matrix`, `mbarrier`, `named`, `race`, `registers`, `tma`,
-//! `warp` and `wgmma` of this module depend on each other. These dependencies are the only cycle between
-//! files that the test `test_rust_modules.py` allows. The types `Block` and `Cluster` store what each thread
-//! waits for, the accesses to shared memory, the pending copies and the mbarriers. The other files define the
-//! types of these fields. Their functions call `block::with` to find the running thread.
+//! The files `block`, `bulk`, `cluster`, `copies`, `matrix`, `mbarrier`, `multiplication`, `named`,
+//! `operands`, `race`, `registers`, `tma`, `warp` and `wgmma` of this module depend on each other. These
+//! dependencies are the only cycle between files that the test `test_rust_modules.py` allows. The types
+//! `Block` and `Cluster` store what each thread waits for, the accesses to shared memory, the pending copies
+//! and the mbarriers. The other files define the types of these fields. Their functions call `block::with` to
+//! find the running thread.
 pub(crate) mod approximate;
 mod block;
 pub(crate) mod bulk;
@@ -54,11 +55,14 @@ pub(crate) mod cluster;
 pub(crate) mod copies;
 mod crew;
 mod fault;
+mod fault_kind;
 mod grid;
 mod history;
 mod matrix;
 pub(crate) mod mbarrier;
+pub(crate) mod multiplication;
 pub(crate) mod named;
+mod operands;
 mod order;
 mod race;
 pub(crate) mod registers;
@@ -74,7 +78,8 @@ use core::ffi::c_void;
 
 use crate::launch::{Entry, Kernel, KernelElement, Launcher};
 
-pub use fault::{Absence, Fault, FaultKind, Origin};
+pub use fault::Fault;
+pub use fault_kind::{Absence, FaultKind, Origin};
 pub use history::Swizzle;
 pub use shape::{Launch, MAX_SHARED_BYTES};
 pub use tensor_map::{Reduction, TensorMapElement, TensorMapShape};

@@ -5,67 +5,14 @@
 //! 0xFF bytes, and the executor reports an access to them.
 use std::collections::{HashMap, VecDeque};
 
-use super::clock::Released;
-use super::history::{By, SharedAccess, Swizzle};
-use super::tensor_core::{self, DecodedA, DecodedB, STEP_BYTES};
+use super::history::{By, SharedAccess};
+use super::multiplication::{Left, Multiplication, ROWS, Started, place};
+use super::operands::SharedOperand;
+use super::tensor_core::{DecodedA, DecodedB};
 use super::{Block, FaultKind, Operation, exchange, with};
 
 /// Warps of a warpgroup.
 const WARPS: u32 = 4;
-/// Rows that one warp computes.
-const ROWS: usize = 16;
-
-/// The operand types of a multiplication.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Elements {
-    /// Floats, with f32 accumulators.
-    Floats(tensor_core::OperandType, tensor_core::OperandType),
-    /// 8-bit integers, with i32 accumulators. The flags say whether they are signed.
-    Int8(bool, bool),
-}
-
-impl Elements {
-    fn bytes(self) -> usize {
-        match self {
-            Self::Floats(a, _) => a.bytes(),
-            Self::Int8(..) => 1,
-        }
-    }
-}
-
-/// The left operand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
-    /// Descriptor of an operand in shared memory.
-    Shared(u64),
-    /// The thread's elements.
-    Registers([u32; 4]),
-}
-
-/// One multiplication `d += a b`, or `d = a b` if `add` is false.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Multiplication {
-    pub elements: Elements,
-    pub a: Left,
-    /// Descriptor of `b`.
-    pub b: u64,
-    pub add: bool,
-    /// Whether `a` and `b` are contiguous along M and N, instead of K.
-    pub transposed: [bool; 2],
-}
-
-impl Multiplication {
-    /// Whether the lanes of a warp that pass `self` and `other` execute the same instruction.
-    fn meets(&self, other: &Self) -> bool {
-        let same_a = match (self.a, other.a) {
-            (Left::Registers(_), Left::Registers(_)) => true,
-            (a, b) => a == b,
-        };
-        same_a
-            && (self.elements, self.b, self.add, self.transposed)
-                == (other.elements, other.b, other.add, other.transposed)
-    }
-}
 
 /// The accumulator registers of a thread.
 #[derive(Clone, Copy, Debug)]
@@ -78,27 +25,6 @@ impl ThreadRegisters {
     pub fn of(at: *mut u32, len: usize) -> Self {
         Self { at, len }
     }
-}
-
-/// A multiplication that a warp has started.
-struct Started {
-    multiplication: Multiplication,
-    /// Number of its `wgmma` group.
-    group: u32,
-    a: [[u32; 4]; 32],
-    /// Address of the accumulators of each lane.
-    d: [usize; 32],
-    /// The operands in shared memory, and the knowledge of the lane that recorded the reads of them.
-    operands: Option<(Released, Option<SharedOperand>, SharedOperand)>,
-}
-
-/// The rows of an operand in shared memory that a warp reads.
-#[derive(Clone)]
-struct SharedOperand {
-    transposed: bool,
-    rows: usize,
-    /// Offsets of the chunks of 16 bytes.
-    chunks: Vec<u32>,
 }
 
 /// The accumulators of a lane between the start of the first multiplication and [`settle`].
@@ -187,11 +113,11 @@ impl Block {
             return;
         }
         let operand = |descriptor: u64, transposed: bool, first: u32, rows: usize| {
-            let layout = Layout::of(self, descriptor, transposed, multiplication.elements.bytes());
-            let chunks = layout.chunks(self, first, rows as u32);
-            let access = SharedAccess { agent, time: group, by: By::Wgmma(layout.swizzle) };
-            self.record_all(self.rank.get(), 16, chunks.iter().copied(), access, false);
-            SharedOperand { transposed, rows, chunks }
+            let bytes = multiplication.elements.bytes();
+            let (operand, swizzle) = SharedOperand::of(self, descriptor, transposed, bytes, first, rows);
+            let access = SharedAccess { agent, time: group, by: By::Wgmma(swizzle) };
+            self.record_all(self.rank.get(), 16, operand.chunks.iter().copied(), access, false);
+            operand
         };
         let [transposed_a, transposed_b] = multiplication.transposed;
         let first = self.running.get() as u32 / 32 % WARPS * ROWS as u32;
@@ -201,99 +127,6 @@ impl Block {
         };
         let b = operand(multiplication.b, transposed_b, 0, columns);
         self.queue(|queue, _| queue.started[index].operands = Some((knowledge, a, b)));
-    }
-}
-
-/// The layout of an operand in shared memory, from its descriptor.
-#[derive(Clone, Copy)]
-struct Layout {
-    start: u32,
-    leading: u32,
-    stride: u32,
-    swizzle: Swizzle,
-    transposed: bool,
-}
-
-impl Layout {
-    fn of(block: &Block, descriptor: u64, transposed: bool, element: usize) -> Self {
-        let field = |at: u32| (descriptor >> at) as u32 & 0x3FFF;
-        let swizzle = [Swizzle::None, Swizzle::B128, Swizzle::B64, Swizzle::B32][(descriptor >> 62) as usize];
-        let (start, base) = (field(0) << 4, (descriptor >> 49) as u32 & 7);
-        // The hardware permutes chunks by the address. A tile must therefore start where the pattern does.
-        if swizzle != Swizzle::None && start >> 7 & (swizzle.row() / 16 - 1) != base {
-            block.raise(FaultKind::Descriptor { address: start, swizzle: swizzle.row() });
-        }
-        if transposed && element != 2 {
-            block.raise(FaultKind::TransposedOperand { bytes: element });
-        }
-        Self { start, leading: field(16) << 4, stride: field(32) << 4, swizzle, transposed }
-    }
-
-    /// Returns the address of the chunk that contains the bytes from `byte` on of row `row`, for an operand
-    /// that is contiguous along K.
-    fn row_chunk(&self, row: u32, byte: u32) -> u32 {
-        let (group, within) = (row / 8 * self.stride, row % 8);
-        match self.swizzle {
-            Swizzle::None => self.start + group + within * 16 + byte / 16 * self.leading,
-            _ => self.swizzle.place(self.start + group + within * self.swizzle.row() + byte),
-        }
-    }
-
-    /// Returns the address of the chunk with eight rows from `row` on at column `k`, for an operand of 16-bit
-    /// elements that is contiguous along its rows.
-    fn column_chunk(&self, row: u32, k: u32) -> u32 {
-        let per_line = self.swizzle.row() / 2;
-        let (line, within) = (row / per_line, row % per_line * 2);
-        match self.swizzle {
-            Swizzle::None => self.start + line * self.stride + k / 8 * self.leading + k % 8 * 16,
-            _ => {
-                let at = line * self.leading + k / 8 * self.stride + k % 8 * self.swizzle.row() + within;
-                self.swizzle.place(self.start + at)
-            }
-        }
-    }
-
-    /// Returns the offsets in shared memory of all chunks of `rows` rows from `first` on.
-    fn chunks(&self, block: &Block, first: u32, rows: u32) -> Vec<u32> {
-        let addresses: Vec<_> = if self.transposed {
-            (0..16)
-                .flat_map(|k| (0..rows / 8).map(move |r| (k, r)))
-                .map(|(k, r)| self.column_chunk(first + 8 * r, k))
-                .collect()
-        } else {
-            (0..rows)
-                .flat_map(|r| [0, 16].map(|byte| (r, byte)))
-                .map(|(r, byte)| self.row_chunk(first + r, byte))
-                .collect()
-        };
-        addresses.into_iter().map(|address| block.own_place(address, 16, 16).offset).collect()
-    }
-}
-
-impl SharedOperand {
-    /// Reads the rows from the shared memory of `block`.
-    fn read(&self, block: &Block) -> Vec<[u8; STEP_BYTES]> {
-        // SAFETY: `Layout::chunks` checked that the 16 bytes are in shared memory.
-        let chunk = |at: usize| unsafe {
-            block.shared_base().add(self.chunks[at] as usize).cast::<[u8; 16]>().read()
-        };
-        let mut out = vec![[0; STEP_BYTES]; self.rows];
-        if self.transposed {
-            for k in 0..16 {
-                for group in 0..self.rows / 8 {
-                    let eight = chunk(k * (self.rows / 8) + group);
-                    for r in 0..8 {
-                        out[8 * group + r][2 * k..2 * k + 2].copy_from_slice(&eight[2 * r..2 * r + 2]);
-                    }
-                }
-            }
-        } else {
-            for (row, out) in out.iter_mut().enumerate() {
-                out[..16].copy_from_slice(&chunk(2 * row));
-                out[16..].copy_from_slice(&chunk(2 * row + 1));
-            }
-        }
-        out
     }
 }
 
@@ -485,46 +318,5 @@ impl Queue {
     fn accumulators(&self, lane: usize, at: usize) -> &[u32] {
         let known = self.lanes[lane].accumulators.iter().find(|known| known.at == at);
         &known.expect("has started").values
-    }
-}
-
-/// Returns the index of an accumulator register of a lane in a matrix with 16 rows.
-fn place(lane: usize, register: usize, columns: usize) -> usize {
-    let (row, column) = (lane / 4 + register / 2 % 2 * 8, register / 4 * 8 + lane % 4 * 2 + register % 2);
-    row * columns + column
-}
-
-impl Started {
-    /// Adds the product to `matrix`, which has 16 rows.
-    fn multiply(&self, block: &Block, matrix: &mut [u32], a: &mut DecodedA, b: &mut DecodedB) {
-        let (_, left, right) = self.operands.as_ref().expect("was recorded");
-        let left = left.as_ref().map_or_else(|| self.rows_of_registers(), |left| left.read(block));
-        let right = right.read(block);
-        match self.multiplication.elements {
-            Elements::Floats(of_a, of_b) => {
-                a.decode(of_a, ROWS, |row| left[row]);
-                b.decode(of_b, right.len(), |row| right[row]);
-                // SAFETY: f32 and u32 have the same size and alignment, and every bit pattern is valid.
-                let floats = unsafe { &mut *(std::ptr::from_mut(matrix) as *mut [f32]) };
-                tensor_core::multiply_step(a, b, floats);
-            }
-            Elements::Int8(a_signed, b_signed) => {
-                // SAFETY: i32 and u32 have the same size and alignment, and every bit pattern is valid.
-                let integers = unsafe { &mut *(std::ptr::from_mut(matrix) as *mut [i32]) };
-                tensor_core::multiply_int8(&left, a_signed, &right, b_signed, integers);
-            }
-        }
-    }
-
-    /// Returns the rows of the left operand from the registers of the lanes.
-    fn rows_of_registers(&self) -> Vec<[u8; STEP_BYTES]> {
-        let mut rows = vec![[0; STEP_BYTES]; ROWS];
-        for (lane, words) in self.a.iter().enumerate() {
-            for (word, bits) in words.iter().enumerate() {
-                let (row, byte) = (lane / 4 + word % 2 * 8, lane % 4 * 4 + word / 2 * 16);
-                rows[row][byte..byte + 4].copy_from_slice(&bits.to_le_bytes());
-            }
-        }
-        rows
     }
 }

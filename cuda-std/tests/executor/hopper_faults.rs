@@ -508,3 +508,97 @@ fn a_tensor_map_that_is_none() {
     });
     assert_eq!(fault, FaultKind::TensorMap { dimensions: None, used: 2 });
 }
+
+#[test]
+fn a_phase_that_ends_before_a_thread_saw_the_one_before() {
+    let fault = kind(64, &|| {
+        open(&[1]);
+        // SAFETY: the second arrival without a wait of the first warp is the fault that the test expects.
+        unsafe {
+            if me() < 32 {
+                mbarrier(0).wait(0);
+            } else if me() == 32 {
+                while !mbarrier(0).test(1) {}
+                mbarrier(0).arrive();
+                mbarrier(0).arrive();
+            }
+        }
+    });
+    assert!(
+        matches!(fault, FaultKind::MissedPhase { offset: MBARRIER, phase: 0 } | FaultKind::WrongPhase { .. }),
+        "{fault:?}"
+    );
+}
+
+#[test]
+fn an_mbarrier_that_is_polled_in_vain() {
+    let fault = kind(32, &|| {
+        open(&[1]);
+        // SAFETY: the missing arrival is the fault that the test expects.
+        unsafe { while !mbarrier(0).test(0) {} }
+    });
+    assert_eq!(fault, FaultKind::Polling);
+}
+
+#[test]
+fn wrong_calls_of_cluster_operations() {
+    let of = |body: Body| run([2, 1, 1], [32, 1, 1], BYTES, body).unwrap_err().kind;
+    let fault = of(&|| {
+        cluster::bounds::<2>();
+        // SAFETY: the wrong rank is the fault that the test expects.
+        unsafe { cluster::RemoteWord::of(&tile_of::<u32>(), 0, 2).get() };
+    });
+    assert_eq!(fault, FaultKind::ClusterRank { rank: 2, blocks: 2 });
+    let tensor = source();
+    let fault = of(&|| {
+        cluster::bounds::<2>();
+        open(&[1]);
+        // SAFETY: the wrong mask is the fault that the test expects.
+        unsafe { tensor.map().multicast(tile(), [0, 0], mbarrier(0), 0b100) };
+    });
+    assert_eq!(fault, FaultKind::ClusterRank { rank: 2, blocks: 2 });
+}
+
+#[test]
+fn operands_that_no_wgmma_has() {
+    let tensor = source();
+    let fault = kind(128, &|| {
+        open(&[1]);
+        load(&tensor);
+        let mut d = Registers::<32>::ZERO;
+        // SAFETY: the layout of the operand is the fault that the test expects.
+        unsafe {
+            mbarrier(0).wait(0);
+            wgmma::fence();
+            wgmma::mma_shared_transposed::<wgmma::E4m3, _, 0, 1>(&mut d, good(), good(), false);
+        }
+    });
+    assert_eq!(fault, FaultKind::TransposedOperand { bytes: 1 });
+    let fault = kind(128, &|| {
+        open(&[1]);
+        load(&tensor);
+        let mut d = Registers::<32>::ZERO;
+        // SAFETY: the two different instructions of a warp are the fault that the test expects.
+        unsafe {
+            mbarrier(0).wait(0);
+            wgmma::fence();
+            wgmma::mma_shared::<bf16, _>(&mut d, good(), good().offset(32 * (me() % 2)), false);
+            wgmma::commit();
+            wgmma::wait::<0>();
+        }
+    });
+    assert_eq!(fault, FaultKind::WgmmaLanes);
+}
+
+#[test]
+fn a_reduction_that_tma_does_not_have() {
+    let tensor = Tensor::new(TensorMapElement::U8, [8, 32], [8, 32], Swizzle::None, &[0; 256]);
+    let fault = kind(32, &|| {
+        if me() == 0 {
+            // SAFETY: the wrong element type is the fault that the test expects.
+            unsafe { tensor.map().add(tile(), [0, 0]) };
+        }
+    });
+    let reduction = cuda_std::cpu::Reduction::Add;
+    assert_eq!(fault, FaultKind::Reduction { reduction, element: TensorMapElement::U8 });
+}

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="the bundle has no R
 SCHEDULER = [
     f"cpu/{name}.rs"
     for name in (
-        *("block", "bulk", "cluster", "copies", "matrix", "mbarrier"),
-        *("named", "race", "registers", "tma", "warp", "wgmma"),
+        *("block", "bulk", "cluster", "copies", "matrix", "mbarrier", "multiplication"),
+        *("named", "operands", "race", "registers", "tma", "warp", "wgmma"),
     )
 ]
 

@@ -3,8 +3,9 @@
 #![allow(clippy::missing_safety_doc, reason = "see the PTX version")]
 use crate::base::wgmma::Kind;
 use crate::cpu::here;
+use crate::cpu::multiplication::{Elements, Left, Multiplication};
 use crate::cpu::tensor_core::OperandType;
-use crate::cpu::wgmma::{self, Elements, Left, Multiplication, ThreadRegisters};
+use crate::cpu::wgmma::{self, ThreadRegisters};
 
 impl Kind {
     fn elements(self) -> Elements {

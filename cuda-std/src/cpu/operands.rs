@@ -1,0 +1,121 @@
+//! The operands of `wgmma` in shared memory: their descriptors and layouts.
+use super::history::Swizzle;
+use super::tensor_core::STEP_BYTES;
+use super::{Block, FaultKind};
+
+/// The rows of an operand in shared memory that a warp reads.
+#[derive(Clone)]
+pub(super) struct SharedOperand {
+    transposed: bool,
+    rows: usize,
+    /// Offsets of the chunks of 16 bytes.
+    pub chunks: Vec<u32>,
+}
+
+/// The layout of an operand in shared memory, from its descriptor.
+#[derive(Clone, Copy)]
+struct OperandLayout {
+    start: u32,
+    leading: u32,
+    stride: u32,
+    swizzle: Swizzle,
+    transposed: bool,
+}
+
+impl OperandLayout {
+    fn of(block: &Block, descriptor: u64, transposed: bool, element: usize) -> Self {
+        let field = |at: u32| (descriptor >> at) as u32 & 0x3FFF;
+        let swizzle = [Swizzle::None, Swizzle::B128, Swizzle::B64, Swizzle::B32][(descriptor >> 62) as usize];
+        let (start, base) = (field(0) << 4, (descriptor >> 49) as u32 & 7);
+        // The hardware permutes chunks by the address. A tile must therefore start where the pattern does.
+        if swizzle != Swizzle::None && start >> 7 & (swizzle.row() / 16 - 1) != base {
+            block.raise(FaultKind::Descriptor { address: start, swizzle: swizzle.row() });
+        }
+        if transposed && element != 2 {
+            block.raise(FaultKind::TransposedOperand { bytes: element });
+        }
+        Self { start, leading: field(16) << 4, stride: field(32) << 4, swizzle, transposed }
+    }
+
+    /// Returns the address of the chunk that contains the bytes from `byte` on of row `row`, for an operand
+    /// that is contiguous along K.
+    fn row_chunk(&self, row: u32, byte: u32) -> u32 {
+        let (group, within) = (row / 8 * self.stride, row % 8);
+        match self.swizzle {
+            Swizzle::None => self.start + group + within * 16 + byte / 16 * self.leading,
+            _ => self.swizzle.place(self.start + group + within * self.swizzle.row() + byte),
+        }
+    }
+
+    /// Returns the address of the chunk with eight rows from `row` on at column `k`, for an operand of 16-bit
+    /// elements that is contiguous along its rows.
+    fn column_chunk(&self, row: u32, k: u32) -> u32 {
+        let per_line = self.swizzle.row() / 2;
+        let (line, within) = (row / per_line, row % per_line * 2);
+        match self.swizzle {
+            Swizzle::None => self.start + line * self.stride + k / 8 * self.leading + k % 8 * 16,
+            _ => {
+                let at = line * self.leading + k / 8 * self.stride + k % 8 * self.swizzle.row() + within;
+                self.swizzle.place(self.start + at)
+            }
+        }
+    }
+
+    /// Returns the offsets in shared memory of all chunks of `rows` rows from `first` on.
+    fn chunks(&self, block: &Block, first: u32, rows: u32) -> Vec<u32> {
+        let addresses: Vec<_> = if self.transposed {
+            (0..16)
+                .flat_map(|k| (0..rows / 8).map(move |r| (k, r)))
+                .map(|(k, r)| self.column_chunk(first + 8 * r, k))
+                .collect()
+        } else {
+            (0..rows)
+                .flat_map(|r| [0, 16].map(|byte| (r, byte)))
+                .map(|(r, byte)| self.row_chunk(first + r, byte))
+                .collect()
+        };
+        addresses.into_iter().map(|address| block.own_place(address, 16, 16).offset).collect()
+    }
+}
+
+impl SharedOperand {
+    /// Returns the rows from `first` on, and the swizzle of the descriptor. Raises a fault if the descriptor is
+    /// invalid, or if a row is not in shared memory. `element` is the number of bytes of an element.
+    pub fn of(
+        block: &Block,
+        descriptor: u64,
+        transposed: bool,
+        element: usize,
+        first: u32,
+        rows: usize,
+    ) -> (Self, Swizzle) {
+        let layout = OperandLayout::of(block, descriptor, transposed, element);
+        let chunks = layout.chunks(block, first, rows as u32);
+        (Self { transposed, rows, chunks }, layout.swizzle)
+    }
+
+    /// Reads the rows from the shared memory of `block`.
+    pub fn read(&self, block: &Block) -> Vec<[u8; STEP_BYTES]> {
+        // SAFETY: `OperandLayout::chunks` checked that the 16 bytes are in shared memory.
+        let chunk = |at: usize| unsafe {
+            block.shared_base().add(self.chunks[at] as usize).cast::<[u8; 16]>().read()
+        };
+        let mut out = vec![[0; STEP_BYTES]; self.rows];
+        if self.transposed {
+            for k in 0..16 {
+                for group in 0..self.rows / 8 {
+                    let eight = chunk(k * (self.rows / 8) + group);
+                    for r in 0..8 {
+                        out[8 * group + r][2 * k..2 * k + 2].copy_from_slice(&eight[2 * r..2 * r + 2]);
+                    }
+                }
+            }
+        } else {
+            for (row, out) in out.iter_mut().enumerate() {
+                out[..16].copy_from_slice(&chunk(2 * row));
+                out[16..].copy_from_slice(&chunk(2 * row + 1));
+            }
+        }
+        out
+    }
+}
