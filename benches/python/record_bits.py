@@ -1,4 +1,6 @@
-"""Records the bits of each op's results on this machine's GPU, and of the results of the models' eager code.
+"""Records checksums of the bits of each op's results on a device, by default the GPU.
+
+If an op has a bit-exact mode, the program also records the checksums of the model's eager code.
 
     python benches/python/record_bits.py [--only ada_norm,rope] [--device cpu] FILE
 
@@ -21,7 +23,7 @@ from ops import check_names, selected
 from providers import has_ours
 
 TOKENS = 24
-"""Number of tokens. An RMSNorm has torch's order of sums only from 16 rows on."""
+"""Number of tokens. With fewer than 16 rows, an RMSNorm may not add its terms in torch's order."""
 BATCH = 2
 CHUNK = 4096
 """Bytes per checksum."""

@@ -1,4 +1,5 @@
-//! The approximate PTX instructions `ex2`, `rcp`, `rsqrt` and `lg2`, with the bits of a Hopper GPU.
+//! The approximate PTX instructions `ex2`, `rcp` and `rsqrt` with the bits of a Hopper GPU, and `lg2` with
+//! other bits.
 //!
 //! The GPU divides the range of the mantissas into segments. In each segment, it computes a quadratic
 //! polynomial with integer coefficients, and truncates the result. The multiplier that squares the argument
@@ -180,9 +181,9 @@ type Logarithms = [fn(u32) -> f32; 2];
 /// These results are not known yet: `scripts/approximate_tables.py --dump` reads them from a GPU.
 const LOGARITHMS: Option<Logarithms> = None;
 
-/// Returns the correctly rounded result of `lg2.approx.f32`, or the GPU's result if [`LOGARITHMS`] exist.
-/// For arguments between 0.5 and 2, the absolute error of the instruction is at most 2^-22. For other
-/// arguments, the relative error is at most 2^-22.
+/// Returns the base-2 logarithm of `x`. If [`LOGARITHMS`] is `None`, the result is correctly rounded.
+/// Otherwise it is the GPU's result. For arguments between 0.5 and 2, the absolute error of the instruction
+/// is at most 2^-22. For other arguments, the relative error is at most 2^-22.
 #[inline]
 pub fn lg2(x: f32) -> f32 {
     match LOGARITHMS {

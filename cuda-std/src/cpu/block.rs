@@ -46,10 +46,21 @@ pub(super) fn inside_kernel() -> bool {
 /// Calls `f` with the block that runs on this host thread.
 #[inline(always)]
 pub(crate) fn with<R>(f: impl FnOnce(&Block) -> R) -> R {
+    // SAFETY: the block is used only until this call returns.
+    f(unsafe { current() })
+}
+
+/// Returns the block that runs on this host thread. In contrast to a closure for [`with`], code with this
+/// function is always inlined.
+///
+/// # Safety
+/// The caller uses the block only while the running thread runs.
+#[inline(always)]
+pub(crate) unsafe fn current<'a>() -> &'a Block {
     let block = CURRENT.get();
     assert!(!block.is_null(), "a device function was called outside a kernel");
     // SAFETY: `Block::make_current` sets the pointer, and its caller keeps the block.
-    f(unsafe { &*block })
+    unsafe { &*block }
 }
 
 /// Stores the place of the call in the kernel's source code. If the running thread has a fault, the fault has
@@ -106,6 +117,11 @@ pub(super) struct Slot {
     pub yielder: Cell<*const Yielder<(), ()>>,
     /// The place in the kernel's source code of the thread's last call of a device function.
     pub site: Cell<Option<&'static Location<'static>>>,
+}
+
+/// State of a GPU thread that the scheduler does not read, so that the slots stay small.
+#[derive(Default)]
+pub(super) struct ThreadNotes {
     /// What the thread waits for in the state `AtMbarrier` or `AtNamed`: the offset and the phase of the
     /// mbarrier, or the number and the threads of the named barrier.
     pub waits_for: Cell<Option<(u32, u32)>>,
@@ -132,6 +148,7 @@ pub(crate) struct Block {
     pub(super) cluster: Rc<Cluster>,
     pub(super) rank: Cell<u32>,
     pub(super) slots: Vec<Slot>,
+    pub(super) notes: Vec<ThreadNotes>,
     /// For each warp, the mask of lanes that wait at a shuffle, vote, warp barrier or `mma`.
     pub(super) calling: Vec<Cell<u32>>,
     pub(super) running: Cell<usize>,
@@ -162,9 +179,6 @@ impl Block {
             call: Cell::new(Call::NONE),
             yielder: Cell::new(ptr::null()),
             site: Cell::new(None),
-            waits_for: Cell::new(None),
-            cluster_arrivals: Cell::new(0),
-            cluster_waits: Cell::new(0),
         };
         let mut shared =
             vec![AlignedUnit([0; 128]); (shape.shared_bytes as usize).div_ceil(size_of::<AlignedUnit>())];
@@ -177,6 +191,7 @@ impl Block {
             cluster: Rc::clone(cluster),
             rank: Cell::new(rank),
             slots: (0..threads as u32).map(slot).collect(),
+            notes: (0..threads).map(|_| ThreadNotes::default()).collect(),
             calling: vec![Cell::new(0); threads.div_ceil(32)],
             running: Cell::new(0),
             at_barrier: Cell::new(0),
@@ -191,11 +206,13 @@ impl Block {
     /// Resets this `Block`, so that it represents the GPU block with this index in the grid.
     pub(super) fn reset(&self, index: [u32; 3]) {
         self.index.set(index);
-        for slot in &self.slots {
-            slot.state.set(State::Ready);
-            slot.waits_for.set(None);
-            slot.cluster_arrivals.set(0);
-            slot.cluster_waits.set(0);
+        self.slots.iter().for_each(|slot| slot.state.set(State::Ready));
+        if self.cluster.is_active() || self.cluster_size() > 1 {
+            for notes in &self.notes {
+                notes.waits_for.set(None);
+                notes.cluster_arrivals.set(0);
+                notes.cluster_waits.set(0);
+            }
         }
         self.calling.iter().for_each(|lanes| lanes.set(0));
         self.at_barrier.set(0);
@@ -228,6 +245,11 @@ impl Block {
     #[inline(always)]
     pub(super) fn thread(&self) -> &Slot {
         &self.slots[self.running.get()]
+    }
+
+    #[inline(always)]
+    pub(super) fn own_notes(&self) -> &ThreadNotes {
+        &self.notes[self.running.get()]
     }
 
     #[inline]

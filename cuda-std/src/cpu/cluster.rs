@@ -1,13 +1,14 @@
 //! Hopper's asynchronous operations on the CPU executor: mbarriers, named barriers, cluster barriers, bulk
 //! and TMA copies, `wgmma` and `setmaxnreg`.
 //!
-//! One host thread runs all blocks of a cluster. They share one [`Cluster`]. An asynchronous copy moves its
-//! bytes as late as possible: when no thread of the cluster can continue. If several copies are pending,
-//! their order is pseudo-random. Until then, the destination contains 0xFF bytes.
+//! One host thread runs all blocks of a cluster. They share one [`Cluster`]. A copy moves its bytes as late
+//! as possible: when no thread of the cluster can continue, or when a thread waits for its bulk group. If
+//! several copies are pending, their order is pseudo-random. Until a copy to shared memory moves its bytes,
+//! the destination contains 0xFF bytes.
 //!
 //! With the first operation of this module, the cluster becomes *active*: clocks and histories then decide
-//! which accesses to shared memory race, instead of [`race`](super::race). A fault is therefore found in
-//! every order in which threads and copies may run.
+//! which accesses to shared memory race, instead of [`race`](super::race). The executor therefore finds a
+//! race in every order in which threads and copies may run.
 use core::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -23,8 +24,8 @@ use super::tma::StartedCopy;
 use super::wgmma::Queue;
 use super::{Block, FaultKind, Origin, with};
 
-/// The shared-memory address of the first byte of dynamic shared memory. As on a GPU, it is a multiple of 16
-/// and of no larger power of two, so that a kernel that forgets to align its tiles is found.
+/// The shared-memory address of the first byte of dynamic shared memory. A GPU guarantees only a multiple of
+/// 16. Here it is no multiple of a larger power of two, so that kernels must align their tiles.
 pub(crate) const FIRST_ADDRESS: u32 = 1024 + 16;
 
 /// Distance between the shared memory of two blocks in the address space of a cluster. Addresses below this
@@ -149,7 +150,8 @@ impl Block {
         self.agent(self.running.get())
     }
 
-    /// Makes the cluster active. Every operation of Hopper calls this function first.
+    /// Makes the cluster active. Every operation of Hopper that records or orders accesses to shared memory
+    /// calls this function first. `stmatrix` and relaxed arrivals do not.
     pub(super) fn activate(&self) -> &Cluster {
         let cluster = &*self.cluster;
         if !cluster.active.replace(true) {
@@ -164,8 +166,10 @@ impl Block {
         cluster
     }
 
-    /// Adds the accesses before the activation of the cluster to the histories. They are events of two
-    /// numbers: all threads know event 1, which a barrier has ordered. Only the thread itself knows event 2.
+    /// Adds the accesses before the activation of the cluster to the histories. If a barrier followed an
+    /// access, the access is event 1 of its thread, which all threads know. Otherwise it is event 2, which
+    /// only its thread knows. A warp barrier counts here as a block barrier, so a race between warps may
+    /// remain undetected.
     fn record_earlier(&self) {
         let cluster = &*self.cluster;
         let mut units = cluster.units.borrow_mut();
@@ -264,7 +268,8 @@ impl Block {
                 {
                     return fault;
                 }
-                if access.by == By::Thread && earlier.by == By::Thread && rank == self.rank.get() {
+                let of_block = rank == self.rank.get() && earlier.agent / self.threads() == rank;
+                if access.by == By::Thread && earlier.by == By::Thread && of_block {
                     let other = self.thread_of(earlier.agent);
                     return FaultKind::Race { offset, bytes, writes, other, wrote };
                 }
@@ -295,7 +300,8 @@ impl Block {
         }
     }
 
-    /// All threads of the block have arrived at the block barrier.
+    /// Gives each of `threads` the knowledge of all of them. They have arrived at a block barrier or a warp
+    /// barrier.
     pub(super) fn synchronize_active(&self, threads: impl Iterator<Item = usize> + Clone) {
         let cluster = &*self.cluster;
         let (mut clocks, mut gate) = (cluster.clocks.borrow_mut(), Gate::default());

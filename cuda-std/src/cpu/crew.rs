@@ -63,10 +63,10 @@ impl Crew {
         let mut polls = 0;
         while self.blocks.iter().any(|threads| threads.live > 0) {
             let mut stalled = true;
-            for (at, block) in blocks.iter().enumerate() {
+            for (threads, block) in self.blocks.iter_mut().zip(blocks) {
                 block.make_current();
-                for warp in 0..self.blocks[at].order.warps() {
-                    while self.step(block, at, warp)? {
+                for warp in 0..threads.order.warps() {
+                    while threads.step(block, warp, &mut self.stacks)? {
                         stalled = false;
                     }
                 }
@@ -89,61 +89,6 @@ impl Crew {
         Ok(())
     }
 
-    /// Lets each ready lane of a warp run until it waits or returns. Returns false if no lane was ready.
-    #[inline(always)]
-    fn step(&mut self, block: &Block, of_block: usize, warp: usize) -> Result<bool, Fault> {
-        let mut went = false;
-        for step in 0..32 {
-            let at = self.blocks[of_block].order.thread(warp, step);
-            if block.slots.get(at).is_some_and(|slot| slot.state.get() == State::Ready) {
-                went = true;
-                block.running.set(at);
-                if self.resume(block, of_block, at)? {
-                    self.returned(block, of_block, at)?;
-                }
-            }
-        }
-        Ok(went)
-    }
-
-    /// Runs thread `at` until it waits or returns. The result is `Ok(true)` if the thread has returned.
-    #[inline(always)]
-    fn resume(&mut self, block: &Block, of_block: usize, at: usize) -> Result<bool, Fault> {
-        let thread = match &mut self.blocks[of_block].all[at] {
-            Some(thread) => thread,
-            none => {
-                let stack = match self.stacks.pop() {
-                    Some(stack) => stack,
-                    None => Stack::new(at).map_err(|error| {
-                        block.fault_without_location(at, FaultKind::Stack(error.to_string()))
-                    })?,
-                };
-                none.insert(Thread::with_stack(stack, |yielder, ()| thread_main(yielder)))
-            }
-        };
-        reset_global();
-        let CoroutineResult::Return(result) = thread.resume(()) else { return Ok(false) };
-        block.slots[at].state.set(State::Returned);
-        self.stacks.extend(self.blocks[of_block].all[at].take().map(Thread::into_stack));
-        result.map(|()| true).map_err(|fault| *fault)
-    }
-
-    /// Counts thread `at` as returned.
-    fn returned(&mut self, block: &Block, of_block: usize, at: usize) -> Result<(), Fault> {
-        let live = &mut self.blocks[of_block].live;
-        *live -= 1;
-        if block.cluster.is_active() {
-            block.returns().map_err(|kind| block.fault_without_location(at, kind))?;
-        }
-        if *live == 0 {
-            block.exits().map_err(|(thread, kind)| block.fault_without_location(thread, kind))?;
-        }
-        if self.blocks.len() > 1 {
-            block.cluster.complete_barrier();
-        }
-        Ok(())
-    }
-
     /// After a fault in a block, unwinds all threads that have not returned. Unwinding drops the values that
     /// these threads own.
     fn dismiss(&mut self, blocks: &[Block]) {
@@ -158,6 +103,64 @@ impl Crew {
             }
         }
     }
+}
+
+impl Threads {
+    /// Lets each ready lane of a warp run until it waits or returns. Returns false if no lane was ready.
+    #[inline(always)]
+    fn step(&mut self, block: &Block, warp: usize, stacks: &mut Vec<Stack>) -> Result<bool, Fault> {
+        let mut went = false;
+        for step in 0..32 {
+            let at = self.order.thread(warp, step);
+            if block.slots.get(at).is_some_and(|slot| slot.state.get() == State::Ready) {
+                went = true;
+                block.running.set(at);
+                if self.resume(block, at, stacks)? {
+                    self.returned(block, at)?;
+                }
+            }
+        }
+        Ok(went)
+    }
+
+    /// Runs thread `at` until it waits or returns. The result is `Ok(true)` if the thread has returned.
+    fn resume(&mut self, block: &Block, at: usize, stacks: &mut Vec<Stack>) -> Result<bool, Fault> {
+        let thread = match &mut self.all[at] {
+            Some(thread) => thread,
+            none => none.insert(new_thread(block, at, stacks)?),
+        };
+        reset_global();
+        let CoroutineResult::Return(result) = thread.resume(()) else { return Ok(false) };
+        block.slots[at].state.set(State::Returned);
+        stacks.extend(self.all[at].take().map(Thread::into_stack));
+        result.map(|()| true).map_err(|fault| *fault)
+    }
+
+    /// Counts thread `at` as returned.
+    #[inline(never)]
+    fn returned(&mut self, block: &Block, at: usize) -> Result<(), Fault> {
+        self.live -= 1;
+        if block.cluster.is_active() {
+            block.returns().map_err(|kind| block.fault_without_location(at, kind))?;
+        }
+        if self.live == 0 {
+            block.exits().map_err(|(thread, kind)| block.fault_without_location(thread, kind))?;
+        }
+        if block.cluster_size() > 1 {
+            block.cluster.complete_barrier();
+        }
+        Ok(())
+    }
+}
+
+/// Makes the coroutine of thread `at`, with one of `stacks` or a new stack.
+fn new_thread(block: &Block, at: usize, stacks: &mut Vec<Stack>) -> Result<Thread, Fault> {
+    let stack = match stacks.pop() {
+        Some(stack) => stack,
+        None => Stack::new(at)
+            .map_err(|error| block.fault_without_location(at, FaultKind::Stack(error.to_string())))?,
+    };
+    Ok(Thread::with_stack(stack, |yielder, ()| thread_main(yielder)))
 }
 
 /// Lets the threads that poll mbarriers test them again. Returns false if there are none.

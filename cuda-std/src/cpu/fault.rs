@@ -1,6 +1,6 @@
-//! The faults of a launch on the CPU executor, and their messages. If a barrier never completes, the message
-//! names a thread that waits and a thread that does not arrive. It also says why this second thread does not
-//! arrive.
+//! The faults of a launch on the CPU executor, and their messages. If a block barrier or a warp exchange
+//! never completes, the message names a thread that waits and one that does not arrive. It also says why. For
+//! other barriers, the message has the number of missing arrivals or of arrived threads.
 use core::fmt;
 use core::panic::Location;
 

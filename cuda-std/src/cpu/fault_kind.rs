@@ -52,7 +52,8 @@ pub enum FaultKind {
         /// Whether the earlier access was a write.
         wrote: bool,
     },
-    /// A memory access at an address that is not a multiple of the size of the access.
+    /// An address that is no multiple of the required alignment, or a size of a bulk copy that is no multiple
+    /// of 16.
     Misaligned {
         /// Address of the access.
         address: usize,
@@ -101,8 +102,7 @@ pub enum FaultKind {
         /// Size of the access in bytes.
         bytes: usize,
     },
-    /// The block exits although another block of its cluster, or a copy, may still write to its shared
-    /// memory.
+    /// The block exits although another block of its cluster, or a copy, may still access its shared memory.
     EarlyExit {
         /// Rank of the block.
         rank: u32,
@@ -130,7 +130,7 @@ pub enum FaultKind {
         /// thread waits for a later phase, which never ends.
         bytes_at: Option<usize>,
     },
-    /// An mbarrier began another phase before the thread saw the end of the phase that it waits for.
+    /// An mbarrier ended a later phase before the thread saw the end of the phase that it waits for.
     MissedPhase {
         /// Offset of the mbarrier in shared memory.
         offset: usize,
@@ -152,14 +152,16 @@ pub enum FaultKind {
         /// Whether this thread executed a fence after the initialization.
         fenced: bool,
     },
-    /// A number that an mbarrier cannot count, or more arrivals than it expects (`count` is 0).
+    /// A number that an mbarrier cannot count. If `count` is 0, the thread initializes it for 0 arrivals, or
+    /// arrives more often than it expects.
     MbarrierCount {
         /// Offset of the mbarrier in shared memory.
         offset: usize,
         /// The number of arrivals or bytes.
         count: u32,
     },
-    /// A wait at an mbarrier, or a copy from shared memory, of another block.
+    /// The initialization of an mbarrier of another block, a wait at it, or a copy from the shared memory of
+    /// another block.
     RemoteWait {
         /// Offset in shared memory.
         offset: usize,
@@ -175,8 +177,8 @@ pub enum FaultKind {
         /// Threads that the barrier expects.
         threads: u32,
     },
-    /// A named barrier with a number other than 1 to 15, or with a number of threads that is no multiple of
-    /// 32 or is larger than the block.
+    /// A named barrier whose number is not 1 to 15. Or its number of threads is 0, no multiple of 32, or too
+    /// large for the block.
     NamedBarrierUse {
         /// Number of the barrier.
         id: u32,
@@ -206,7 +208,7 @@ pub enum FaultKind {
         /// The phase of this mbarrier that ends with the copy.
         phase: u32,
     },
-    /// A race in which an access is asynchronous, or goes to the shared memory of another block.
+    /// A race in which an access is asynchronous, or in which a thread of another block takes part.
     AsyncRace {
         /// Offset of the access in bytes.
         offset: usize,
@@ -255,7 +257,7 @@ pub enum FaultKind {
     },
     /// The thread accesses accumulator registers of a `wgmma` before `wait` and `settle`.
     WgmmaRegisters,
-    /// A `wgmma` without a `fence` after an access to its registers.
+    /// A `wgmma` without a `fence` after the last `settle` of its registers.
     WgmmaFence,
     /// The lanes of a warp execute different `wgmma` instructions.
     WgmmaLanes,
@@ -401,7 +403,7 @@ impl fmt::Display for FaultKind {
             Self::MbarrierCount { offset, count: 0 } => {
                 write!(
                     f,
-                    "arrives at the mbarrier at offset {offset} more often than it expects in this phase"
+                    "initializes the mbarrier at offset {offset} for 0 arrivals, or arrives more often than it expects in this phase"
                 )
             }
             Self::MbarrierCount { offset, count } => {
@@ -554,7 +556,9 @@ impl fmt::Display for Absence {
             Self::AtBarrier => f.write_str("waits at the barrier of the block"),
             Self::AtCall { operation, mask } => write!(f, "waits at {operation} with mask {mask:#010x}"),
             Self::NotInBlock { threads } => write!(f, "does not exist, the block has {threads} threads"),
-            Self::Waiting => f.write_str("waits at an mbarrier, a named barrier or a cluster barrier"),
+            Self::Waiting => {
+                f.write_str("waits at an mbarrier, a named barrier or a cluster barrier, or for registers")
+            }
             Self::NotInMask => f.write_str("is the calling lane"),
         }
     }

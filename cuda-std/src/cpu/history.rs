@@ -55,12 +55,13 @@ pub(super) enum By {
     Thread,
     /// A `wgmma` that reads an operand with this layout.
     Wgmma(Swizzle),
-    /// An asynchronous copy whose tile has this layout. `None` for copies without a tile.
+    /// An asynchronous copy whose tile has this layout. `None` for TMA stores and for copies without a tile.
     Copy(Option<Swizzle>),
 }
 
-/// An access to shared memory. An access of a thread is an event of this thread. An asynchronous access is an
-/// event of the mbarrier, bulk group or `wgmma` group that reports its end.
+/// An access to shared memory. An access of a thread is an event of this thread. The agent of an asynchronous
+/// access is an mbarrier, the bulk groups of a thread, or the `wgmma` groups of a warp. The time is the
+/// number, from 1, of the phase or group that ends with the access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SharedAccess {
     pub agent: u32,
@@ -90,8 +91,9 @@ pub(super) enum Conflict {
 pub(super) struct Histories {
     all: Vec<History>,
     numbers: FxHashMap<History, u32>,
-    /// The history after an access, by the number of the history before it. Agent and time of the thread that
-    /// makes or starts the access stand for its knowledge.
+    /// A cache of the numbers that `after` returns. The key has the history before the access, the access,
+    /// whether it writes, and the agent and time of its thread. Agent and time determine the knowledge of the
+    /// thread.
     next: FxHashMap<(u32, SharedAccess, bool, [u32; 2]), u32>,
 }
 

@@ -3,7 +3,7 @@ use super::block::State;
 use super::clock::{Gate, Released};
 use super::cluster::{Cluster, Place, pause};
 use super::history::{By, SharedAccess};
-use super::{Block, FaultKind, note, with};
+use super::{Block, FaultKind, with};
 
 /// Bytes of an mbarrier.
 const BYTES: u32 = 8;
@@ -45,7 +45,7 @@ pub(crate) fn init(address: u32, arrivals: u32) {
         if arrivals == 0 || arrivals > MAX_COUNT {
             block.raise(FaultKind::MbarrierCount { offset: place.offset as usize, count: arrivals });
         }
-        note(place.offset as usize, BYTES as usize, true);
+        block.note_active(place.offset as usize, BYTES as usize, true);
         let init = block.clock(|clock| (clock.agent, clock.now));
         let barrier = Mbarrier {
             agent: cluster.new_agent(),
@@ -101,7 +101,7 @@ pub(crate) fn wait(address: u32, parity: u32) {
             return;
         }
         let phase = block.mbarrier(place, false, |barrier| barrier.phase);
-        block.thread().waits_for.set(Some((place.offset, phase)));
+        block.own_notes().waits_for.set(Some((place.offset, phase)));
         pause(block, State::AtMbarrier);
         let now = block.mbarrier(place, false, |barrier| barrier.phase);
         if now != phase + 1 {
@@ -136,7 +136,7 @@ impl Block {
         let (agent, time) = barrier.init;
         let ordered = self.clock(|clock| clock.knows(agent, time));
         let after_cluster_barrier =
-            barrier.published.is_some_and(|at| self.thread().cluster_waits.get() > at);
+            barrier.published.is_some_and(|at| self.own_notes().cluster_waits.get() > at);
         if !(ordered || after_cluster_barrier) || copies && barrier.published.is_none() {
             let (by, fenced) = (self.thread_of(agent), barrier.published.is_some());
             drop(mbarriers);
@@ -147,7 +147,7 @@ impl Block {
 
     /// Marks the mbarriers that the running thread initialized as published.
     pub(super) fn publish_mbarriers(&self) {
-        let (own, arrived) = (self.own_agent(), self.thread().cluster_arrivals.get());
+        let (own, arrived) = (self.own_agent(), self.own_notes().cluster_arrivals.get());
         for barrier in self.cluster.mbarriers.borrow_mut().values_mut() {
             if barrier.init.0 == own {
                 barrier.published.get_or_insert(arrived);
@@ -222,7 +222,7 @@ impl Block {
 
     /// Returns the fault of thread `thread`, which waits at an mbarrier and cannot continue.
     pub(super) fn stalled_at_mbarrier(&self, thread: usize) -> FaultKind {
-        let (offset, phase) = self.slots[thread].waits_for.get().expect("waits at an mbarrier");
+        let (offset, phase) = self.notes[thread].waits_for.get().expect("waits at an mbarrier");
         let place = Place { rank: self.rank.get(), offset };
         let mbarriers = self.cluster.mbarriers.borrow();
         let (barrier, offset) = (&mbarriers[&place], offset as usize);
@@ -241,7 +241,7 @@ impl Block {
 }
 
 impl Cluster {
-    /// Counts `bytes` bytes of a copy. The copy was started in the phase after `phase` completed phases.
+    /// Counts `bytes` bytes of a copy that has ended. If nothing else is missing, ends the phase.
     pub(super) fn complete_bytes(&self, place: Place, bytes: u32) {
         if let Some(barrier) = self.mbarriers.borrow_mut().get_mut(&place) {
             barrier.bytes -= i64::from(bytes);
@@ -257,8 +257,9 @@ impl Cluster {
         barrier.missing = barrier.arrivals;
         barrier.gate.add_event(barrier.agent, barrier.phase);
         barrier.done = barrier.gate.open();
-        for slot in &self.block(place.rank).slots {
-            let waits = slot.waits_for.get().is_some_and(|(offset, _)| offset == place.offset);
+        let block = self.block(place.rank);
+        for (slot, notes) in block.slots.iter().zip(&block.notes) {
+            let waits = notes.waits_for.get().is_some_and(|(offset, _)| offset == place.offset);
             if slot.state.get() == State::AtMbarrier && waits {
                 slot.state.set(State::Ready);
             }

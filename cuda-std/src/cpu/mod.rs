@@ -13,9 +13,9 @@
 //!
 //! - **Barriers and warp exchanges.** A barrier waits for every thread of the block. A warp exchange, such as
 //!   a shuffle, waits for every lane of its mask. If a wait can never end, the launch returns a [`Fault`].
-//!   The fault names a thread that waits and a thread that never arrives. A thread that has returned never
-//!   counts as arrived. Some GPUs do not wait for returned threads, but a kernel that relies on this may hang
-//!   after a small change.
+//!   The fault names a thread that waits and a thread that never arrives. A thread that has returned counts
+//!   as arrived only at the barrier of the cluster. Some GPUs do not wait for returned threads, but a kernel
+//!   that relies on this may hang after a small change.
 //! - **Other faults** are accesses past the end of the dynamic shared memory, data races in this memory,
 //!   misaligned vector accesses and panics.
 //! - **If several threads fault**, the launch reports the first fault of the block with the lowest index. The
@@ -84,9 +84,10 @@ pub use history::Swizzle;
 pub use shape::{Launch, MAX_SHARED_BYTES};
 pub use tensor_map::{Reduction, TensorMapElement, TensorMapShape};
 
-pub(crate) use block::{Block, expect_no_global, here, note_global, with};
+pub(crate) use block::{Block, current, expect_no_global, here, note_global, with};
 pub(crate) use matrix::{Fragments, multiply};
 pub(crate) use race::note;
+use warp::converge;
 pub(crate) use warp::{Operation, exchange};
 
 /// L2 cache size in bytes that the CPU executor reports to the host code. The size is small, so that the

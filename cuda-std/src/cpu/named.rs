@@ -32,7 +32,7 @@ pub(super) struct ClusterBarrier {
 pub(crate) fn named_sync(id: u32, threads: u32) {
     with(|block| {
         if !block.arrive_at_named(id, threads, true) {
-            block.thread().waits_for.set(Some((id, threads)));
+            block.own_notes().waits_for.set(Some((id, threads)));
             pause(block, State::AtNamed);
         }
         let done = block.cluster.named.borrow()[&(block.rank.get(), id)].done.clone();
@@ -49,12 +49,12 @@ pub(crate) fn named_arrive(id: u32, threads: u32) {
 /// (`.relaxed`).
 pub(crate) fn cluster_arrive(releases: bool) {
     with(|block| {
-        let slot = block.thread();
-        let arrivals = slot.cluster_arrivals.get();
-        if arrivals != slot.cluster_waits.get() {
+        let notes = block.own_notes();
+        let arrivals = notes.cluster_arrivals.get();
+        if arrivals != notes.cluster_waits.get() {
             block.raise(FaultKind::ClusterBarrierOrder { arrives: true });
         }
-        slot.cluster_arrivals.set(arrivals + 1);
+        notes.cluster_arrivals.set(arrivals + 1);
         if releases {
             block.clock(|clock| block.cluster.barrier.borrow_mut().gate.add(clock));
         }
@@ -66,15 +66,15 @@ pub(crate) fn cluster_arrive(releases: bool) {
 /// Waits until all threads of the cluster have arrived at its barrier.
 pub(crate) fn cluster_wait() {
     with(|block| {
-        let slot = block.thread();
-        let waits = slot.cluster_waits.get() + 1;
-        if slot.cluster_arrivals.get() != waits {
+        let notes = block.own_notes();
+        let waits = notes.cluster_waits.get() + 1;
+        if notes.cluster_arrivals.get() != waits {
             block.raise(FaultKind::ClusterBarrierOrder { arrives: false });
         }
         if block.cluster.barrier.borrow().completed < waits {
             pause(block, State::AtCluster);
         }
-        slot.cluster_waits.set(waits);
+        notes.cluster_waits.set(waits);
         if block.cluster.is_active() {
             let done = block.cluster.barrier.borrow().done.clone();
             block.clock(|clock| block.cluster.acquirer.borrow_mut().acquire(clock, &done));
@@ -124,7 +124,7 @@ impl Block {
 
     /// Returns the fault of thread `thread`, which waits at a named barrier and cannot continue.
     pub(super) fn stalled_at_named(&self, thread: usize) -> FaultKind {
-        let (id, threads) = self.slots[thread].waits_for.get().expect("waits at a named barrier");
+        let (id, threads) = self.notes[thread].waits_for.get().expect("waits at a named barrier");
         let arrived = self.cluster.named.borrow()[&(self.rank.get(), id)].arrived;
         FaultKind::NamedBarrier { id, arrived, threads }
     }
@@ -145,16 +145,17 @@ impl Cluster {
         }
         let running = self.running.borrow();
         // SAFETY: `enter` stored pointers to the blocks of the running cluster, which exist while it runs.
-        let slots = running.iter().flat_map(|block| unsafe { &(**block).slots });
-        let left = slots.clone().filter(|slot| slot.state.get() != State::Returned);
-        let missing = left.clone().any(|slot| slot.cluster_arrivals.get() == barrier.completed);
+        let threads =
+            running.iter().map(|block| unsafe { &**block }).flat_map(|b| b.slots.iter().zip(&b.notes));
+        let mut left = threads.clone().filter(|(slot, _)| slot.state.get() != State::Returned);
+        let missing = left.any(|(_, notes)| notes.cluster_arrivals.get() == barrier.completed);
         if missing {
             return;
         }
         barrier.arrived = 0;
         barrier.completed += 1;
         barrier.done = barrier.gate.open();
-        for slot in slots.filter(|slot| slot.state.get() == State::AtCluster) {
+        for (slot, _) in threads.filter(|(slot, _)| slot.state.get() == State::AtCluster) {
             slot.state.set(State::Ready);
         }
     }

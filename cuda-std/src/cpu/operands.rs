@@ -79,8 +79,8 @@ impl OperandLayout {
 }
 
 impl SharedOperand {
-    /// Returns the rows from `first` on, and the swizzle of the descriptor. Raises a fault if the descriptor is
-    /// invalid, or if a row is not in shared memory. `element` is the number of bytes of an element.
+    /// Returns the rows from `first` on, and the swizzle of the descriptor. Raises a fault if the descriptor
+    /// is invalid, or if a row is not in shared memory. `element` is the number of bytes of an element.
     pub fn of(
         block: &Block,
         descriptor: u64,

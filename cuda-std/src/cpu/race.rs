@@ -7,7 +7,7 @@
 use core::cell::{Cell, RefCell};
 use core::panic::Location;
 
-use super::{Block, FaultKind, with};
+use super::{Block, FaultKind, current};
 
 /// The detection tracks shared memory in units of this many bytes. A unit is not larger, because two threads
 /// may access the two 16-bit halves of a 32-bit word without a race.
@@ -108,10 +108,10 @@ impl Races {
 #[track_caller]
 pub(crate) fn note(offset: usize, bytes: usize, writes: bool) {
     let at = Location::caller();
-    with(|block| {
-        block.thread().site.set(Some(at));
-        block.note(offset, bytes, writes);
-    });
+    // SAFETY: the block is used only in this function.
+    let block = unsafe { current() };
+    block.thread().site.set(Some(at));
+    block.note(offset, bytes, writes);
 }
 
 /// An access to a unit of shared memory before the cluster of the block became active.

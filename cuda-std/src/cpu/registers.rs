@@ -1,7 +1,7 @@
 //! `setmaxnreg`: warpgroups give up registers and take registers that others gave up.
 use super::block::State;
 use super::cluster::pause;
-use super::{Block, FaultKind, Operation, exchange, with};
+use super::{Block, FaultKind, converge, with};
 
 /// Registers of an SM.
 const REGISTERS: u32 = 1 << 16;
@@ -38,7 +38,7 @@ impl Block {
             self.raise(FaultKind::RegisterCount { count, limit: None });
         }
         // All lanes execute the instruction together, so the first lane to arrive acts for its warp.
-        exchange(Operation::Converge, u32::MAX, 0, 0);
+        converge(0);
         loop {
             match self.take_registers(warp, count, up) {
                 Ok(true) => return,

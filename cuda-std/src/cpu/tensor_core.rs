@@ -27,12 +27,13 @@
 //! - the sign of the zero if all terms are negative zeros
 //! - the sign of the zero if a negative sum is cut to zero
 //!
-//! If no term of a block of columns has an extreme exponent and no term is an infinity or a NaN,
-//! [`multiply_step`] computes this block with f32 and i32 vectors. Otherwise [`exact`] computes its elements.
+//! [`multiply_step`] computes 8 or 16 columns at a time with f32 and i32 vectors. If a largest exponent is
+//! extreme, a term is not finite, or a sum overflows i32, [`exact`] computes these columns instead.
 
 /// The bits of each NaN result.
 const NAN: u32 = 0x7fff_ffff;
-/// Stands for the exponent of a zero. The sum of this value and any exponent is below [`NO_TERM`].
+/// Stands for the exponent of a zero. The sum of this value and any exponent except [`SPECIAL`] is below
+/// [`NO_TERM`].
 const ZERO: i16 = -6000;
 /// Stands for the exponent of an infinity or a NaN. The sum of this value and any exponent, even [`ZERO`], is
 /// above [`MAX_FAST`].

@@ -1,5 +1,5 @@
-//! Tensor maps of the executor. The driver's `CUtensorMap` has a format that NVIDIA does not document, so the
-//! executor has a format of its own with the same size and the same rules.
+//! Tensor maps of the executor. NVIDIA does not document the format of the driver's `CUtensorMap`, so the
+//! executor has a format of its own with the same size. Its rule for swizzles is stricter.
 use half::{bf16, f16};
 
 use super::history::Swizzle;

@@ -13,9 +13,10 @@ static REDUCTIONS: Mutex<()> = Mutex::new(());
 
 /// An asynchronous copy that a thread has started.
 pub(super) struct StartedCopy {
-    /// The thread that started it, and the rank of its block.
+    /// The rank of the block that started it, and the index of the thread in this block.
     pub by: (u32, usize),
-    /// The places that it writes.
+    /// The places in shared memory that it writes. A copy from one block to another also lists the place that
+    /// it reads.
     pub to: Vec<Place>,
     /// Agent and number of its bulk group.
     pub group: Option<(u32, u32)>,
@@ -39,7 +40,7 @@ impl Cluster {
         true
     }
 
-    /// Completes the copies of a bulk group of the agent `agent` whose number is at most `last`.
+    /// Completes the copies of those bulk groups of the agent `agent` whose numbers are at most `last`.
     pub(super) fn complete_groups(&self, agent: u32, last: u32) {
         let of_group =
             |copy: &mut StartedCopy| copy.group.is_some_and(|(a, number)| a == agent && number <= last);
@@ -201,7 +202,7 @@ unsafe fn store_tile(
     });
 }
 
-/// Sends `value` to the shared memory at `to` of another block. The mbarrier at `barrier` of this block
+/// Sends `value` to the shared memory at `to` of another block. The mbarrier at `barrier` of that block
 /// counts the 8 bytes (`st.async`).
 pub(crate) fn send(to: u32, barrier: u32, value: u64) {
     with(|block| {

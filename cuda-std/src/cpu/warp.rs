@@ -6,9 +6,9 @@
 //! suspended lanes as ready, and continues.
 use core::panic::Location;
 
-use super::block::State;
+use super::block::{State, current};
 use super::matrix::{self, Fragments};
-use super::{Absence, Block, FaultKind, with};
+use super::{Absence, Block, FaultKind};
 
 /// The kind of an exchange between the lanes of a warp.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -97,13 +97,26 @@ fn lanes(mask: u32) -> impl Iterator<Item = u32> {
 #[track_caller]
 pub(crate) fn exchange(operation: Operation, mask: u32, value: u32, argument: u32) -> u32 {
     let at = Location::caller();
-    with(|block| {
-        block.thread().site.set(Some(at));
-        if !block.call(Call { operation, mask, value, argument, ..Call::NONE }) {
-            block.suspend();
-        }
-        block.thread().call.get().value
-    })
+    // SAFETY: the block is used only in this function.
+    let block = unsafe { current() };
+    block.thread().site.set(Some(at));
+    if !block.call(Call { operation, mask, value, argument, ..Call::NONE }) {
+        block.suspend();
+    }
+    block.thread().call.get().value
+}
+
+/// Waits until all lanes of the warp execute the same instruction, and returns the value that the first lane passed.
+/// The place of the call in the source code stays as the caller has stored it.
+#[inline(always)]
+pub(super) fn converge(value: u32) -> u32 {
+    // SAFETY: the block is used only in this function.
+    let block = unsafe { current() };
+    let call = Call { operation: Operation::Converge, mask: u32::MAX, value, ..Call::NONE };
+    if !block.call(call) {
+        block.suspend();
+    }
+    block.thread().call.get().value
 }
 
 /// Lets the calling lane take part in a matrix multiplication of the whole warp. Replaces `fragments.c` by
@@ -112,12 +125,12 @@ pub(crate) fn exchange(operation: Operation, mask: u32, value: u32, argument: u3
 #[track_caller]
 pub(crate) fn exchange_fragments(fragments: &mut Fragments) {
     let at = Location::caller();
-    with(|block| {
-        block.thread().site.set(Some(at));
-        if !block.call(Call { operation: Operation::Multiply, mask: u32::MAX, fragments, ..Call::NONE }) {
-            block.suspend();
-        }
-    })
+    // SAFETY: the block is used only in this function.
+    let block = unsafe { current() };
+    block.thread().site.set(Some(at));
+    if !block.call(Call { operation: Operation::Multiply, mask: u32::MAX, fragments, ..Call::NONE }) {
+        block.suspend();
+    }
 }
 
 impl Block {

@@ -1,15 +1,15 @@
 //! `wgmma`: matrix multiplication by the four warps of a warpgroup.
 //!
 //! Each warp computes 16 of the 64 rows, so the executor runs each warp's part by itself. A multiplication
-//! reads its operands from shared memory when the warp waits for it. Until then, the accumulators contain
-//! 0xFF bytes, and the executor reports an access to them.
+//! reads its operands from shared memory when the warp waits for it. Until [`settle`], the accumulators
+//! contain 0xFF bytes, and the executor reports an access to them.
 use std::collections::{HashMap, VecDeque};
 
 use super::history::{By, SharedAccess};
 use super::multiplication::{Left, Multiplication, ROWS, Started, place};
 use super::operands::SharedOperand;
 use super::tensor_core::{DecodedA, DecodedB};
-use super::{Block, FaultKind, Operation, exchange, with};
+use super::{Block, FaultKind, converge, with};
 
 /// Warps of a warpgroup.
 const WARPS: u32 = 4;
@@ -43,7 +43,8 @@ struct Lane {
     accumulators: Vec<Accumulators>,
     /// Number of fences that the lane has executed.
     fences: u32,
-    /// Number of fences at the time when accumulators were settled, by address, and of the last settled ones.
+    /// The value of `fences` at the last `settle` of each accumulator, by its address. `last_settled` is the
+    /// value at the last `settle` of any accumulator.
     settled: HashMap<usize, u32>,
     last_settled: u32,
 }
@@ -213,7 +214,7 @@ pub(crate) fn commit() {
 /// Waits until at most the last `pending` groups of the warp are unfinished.
 pub(crate) fn wait(pending: u32) {
     let target = with(|block| block.queue(|queue, lane| queue.lanes[lane].committed.saturating_sub(pending)));
-    let of_first = exchange(Operation::Converge, u32::MAX, target, 0);
+    let of_first = converge(target);
     with(|block| {
         if target != of_first {
             block.raise(FaultKind::WgmmaLanes);

@@ -1,4 +1,4 @@
-//! Thread-block clusters: blocks that run at the same time and can write to each other's shared memory.
+//! Thread-block clusters: blocks that run at the same time and can read and write each other's shared memory.
 //!
 //! Clusters exist from sm_90 on. On older GPUs, a kernel runs as if each cluster had one block, even if it
 //! declares more. The host must therefore check the architecture before it launches such a kernel. The CPU

@@ -64,6 +64,21 @@ fn a_fault_names_the_line_of_the_call() {
     });
     let place = fault.location.unwrap();
     assert_eq!((place.file(), place.line()), (file!(), line.into_inner()), "{fault}");
+    // Only lane 0 waits, so that the call lacks the other lanes.
+    let line = AtomicU32::new(0);
+    // SAFETY: the missing lanes are the fault that the test expects.
+    let fault = fault_of(32, &|| unsafe {
+        if me() == 0 {
+            line.store(line!() + 1, Relaxed);
+            wgmma::wait::<0>();
+        }
+    });
+    let place = fault.location.unwrap();
+    assert_eq!((place.file(), place.line()), (file!(), line.into_inner()), "{fault}");
+}
+
+fn fault_of(threads: u32, body: Body) -> Fault {
+    fault(threads, BYTES, body)
 }
 
 #[test]

@@ -19,7 +19,7 @@ LOGARITHM_ERROR = 2.0**-20
 
 
 def results_on(device, name, number):
-    """Return the case and the results of a random call on a device, or None if the operator rejects the call."""
+    """Return a random case and its results on a device. The results are None if the operator rejects the call."""
     operator = fuzz.OPERATORS[name]
     with torch.no_grad():
         case = operator.draw(Draw(fuzz.key_of(name, SEED, number), None, device))

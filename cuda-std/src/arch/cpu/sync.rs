@@ -1,13 +1,14 @@
 //! Barriers, shuffles and votes on the CPU executor.
 use core::panic::Location;
 
-use crate::cpu::{Operation, exchange, with};
+use crate::cpu::{Operation, current, exchange};
 
 #[inline(always)]
 #[track_caller]
 pub fn sync_threads() {
     let at = Location::caller();
-    with(|block| block.barrier(at));
+    // SAFETY: the block is used only for this call.
+    unsafe { current() }.barrier(at);
 }
 
 #[inline(always)]

@@ -55,6 +55,7 @@ here();
 
             #[track_caller]
             unsafe fn mma_registers<const B: u32>(&mut self, kind: Kind, a: [u32; 4], b: u64) {
+                here();
                 let (elements, transposed) = (kind.elements(), [false, B == 1]);
                 let m = Multiplication { elements, a: Left::Registers(a), b, add: true, transposed };
                 // SAFETY: the registers belong to the running thread.

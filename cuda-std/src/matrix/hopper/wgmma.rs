@@ -1,5 +1,5 @@
-//! Asynchronous matrix multiplication by a warpgroup (`wgmma`). The operands are f16 or bf16, and the f32
-//! accumulators are in registers.
+//! Asynchronous matrix multiplication by a warpgroup (`wgmma`). The operands are f16, bf16, tf32, fp8 or
+//! 8-bit integers. The accumulators, f32 or i32, are in registers.
 //!
 //! The result has 64 rows. Thread `t` of the warpgroup has elements of two rows,
 //! `row = 16 * (t / 32) + t % 32 / 4` and `row + 8`. For `r` and `c` in 0 and 1, its register
@@ -116,15 +116,16 @@ where
     }
 }
 
-/// A shared memory descriptor of a `wgmma` operand. The operand has rows of 128 bytes with TMA's 128-byte
-/// swizzle. Each group of eight rows starts at a multiple of 1024 bytes.
+/// A shared memory descriptor of a `wgmma` operand. It contains the operand's address, the distances between
+/// its parts, and its swizzle.
 #[derive(Clone, Copy)]
 pub struct Descriptor(u64);
 
 impl Descriptor {
-    /// Returns the descriptor of the operand at `address`. An operand that is contiguous along its columns
-    /// (N) consists of groups of 64 columns. For such an operand, `leap` is the distance in bytes between the
-    /// starts of consecutive groups.
+    /// Returns the descriptor of the operand at `address`, which has rows of 128 bytes with TMA's 128-byte
+    /// swizzle. Each group of eight rows starts at a multiple of 1024 bytes. An operand that is contiguous
+    /// along its columns (N) consists of groups of 64 columns. For such an operand, `leap` is the distance in
+    /// bytes between the starts of consecutive groups.
     #[inline(always)]
     pub fn swizzled_128(address: u32, leap: u32) -> Self {
         let low = (address & 0x3ffff) >> 4 | leap >> 4 << 16;
@@ -154,8 +155,8 @@ impl Descriptor {
     }
 }
 
-/// Starts `d += a * b` if `add` is true, otherwise `d = a * b`. `a` has 16 columns and `b` has 16 rows (K =
-/// 16). `a` and `b` are in shared memory and contiguous along K.
+/// Starts `d += a * b` if `add` is true, otherwise `d = a * b`. K has 32 bytes: 16 elements of 16 bits, 8
+/// elements of tf32, or 32 elements of 8 bits. `a` and `b` are in shared memory and contiguous along K.
 ///
 /// # Safety
 /// The whole warpgroup calls this function. All bytes of `a` and `b` have been written to shared memory. No
@@ -168,8 +169,8 @@ pub unsafe fn mma_shared<T: Operand, D: Accumulator>(d: &mut D, a: Descriptor, b
     unsafe { d.array().mma_shared::<0, 0>(T::KIND, add, a.0, b.0) }
 }
 
-/// Starts `d += a * b`. `a` has 16 columns and is in registers. `b` (K x N) has 16 rows, is in shared memory,
-/// and is contiguous along N.
+/// Starts `d += a * b`. `a` is in registers. `b` (K x N) is in shared memory and contiguous along N. K is 16,
+/// because only 16-bit operands can be contiguous along N.
 ///
 /// # Safety
 /// The whole warpgroup calls this function. All bytes of `b` have been written to shared memory. No thread
