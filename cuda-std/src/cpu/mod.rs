@@ -87,7 +87,6 @@ pub use tensor_map::{Reduction, TensorMapElement, TensorMapShape};
 pub(crate) use block::{Block, current, expect_no_global, here, note_global, with};
 pub(crate) use matrix::{Fragments, multiply};
 pub(crate) use race::note;
-use warp::converge;
 pub(crate) use warp::{Operation, exchange};
 
 /// L2 cache size in bytes that the CPU executor reports to the host code. The size is small, so that the

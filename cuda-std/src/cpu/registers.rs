@@ -1,7 +1,8 @@
 //! `setmaxnreg`: warpgroups give up registers and take registers that others gave up.
 use super::block::State;
 use super::cluster::pause;
-use super::{Block, FaultKind, converge, with};
+use super::warp::converge;
+use super::{Block, FaultKind, with};
 
 /// Registers of an SM.
 const REGISTERS: u32 = 1 << 16;

@@ -106,8 +106,8 @@ pub(crate) fn exchange(operation: Operation, mask: u32, value: u32, argument: u3
     block.thread().call.get().value
 }
 
-/// Waits until all lanes of the warp execute the same instruction, and returns the value that the first lane passed.
-/// The place of the call in the source code stays as the caller has stored it.
+/// Waits until all lanes of the warp execute the same instruction, and returns the value that the first lane
+/// passed. The place of the call in the source code stays as the caller has stored it.
 #[inline(always)]
 pub(super) fn converge(value: u32) -> u32 {
     // SAFETY: the block is used only in this function.

@@ -9,7 +9,8 @@ use super::history::{By, SharedAccess};
 use super::multiplication::{Left, Multiplication, ROWS, Started, place};
 use super::operands::SharedOperand;
 use super::tensor_core::{DecodedA, DecodedB};
-use super::{Block, FaultKind, converge, with};
+use super::warp::converge;
+use super::{Block, FaultKind, with};
 
 /// Warps of a warpgroup.
 const WARPS: u32 = 4;

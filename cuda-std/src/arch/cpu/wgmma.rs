@@ -46,7 +46,7 @@ macro_rules! accumulators {
 
             #[track_caller]
             unsafe fn mma_shared<const A: u32, const B: u32>(&mut self, kind: Kind, add: bool, a: u64, b: u64) {
-here();
+                here();
                 let (elements, transposed) = (kind.elements(), [A == 1, B == 1]);
                 let m = Multiplication { elements, a: Left::Shared(a), b, add, transposed };
                 // SAFETY: the registers belong to the running thread.
@@ -64,14 +64,14 @@ here();
 
             #[track_caller]
             fn settle(&mut self) {
-here();
+                here();
                 // SAFETY: the registers belong to the running thread.
                 unsafe { wgmma::settle(ThreadRegisters::of(self.as_mut_ptr().cast(), $count)) };
             }
 
             #[track_caller]
             fn check_settled(&self) {
-here();
+                here();
                 wgmma::check_settled(self.as_ptr().cast(), $count);
             }
         }
