@@ -14,6 +14,8 @@ use oxiwarp_tests::devices::candidates;
 use support::test::Test;
 
 fn main() -> std::process::ExitCode {
+    // SAFETY: no other thread runs yet.
+    unsafe { std::env::set_var("OXIWARP_EXECUTOR_HOPPER", "1") };
     let families = [norm::TESTS, elementwise::TESTS, heads::TESTS, loss::TESTS, &[device::rungs::TESTS]];
     let all = families.concat().concat();
     // The matrix multiplications of attention need sm_80.

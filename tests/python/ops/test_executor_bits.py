@@ -59,7 +59,8 @@ def test_bits(name, cuda):
 
 def test_wrong_bits():
     """The comparison finds a difference of one bit."""
-    case, ours = results_on("cpu", "rms_norm", 0)
+    found = (results_on("cpu", "rms_norm", number) for number in range(CASES))
+    case, ours = next((case, ours) for case, ours in found if ours is not None and ours[0].numel())
     compare("rms_norm", case, ours, ours)
     wrong = ours[0].clone()
     wrong.view(torch.int32 if wrong.dtype == torch.float32 else torch.int16).view(-1)[-1] ^= 1
