@@ -1,5 +1,7 @@
 //! Items that both backends of [`arch`](crate::arch), PTX and CPU, use.
 pub mod cache;
+#[cfg(not(target_arch = "nvptx64"))]
+pub(crate) mod narrow;
 pub mod tensor_map;
 // For the CPU and for GPUs before sm_80. Newer GPUs have the instructions `max.f16x2` and `max.bf16x2`.
 #[allow(dead_code, reason = "not used where the architecture has the instructions")]

@@ -206,7 +206,7 @@ impl Block {
     /// Resets this `Block`, so that it represents the GPU block with this index in the grid.
     pub(super) fn reset(&self, index: [u32; 3]) {
         self.index.set(index);
-        self.slots.iter().for_each(|slot| slot.state.set(State::Ready));
+        self.states().for_each(|state| state.set(State::Ready));
         if self.cluster.is_active() || self.cluster_size() > 1 {
             for notes in &self.notes {
                 notes.waits_for.set(None);
@@ -298,13 +298,19 @@ impl Block {
             self.at_barrier.set(arrived);
             return !self.may_wait(State::AtBarrier);
         }
+        self.complete_barrier();
+        true
+    }
+
+    /// Lets all threads continue that wait at the block barrier. The running thread is the last to arrive.
+    #[inline(never)]
+    fn complete_barrier(&self) {
         self.at_barrier.set(0);
         self.races.barrier();
         if self.cluster.is_active() {
             self.synchronize_active(0..self.slots.len());
         }
-        self.slots.iter().for_each(|slot| slot.state.set(State::Ready));
-        true
+        self.states().for_each(|state| state.set(State::Ready));
     }
 
     /// Marks the running thread as waiting. Returns false, and marks nothing, if the thread is unwinding
@@ -315,9 +321,20 @@ impl Block {
     pub(super) fn may_wait(&self, state: State) -> bool {
         let may = self.host_panics || !std::thread::panicking();
         if may {
-            self.thread().state.set(state);
+            self.slots[self.running.get()].state.set(state);
         }
         may
+    }
+
+    /// Returns the states of all threads.
+    pub(super) fn states(&self) -> impl Iterator<Item = &Cell<State>> + Clone {
+        self.slots.iter().map(|slot| &slot.state)
+    }
+
+    /// Marks the threads in the state `state` as ready. Returns whether there were such threads.
+    pub(super) fn wake(&self, state: State) -> bool {
+        let waiting = self.states().filter(|found| found.get() == state);
+        waiting.map(|found| found.set(State::Ready)).count() > 0
     }
 
     /// Suspends the running thread until another thread marks it as ready.
@@ -361,7 +378,7 @@ impl Block {
     /// block barrier. The function then reports the warp call. It is the cause, because the block barrier
     /// waits for the threads at the warp call.
     pub(super) fn stalled(&self) -> Fault {
-        let first = |state| self.slots.iter().position(|slot| slot.state.get() == state);
+        let first = |state| self.states().position(|found| found.get() == state);
         if let Some(thread) = first(State::AtCall) {
             return self.fault_of(thread, self.missing_lanes(thread));
         }
@@ -392,10 +409,9 @@ impl Block {
 
     /// Returns the reason why thread `thread` does not take part in a warp call.
     pub(super) fn absence(&self, thread: usize) -> Absence {
-        let slot = &self.slots[thread];
-        match slot.state.get() {
+        match self.slots[thread].state.get() {
             State::AtBarrier => Absence::AtBarrier,
-            State::AtCall => slot.call.get().absence(),
+            State::AtCall => self.slots[thread].call.get().absence(),
             State::AtMbarrier | State::AtNamed | State::AtCluster | State::AtRegisters | State::Polling => {
                 Absence::Waiting
             }

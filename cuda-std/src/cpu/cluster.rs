@@ -52,6 +52,7 @@ pub(super) struct Place {
 }
 
 /// The state that all blocks of a cluster share.
+#[derive(Default)]
 pub(crate) struct Cluster {
     pub(super) blocks: Cell<u32>,
     /// The blocks of the running cluster, by rank.
@@ -78,43 +79,24 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub fn new(blocks: u32) -> Rc<Self> {
-        Rc::new(Self {
-            blocks: Cell::new(blocks),
-            running: RefCell::default(),
-            active: Cell::new(false),
-            clocks: RefCell::default(),
-            acquirer: RefCell::default(),
-            agents: Cell::new(0),
-            histories: RefCell::default(),
-            units: RefCell::default(),
-            mbarriers: RefCell::default(),
-            named: RefCell::default(),
-            barrier: RefCell::default(),
-            pending: RefCell::default(),
-            draws: Cell::new(0),
-            bulk: RefCell::default(),
-            queues: RefCell::default(),
-            pools: RefCell::default(),
-            exited: RefCell::default(),
-            remote: RefCell::default(),
-        })
+        Rc::new(Self { blocks: Cell::new(blocks), ..Self::default() })
     }
 
-    /// Forgets everything about the cluster that ran before. `running` are the blocks of the next cluster,
+    /// Resets the state of the cluster that ran before. `running` are the blocks of the next cluster,
     /// and `number` is its number in the grid.
     pub fn enter(&self, running: &[Block], number: u64) {
         if self.active.replace(false) {
-            self.clocks.borrow_mut().clear();
+            self.clocks.take();
             self.acquirer.take();
             self.histories.take();
-            self.units.borrow_mut().clear();
-            self.mbarriers.borrow_mut().clear();
-            self.named.borrow_mut().clear();
-            self.pending.borrow_mut().clear();
-            self.bulk.borrow_mut().clear();
-            self.queues.borrow_mut().clear();
-            self.pools.borrow_mut().clear();
-            self.remote.borrow_mut().clear();
+            self.units.take();
+            self.mbarriers.take();
+            self.named.take();
+            self.pending.take();
+            self.bulk.take();
+            self.queues.take();
+            self.pools.take();
+            self.remote.take();
         }
         self.barrier.take();
         self.draws.set(number);
@@ -214,9 +196,16 @@ impl Block {
         self.cluster.block(place.rank).shared_base().wrapping_add(place.offset as usize)
     }
 
+    /// Returns a load or store of the running thread.
+    pub(super) fn thread_access(&self) -> SharedAccess {
+        self.clock(|clock| SharedAccess { agent: clock.agent, time: clock.now, by: By::Thread })
+    }
+
     /// Records a load or store of the running thread in the active cluster.
+    #[cold]
+    #[inline(never)]
     pub(super) fn note_active(&self, offset: usize, bytes: usize, writes: bool) {
-        let access = self.clock(|clock| SharedAccess { agent: clock.agent, time: clock.now, by: By::Thread });
+        let access = self.thread_access();
         let place = Place { rank: self.rank.get(), offset: offset as u32 };
         self.record(place, bytes as u32, access, writes);
     }
@@ -302,6 +291,8 @@ impl Block {
 
     /// Gives each of `threads` the knowledge of all of them. They have arrived at a block barrier or a warp
     /// barrier.
+    #[cold]
+    #[inline(never)]
     pub(super) fn synchronize_active(&self, threads: impl Iterator<Item = usize> + Clone) {
         let cluster = &*self.cluster;
         let (mut clocks, mut gate) = (cluster.clocks.borrow_mut(), Gate::default());

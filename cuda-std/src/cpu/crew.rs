@@ -71,22 +71,32 @@ impl Crew {
                     }
                 }
             }
-            if !stalled || blocks[0].cluster.complete_one() {
-                continue;
-            }
-            polls += 1;
-            if polls > MAX_POLLS || !wake_polling(blocks) {
-                let waits =
-                    |block: &&Block| block.slots.iter().any(|slot| slot.state.get() != State::Returned);
-                let waiting = blocks.iter().filter(waits);
-                // If some blocks wait at their own barrier, the cause is in another block.
-                let at_own =
-                    |block: &&Block| block.slots.iter().any(|slot| slot.state.get() == State::AtBarrier);
-                let first = waiting.clone().find(|block| !at_own(block)).or(waiting.clone().next());
-                return Err(first.expect("a thread lives").stalled());
+            if stalled {
+                self.unblock(blocks, &mut polls)?;
             }
         }
         Ok(())
+    }
+
+    /// Completes an asynchronous copy, because no thread can continue. Without a copy, lets the threads that
+    /// poll mbarriers test them again. Without such threads, returns the fault of a waiting thread.
+    #[cold]
+    #[inline(never)]
+    fn unblock(&self, blocks: &[Block], polls: &mut u32) -> Result<(), Fault> {
+        if blocks[0].cluster.complete_one() {
+            return Ok(());
+        }
+        *polls += 1;
+        let polling = blocks.iter().filter(|block| block.wake(State::Polling)).count();
+        if polling > 0 && *polls <= MAX_POLLS {
+            return Ok(());
+        }
+        let has = |block: &&Block, state| block.states().any(|found| found.get() == state);
+        let waiting: Vec<_> =
+            blocks.iter().zip(&self.blocks).filter(|(_, threads)| threads.live > 0).collect();
+        // If some blocks wait at their own barrier, the cause is in another block.
+        let first = waiting.iter().find(|(block, _)| !has(block, State::AtBarrier)).or(waiting.first());
+        Err(first.expect("a thread lives").0.stalled())
     }
 
     /// After a fault in a block, unwinds all threads that have not returned. Unwinding drops the values that
@@ -161,13 +171,6 @@ fn new_thread(block: &Block, at: usize, stacks: &mut Vec<Stack>) -> Result<Threa
             .map_err(|error| block.fault_without_location(at, FaultKind::Stack(error.to_string())))?,
     };
     Ok(Thread::with_stack(stack, |yielder, ()| thread_main(yielder)))
-}
-
-/// Lets the threads that poll mbarriers test them again. Returns false if there are none.
-fn wake_polling(blocks: &[Block]) -> bool {
-    let slots = blocks.iter().flat_map(|block| &block.slots);
-    let polling = slots.filter(|slot| slot.state.get() == State::Polling);
-    polling.map(|slot| slot.state.set(State::Ready)).count() > 0
 }
 
 impl Drop for Crew {

@@ -290,7 +290,7 @@ pub enum FaultKind {
     },
     /// An argument that is no tensor map of the executor, or has another number of dimensions.
     TensorMap {
-        /// Dimensions of the tensor map, or `None` if there is none.
+        /// Dimensions of the tensor map, or `None` if the argument is no tensor map.
         dimensions: Option<usize>,
         /// Dimensions that the copy uses.
         used: usize,

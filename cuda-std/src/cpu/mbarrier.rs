@@ -123,8 +123,9 @@ impl Block {
         place
     }
 
-    /// Calls `f` with the mbarrier at `place`. Raises a fault if there is none, or if its initialization is
-    /// not visible to the running thread. For an asynchronous copy, the initialization must also be fenced.
+    /// Calls `f` with the mbarrier at `place`. Raises a fault if no mbarrier is there, or if its
+    /// initialization is not visible to the running thread. For an asynchronous copy, the initialization must
+    /// also be fenced.
     pub(super) fn mbarrier<R>(&self, place: Place, copies: bool, f: impl FnOnce(&mut Mbarrier) -> R) -> R {
         let cluster = self.activate();
         let mut mbarriers = cluster.mbarriers.borrow_mut();
@@ -258,10 +259,10 @@ impl Cluster {
         barrier.gate.add_event(barrier.agent, barrier.phase);
         barrier.done = barrier.gate.open();
         let block = self.block(place.rank);
-        for (slot, notes) in block.slots.iter().zip(&block.notes) {
+        for (state, notes) in block.states().zip(&block.notes) {
             let waits = notes.waits_for.get().is_some_and(|(offset, _)| offset == place.offset);
-            if slot.state.get() == State::AtMbarrier && waits {
-                slot.state.set(State::Ready);
+            if state.get() == State::AtMbarrier && waits {
+                state.set(State::Ready);
             }
         }
     }

@@ -145,18 +145,17 @@ impl Cluster {
         }
         let running = self.running.borrow();
         // SAFETY: `enter` stored pointers to the blocks of the running cluster, which exist while it runs.
-        let threads =
-            running.iter().map(|block| unsafe { &**block }).flat_map(|b| b.slots.iter().zip(&b.notes));
-        let mut left = threads.clone().filter(|(slot, _)| slot.state.get() != State::Returned);
-        let missing = left.any(|(_, notes)| notes.cluster_arrivals.get() == barrier.completed);
+        let blocks = running.iter().map(|block| unsafe { &**block });
+        let mut threads = blocks.clone().flat_map(|block| block.states().zip(&block.notes));
+        let missing = threads.any(|(state, notes)| {
+            state.get() != State::Returned && notes.cluster_arrivals.get() == barrier.completed
+        });
         if missing {
             return;
         }
         barrier.arrived = 0;
         barrier.completed += 1;
         barrier.done = barrier.gate.open();
-        for (slot, _) in threads.filter(|(slot, _)| slot.state.get() == State::AtCluster) {
-            slot.state.set(State::Ready);
-        }
+        blocks.for_each(|block| _ = block.wake(State::AtCluster));
     }
 }

@@ -75,8 +75,7 @@ impl Block {
         pool.free = pool.free + limit * 32 - count * 32;
         pool.limits[warp] = count;
         if !up {
-            let waiting = self.slots.iter().filter(|slot| slot.state.get() == State::AtRegisters);
-            waiting.for_each(|slot| slot.state.set(State::Ready));
+            self.wake(State::AtRegisters);
         }
         Ok(true)
     }

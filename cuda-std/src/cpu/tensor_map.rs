@@ -3,12 +3,11 @@
 use half::{bf16, f16};
 
 use super::history::Swizzle;
+use crate::base::narrow::{f32_to_bf16, f32_to_f16};
 use crate::base::tensor_map::TensorMap;
 
 /// First word of a tensor map of the executor.
 const MAGIC: u64 = u64::from_le_bytes(*b"oxiwmap1");
-/// The NaN of a 16-bit result.
-const NAN_16: u16 = 0x7FFF;
 /// Largest number of dimensions.
 pub(super) const MAX_RANK: usize = 5;
 
@@ -63,14 +62,12 @@ impl Reduction {
         };
         Some(match element {
             TensorMapElement::F32 if self == Self::Add => float(f32::from_bits, f32::to_bits),
-            TensorMapElement::F16 => float(
-                |bits| f16::from_bits(bits as u16).to_f32(),
-                |x| u32::from(if x.is_nan() { NAN_16 } else { f16::from_f32(x).to_bits() }),
-            ),
-            TensorMapElement::Bf16 => float(
-                |bits| bf16::from_bits(bits as u16).to_f32(),
-                |x| u32::from(if x.is_nan() { NAN_16 } else { bf16::from_f32(x).to_bits() }),
-            ),
+            TensorMapElement::F16 => {
+                float(|bits| f16::from_bits(bits as u16).to_f32(), |x| u32::from(f32_to_f16(x)))
+            }
+            TensorMapElement::Bf16 => {
+                float(|bits| bf16::from_bits(bits as u16).to_f32(), |x| u32::from(f32_to_bf16(x)))
+            }
             TensorMapElement::U32 => match self {
                 Self::Add => tensor.wrapping_add(tile),
                 Self::Min => tensor.min(tile),

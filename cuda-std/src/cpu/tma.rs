@@ -24,7 +24,7 @@ pub(super) struct StartedCopy {
 }
 
 impl Cluster {
-    /// Completes one pending copy. Returns false if there is none.
+    /// Completes one pending copy. Returns false if no copy is pending.
     pub(super) fn complete_one(&self) -> bool {
         let mut pending = self.pending.borrow_mut();
         if pending.is_empty() {
@@ -91,7 +91,7 @@ impl Block {
         self.cluster.pending.borrow_mut().push(StartedCopy { by, to, group, run });
     }
 
-    /// Returns the ranks of the blocks in a multicast mask, or the own rank if there is none.
+    /// Returns the ranks of the blocks in a multicast mask. Without a mask, returns the own rank.
     fn destinations(&self, blocks: Option<u16>) -> Vec<u32> {
         let Some(mask) = blocks else { return vec![self.rank.get()] };
         let count = self.cluster.blocks.get();
@@ -222,9 +222,7 @@ pub(crate) fn send(to: u32, barrier: u32, value: u64) {
 pub(crate) fn remote_load(address: u32) -> u32 {
     with(|block| {
         let place = block.place(address, 4, 4);
-        let access =
-            block.clock(|clock| SharedAccess { agent: clock.agent, time: clock.now, by: By::Thread });
-        block.record(place, 4, access, false);
+        block.record(place, 4, block.thread_access(), false);
         // SAFETY: `place` checked the word.
         unsafe { block.pointer(place).cast::<u32>().read() }
     })
@@ -234,9 +232,7 @@ pub(crate) fn remote_load(address: u32) -> u32 {
 pub(crate) fn remote_store(address: u32, value: u32) {
     with(|block| {
         let place = block.place(address, 4, 4);
-        let access =
-            block.clock(|clock| SharedAccess { agent: clock.agent, time: clock.now, by: By::Thread });
-        block.record(place, 4, access, true);
+        block.record(place, 4, block.thread_access(), true);
         // SAFETY: `place` checked the word.
         unsafe { block.pointer(place).cast::<u32>().write(value) }
     });

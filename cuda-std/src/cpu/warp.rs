@@ -100,10 +100,7 @@ pub(crate) fn exchange(operation: Operation, mask: u32, value: u32, argument: u3
     // SAFETY: the block is used only in this function.
     let block = unsafe { current() };
     block.thread().site.set(Some(at));
-    if !block.call(Call { operation, mask, value, argument, ..Call::NONE }) {
-        block.suspend();
-    }
-    block.thread().call.get().value
+    block.meet(Call { operation, mask, value, argument, ..Call::NONE })
 }
 
 /// Waits until all lanes of the warp execute the same instruction, and returns the value that the first lane
@@ -112,11 +109,7 @@ pub(crate) fn exchange(operation: Operation, mask: u32, value: u32, argument: u3
 pub(super) fn converge(value: u32) -> u32 {
     // SAFETY: the block is used only in this function.
     let block = unsafe { current() };
-    let call = Call { operation: Operation::Converge, mask: u32::MAX, value, ..Call::NONE };
-    if !block.call(call) {
-        block.suspend();
-    }
-    block.thread().call.get().value
+    block.meet(Call { operation: Operation::Converge, mask: u32::MAX, value, ..Call::NONE })
 }
 
 /// Lets the calling lane take part in a matrix multiplication of the whole warp. Replaces `fragments.c` by
@@ -128,12 +121,19 @@ pub(crate) fn exchange_fragments(fragments: &mut Fragments) {
     // SAFETY: the block is used only in this function.
     let block = unsafe { current() };
     block.thread().site.set(Some(at));
-    if !block.call(Call { operation: Operation::Multiply, mask: u32::MAX, fragments, ..Call::NONE }) {
-        block.suspend();
-    }
+    block.meet(Call { operation: Operation::Multiply, mask: u32::MAX, fragments, ..Call::NONE });
 }
 
 impl Block {
+    /// Lets the running thread take part in a warp operation, and returns its result.
+    #[inline(always)]
+    fn meet(&self, call: Call) -> u32 {
+        if !self.call(call) {
+            self.suspend();
+        }
+        self.thread().call.get().value
+    }
+
     /// Registers the running thread's call of a warp operation, for example a shuffle. Returns false if the
     /// thread must wait for other lanes.
     fn call(&self, call: Call) -> bool {
@@ -201,7 +201,7 @@ impl Block {
             let mut theirs = slot.call.get();
             theirs.value = call.operation.result(&values, call.mask, lane, theirs.argument);
             slot.call.set(theirs);
-            slot.state.set(State::Ready);
+            self.slots[self.warp_start() + lane as usize].state.set(State::Ready);
         }
     }
 
@@ -210,9 +210,9 @@ impl Block {
     pub(super) fn missing_lanes(&self, thread: usize) -> FaultKind {
         let (start, call) = (thread & !31, self.slots[thread].call.get());
         let there =
-            |slot: &super::block::Slot| slot.state.get() == State::AtCall && slot.call.get().meets(&call);
+            |at: usize| self.slots[at].state.get() == State::AtCall && self.slots[at].call.get().meets(&call);
         let missing = lanes(call.mask)
-            .filter(|&lane| !there(&self.slots[start + lane as usize]))
+            .filter(|&lane| !there(start + lane as usize))
             .fold(0, |bits, lane| bits | 1u32 << lane);
         let first = self.absence(start + missing.trailing_zeros() as usize);
         FaultKind::MissingLanes { operation: call.operation.name(), mask: call.mask, missing, first }

@@ -5,6 +5,7 @@
 //! contain 0xFF bytes, and the executor reports an access to them.
 use std::collections::{HashMap, VecDeque};
 
+use super::block::State;
 use super::history::{By, SharedAccess};
 use super::multiplication::{Left, Multiplication, ROWS, Started, place};
 use super::operands::SharedOperand;
@@ -94,7 +95,7 @@ impl Block {
         let own = count(thread as u32 / 32 % WARPS);
         let returned = |warp: u32| {
             let slot = self.slots.get((first + 32 * warp) as usize + thread % 32);
-            slot.is_none_or(|slot| slot.state.get() == super::block::State::Returned)
+            slot.is_none_or(|slot| slot.state.get() == State::Returned)
         };
         match (0..WARPS).find(|&warp| returned(warp) && count(warp) != own) {
             Some(warp) => Err(FaultKind::WgmmaWarpgroup { own, other: count(warp) }),

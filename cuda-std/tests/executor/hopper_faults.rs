@@ -36,6 +36,12 @@ fn load(tensor: &Tensor) {
     }
 }
 
+/// Initializes mbarrier 0 and starts a copy of the box for it.
+fn open_and_load(tensor: &Tensor) {
+    open(&[1]);
+    load(tensor);
+}
+
 #[test]
 fn a_missing_arrival() {
     let fault = kind(64, &|| {
@@ -123,8 +129,7 @@ fn a_wait_for_a_later_phase() {
 fn a_wait_for_an_earlier_phase() {
     let tensor = source();
     let fault = kind(32, &|| {
-        open(&[1]);
-        load(&tensor);
+        open_and_load(&tensor);
         // SAFETY: the mbarrier is initialized. The second wait has the wrong parity on purpose.
         unsafe {
             mbarrier(0).wait(0);
@@ -179,8 +184,7 @@ fn an_mbarrier_whose_initialization_is_not_visible() {
 fn too_many_arrivals() {
     let tensor = source();
     let fault = kind(32, &|| {
-        open(&[1]);
-        load(&tensor);
+        open_and_load(&tensor);
         // SAFETY: the second arrival in the phase is the fault that the test expects.
         unsafe { mbarrier(0).arrive() };
     });
@@ -191,8 +195,7 @@ fn too_many_arrivals() {
 fn a_read_of_a_copy_that_is_not_done() {
     let tensor = source();
     let fault = kind(64, &|| {
-        open(&[1]);
-        load(&tensor);
+        open_and_load(&tensor);
         // SAFETY: the missing wait of thread 40 is the fault that the test expects.
         unsafe {
             block::sync();
@@ -263,8 +266,7 @@ fn multiply([fence, wait, settle]: [bool; 3], descriptor: Descriptor) {
 fn product(steps: [bool; 3], descriptor: impl Fn() -> Descriptor + Sync) -> Result<(), Fault> {
     let tensor = source();
     run([1; 3], [128, 1, 1], BYTES, &|| {
-        open(&[1]);
-        load(&tensor);
+        open_and_load(&tensor);
         // SAFETY: the mbarrier is initialized.
         unsafe { mbarrier(0).wait(0) };
         multiply(steps, descriptor());
@@ -289,8 +291,7 @@ fn registers_of_a_wgmma_before_the_wait() {
 fn a_wgmma_that_is_never_waited_for() {
     let tensor = source();
     let fault = kind(128, &|| {
-        open(&[1]);
-        load(&tensor);
+        open_and_load(&tensor);
         let mut d = Registers::<32>::ZERO;
         // SAFETY: the missing wait is the fault that the test expects.
         unsafe {
@@ -307,8 +308,7 @@ fn a_wgmma_that_is_never_waited_for() {
 fn a_wgmma_of_three_warps() {
     let tensor = source();
     let fault = kind(128, &|| {
-        open(&[1]);
-        load(&tensor);
+        open_and_load(&tensor);
         // SAFETY: the mbarrier is initialized.
         unsafe { mbarrier(0).wait(0) };
         if me() < 96 {
@@ -334,8 +334,7 @@ fn wrong_descriptors() {
 fn a_wgmma_on_a_copy_that_is_not_done() {
     let tensor = source();
     let fault = kind(128, &|| {
-        open(&[1]);
-        load(&tensor);
+        open_and_load(&tensor);
         block::sync();
         multiply([true; 3], good());
     });
@@ -578,8 +577,7 @@ fn wrong_calls_of_cluster_operations() {
 fn operands_that_no_wgmma_has() {
     let tensor = source();
     let fault = kind(128, &|| {
-        open(&[1]);
-        load(&tensor);
+        open_and_load(&tensor);
         let mut d = Registers::<32>::ZERO;
         // SAFETY: the layout of the operand is the fault that the test expects.
         unsafe {
@@ -590,8 +588,7 @@ fn operands_that_no_wgmma_has() {
     });
     assert_eq!(fault, FaultKind::TransposedOperand { bytes: 1 });
     let fault = kind(128, &|| {
-        open(&[1]);
-        load(&tensor);
+        open_and_load(&tensor);
         let mut d = Registers::<32>::ZERO;
         // SAFETY: the two different instructions of a warp are the fault that the test expects.
         unsafe {

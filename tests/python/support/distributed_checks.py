@@ -33,7 +33,7 @@ def train(place: Place, name: str, how: str, order: str) -> None:
 
     There is one exception. If several blocks read a tensor, such as the time embedding, its gradient is a
     sum. FSDP2 adds one term per block, and autograd adds one term per use. This gradient may therefore differ
-    by two roundings.
+    by one rounding, and on the CPU by two.
     """
     model = build(name, place).requires_grad_()
     with sdpa_kernel(SDPBackend.MATH):
@@ -53,7 +53,8 @@ def train(place: Place, name: str, how: str, order: str) -> None:
         for path, mean in means(alone).items():
             off = (gradients[path].float() - mean.float()).norm()
             reordered = how == "FSDP2" and "transformer_blocks." not in path
-            bound = 2 * torch.finfo(mean.dtype).eps * mean.float().norm() if reordered else 0
+            roundings = (1 if place.device.type == "cuda" else 2) if reordered else 0
+            bound = roundings * torch.finfo(mean.dtype).eps * mean.float().norm()
             assert off <= bound, f"{path}: {differing(gradients[path], mean)}"
         if place.device.type == "cuda":
             assert torch.equal(result, stock[place.rank][0])

@@ -3,6 +3,7 @@
 use half::f16;
 
 use super::*;
+use crate::base::narrow::NAN_16;
 
 #[test]
 fn bf16_rounds_to_nearest_even() {
