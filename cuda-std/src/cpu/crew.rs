@@ -87,8 +87,8 @@ impl Crew {
             return Ok(());
         }
         *polls += 1;
-        let polling = blocks.iter().filter(|block| block.wake(State::Polling)).count();
-        if polling > 0 && *polls <= MAX_POLLS {
+        let wake = || blocks.iter().filter(|block| block.wake(State::Polling)).count();
+        if *polls <= MAX_POLLS && wake() > 0 {
             return Ok(());
         }
         let has = |block: &&Block, state| block.states().any(|found| found.get() == state);
