@@ -39,6 +39,8 @@ pub enum Role {
     Table,
     /// An attention mask. It has dtype bool, or it has numbers that are added to the scores.
     Mask,
+    /// A matrix that fits the rows, in their dtype.
+    Matrix,
     /// Start offsets of packed sequences, integers.
     Offsets,
     /// An output that the caller passes.

@@ -1,0 +1,93 @@
+//! The kernels of the op `linear` for Hopper.
+use std::num::NonZero;
+
+use cuda_std::tensor_map::TensorMap;
+use kernels_gpu::gemm::hopper::params::{DEPTH, GemmParams, SLICE, Tile, WARP_ROWS};
+use kernels_gpu::ops::linear_hopper::{launch, tiles};
+
+use crate::library::{LaunchSite, library};
+use crate::operands::matrix::Matrix;
+use crate::plan::attention::block_shape;
+use crate::{Arch, Device, HeadsMap, Result, Stream};
+
+/// A function that launches a kernel.
+type LinearKernel = unsafe fn(LaunchSite, TensorMap, TensorMap, TensorMap, GemmParams) -> Result<()>;
+
+/// The kernels, and their tile sizes.
+const KERNELS: [(LinearKernel, Tile); 6] = [
+    (launch::linear_hopper_128x256_smem, tiles::T128X256),
+    (launch::linear_hopper_128x256_pair_w_smem, tiles::T128X256_PAIR_W),
+    (launch::linear_hopper_256x128_pair_x_smem, tiles::T256X128_PAIR_X),
+    (launch::linear_hopper_256x128_pair_w_smem, tiles::T256X128_PAIR_W),
+    (launch::linear_hopper_128x128_pair_w_ping_smem, tiles::T128X128_PAIR_W_PING),
+    (launch::linear_hopper_64x256_pair_w_ping_smem, tiles::T64X256_PAIR_W_PING),
+];
+
+/// Launches kernel `number` (temporary).
+fn number() -> usize {
+    std::env::var("OXIWARP_LINEAR").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
+fn group() -> u32 {
+    std::env::var("OXIWARP_GROUP").ok().and_then(|text| text.parse().ok()).unwrap_or(8)
+}
+
+/// The operands of a product `y = x wᵀ + bias`.
+pub(crate) struct Operands {
+    pub x: Matrix,
+    pub weight: Matrix,
+    pub y: Matrix,
+    pub bias: *const u8,
+}
+
+/// Launches a Hopper kernel and returns `true`. If no Hopper kernel supports the call, returns `false`
+/// without a launch.
+pub(crate) fn linear_hopper(device: &Device, a: &Operands, stream: Stream) -> Result<bool> {
+    if !library(device)?.has(Arch::Sm90a) || !(a.x.is_tma() && a.weight.is_tma() && a.y.is_tma()) {
+        return Ok(false);
+    }
+    let (kernel, tile) = KERNELS[number()];
+    let [height, width] = tile.cluster_size();
+    let (tile_rows, tile_columns) = (a.y.rows.div_ceil(height), a.y.columns.div_ceil(width));
+    let Some(all) = tile_rows.checked_mul(tile_columns).filter(|&all| all <= i32::MAX as u32) else {
+        return Ok(false);
+    };
+    let group_rows = group().min(tile_rows);
+    let (Some(group_rows), Some(group_tiles)) =
+        (NonZero::new(group_rows), NonZero::new(group_rows * tile_columns))
+    else {
+        return Ok(true);
+    };
+    let params = GemmParams {
+        bias: a.bias,
+        columns: a.y.columns,
+        depth_tiles: a.x.columns.div_ceil(DEPTH),
+        tile_rows,
+        tile_columns,
+        group_rows,
+        group_tiles,
+    };
+    let [x_rows, w_rows] = tile.box_rows();
+    let map = |matrix: &Matrix, columns, rows| device.tensor_map(&map(matrix, [columns, rows]));
+    let (x, w) = (map(&a.x, DEPTH, x_rows)?, map(&a.weight, DEPTH, w_rows)?);
+    let y = map(&a.y, SLICE, WARP_ROWS)?;
+    let clusters = (device.multiprocessors().unwrap_or(2) / tile.cluster).clamp(1, all);
+    let site =
+        LaunchSite::new(device, a.y.dtype, block_shape(clusters * tile.cluster, tile.threads()), stream)?;
+    // SAFETY: the kernel accesses only the tensors that the tensor maps and `params` describe. The caller has
+    // checked these tensors.
+    unsafe { kernel(site, x, w, y, params) }?;
+    Ok(true)
+}
+
+/// Returns the description of a matrix from which the driver makes a tensor map. One TMA copy moves `part`
+/// columns and rows.
+fn map(matrix: &Matrix, part: [u32; 2]) -> HeadsMap {
+    HeadsMap {
+        base: matrix.base.cast_const().cast(),
+        dtype: matrix.dtype,
+        sizes: [matrix.columns, matrix.rows, 1, 1].map(u64::from),
+        strides: [matrix.row_bytes, 16, 16],
+        part,
+    }
+}

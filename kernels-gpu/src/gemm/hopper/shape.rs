@@ -1,0 +1,75 @@
+//! Compile-time sizes and types of a matrix product on Hopper.
+use core::marker::PhantomData;
+
+use cuda_std::elem::Elem;
+use cuda_std::hopper::wgmma::{Accumulator, Operand, Registers};
+
+use super::params::{DEPTH, Tile};
+use crate::gemm::epilogue::Epilogue;
+
+/// The types and sizes of a kernel, as associated types and constants.
+pub(crate) trait Shape: Copy {
+    /// The element type of `x`, `w` and `y`.
+    type Elem: Operand + Elem<F32Vec = [f32; 8]>;
+    /// A thread's accumulators of 64 rows.
+    type Sums: Accumulator<Element = f32>;
+    /// A thread's accumulators of its warpgroup's rows.
+    type Tile: Copy + AsRef<[Self::Sums]> + AsMut<[Self::Sums]>;
+    /// The last step of the product.
+    type Epilogue: Epilogue;
+    /// Initial value of the accumulators.
+    const ZERO: Self::Tile;
+    /// The tile sizes.
+    const TILE: Tile;
+    /// Bytes of a buffer for a tile of `x`.
+    const X_BYTES: u32 = Self::TILE.rows() * DEPTH * 2;
+    /// Bytes of a buffer for a tile of `w`.
+    const W_BYTES: u32 = Self::TILE.columns * DEPTH * 2;
+}
+
+/// The sizes of a kernel whose warpgroups have `B` blocks of 64 rows and `2 * N` columns. [`Tile`] documents
+/// the other parameters.
+#[derive(Clone, Copy)]
+pub(crate) struct KernelShape<
+    T,
+    E,
+    const N: usize,
+    const B: usize,
+    const GROUPS: u32,
+    const STAGES: u32,
+    const CLUSTER: u32,
+    const SHARES_X: bool,
+    const PING_PONG: bool,
+>(PhantomData<(T, E)>);
+
+impl<
+    T,
+    E,
+    const N: usize,
+    const B: usize,
+    const GROUPS: u32,
+    const STAGES: u32,
+    const CLUSTER: u32,
+    const SHARES_X: bool,
+    const PING_PONG: bool,
+> Shape for KernelShape<T, E, N, B, GROUPS, STAGES, CLUSTER, SHARES_X, PING_PONG>
+where
+    T: Operand + Elem<F32Vec = [f32; 8]>,
+    E: Epilogue,
+    Registers<N>: Accumulator<Element = f32>,
+{
+    type Elem = T;
+    type Sums = Registers<N>;
+    type Tile = [Registers<N>; B];
+    type Epilogue = E;
+    const ZERO: Self::Tile = [<Registers<N> as Accumulator>::ZERO; B];
+    const TILE: Tile = Tile {
+        blocks: B as u32,
+        columns: 2 * N as u32,
+        groups: GROUPS,
+        stages: STAGES,
+        cluster: CLUSTER,
+        shares_x: SHARES_X,
+        ping_pong: PING_PONG,
+    };
+}

@@ -1,0 +1,7 @@
+//! Matrix products `y = epilogue(x wᵀ + bias)`.
+//!
+//! - `epilogue`: what a kernel computes from the sums before it writes them.
+//! - `hopper`: kernels with `wgmma` and TMA, for Hopper.
+pub mod epilogue;
+#[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
+pub mod hopper;
