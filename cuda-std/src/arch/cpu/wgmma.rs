@@ -72,7 +72,8 @@ macro_rules! accumulators {
             #[track_caller]
             fn check_settled(&self) {
                 here();
-                wgmma::check_settled(self.as_ptr().cast(), $count);
+                // SAFETY: f32 and i32 have the size and alignment of u32, and every bit pattern is valid.
+                wgmma::check_settled(unsafe { core::slice::from_raw_parts(self.as_ptr().cast(), $count) });
             }
         }
     )*)* };
