@@ -250,6 +250,11 @@ pub enum FaultKind {
         /// Bytes per row of the pattern.
         swizzle: u32,
     },
+    /// A `wgmma` descriptor with a base offset, which the executor does not have.
+    DescriptorOffset {
+        /// The base offset.
+        offset: u32,
+    },
     /// A `wgmma` operand that is contiguous along M or N, and whose elements do not have 16 bits.
     TransposedOperand {
         /// Bytes of an element.
@@ -307,6 +312,13 @@ pub enum FaultKind {
         count: u32,
         /// The present limit, if the direction is wrong.
         limit: Option<u32>,
+    },
+    /// The warps of a warpgroup execute different `setmaxnreg` instructions.
+    RegisterWarps {
+        /// Registers per thread of this warp's instruction. `None` if it executes fewer instructions.
+        own: Option<u32>,
+        /// Registers per thread of the instruction of another warp.
+        other: Option<u32>,
     },
     /// An argument that is no tensor map of the executor, or has another number of dimensions.
     TensorMap {
@@ -473,6 +485,9 @@ impl fmt::Display for FaultKind {
                 f,
                 "a wgmma descriptor has the address {address:#x}, which is not where the pattern of the {swizzle}-byte swizzle starts"
             ),
+            Self::DescriptorOffset { offset } => {
+                write!(f, "a wgmma descriptor has the base offset {offset}, the executor expects 0")
+            }
             Self::TransposedOperand { bytes } => write!(
                 f,
                 "a wgmma operand of {bytes}-byte elements is contiguous along M or N, only 2-byte elements can be"
@@ -518,6 +533,12 @@ impl fmt::Display for FaultKind {
             Self::RegisterCount { count, limit: Some(limit) } => {
                 write!(f, "setmaxnreg {count} in the wrong direction, the limit is {limit}")
             }
+            Self::RegisterWarps { own, other } => write!(
+                f,
+                "its warp executes {}, another warp of the warpgroup {}, expected the same instructions",
+                Setmaxnreg(*own),
+                Setmaxnreg(*other)
+            ),
             Self::TensorMap { dimensions: Some(dimensions), used } => {
                 write!(f, "uses a tensor map of {dimensions} dimensions with {used} coordinates")
             }
@@ -597,6 +618,18 @@ impl fmt::Display for Absence {
                 "waits at an mbarrier, a named barrier or a cluster barrier, or for registers or wgmma",
             ),
             Self::NotInMask => f.write_str("is the calling lane"),
+        }
+    }
+}
+
+/// The argument of a `setmaxnreg`, or `None` if there is no such instruction.
+struct Setmaxnreg(Option<u32>);
+
+impl fmt::Display for Setmaxnreg {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self.0 {
+            Some(count) => write!(f, "setmaxnreg {count}"),
+            None => f.write_str("no setmaxnreg"),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! the executor must report.
 use cuda_std::cpu::{FaultKind, Swizzle, TensorMapElement};
 use cuda_std::hopper::wgmma::{self, Accumulator, Descriptor, Registers};
+use cuda_std::hopper::{give_registers, take_registers};
 use cuda_std::warp;
 
 use super::hopper::{BYTES, Tensor, mbarrier, open, tile};
@@ -260,4 +261,114 @@ fn accumulators_may_be_abandoned_after_the_wait() {
         assert_eq!(finish(&mut d), 16.0);
     });
     assert_eq!(result, Ok(()));
+}
+
+#[test]
+fn fences_follow_the_accesses() {
+    let of = |access: fn(&mut Registers<32>), fence_after: bool| {
+        with_tile(|| {
+            let mut d = Registers::ZERO;
+            fence();
+            multiply(&mut d, false);
+            commit();
+            finish(&mut d);
+            fence();
+            access(&mut d);
+            if fence_after {
+                fence();
+            }
+            multiply(&mut d, true);
+            commit();
+            finish(&mut d);
+        })
+    };
+    assert_eq!(of(|_| {}, false), Ok(()));
+    assert_eq!(of(|d| d.as_mut()[0] = 1.0, false), Err(FaultKind::WgmmaFence));
+    assert_eq!(of(|d| d.as_mut()[0] = 1.0, true), Ok(()));
+}
+
+/// Rounds scores to the left operand of another product.
+fn round(scores: &Registers<32>) -> [u32; 4] {
+    core::array::from_fn(|word| {
+        let [low, high] = [0, 1].map(|half| bf16::from_f32(scores.as_ref()[2 * word + half]));
+        u32::from(low.to_bits()) | u32::from(high.to_bits()) << 16
+    })
+}
+
+#[test]
+fn left_operands_that_are_computed_after_the_fence() {
+    let of = |fences_after: bool| {
+        with_tile(|| {
+            let (mut scores, mut result) = (Registers::ZERO, Registers::<32>::ZERO);
+            fence();
+            multiply(&mut scores, false);
+            commit();
+            finish(&mut scores);
+            fence();
+            let left = round(&scores);
+            if fences_after {
+                fence();
+            }
+            // SAFETY: the missing fence is the fault that the test expects.
+            unsafe {
+                wgmma::mma_registers_along_k::<bf16, _>(&mut result, left, good());
+                // The second operand may come from before the fence.
+                core::hint::black_box(scores.as_ref());
+                wgmma::mma_registers_along_k::<bf16, _>(&mut result, left, good());
+            }
+            commit();
+            assert_eq!(finish(&mut result), 2.0 * 16.0 * 16.0);
+        })
+    };
+    assert_eq!(of(true), Ok(()));
+    assert_eq!(of(false), Err(FaultKind::WgmmaFence));
+}
+
+#[test]
+fn descriptors_with_a_base_offset() {
+    let fault = with_tile(|| {
+        let descriptor = Descriptor::from_bits(good().bits() | 1 << 49);
+        let mut d = Registers::<32>::ZERO;
+        fence();
+        // SAFETY: the base offset is the fault that the test expects.
+        unsafe { wgmma::mma_shared::<bf16, _>(&mut d, descriptor, descriptor, false) };
+    });
+    assert_eq!(fault, Err(FaultKind::DescriptorOffset { offset: 1 }));
+}
+
+#[test]
+fn setmaxnreg_has_only_the_registers_of_the_launch() {
+    // 384 threads get 168 registers each. The remaining 1,024 registers of the SM belong to no block.
+    let of = |body: Body| run([1; 3], [384, 1, 1], BYTES, body).map_err(|fault| fault.kind);
+    // SAFETY: each warpgroup executes one instruction.
+    unsafe {
+        let body = || if me() < 128 { give_registers::<24>() } else { take_registers::<240>() };
+        assert_eq!(of(&body), Ok(()));
+        let body = || {
+            if me() < 128 {
+                take_registers::<176>()
+            }
+        };
+        assert_eq!(of(&body), Err(FaultKind::Registers { free: 0 }));
+    }
+}
+
+#[test]
+fn setmaxnreg_by_some_warps() {
+    let of = |body: Body| run([1; 3], [256, 1, 1], BYTES, body).unwrap_err().kind;
+    // SAFETY: the different instructions are the faults that the test expects.
+    unsafe {
+        let fault = of(&|| {
+            if me() < 96 {
+                give_registers::<24>()
+            }
+        });
+        let FaultKind::RegisterWarps { own, other } = fault else { panic!("{fault:?}") };
+        assert!([(Some(24), None), (None, Some(24))].contains(&(own, other)), "{fault:?}");
+        let fault = of(&|| if me() < 96 { give_registers::<24>() } else { give_registers::<32>() });
+        let FaultKind::RegisterWarps { own: Some(own), other: Some(other) } = fault else {
+            panic!("{fault:?}")
+        };
+        assert_eq!(own + other, 56);
+    }
 }

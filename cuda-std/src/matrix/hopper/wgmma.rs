@@ -129,6 +129,12 @@ impl Descriptor {
         Self(bits)
     }
 
+    /// Returns the bits of the descriptor, in the format of PTX.
+    #[inline(always)]
+    pub fn bits(self) -> u64 {
+        self.0
+    }
+
     /// Returns the descriptor of the operand at `address`, which has rows of 128 bytes with TMA's 128-byte
     /// swizzle. Each group of eight rows starts at a multiple of 1024 bytes. An operand that is contiguous
     /// along its columns (N) consists of groups of 64 columns. For such an operand, `leap` is the distance in
