@@ -60,7 +60,8 @@ names! {
 /// form a tile of 64 rows and `2 * N` columns. For floats, `N` is a multiple of 4 up to 128, so that the tile
 /// has 8, 16, … 256 columns. For 8-bit integers, the tile has 8, 24, or a multiple of 16 columns.
 ///
-/// The registers can be read after [`wait`] and [`settle`]. The CPU executor reports an earlier access.
+/// The registers can be read after [`wait`] and [`settle`]. The CPU executor reports an earlier access, and the
+/// use of a copy that was made earlier.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Registers<const N: usize, E = f32>([E; N]);
@@ -276,8 +277,10 @@ pub unsafe fn mma_registers_if<T: Operand, D: Accumulator, const B: u32>(
     unsafe { d.array().mma_registers_if::<B>(T::KIND, add, a, b.0) }
 }
 
-/// Orders the thread's earlier writes to registers before the multiplications that start after this call
-/// (`wgmma.fence`).
+/// Orders the thread's earlier accesses to registers before the multiplications that start after this call
+/// (`wgmma.fence`). A fence is necessary between an access to registers and a multiplication that has them as
+/// accumulators or left operand, and before the first multiplication. It is not necessary between
+/// multiplications with the same accumulators.
 ///
 /// # Safety
 /// The whole warpgroup calls this function.
@@ -301,7 +304,8 @@ pub unsafe fn commit() {
 }
 
 /// Waits until at most the last `PENDING` committed groups of multiplications are unfinished
-/// (`wgmma.wait_group`).
+/// (`wgmma.wait_group`). A group belongs to the whole warpgroup: afterwards, all four warps have read the
+/// operands of the finished multiplications.
 ///
 /// # Safety
 /// The whole warpgroup calls this function.
