@@ -11,6 +11,7 @@ mod races;
 mod speed;
 mod warps;
 mod wgmma;
+mod wgmma_rules;
 
 use core::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
