@@ -53,9 +53,8 @@ fn check(device: &Device, x: &View, weight: &View, bias: Option<&View>, y: &View
         }
     }
     let depth = x.shape().last().copied().unwrap_or(0);
-    let shape_error = |arg, view: &View, expected| {
-        Err(Error::Shape { op: OP, arg, got: view.shape().to_vec(), expected })
-    };
+    let shape_error =
+        |arg, view: &View, expected| Err(Error::Shape { op: OP, arg, got: view.shape().to_vec(), expected });
     if depth == 0 || depth % MULTIPLE != 0 {
         return shape_error("x", x, format!("[..., K] with K a positive multiple of {MULTIPLE}"));
     }

@@ -14,13 +14,19 @@ use crate::{Arch, Device, HeadsMap, Result, Stream};
 type LinearKernel = unsafe fn(LaunchSite, TensorMap, TensorMap, TensorMap, GemmParams) -> Result<()>;
 
 /// The kernels, and their tile sizes.
-const KERNELS: [(LinearKernel, Tile); 6] = [
+const KERNELS: [(LinearKernel, Tile); 12] = [
     (launch::linear_hopper_128x256_smem, tiles::T128X256),
     (launch::linear_hopper_128x256_pair_w_smem, tiles::T128X256_PAIR_W),
     (launch::linear_hopper_256x128_pair_x_smem, tiles::T256X128_PAIR_X),
-    (launch::linear_hopper_256x128_pair_w_smem, tiles::T256X128_PAIR_W),
+    (launch::linear_hopper_256x128_smem, tiles::T256X128),
     (launch::linear_hopper_128x128_pair_w_ping_smem, tiles::T128X128_PAIR_W_PING),
     (launch::linear_hopper_64x256_pair_w_ping_smem, tiles::T64X256_PAIR_W_PING),
+    (launch::linear_hopper_192x192_smem, tiles::T192X192),
+    (launch::linear_hopper_192x192_pair_w_smem, tiles::T192X192_PAIR_W),
+    (launch::linear_hopper_256x192_pair_x_smem, tiles::T256X192_PAIR_X),
+    (launch::linear_hopper_256x192_smem, tiles::T256X192),
+    (launch::linear_hopper_128x192_pair_w_ping_smem, tiles::T128X192_PAIR_W_PING),
+    (launch::linear_hopper_128x128_ping_smem, tiles::T128X128_PING),
 ];
 
 /// Launches kernel `number` (temporary).

@@ -35,7 +35,13 @@ kernels! {
     linear_hopper_128x256_smem T128X256: 128 1 2 4 1 false false;
     linear_hopper_128x256_pair_w_smem T128X256_PAIR_W: 128 1 2 4 2 false false;
     linear_hopper_256x128_pair_x_smem T256X128_PAIR_X: 64 2 2 4 2 true false;
-    linear_hopper_256x128_pair_w_smem T256X128_PAIR_W: 64 2 2 4 2 false false;
+    linear_hopper_256x128_smem T256X128: 64 2 2 4 1 false false;
     linear_hopper_128x128_pair_w_ping_smem T128X128_PAIR_W_PING: 64 2 2 6 2 false true;
     linear_hopper_64x256_pair_w_ping_smem T64X256_PAIR_W_PING: 128 1 2 4 2 false true;
+    linear_hopper_192x192_smem T192X192: 96 1 3 4 1 false false;
+    linear_hopper_192x192_pair_w_smem T192X192_PAIR_W: 96 1 3 4 2 false false;
+    linear_hopper_256x192_pair_x_smem T256X192_PAIR_X: 96 2 2 3 2 true false;
+    linear_hopper_256x192_smem T256X192: 96 2 2 3 1 false false;
+    linear_hopper_128x192_pair_w_ping_smem T128X192_PAIR_W_PING: 96 2 2 5 2 false true;
+    linear_hopper_128x128_ping_smem T128X128_PING: 64 2 2 6 1 false true;
 }

@@ -144,7 +144,7 @@ unsafe fn release<K: Shape>(empty: Barrier) {
                 empty.arrive();
             }
         } else if thread < K::TILE.cluster {
-            empty.arrive_in(thread);
+            empty.arrive_in_after_wgmma(thread);
         }
     }
 }

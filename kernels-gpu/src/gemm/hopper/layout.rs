@@ -5,7 +5,7 @@ use cuda_std::hopper::barrier::{Barrier, publish};
 use cuda_std::hopper::shared_base;
 use cuda_std::{block, cluster, thread};
 
-use super::params::{SLICE, STAGING, WARP_ROWS};
+use super::params::STAGING_BYTES;
 use super::shape::Shape;
 
 /// Alignment of the buffers in bytes. The pattern of the 128-byte swizzle repeats after 1024 bytes.
@@ -67,9 +67,7 @@ impl RingPosition {
 impl<K: Shape> Layout<K> {
     const STAGE_BYTES: u32 = K::X_BYTES + K::W_BYTES;
     const STAGING: u32 = K::TILE.stages * Self::STAGE_BYTES;
-    /// Bytes of a staging buffer.
-    pub const STAGING_BYTES: u32 = WARP_ROWS * SLICE * 2;
-    const BARRIERS: u32 = Self::STAGING + 4 * K::TILE.groups * STAGING * Self::STAGING_BYTES;
+    const BARRIERS: u32 = Self::STAGING + 4 * K::TILE.groups * K::TILE.staging() * STAGING_BYTES;
 
     /// Returns the layout in the shared memory of this launch.
     #[inline(always)]
@@ -89,7 +87,7 @@ impl<K: Shape> Layout<K> {
     /// Returns the address of the staging buffers of consumer warp `warp` of the block.
     #[inline(always)]
     pub fn staging(self, warp: u32) -> u32 {
-        self.base + Self::STAGING + warp * STAGING * Self::STAGING_BYTES
+        self.base + Self::STAGING + warp * K::TILE.staging() * STAGING_BYTES
     }
 
     /// Initializes the mbarriers and synchronizes the cluster. All threads of the block call this function.

@@ -6,7 +6,7 @@ use cuda_std::mem::{self, Load};
 use cuda_std::{thread, warp};
 
 use super::layout::{Layout, ROW_BYTES};
-use super::params::{GemmParams, SLICE, WARP_ROWS, WGMMA_ROWS};
+use super::params::{GemmParams, SLICE, STAGING_BYTES, WARP_ROWS, WGMMA_ROWS};
 use super::shape::Shape;
 use crate::gemm::epilogue::Epilogue;
 
@@ -28,13 +28,14 @@ impl Stores {
 
     /// Returns the offset of the next staging buffer, after TMA has read its previous contents.
     #[inline(always)]
-    fn take(&mut self) -> u32 {
+    fn take<K: Shape>(&mut self) -> u32 {
+        let double = K::TILE.staging() == 2;
         if warp::lane() == 0 {
-            wait_for_groups::<1>();
+            if double { wait_for_groups::<1>() } else { wait_for_groups::<0>() }
         }
         warp::sync(u32::MAX);
         let at = self.next;
-        self.next = 1 - at;
+        self.next = if double { 1 - at } else { 0 };
         at
     }
 }
@@ -65,7 +66,7 @@ pub(crate) unsafe fn store<K: Shape>(
             core::array::from_fn(|i| unsafe { bias::<K>(column + 8 * i as u32 + lane % 4 * 2, p) });
         for (block, sums) in sums.iter().enumerate() {
             let sums = &sums.as_ref()[slice as usize * SLICE as usize / 2..];
-            let buffer = buffers + stores.take() * Layout::<K>::STAGING_BYTES;
+            let buffer = buffers + stores.take::<K>() * STAGING_BYTES;
             for pair in 0..SLICE as usize / 16 {
                 let words = K::Elem::pack(core::array::from_fn(|i| {
                     let sum = sums[8 * pair + i] + bias[2 * pair + i / 4][i % 2];

@@ -9,8 +9,10 @@ pub const DEPTH: u32 = 64;
 pub const SLICE: u32 = 64;
 /// Rows of the result that a warp writes. TMA stores a slice of these rows.
 pub const WARP_ROWS: u32 = 16;
-/// Staging buffers of a warp. TMA reads one of them while the warp fills the other one.
-pub const STAGING: u32 = 2;
+/// Bytes of a staging buffer: a slice of the rows of a warp.
+pub const STAGING_BYTES: u32 = WARP_ROWS * SLICE * 2;
+/// Maximum bytes of shared memory per block on Hopper.
+const MAX_SHARED_BYTES: u32 = 232_448;
 
 /// The tile sizes of a matrix product on Hopper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,12 +65,21 @@ impl Tile {
         }
     }
 
+    /// Returns the number of staging buffers of a warp: 2 if shared memory has space for them, otherwise 1.
+    /// With 2, TMA reads one of them while the warp fills the other one.
+    pub const fn staging(&self) -> u32 {
+        if self.bytes_with(2) <= MAX_SHARED_BYTES { 2 } else { 1 }
+    }
+
     /// Returns the bytes of shared memory per block: the ring, the staging buffers, the mbarriers, and 1024
     /// bytes for the alignment of the ring.
     pub const fn shared_bytes(&self) -> u32 {
+        self.bytes_with(self.staging())
+    }
+
+    const fn bytes_with(&self, staging: u32) -> u32 {
         let ring = self.stages * (self.rows() + self.columns) * DEPTH * 2;
-        let staging = self.groups * 4 * STAGING * WARP_ROWS * SLICE * 2;
-        ring + staging + self.stages * 16 + 1024
+        ring + self.groups * 4 * staging * STAGING_BYTES + self.stages * 16 + 1024
     }
 }
 
