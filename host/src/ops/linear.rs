@@ -1,5 +1,6 @@
 //! The matrix product `y = x wᵀ + bias`.
 use super::linear_hopper::{Operands, linear_hopper};
+use crate::launch::launch_override;
 use crate::operands::matrix::Matrix;
 use crate::operands::overlap::expect_disjoint;
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
@@ -31,9 +32,11 @@ pub fn linear(
 ) -> Result<()> {
     let y = y.as_view();
     let operands = check(device, &x, &weight, bias.as_ref(), y)?;
+    let mut skip = launch_override(device).skip;
     let inputs = [Some(("x", &x)), Some(("weight", &weight)), bias.as_ref().map(|bias| ("bias", bias))];
     expect_disjoint(OP, ("out", y), &inputs)?;
-    if operands.y.rows == 0 || operands.y.columns == 0 || linear_hopper(device, &operands, stream)? {
+    if operands.y.rows == 0 || operands.y.columns == 0 || linear_hopper(device, &operands, &mut skip, stream)?
+    {
         return Ok(());
     }
     let why = format!("{} is no Hopper GPU, or a tensor is not aligned to 16 bytes", device.name());

@@ -2,13 +2,13 @@
 use cuda_std::hopper::barrier::{Barrier, Named};
 use cuda_std::hopper::tensor_map::Map;
 use cuda_std::hopper::wgmma::{self, Descriptor};
-use cuda_std::thread;
 
 use super::layout::{Layout, ROW_BYTES, RingPosition};
 use super::output;
 use super::params::{DEPTH, GemmParams, WGMMA_ROWS};
 use super::schedule::places;
 use super::shape::Shape;
+use crate::own_thread::own_thread;
 
 /// Elements of K of a `wgmma` instruction.
 const WGMMA_DEPTH: u32 = 16;
@@ -136,7 +136,7 @@ unsafe fn begin<K: Shape>(sums: &mut K::Tile, layout: Layout<K>, x_offset: u32, 
 /// multiplications.
 #[inline(always)]
 unsafe fn release<K: Shape>(empty: Barrier) {
-    let thread = thread::index()[0] % 128;
+    let thread = own_thread() % 128;
     // SAFETY: the mbarriers are initialized. The blocks of a cluster synchronize before they exit.
     unsafe {
         if K::TILE.cluster == 1 {

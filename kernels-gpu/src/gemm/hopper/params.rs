@@ -5,7 +5,8 @@ use core::num::NonZero;
 pub const WGMMA_ROWS: u32 = 64;
 /// Elements of K per buffer: 64 elements of 16 bits are a row of TMA's 128-byte swizzle.
 pub const DEPTH: u32 = 64;
-/// Columns per column slice of the result. A slice has rows of 128 bytes.
+/// Columns per column slice of the result. A slice has rows of 128 bytes. The columns of a tile are a multiple
+/// of 16. The last ones belong to no slice if they are fewer than 64.
 pub const SLICE: u32 = 64;
 /// Rows of the result that a warp writes. TMA stores a slice of these rows.
 pub const WARP_ROWS: u32 = 16;
@@ -35,6 +36,23 @@ pub struct Tile {
     /// writes its results. Otherwise, the warpgroups divide the rows of a tile.
     pub ping_pong: bool,
 }
+
+/// For most shapes with K up to about 5,000, the fastest kernel.
+pub const T128X192: Tile =
+    Tile { blocks: 2, columns: 192, groups: 2, stages: 5, cluster: 2, shares_x: false, ping_pong: true };
+/// For shapes of which larger tiles would leave many SMs without a tile.
+pub const T128X128: Tile = Tile { columns: 128, stages: 6, ..T128X192 };
+/// For shapes such as 4608 x 3072, of which this size leaves the fewest SMs without a tile.
+pub const T192X192: Tile =
+    Tile { blocks: 1, columns: 192, groups: 3, stages: 4, cluster: 2, shares_x: false, ping_pong: false };
+/// For large K. Cooperative warpgroups with tiles of 256 x 128, 128 x 256 and 256 x 192 read less from L2
+/// than smaller tiles, and so leave more of the GPU's power to the tensor cores.
+pub const T256X128: Tile =
+    Tile { blocks: 2, columns: 128, groups: 2, stages: 4, cluster: 2, shares_x: true, ping_pong: false };
+/// As [`T256X128`], with wide tiles.
+pub const T128X256: Tile = Tile { blocks: 1, columns: 256, shares_x: false, ..T256X128 };
+/// As [`T256X128`], with the largest tiles.
+pub const T256X192: Tile = Tile { columns: 192, stages: 3, ..T256X128 };
 
 impl Tile {
     /// Returns the number of rows of a tile.
@@ -89,6 +107,12 @@ impl Tile {
 pub struct GemmParams {
     /// The bias, one element per column of `y`, or null.
     pub bias: *const u8,
+    /// The result `y`. Threads store the columns of a tile that no slice has directly, without TMA.
+    pub y: *mut u8,
+    /// Distance of two rows of `y` in bytes.
+    pub y_row_bytes: i64,
+    /// Rows of `y`.
+    pub rows: u32,
     /// Columns of `y`.
     pub columns: u32,
     /// Number of buffers that a tile needs: the elements of K, divided by 64 and rounded up.

@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 use cuda_std::elem::Elem;
 use cuda_std::hopper::wgmma::{Accumulator, Operand, Registers};
 
-use super::params::{DEPTH, Tile};
+use super::params::{DEPTH, T128X128, T128X192, T128X256, T192X192, T256X128, T256X192, Tile};
 use crate::gemm::epilogue::Epilogue;
 
 /// The types and sizes of a kernel, as associated types and constants.
@@ -72,4 +72,30 @@ where
         shares_x: SHARES_X,
         ping_pong: PING_PONG,
     };
+}
+
+macro_rules! kernels {
+    ($($name:ident: $tile:ident;)*) => { $(
+        /// The [`Shape`] of a kernel with the tile sizes of a constant in the module `params`. For example,
+        /// `Kernel128x192` has the tile sizes `T128X192`.
+        pub(crate) type $name<T, E> = KernelShape<
+            T,
+            E,
+            { $tile.columns as usize / 2 },
+            { $tile.blocks as usize },
+            { $tile.groups },
+            { $tile.stages },
+            { $tile.cluster },
+            { $tile.shares_x },
+            { $tile.ping_pong },
+        >;
+    )* };
+}
+kernels! {
+    Kernel128x128: T128X128;
+    Kernel128x192: T128X192;
+    Kernel128x256: T128X256;
+    Kernel192x192: T192X192;
+    Kernel256x128: T256X128;
+    Kernel256x192: T256X192;
 }
