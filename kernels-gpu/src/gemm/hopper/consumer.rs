@@ -37,13 +37,13 @@ pub(crate) unsafe fn consume<K: Shape>(layout: Layout<K>, group: u32, y: Map, p:
             }
             at = multiply::<K>(&mut sums, layout, first_row * ROW_BYTES, at, p.depth_tiles, || {
                 if K::TILE.ping_pong {
-                    ping_pong(1 - group).arrive();
+                    ping_pong(group ^ 1).arrive();
                 }
             });
             let place = [place.row + first_row, place.column];
             output::store::<K>(sums.as_ref(), layout, group, place, y, p, &mut stores);
         }
-        turn = 1 - group;
+        turn = group ^ 1;
     }
     stores.finish();
 }
