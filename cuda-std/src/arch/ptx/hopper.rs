@@ -21,8 +21,6 @@ effects! {
     barrier_arrive(barrier: reg32 u32): "mbarrier.arrive.shared::cta.b64 _, [{barrier}];";
     barrier_expect(barrier: reg32 u32, bytes: reg32 u32):
         "mbarrier.arrive.expect_tx.shared::cta.b64 _, [{barrier}], {bytes};";
-    named_sync(id: reg32 u32, threads: reg32 u32): "barrier.cta.sync.aligned {id}, {threads};";
-    named_arrive(id: reg32 u32, threads: reg32 u32): "barrier.cta.arrive.aligned {id}, {threads};";
     shared_store(address: reg32 u32, value: reg32 f32): "st.shared.f32 [{address}], {value};";
     tensor_map_prefetch(map: reg64 u64): "prefetch.tensormap [{map}];";
     fence_async_shared(): "fence.proxy.async.shared::cta;";
@@ -254,12 +252,38 @@ pub fn shared_address(pointer: *mut u8) -> u32 {
     address
 }
 
+// LLVM treats these intrinsics as convergent, unlike inline assembly: it does not copy them into branches.
+unsafe extern "C" {
+    #[link_name = "llvm.nvvm.barrier.cta.sync.aligned.count"]
+    fn barrier_sync(id: u32, threads: u32);
+    #[link_name = "llvm.nvvm.barrier.cta.arrive.aligned.count"]
+    fn barrier_arrive_only(id: u32, threads: u32);
+    #[link_name = "llvm.nvvm.setmaxnreg.inc.sync.aligned.u32"]
+    fn setmaxnreg_inc(count: u32);
+    #[link_name = "llvm.nvvm.setmaxnreg.dec.sync.aligned.u32"]
+    fn setmaxnreg_dec(count: u32);
+}
+
+/// Arrives at the named barrier `id` of `threads` threads and waits for them.
+#[inline(always)]
+pub unsafe fn named_sync(id: u32, threads: u32) {
+    // SAFETY: the caller ensures that whole warps execute the instruction.
+    unsafe { barrier_sync(id, threads) }
+}
+
+/// Arrives at the named barrier `id` of `threads` threads.
+#[inline(always)]
+pub unsafe fn named_arrive(id: u32, threads: u32) {
+    // SAFETY: the caller ensures that whole warps execute the instruction.
+    unsafe { barrier_arrive_only(id, threads) }
+}
+
 /// Raises the register limit of each thread of the warpgroup to `COUNT` (`setmaxnreg.inc`).
 #[inline(always)]
 pub unsafe fn registers_up<const COUNT: u32>() {
     // SAFETY: the caller ensures that enough registers are free and that the whole warpgroup executes the
     // instruction.
-    unsafe { asm!("setmaxnreg.inc.sync.aligned.u32 {};", const COUNT, options(nostack)) }
+    unsafe { setmaxnreg_inc(COUNT) }
 }
 
 /// Lowers the register limit of each thread of the warpgroup to `COUNT` (`setmaxnreg.dec`).
@@ -267,5 +291,5 @@ pub unsafe fn registers_up<const COUNT: u32>() {
 pub unsafe fn registers_down<const COUNT: u32>() {
     // SAFETY: the caller ensures that `COUNT` registers suffice and that the whole warpgroup executes the
     // instruction.
-    unsafe { asm!("setmaxnreg.dec.sync.aligned.u32 {};", const COUNT, options(nostack)) }
+    unsafe { setmaxnreg_dec(COUNT) }
 }

@@ -253,24 +253,34 @@ widths! {
     128 256 integers: 124 125 126 127;
 }
 
+unsafe extern "C" {
+    #[link_name = "llvm.nvvm.wgmma.fence.sync.aligned"]
+    fn fence();
+    #[link_name = "llvm.nvvm.wgmma.commit_group.sync.aligned"]
+    fn commit_group();
+    #[link_name = "llvm.nvvm.wgmma.wait_group.sync.aligned"]
+    fn wait_group(pending: u64);
+}
+
 /// Orders earlier writes to the accumulator and operand registers before the `wgmma` instructions that follow
-/// (`wgmma.fence`).
+/// (`wgmma.fence`). LLVM treats this intrinsic as convergent, unlike inline assembly, and therefore does not
+/// copy it into the branches of an earlier `if`.
 #[inline(always)]
 pub unsafe fn wgmma_fence() {
     // SAFETY: the caller ensures that the whole warpgroup executes the instruction.
-    unsafe { asm!("wgmma.fence.sync.aligned;", options(nostack)) }
+    unsafe { fence() }
 }
 
 /// Commits all `wgmma` operations that started since the last commit as one group.
 #[inline(always)]
 pub unsafe fn wgmma_commit() {
     // SAFETY: the caller ensures that the whole warpgroup executes the instruction.
-    unsafe { asm!("wgmma.commit_group.sync.aligned;", options(nostack)) }
+    unsafe { commit_group() }
 }
 
 /// Waits until at most the last `PENDING` committed groups of `wgmma` operations are unfinished.
 #[inline(always)]
 pub unsafe fn wgmma_wait<const PENDING: u32>() {
     // SAFETY: the caller ensures that the whole warpgroup executes the instruction.
-    unsafe { asm!("wgmma.wait_group.sync.aligned {};", const PENDING, options(nostack)) }
+    unsafe { wait_group(PENDING as u64) }
 }
