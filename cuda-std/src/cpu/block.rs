@@ -104,7 +104,7 @@ pub(super) enum State {
     AtNamed,
     AtCluster,
     AtRegisters,
-    /// Waits until other threads have run, and then tests an mbarrier again.
+    /// Waits until a phase of an mbarrier ends or no other thread can continue, and then tests it again.
     Polling,
     Returned,
 }
@@ -122,8 +122,8 @@ pub(super) struct Slot {
 /// State of a GPU thread that the scheduler does not read, so that the slots stay small.
 #[derive(Default)]
 pub(super) struct ThreadNotes {
-    /// What the thread waits for in the state `AtMbarrier` or `AtNamed`: the offset and the phase of the
-    /// mbarrier, or the number and the threads of the named barrier.
+    /// What the thread waits for in the state `AtMbarrier`, `Polling` or `AtNamed`: the offset and the phase
+    /// of the mbarrier, or the number and the threads of the named barrier.
     pub waits_for: Cell<Option<(u32, u32)>>,
     /// Number of calls at the barrier of the cluster.
     pub cluster_arrivals: Cell<u32>,

@@ -69,6 +69,9 @@ pub(crate) struct Cluster {
     pub(super) barrier: RefCell<ClusterBarrier>,
     pub(super) pending: RefCell<Vec<StartedCopy>>,
     pub(super) draws: Cell<u64>,
+    /// Number of events that may let a polling thread continue: arrivals at mbarriers, copies that start or
+    /// end, and threads that return.
+    pub(super) progress: Cell<u64>,
     pub(super) bulk: RefCell<HashMap<u32, BulkGroups>>,
     pub(super) queues: RefCell<HashMap<u32, Queue>>,
     pub(super) pools: RefCell<HashMap<u32, RegisterPool>>,
@@ -115,6 +118,10 @@ impl Cluster {
     pub(super) fn block(&self, rank: u32) -> &Block {
         // SAFETY: `enter` stored pointers to the blocks of the running cluster, which exist while it runs.
         unsafe { &*self.running.borrow()[rank as usize] }
+    }
+
+    pub(super) fn note_progress(&self) {
+        self.progress.set(self.progress.get() + 1);
     }
 
     pub(super) fn new_agent(&self) -> u32 {

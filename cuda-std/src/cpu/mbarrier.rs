@@ -87,6 +87,8 @@ pub(crate) fn test_wait(address: u32, parity: u32) -> bool {
     with(|block| {
         let place = block.own_place(address, BYTES, BYTES);
         block.try_wait(place, parity).is_some() || {
+            let phase = block.mbarrier(place, false, |barrier| barrier.phase);
+            block.own_notes().waits_for.set(Some((place.offset, phase)));
             pause(block, State::Polling);
             block.try_wait(place, parity).is_some()
         }
@@ -162,6 +164,7 @@ impl Block {
         if bytes > MAX_COUNT {
             self.raise(FaultKind::MbarrierCount { offset, count: bytes });
         }
+        self.cluster.note_progress();
         let more = self.mbarrier(place, false, |barrier| {
             if barrier.missing == 0 {
                 return false;
@@ -261,7 +264,7 @@ impl Cluster {
         let block = self.block(place.rank);
         for (state, notes) in block.states().zip(&block.notes) {
             let waits = notes.waits_for.get().is_some_and(|(offset, _)| offset == place.offset);
-            if state.get() == State::AtMbarrier && waits {
+            if matches!(state.get(), State::AtMbarrier | State::Polling) && waits {
                 state.set(State::Ready);
             }
         }

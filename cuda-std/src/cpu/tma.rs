@@ -36,6 +36,7 @@ impl Cluster {
         // The copies of a bulk group, and those to one mbarrier, complete in any order.
         let copy = pending.swap_remove(at);
         drop(pending);
+        self.note_progress();
         (copy.run)(self);
         true
     }
@@ -88,6 +89,7 @@ impl Block {
 
     pub(super) fn push(&self, to: Vec<Place>, group: Option<(u32, u32)>, run: Box<dyn FnOnce(&Cluster)>) {
         let by = (self.rank.get(), self.running.get());
+        self.cluster.note_progress();
         self.cluster.pending.borrow_mut().push(StartedCopy { by, to, group, run });
     }
 

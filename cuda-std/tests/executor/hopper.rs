@@ -130,6 +130,39 @@ fn one_thread_may_poll_an_mbarrier() {
 }
 
 #[test]
+fn a_thread_may_poll_as_often_as_it_likes() {
+    // Thread 0 tests each phase of mbarrier 0 before the other warp ends it. `both` also tests an mbarrier of
+    // which no phase ends.
+    let of = |both: bool| {
+        let (rounds, in_vain) = (12_000, AtomicU32::new(0));
+        run([1; 3], [64, 1, 1], BYTES, &|| {
+            open(&[1, 1, 1]);
+            for round in 0..rounds {
+                // SAFETY: the mbarriers are initialized.
+                unsafe {
+                    if me() == 0 {
+                        while both && !mbarrier(2).test(0) && !mbarrier(0).test(round % 2)
+                            || !both && !mbarrier(0).test(round % 2)
+                        {
+                            in_vain.fetch_add(1, Relaxed);
+                        }
+                        mbarrier(1).arrive();
+                    } else if me() == 32 {
+                        mbarrier(1).wait(round % 2 ^ 1);
+                        mbarrier(0).arrive();
+                    }
+                }
+            }
+        })
+        .unwrap();
+        in_vain.into_inner()
+    };
+    // The end of a phase wakes the thread that polls it.
+    assert_eq!(of(false), 0);
+    of(true);
+}
+
+#[test]
 fn named_barriers_synchronize_their_warps() {
     let seen = zeros(32);
     run([1; 3], [96, 1, 1], BYTES, &|| {
