@@ -207,7 +207,7 @@ impl Block {
     pub(super) fn reset(&self, index: [u32; 3]) {
         self.index.set(index);
         self.states().for_each(|state| state.set(State::Ready));
-        if self.cluster.is_active() || self.cluster_size() > 1 {
+        if self.cluster.is_active() || self.cluster.barrier_used.get() {
             for notes in &self.notes {
                 notes.waits_for.set(None);
                 notes.cluster_arrivals.set(0);

@@ -67,6 +67,8 @@ pub(crate) struct Cluster {
     pub(super) mbarriers: RefCell<HashMap<Place, Mbarrier>>,
     pub(super) named: RefCell<HashMap<(u32, u32), NamedBarrier>>,
     pub(super) barrier: RefCell<ClusterBarrier>,
+    /// Whether a thread of the running cluster has arrived at `barrier`.
+    pub(super) barrier_used: Cell<bool>,
     pub(super) pending: RefCell<Vec<StartedCopy>>,
     pub(super) draws: Cell<u64>,
     /// Number of events that may let a polling thread continue: arrivals at mbarriers, copies that start or
@@ -101,7 +103,9 @@ impl Cluster {
             self.pools.take();
             self.remote.take();
         }
-        self.barrier.take();
+        if self.barrier_used.replace(false) {
+            self.barrier.take();
+        }
         self.draws.set(number);
         let mut blocks = self.running.borrow_mut();
         blocks.clear();

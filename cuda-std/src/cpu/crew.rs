@@ -171,8 +171,8 @@ impl Threads {
         if self.live == 0 {
             block.exits().map_err(|(thread, kind)| block.fault_without_location(thread, kind))?;
         }
-        if block.cluster_size() > 1 {
-            block.cluster.complete_barrier();
+        if block.cluster.barrier_used.get() {
+            block.returns_from_cluster_barrier(at);
         }
         Ok(())
     }

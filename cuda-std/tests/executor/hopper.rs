@@ -350,6 +350,54 @@ fn blocks_of_a_cluster_share_memory() {
 }
 
 #[test]
+fn a_launch_without_clusters_has_the_barrier_of_a_cluster() {
+    // A thread that has returned counts as arrived, also if it returns after the others have arrived. Each
+    // host thread runs several blocks, whose barriers start anew.
+    let passed = zeros(1);
+    run([40, 1, 1], [64, 1, 1], BYTES, &|| {
+        let words = tile_of::<u32>();
+        for round in 0..4 {
+            if me() % 4 == round && me() > 4 {
+                return;
+            }
+            // SAFETY: the barrier of the cluster orders the accesses.
+            unsafe {
+                words.set(me(), round);
+                cluster::sync();
+                assert_eq!(words.get(me() % 4), round);
+                cluster::sync();
+            }
+        }
+        passed[0].fetch_add(1, Relaxed);
+    })
+    .unwrap();
+    assert_eq!(values(&passed), [40 * 5]);
+}
+
+/// Returns the time that this host thread has spent on a core.
+#[cfg(unix)]
+fn core_time() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is valid for the write.
+    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) }, 0);
+    time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64
+}
+
+#[cfg(unix)]
+#[test]
+fn the_barrier_of_a_cluster_takes_linear_time() {
+    // The launch takes about 0.5 s. A scan of the threads at each arrival takes 3.5 s.
+    let start = core_time();
+    run([8, 1, 1], [1_024, 1, 1], 0, &|| {
+        cluster::bounds::<8>();
+        (0..60).for_each(|_| cluster::sync());
+    })
+    .unwrap();
+    let time = core_time() - start;
+    assert!(time < 2.5, "{time} s");
+}
+
+#[test]
 fn a_multicast_copy_reaches_every_block_of_its_mask() {
     let tensor = Tensor::new(TensorMapElement::U16, [8, 64], [8, 64], Swizzle::B128, &numbers(512));
     let seen = zeros(4);
