@@ -103,6 +103,7 @@ pub(crate) fn bulk_send(to: u32, from: u32, bytes: u32, barrier: u32) {
         let from = block.own_place(from, bytes, 16);
         let (agent, time) = block.mbarrier(barrier, true, |barrier| (barrier.agent, barrier.phase + 1));
         block.record(from, bytes, SharedAccess { agent, time, by: By::Copy(None) }, false);
+        block.cluster.remote.borrow_mut()[from.rank as usize].insert(agent, time);
         block.start_copy(to, barrier, bytes, By::Copy(None));
         let (source, target) = (block.pointer(from), block.pointer(to));
         let run = move |cluster: &Cluster| {

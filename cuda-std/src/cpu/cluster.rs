@@ -78,7 +78,8 @@ pub(crate) struct Cluster {
     pub(super) queues: RefCell<HashMap<u32, Queue>>,
     pub(super) pools: RefCell<HashMap<u32, RegisterPool>>,
     pub(super) exited: RefCell<Vec<bool>>,
-    /// For each block, the last access of each agent of another block to its shared memory.
+    /// For each block, the last access to its shared memory by each agent of another block, and by each
+    /// mbarrier that counts the bytes of copies.
     pub(super) remote: RefCell<Vec<HashMap<u32, u32>>>,
 }
 
@@ -331,15 +332,20 @@ impl Block {
         if !cluster.is_active() {
             return Ok(());
         }
-        cluster.copies_at_exit(rank)?;
         let clocks = cluster.clocks.borrow();
         let own = &clocks[self.agent(0) as usize..][..self.slots.len()];
-        for (&agent, &time) in &cluster.remote.borrow()[rank as usize] {
-            if !own.iter().any(|clock| clock.knows(agent, time)) {
-                return Err((0, FaultKind::EarlyExit { rank }));
+        let remote = cluster.remote.borrow();
+        let unknown = remote[rank as usize]
+            .iter()
+            .filter(|&(&agent, &time)| !own.iter().any(|clock| clock.knows(agent, time)));
+        // The first mbarrier by agent, so that the fault does not depend on the order of the map.
+        match unknown.min_by_key(|&(&agent, _)| agent) {
+            Some((&agent, &time)) => {
+                let unobserved = self.unobserved_copy(agent, time);
+                Err((0, unobserved.unwrap_or(FaultKind::EarlyExit { rank })))
             }
+            None => cluster.copies_at_exit(rank),
         }
-        Ok(())
     }
 }
 

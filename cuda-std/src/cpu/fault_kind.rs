@@ -160,6 +160,25 @@ pub enum FaultKind {
         /// The number of arrivals or bytes.
         count: u32,
     },
+    /// All arrivals of a phase of an mbarrier expect together fewer bytes than its copies have. The phase
+    /// would end before its last copy, or never.
+    MbarrierBytes {
+        /// Offset of the mbarrier in shared memory.
+        offset: usize,
+        /// Number of the phase.
+        phase: u32,
+        /// Bytes that the arrivals expect.
+        expected: i64,
+        /// Bytes of the copies that have started in this phase.
+        started: i64,
+    },
+    /// The block exits, and none of its threads has waited for the end of a copy to its shared memory.
+    UnobservedCopy {
+        /// Offset of the mbarrier that reports the end of the copy.
+        mbarrier: usize,
+        /// The phase of this mbarrier that ends with the copy.
+        phase: u32,
+    },
     /// The initialization of an mbarrier of another block, a wait at it, or a copy from the shared memory of
     /// another block.
     RemoteWait {
@@ -389,6 +408,16 @@ impl fmt::Display for FaultKind {
             Self::MissedPhase { offset, phase } => write!(
                 f,
                 "waits for phase {phase} (parity {}) of the mbarrier at offset {offset}, which has ended a later phase meanwhile",
+                phase % 2
+            ),
+            Self::MbarrierBytes { offset, phase, expected, started } => write!(
+                f,
+                "the copies of phase {phase} (parity {}) of the mbarrier at offset {offset} have {started} bytes, its arrivals expect {expected}",
+                phase % 2
+            ),
+            Self::UnobservedCopy { mbarrier, phase } => write!(
+                f,
+                "its block exits, and no thread has waited for phase {phase} (parity {}) of the mbarrier at offset {mbarrier}, which ends with a copy to the block's shared memory",
                 phase % 2
             ),
             Self::NoMbarrier { offset } => {

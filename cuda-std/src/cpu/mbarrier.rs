@@ -19,6 +19,9 @@ pub(super) struct Mbarrier {
     missing: u32,
     pub phase: u32,
     bytes: i64,
+    /// Bytes that the arrivals of the current phase expect, and bytes of the copies that started in it.
+    expected: i64,
+    started: i64,
     gate: Gate,
     done: Released,
     /// Agent and time of the initialization.
@@ -34,6 +37,14 @@ pub(super) struct Mbarrier {
 impl Mbarrier {
     fn is_complete(&self) -> bool {
         self.missing == 0 && self.bytes == 0
+    }
+
+    /// Returns a fault if no arrival is missing and the copies have more bytes than the phase expects. No
+    /// later arrival can then expect them: the phase would end before its copies, or never.
+    fn surplus(&self, offset: usize) -> Option<FaultKind> {
+        let Self { phase, expected, started, .. } = *self;
+        let surplus = self.missing == 0 && started > expected;
+        surplus.then_some(FaultKind::MbarrierBytes { offset, phase, expected, started })
     }
 }
 
@@ -53,6 +64,8 @@ pub(crate) fn init(address: u32, arrivals: u32) {
             missing: arrivals,
             phase: 0,
             bytes: 0,
+            expected: 0,
+            started: 0,
             gate: Gate::default(),
             done: Released::default(),
             init,
@@ -165,16 +178,20 @@ impl Block {
             self.raise(FaultKind::MbarrierCount { offset, count: bytes });
         }
         self.cluster.note_progress();
-        let more = self.mbarrier(place, false, |barrier| {
+        let fault = self.mbarrier(place, false, |barrier| {
             if barrier.missing == 0 {
-                return false;
+                return Some(FaultKind::MbarrierCount { offset, count: 0 });
             }
             barrier.bytes += i64::from(bytes);
+            barrier.expected += i64::from(bytes);
             barrier.missing -= 1;
-            true
+            if barrier.bytes > i64::from(MAX_COUNT) {
+                return Some(FaultKind::MbarrierCount { offset, count: barrier.bytes as u32 });
+            }
+            barrier.surplus(offset)
         });
-        if !more {
-            self.raise(FaultKind::MbarrierCount { offset, count: 0 });
+        if let Some(fault) = fault {
+            self.raise(fault);
         }
         let cluster = self.activate();
         {
@@ -187,6 +204,28 @@ impl Block {
             barrier.gate.add(clock);
         }
         cluster.end_phase(place);
+    }
+
+    /// Adds `bytes` to the bytes of the copies that started in the current phase of the mbarrier at `place`.
+    /// Returns the agent of the mbarrier and the number, from 1, of the phase.
+    pub(super) fn count_copy(&self, place: Place, bytes: u32) -> (u32, u32) {
+        let (agent, time, fault) = self.mbarrier(place, true, |barrier| {
+            barrier.started += i64::from(bytes);
+            (barrier.agent, barrier.phase + 1, barrier.surplus(place.offset as usize))
+        });
+        if let Some(fault) = fault {
+            self.raise(fault);
+        }
+        (agent, time)
+    }
+
+    /// Returns the fault of a block that exits and has not seen the end of phase number `time`, from 1, of
+    /// the mbarrier `agent`. Returns `None` if the agent is no mbarrier of the block.
+    pub(super) fn unobserved_copy(&self, agent: u32, time: u32) -> Option<FaultKind> {
+        let mbarriers = self.cluster.mbarriers.borrow();
+        let mut own = mbarriers.iter().filter(|(place, _)| place.rank == self.rank.get());
+        let (place, _) = own.find(|(_, barrier)| barrier.agent == agent)?;
+        Some(FaultKind::UnobservedCopy { mbarrier: place.offset as usize, phase: time - 1 })
     }
 
     /// If the phase with parity `parity` has ended, adds what happened before its end to the knowledge of the
@@ -259,6 +298,7 @@ impl Cluster {
         let Some(barrier) = mbarriers.get_mut(&place).filter(|barrier| barrier.is_complete()) else { return };
         barrier.phase += 1;
         barrier.missing = barrier.arrivals;
+        (barrier.expected, barrier.started) = (0, 0);
         barrier.gate.add_event(barrier.agent, barrier.phase);
         barrier.done = barrier.gate.open();
         let block = self.block(place.rank);

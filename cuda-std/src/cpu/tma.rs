@@ -81,8 +81,9 @@ impl Block {
     /// Records a copy that writes `bytes` bytes at `to`, and fills them with 0xFF. The mbarrier at `barrier`
     /// will count the bytes.
     pub(super) fn start_copy(&self, to: Place, barrier: Place, bytes: u32, by: By) {
-        let (agent, time) = self.mbarrier(barrier, true, |barrier| (barrier.agent, barrier.phase + 1));
+        let (agent, time) = self.count_copy(barrier, bytes);
         self.record(to, bytes, SharedAccess { agent, time, by }, true);
+        self.cluster.remote.borrow_mut()[to.rank as usize].insert(agent, time);
         // SAFETY: `place` checked that the bytes are in the shared memory of a running block.
         unsafe { self.pointer(to).write_bytes(0xFF, bytes as usize) };
     }

@@ -451,7 +451,117 @@ fn a_copy_to_a_block_that_exits() {
             }
         }
     });
-    assert_eq!(fault, FaultKind::EarlyExit { rank: 0 });
+    assert_eq!(fault, FaultKind::UnobservedCopy { mbarrier: MBARRIER, phase: 0 });
+}
+
+#[test]
+fn a_copy_whose_end_no_thread_of_the_block_sees() {
+    let tensor = source();
+    let of = |waits: bool| {
+        run([1; 3], [64, 1, 1], BYTES, &|| {
+            open(&[1, 1]);
+            load(&tensor);
+            // The wait for another mbarrier lets the copy end.
+            if me() == 0 {
+                // SAFETY: the missing wait is the fault that the test expects.
+                unsafe {
+                    mbarrier(1).expect(64);
+                    tensor_map::copy_bytes(tile() + BOX, tensor.data.as_ptr().cast(), 64, mbarrier(1));
+                    mbarrier(1).wait(0);
+                }
+            } else if waits && me() == 40 {
+                // SAFETY: the mbarrier is initialized.
+                unsafe { mbarrier(0).wait(0) };
+            }
+        })
+        .map_err(|fault| fault.kind)
+    };
+    assert_eq!(of(true), Ok(()));
+    assert_eq!(of(false), Err(FaultKind::UnobservedCopy { mbarrier: MBARRIER, phase: 0 }));
+    let text = of(false).unwrap_err().to_string();
+    assert_eq!(
+        text,
+        "its block exits, and no thread has waited for phase 0 (parity 0) of the mbarrier at offset 0, which ends with a copy to the block's shared memory"
+    );
+}
+
+#[test]
+fn a_block_that_exits_before_its_bytes_are_sent() {
+    // Block 1 sees the end of the copy. Block 0, whose shared memory the copy reads, does not.
+    let of = |last: bool| {
+        run([2, 1, 1], [32, 1, 1], BYTES, &move || {
+            cluster::bounds::<2>();
+            open(&[1]);
+            cluster::sync();
+            // SAFETY: the bytes fit.
+            unsafe {
+                if cluster::rank() == 0 && me() == 0 {
+                    tensor_map::send_bytes(tile(), tile(), 64, mbarrier(0), 1);
+                } else if cluster::rank() == 1 && me() == 0 {
+                    mbarrier(0).expect(64);
+                    mbarrier(0).wait(0);
+                }
+            }
+            if last {
+                cluster::sync();
+            }
+        })
+        .map_err(|fault| fault.kind)
+    };
+    assert_eq!(of(true), Ok(()));
+    assert_eq!(of(false), Err(FaultKind::EarlyExit { rank: 0 }));
+}
+
+#[test]
+fn a_phase_that_expects_too_few_bytes() {
+    let tensor = source();
+    // The first number is the bytes that thread 0 expects. If `early` is true, the copies start before it
+    // arrives.
+    let of = |expected: u32, early: bool| {
+        run([1; 3], [32, 1, 1], BYTES, &|| {
+            open(&[1]);
+            // SAFETY: the box fits twice. The wrong number of bytes is the fault that the test expects.
+            unsafe {
+                if me() == 0 {
+                    let copy = |at| tensor.map().copy(tile() + at * BOX, [0, 0], mbarrier(0));
+                    if !early {
+                        mbarrier(0).expect(expected);
+                    }
+                    (0..2).for_each(copy);
+                    if early {
+                        mbarrier(0).expect(expected);
+                    }
+                }
+                mbarrier(0).wait(0);
+            }
+        })
+        .map_err(|fault| fault.kind)
+    };
+    for early in [false, true] {
+        assert_eq!(of(2 * BOX, early), Ok(()));
+        for expected in [0, BOX, 2 * BOX - 16] {
+            // Without `early`, an arrival that expects no bytes ends the phase before the copies start.
+            let fault = of(expected, early).unwrap_err();
+            if (expected, early) == (0, false) {
+                assert_eq!(fault, FaultKind::UnobservedCopy { mbarrier: MBARRIER, phase: 1 });
+                continue;
+            }
+            let (expected, started) = (i64::from(expected), i64::from(2 * BOX));
+            assert_eq!(fault, FaultKind::MbarrierBytes { offset: MBARRIER, phase: 0, expected, started });
+        }
+    }
+}
+
+#[test]
+fn more_bytes_than_an_mbarrier_can_count() {
+    let fault = kind(32, &|| {
+        open(&[2]);
+        if me() < 2 {
+            // SAFETY: the number of bytes is the fault that the test expects.
+            unsafe { mbarrier(0).expect(600_000) };
+        }
+    });
+    assert_eq!(fault, FaultKind::MbarrierCount { offset: MBARRIER, count: 1_200_000 });
 }
 
 #[test]
