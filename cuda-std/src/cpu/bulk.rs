@@ -48,11 +48,12 @@ pub(crate) fn bulk_commit() {
     with(|block| block.groups(|groups| groups.committed += 1));
 }
 
-/// Waits until at most the last `pending` bulk groups of the running thread are unfinished.
-pub(crate) fn bulk_wait(pending: u32) {
+/// Waits until at most the last `pending` bulk groups of the running thread have yet to read their bytes. If
+/// `writes` is true, waits until they have also written them.
+pub(crate) fn bulk_wait(pending: u32, writes: bool) {
     with(|block| {
         let (agent, last) = block.groups(|groups| (groups.agent, groups.committed.saturating_sub(pending)));
-        block.cluster.complete_groups(agent, last);
+        block.cluster.complete_groups(agent, last, writes);
         block.clock(|clock| clock.learn(agent, last));
     });
 }
@@ -72,7 +73,7 @@ pub(crate) unsafe fn bulk_copy(to: u32, from: *const u8, bytes: u32, barrier: u3
             unsafe { from.copy_to_nonoverlapping(pointer, bytes as usize) };
             cluster.complete_bytes(barrier, bytes);
         };
-        block.push(vec![to], None, Box::new(run));
+        block.push_load(vec![to], Box::new(run));
     });
 }
 
@@ -85,12 +86,9 @@ pub(crate) unsafe fn bulk_store(to: *mut u8, from: u32, bytes: u32) {
         block.check_bulk(to.addr(), bytes);
         let from = block.own_place(from, bytes, 16);
         let group = block.start_group_copy(from, bytes);
-        let pointer = block.pointer(from);
-        let run = move |_: &Cluster| {
-            // SAFETY: the caller passes writable bytes. `own_place` checked the source.
-            unsafe { pointer.copy_to_nonoverlapping(to, bytes as usize) };
-        };
-        block.push(Vec::new(), Some(group), Box::new(run));
+        // SAFETY: the caller passes writable bytes.
+        let write = move |read: &[u8]| unsafe { to.copy_from_nonoverlapping(read.as_ptr(), read.len()) };
+        block.push_store(from, bytes, group, Box::new(write));
     });
 }
 
@@ -111,7 +109,7 @@ pub(crate) fn bulk_send(to: u32, from: u32, bytes: u32, barrier: u32) {
             unsafe { source.copy_to(target, bytes as usize) };
             cluster.complete_bytes(barrier, bytes);
         };
-        block.push(vec![to, from], None, Box::new(run));
+        block.push_load(vec![to, from], Box::new(run));
     });
 }
 

@@ -84,6 +84,8 @@ impl Crew {
                 self.unblock(blocks, &mut polls)?;
             }
         }
+        // Threads may return before their copies from shared memory have written what they read.
+        while blocks[0].cluster.complete_one() {}
         Ok(())
     }
 

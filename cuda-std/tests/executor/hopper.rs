@@ -2,7 +2,9 @@
 //! kernels of this file are correct. `hopper_faults` has kernels with faults.
 use cuda_std::cpu::{Swizzle, TensorMapElement, TensorMapShape};
 use cuda_std::hopper::barrier::{Barrier, Named, publish};
-use cuda_std::hopper::tensor_map::{self, Map, close_stores, wait_for_groups, wait_for_stores};
+use cuda_std::hopper::tensor_map::{
+    self, Map, close_stores, wait_for_groups, wait_for_stores, wait_for_writes, wait_for_written_groups,
+};
 use cuda_std::hopper::{self, publish_shared};
 use cuda_std::tensor_map::TensorMap;
 use cuda_std::{cluster, mma};
@@ -323,6 +325,53 @@ fn bulk_copies_move_bytes_in_both_directions() {
     })
     .unwrap();
     assert_eq!(from, to);
+}
+
+#[test]
+fn stores_write_when_a_thread_waits_for_their_writes() {
+    let to = vec![0_u32; 3 * 64];
+    let address = to.as_ptr().expose_provenance();
+    let seen = zeros(8);
+    run([1; 3], [32, 1, 1], BYTES, &|| {
+        let to: *mut u32 = core::ptr::with_exposed_provenance_mut(address);
+        let note = |at: u32, word: usize| {
+            // SAFETY: the vector has this word.
+            seen[at as usize].store(unsafe { to.add(word).read_volatile() }, Relaxed);
+        };
+        if me() > 0 {
+            return;
+        }
+        // SAFETY: the vector has 768 bytes. Thread 0 overwrites only bytes that were read.
+        unsafe {
+            for group in 0..2 {
+                tile_of::<u32>().set(64 * group, 1 + group);
+                publish_shared();
+                tensor_map::store_bytes(to.add(64 * group as usize).cast(), tile() + 256 * group, 256);
+                close_stores();
+            }
+            wait_for_groups::<1>();
+            tile_of::<u32>().set(0, 7);
+            note(0, 0);
+            wait_for_stores();
+            tile_of::<u32>().set(64, 8);
+            note(1, 64);
+            wait_for_written_groups::<1>();
+            note(2, 0);
+            note(3, 64);
+            wait_for_writes();
+            note(4, 64);
+            // A store that no thread waits for writes before the end of the kernel.
+            publish_shared();
+            tensor_map::store_bytes(to.add(128).cast(), tile(), 256);
+            close_stores();
+            wait_for_stores();
+            note(5, 128);
+            tile_of::<u32>().set(0, 9);
+        }
+    })
+    .unwrap();
+    assert_eq!(values(&seen)[..6], [0, 0, 1, 0, 2, 0]);
+    assert_eq!([to[0], to[64], to[128]], [1, 2, 7]);
 }
 
 #[test]

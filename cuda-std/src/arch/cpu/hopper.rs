@@ -105,13 +105,25 @@ pub unsafe fn bulk_commit() {
 #[track_caller]
 pub unsafe fn bulk_wait_read() {
     here();
-    bulk::bulk_wait(0);
+    bulk::bulk_wait(0, false);
+}
+
+#[track_caller]
+pub unsafe fn bulk_wait_write() {
+    here();
+    bulk::bulk_wait(0, true);
 }
 
 #[track_caller]
 pub unsafe fn bulk_wait_pending<const PENDING: u32>() {
     here();
-    bulk::bulk_wait(PENDING);
+    bulk::bulk_wait(PENDING, false);
+}
+
+#[track_caller]
+pub unsafe fn bulk_wait_write_pending<const PENDING: u32>() {
+    here();
+    bulk::bulk_wait(PENDING, true);
 }
 
 #[track_caller]
