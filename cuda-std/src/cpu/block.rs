@@ -50,6 +50,13 @@ pub(crate) fn with<R>(f: impl FnOnce(&Block) -> R) -> R {
     f(unsafe { current() })
 }
 
+/// Calls `f` as [`with`] does, for an operation that may wait or raise a fault. If the running thread unwinds
+/// after a fault, does nothing and returns the default value: see [`Block::unwinds`].
+#[inline(always)]
+pub(crate) fn operate<R: Default>(f: impl FnOnce(&Block) -> R) -> R {
+    with(|block| if block.unwinds() { R::default() } else { f(block) })
+}
+
 /// Returns the block that runs on this host thread. In contrast to a closure for [`with`], code with this
 /// function is always inlined.
 ///
@@ -84,7 +91,7 @@ pub(crate) fn note_global() {
 pub(crate) fn expect_no_global() {
     if GLOBAL.get() {
         let at = Location::caller();
-        with(|block| block.raise_at(at, FaultKind::EarlyAccess));
+        operate::<()>(|block| block.raise_at(at, FaultKind::EarlyAccess));
     }
 }
 
@@ -313,13 +320,19 @@ impl Block {
         self.states().for_each(|state| state.set(State::Ready));
     }
 
-    /// Marks the running thread as waiting. Returns false, and marks nothing, if the thread is unwinding
-    /// after a panic.
+    /// Returns whether the running thread unwinds after a fault or a panic.
     ///
-    /// A destructor that runs during unwinding may call a barrier. If it waited there, the executor could
-    /// unwind the suspended thread a second time, which would abort the process.
+    /// A destructor that runs during unwinding may call a device function. If it waited there, the executor
+    /// could unwind the suspended thread a second time, and if it raised a fault, this would be a panic
+    /// during a panic. Both would abort the process. Device functions therefore do nothing in this case.
+    #[inline]
+    pub(super) fn unwinds(&self) -> bool {
+        !self.host_panics && std::thread::panicking()
+    }
+
+    /// Marks the running thread as waiting. Returns false, and marks nothing, if the thread unwinds.
     pub(super) fn may_wait(&self, state: State) -> bool {
-        let may = self.host_panics || !std::thread::panicking();
+        let may = !self.unwinds();
         if may {
             self.slots[self.running.get()].state.set(state);
         }

@@ -1,7 +1,7 @@
 //! Bulk copies without a tensor map (`cp.async.bulk`), and the bulk groups of a thread.
 use super::cluster::{Cluster, Place};
 use super::history::{By, SharedAccess};
-use super::{Block, FaultKind, with};
+use super::{Block, FaultKind, operate};
 
 /// The bulk groups of a thread. Groups are numbered from 1.
 #[derive(Debug)]
@@ -45,13 +45,13 @@ impl Block {
 
 /// Closes the open bulk group of the running thread.
 pub(crate) fn bulk_commit() {
-    with(|block| block.groups(|groups| groups.committed += 1));
+    operate(|block| block.groups(|groups| groups.committed += 1));
 }
 
 /// Waits until at most the last `pending` bulk groups of the running thread have yet to read their bytes. If
 /// `writes` is true, waits until they have also written them.
 pub(crate) fn bulk_wait(pending: u32, writes: bool) {
-    with(|block| {
+    operate(|block| {
         let (agent, last) = block.groups(|groups| (groups.agent, groups.committed.saturating_sub(pending)));
         block.cluster.complete_groups(agent, last, writes);
         block.clock(|clock| clock.learn(agent, last));
@@ -63,7 +63,7 @@ pub(crate) fn bulk_wait(pending: u32, writes: bool) {
 /// # Safety
 /// `from` points to `bytes` readable bytes until the copy ends.
 pub(crate) unsafe fn bulk_copy(to: u32, from: *const u8, bytes: u32, barrier: u32) {
-    with(|block| {
+    operate(|block| {
         block.check_bulk(from.addr(), bytes);
         let (to, barrier) = (block.place(to, bytes, 16), block.place(barrier, 8, 8));
         block.start_copy(to, barrier, bytes, By::Copy(None));
@@ -82,7 +82,7 @@ pub(crate) unsafe fn bulk_copy(to: u32, from: *const u8, bytes: u32, barrier: u3
 /// # Safety
 /// `to` points to `bytes` writable bytes until the copy ends.
 pub(crate) unsafe fn bulk_store(to: *mut u8, from: u32, bytes: u32) {
-    with(|block| {
+    operate(|block| {
         block.check_bulk(to.addr(), bytes);
         let from = block.own_place(from, bytes, 16);
         let group = block.start_group_copy(from, bytes);
@@ -95,7 +95,7 @@ pub(crate) unsafe fn bulk_store(to: *mut u8, from: u32, bytes: u32) {
 /// Starts a copy of `bytes` bytes of the own shared memory to another block of the cluster. The mbarrier of
 /// that block counts the bytes.
 pub(crate) fn bulk_send(to: u32, from: u32, bytes: u32, barrier: u32) {
-    with(|block| {
+    operate(|block| {
         block.check_bulk(0, bytes);
         let (to, barrier) = (block.place(to, bytes, 16), block.place(barrier, 8, 8));
         let from = block.own_place(from, bytes, 16);

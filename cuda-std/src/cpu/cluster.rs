@@ -22,7 +22,7 @@ use super::named::{ClusterBarrier, NamedBarrier};
 use super::registers::RegisterPool;
 use super::tma::StartedCopy;
 use super::wgmma::Queue;
-use super::{Block, FaultKind, Origin, with};
+use super::{Block, FaultKind, Origin, operate};
 
 /// The shared-memory address of the first byte of dynamic shared memory. A GPU guarantees only a multiple of
 /// 16. Here it is no multiple of a larger power of two, so that kernels must align their tiles.
@@ -34,7 +34,7 @@ pub(super) const WINDOW: u32 = 1 << 24;
 
 /// Returns the address in the cluster of `address` in block `rank`.
 pub(crate) fn map_address(address: u32, rank: u32) -> u32 {
-    with(|block| {
+    operate(|block| {
         let blocks = block.cluster.blocks.get();
         if rank >= blocks {
             block.raise(FaultKind::ClusterRank { rank, blocks });
@@ -247,7 +247,9 @@ impl Block {
                 offsets.map(|offset| offset as usize / UNIT..((offset + bytes) as usize).div_ceil(UNIT));
             cluster.histories.borrow_mut().record(&mut units[rank as usize], ranges, access, writes, clock)
         };
-        if let Err((conflict, range)) = outcome {
+        if let Err((conflict, range)) = outcome
+            && !self.unwinds()
+        {
             let place = Place { rank, offset: (range.start * UNIT) as u32 };
             self.raise(self.fault_of_conflict(place, bytes, access, writes, conflict));
         }
@@ -358,7 +360,7 @@ pub(super) fn pause(block: &Block, state: State) {
 
 /// Executes a proxy fence (`fence.proxy.async`).
 pub(crate) fn proxy_fence() {
-    with(|block| {
+    operate(|block| {
         block.clock(Clock::fence);
         block.publish_mbarriers();
     });

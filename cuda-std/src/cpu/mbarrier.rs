@@ -3,7 +3,7 @@ use super::block::State;
 use super::clock::{Gate, Released};
 use super::cluster::{Cluster, Place, pause};
 use super::history::{By, SharedAccess};
-use super::{Block, FaultKind, with};
+use super::{Block, FaultKind, operate, with};
 
 /// Bytes of an mbarrier.
 const BYTES: u32 = 8;
@@ -50,7 +50,7 @@ impl Mbarrier {
 
 /// Initializes the mbarrier at `address` (`mbarrier.init`).
 pub(crate) fn init(address: u32, arrivals: u32) {
-    with(|block| {
+    operate(|block| {
         let cluster = block.activate();
         let place = block.own_place(address, BYTES, BYTES);
         if arrivals == 0 || arrivals > MAX_COUNT {
@@ -79,7 +79,7 @@ pub(crate) fn init(address: u32, arrivals: u32) {
 /// Makes the mbarriers that the running thread initialized visible to asynchronous copies and to other blocks
 /// of the cluster (`fence.mbarrier_init.release.cluster`).
 pub(crate) fn init_fence() {
-    with(|block| {
+    operate(|block| {
         block.activate();
         block.publish_mbarriers();
     });
@@ -87,17 +87,21 @@ pub(crate) fn init_fence() {
 
 /// Arrives once at the mbarrier at `address`, which may be in another block of the cluster.
 pub(crate) fn arrive(address: u32) {
-    with(|block| block.arrive_at_mbarrier(address, 0));
+    operate(|block| block.arrive_at_mbarrier(address, 0));
 }
 
 /// Adds `bytes` to the bytes that copies must deliver in the current phase, and then arrives once.
 pub(crate) fn expect(address: u32, bytes: u32) {
-    with(|block| block.arrive_at_mbarrier(address, bytes));
+    operate(|block| block.arrive_at_mbarrier(address, bytes));
 }
 
 /// Returns whether the phase with parity `parity` has ended. If it has not, other threads run first.
 pub(crate) fn test_wait(address: u32, parity: u32) -> bool {
     with(|block| {
+        // A destructor may call this function in a loop, which must end.
+        if block.unwinds() {
+            return true;
+        }
         let place = block.own_place(address, BYTES, BYTES);
         block.try_wait(place, parity).is_some() || {
             let phase = block.mbarrier(place, false, |barrier| barrier.phase);
@@ -110,7 +114,7 @@ pub(crate) fn test_wait(address: u32, parity: u32) -> bool {
 
 /// Waits until the phase with parity `parity` of the mbarrier at `address` has ended.
 pub(crate) fn wait(address: u32, parity: u32) {
-    with(|block| {
+    operate(|block| {
         let place = block.own_place(address, BYTES, BYTES);
         if block.try_wait(place, parity).is_some() {
             return;

@@ -84,7 +84,7 @@ pub use history::Swizzle;
 pub use shape::{Launch, MAX_SHARED_BYTES};
 pub use tensor_map::{Reduction, TensorMapElement, TensorMapShape};
 
-pub(crate) use block::{Block, current, expect_no_global, here, note_global, with};
+pub(crate) use block::{Block, current, expect_no_global, here, note_global, operate, with};
 pub(crate) use matrix::{Fragments, multiply};
 pub(crate) use race::note;
 pub(crate) use warp::{Operation, exchange};

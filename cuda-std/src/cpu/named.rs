@@ -2,7 +2,7 @@
 use super::block::State;
 use super::clock::{Gate, Released};
 use super::cluster::{Cluster, pause};
-use super::{Block, FaultKind, with};
+use super::{Block, FaultKind, operate};
 
 /// Number of barriers of a block. Number 0 is the block barrier.
 const BARRIERS: u32 = 16;
@@ -33,7 +33,7 @@ pub(super) struct ClusterBarrier {
 
 /// Arrives at the named barrier `id` of `threads` threads, and waits until all of them have arrived.
 pub(crate) fn named_sync(id: u32, threads: u32) {
-    with(|block| {
+    operate(|block| {
         if !block.arrive_at_named(id, threads, true) {
             block.own_notes().waits_for.set(Some((id, threads)));
             pause(block, State::AtNamed);
@@ -45,13 +45,13 @@ pub(crate) fn named_sync(id: u32, threads: u32) {
 
 /// Arrives at the named barrier `id` of `threads` threads and does not wait.
 pub(crate) fn named_arrive(id: u32, threads: u32) {
-    with(|block| _ = block.arrive_at_named(id, threads, false));
+    operate(|block| _ = block.arrive_at_named(id, threads, false));
 }
 
 /// Arrives at the barrier of the cluster. If `releases` is false, the arrival orders no memory accesses
 /// (`.relaxed`).
 pub(crate) fn cluster_arrive(releases: bool) {
-    with(|block| {
+    operate(|block| {
         let notes = block.own_notes();
         let arrivals = notes.cluster_arrivals.get();
         if arrivals != notes.cluster_waits.get() {
@@ -70,7 +70,7 @@ pub(crate) fn cluster_arrive(releases: bool) {
 
 /// Waits until all threads of the cluster have arrived at its barrier.
 pub(crate) fn cluster_wait() {
-    with(|block| {
+    operate(|block| {
         let notes = block.own_notes();
         let waits = notes.cluster_waits.get() + 1;
         if notes.cluster_arrivals.get() != waits {

@@ -165,7 +165,9 @@ impl Block {
         }
         if let Some((other, wrote)) = race {
             let other = self.slots[usize::from(other)].index;
-            self.raise(FaultKind::Race { offset, bytes, writes, other, wrote });
+            if !self.unwinds() {
+                self.raise(FaultKind::Race { offset, bytes, writes, other, wrote });
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 use super::block::State;
 use super::cluster::pause;
 use super::warp::converge;
-use super::{Block, FaultKind, with};
+use super::{Block, FaultKind, operate};
 
 /// Registers of an SM.
 const REGISTERS: u32 = 1 << 16;
@@ -20,13 +20,13 @@ pub(super) struct RegisterPool {
 
 /// Lowers the limit of registers of the running thread's warp to `count` (`setmaxnreg.dec`).
 pub(crate) fn registers_down(count: u32) {
-    with(|block| block.set_registers(count, false));
+    operate(|block| block.set_registers(count, false));
 }
 
 /// Raises the limit of registers of the running thread's warp to `count` (`setmaxnreg.inc`). Waits until
 /// other warps have given up enough registers.
 pub(crate) fn registers_up(count: u32) {
-    with(|block| block.set_registers(count, true));
+    operate(|block| block.set_registers(count, true));
 }
 
 impl Block {

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use super::cluster::{Cluster, FIRST_ADDRESS, Place, WINDOW};
 use super::history::{By, SharedAccess};
 use super::tensor_map::{Reduction, TensorMapShape};
-use super::{Block, FaultKind, with};
+use super::{Block, FaultKind, operate};
 use crate::base::tensor_map::TensorMap;
 
 /// TMA reductions of several blocks may access the same elements. This lock makes them atomic.
@@ -169,7 +169,7 @@ impl Block {
 /// of block ranks, the copy writes to the same offset of each of these blocks, and the mbarrier at the same
 /// offset of each block counts the bytes.
 pub(crate) fn tensor_copy(to: u32, map: u64, origin: &[i32], barrier: u32, blocks: Option<u16>) {
-    with(|block| {
+    operate(|block| {
         let shape = block.tensor_map(map, origin);
         let bytes = shape.bytes();
         let mut places = Vec::new();
@@ -217,7 +217,7 @@ unsafe fn load_tile(shape: &TensorMapShape, origin: &[i32], base: *mut u8, offse
 /// Starts a TMA copy of the box at `from` in shared memory to the coordinates `origin` of the tensor. With a
 /// reduction, the elements of the tensor are combined with those of the box.
 pub(crate) fn tensor_store(from: u32, map: u64, origin: &[i32], reduction: Option<Reduction>) {
-    with(|block| {
+    operate(|block| {
         let shape = block.tensor_map(map, origin);
         let from = block.own_place(from, shape.bytes(), 128);
         if let Some(reduction) = reduction
@@ -271,7 +271,7 @@ unsafe fn store_tile(
 /// Sends `value` to the shared memory at `to` of another block. The mbarrier at `barrier` of that block
 /// counts the 8 bytes (`st.async`).
 pub(crate) fn send(to: u32, barrier: u32, value: u64) {
-    with(|block| {
+    operate(|block| {
         let (to, barrier) = (block.place(to, 8, 8), block.place(barrier, 8, 8));
         block.start_copy(to, barrier, 8, By::Copy(None));
         let pointer = block.pointer(to).cast::<u64>();
@@ -286,7 +286,7 @@ pub(crate) fn send(to: u32, barrier: u32, value: u64) {
 
 /// Loads a word from the shared memory of a block of the cluster (`ld.shared::cluster`).
 pub(crate) fn remote_load(address: u32) -> u32 {
-    with(|block| {
+    operate(|block| {
         let place = block.place(address, 4, 4);
         block.record(place, 4, block.thread_access(), false);
         // SAFETY: `place` checked the word.
@@ -296,7 +296,7 @@ pub(crate) fn remote_load(address: u32) -> u32 {
 
 /// Stores a word to the shared memory of a block of the cluster (`st.shared::cluster`).
 pub(crate) fn remote_store(address: u32, value: u32) {
-    with(|block| {
+    operate(|block| {
         let place = block.place(address, 4, 4);
         block.record(place, 4, block.thread_access(), true);
         // SAFETY: `place` checked the word.

@@ -137,13 +137,19 @@ impl Block {
     /// Registers the running thread's call of a warp operation, for example a shuffle. Returns false if the
     /// thread must wait for other lanes.
     fn call(&self, call: Call) -> bool {
+        if self.unwinds() {
+            // The lane must not take part, because its fragments do not live until the other lanes call.
+            self.thread().call.set(call);
+            return true;
+        }
         let lane = self.linear_index() % 32;
         self.check_mask(&call, lane);
         self.thread().call.set(call);
         let calling = &self.calling[self.linear_index() / 32];
         calling.set(calling.get() | 1 << lane);
         if calling.get() & call.mask != call.mask || !self.all_meet(&call) {
-            return !self.may_wait(State::AtCall);
+            self.slots[self.running.get()].state.set(State::AtCall);
+            return false;
         }
         calling.set(calling.get() & !call.mask);
         if call.operation == Operation::Sync {

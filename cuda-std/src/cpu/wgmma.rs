@@ -11,7 +11,7 @@ use super::multiplication::{Left, Multiplication, ROWS, Started, place};
 use super::operands::SharedOperand;
 use super::tensor_core::{DecodedA, DecodedB};
 use super::warp::converge;
-use super::{Block, FaultKind, with};
+use super::{Block, FaultKind, operate};
 
 /// Warps of a warpgroup.
 const WARPS: u32 = 4;
@@ -135,7 +135,7 @@ impl Block {
 
 /// Executes `wgmma.fence`.
 pub(crate) fn fence() {
-    with(|block| block.queue(|queue, lane| queue.lanes[lane].fences += 1));
+    operate(|block| block.queue(|queue, lane| queue.lanes[lane].fences += 1));
 }
 
 /// Starts `multiplication` with the accumulators `d`.
@@ -143,7 +143,7 @@ pub(crate) fn fence() {
 /// # Safety
 /// `d` are the registers of the running thread.
 pub(crate) unsafe fn start(d: ThreadRegisters, multiplication: Multiplication) {
-    with(|block| {
+    operate(|block| {
         let columns = 2 * d.len;
         let at = d.at.addr();
         let fault = block.queue(|queue, lane| {
@@ -210,14 +210,15 @@ impl Lane {
 
 /// Closes the open `wgmma` group of the warp.
 pub(crate) fn commit() {
-    with(|block| block.queue(|queue, lane| queue.lanes[lane].committed += 1));
+    operate(|block| block.queue(|queue, lane| queue.lanes[lane].committed += 1));
 }
 
 /// Waits until at most the last `pending` groups of the warp are unfinished.
 pub(crate) fn wait(pending: u32) {
-    let target = with(|block| block.queue(|queue, lane| queue.lanes[lane].committed.saturating_sub(pending)));
+    let target =
+        operate(|block| block.queue(|queue, lane| queue.lanes[lane].committed.saturating_sub(pending)));
     let of_first = converge(target);
-    with(|block| {
+    operate(|block| {
         if target != of_first {
             block.raise(FaultKind::WgmmaLanes);
         }
@@ -232,7 +233,7 @@ pub(crate) fn wait(pending: u32) {
 /// # Safety
 /// `d` are the registers of the running thread.
 pub(crate) unsafe fn settle(d: ThreadRegisters) {
-    with(|block| {
+    operate(|block| {
         if !block.cluster.is_active() {
             return;
         }
@@ -258,7 +259,7 @@ pub(crate) unsafe fn settle(d: ThreadRegisters) {
 
 /// Raises a fault if a multiplication may still write the `len` registers at `registers`.
 pub(crate) fn check_settled(registers: *const u32, len: usize) {
-    with(|block| {
+    operate(|block| {
         if !block.cluster.is_active() {
             return;
         }

@@ -9,6 +9,7 @@ mod mma;
 mod process;
 mod races;
 mod speed;
+mod unwinding;
 mod warps;
 mod wgmma;
 
