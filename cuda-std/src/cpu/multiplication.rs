@@ -65,8 +65,10 @@ pub(super) struct Started {
     /// Number of its `wgmma` group.
     pub group: u32,
     pub a: [[u32; 4]; 32],
-    /// Address of the accumulators of each lane.
+    /// Address of the accumulators of each lane, or 0 if the lane has not started the multiplication.
     pub d: [usize; 32],
+    /// Columns of the accumulators.
+    pub columns: usize,
     /// The operands in shared memory, and the knowledge of the lane that recorded the reads of them.
     pub operands: Option<(Released, Option<SharedOperand>, SharedOperand)>,
 }

@@ -1,7 +1,7 @@
 //! `setmaxnreg`: warpgroups give up registers and take registers that others gave up.
 use super::block::State;
 use super::cluster::pause;
-use super::warp::converge;
+use super::warp::{Operation, converge};
 use super::{Block, FaultKind, operate};
 
 /// Registers of an SM.
@@ -39,7 +39,7 @@ impl Block {
             self.raise(FaultKind::RegisterCount { count, limit: None });
         }
         // All lanes execute the instruction together, so the first lane to arrive acts for its warp.
-        converge(0);
+        converge(Operation::RegisterLimit, 0);
         loop {
             match self.take_registers(warp, count, up) {
                 Ok(true) => return,

@@ -19,9 +19,13 @@ pub(crate) enum Operation {
     ShuffleIdx,
     Ballot,
     Sync,
-    /// An instruction that all lanes execute together, and that orders no memory accesses. The result is the
-    /// value of the first lane.
-    Converge,
+    /// `ldmatrix` and `stmatrix`. Each consists of several exchanges, with the results of `ShuffleIdx`.
+    LoadMatrices,
+    StoreMatrices,
+    /// A wait for `wgmma` groups, and `setmaxnreg`: instructions that all lanes execute together, and that
+    /// order no memory accesses. The result is the value of the first lane.
+    WgmmaWait,
+    RegisterLimit,
     /// A matrix multiplication. Each lane passes its fragments, the matrix elements that it has in registers.
     Multiply,
 }
@@ -35,7 +39,10 @@ impl Operation {
             Self::ShuffleIdx => "shfl_idx",
             Self::Ballot => "ballot",
             Self::Sync => "sync_warp",
-            Self::Converge => "an instruction of the whole warp",
+            Self::LoadMatrices => "ldmatrix",
+            Self::StoreMatrices => "stmatrix",
+            Self::WgmmaWait => "wgmma.wait_group",
+            Self::RegisterLimit => "setmaxnreg",
             Self::Multiply => "mma",
         }
     }
@@ -50,9 +57,9 @@ impl Operation {
             Self::ShuffleXor => lane ^ argument,
             Self::ShuffleDown if lane + argument < 32 => lane + argument,
             Self::ShuffleUp if lane >= argument => lane - argument,
-            Self::ShuffleIdx => argument,
+            Self::ShuffleIdx | Self::LoadMatrices | Self::StoreMatrices => argument,
             Self::ShuffleDown | Self::ShuffleUp | Self::Sync | Self::Multiply => lane,
-            Self::Converge => mask.trailing_zeros(),
+            Self::WgmmaWait | Self::RegisterLimit => mask.trailing_zeros(),
             Self::Ballot => return lanes(mask).fold(0, |bits, lane| bits | values[lane as usize] << lane),
         };
         values[source as usize]
@@ -103,13 +110,20 @@ pub(crate) fn exchange(operation: Operation, mask: u32, value: u32, argument: u3
     block.meet(Call { operation, mask, value, argument, ..Call::NONE })
 }
 
-/// Waits until all lanes of the warp execute the same instruction, and returns the value that the first lane
-/// passed. The place of the call in the source code stays as the caller has stored it.
+/// Exchanges values between all lanes of the warp, as [`exchange`] does. The place of the call in the source
+/// code stays as the caller has stored it.
 #[inline(always)]
-pub(super) fn converge(value: u32) -> u32 {
+pub(crate) fn exchange_here(operation: Operation, value: u32, argument: u32) -> u32 {
     // SAFETY: the block is used only in this function.
     let block = unsafe { current() };
-    block.meet(Call { operation: Operation::Converge, mask: u32::MAX, value, ..Call::NONE })
+    block.meet(Call { operation, mask: u32::MAX, value, argument, ..Call::NONE })
+}
+
+/// Waits until all lanes of the warp execute the instruction `operation`, and returns the value that the
+/// first lane passed. The place of the call in the source code stays as the caller has stored it.
+#[inline(always)]
+pub(super) fn converge(operation: Operation, value: u32) -> u32 {
+    exchange_here(operation, value, 0)
 }
 
 /// Lets the calling lane take part in a matrix multiplication of the whole warp. Replaces `fragments.c` by

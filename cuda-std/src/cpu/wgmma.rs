@@ -10,7 +10,7 @@ use super::history::{By, SharedAccess};
 use super::multiplication::{Left, Multiplication, ROWS, Started, place};
 use super::operands::SharedOperand;
 use super::tensor_core::{DecodedA, DecodedB};
-use super::warp::converge;
+use super::warp::{Operation, converge};
 use super::{Block, FaultKind, operate};
 
 /// Warps of a warpgroup.
@@ -159,11 +159,13 @@ pub(crate) unsafe fn start(d: ThreadRegisters, multiplication: Multiplication) {
                     group,
                     a: [[0; 4]; 32],
                     d: [0; 32],
+                    columns,
                     operands: None,
                 });
             }
             let started = &mut queue.started[index];
-            if !started.multiplication.meets(&multiplication) || started.group != group {
+            let same = started.multiplication.meets(&multiplication);
+            if !same || (started.group, started.columns) != (group, columns) {
                 return Some(FaultKind::WgmmaLanes);
             }
             if let Left::Registers(a) = multiplication.a {
@@ -217,9 +219,10 @@ pub(crate) fn commit() {
 pub(crate) fn wait(pending: u32) {
     let target =
         operate(|block| block.queue(|queue, lane| queue.lanes[lane].committed.saturating_sub(pending)));
-    let of_first = converge(target);
+    let of_first = converge(Operation::WgmmaWait, target);
     operate(|block| {
-        if target != of_first {
+        let skipped = block.queue(|queue, _| queue.lane_skipped(target));
+        if target != of_first || skipped {
             block.raise(FaultKind::WgmmaLanes);
         }
         let agent = block.queue(|queue, _| queue.agent);
@@ -275,6 +278,11 @@ pub(crate) fn check_settled(registers: *const u32, len: usize) {
 }
 
 impl Queue {
+    /// Returns whether a lane has not started a multiplication of the groups up to `target`.
+    fn lane_skipped(&self, target: u32) -> bool {
+        self.started.iter().take_while(|started| started.group <= target).any(|one| one.d.contains(&0))
+    }
+
     /// Computes all multiplications of the groups up to `target`.
     fn finish(&mut self, block: &Block, target: u32) {
         let (mut a, mut b) = (DecodedA::new(), DecodedB::new());

@@ -713,6 +713,34 @@ fn operands_that_no_wgmma_has() {
 }
 
 #[test]
+fn a_lane_that_skips_a_wgmma() {
+    // `skip` says what lane 7 does instead of the second multiplication.
+    let of = |skip: fn(&mut Registers<64>)| {
+        let fault = fault(128, BYTES, &|| {
+            let (mut d, mut other) = (Registers::<32>::ZERO, Registers::<64>::ZERO);
+            // SAFETY: the skipped multiplication is the fault that the test expects.
+            unsafe {
+                wgmma::fence();
+                wgmma::mma_shared::<bf16, _>(&mut d, good(), good(), false);
+                if me() == 7 {
+                    skip(&mut other);
+                } else {
+                    wgmma::mma_shared::<bf16, _>(&mut d, good(), good(), true);
+                }
+                wgmma::commit();
+                wgmma::wait::<0>();
+                wgmma::settle(&mut d);
+            }
+        });
+        assert!(fault.location.is_some_and(|place| place.file() == file!()), "{fault}");
+        assert_eq!(fault.kind, FaultKind::WgmmaLanes);
+    };
+    of(|_| ());
+    // SAFETY: see above.
+    of(|other| unsafe { wgmma::mma_shared::<bf16, _>(other, good(), good(), true) });
+}
+
+#[test]
 fn a_reduction_that_tma_does_not_have() {
     let tensor = Tensor::new(TensorMapElement::U8, [8, 32], [8, 32], Swizzle::None, &[0; 256]);
     let fault = kind(32, &|| {

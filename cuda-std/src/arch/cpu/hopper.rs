@@ -8,7 +8,7 @@
 use super::memory::shared_base;
 use super::thread::lane;
 use crate::cpu::cluster::{self, FIRST_ADDRESS};
-use crate::cpu::{Operation, bulk, exchange, here, mbarrier, named, note, registers, tma, with};
+use crate::cpu::{Operation, bulk, exchange_here, here, mbarrier, named, note, registers, tma, with};
 
 #[track_caller]
 pub unsafe fn barrier_init(barrier: u32, arrivals: u32) {
@@ -180,7 +180,7 @@ pub unsafe fn store_matrices(address: u32, words: [u32; 4]) {
     for matrix in 0..4 {
         for (word, to) in row.iter_mut().enumerate() {
             let from = lane % 8 * 4 + word as u32;
-            let value = exchange(Operation::ShuffleIdx, u32::MAX, words[matrix as usize], from);
+            let value = exchange_here(Operation::StoreMatrices, words[matrix as usize], from);
             *to = if lane / 8 == matrix { value } else { *to };
         }
     }
