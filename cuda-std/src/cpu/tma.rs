@@ -18,29 +18,32 @@ pub(super) struct StartedCopy {
     /// The places in shared memory that it writes. A copy from one block to another also lists the place that
     /// it reads.
     pub to: Vec<Place>,
-    pub work: Work,
+    pub work: CopyWork,
 }
 
 /// The bytes that an asynchronous copy has yet to move.
-pub(super) enum Work {
+pub(super) enum CopyWork {
     /// A copy to shared memory.
     Load(Box<dyn FnOnce(&Cluster)>),
     /// A copy from shared memory to global memory.
-    Store(Store),
+    Store(StartedStore),
 }
 
+/// Writes the bytes that a copy has read to global memory.
+type WriteBytes = Box<dyn FnOnce(&[u8])>;
+
 /// A copy from shared memory to global memory. It first reads all its bytes, and writes them later.
-pub(super) struct Store {
+pub(super) struct StartedStore {
     /// Agent and number of its bulk group.
     group: (u32, u32),
     from: *const u8,
     bytes: usize,
     /// The bytes, after they were read.
     read: Option<Vec<u8>>,
-    write: Box<dyn FnOnce(&[u8])>,
+    write: WriteBytes,
 }
 
-impl Store {
+impl StartedStore {
     fn read(&mut self) {
         // SAFETY: the caller of `push_store` checked that the bytes are in the shared memory of a block of
         // this cluster.
@@ -69,8 +72,8 @@ impl Cluster {
         drop(pending);
         self.note_progress();
         match copy.work {
-            Work::Load(load) => load(self),
-            Work::Store(store) => store.write(),
+            CopyWork::Load(load) => load(self),
+            CopyWork::Store(store) => store.write(),
         }
         true
     }
@@ -80,12 +83,12 @@ impl Cluster {
     pub(super) fn complete_groups(&self, agent: u32, last: u32, writes: bool) {
         let mut pending = self.pending.borrow_mut();
         for at in (0..pending.len()).rev() {
-            let Work::Store(store) = &mut pending[at].work else { continue };
+            let CopyWork::Store(store) = &mut pending[at].work else { continue };
             if store.group.0 != agent || store.group.1 > last {
                 continue;
             }
             store.read();
-            if writes && let Work::Store(store) = pending.swap_remove(at).work {
+            if writes && let CopyWork::Store(store) = pending.swap_remove(at).work {
                 store.write();
             }
         }
@@ -132,23 +135,17 @@ impl Block {
 
     /// Adds a copy to shared memory to the pending copies.
     pub(super) fn push_load(&self, to: Vec<Place>, load: Box<dyn FnOnce(&Cluster)>) {
-        self.push(to, Work::Load(load));
+        self.push(to, CopyWork::Load(load));
     }
 
     /// Adds a copy of `bytes` bytes of shared memory at `from`, which [`Block::place`] has checked, to the
     /// pending copies. `write` gets these bytes.
-    pub(super) fn push_store(
-        &self,
-        from: Place,
-        bytes: u32,
-        group: (u32, u32),
-        write: Box<dyn FnOnce(&[u8])>,
-    ) {
+    pub(super) fn push_store(&self, from: Place, bytes: u32, group: (u32, u32), write: WriteBytes) {
         let (from, bytes) = (self.pointer(from), bytes as usize);
-        self.push(Vec::new(), Work::Store(Store { group, from, bytes, read: None, write }));
+        self.push(Vec::new(), CopyWork::Store(StartedStore { group, from, bytes, read: None, write }));
     }
 
-    fn push(&self, to: Vec<Place>, work: Work) {
+    fn push(&self, to: Vec<Place>, work: CopyWork) {
         let by = (self.rank.get(), self.running.get());
         self.cluster.note_progress();
         self.cluster.pending.borrow_mut().push(StartedCopy { by, to, work });

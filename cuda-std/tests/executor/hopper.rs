@@ -43,10 +43,14 @@ pub fn tile_of<T: Copy>() -> Shared<T> {
     all.part(first / 16, BYTES / 16 - first / 16).cast()
 }
 
+/// A tensor map with the alignment that TMA requires.
+#[repr(align(64))]
+pub struct AlignedMap(pub TensorMap);
+
 /// A tensor of bytes with two dimensions, and its tensor map.
 pub struct Tensor {
+    map: AlignedMap,
     pub data: Vec<u128>,
-    pub map: TensorMap,
 }
 
 impl Tensor {
@@ -73,13 +77,13 @@ impl Tensor {
             swizzle,
             nan_outside: false,
         };
-        let map = shape.encode().unwrap();
-        Self { data: words, map }
+        let map = AlignedMap(shape.encode().unwrap());
+        Self { map, data: words }
     }
 
     pub fn map(&self) -> Map {
         // SAFETY: the tensor map exists as long as `self`.
-        unsafe { Map::at(&raw const self.map) }
+        unsafe { Map::at(&raw const self.map.0) }
     }
 }
 
@@ -150,7 +154,7 @@ fn a_thread_may_poll_as_often_as_it_likes() {
                         }
                         mbarrier(1).arrive();
                     } else if me() == 32 {
-                        mbarrier(1).wait(round % 2 ^ 1);
+                        mbarrier(1).wait(1 - round % 2);
                         mbarrier(0).arrive();
                     }
                 }
@@ -247,6 +251,44 @@ fn tma_swizzles_boxes_and_fills_what_is_outside() {
             }
         }
     }
+}
+
+#[test]
+fn a_box_may_lie_far_outside_of_its_tensor() {
+    // The address of the box, as an offset in the tensor, does not fit in 64 bits.
+    let data = [7_u128; 8];
+    let shape = TensorMapShape {
+        base: data.as_ptr().cast(),
+        element: TensorMapElement::F32,
+        sizes: vec![32, 1, 1],
+        strides: vec![1 << 39, 1 << 39],
+        tile: vec![32, 2, 1],
+        swizzle: Swizzle::B128,
+        nan_outside: true,
+    };
+    let map = AlignedMap(shape.encode().unwrap());
+    for origin in [[0, i32::MAX, i32::MAX], [i32::MIN, i32::MIN, 0], [i32::MAX; 3], [i32::MIN; 3]] {
+        run([1; 3], [32, 1, 1], BYTES, &|| {
+            open(&[1]);
+            // SAFETY: the box fits, and the mbarrier counts its bytes.
+            unsafe {
+                if me() == 0 {
+                    mbarrier(0).expect(256);
+                    let map = Map::at(&raw const map.0);
+                    map.copy(tile(), origin.map(i32::cast_unsigned), mbarrier(0));
+                    publish_shared();
+                    mbarrier(0).wait(0);
+                    map.store(tile(), origin.map(i32::cast_unsigned));
+                    close_stores();
+                    wait_for_stores();
+                }
+                mbarrier(0).wait(0);
+                assert!(tile_of::<f32>().get(2 * me()).is_nan());
+            }
+        })
+        .unwrap();
+    }
+    assert_eq!(data, [7; 8]);
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! Kernels with faults in their use of Hopper's operations. The executor must report each fault with its
 //! name.
-use cuda_std::cpu::{FaultKind, Origin, Swizzle, TensorMapElement};
+use cuda_std::cpu::{FaultKind, Origin, Swizzle, TensorMapElement, TensorMapShape};
 use cuda_std::hopper::barrier::Named;
 use cuda_std::hopper::tensor_map::{self, close_stores, wait_for_stores};
 use cuda_std::hopper::wgmma::{self, Accumulator, Descriptor, Registers};
 use cuda_std::hopper::{self, publish_shared};
+use cuda_std::tensor_map::TensorMap;
 use cuda_std::{cluster, warp};
 
-use super::hopper::{BYTES, Tensor, mbarrier, open, tile, tile_of};
+use super::hopper::{AlignedMap, BYTES, Tensor, mbarrier, open, tile, tile_of};
 use super::*;
 
 /// Offset of the first tile in shared memory, and of the first mbarrier.
@@ -624,13 +625,96 @@ fn registers_that_nobody_gives_up() {
 
 #[test]
 fn a_tensor_map_that_is_none() {
-    let map = cuda_std::tensor_map::TensorMap([0; 16]);
+    #[repr(C, align(64))]
+    struct Maps([TensorMap; 2], u128, TensorMap);
+    let none = TensorMap([0; 16]);
+    let maps = Maps([none; 2], 0, none);
+    let use_of = |map: *const TensorMap| {
+        let address = map.expose_provenance();
+        kind(32, &|| {
+            open(&[1]);
+            let map = core::ptr::with_exposed_provenance(address);
+            // SAFETY: the wrong argument is the fault that the test expects.
+            unsafe { tensor_map::Map::at(map).copy(tile(), [0, 0], mbarrier(0)) };
+        })
+    };
+    assert_eq!(use_of(&maps.0[1]), FaultKind::TensorMap { dimensions: None, used: 2 });
+    // The second map has the alignment of its type, but not that of TMA.
+    let misaligned = &raw const maps.2;
+    assert_eq!(maps.1, 0);
+    assert_eq!(use_of(misaligned), FaultKind::Misaligned { address: misaligned.addr(), bytes: 64 });
+}
+
+#[test]
+fn tensor_maps_that_the_driver_rejects() {
+    let memory = [0_u128; 16];
+    let good = TensorMapShape {
+        base: memory.as_ptr().cast(),
+        element: TensorMapElement::U16,
+        sizes: vec![64, 2],
+        strides: vec![128],
+        tile: vec![64, 2],
+        swizzle: Swizzle::B128,
+        nan_outside: false,
+    };
+    let error = |change: fn(&mut TensorMapShape)| {
+        let mut shape = good.clone();
+        change(&mut shape);
+        shape.encode().map(|_| ()).unwrap_err()
+    };
+    assert!(good.encode().is_ok());
+    let expect = |change, text: &str| {
+        let error = error(change);
+        assert!(error.contains(text), "{error}, expected {text}");
+    };
+    expect(|map| map.base = map.base.wrapping_add(8), "expected a multiple of 16");
+    expect(|map| map.sizes[1] = 0, "size 0, expected 1 to 2^32");
+    expect(|map| map.sizes[1] = (1 << 32) + 1, "expected 1 to 2^32");
+    expect(|map| map.strides[0] = 136, "stride 136, expected a multiple of 16 below 2^40");
+    expect(|map| map.strides[0] = 1 << 40, "expected a multiple of 16 below 2^40");
+    expect(|map| map.tile[1] = 0, "box size 0, expected 1 to 256");
+    expect(|map| map.tile[1] = 257, "box size 257, expected 1 to 256");
+    expect(|map| map.tile[0] = 128, "rows of 256 bytes, expected the 128 bytes of the swizzle");
+    expect(
+        |map| (map.tile[0], map.swizzle) = (4, Swizzle::None),
+        "rows of 8 bytes, expected a multiple of 16",
+    );
+    expect(|map| map.nan_outside = true, "NaN outside of a tensor of U16, expected a float type");
+    expect(|map| _ = map.strides.pop(), "2 sizes, 0 strides and 2 box sizes");
+    expect(
+        |map| (map.sizes, map.strides, map.tile) = (vec![64; 6], vec![128; 5], vec![64; 6]),
+        "6 sizes, 5 strides and 6 box sizes, expected 1 to 5 sizes",
+    );
+    expect(|map| (map.sizes, map.strides, map.tile) = (vec![], vec![], vec![]), "0 sizes");
+}
+
+#[test]
+fn destinations_of_tma() {
+    let tensor = source();
     let fault = kind(32, &|| {
         open(&[1]);
-        // SAFETY: the wrong argument is the fault that the test expects.
-        unsafe { tensor_map::Map::at(&raw const map).copy(tile(), [0, 0], mbarrier(0)) };
+        // SAFETY: the address is the fault that the test expects.
+        unsafe { tensor.map().copy(tile() + 64, [0, 0], mbarrier(0)) };
     });
-    assert_eq!(fault, FaultKind::TensorMap { dimensions: None, used: 2 });
+    assert_eq!(fault, FaultKind::Misaligned { address: 2048 + 64, bytes: 128 });
+    // The bytes of this box do not fit in 32 bits.
+    let shape = TensorMapShape {
+        base: tensor.data.as_ptr().cast(),
+        element: TensorMapElement::U8,
+        sizes: vec![256; 4],
+        strides: vec![256; 3],
+        tile: vec![256; 4],
+        swizzle: Swizzle::None,
+        nan_outside: false,
+    };
+    let map = AlignedMap(shape.encode().unwrap());
+    let fault = kind(32, &|| {
+        open(&[1]);
+        // SAFETY: the size is the fault that the test expects.
+        unsafe { tensor_map::Map::at(&raw const map.0).copy(tile(), [0; 4], mbarrier(0)) };
+    });
+    let expected = FaultKind::SharedOutOfBounds { offset: TILE, bytes: u32::MAX as usize, size: BYTES };
+    assert_eq!(fault, expected);
 }
 
 #[test]

@@ -189,6 +189,14 @@ pub unsafe fn store_matrices(address: u32, words: [u32; 4]) {
     unsafe { shared_base().add(offset).cast::<[u32; 4]>().write(row) };
 }
 
+/// Arguments of the executor have the alignment of their type, which is less than 64. Only maps in global
+/// memory are therefore checked.
+#[track_caller]
+pub fn tensor_map_at(map: u64) -> u64 {
+    super::memory::check_aligned(map as usize, 64);
+    map
+}
+
 pub fn argument<const NUMBER: u32>() -> u64 {
     with(|block| block.argument(NUMBER).expose_provenance() as u64)
 }

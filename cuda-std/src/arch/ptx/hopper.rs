@@ -219,6 +219,12 @@ pub unsafe fn bulk_wait_write_pending<const PENDING: u32>() {
     unsafe { asm!("cp.async.bulk.wait_group {};", const PENDING, options(nostack)) }
 }
 
+/// Returns the address of a tensor map. The CPU executor checks its alignment.
+#[inline(always)]
+pub fn tensor_map_at(map: u64) -> u64 {
+    map
+}
+
 /// Returns the generic address of kernel argument `NUMBER`, counted from 0.
 ///
 /// The source code cannot contain the name of the PTX parameter, because LLVM chooses this name. The assembly

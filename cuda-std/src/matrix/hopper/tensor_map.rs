@@ -22,13 +22,15 @@ impl Map {
         Self { address: hopper::argument::<NUMBER>() }
     }
 
-    /// Returns the tensor map at `map` in global memory.
+    /// Returns the tensor map at `map` in global memory. `map` must be a multiple of 64, which is more than
+    /// the alignment of the type.
     ///
     /// # Safety
     /// `map` points to a tensor map that no thread changes during the launch.
     #[inline(always)]
+    #[track_caller]
     pub unsafe fn at(map: *const TensorMap) -> Self {
-        Self { address: map.expose_provenance() as u64 }
+        Self { address: hopper::tensor_map_at(map.expose_provenance() as u64) }
     }
 
     /// Prefetches this tensor map into the descriptor cache of the TMA unit.
