@@ -2,9 +2,10 @@
 //! and TMA copies, `wgmma` and `setmaxnreg`.
 //!
 //! One host thread runs all blocks of a cluster. They share one [`Cluster`]. A copy moves its bytes as late
-//! as possible: when no thread of the cluster can continue, or when a thread waits for its bulk group. If
-//! several copies are pending, their order is pseudo-random. Until a copy to shared memory moves its bytes,
-//! the destination contains 0xFF bytes.
+//! as possible: when no thread of the cluster can continue, or when a thread waits for its bulk group. If the
+//! thread waits only for the reads of the group, the writes to global memory happen later. If several copies
+//! are pending, their order is pseudo-random. Until a copy to shared memory moves its bytes, the destination
+//! contains 0xFF bytes.
 //!
 //! With the first operation of this module, the cluster becomes *active*: clocks and histories then decide
 //! which accesses to shared memory race, instead of [`race`](super::race). The executor therefore finds a
