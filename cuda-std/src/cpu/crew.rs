@@ -120,6 +120,8 @@ impl Crew {
     fn dismiss(&mut self, blocks: &[Block]) {
         for (threads, block) in self.blocks.iter_mut().zip(blocks) {
             block.make_current();
+            // The calls of suspended lanes must not meet with those of destructors.
+            block.calling.iter().for_each(|lanes| lanes.set(0));
             for (at, thread) in threads.all.iter_mut().enumerate() {
                 if let Some(mut thread) = thread.take() {
                     block.running.set(at);
@@ -197,7 +199,8 @@ impl Drop for Crew {
 }
 
 /// The function that every coroutine executes. It runs the kernel for one GPU thread, and converts a panic of
-/// the kernel into a [`Fault`].
+/// the kernel into a [`Fault`]. It is inlined because each return that follows a switch is mispredicted.
+#[inline(always)]
 fn thread_main(yielder: &Yielder<(), ()>) -> Result<(), Box<Fault>> {
     with(|block| {
         block.thread().yielder.set(yielder);

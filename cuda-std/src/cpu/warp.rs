@@ -151,19 +151,18 @@ impl Block {
     /// Registers the running thread's call of a warp operation, for example a shuffle. Returns false if the
     /// thread must wait for other lanes.
     fn call(&self, call: Call) -> bool {
-        if self.unwinds() {
-            // The lane must not take part, because its fragments do not live until the other lanes call.
-            self.thread().call.set(call);
-            return true;
-        }
         let lane = self.linear_index() % 32;
         self.check_mask(&call, lane);
         self.thread().call.set(call);
         let calling = &self.calling[self.linear_index() / 32];
         calling.set(calling.get() | 1 << lane);
         if calling.get() & call.mask != call.mask || !self.all_meet(&call) {
-            self.slots[self.running.get()].state.set(State::AtCall);
-            return false;
+            let waits = self.may_wait(State::AtCall);
+            if !waits {
+                // The lane must not take part, because its fragments do not live until other lanes call.
+                calling.set(calling.get() & !(1 << lane));
+            }
+            return !waits;
         }
         calling.set(calling.get() & !call.mask);
         if call.operation == Operation::Sync {
@@ -187,13 +186,13 @@ impl Block {
     /// the block.
     fn check_mask(&self, call: &Call, lane: usize) {
         let (operation, mask) = (call.operation.name(), call.mask);
-        if mask >> lane & 1 == 0 {
+        if mask >> lane & 1 == 0 && !self.unwinds() {
             let first = Absence::NotInMask;
             self.raise(FaultKind::MissingLanes { operation, mask, missing: 1 << lane, first });
         }
         let existing = (self.slots.len() - self.warp_start()).min(32);
         let missing = mask & !(u32::MAX >> (32 - existing));
-        if missing != 0 {
+        if missing != 0 && !self.unwinds() {
             let first = Absence::NotInBlock { threads: self.threads() };
             self.raise(FaultKind::MissingLanes { operation, mask, missing, first });
         }

@@ -72,6 +72,19 @@ fn destructors_may_exchange() {
 }
 
 #[test]
+fn destructors_do_not_meet_with_suspended_lanes() {
+    // Lanes 32 to 39 and 41 to 63 wait at an `mma` when lane 40 panics. Their fragments do not live until the
+    // last lane of the warp unwinds.
+    let multiply = || core::hint::black_box(half::bf16::mma([0; 4], [0; 2], [1.0; 4]));
+    let fault = fault(64, 0, &|| {
+        let _end = AtEnd(|| assert_eq!(multiply(), [1.0; 4]));
+        assert!(me() != 40, "thread 40 gives up");
+        multiply();
+    });
+    assert_eq!(fault.kind, FaultKind::Panic("thread 40 gives up".to_owned()));
+}
+
+#[test]
 fn destructors_may_access_memory() {
     let global = [0_u128; 4];
     let address = global.as_ptr().expose_provenance();
