@@ -53,7 +53,7 @@ pub(crate) fn bulk_wait(pending: u32) {
     with(|block| {
         let (agent, last) = block.groups(|groups| (groups.agent, groups.committed.saturating_sub(pending)));
         block.cluster.complete_groups(agent, last);
-        block.clock(|clock| clock.learn(agent, last));
+        block.learn(agent, last);
     });
 }
 

@@ -19,8 +19,9 @@ pub(crate) enum Operation {
     ShuffleIdx,
     Ballot,
     Sync,
-    /// An instruction that all lanes execute together, and that orders no memory accesses. The result is the
-    /// value of the first lane.
+    /// An instruction that all lanes execute together (`.sync.aligned`), for example a wait for `wgmma`. The
+    /// result is the value of the first lane. The executor lets it order memory accesses as a warp barrier
+    /// does, because kernels elect a lane after it that releases what all lanes have read.
     Converge,
     /// A matrix multiplication. Each lane passes its fragments, the matrix elements that it has in registers.
     Multiply,
@@ -85,7 +86,7 @@ impl Call {
 }
 
 /// Returns the lanes whose bits are set in `mask`.
-fn lanes(mask: u32) -> impl Iterator<Item = u32> {
+fn lanes(mask: u32) -> impl Iterator<Item = u32> + Clone {
     (0..32).filter(move |lane| mask >> lane & 1 == 1)
 }
 
@@ -148,11 +149,10 @@ impl Block {
         calling.set(calling.get() & !call.mask);
         if call.operation == Operation::Sync {
             self.races.rendezvous(self.linear_index() / 32);
-            if self.cluster.is_active() {
-                let start = self.warp_start();
-                let threads = lanes(call.mask).map(|lane| start + lane as usize);
-                self.synchronize_active(threads.collect::<Vec<_>>().into_iter());
-            }
+        }
+        if matches!(call.operation, Operation::Sync | Operation::Converge) && self.cluster.is_active() {
+            let start = self.warp_start();
+            self.synchronize_active(lanes(call.mask).map(|lane| start + lane as usize));
         }
         self.complete(&call);
         true
