@@ -166,7 +166,9 @@ impl Gate {
         }
         *last = clock.released.clone();
         raise(&mut self.known, clock.agent, clock.now);
-        raise(&mut self.fenced, clock.agent, clock.fenced_own);
+        if clock.fenced_own > 0 {
+            raise(&mut self.fenced, clock.agent, clock.fenced_own);
+        }
         clock.now += 1;
     }
 
@@ -178,8 +180,10 @@ impl Gate {
 
     /// Returns the collected knowledge and empties the gate.
     pub fn open(&mut self) -> Released {
-        let Self { known, fenced, .. } = std::mem::take(self);
-        Released { known: Rc::new(known), fenced: Rc::new(fenced) }
+        let Self { known, fenced, last } = std::mem::take(self);
+        // Without a new fence, the threads keep the object that they have.
+        let kept = last.map(|last| last.fenced).filter(|last| covers(last, &fenced));
+        Released { known: Rc::new(known), fenced: kept.unwrap_or_else(|| Rc::new(fenced)) }
     }
 }
 
@@ -192,14 +196,6 @@ enum Lesson {
 }
 
 impl Lesson {
-    fn is_same(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Knowledge(own), Self::Knowledge(other)) => Rc::ptr_eq(own, other),
-            (Self::Event(agent, time), Self::Event(other, at)) => (agent, time) == (other, at),
-            _ => false,
-        }
-    }
-
     /// Returns `known` with this lesson. If one of both covers the other, makes no new object.
     fn added_to(&self, known: &Known) -> Known {
         match self {
@@ -231,25 +227,23 @@ struct Lessons {
 impl Lessons {
     const KEPT: usize = 32;
 
-    fn update(&mut self, known: &mut Known, lesson: &Lesson) {
+    /// Returns the result of an addition to `known`, if it is one of the last.
+    #[inline]
+    fn recall(&self, known: &Known, is_lesson: impl Fn(&Lesson) -> bool) -> Option<Known> {
         let fits =
-            |(before, with, _): &(Known, Lesson, Known)| Rc::ptr_eq(before, known) && with.is_same(lesson);
-        let found = self.last.get(self.newest).filter(|last| fits(last));
-        if let Some((_, _, after)) = found.or_else(|| self.last.iter().find(|last| fits(last))) {
-            *known = Rc::clone(after);
-            return;
-        }
-        self.add(known, lesson);
+            |(before, lesson, _): &&(Known, Lesson, Known)| Rc::ptr_eq(before, known) && is_lesson(lesson);
+        let newest = self.last.get(self.newest).filter(fits);
+        newest.or_else(|| self.last.iter().find(fits)).map(|(_, _, after)| Rc::clone(after))
     }
 
     #[inline(never)]
-    fn add(&mut self, known: &mut Known, lesson: &Lesson) {
+    fn add(&mut self, known: &mut Known, lesson: Lesson) {
         let mut after = lesson.added_to(known);
         // Threads that learn the same in another order share the result, too.
         if let Some((_, _, equal)) = self.last.iter().find(|(_, _, result)| *result == after) {
             after = Rc::clone(equal);
         }
-        let added = (std::mem::replace(known, Rc::clone(&after)), lesson.clone(), after);
+        let added = (std::mem::replace(known, Rc::clone(&after)), lesson, after);
         if self.last.len() < Self::KEPT {
             self.newest = self.last.len();
             self.last.push(added);
@@ -270,21 +264,34 @@ pub(super) struct Acquirer {
 impl Acquirer {
     /// Adds released knowledge to a clock.
     pub fn acquire(&mut self, clock: &mut Clock, from: &Released) {
-        for (lessons, known, from) in [
-            (&mut self.known, &mut clock.released.known, &from.known),
-            (&mut self.fenced, &mut clock.released.fenced, &from.fenced),
-        ] {
-            if !Rc::ptr_eq(known, from) {
-                lessons.update(known, &Lesson::Knowledge(Rc::clone(from)));
-            }
-        }
+        let Released { known, fenced } = &mut clock.released;
+        Self::update(&mut self.known, known, &from.known);
+        Self::update(&mut self.fenced, fenced, &from.fenced);
         clock.now += 1;
+    }
+
+    #[inline]
+    fn update(lessons: &mut Lessons, known: &mut Known, from: &Known) {
+        if Rc::ptr_eq(known, from) {
+            return;
+        }
+        let is_from = |lesson: &Lesson| matches!(lesson, Lesson::Knowledge(other) if Rc::ptr_eq(other, from));
+        match lessons.recall(known, is_from) {
+            Some(after) => *known = after,
+            None => lessons.add(known, Lesson::Knowledge(Rc::clone(from))),
+        }
     }
 
     /// Adds the event `time` of `agent` to a clock.
     pub fn learn(&mut self, clock: &mut Clock, agent: u32, time: u32) {
         if clock.seen(agent) < time {
-            self.known.update(&mut clock.released.known, &Lesson::Event(agent, time));
+            let known = &mut clock.released.known;
+            let is_event =
+                |lesson: &Lesson| matches!(lesson, &Lesson::Event(a, t) if (a, t) == (agent, time));
+            match self.known.recall(known, is_event) {
+                Some(after) => *known = after,
+                None => self.known.add(known, Lesson::Event(agent, time)),
+            }
             clock.now += 1;
         }
     }
