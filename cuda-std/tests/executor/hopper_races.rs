@@ -251,31 +251,36 @@ fn a_race_names_a_thread_of_the_other_warp() {
 
 #[test]
 fn an_mbarrier_must_not_be_overwritten() {
-    let tensor = source();
     let bytes = [0_u128; 1];
     let address = bytes.as_ptr().expose_provenance();
-    let of = |what: fn(&Tensor, usize)| {
+    let of = |what: fn(usize)| {
         outcome(32, &|| {
             open(&[1, 1]);
             if me() == 0 {
-                what(&tensor, address);
+                what(address);
             }
         })
     };
     // SAFETY: the writes over the mbarriers 0 and 1 are the faults that the test expects.
-    let store = of(|_, _| unsafe { SharedMemory::of_launch().take::<u32>(4).set(3, 0) });
+    let store = of(|_| unsafe { SharedMemory::of_launch().take::<u32>(4).set(3, 0) });
     let now = Origin::Thread([0; 3]);
     assert_eq!(store, Err(FaultKind::MbarrierOverwritten { offset: 12, now, by: [0; 3] }));
     let text = "thread (0,0,0) writes to offset 12 of shared memory, which is part of an mbarrier that thread (0,0,0) initialized";
     assert_eq!(store.unwrap_err().to_string(), text);
     // SAFETY: see above.
-    let copy = of(|_, address| unsafe {
+    let copy = of(|address| unsafe {
         let from = core::ptr::with_exposed_provenance(address);
         tensor_map::copy_bytes(hopper::shared_base(16), from, 16, mbarrier(1));
     });
     assert_eq!(copy, Err(FaultKind::MbarrierOverwritten { offset: 0, now: Origin::Copy, by: [0; 3] }));
+    // SAFETY: see above.
+    let copy = of(|address| unsafe {
+        let from = core::ptr::with_exposed_provenance(address);
+        SharedMemory::of_launch().take::<u128>(1).copy_from(0, from);
+    });
+    assert_eq!(copy, Err(FaultKind::MbarrierOverwritten { offset: 0, now, by: [0; 3] }));
     // SAFETY: the mbarriers end at offset 16.
-    assert_eq!(of(|_, _| unsafe { SharedMemory::of_launch().take::<u32>(8).set(4, 0) }), Ok(()));
+    assert_eq!(of(|_| unsafe { SharedMemory::of_launch().take::<u32>(8).set(4, 0) }), Ok(()));
 }
 
 /// What the warp of an elected thread executes between its reads and the arrival of the thread.
