@@ -381,7 +381,11 @@ mod tests {
         clocks.iter_mut().for_each(|clock| gate.add(clock));
         let released = gate.open();
         clocks.iter_mut().for_each(|clock| acquirer.acquire(clock, &released));
+        // No thread has executed a fence, so the fenced knowledge stays the same object.
+        let fenced = Rc::clone(&clocks[0].released.fenced);
         assert!(clocks.iter().all(|clock| Rc::ptr_eq(&clock.released.known, &released.known)));
+        assert!(clocks.iter().all(|clock| Rc::ptr_eq(&clock.released.fenced, &fenced)));
+        assert!(Rc::ptr_eq(&released.fenced, &fenced));
         assert!(covers(&[3, 1], &[3, 1, 0]) && !covers(&[3, 1], &[0, 0, 1]) && !covers(&[3, 1], &[4]));
     }
 

@@ -168,10 +168,11 @@ impl Histories {
     #[cold]
     #[inline(never)]
     fn collect_now(&mut self, units: &mut [Vec<u32>]) {
-        let (old, mut renamed) = (std::mem::take(self), FxHashMap::default());
-        renamed.insert(0, 0);
+        let old = std::mem::take(self);
+        let mut renamed = vec![None; old.all.len()];
         for unit in units.iter_mut().flatten() {
-            *unit = *renamed.entry(*unit).or_insert_with(|| self.number(old.all[*unit as usize].clone()));
+            let at = *unit as usize;
+            *unit = *renamed[at].get_or_insert_with(|| self.number(old.all[at].clone()));
         }
         self.limit = MIN_LIMIT.max(2 * self.size);
     }
