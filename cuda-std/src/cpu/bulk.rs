@@ -54,7 +54,7 @@ pub(crate) fn bulk_wait(pending: u32, writes: bool) {
     operate(|block| {
         let (agent, last) = block.groups(|groups| (groups.agent, groups.committed.saturating_sub(pending)));
         block.cluster.complete_groups(agent, last, writes);
-        block.clock(|clock| clock.learn(agent, last));
+        block.learn(agent, last);
     });
 }
 

@@ -16,7 +16,7 @@ use std::rc::Rc;
 
 use super::block::State;
 use super::bulk::BulkGroups;
-use super::clock::{Acquirer, Clock, Gate};
+use super::clock::{Acquirer, BEFORE_WARP_BARRIER, Clock, Gate};
 use super::history::{By, Conflict, Histories, SharedAccess, UNIT};
 use super::mbarrier::Mbarrier;
 use super::named::{ClusterBarrier, NamedBarrier};
@@ -152,7 +152,7 @@ impl Block {
         if !cluster.active.replace(true) {
             let (blocks, threads) = (cluster.blocks.get(), self.threads());
             cluster.agents.set(blocks * threads);
-            *cluster.clocks.borrow_mut() = Clock::of_threads(blocks * threads);
+            *cluster.clocks.borrow_mut() = Clock::of_threads(blocks, threads);
             let units = (self.shape.shared_bytes as usize).div_ceil(UNIT);
             *cluster.units.borrow_mut() = vec![vec![0; units]; blocks as usize];
             *cluster.remote.borrow_mut() = vec![HashMap::new(); blocks as usize];
@@ -161,24 +161,35 @@ impl Block {
         cluster
     }
 
-    /// Adds the accesses before the activation of the cluster to the histories. If a barrier followed an
-    /// access, the access is event 1 of its thread, which all threads know. Otherwise it is event 2, which
-    /// only its thread knows. A warp barrier counts here as a block barrier, so a race between warps may
-    /// remain undetected.
+    /// Adds the accesses before the activation of the cluster to the histories. The threads of the block know
+    /// those that a block barrier followed, and the lanes of a warp those that a warp barrier followed. Other
+    /// blocks know no access, because a barrier of the cluster would have made the cluster active.
     fn record_earlier(&self) {
         let cluster = &*self.cluster;
         let mut units = cluster.units.borrow_mut();
         let (units, mut histories) = (&mut units[self.rank.get() as usize], cluster.histories.borrow_mut());
+        // Mostly, no warp needs knowledge of its own. The warps then share one object.
+        let mut of_warp = vec![false; self.slots.len().div_ceil(32)];
         self.races.each_access(|earlier| {
+            of_warp[usize::from(earlier.thread) / 32] |= earlier.event == BEFORE_WARP_BARRIER;
             let agent = self.agent(usize::from(earlier.thread));
-            let access = SharedAccess { agent, time: if earlier.ordered { 1 } else { 2 }, by: By::Thread };
+            let access = SharedAccess { agent, time: earlier.event, by: By::Thread };
             units[earlier.unit] = histories.extended(units[earlier.unit], access, earlier.writes);
         });
+        let mut clocks = cluster.clocks.borrow_mut();
+        let own = &mut clocks[self.agent(0) as usize..][..self.slots.len()];
+        let warps = own.chunks_mut(32).zip(of_warp).filter(|(_, of_warp)| *of_warp);
+        warps.for_each(|(lanes, _)| Clock::know_each_other(lanes));
     }
 
     /// Calls `f` with the clock of the running thread.
     pub(super) fn clock<R>(&self, f: impl FnOnce(&mut Clock) -> R) -> R {
         f(&mut self.activate().clocks.borrow_mut()[self.own_agent() as usize])
+    }
+
+    /// Adds the event `time` of `agent` to the knowledge of the running thread.
+    pub(super) fn learn(&self, agent: u32, time: u32) {
+        self.clock(|clock| self.cluster.acquirer.borrow_mut().learn(clock, agent, time));
     }
 
     /// Returns the place of `address`. Raises a fault if `bytes` bytes from there on are not in the dynamic
@@ -223,6 +234,12 @@ impl Block {
         self.record(place, bytes as u32, access, writes);
     }
 
+    /// Records that the running thread initializes the mbarrier of `bytes` bytes at `place`.
+    pub(super) fn note_initialization(&self, place: Place, bytes: u32) {
+        let access = SharedAccess { by: By::Initialization, ..self.thread_access() };
+        self.record(place, bytes, access, true);
+    }
+
     /// Records `access`, which the running thread makes or starts. Raises a fault if it is not ordered.
     pub(super) fn record(&self, place: Place, bytes: u32, access: SharedAccess, writes: bool) {
         self.record_all(place.rank, bytes, std::iter::once(place.offset), access, writes);
@@ -243,10 +260,12 @@ impl Block {
         let outcome = {
             let cluster = self.activate();
             let mut units = cluster.units.borrow_mut();
+            let mut histories = cluster.histories.borrow_mut();
+            histories.collect(&mut units);
             let clock = &cluster.clocks.borrow()[self.own_agent() as usize];
             let ranges =
                 offsets.map(|offset| offset as usize / UNIT..((offset + bytes) as usize).div_ceil(UNIT));
-            cluster.histories.borrow_mut().record(&mut units[rank as usize], ranges, access, writes, clock)
+            histories.record(&mut units[rank as usize], ranges, access, writes, clock)
         };
         if let Err((conflict, range)) = outcome
             && !self.unwinds()
@@ -273,7 +292,7 @@ impl Block {
                     return fault;
                 }
                 let of_block = rank == self.rank.get() && earlier.agent / self.threads() == rank;
-                if access.by == By::Thread && earlier.by == By::Thread && of_block {
+                if access.by.is_generic() && earlier.by.is_generic() && of_block {
                     let other = self.thread_of(earlier.agent);
                     return FaultKind::Race { offset, bytes, writes, other, wrote };
                 }
@@ -281,8 +300,12 @@ impl Block {
                 FaultKind::AsyncRace { offset, bytes, now, writes, before, wrote }
             }
             Conflict::Unfenced { earlier } => {
-                let (reader, writer) = (self.origin(access), self.thread_of(earlier.agent));
-                FaultKind::ProxyFence { offset, bytes, reader, writer }
+                let (now, writer) = (self.origin(access), self.thread_of(earlier.agent));
+                FaultKind::ProxyFence { offset, bytes, now, writes, writer }
+            }
+            Conflict::Mbarrier { earlier } => {
+                let (now, by) = (self.origin(access), self.thread_of(earlier.agent));
+                FaultKind::MbarrierOverwritten { offset, now, by }
             }
             Conflict::Swizzled { written } => {
                 let By::Wgmma(read) = access.by else { unreachable!("only wgmma reads tiles") };
@@ -298,7 +321,7 @@ impl Block {
 
     fn origin(&self, access: SharedAccess) -> Origin {
         match access.by {
-            By::Thread => Origin::Thread(self.thread_of(access.agent)),
+            By::Thread | By::Initialization => Origin::Thread(self.thread_of(access.agent)),
             By::Wgmma(_) => Origin::Wgmma,
             By::Copy(_) => Origin::Copy,
         }

@@ -242,14 +242,25 @@ pub enum FaultKind {
         /// Whether the earlier access was a write.
         wrote: bool,
     },
-    /// An asynchronous read of bytes that a thread wrote without a proxy fence.
+    /// A write over an initialized mbarrier by a store or a copy.
+    MbarrierOverwritten {
+        /// Offset of the overwritten bytes.
+        offset: usize,
+        /// What overwrites them.
+        now: Origin,
+        /// The thread that initialized the mbarrier.
+        by: [u32; 3],
+    },
+    /// An asynchronous access to bytes that a thread wrote without a proxy fence.
     ProxyFence {
         /// Offset of the bytes.
         offset: usize,
         /// Number of bytes.
         bytes: usize,
-        /// What reads them.
-        reader: Origin,
+        /// What accesses them.
+        now: Origin,
+        /// Whether the access is a write.
+        writes: bool,
         /// The thread that wrote them.
         writer: [u32; 3],
     },
@@ -469,9 +480,15 @@ impl fmt::Display for FaultKind {
                     "{now} {access} {bytes} bytes at offset {offset} of shared memory that {before} {before_} with nothing that orders both"
                 )
             }
-            Self::ProxyFence { offset, bytes, reader, writer } => write!(
+            Self::MbarrierOverwritten { offset, now, by } => write!(
                 f,
-                "{reader} reads {bytes} bytes at offset {offset} of shared memory that thread {} wrote with no proxy fence between",
+                "{now} writes to offset {offset} of shared memory, which is part of an mbarrier that thread {} initialized",
+                Index(*by)
+            ),
+            Self::ProxyFence { offset, bytes, now, writes, writer } => write!(
+                f,
+                "{now} {} {bytes} bytes at offset {offset} of shared memory that thread {} wrote with no proxy fence between",
+                if *writes { "writes" } else { "reads" },
                 Index(*writer)
             ),
             Self::Swizzle { offset, written, read } => write!(

@@ -56,7 +56,7 @@ pub(crate) fn init(address: u32, arrivals: u32) {
         if arrivals == 0 || arrivals > MAX_COUNT {
             block.raise(FaultKind::MbarrierCount { offset: place.offset as usize, count: arrivals });
         }
-        block.note_active(place.offset as usize, BYTES as usize, true);
+        block.note_initialization(place, BYTES);
         let init = block.clock(|clock| (clock.agent, clock.now));
         let barrier = Mbarrier {
             agent: cluster.new_agent(),

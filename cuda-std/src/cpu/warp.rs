@@ -22,8 +22,10 @@ pub(crate) enum Operation {
     /// `ldmatrix` and `stmatrix`. Each consists of several exchanges, with the results of `ShuffleIdx`.
     LoadMatrices,
     StoreMatrices,
-    /// A wait for `wgmma` groups, and `setmaxnreg`: instructions that all lanes execute together, and that
-    /// order no memory accesses. The result is the value of the first lane.
+    /// A wait for `wgmma` groups, and `setmaxnreg`: instructions that all lanes execute together
+    /// (`.sync.aligned`). The result is the value of the first lane. The executor lets them order memory
+    /// accesses as a warp barrier does, because kernels elect a lane after them that releases what all lanes
+    /// have read.
     WgmmaWait,
     RegisterLimit,
     /// A matrix multiplication. Each lane passes its fragments, the matrix elements that it has in registers.
@@ -92,7 +94,7 @@ impl Call {
 }
 
 /// Returns the lanes whose bits are set in `mask`.
-fn lanes(mask: u32) -> impl Iterator<Item = u32> {
+fn lanes(mask: u32) -> impl Iterator<Item = u32> + Clone {
     (0..32).filter(move |lane| mask >> lane & 1 == 1)
 }
 
@@ -167,11 +169,11 @@ impl Block {
         calling.set(calling.get() & !call.mask);
         if call.operation == Operation::Sync {
             self.races.rendezvous(self.linear_index() / 32);
-            if self.cluster.is_active() {
-                let start = self.warp_start();
-                let threads = lanes(call.mask).map(|lane| start + lane as usize);
-                self.synchronize_active(threads.collect::<Vec<_>>().into_iter());
-            }
+        }
+        let orders = matches!(call.operation, Operation::Sync | Operation::WgmmaWait | Operation::RegisterLimit);
+        if orders && self.cluster.is_active() {
+            let start = self.warp_start();
+            self.synchronize_active(lanes(call.mask).map(|lane| start + lane as usize));
         }
         self.complete(&call);
         true

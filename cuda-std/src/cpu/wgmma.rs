@@ -227,7 +227,7 @@ pub(crate) fn wait(pending: u32) {
         }
         let agent = block.queue(|queue, _| queue.agent);
         block.queue(|queue, _| queue.finish(block, target));
-        block.clock(|clock| clock.learn(agent, target));
+        block.learn(agent, target);
     });
 }
 

@@ -359,7 +359,7 @@ fn a_missing_proxy_fence() {
     };
     assert_eq!(of(true), Ok(()));
     let fault = of(false).unwrap_err().kind;
-    assert!(matches!(fault, FaultKind::ProxyFence { reader: Origin::Wgmma, .. }), "{fault:?}");
+    assert!(matches!(fault, FaultKind::ProxyFence { now: Origin::Wgmma, .. }), "{fault:?}");
     let tensor = source();
     let fault = kind(32, &|| {
         // SAFETY: the missing fence is the fault that the test expects.
@@ -373,7 +373,7 @@ fn a_missing_proxy_fence() {
             }
         }
     });
-    assert!(matches!(fault, FaultKind::ProxyFence { reader: Origin::Copy, .. }), "{fault:?}");
+    assert!(matches!(fault, FaultKind::ProxyFence { now: Origin::Copy, .. }), "{fault:?}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod copies;
 mod faults;
 mod hopper;
 mod hopper_faults;
+mod hopper_races;
 mod mma;
 mod process;
 mod races;
