@@ -111,6 +111,7 @@ pub(super) enum State {
     AtNamed,
     AtCluster,
     AtRegisters,
+    AtWgmma,
     /// Waits until a phase of an mbarrier ends or no other thread can continue, and then tests it again.
     Polling,
     Returned,
@@ -129,8 +130,8 @@ pub(super) struct Slot {
 /// State of a GPU thread that the scheduler does not read, so that the slots stay small.
 #[derive(Default)]
 pub(super) struct ThreadNotes {
-    /// What the thread waits for in the state `AtMbarrier`, `Polling` or `AtNamed`: the offset and the phase
-    /// of the mbarrier, or the number and the threads of the named barrier.
+    /// What the thread waits for in the state `AtMbarrier`, `Polling`, `AtNamed` or `AtWgmma`: the offset and
+    /// the phase of the mbarrier, the number and the threads of the named barrier, or the number of the group.
     pub waits_for: Cell<Option<(u32, u32)>>,
     /// Number of calls at the barrier of the cluster.
     pub cluster_arrivals: Cell<u32>,
@@ -395,6 +396,11 @@ impl Block {
         if let Some(thread) = first(State::AtCall) {
             return self.fault_of(thread, self.missing_lanes(thread));
         }
+        if let Some(thread) = first(State::AtWgmma)
+            && self.lacks_returned_warp(thread)
+        {
+            return self.fault_of(thread, self.stalled_at_wgmma(thread));
+        }
         if let Some(thread) = first(State::AtMbarrier) {
             return self.fault_of(thread, self.stalled_at_mbarrier(thread));
         }
@@ -403,6 +409,9 @@ impl Block {
         }
         if let Some(thread) = first(State::AtRegisters) {
             return self.fault_of(thread, self.stalled_at_registers());
+        }
+        if let Some(thread) = first(State::AtWgmma) {
+            return self.fault_of(thread, self.stalled_at_wgmma(thread));
         }
         if let Some(thread) = first(State::AtCluster) {
             return self.fault_of(thread, self.stalled_at_cluster());
@@ -425,9 +434,12 @@ impl Block {
         match self.slots[thread].state.get() {
             State::AtBarrier => Absence::AtBarrier,
             State::AtCall => self.slots[thread].call.get().absence(),
-            State::AtMbarrier | State::AtNamed | State::AtCluster | State::AtRegisters | State::Polling => {
-                Absence::Waiting
-            }
+            State::AtMbarrier
+            | State::AtNamed
+            | State::AtCluster
+            | State::AtRegisters
+            | State::AtWgmma
+            | State::Polling => Absence::Waiting,
             State::Returned | State::Ready => Absence::Returned,
         }
     }

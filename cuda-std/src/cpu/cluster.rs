@@ -346,6 +346,7 @@ impl Block {
     /// A thread of the block returns from the kernel.
     pub(super) fn returns(&self) -> Result<(), FaultKind> {
         self.thread_returns_from_bulk()?;
+        self.thread_returns_from_registers()?;
         self.thread_returns_from_wgmma()
     }
 

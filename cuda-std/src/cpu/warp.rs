@@ -170,7 +170,8 @@ impl Block {
         if call.operation == Operation::Sync {
             self.races.rendezvous(self.linear_index() / 32);
         }
-        let orders = matches!(call.operation, Operation::Sync | Operation::WgmmaWait | Operation::RegisterLimit);
+        let orders =
+            matches!(call.operation, Operation::Sync | Operation::WgmmaWait | Operation::RegisterLimit);
         if orders && self.cluster.is_active() {
             let start = self.warp_start();
             self.synchronize_active(lanes(call.mask).map(|lane| start + lane as usize));

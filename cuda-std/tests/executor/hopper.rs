@@ -577,3 +577,23 @@ fn stored_matrices_have_the_fragments_of_the_loads() {
     })
     .unwrap();
 }
+
+#[test]
+fn stored_matrices_may_be_transposed() {
+    run([1; 3], [32, 1, 1], BYTES, &|| {
+        // The lane passes column `lane / 4` and two rows of each matrix.
+        let (column, row) = (me() / 4, me() % 4 * 2);
+        let element = |matrix: u32, row: u32, column: u32| 100 * matrix + 10 * row + column;
+        let word = |matrix| element(matrix, row, column) | element(matrix, row + 1, column) << 16;
+        // SAFETY: each lane has its own row, and a barrier separates stores and loads.
+        unsafe {
+            hopper::shared_store_transposed(tile() + 16 * me(), [0, 1, 2, 3].map(word));
+            block::sync();
+            for column in 0..8 {
+                let stored = u32::from(tile_of::<u16>().get(8 * me() + column));
+                assert_eq!(stored, element(me() / 8, me() % 8, column));
+            }
+        }
+    })
+    .unwrap();
+}

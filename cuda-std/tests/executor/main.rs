@@ -13,6 +13,7 @@ mod speed;
 mod unwinding;
 mod warps;
 mod wgmma;
+mod wgmma_rules;
 
 use core::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};

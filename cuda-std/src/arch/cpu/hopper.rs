@@ -184,6 +184,30 @@ pub unsafe fn store_matrices(address: u32, words: [u32; 4]) {
             *to = if lane / 8 == matrix { value } else { *to };
         }
     }
+    store_row(address, row);
+}
+
+/// As [`store_matrices`]. Each lane gets the eight elements of its row from eight lanes.
+#[inline(never)]
+#[track_caller]
+pub unsafe fn store_transposed(address: u32, words: [u32; 4]) {
+    here();
+    let lane = lane();
+    let mut row = [0; 4];
+    for matrix in 0..4 {
+        for element in 0..8 {
+            let from = element * 4 + lane % 8 / 2;
+            let value = exchange_here(Operation::StoreMatrices, words[matrix as usize], from);
+            let half = value >> (lane % 2 * 16) & 0xFFFF;
+            row[element as usize / 2] |= if lane / 8 == matrix { half << (element % 2 * 16) } else { 0 };
+        }
+    }
+    store_row(address, row);
+}
+
+/// Writes a row of 16 bytes.
+#[track_caller]
+fn store_row(address: u32, row: [u32; 4]) {
     let offset = own_bytes(address, 16, true);
     // SAFETY: `own_bytes` checked the offset and its alignment.
     unsafe { shared_base().add(offset).cast::<[u32; 4]>().write(row) };

@@ -205,6 +205,20 @@ pub unsafe fn store_matrices(address: u32, [a, b, c, d]: [u32; 4]) {
     }
 }
 
+/// As [`store_matrices`], but stores the transpose of each matrix.
+#[inline(always)]
+pub unsafe fn store_transposed(address: u32, [a, b, c, d]: [u32; 4]) {
+    // SAFETY: as in `store_matrices`.
+    unsafe {
+        asm!(
+            "stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [{address}], {{{a}, {b}, {c}, {d}}};",
+            address = in(reg32) address,
+            a = in(reg32) a, b = in(reg32) b, c = in(reg32) c, d = in(reg32) d,
+            options(nostack)
+        )
+    }
+}
+
 /// Waits until at most the last `PENDING` bulk groups of the calling thread have not read their data yet.
 #[inline(always)]
 pub unsafe fn bulk_wait_pending<const PENDING: u32>() {
