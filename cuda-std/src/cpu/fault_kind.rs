@@ -160,6 +160,25 @@ pub enum FaultKind {
         /// The number of arrivals or bytes.
         count: u32,
     },
+    /// All arrivals of a phase of an mbarrier expect together fewer bytes than its copies have. The phase
+    /// would end before its last copy, or never.
+    MbarrierBytes {
+        /// Offset of the mbarrier in shared memory.
+        offset: usize,
+        /// Number of the phase.
+        phase: u32,
+        /// Bytes that the arrivals expect.
+        expected: i64,
+        /// Bytes of the copies that have started in this phase.
+        started: i64,
+    },
+    /// The block exits, and none of its threads has waited for the end of a copy to its shared memory.
+    UnobservedCopy {
+        /// Offset of the mbarrier that reports the end of the copy.
+        mbarrier: usize,
+        /// The phase of this mbarrier that ends with the copy.
+        phase: u32,
+    },
     /// The initialization of an mbarrier of another block, a wait at it, or a copy from the shared memory of
     /// another block.
     RemoteWait {
@@ -223,14 +242,25 @@ pub enum FaultKind {
         /// Whether the earlier access was a write.
         wrote: bool,
     },
-    /// An asynchronous read of bytes that a thread wrote without a proxy fence.
+    /// A write over an initialized mbarrier by a store or a copy.
+    MbarrierOverwritten {
+        /// Offset of the overwritten bytes.
+        offset: usize,
+        /// What overwrites them.
+        now: Origin,
+        /// The thread that initialized the mbarrier.
+        by: [u32; 3],
+    },
+    /// An asynchronous access to bytes that a thread wrote without a proxy fence.
     ProxyFence {
         /// Offset of the bytes.
         offset: usize,
         /// Number of bytes.
         bytes: usize,
-        /// What reads them.
-        reader: Origin,
+        /// What accesses them.
+        now: Origin,
+        /// Whether the access is a write.
+        writes: bool,
         /// The thread that wrote them.
         writer: [u32; 3],
     },
@@ -423,6 +453,16 @@ impl fmt::Display for FaultKind {
                 "waits for phase {phase} (parity {}) of the mbarrier at offset {offset}, which has ended a later phase meanwhile",
                 phase % 2
             ),
+            Self::MbarrierBytes { offset, phase, expected, started } => write!(
+                f,
+                "the copies of phase {phase} (parity {}) of the mbarrier at offset {offset} have {started} bytes, its arrivals expect {expected}",
+                phase % 2
+            ),
+            Self::UnobservedCopy { mbarrier, phase } => write!(
+                f,
+                "its block exits, and no thread has waited for phase {phase} (parity {}) of the mbarrier at offset {mbarrier}, which ends with a copy to the block's shared memory",
+                phase % 2
+            ),
             Self::NoMbarrier { offset } => {
                 write!(f, "uses an mbarrier at offset {offset} of shared memory, where none is initialized")
             }
@@ -472,9 +512,15 @@ impl fmt::Display for FaultKind {
                     "{now} {access} {bytes} bytes at offset {offset} of shared memory that {before} {before_} with nothing that orders both"
                 )
             }
-            Self::ProxyFence { offset, bytes, reader, writer } => write!(
+            Self::MbarrierOverwritten { offset, now, by } => write!(
                 f,
-                "{reader} reads {bytes} bytes at offset {offset} of shared memory that thread {} wrote with no proxy fence between",
+                "{now} writes to offset {offset} of shared memory, which is part of an mbarrier that thread {} initialized",
+                Index(*by)
+            ),
+            Self::ProxyFence { offset, bytes, now, writes, writer } => write!(
+                f,
+                "{now} {} {bytes} bytes at offset {offset} of shared memory that thread {} wrote with no proxy fence between",
+                if *writes { "writes" } else { "reads" },
                 Index(*writer)
             ),
             Self::Swizzle { offset, written, read } => write!(

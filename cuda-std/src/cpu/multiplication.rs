@@ -79,7 +79,7 @@ pub(super) struct Started {
     pub group: u32,
     /// For each thread, its elements of the left operand in registers.
     pub a: Vec<[u32; 4]>,
-    /// For each thread, the address of its accumulators.
+    /// For each thread, the address of its accumulators, or 0 if it has not started the multiplication.
     pub d: Vec<usize>,
     /// The rows of each warp of the left operand in shared memory.
     pub left: [Option<RecordedOperand>; WARPS],

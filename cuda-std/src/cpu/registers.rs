@@ -1,7 +1,7 @@
 //! `setmaxnreg`: warpgroups give up registers and take registers that others gave up.
 use super::block::State;
-use super::warp::converge;
-use super::{Block, FaultKind, with};
+use super::warp::{Operation, converge};
+use super::{Block, FaultKind, operate};
 
 /// Registers of an SM.
 const REGISTERS: u32 = 1 << 16;
@@ -22,13 +22,13 @@ pub(super) struct RegisterPool {
 
 /// Lowers the limit of registers of the running thread's warp to `count` (`setmaxnreg.dec`).
 pub(crate) fn registers_down(count: u32) {
-    with(|block| block.set_registers(count, false));
+    operate(|block| block.set_registers(count, false));
 }
 
 /// Raises the limit of registers of the running thread's warp to `count` (`setmaxnreg.inc`). Waits until
 /// other warps have given up enough registers.
 pub(crate) fn registers_up(count: u32) {
-    with(|block| block.set_registers(count, true));
+    operate(|block| block.set_registers(count, true));
 }
 
 /// Returns the warps of the warpgroup of warp `warp`.
@@ -47,7 +47,7 @@ impl Block {
             self.raise(FaultKind::RegisterCount { count, limit: None });
         }
         // All lanes execute the instruction together, so the first lane to arrive acts for its warp.
-        converge(0);
+        converge(Operation::RegisterLimit, 0);
         loop {
             match self.take_registers(warp, count, up) {
                 Ok(true) => break,

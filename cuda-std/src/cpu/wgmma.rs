@@ -13,8 +13,8 @@ use super::history::{By, SharedAccess};
 use super::multiplication::{Left, Multiplication, Started, WARP_ROWS, WARPS, place};
 use super::operands::SharedOperand;
 use super::tensor_core::{DecodedA, DecodedB};
-use super::warp::converge;
-use super::{Block, FaultKind, with};
+use super::warp::{Operation, converge};
+use super::{Block, FaultKind, operate};
 
 /// Threads of a warpgroup.
 const THREADS: usize = 32 * WARPS;
@@ -193,7 +193,7 @@ impl Block {
 
 /// Executes `wgmma.fence`.
 pub(crate) fn fence() {
-    with(|block| block.queue(|queue, lane| queue.lanes[lane].fences += 1));
+    operate(|block| block.queue(|queue, lane| queue.lanes[lane].fences += 1));
 }
 
 /// Starts `multiplication` with the accumulators `d`.
@@ -203,7 +203,7 @@ pub(crate) fn fence() {
 pub(crate) unsafe fn start(d: ThreadRegisters, multiplication: Multiplication) {
     // SAFETY: the caller passes the thread's registers.
     let registers = unsafe { d.words() };
-    with(|block| {
+    operate(|block| {
         if let Err(fault) = block.queue(|queue, lane| queue.start(lane, registers, &multiplication)) {
             block.raise(fault);
         }
@@ -310,7 +310,7 @@ impl Lane {
 
 /// Closes the open `wgmma` group of the warpgroup.
 pub(crate) fn commit() {
-    with(|block| {
+    operate(|block| {
         block.queue(|queue, lane| {
             let lane = &mut queue.lanes[lane];
             lane.committed += 1;
@@ -330,9 +330,10 @@ pub(crate) fn commit() {
 
 /// Waits until at most the last `pending` groups of the warpgroup are unfinished.
 pub(crate) fn wait(pending: u32) {
-    let target = with(|block| block.queue(|queue, lane| queue.lanes[lane].committed.saturating_sub(pending)));
-    let of_first = converge(target);
-    with(|block| {
+    let target =
+        operate(|block| block.queue(|queue, lane| queue.lanes[lane].committed.saturating_sub(pending)));
+    let of_first = converge(Operation::WgmmaWait, target);
+    operate(|block| {
         if target != of_first {
             block.raise(FaultKind::WgmmaLanes);
         }
@@ -340,6 +341,9 @@ pub(crate) fn wait(pending: u32) {
             if !block.wait_for_commits(target) {
                 return;
             }
+        }
+        if block.queue(|queue, _| queue.lane_skipped(target)) {
+            block.raise(FaultKind::WgmmaLanes);
         }
         let agent = block.queue(|queue, lane| {
             if queue.finished_group < target {
@@ -349,7 +353,7 @@ pub(crate) fn wait(pending: u32) {
             lane.waited = lane.waited.max(target);
             queue.agent
         });
-        block.clock(|clock| clock.learn(agent, target));
+        block.learn(agent, target);
     });
 }
 
@@ -372,7 +376,7 @@ impl Block {
 /// # Safety
 /// `d` are the registers of the running thread.
 pub(crate) unsafe fn settle(d: ThreadRegisters) {
-    with(|block| {
+    operate(|block| {
         if !block.cluster.is_active() {
             return;
         }
@@ -414,7 +418,7 @@ impl Lane {
 
 /// Raises a fault if a multiplication may still write `registers`, which the thread accesses.
 pub(crate) fn check_settled(registers: &[u32]) {
-    with(|block| {
+    operate(|block| {
         if !block.cluster.is_active() {
             return;
         }
@@ -425,6 +429,12 @@ pub(crate) fn check_settled(registers: &[u32]) {
 }
 
 impl Queue {
+    /// Returns whether a thread has not started a multiplication of the groups up to `target`, which all
+    /// threads have committed.
+    fn lane_skipped(&self, target: u32) -> bool {
+        self.started.iter().take_while(|started| started.group <= target).any(|one| one.d.contains(&0))
+    }
+
     /// Computes all multiplications of the groups up to `target`.
     fn finish(&mut self, block: &Block, target: u32) {
         let (mut a, mut b) = (DecodedA::new(), DecodedB::new());

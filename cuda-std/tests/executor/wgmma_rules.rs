@@ -1,5 +1,5 @@
-//! Tests the rules of `wgmma` groups, accumulators and descriptors: kernels that follow them, and kernels that
-//! the executor must report.
+//! Tests the rules of `wgmma` groups, accumulators and descriptors, and of `setmaxnreg`: kernels that follow
+//! them, and kernels that the executor must report.
 use cuda_std::cpu::{FaultKind, Swizzle, TensorMapElement};
 use cuda_std::hopper::wgmma::{self, Accumulator, Descriptor, Registers};
 use cuda_std::hopper::{give_registers, take_registers};

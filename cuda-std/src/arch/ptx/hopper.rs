@@ -26,6 +26,7 @@ effects! {
     fence_async_shared(): "fence.proxy.async.shared::cta;";
     bulk_commit(): "cp.async.bulk.commit_group;";
     bulk_wait_read(): "cp.async.bulk.wait_group.read 0;";
+    bulk_wait_write(): "cp.async.bulk.wait_group 0;";
     barrier_arrive_remote(barrier: reg32 u32): "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [{barrier}];";
     barrier_arrive_remote_after_wgmma(barrier: reg32 u32): "mbarrier.arrive.release.cta.shared::cluster.b64 _, [{barrier}];";
 }
@@ -222,6 +223,19 @@ pub unsafe fn store_transposed(address: u32, [a, b, c, d]: [u32; 4]) {
 pub unsafe fn bulk_wait_pending<const PENDING: u32>() {
     // SAFETY: the instruction affects only the bulk groups of the calling thread.
     unsafe { asm!("cp.async.bulk.wait_group.read {};", const PENDING, options(nostack)) }
+}
+
+/// Waits until at most the last `PENDING` bulk groups of the calling thread have not written their data yet.
+#[inline(always)]
+pub unsafe fn bulk_wait_write_pending<const PENDING: u32>() {
+    // SAFETY: the instruction affects only the bulk groups of the calling thread.
+    unsafe { asm!("cp.async.bulk.wait_group {};", const PENDING, options(nostack)) }
+}
+
+/// Returns the address of a tensor map. The CPU executor checks its alignment.
+#[inline(always)]
+pub fn tensor_map_at(map: u64) -> u64 {
+    map
 }
 
 /// Returns the generic address of kernel argument `NUMBER`, counted from 0.

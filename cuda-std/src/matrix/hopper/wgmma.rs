@@ -60,8 +60,8 @@ names! {
 /// form a tile of 64 rows and `2 * N` columns. For floats, `N` is a multiple of 4 up to 128, so that the tile
 /// has 8, 16, … 256 columns. For 8-bit integers, the tile has 8, 24, or a multiple of 16 columns.
 ///
-/// The registers can be read after [`wait`] and [`settle`]. The CPU executor reports an earlier access, and the
-/// use of a copy that was made earlier.
+/// The registers can be read after [`wait`] and [`settle`]. The CPU executor reports an earlier access, and
+/// the use of a copy that was made earlier.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Registers<const N: usize, E = f32>([E; N]);
