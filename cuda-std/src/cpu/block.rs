@@ -131,7 +131,8 @@ pub(super) struct Slot {
 #[derive(Default)]
 pub(super) struct ThreadNotes {
     /// What the thread waits for in the state `AtMbarrier`, `Polling`, `AtNamed` or `AtWgmma`: the offset and
-    /// the phase of the mbarrier, the number and the threads of the named barrier, or the number of the group.
+    /// the phase of the mbarrier, the number and the threads of the named barrier, or the number of the
+    /// group.
     pub waits_for: Cell<Option<(u32, u32)>>,
     /// Number of calls at the barrier of the cluster.
     pub cluster_arrivals: Cell<u32>,

@@ -172,6 +172,14 @@ impl Gate {
         clock.now += 1;
     }
 
+    /// Adds what a thread knows about asynchronous operations: the agents from number `threads` on. Adds no
+    /// events of threads, neither its own nor those that it has learned at barriers.
+    pub fn add_asynchronous(&mut self, clock: &Clock, threads: u32) {
+        for (agent, &time) in (0..).zip(clock.released.known.iter()).skip(threads as usize) {
+            self.add_event(agent, time);
+        }
+    }
+
     /// Adds an event of an asynchronous operation. The async proxy sees its own writes without a fence.
     pub fn add_event(&mut self, agent: u32, time: u32) {
         raise(&mut self.known, agent, time);
@@ -313,6 +321,22 @@ mod tests {
         let released = gate.open();
         Acquirer::default().acquire(reader, &released);
         assert!(reader.knows(0, write) && !reader.knows(0, later) && !reader.knows_fenced(0, write));
+    }
+
+    #[test]
+    fn asynchronous_knowledge_passes_without_that_about_threads() {
+        let mut clocks = Clock::of_threads(1, 3);
+        let (mut acquirer, write) = (Acquirer::default(), clocks[0].now);
+        acquirer.learn(&mut clocks[0], 3, 5);
+        // Thread 0 and its own events are then part of the knowledge of thread 0.
+        let mut gate = Gate::default();
+        clocks[..2].iter_mut().for_each(|clock| gate.add(clock));
+        let released = gate.open();
+        clocks[..2].iter_mut().for_each(|clock| acquirer.acquire(clock, &released));
+        gate.add_asynchronous(&clocks[0], 3);
+        acquirer.acquire(&mut clocks[2], &gate.open());
+        assert!(clocks[1].knows(0, write) && clocks[1].knows(3, 5));
+        assert!(!clocks[2].knows(0, write) && clocks[2].knows(3, 5) && !clocks[2].knows(3, 6));
     }
 
     #[test]

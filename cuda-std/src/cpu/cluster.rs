@@ -362,15 +362,15 @@ impl Block {
         let clocks = cluster.clocks.borrow();
         let own = &clocks[self.agent(0) as usize..][..self.slots.len()];
         let remote = cluster.remote.borrow();
-        let unknown = remote[rank as usize]
-            .iter()
-            .filter(|&(&agent, &time)| !own.iter().any(|clock| clock.knows(agent, time)));
+        let knows = |agent, time| own.iter().any(|clock| clock.knows(agent, time));
+        let unknown = remote[rank as usize].iter().filter(|&(&agent, &time)| !knows(agent, time));
         // The first mbarrier by agent, so that the fault does not depend on the order of the map.
         match unknown.min_by_key(|&(&agent, _)| agent) {
             Some((&agent, &time)) => {
                 let unobserved = self.unobserved_copy(agent, time);
                 Err((0, unobserved.unwrap_or(FaultKind::EarlyExit { rank })))
             }
+            None if cluster.expects_arrival(rank, knows) => Err((0, FaultKind::EarlyExit { rank })),
             None => cluster.copies_at_exit(rank),
         }
     }

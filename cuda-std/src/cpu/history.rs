@@ -69,7 +69,7 @@ impl By {
 }
 
 /// An access to shared memory. An access of a thread is an event of this thread. The agent of an asynchronous
-/// access is an mbarrier, the bulk groups of a thread, or the `wgmma` groups of a warp. The time is the
+/// access is an mbarrier, the bulk groups of a thread, or the `wgmma` groups of a warpgroup. The time is the
 /// number, from 1, of the phase or group that ends with the access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SharedAccess {
@@ -218,12 +218,21 @@ impl Histories {
         let history = if writes {
             History { write: Some(access), reads: Vec::new() }
         } else {
-            // A later write that knows of this access also knows of the reads before it.
-            let unknown = |readers: &Readers| {
-                let agents = readers.agents & clock.unknown(readers.group, readers.time);
+            // A later write that knows of this access of a thread also knows of the reads before it. If it
+            // knows of this asynchronous access, it knows only of those by the same agent: an arrival may
+            // release a `wgmma` group without what its threads know.
+            let kept = |readers: &Readers| {
+                let mask = if access.by.is_generic() {
+                    clock.unknown(readers.group, readers.time)
+                } else if readers.group == access.agent / 32 && readers.time <= access.time {
+                    !(1 << (access.agent % 32))
+                } else {
+                    u32::MAX
+                };
+                let agents = readers.agents & mask;
                 (agents != 0).then_some(Readers { agents, ..*readers })
             };
-            let reads = history.reads.iter().filter_map(unknown).collect();
+            let reads = history.reads.iter().filter_map(kept).collect();
             let mut history = History { write: history.write, reads };
             history.add_read(access);
             history

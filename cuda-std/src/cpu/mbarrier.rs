@@ -1,4 +1,6 @@
 //! Mbarriers: objects of 8 bytes in shared memory that count arrivals and the bytes of asynchronous copies.
+use rustc_hash::FxHashMap;
+
 use super::block::State;
 use super::clock::{Gate, Released};
 use super::cluster::{Cluster, Place, pause};
@@ -24,6 +26,9 @@ pub(super) struct Mbarrier {
     started: i64,
     gate: Gate,
     done: Released,
+    /// For each thread of another block whose arrivals do not release its own events: its next event at the
+    /// last of these arrivals, and the number, from 1, of the phase.
+    remote: FxHashMap<u32, (u32, u32)>,
     /// Agent and time of the initialization.
     init: (u32, u32),
     /// Whether the initializing thread executed a fence after the initialization. The value is the number of
@@ -68,6 +73,7 @@ pub(crate) fn init(address: u32, arrivals: u32) {
             started: 0,
             gate: Gate::default(),
             done: Released::default(),
+            remote: FxHashMap::default(),
             init,
             published: None,
             seen: Default::default(),
@@ -87,12 +93,18 @@ pub(crate) fn init_fence() {
 
 /// Arrives once at the mbarrier at `address`, which may be in another block of the cluster.
 pub(crate) fn arrive(address: u32) {
-    operate(|block| block.arrive_at_mbarrier(address, 0));
+    operate(|block| block.arrive_at_mbarrier(address, 0, true));
+}
+
+/// As [`arrive`], but releases only the asynchronous operations whose end the thread knows, for example
+/// `wgmma` groups that it has waited for.
+pub(crate) fn arrive_after_wgmma(address: u32) {
+    operate(|block| block.arrive_at_mbarrier(address, 0, false));
 }
 
 /// Adds `bytes` to the bytes that copies must deliver in the current phase, and then arrives once.
 pub(crate) fn expect(address: u32, bytes: u32) {
-    operate(|block| block.arrive_at_mbarrier(address, bytes));
+    operate(|block| block.arrive_at_mbarrier(address, bytes, true));
 }
 
 /// Returns whether the phase with parity `parity` has ended. If it has not, other threads run first.
@@ -175,7 +187,8 @@ impl Block {
         }
     }
 
-    fn arrive_at_mbarrier(&self, address: u32, bytes: u32) {
+    /// Arrives at the mbarrier at `address`. If `releases` is false, this orders no accesses of threads.
+    fn arrive_at_mbarrier(&self, address: u32, bytes: u32, releases: bool) {
         let place = self.place(address, BYTES, BYTES);
         let offset = place.offset as usize;
         if bytes > MAX_COUNT {
@@ -202,10 +215,18 @@ impl Block {
             let (mut mbarriers, mut clocks) = (cluster.mbarriers.borrow_mut(), cluster.clocks.borrow_mut());
             let (barrier, clock) =
                 (mbarriers.get_mut(&place).expect("exists"), &mut clocks[self.own_agent() as usize]);
-            if place.rank != self.rank.get() {
-                cluster.remote.borrow_mut()[place.rank as usize].insert(clock.agent, clock.now);
+            let remote = place.rank != self.rank.get();
+            if releases {
+                if remote {
+                    cluster.remote.borrow_mut()[place.rank as usize].insert(clock.agent, clock.now);
+                }
+                barrier.gate.add(clock);
+            } else {
+                if remote {
+                    barrier.remote.insert(clock.agent, (clock.now, barrier.phase + 1));
+                }
+                barrier.gate.add_asynchronous(clock, cluster.blocks.get() * self.threads());
             }
-            barrier.gate.add(clock);
         }
         cluster.end_phase(place);
     }
@@ -288,6 +309,19 @@ impl Block {
 }
 
 impl Cluster {
+    /// Returns whether an arrival at an mbarrier of block `rank`, by a thread of another block that did not
+    /// release its events, may still happen. `knows` says whether a thread of the block knows an event.
+    pub(super) fn expects_arrival(&self, rank: u32, knows: impl Fn(u32, u32) -> bool) -> bool {
+        let mbarriers = self.mbarriers.borrow();
+        let mut own = mbarriers.iter().filter(|(place, _)| place.rank == rank);
+        own.any(|(_, barrier)| {
+            let known = |(&thread, &(time, phase)): (&u32, &(u32, u32))| {
+                knows(barrier.agent, phase) || knows(thread, time)
+            };
+            !barrier.remote.iter().all(known)
+        })
+    }
+
     /// Counts `bytes` bytes of a copy that has ended. If nothing else is missing, ends the phase.
     pub(super) fn complete_bytes(&self, place: Place, bytes: u32) {
         if let Some(barrier) = self.mbarriers.borrow_mut().get_mut(&place) {

@@ -1,8 +1,10 @@
 //! Tests which accesses to shared memory count as ordered if a kernel uses Hopper's operations. Each test has
 //! a kernel that orders its accesses, and the same kernel without this order.
 use cuda_std::cpu::{FaultKind, Origin, Swizzle, TensorMapElement};
+use cuda_std::hopper::barrier::Barrier;
 use cuda_std::hopper::tensor_map::{self, close_stores, wait_for_stores};
-use cuda_std::hopper::{self, publish_shared, wgmma};
+use cuda_std::hopper::wgmma::{self, Accumulator, Descriptor, Registers};
+use cuda_std::hopper::{self, publish_shared};
 use cuda_std::{cluster, warp};
 
 use super::hopper::{BYTES, Tensor, mbarrier, open, tile, tile_of};
@@ -332,4 +334,131 @@ fn an_elected_arrival_releases_the_reads_of_the_warp_only_after_a_barrier() {
             other => panic!("{between:?}: {other:?}"),
         }
     }
+}
+
+/// What a warpgroup does with a buffer before thread 0 releases the buffer to the producer in another block.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Use {
+    Wgmma,
+    WgmmaWithoutWait,
+    Load,
+    Store,
+    LoadBeforeWgmma,
+    LoadOfAnotherLane,
+}
+
+/// In a cluster of two blocks, lets block 0 copy a box to the tiles of both blocks, twice. The warpgroup of
+/// each block uses its tile, and then arrives at an mbarrier of block 0 by `arrive`.
+fn released(used: Use, arrive: impl Fn(Barrier) + Sync) -> Result<(), FaultKind> {
+    const BOX: u32 = 64 * 128;
+    let bytes = [0x80, 0x3F].repeat(64 * 64);
+    let tensor = Tensor::new(TensorMapElement::Bf16, [64, 64], [64, 64], Swizzle::B128, &bytes);
+    let body = || {
+        cluster::bounds::<2>();
+        open(&[1, 2]);
+        cluster::sync();
+        let (full, empty) = (mbarrier(0), mbarrier(1));
+        let mut d = Registers::<32>::ZERO;
+        for round in 0..2 {
+            // SAFETY: the mbarriers are initialized, and the box fits. If the accesses to the tile are not
+            // ordered, the executor reports it.
+            unsafe {
+                if me() == 128 {
+                    full.expect(BOX);
+                    if cluster::rank() == 0 {
+                        empty.wait(round ^ 1);
+                        tensor.map().multicast(tile(), [0, 0], full, 0b11);
+                    }
+                }
+                full.wait(round);
+                if me() >= 128 {
+                    continue;
+                }
+                match (used, me()) {
+                    (Use::Load | Use::LoadBeforeWgmma, 0) | (Use::LoadOfAnotherLane, 1) => access(0, false),
+                    (Use::Store, 0) => {
+                        access(0, true);
+                        publish_shared();
+                    }
+                    _ => {}
+                }
+                warp::sync(u32::MAX);
+                if matches!(used, Use::Wgmma | Use::WgmmaWithoutWait | Use::LoadBeforeWgmma) {
+                    let descriptor = Descriptor::swizzled_128(tile(), 16);
+                    wgmma::fence();
+                    wgmma::mma_shared::<bf16, _>(&mut d, descriptor, descriptor, true);
+                    wgmma::commit();
+                    if used != Use::WgmmaWithoutWait {
+                        wgmma::wait::<0>();
+                        wgmma::settle(&mut d);
+                    }
+                }
+                if me() == 0 {
+                    arrive(empty);
+                }
+            }
+        }
+        if me() < 128 {
+            // SAFETY: the whole warpgroup executes this code.
+            unsafe { wgmma::wait::<0>() };
+        }
+        cluster::sync();
+    };
+    run([2, 1, 1], [160, 1, 1], BYTES, &body).map_err(|fault| fault.kind)
+}
+
+#[test]
+fn an_arrival_after_wgmma_releases_only_what_wgmma_has_read() {
+    // SAFETY: the mbarrier of block 0 is initialized, and the block runs until the last barrier.
+    let ordinary = |empty: Barrier| unsafe { empty.arrive_in(0) };
+    // SAFETY: as above.
+    let after_wgmma = |empty: Barrier| unsafe { empty.arrive_in_after_wgmma(0) };
+    assert_eq!(released(Use::Wgmma, ordinary), Ok(()));
+    assert_eq!(released(Use::Wgmma, after_wgmma), Ok(()));
+    for used in [Use::Load, Use::Store, Use::LoadBeforeWgmma, Use::LoadOfAnotherLane] {
+        assert_eq!(released(used, ordinary), Ok(()), "{used:?}");
+        let fault = released(used, after_wgmma).unwrap_err();
+        let FaultKind::AsyncRace {
+            now: Origin::Copy, writes: true, before: Origin::Thread(_), wrote, ..
+        } = fault
+        else {
+            panic!("{used:?}: {fault:?}")
+        };
+        assert_eq!(wrote, used == Use::Store, "{used:?}");
+    }
+    let fault = released(Use::WgmmaWithoutWait, after_wgmma).unwrap_err();
+    assert!(matches!(fault, FaultKind::AsyncRace { before: Origin::Wgmma, .. }), "{fault:?}");
+}
+
+#[test]
+fn a_block_waits_for_arrivals_after_wgmma() {
+    // Block 0 sees the arrival at its mbarrier, or at the barrier of the cluster, or not at all.
+    let of = |waits: bool, synced: bool| {
+        let body = || {
+            cluster::bounds::<2>();
+            open(&[if waits { 1 } else { 2 }]);
+            cluster::sync();
+            // SAFETY: the mbarrier is initialized. If block 0 exits too early, the executor reports it.
+            unsafe {
+                if me() == 0 && cluster::rank() == 1 {
+                    mbarrier(0).arrive_in_after_wgmma(0);
+                } else if me() == 0 && waits {
+                    mbarrier(0).wait(0);
+                } else if me() == 0 {
+                    // The phase does not end, but block 1 runs and arrives.
+                    mbarrier(0).test(0);
+                }
+            }
+            if synced {
+                cluster::sync();
+            }
+        };
+        run([2, 1, 1], [32, 1, 1], BYTES, &body).map_err(|fault| fault.kind)
+    };
+    assert_eq!(of(true, false), Ok(()));
+    assert_eq!(of(false, true), Ok(()));
+    assert!(matches!(
+        of(false, false),
+        Err(FaultKind::EarlyExit { rank: 0 } | FaultKind::ExitedBlock { .. })
+    ));
 }

@@ -35,6 +35,12 @@ pub unsafe fn barrier_arrive_remote(barrier: u32) {
 }
 
 #[track_caller]
+pub unsafe fn barrier_arrive_remote_after_wgmma(barrier: u32) {
+    here();
+    mbarrier::arrive_after_wgmma(barrier);
+}
+
+#[track_caller]
 pub unsafe fn barrier_expect(barrier: u32, bytes: u32) {
     here();
     mbarrier::expect(barrier, bytes);

@@ -30,6 +30,7 @@ effects! {
     bulk_wait_read(): "cp.async.bulk.wait_group.read 0;";
     bulk_wait_write(): "cp.async.bulk.wait_group 0;";
     barrier_arrive_remote(barrier: reg32 u32): "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [{barrier}];";
+    barrier_arrive_remote_after_wgmma(barrier: reg32 u32): "mbarrier.arrive.release.cta.shared::cluster.b64 _, [{barrier}];";
 }
 
 /// Waits until the mbarrier has completed the phase with parity `parity`.
