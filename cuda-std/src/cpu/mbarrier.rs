@@ -187,7 +187,7 @@ impl Block {
         }
     }
 
-    /// Arrives at the mbarrier at `address`. If `releases` is false, the arrival orders no accesses of threads.
+    /// Arrives at the mbarrier at `address`. If `releases` is false, this orders no accesses of threads.
     fn arrive_at_mbarrier(&self, address: u32, bytes: u32, releases: bool) {
         let place = self.place(address, BYTES, BYTES);
         let offset = place.offset as usize;
