@@ -49,12 +49,7 @@ pub(crate) struct Operands {
 /// Launches a Hopper kernel and returns `true`. If no Hopper kernel supports the call, returns `false`
 /// without a launch. `skip` is the number of kernels to skip. If a Hopper kernel supports the call and `skip`
 /// is not 0, the function decreases `skip` by 1 and returns `false` without a launch.
-pub(crate) fn linear_hopper(
-    device: &Device,
-    a: &Operands,
-    skip: &mut usize,
-    stream: Stream,
-) -> Result<bool> {
+pub(crate) fn linear_hopper(device: &Device, a: &Operands, skip: &mut usize, stream: Stream) -> Result<bool> {
     // The kernels load the bias of two columns at once.
     let aligned_bias = (a.bias as usize).is_multiple_of(4);
     if !library(device)?.has(Arch::Sm90a)
