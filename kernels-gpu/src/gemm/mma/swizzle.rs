@@ -25,7 +25,7 @@ impl<const CHUNKS: u32> SwizzledRows<CHUNKS> {
     /// Returns the index of chunk `chunk` of row `row` from the start of the tile.
     #[inline(always)]
     pub fn index(row: u32, chunk: u32) -> u32 {
-        row * CHUNKS + (chunk ^ row / (8 / CHUNKS) % CHUNKS)
+        row * CHUNKS + (chunk ^ (row / (8 / CHUNKS) % CHUNKS))
     }
 
     /// Starts to copy 16 bytes from `from` to the chunk with index `index`. If `wanted` is false, the chunk
@@ -83,7 +83,7 @@ impl<const CHUNKS: u32> SwizzledRows<CHUNKS> {
     pub unsafe fn matrices(&self, lane: u32, row16: usize, step: usize) -> [u32; 4] {
         // A step has two chunks per row. The swizzle is an XOR, and so is the way from step 0 to this step,
         // because the first chunk of a step has an even number.
-        let index = (lane ^ 2 * step as u32) + 16 * row16 as u32 * CHUNKS;
+        let index = (lane ^ (2 * step as u32)) + 16 * row16 as u32 * CHUNKS;
         // SAFETY: the caller guarantees that the matrices lie inside the tile, and that a barrier separates
         // the writes from this read.
         unsafe { mma::load(&self.chunks, self.first + index) }
