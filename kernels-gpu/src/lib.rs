@@ -14,7 +14,7 @@
 #[cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 pub mod attention;
 pub mod elementwise;
-#[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
+#[cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 pub mod gemm;
 pub mod heads;
 pub mod layout;

@@ -47,11 +47,15 @@ impl Matrix {
         })
     }
 
+    /// Returns whether all rows are aligned to 16 bytes.
+    pub fn is_vector(&self) -> bool {
+        (self.base as usize).is_multiple_of(16) && self.row_bytes.is_multiple_of(16)
+    }
+
     /// Returns whether TMA can copy parts of the matrix: the address and the distance of rows are multiples of
     /// 16 bytes, the distance is not 0, and the matrix has elements.
     pub fn is_tma(&self) -> bool {
-        (self.base as usize).is_multiple_of(16)
-            && self.row_bytes.is_multiple_of(16)
+        self.is_vector()
             && self.row_bytes > 0
             && self.row_bytes < 1 << 40
             && self.rows > 0

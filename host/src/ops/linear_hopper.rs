@@ -73,7 +73,11 @@ pub(crate) struct Operands {
 /// without a launch. The kernels are ordered by their estimated times. `skip` is the number of kernels to
 /// skip. If there are no more kernels, the function decreases `skip` by the number of kernels.
 pub(crate) fn linear_hopper(device: &Device, a: &Operands, skip: &mut usize, stream: Stream) -> Result<bool> {
-    if !library(device)?.has(Arch::Sm90a) || !(a.x.is_tma() && a.weight.is_tma() && a.y.is_tma()) {
+    // The kernels load the bias of two columns at once.
+    let aligned_bias = (a.bias as usize).is_multiple_of(4);
+    if !library(device)?.has(Arch::Sm90a)
+        || !(a.x.is_tma() && a.weight.is_tma() && a.y.is_tma() && aligned_bias)
+    {
         return Ok(false);
     }
     let clusters = |tile: &Tile| device.multiprocessors().unwrap_or(EXECUTOR_SMS) / tile.cluster;

@@ -60,7 +60,7 @@ impl RingPosition {
     #[inline(always)]
     pub fn skip<K: Shape>(self, count: u32) -> Self {
         let at = self.index + count;
-        Self { index: at % K::TILE.stages, parity: self.parity ^ at / K::TILE.stages % 2 }
+        Self { index: at % K::TILE.stages, parity: self.parity ^ (at / K::TILE.stages % 2) }
     }
 }
 
