@@ -40,6 +40,7 @@ FORMS = (
     _form(
         "with bias",
         _inputs_bias,
+        ("SDXL out", (2, 4096, 640, 640)),
         ("Flux out", (1, 4608, 3072, 3072)),
         ("Flux qkv", (1, 4608, 3072, 9216)),
         ("Flux ff1", (1, 4096, 3072, 12288)),
@@ -56,7 +57,7 @@ FORMS = (
     _form(
         "without bias",
         _inputs,
-        ("Llama 8B kv", (1, 8192, 4096, 1024)),
+        ("SDXL q", (2, 4096, 640, 640)),
         ("Llama 8B gate and up", (1, 8192, 4096, 28672)),
         ("Llama 8B down", (1, 8192, 14336, 4096)),
         ("square", (1, 8192, 8192, 8192)),
