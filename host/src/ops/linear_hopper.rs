@@ -75,7 +75,9 @@ pub(crate) struct Operands {
 pub(crate) fn linear_hopper(device: &Device, a: &Operands, skip: &mut usize, stream: Stream) -> Result<bool> {
     // The kernels load two elements of the bias at once.
     let is_aligned = a.bias.addr().is_multiple_of(4);
-    if !library(device)?.has(Arch::Sm90a) || !(a.x.is_tma() && a.weight.is_tma() && a.y.is_tma() && is_aligned) {
+    if !library(device)?.has(Arch::Sm90a)
+        || !(a.x.is_tma() && a.weight.is_tma() && a.y.is_tma() && is_aligned)
+    {
         return Ok(false);
     }
     let clusters = |tile: &Tile| device.multiprocessors().unwrap_or(EXECUTOR_SMS) / tile.cluster;
