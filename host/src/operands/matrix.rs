@@ -25,7 +25,7 @@ impl Matrix {
             let expected = "fewer than 2^31 columns, and fewer than 2^31 rows in all".into();
             return Err(Error::Shape { op, arg, got: shape.to_vec(), expected });
         }
-        if columns > 1 && strides[leading.len()] != 1 {
+        if columns > 1 && rows > 0 && strides[leading.len()] != 1 {
             return Err(view.bad_strides(op, arg, "its last dimension must be contiguous"));
         }
         let mut stride = None;
