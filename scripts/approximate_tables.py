@@ -3,20 +3,18 @@
     python scripts/approximate_tables.py                  # needs a Hopper GPU, torch and triton
     python scripts/approximate_tables.py --from <folder>  # reads saved results instead
 
-The GPU computes `ex2`, `rcp` and `rsqrt` with a quadratic polynomial for each segment of the mantissas. The
-script reads the results of the instruction for all 2^23 mantissas, fits the three integer coefficients of
-each segment, and writes them to the file. It exits with an error if any mantissa has another result than the
-polynomial of its segment.
+The GPU computes `ex2`, `rcp`, `rsqrt` and `lg2` with a quadratic polynomial for each segment of the
+mantissas. The script reads the results of the instruction for all 2^23 mantissas, fits the three integer
+coefficients of each segment, and writes them to the file. It exits with an error if any mantissa has another
+result than the polynomial of its segment.
 
-On a GPU, the script also compares the polynomials with the instructions in whole octaves, and all subnormal
-arguments of `rsqrt.approx.f32`. With `--dump <folder>`, it saves the results for the 2^23 mantissas there:
+On a GPU, the script also compares the polynomials with the instructions in whole octaves, and for all
+subnormal arguments of `rcp`, `rsqrt` and `lg2` without `.ftz`. With `--dump <folder>`, it saves the results
+for the 2^23 mantissas there. `--from` reads these files:
 
 - `ex2.xz`, `rcp.xz`, `rsqrt0.xz`, `rsqrt1.xz`: int8, the result minus the correctly rounded result, in ulp.
-  `rsqrt0` has the arguments from 1 to 2, and `rsqrt1` those from 2 to 4. `--from` reads these files.
-- `lg2_0.xz`, `lg2_1.xz`: float32, the results of `lg2.approx.f32` from 1 to 2 and from 0.5 to 1.
-
-The script then tests the rule by which these two tables of `lg2` give the results for other exponents, and
-prints whether a polynomial also gives the tables themselves.
+  `rsqrt0` has the arguments from 1 to 2, and `rsqrt1` those from 2 to 4.
+- `lg2.xz`: float32, the results of `lg2.approx.f32` from 1 to 2.
 """
 
 import argparse
@@ -36,9 +34,10 @@ Array = NDArray[Any]
 OUTPUT = Path(__file__).parents[1] / "cuda-std" / "src" / "cpu" / "data" / "approximate.rs"
 MANTISSAS = 1 << 23
 NAMES = ("ex2", "rcp", "rsqrt0", "rsqrt1")
-SEGMENTS = {"ex2": 64, "rcp": 128, "rsqrt0": 64, "rsqrt1": 64}
-# The constant term of a polynomial is a multiple of 2^14 plus this number, in units of 2^-16 ulp.
-BIAS = {"ex2": 12_228, "rcp": 4_046, "rsqrt0": 16_383, "rsqrt1": 16_383}
+SEGMENTS = {"ex2": 64, "rcp": 128, "rsqrt0": 64, "rsqrt1": 64, "lg2": 64}
+# The constant term of a polynomial is a multiple of 2^14 plus this number, in units of 2^-16 ulp. An ulp of `lg2` is
+# 2^-24. Its results only show the bits from 2^-36 on, so the low four bits of its number have no effect.
+BIAS = {"ex2": 12_228, "rcp": 4_046, "rsqrt0": 16_383, "rsqrt1": 16_383, "lg2": 3_348}
 EXACT: dict[str, Callable[[Array], Array]] = {
     "ex2": lambda m: np.exp2(m - 1),
     "rcp": lambda m: 1 / m,
@@ -108,13 +107,43 @@ def fit(name: str, bits: Array) -> list[tuple[int, int, int]]:
     return found
 
 
+def fit_lg2(from_one: Array) -> list[tuple[int, int, int]]:
+    """Return the coefficients `(c0, c1, c2)` of each segment, from the results of `lg2` from 1 to 2.
+
+    The logarithm of a mantissa is `((c0 << 14) + BIAS + c1 * offset + c2 * square(offset)) >> 4`, in units of
+    2^-36. The results from 1 to 2 are this number, truncated to 24 significant bits. The only exception is
+    `lg2(1)`, which is exactly 0.
+    """
+    segment, offset, squared = positions("lg2")
+    start = (from_one.astype(np.float64) * 2.0**36).astype(np.int64)
+    # The logarithm is at least `start`, and less than `end`. Small results show all of its bits.
+    end = start + np.maximum(np.spacing(from_one).astype(np.float64) * 2.0**36, 1).astype(np.int64)
+    found = []
+    for number in range(SEGMENTS["lg2"]):
+        inside = segment == number
+        inside[0] = False
+        x, q, low, high = offset[inside], squared[inside], start[inside] << 4, (end[inside] << 4) - 1
+        columns = np.stack([np.ones(len(x)), x / (1 << 17), q / (1 << 15)], 1)
+        slopes = np.linalg.lstsq(columns, (low + high) / 2 - low[0], rcond=None)[0]
+        # In units of 2^-16 ulp, the GPU's `c1` is a multiple of 4, and `c2` is a multiple of 8.
+        c1 = round(slopes[1] / (1 << 17) / 4) * 4
+        c2 = round(slopes[2] / (1 << 15) / 8) * 8
+        rest = c1 * x + c2 * q
+        c0 = int((high - rest).min()) - BIAS["lg2"] >> 14
+        if (c0 << 14) + BIAS["lg2"] < int((low - rest).max()):
+            raise SystemExit(f"lg2: no polynomial gives all results of segment {number}")
+        found.append((c0, c1, c2))
+    return found
+
+
 def source(coefficients: dict[str, list[tuple[int, int, int]]]) -> Iterator[str]:
     """Yield the lines of the Rust file."""
     yield "// Made by scripts/approximate_tables.py. `approximate.rs` explains the numbers."
     for name, rows in coefficients.items():
         yield f"const {name.upper()}: [[i32; 3]; {len(rows)}] = ["
-        for at in range(0, len(rows), 4):
-            yield "    " + " ".join(f"[{a}, {b}, {c}]," for a, b, c in rows[at : at + 4])
+        step = 3 if name == "lg2" else 4
+        for at in range(0, len(rows), step):
+            yield "    " + " ".join(f"[{a}, {b}, {c}]," for a, b, c in rows[at : at + step])
         yield "];"
 
 
@@ -126,6 +155,10 @@ class Model:
         for name, rows in coefficients.items():
             segment, offset, squared = positions(name)
             c0, c1, c2 = np.array(rows, np.int64).T[:, segment]
+            if name == "lg2":
+                # In units of 2^-36.
+                self.logarithms = (c0 << 14) + BIAS[name] + c1 * offset + c2 * squared >> 4
+                continue
             result = (c0 << 14) + BIAS[name] + c1 * offset + c2 * squared >> 16
             if name == "rsqrt0":
                 result[0] = 1 << 24
@@ -168,16 +201,19 @@ class Model:
         y = np.where(odd == 1, self.results["rsqrt1"][at], self.results["rsqrt0"][at])
         return np.ldexp(y, (odd - exponent) // 2 + 12 * subnormal).astype(np.float32)
 
+    def lg2(self, x: Array) -> Array:
+        """Compute `lg2.approx.ftz.f32` of positive normal numbers."""
+        bits = x.view(np.uint32)
+        fixed = ((bits >> 23).astype(np.int64) - 127 << 36) + self.logarithms[bits % MANTISSAS]
+        # The magnitude of a negative number is its ones' complement.
+        size = np.where(fixed < 0, ~fixed, fixed).astype(np.float64)
+        # Clearing the low 29 bits of a float64 rounds it to 24 significant bits, toward zero.
+        size = (size.view(np.int64) >> 29 << 29).view(np.float64) * 2.0**-36
+        return np.where(x == 1, 0, np.where(fixed < 0, -size, size)).astype(np.float32)
 
-def lg2(x: Array, from_one: Array, below_one: Array) -> Array:
-    """Compute `lg2.approx.f32` of positive normal numbers from the results for two exponents, 0 and -1."""
-    bits = x.view(np.uint32)
-    exponent, at = (bits >> 23).astype(np.int64) - 127, bits % MANTISSAS
-    exact = np.where(
-        exponent >= 0, exponent + from_one[at].astype(np.float64), exponent + 1 + below_one[at].astype(np.float64)
-    )
-    # Clearing the low 29 bits of a float64 rounds it to 24 significant bits, toward zero.
-    return (exact.view(np.int64) >> 29 << 29).view(np.float64).astype(np.float32)
+    def lg2_subnormal(self, x: Array) -> Array:
+        """Compute `lg2.approx.f32` of positive subnormal numbers."""
+        return self.lg2(x * np.float32(2.0**24)) - np.float32(24)
 
 
 @triton.jit
@@ -215,15 +251,17 @@ def read_gpu() -> dict[str, Array]:
         "rcp": on_gpu("rcp.approx.ftz", octave(0)).view(np.int32),
         "rsqrt0": on_gpu("rsqrt.approx", octave(0)).view(np.int32),
         "rsqrt1": on_gpu("rsqrt.approx", octave(1)).view(np.int32),
+        "lg2": on_gpu("lg2.approx.ftz", octave(0)).view(np.int32),
     }
 
 
 def read_folder(folder: Path) -> dict[str, Array]:
-    """Compute the bits of the results for all mantissas from files of corrections."""
+    """Return the bits of the results for all mantissas, from the files of a folder."""
     found = {}
     for name in NAMES:
         corrections = np.frombuffer(lzma.decompress((folder / f"{name}.xz").read_bytes()), np.int8)
         found[name] = rounded(name) + corrections.astype(np.int32)
+    found["lg2"] = np.frombuffer(lzma.decompress((folder / "lg2.xz").read_bytes()), np.int32)
     return found
 
 
@@ -244,29 +282,10 @@ def check_gpu(model: Model) -> None:
     for x in (octave(0), octave(125), octave(126), octave(127), subnormals, -subnormals):
         compare(f"rcp without .ftz from {x[0]}", model.rcp_subnormal(x), on_gpu("rcp.approx", x))
     compare("rsqrt of subnormals", model.rsqrt(subnormals), on_gpu("rsqrt.approx", subnormals))
-
-
-def check_lg2() -> tuple[Array, Array]:
-    """Read the two tables of `lg2`, compare their rule with the GPU, and try to fit polynomials to them.
-
-    If a polynomial gives a table, the printed number is about 0, as for the other instructions.
-    """
-    tables = on_gpu("lg2.approx", octave(0)), on_gpu("lg2.approx", octave(-1))
     for exponent in range(-126, 128):
         x = octave(exponent)
-        compare(f"lg2 at exponent {exponent}", lg2(x, *tables), on_gpu("lg2.approx", x))
-    _, offset, squared = (part.reshape(64, -1) for part in positions("ex2"))
-    for name, table in zip(("lg2_0", "lg2_1"), tables, strict=True):
-        for fraction_bits in (22, 23, 24):
-            fixed = np.floor(np.abs(table.astype(np.float64)) * 2.0**fraction_bits).reshape(64, -1)
-            slack = []
-            for number in range(64):
-                columns = np.stack([np.ones(offset.shape[1]), offset[number], squared[number]], 1)
-                solved = np.linalg.lstsq(columns / columns.max(0), fixed[number] + 0.5, rcond=None)[0]
-                residue = columns / columns.max(0) @ solved - fixed[number]
-                slack.append(float(residue.max() - residue.min()) - 1)
-            print(f"{name}, {fraction_bits} fraction bits: a quadratic misses by {max(slack):.4f}")
-    return tables
+        compare(f"lg2 at exponent {exponent}", model.lg2(x), on_gpu("lg2.approx.ftz", x))
+    compare("lg2 of subnormals", model.lg2_subnormal(subnormals), on_gpu("lg2.approx", subnormals))
 
 
 def main() -> None:
@@ -278,13 +297,15 @@ def main() -> None:
         parser.error("--dump needs a GPU, so it excludes --from")
     bits = read_folder(arguments.folder) if arguments.folder else read_gpu()
     coefficients = {name: fit(name, bits[name]) for name in NAMES}
+    coefficients["lg2"] = fit_lg2(bits["lg2"].view(np.float32))
+    model = Model(coefficients)
+    compare("lg2", model.lg2(octave(0)), bits["lg2"].view(np.float32))
     if not arguments.folder:
-        check_gpu(Model(coefficients))
-        tables = check_lg2()
+        check_gpu(model)
     if arguments.dump:
         arguments.dump.mkdir(parents=True, exist_ok=True)
         saved = {name: (bits[name] - rounded(name)).astype(np.int8) for name in NAMES}
-        for name, table in {**saved, "lg2_0": tables[0], "lg2_1": tables[1]}.items():
+        for name, table in {**saved, "lg2": bits["lg2"]}.items():
             (arguments.dump / f"{name}.xz").write_bytes(lzma.compress(table.tobytes(), preset=9))
     OUTPUT.parent.mkdir(exist_ok=True)
     OUTPUT.write_text("\n".join(source(coefficients)) + "\n")

@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 KERNELS, HOST, TESTS = Path("kernels-gpu/src/ops"), Path("host/src/ops"), Path("tests/kernels")
 PYTHON = Path("py-bindings/python/oxiwarp/ops")
-FAMILIES = ("attention", "elementwise", "heads", "loss", "norm")
+FAMILIES = ("attention", "elementwise", "gemm", "heads", "loss", "norm")
 MADE = """// The script scripts/module_lists.py writes the list of modules below. Run `make lists` after you add, rename
 // or remove a file."""
 IMPORTS = re.compile(r"(?:^from \.\w+ import \*.*\n)+", re.MULTILINE)

@@ -14,6 +14,8 @@
 #[cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 pub mod attention;
 pub mod elementwise;
+#[cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
+pub mod gemm;
 pub mod heads;
 pub mod layout;
 pub mod norm;
@@ -22,6 +24,8 @@ pub mod norm_backward;
 // take most of the compile time.
 #[cfg(not(test))]
 pub mod ops;
+#[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
+mod own_thread;
 pub mod rms;
 pub mod softmax;
 

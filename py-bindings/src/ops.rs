@@ -67,6 +67,7 @@ operators! {
     gated_residual_ada_norm => oxiwarp::gated_residual_ada_norm, [Like, Like];
     layer_norm => oxiwarp::layer_norm, [Like];
     layer_norm_backward => oxiwarp::layer_norm_backward, [Like, Gradient("dweight"), Gradient("dbias"), SUMS];
+    linear, linear_out => oxiwarp::linear, [RowsOf("weight")];
     modulate => oxiwarp::modulate, [Like];
     qk_norm_rope, qk_norm_rope_one, qk_norm_rope_out => qk_norm_rope, [LikeOf("q"), LikeOf("k")];
     residual_tanh_gated_rms_norm => oxiwarp::residual_tanh_gated_rms_norm, [Like];

@@ -4,7 +4,7 @@ use crate::boundary::Failure;
 use crate::call::{Call, Slot};
 use crate::tensor::Tensor;
 use Output::{
-    DoubleColumns, Gradient, HalfColumns, Heads, Like, LikeOf, LogSumExp, PerRow, Scratch, Workspace,
+    DoubleColumns, Gradient, HalfColumns, Heads, Like, LikeOf, LogSumExp, PerRow, RowsOf, Scratch, Workspace,
 };
 
 /// How a call allocates an output. The reference tensor, which the variants mention, is the tensor `x`. If an
@@ -27,6 +27,9 @@ pub enum Output {
     /// A result with the dtype of the reference tensor and, if the call has no tensor `second`, its shape.
     /// With `second`, the result has twice as many columns.
     DoubleColumns,
+    /// A result with the dtype of the reference tensor and its shape, except for the last dimension: one
+    /// column per row of the matrix with this name.
+    RowsOf(&'static str),
     /// A result with one float32 per token and head. The string names a bool argument of the operator. If the
     /// argument is false, the result has no elements.
     LogSumExp(&'static str),
@@ -85,6 +88,11 @@ impl Output {
                 None => x.empty_like()?,
                 Some(_) => with_columns(x, |columns| columns * 2)?,
             },
+            RowsOf(name) => {
+                let matrix = call.named(name).map(Tensor::sizes).transpose()?;
+                let rows = matrix.and_then(|sizes| sizes.first().copied()).unwrap_or(0);
+                with_columns(x, |_| rows)?
+            }
             LogSumExp(_) if flag => log_sum_exp(x, call.heads_first())?,
             LogSumExp(_) => return Ok(Slot { is_written: false, ..x.empty_f32(&[0])?.into() }),
             Gradient(name) if flag => parameter(call, name)?.empty_like()?,

@@ -133,6 +133,7 @@ fn parse_role(name: &str) -> Result<Role, String> {
         "PER_HEAD" => Role::PerHead,
         "TABLE" => Role::Table,
         "MASK" => Role::Mask,
+        "MATRIX" => Role::Matrix,
         "OFFSETS" => Role::Offsets,
         "OUTPUT" => Role::Output,
         _ => return Err(format!("no kernel takes a tensor of the role {name}")),

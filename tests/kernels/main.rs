@@ -3,6 +3,7 @@
 mod attention;
 mod device;
 mod elementwise;
+mod gemm;
 mod heads;
 mod loss;
 mod norm;
@@ -18,8 +19,8 @@ fn main() -> std::process::ExitCode {
     unsafe { std::env::set_var("OXIWARP_EXECUTOR_HOPPER", "1") };
     let families = [norm::TESTS, elementwise::TESTS, heads::TESTS, loss::TESTS, &[device::rungs::TESTS]];
     let all = families.concat().concat();
-    // The matrix multiplications of attention need sm_80.
-    let on_tensor_cores = attention::TESTS.concat();
+    // The matrix multiplications need sm_80.
+    let on_tensor_cores = [attention::TESTS, gemm::TESTS].concat().concat();
     let mut trials: Vec<Trial> = device::properties::trials();
     for candidate in candidates() {
         let of_device: &[&[Test]] = match candidate.name {

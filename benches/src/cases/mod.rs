@@ -7,6 +7,7 @@ mod call;
 mod case;
 mod choices;
 mod finite;
+mod linear;
 mod norms;
 mod op;
 mod operands;

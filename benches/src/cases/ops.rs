@@ -1,6 +1,7 @@
 //! The table of all benchmarked ops. Each entry contains the numbers of columns with which the op is
 //! measured.
 use super::attention::{self, KEYS, LOGARITHMS, QUERY, TOKENS};
+use super::linear::{self, OF_TOKENS, WEIGHT};
 use super::{Choices, Op, Singles, Width, norms, rows};
 
 const ROW: Width = |cols| cols;
@@ -237,5 +238,12 @@ pub const OPS: &[Op] = &[
         light: false,
         call: attention::attention_decode,
         ..op("attention_decode", &[QUERY, KEYS, KEYS], &[QUERY], Choices::Decode)
+    },
+    Op {
+        columns: TOKEN_COUNTS,
+        max_rows: 1,
+        light: false,
+        call: linear::linear,
+        ..op("linear", &[OF_TOKENS, WEIGHT], &[OF_TOKENS], Choices::Nothing)
     },
 ];

@@ -1,5 +1,4 @@
-//! The approximate PTX instructions `ex2`, `rcp` and `rsqrt` with the bits of a Hopper GPU, and `lg2` with
-//! other bits.
+//! The approximate PTX instructions `ex2`, `rcp`, `rsqrt` and `lg2`, with the bits of a Hopper GPU.
 //!
 //! The GPU divides the range of the mantissas into segments. In each segment, it computes a quadratic
 //! polynomial with integer coefficients, and truncates the result. The multiplier that squares the argument
@@ -10,8 +9,6 @@
 //! ptxas compiles an instruction without `.ftz` to the instruction with `.ftz` and multiplications before and
 //! after it. If the argument or the result may be subnormal, these multiplications scale both. The functions
 //! repeat the multiplications, which were read from the machine code for sm_90.
-//!
-//! `lg2` returns the correctly rounded result, because its coefficients are not known yet.
 
 include!("data/approximate.rs");
 
@@ -175,41 +172,49 @@ pub fn rsqrt(x: f32) -> f32 {
     rsqrt_ftz(x)
 }
 
-/// The results of `lg2` for the 2^23 mantissas, at the exponents 0 and -1.
-type Logarithms = [fn(u32) -> f32; 2];
+/// The polynomials of `lg2`. Their unit is 2^-40, which is 2^-16 ulp of a result from 0.5 to 1.
+static LG2_POLYNOMIALS: [Polynomial; 64] = polynomials(LG2, 3_348);
 
-/// These results are not known yet: `scripts/approximate_tables.py --dump` reads them from a GPU.
-const LOGARITHMS: Option<Logarithms> = None;
-
-/// Returns the base-2 logarithm of `x`. If [`LOGARITHMS`] is `None`, the result is correctly rounded.
-/// Otherwise it is the GPU's result. For arguments between 0.5 and 2, the absolute error of the instruction
-/// is at most 2^-22. For other arguments, the relative error is at most 2^-22.
+/// Returns the result of `lg2.approx.ftz.f32`. For arguments between 0.5 and 2, the absolute error is at most
+/// 2^-22. For other arguments, the relative error is at most 2^-22.
 #[inline]
-pub fn lg2(x: f32) -> f32 {
-    match LOGARITHMS {
-        Some(logarithms) => lg2_from(logarithms, x),
-        None => libm::log2(f64::from(x)) as f32,
+pub fn lg2_ftz(x: f32) -> f32 {
+    let bits = x.to_bits();
+    if bits.wrapping_sub(ONE) >= INFINITE - ONE {
+        return match x {
+            _ if bits & INFINITE == 0 => f32::NEG_INFINITY,
+            _ if x > 0.0 => x,
+            _ => NAN,
+        };
     }
+    // This result is exact. The polynomial would give about 0.9 * 2^-23, its constant term.
+    if x == 1.0 {
+        return 0.0;
+    }
+    let (exponent, mantissa) = (i64::from(bits >> 23) - 127, bits & (ONE - 1));
+    let [c0, c1, c2, _] = LG2_POLYNOMIALS[(mantissa >> 17) as usize];
+    let offset = mantissa & 0x1_FFFF;
+    // The GPU truncates the polynomial to 36 fraction bits and adds the exponent. For a negative sum, it uses
+    // the ones' complement as the magnitude.
+    let fixed = (exponent << 36) + ((c0 + c1 * i64::from(offset) + c2 * i64::from(square(offset))) >> 4);
+    let size = (fixed ^ fixed >> 63) as u64;
+    // The result is the magnitude, truncated to 24 significant bits. The magnitude is never zero.
+    let zeros = size.leading_zeros();
+    let significand = (size << zeros >> 40) as u32;
+    // The exponent of `size * 2^-36` is 27 - `zeros`. Adding the significand, whose leading bit is 2^23,
+    // increases the exponent field by one.
+    let sign = (fixed < 0) as u32;
+    f32::from_bits((sign << 31) + ((153 - zeros) << 23) + significand)
 }
 
-/// Returns the result of `lg2.approx.f32`, computed from the results at two exponents.
-fn lg2_from(logarithms: Logarithms, x: f32) -> f32 {
-    match x {
-        _ if x.is_nan() || x < -0.0 => return NAN,
-        _ if x == 0.0 => return f32::NEG_INFINITY,
-        _ if x.is_infinite() => return x,
-        _ if x.is_subnormal() => return lg2_from(logarithms, x * TWO_24) - 24.0,
-        _ => {}
+/// Returns the result of `lg2.approx.f32`. For arguments between 0.5 and 2, the absolute error is at most
+/// 2^-22. For other arguments, the relative error is at most 2^-22. Subnormal arguments are possible.
+#[inline]
+pub fn lg2(x: f32) -> f32 {
+    if x.abs() < f32::MIN_POSITIVE {
+        return lg2_ftz(x * TWO_24) - 24.0;
     }
-    let (exponent, mantissa) = ((x.to_bits() >> 23) as i32 - 127, x.to_bits() & (ONE - 1));
-    let [from_one, below_one] = logarithms;
-    let sum = if exponent >= 0 {
-        f64::from(exponent) + f64::from(from_one(mantissa))
-    } else {
-        f64::from(exponent + 1) + f64::from(below_one(mantissa))
-    };
-    // Clearing the low 29 bits of an f64 rounds it to 24 significant bits, towards zero.
-    f64::from_bits(sum.to_bits() >> 29 << 29) as f32
+    lg2_ftz(x)
 }
 
 #[cfg(test)]
@@ -365,24 +370,65 @@ mod tests {
         }
     }
 
+    /// The checksums are those of a GPU's results for all mantissas.
     #[test]
-    fn logarithms_from_two_tables() {
-        let from_one: fn(u32) -> f32 = |at| libm::log2(f64::from(at) / f64::from(ONE) + 1.0) as f32;
-        let below_one: fn(u32) -> f32 = |at| (libm::log2(f64::from(at) / f64::from(ONE) + 1.0) - 1.0) as f32;
-        let tables = [from_one, below_one];
-        for number in numbers(20_000) {
-            let x = f32::from_bits(number % INFINITE);
-            if x == 0.0 {
-                continue;
-            }
-            let exact = libm::log2(f64::from(x));
-            let error = (f64::from(lg2_from(tables, x)) - exact).abs();
-            assert!(error <= exact.abs().max(1.0) * 2.0_f64.powi(-22), "lg2({x:e})");
+    fn all_mantissas_have_the_logarithms_of_a_gpu() {
+        let from = |first: f32| (0..ONE).map(move |at| f32::from_bits(first.to_bits() + at));
+        assert_eq!(checksum(from(1.0).map(lg2)), 0x0324_1E33_A86B_FA9F);
+        assert_eq!(checksum(from(0.5).map(lg2)), 0x2A8B_6CCA_AE2B_65BC);
+    }
+
+    /// Among the powers of two, only 1 is a special case. The logarithms of 0.5 and 0.25 are not exact,
+    /// because the constant term of the first polynomial is not zero.
+    #[test]
+    fn single_logarithms_of_a_gpu() {
+        assert_eq!(bits([1.0, 2.0, 8.0, 2.0_f32.powi(127)].map(lg2)), bits([0.0, 1.0, 3.0, 127.0]));
+        let (above, below) = (1.0_f32.next_up(), 1.0_f32.next_down());
+        assert_eq!(bits([above, below].map(lg2)), [0x3495_F600, 0xB24B_4000]);
+        assert_eq!(bits([0.5, 0.25].map(lg2)), [0xBF7F_FFFE, 0xBFFF_FFFF]);
+    }
+
+    #[test]
+    fn logarithms_of_special_arguments() {
+        const INF: f32 = f32::INFINITY;
+        let (nan, tiny) = (f32::from_bits(0xFFC0_1234), f32::from_bits(1));
+        for function in [lg2, lg2_ftz] {
+            assert_eq!([0.0, -0.0, INF].map(function), [-INF, -INF, INF]);
+            assert_eq!(bits([-1.0, -INF, -f32::MAX, nan, -nan].map(function)), [0x7FFF_FFFF; 5]);
+            assert_eq!(function(1.0).to_bits(), 0);
         }
-        assert_eq!(
-            [1.0, 8.0, 0.25, 0.0, -0.0].map(|x| lg2_from(tables, x)),
-            [0.0, 3.0, -2.0, -f32::INFINITY, -f32::INFINITY]
-        );
-        assert_eq!([-1.0, f32::NAN].map(|x| lg2_from(tables, x).to_bits()), [0x7FFF_FFFF; 2]);
+        // The instruction with `.ftz` reads subnormal numbers as zeros.
+        assert_eq!([tiny, -tiny, f32::MIN_POSITIVE.next_down()].map(lg2_ftz), [-INF; 3]);
+        assert_eq!(lg2(-tiny).to_bits(), 0x7FFF_FFFF);
+        assert_eq!([tiny, 2.0 * tiny].map(lg2), [-149.0, -148.0]);
+        for number in numbers(20_000).map(|number| number & (ONE - 1)).filter(|&number| number != 0) {
+            let x = f32::from_bits(number);
+            assert_eq!(lg2(x), lg2(x * TWO_24) - 24.0, "{x:e}");
+        }
+    }
+
+    /// The result at another exponent is the sum of an integer and the result at exponent 0 or -1, truncated.
+    #[test]
+    fn other_octaves_add_to_the_logarithm() {
+        for x in numbers(100_000).map(|number| f32::from_bits(number >> 1)).filter(|x| x.is_normal()) {
+            let exponent = (x.to_bits() >> 23) as i32 - 127;
+            let octave = if exponent >= 0 { 1.0_f32 } else { 0.5 };
+            let whole = if exponent >= 0 { exponent } else { exponent + 1 };
+            let y = lg2(f32::from_bits(octave.to_bits() + (x.to_bits() & (ONE - 1))));
+            let sum = f64::from(whole) + f64::from(y);
+            // Clearing the low 29 bits of an f64 rounds it to 24 significant bits, towards zero.
+            assert_eq!(lg2(x), f64::from_bits(sum.to_bits() >> 29 << 29) as f32, "lg2({x:e})");
+        }
+    }
+
+    #[test]
+    fn errors_of_logarithms_are_within_the_bounds_of_ptx() {
+        let all = numbers(100_000).map(|number| f32::from_bits(number >> 1)).filter(|x| x.is_normal());
+        let near_one = numbers(100_000).map(|number| f32::from_bits(0.5_f32.to_bits() + (number >> 8)));
+        for x in all.chain(near_one) {
+            let exact = libm::log2(f64::from(x));
+            let size = if (0.5..=2.0).contains(&x) { 1.0 } else { exact.abs() };
+            assert!((f64::from(lg2(x)) - exact).abs() <= size * 2.0_f64.powi(-22), "lg2({x:e})");
+        }
     }
 }

@@ -50,6 +50,13 @@ pub(crate) fn with<R>(f: impl FnOnce(&Block) -> R) -> R {
     f(unsafe { current() })
 }
 
+/// Calls `f` as [`with`] does, for an operation that may wait or raise a fault. If the running thread unwinds
+/// after a fault, does nothing and returns the default value: see [`Block::unwinds`].
+#[inline(always)]
+pub(crate) fn operate<R: Default>(f: impl FnOnce(&Block) -> R) -> R {
+    with(|block| if block.unwinds() { R::default() } else { f(block) })
+}
+
 /// Returns the block that runs on this host thread. In contrast to a closure for [`with`], code with this
 /// function is always inlined.
 ///
@@ -84,7 +91,7 @@ pub(crate) fn note_global() {
 pub(crate) fn expect_no_global() {
     if GLOBAL.get() {
         let at = Location::caller();
-        with(|block| block.raise_at(at, FaultKind::EarlyAccess));
+        operate::<()>(|block| block.raise_at(at, FaultKind::EarlyAccess));
     }
 }
 
@@ -104,7 +111,8 @@ pub(super) enum State {
     AtNamed,
     AtCluster,
     AtRegisters,
-    /// Waits until other threads have run, and then tests an mbarrier again.
+    AtWgmma,
+    /// Waits until a phase of an mbarrier ends or no other thread can continue, and then tests it again.
     Polling,
     Returned,
 }
@@ -122,8 +130,9 @@ pub(super) struct Slot {
 /// State of a GPU thread that the scheduler does not read, so that the slots stay small.
 #[derive(Default)]
 pub(super) struct ThreadNotes {
-    /// What the thread waits for in the state `AtMbarrier` or `AtNamed`: the offset and the phase of the
-    /// mbarrier, or the number and the threads of the named barrier.
+    /// What the thread waits for in the state `AtMbarrier`, `Polling`, `AtNamed` or `AtWgmma`: the offset and
+    /// the phase of the mbarrier, the number and the threads of the named barrier, or the number of the
+    /// group.
     pub waits_for: Cell<Option<(u32, u32)>>,
     /// Number of calls at the barrier of the cluster.
     pub cluster_arrivals: Cell<u32>,
@@ -207,7 +216,7 @@ impl Block {
     pub(super) fn reset(&self, index: [u32; 3]) {
         self.index.set(index);
         self.states().for_each(|state| state.set(State::Ready));
-        if self.cluster.is_active() || self.cluster_size() > 1 {
+        if self.cluster.is_active() || self.cluster.barrier_used.get() {
             for notes in &self.notes {
                 notes.waits_for.set(None);
                 notes.cluster_arrivals.set(0);
@@ -313,13 +322,19 @@ impl Block {
         self.states().for_each(|state| state.set(State::Ready));
     }
 
-    /// Marks the running thread as waiting. Returns false, and marks nothing, if the thread is unwinding
-    /// after a panic.
+    /// Returns whether the running thread unwinds after a fault or a panic.
     ///
-    /// A destructor that runs during unwinding may call a barrier. If it waited there, the executor could
-    /// unwind the suspended thread a second time, which would abort the process.
+    /// A destructor that runs during unwinding may call a device function. If it waited there, the executor
+    /// could unwind the suspended thread a second time, and if it raised a fault, this would be a panic
+    /// during a panic. Both would abort the process. Device functions therefore do nothing in this case.
+    #[inline]
+    pub(super) fn unwinds(&self) -> bool {
+        !self.host_panics && std::thread::panicking()
+    }
+
+    /// Marks the running thread as waiting. Returns false, and marks nothing, if the thread unwinds.
     pub(super) fn may_wait(&self, state: State) -> bool {
-        let may = self.host_panics || !std::thread::panicking();
+        let may = !self.unwinds();
         if may {
             self.slots[self.running.get()].state.set(state);
         }
@@ -382,6 +397,11 @@ impl Block {
         if let Some(thread) = first(State::AtCall) {
             return self.fault_of(thread, self.missing_lanes(thread));
         }
+        if let Some(thread) = first(State::AtWgmma)
+            && self.lacks_returned_warp(thread)
+        {
+            return self.fault_of(thread, self.stalled_at_wgmma(thread));
+        }
         if let Some(thread) = first(State::AtMbarrier) {
             return self.fault_of(thread, self.stalled_at_mbarrier(thread));
         }
@@ -390,6 +410,9 @@ impl Block {
         }
         if let Some(thread) = first(State::AtRegisters) {
             return self.fault_of(thread, self.stalled_at_registers());
+        }
+        if let Some(thread) = first(State::AtWgmma) {
+            return self.fault_of(thread, self.stalled_at_wgmma(thread));
         }
         if let Some(thread) = first(State::AtCluster) {
             return self.fault_of(thread, self.stalled_at_cluster());
@@ -412,9 +435,12 @@ impl Block {
         match self.slots[thread].state.get() {
             State::AtBarrier => Absence::AtBarrier,
             State::AtCall => self.slots[thread].call.get().absence(),
-            State::AtMbarrier | State::AtNamed | State::AtCluster | State::AtRegisters | State::Polling => {
-                Absence::Waiting
-            }
+            State::AtMbarrier
+            | State::AtNamed
+            | State::AtCluster
+            | State::AtRegisters
+            | State::AtWgmma
+            | State::Polling => Absence::Waiting,
             State::Returned | State::Ready => Absence::Returned,
         }
     }

@@ -1,7 +1,7 @@
 //! Bulk copies without a tensor map (`cp.async.bulk`), and the bulk groups of a thread.
 use super::cluster::{Cluster, Place};
 use super::history::{By, SharedAccess};
-use super::{Block, FaultKind, with};
+use super::{Block, FaultKind, operate};
 
 /// The bulk groups of a thread. Groups are numbered from 1.
 #[derive(Debug)]
@@ -45,15 +45,16 @@ impl Block {
 
 /// Closes the open bulk group of the running thread.
 pub(crate) fn bulk_commit() {
-    with(|block| block.groups(|groups| groups.committed += 1));
+    operate(|block| block.groups(|groups| groups.committed += 1));
 }
 
-/// Waits until at most the last `pending` bulk groups of the running thread are unfinished.
-pub(crate) fn bulk_wait(pending: u32) {
-    with(|block| {
+/// Waits until at most the last `pending` bulk groups of the running thread have yet to read their bytes. If
+/// `writes` is true, waits until they have also written them.
+pub(crate) fn bulk_wait(pending: u32, writes: bool) {
+    operate(|block| {
         let (agent, last) = block.groups(|groups| (groups.agent, groups.committed.saturating_sub(pending)));
-        block.cluster.complete_groups(agent, last);
-        block.clock(|clock| clock.learn(agent, last));
+        block.cluster.complete_groups(agent, last, writes);
+        block.learn(agent, last);
     });
 }
 
@@ -62,7 +63,7 @@ pub(crate) fn bulk_wait(pending: u32) {
 /// # Safety
 /// `from` points to `bytes` readable bytes until the copy ends.
 pub(crate) unsafe fn bulk_copy(to: u32, from: *const u8, bytes: u32, barrier: u32) {
-    with(|block| {
+    operate(|block| {
         block.check_bulk(from.addr(), bytes);
         let (to, barrier) = (block.place(to, bytes, 16), block.place(barrier, 8, 8));
         block.start_copy(to, barrier, bytes, By::Copy(None));
@@ -72,7 +73,7 @@ pub(crate) unsafe fn bulk_copy(to: u32, from: *const u8, bytes: u32, barrier: u3
             unsafe { from.copy_to_nonoverlapping(pointer, bytes as usize) };
             cluster.complete_bytes(barrier, bytes);
         };
-        block.push(vec![to], None, Box::new(run));
+        block.push_load(vec![to], Box::new(run));
     });
 }
 
@@ -81,28 +82,26 @@ pub(crate) unsafe fn bulk_copy(to: u32, from: *const u8, bytes: u32, barrier: u3
 /// # Safety
 /// `to` points to `bytes` writable bytes until the copy ends.
 pub(crate) unsafe fn bulk_store(to: *mut u8, from: u32, bytes: u32) {
-    with(|block| {
+    operate(|block| {
         block.check_bulk(to.addr(), bytes);
         let from = block.own_place(from, bytes, 16);
         let group = block.start_group_copy(from, bytes);
-        let pointer = block.pointer(from);
-        let run = move |_: &Cluster| {
-            // SAFETY: the caller passes writable bytes. `own_place` checked the source.
-            unsafe { pointer.copy_to_nonoverlapping(to, bytes as usize) };
-        };
-        block.push(Vec::new(), Some(group), Box::new(run));
+        // SAFETY: the caller passes writable bytes.
+        let write = move |read: &[u8]| unsafe { to.copy_from_nonoverlapping(read.as_ptr(), read.len()) };
+        block.push_store(from, bytes, group, Box::new(write));
     });
 }
 
 /// Starts a copy of `bytes` bytes of the own shared memory to another block of the cluster. The mbarrier of
 /// that block counts the bytes.
 pub(crate) fn bulk_send(to: u32, from: u32, bytes: u32, barrier: u32) {
-    with(|block| {
+    operate(|block| {
         block.check_bulk(0, bytes);
         let (to, barrier) = (block.place(to, bytes, 16), block.place(barrier, 8, 8));
         let from = block.own_place(from, bytes, 16);
         let (agent, time) = block.mbarrier(barrier, true, |barrier| (barrier.agent, barrier.phase + 1));
         block.record(from, bytes, SharedAccess { agent, time, by: By::Copy(None) }, false);
+        block.cluster.remote.borrow_mut()[from.rank as usize].insert(agent, time);
         block.start_copy(to, barrier, bytes, By::Copy(None));
         let (source, target) = (block.pointer(from), block.pointer(to));
         let run = move |cluster: &Cluster| {
@@ -110,7 +109,7 @@ pub(crate) fn bulk_send(to: u32, from: u32, bytes: u32, barrier: u32) {
             unsafe { source.copy_to(target, bytes as usize) };
             cluster.complete_bytes(barrier, bytes);
         };
-        block.push(vec![to, from], None, Box::new(run));
+        block.push_load(vec![to, from], Box::new(run));
     });
 }
 

@@ -33,6 +33,12 @@ fn join(into: &mut Vec<u32>, other: &[u32]) {
     into.iter_mut().zip(other).for_each(|(into, &other)| *into = (*into).max(other));
 }
 
+/// Returns whether `other` has no event that `known` lacks.
+fn covers(known: &[u32], other: &[u32]) -> bool {
+    let (common, rest) = other.split_at(known.len().min(other.len()));
+    common.iter().zip(known).all(|(other, known)| other <= known) && rest.iter().all(|&time| time == 0)
+}
+
 /// The knowledge that the arrivals at a barrier released.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Released {
@@ -57,12 +63,41 @@ pub(super) struct Clock {
     fenced_own: u32,
 }
 
+/// Numbers of the events that stand for all accesses of a thread before the cluster became active. An access
+/// is part of the first event if a block barrier followed it, of the second if only a warp barrier followed
+/// it, and otherwise of the third.
+pub(super) const BEFORE_BLOCK_BARRIER: u32 = 1;
+pub(super) const BEFORE_WARP_BARRIER: u32 = 2;
+pub(super) const BEFORE_NO_BARRIER: u32 = 3;
+
 impl Clock {
-    /// Makes the clocks of `threads` threads. Each thread knows event 1 of all threads. The next event is
-    /// number 2.
-    pub fn of_threads(threads: u32) -> Vec<Self> {
-        let released = Released { known: Rc::new(vec![1; threads as usize]), fenced: Known::default() };
-        (0..threads).map(|agent| Self { agent, now: 2, released: released.clone(), fenced_own: 0 }).collect()
+    /// Makes the clocks of `blocks` blocks of `threads` threads. A thread knows those earlier accesses of its
+    /// block that a block barrier followed.
+    pub fn of_threads(blocks: u32, threads: u32) -> Vec<Self> {
+        let of_block = |rank: u32| {
+            let mut known = vec![0; (rank * threads) as usize];
+            known.resize(known.len() + threads as usize, BEFORE_BLOCK_BARRIER);
+            Released { known: Rc::new(known), fenced: Known::default() }
+        };
+        let of_threads = |rank: u32| {
+            let released = of_block(rank);
+            (rank * threads..(rank + 1) * threads).map(move |agent| Self {
+                agent,
+                now: BEFORE_NO_BARRIER + 1,
+                released: released.clone(),
+                fenced_own: 0,
+            })
+        };
+        (0..blocks).flat_map(of_threads).collect()
+    }
+
+    /// Adds the accesses of the lanes of a warp before their last warp barrier to the knowledge of the lanes.
+    /// The clocks are new.
+    pub fn know_each_other(lanes: &mut [Self]) {
+        let mut known = Vec::clone(&lanes[0].released.known);
+        lanes.iter().for_each(|lane| raise(&mut known, lane.agent, BEFORE_WARP_BARRIER));
+        let known = Rc::new(known);
+        lanes.iter_mut().for_each(|lane| lane.released.known = Rc::clone(&known));
     }
 
     /// Returns whether event `time` of `agent` happens before the thread's next event.
@@ -70,10 +105,24 @@ impl Clock {
         agent == self.agent || self.seen(agent) >= time
     }
 
-    /// Returns whether a proxy fence follows event `time` of `agent`, before the thread's next event.
+    /// Returns those of the agents `32 * group` to `32 * group + 31` whose event `time` the thread does not
+    /// know, as a mask.
+    pub fn unknown(&self, group: u32, time: u32) -> u32 {
+        let first = 32 * group as usize;
+        let known = self.released.known.get(first..).unwrap_or_default();
+        let mut unknown = u32::MAX;
+        for (bit, &seen) in known.iter().take(32).enumerate() {
+            unknown ^= u32::from(seen >= time) << bit;
+        }
+        if self.agent / 32 == group { unknown & !(1 << (self.agent % 32)) } else { unknown }
+    }
+
+    /// Returns whether a proxy fence follows event `time` of `agent`, before the thread's next event. Another
+    /// thread may have executed this fence, also for the thread's own events: base causality order is
+    /// transitive, and the fence needs only to lie on the path between both accesses.
     pub fn knows_fenced(&self, agent: u32, time: u32) -> bool {
-        let fenced = if agent == self.agent { self.fenced_own } else { entry(&self.released.fenced, agent) };
-        fenced >= time
+        let own = if agent == self.agent { self.fenced_own } else { 0 };
+        own.max(entry(&self.released.fenced, agent)) >= time
     }
 
     /// Returns the number of the last known event of another agent.
@@ -91,14 +140,6 @@ impl Clock {
         self.released.fenced = Rc::clone(&self.released.known);
         self.fenced_own = self.now;
         self.now += 1;
-    }
-
-    /// Adds the event `time` of `agent` to the knowledge.
-    pub fn learn(&mut self, agent: u32, time: u32) {
-        if self.seen(agent) < time {
-            raise(Rc::make_mut(&mut self.released.known), agent, time);
-            self.now += 1;
-        }
     }
 }
 
@@ -125,8 +166,18 @@ impl Gate {
         }
         *last = clock.released.clone();
         raise(&mut self.known, clock.agent, clock.now);
-        raise(&mut self.fenced, clock.agent, clock.fenced_own);
+        if clock.fenced_own > 0 {
+            raise(&mut self.fenced, clock.agent, clock.fenced_own);
+        }
         clock.now += 1;
+    }
+
+    /// Adds what a thread knows about asynchronous operations: the agents from number `threads` on. Adds no
+    /// events of threads, neither its own nor those that it has learned at barriers.
+    pub fn add_asynchronous(&mut self, clock: &Clock, threads: u32) {
+        for (agent, &time) in (0..).zip(clock.released.known.iter()).skip(threads as usize) {
+            self.add_event(agent, time);
+        }
     }
 
     /// Adds an event of an asynchronous operation. The async proxy sees its own writes without a fence.
@@ -137,41 +188,120 @@ impl Gate {
 
     /// Returns the collected knowledge and empties the gate.
     pub fn open(&mut self) -> Released {
-        let Self { known, fenced, .. } = std::mem::take(self);
-        Released { known: Rc::new(known), fenced: Rc::new(fenced) }
+        let Self { known, fenced, last } = std::mem::take(self);
+        // Without a new fence, the threads keep the object that they have.
+        let kept = last.map(|last| last.fenced).filter(|last| covers(last, &fenced));
+        Released { known: Rc::new(known), fenced: kept.unwrap_or_else(|| Rc::new(fenced)) }
     }
 }
 
-/// Adds released knowledge to the clocks of threads. Threads that had the same knowledge before share the
-/// result.
+/// What a thread adds to its knowledge.
+#[derive(Clone, Debug)]
+enum Lesson {
+    Knowledge(Known),
+    /// An event of an agent.
+    Event(u32, u32),
+}
+
+impl Lesson {
+    /// Returns `known` with this lesson. If one of both covers the other, makes no new object.
+    fn added_to(&self, known: &Known) -> Known {
+        match self {
+            Self::Knowledge(from) if covers(from, known) => Rc::clone(from),
+            Self::Knowledge(from) if covers(known, from) => Rc::clone(known),
+            Self::Knowledge(from) => {
+                let mut joined = Vec::clone(from);
+                join(&mut joined, known);
+                Rc::new(joined)
+            }
+            &Self::Event(agent, time) if entry(known, agent) >= time => Rc::clone(known),
+            &Self::Event(agent, time) => {
+                let mut raised = Vec::clone(known);
+                raise(&mut raised, agent, time);
+                Rc::new(raised)
+            }
+        }
+    }
+}
+
+/// The last additions of knowledge: the knowledge before, the lesson, and the knowledge after it. Lanes of a
+/// warp run one after the other, so a lane may add several lessons before the next lane adds the first one.
+#[derive(Debug, Default)]
+struct Lessons {
+    last: Vec<(Known, Lesson, Known)>,
+    newest: usize,
+}
+
+impl Lessons {
+    const KEPT: usize = 32;
+
+    /// Returns the result of an addition to `known`, if it is one of the last.
+    #[inline]
+    fn recall(&self, known: &Known, is_lesson: impl Fn(&Lesson) -> bool) -> Option<Known> {
+        let fits =
+            |(before, lesson, _): &&(Known, Lesson, Known)| Rc::ptr_eq(before, known) && is_lesson(lesson);
+        let newest = self.last.get(self.newest).filter(fits);
+        newest.or_else(|| self.last.iter().find(fits)).map(|(_, _, after)| Rc::clone(after))
+    }
+
+    #[inline(never)]
+    fn add(&mut self, known: &mut Known, lesson: Lesson) {
+        let mut after = lesson.added_to(known);
+        // Threads that learn the same in another order share the result, too.
+        if let Some((_, _, equal)) = self.last.iter().find(|(_, _, result)| *result == after) {
+            after = Rc::clone(equal);
+        }
+        let added = (std::mem::replace(known, Rc::clone(&after)), lesson, after);
+        if self.last.len() < Self::KEPT {
+            self.newest = self.last.len();
+            self.last.push(added);
+        } else {
+            self.newest = (self.newest + 1) % Self::KEPT;
+            self.last[self.newest] = added;
+        }
+    }
+}
+
+/// Adds knowledge to the clocks of threads. Threads that had the same knowledge before share the result.
 #[derive(Debug, Default)]
 pub(super) struct Acquirer {
-    last: [Option<(Known, Known, Known)>; 2],
+    known: Lessons,
+    fenced: Lessons,
 }
 
 impl Acquirer {
+    /// Adds released knowledge to a clock.
     pub fn acquire(&mut self, clock: &mut Clock, from: &Released) {
-        let [known, fenced] = &mut self.last;
-        Self::update(known, &mut clock.released.known, &from.known);
-        Self::update(fenced, &mut clock.released.fenced, &from.fenced);
+        let Released { known, fenced } = &mut clock.released;
+        Self::update(&mut self.known, known, &from.known);
+        Self::update(&mut self.fenced, fenced, &from.fenced);
         clock.now += 1;
     }
 
-    fn update(last: &mut Option<(Known, Known, Known)>, known: &mut Known, from: &Known) {
+    #[inline]
+    fn update(lessons: &mut Lessons, known: &mut Known, from: &Known) {
         if Rc::ptr_eq(known, from) {
             return;
         }
-        if let Some((before, other, result)) = last
-            && Rc::ptr_eq(before, known)
-            && Rc::ptr_eq(other, from)
-        {
-            *known = Rc::clone(result);
-            return;
+        let is_from = |lesson: &Lesson| matches!(lesson, Lesson::Knowledge(other) if Rc::ptr_eq(other, from));
+        match lessons.recall(known, is_from) {
+            Some(after) => *known = after,
+            None => lessons.add(known, Lesson::Knowledge(Rc::clone(from))),
         }
-        let mut joined = Vec::clone(from);
-        join(&mut joined, known);
-        let joined = Rc::new(joined);
-        *last = Some((std::mem::replace(known, Rc::clone(&joined)), Rc::clone(from), joined));
+    }
+
+    /// Adds the event `time` of `agent` to a clock.
+    pub fn learn(&mut self, clock: &mut Clock, agent: u32, time: u32) {
+        if clock.seen(agent) < time {
+            let known = &mut clock.released.known;
+            let is_event =
+                |lesson: &Lesson| matches!(lesson, &Lesson::Event(a, t) if (a, t) == (agent, time));
+            match self.known.recall(known, is_event) {
+                Some(after) => *known = after,
+                None => self.known.add(known, Lesson::Event(agent, time)),
+            }
+            clock.now += 1;
+        }
     }
 }
 
@@ -181,7 +311,7 @@ mod tests {
 
     #[test]
     fn knowledge_passes_through_a_barrier() {
-        let mut clocks = Clock::of_threads(2);
+        let mut clocks = Clock::of_threads(1, 2);
         let [writer, reader] = &mut clocks[..] else { unreachable!() };
         let write = writer.now;
         assert!(!reader.knows(0, write));
@@ -194,8 +324,24 @@ mod tests {
     }
 
     #[test]
+    fn asynchronous_knowledge_passes_without_that_about_threads() {
+        let mut clocks = Clock::of_threads(1, 3);
+        let (mut acquirer, write) = (Acquirer::default(), clocks[0].now);
+        acquirer.learn(&mut clocks[0], 3, 5);
+        // Thread 0 and its own events are then part of the knowledge of thread 0.
+        let mut gate = Gate::default();
+        clocks[..2].iter_mut().for_each(|clock| gate.add(clock));
+        let released = gate.open();
+        clocks[..2].iter_mut().for_each(|clock| acquirer.acquire(clock, &released));
+        gate.add_asynchronous(&clocks[0], 3);
+        acquirer.acquire(&mut clocks[2], &gate.open());
+        assert!(clocks[1].knows(0, write) && clocks[1].knows(3, 5));
+        assert!(!clocks[2].knows(0, write) && clocks[2].knows(3, 5) && !clocks[2].knows(3, 6));
+    }
+
+    #[test]
     fn a_fence_covers_what_happened_before_it() {
-        let mut clocks = Clock::of_threads(3);
+        let mut clocks = Clock::of_threads(1, 3);
         let write = clocks[0].now;
         clocks[0].fence();
         let later = clocks[0].now;
@@ -213,19 +359,67 @@ mod tests {
     #[test]
     fn threads_with_equal_knowledge_share_it() {
         let mut gate = Gate::default();
-        let mut clocks = Clock::of_threads(64);
+        let mut clocks = Clock::of_threads(1, 64);
         clocks.iter_mut().for_each(|clock| gate.add(clock));
         gate.add_event(100, 3);
         let (released, mut acquirer) = (gate.open(), Acquirer::default());
         clocks.iter_mut().for_each(|clock| acquirer.acquire(clock, &released));
         assert!(clocks.iter().all(|clock| Rc::ptr_eq(&clock.released.known, &clocks[0].released.known)));
         assert!(
-            clocks[5].knows(63, 2)
-                && !clocks[5].knows(63, 3)
+            clocks[5].knows(63, 4)
+                && !clocks[5].knows(63, 5)
                 && clocks[5].knows(100, 3)
                 && !clocks[5].knows(100, 4)
         );
-        clocks[5].learn(100, 4);
+        acquirer.learn(&mut clocks[5], 100, 4);
         assert!(clocks[5].knows(100, 4) && !clocks[6].knows(100, 4));
+    }
+
+    #[test]
+    fn lanes_that_learn_the_same_one_after_the_other_share_it() {
+        let mut clocks = Clock::of_threads(2, 32);
+        let (lanes, others) = clocks.split_at_mut(32);
+        let mut acquirer = Acquirer::default();
+        for round in 1..5 {
+            // The others arrive at an mbarrier, and each lane waits for it between two waits for `wgmma`.
+            let mut gate = Gate::default();
+            others.iter_mut().for_each(|other| gate.add(other));
+            let released = gate.open();
+            for lane in &mut *lanes {
+                acquirer.learn(lane, 100, 2 * round - 1);
+                acquirer.acquire(lane, &released);
+                acquirer.learn(lane, 100, 2 * round);
+            }
+            let knowledge = lanes[0].knowledge();
+            assert!(lanes.iter().all(|lane| lane.knowledge().is_same(&knowledge)));
+            assert!(lanes[7].knows(100, 2 * round) && lanes[7].knows(40, others[8].now - 1));
+        }
+    }
+
+    #[test]
+    fn a_thread_that_knows_less_takes_the_released_knowledge_itself() {
+        let mut clocks = Clock::of_threads(1, 4);
+        let mut acquirer = Acquirer::default();
+        acquirer.learn(&mut clocks[2], 50, 1);
+        let mut gate = Gate::default();
+        clocks.iter_mut().for_each(|clock| gate.add(clock));
+        let released = gate.open();
+        clocks.iter_mut().for_each(|clock| acquirer.acquire(clock, &released));
+        // No thread has executed a fence, so the fenced knowledge stays the same object.
+        let fenced = Rc::clone(&clocks[0].released.fenced);
+        assert!(clocks.iter().all(|clock| Rc::ptr_eq(&clock.released.known, &released.known)));
+        assert!(clocks.iter().all(|clock| Rc::ptr_eq(&clock.released.fenced, &fenced)));
+        assert!(Rc::ptr_eq(&released.fenced, &fenced));
+        assert!(covers(&[3, 1], &[3, 1, 0]) && !covers(&[3, 1], &[0, 0, 1]) && !covers(&[3, 1], &[4]));
+    }
+
+    #[test]
+    fn unknown_events_of_a_group_are_a_mask() {
+        let mut clocks = Clock::of_threads(1, 70);
+        let time = clocks[0].now;
+        Acquirer::default().learn(&mut clocks[40], 33, time);
+        assert_eq!(clocks[40].unknown(1, time), !(1 << 1 | 1 << 8));
+        assert_eq!((clocks[40].unknown(0, time), clocks[40].unknown(0, 1)), (u32::MAX, 0));
+        assert_eq!((clocks[40].unknown(2, 1), clocks[40].unknown(9, 1)), (!0x3F, u32::MAX));
     }
 }

@@ -2,9 +2,10 @@
 //! and TMA copies, `wgmma` and `setmaxnreg`.
 //!
 //! One host thread runs all blocks of a cluster. They share one [`Cluster`]. A copy moves its bytes as late
-//! as possible: when no thread of the cluster can continue, or when a thread waits for its bulk group. If
-//! several copies are pending, their order is pseudo-random. Until a copy to shared memory moves its bytes,
-//! the destination contains 0xFF bytes.
+//! as possible: when no thread of the cluster can continue, or when a thread waits for its bulk group. If the
+//! thread waits only for the reads of the group, the writes to global memory happen later. If several copies
+//! are pending, their order is pseudo-random. Until a copy to shared memory moves its bytes, the destination
+//! contains 0xFF bytes.
 //!
 //! With the first operation of this module, the cluster becomes *active*: clocks and histories then decide
 //! which accesses to shared memory race, instead of [`race`](super::race). The executor therefore finds a
@@ -15,14 +16,14 @@ use std::rc::Rc;
 
 use super::block::State;
 use super::bulk::BulkGroups;
-use super::clock::{Acquirer, Clock, Gate};
+use super::clock::{Acquirer, BEFORE_WARP_BARRIER, Clock, Gate};
 use super::history::{By, Conflict, Histories, SharedAccess, UNIT};
 use super::mbarrier::Mbarrier;
 use super::named::{ClusterBarrier, NamedBarrier};
 use super::registers::RegisterPool;
 use super::tma::StartedCopy;
 use super::wgmma::Queue;
-use super::{Block, FaultKind, Origin, with};
+use super::{Block, FaultKind, Origin, operate};
 
 /// The shared-memory address of the first byte of dynamic shared memory. A GPU guarantees only a multiple of
 /// 16. Here it is no multiple of a larger power of two, so that kernels must align their tiles.
@@ -34,7 +35,7 @@ pub(super) const WINDOW: u32 = 1 << 24;
 
 /// Returns the address in the cluster of `address` in block `rank`.
 pub(crate) fn map_address(address: u32, rank: u32) -> u32 {
-    with(|block| {
+    operate(|block| {
         let blocks = block.cluster.blocks.get();
         if rank >= blocks {
             block.raise(FaultKind::ClusterRank { rank, blocks });
@@ -67,13 +68,19 @@ pub(crate) struct Cluster {
     pub(super) mbarriers: RefCell<HashMap<Place, Mbarrier>>,
     pub(super) named: RefCell<HashMap<(u32, u32), NamedBarrier>>,
     pub(super) barrier: RefCell<ClusterBarrier>,
+    /// Whether a thread of the running cluster has arrived at `barrier`.
+    pub(super) barrier_used: Cell<bool>,
     pub(super) pending: RefCell<Vec<StartedCopy>>,
     pub(super) draws: Cell<u64>,
+    /// Number of events that may let a polling thread continue: arrivals at mbarriers, copies that start or
+    /// end, and threads that return.
+    pub(super) progress: Cell<u64>,
     pub(super) bulk: RefCell<HashMap<u32, BulkGroups>>,
     pub(super) queues: RefCell<HashMap<u32, Queue>>,
     pub(super) pools: RefCell<HashMap<u32, RegisterPool>>,
     pub(super) exited: RefCell<Vec<bool>>,
-    /// For each block, the last access of each agent of another block to its shared memory.
+    /// For each block, the last access to its shared memory by each agent of another block, and by each
+    /// mbarrier that counts the bytes of copies.
     pub(super) remote: RefCell<Vec<HashMap<u32, u32>>>,
 }
 
@@ -98,7 +105,9 @@ impl Cluster {
             self.pools.take();
             self.remote.take();
         }
-        self.barrier.take();
+        if self.barrier_used.replace(false) {
+            self.barrier.take();
+        }
         self.draws.set(number);
         let mut blocks = self.running.borrow_mut();
         blocks.clear();
@@ -115,6 +124,10 @@ impl Cluster {
     pub(super) fn block(&self, rank: u32) -> &Block {
         // SAFETY: `enter` stored pointers to the blocks of the running cluster, which exist while it runs.
         unsafe { &*self.running.borrow()[rank as usize] }
+    }
+
+    pub(super) fn note_progress(&self) {
+        self.progress.set(self.progress.get() + 1);
     }
 
     pub(super) fn new_agent(&self) -> u32 {
@@ -139,7 +152,7 @@ impl Block {
         if !cluster.active.replace(true) {
             let (blocks, threads) = (cluster.blocks.get(), self.threads());
             cluster.agents.set(blocks * threads);
-            *cluster.clocks.borrow_mut() = Clock::of_threads(blocks * threads);
+            *cluster.clocks.borrow_mut() = Clock::of_threads(blocks, threads);
             let units = (self.shape.shared_bytes as usize).div_ceil(UNIT);
             *cluster.units.borrow_mut() = vec![vec![0; units]; blocks as usize];
             *cluster.remote.borrow_mut() = vec![HashMap::new(); blocks as usize];
@@ -148,24 +161,35 @@ impl Block {
         cluster
     }
 
-    /// Adds the accesses before the activation of the cluster to the histories. If a barrier followed an
-    /// access, the access is event 1 of its thread, which all threads know. Otherwise it is event 2, which
-    /// only its thread knows. A warp barrier counts here as a block barrier, so a race between warps may
-    /// remain undetected.
+    /// Adds the accesses before the activation of the cluster to the histories. The threads of the block know
+    /// those that a block barrier followed, and the lanes of a warp those that a warp barrier followed. Other
+    /// blocks know no access, because a barrier of the cluster would have made the cluster active.
     fn record_earlier(&self) {
         let cluster = &*self.cluster;
         let mut units = cluster.units.borrow_mut();
         let (units, mut histories) = (&mut units[self.rank.get() as usize], cluster.histories.borrow_mut());
+        // Mostly, no warp needs knowledge of its own. The warps then share one object.
+        let mut of_warp = vec![false; self.slots.len().div_ceil(32)];
         self.races.each_access(|earlier| {
+            of_warp[usize::from(earlier.thread) / 32] |= earlier.event == BEFORE_WARP_BARRIER;
             let agent = self.agent(usize::from(earlier.thread));
-            let access = SharedAccess { agent, time: if earlier.ordered { 1 } else { 2 }, by: By::Thread };
+            let access = SharedAccess { agent, time: earlier.event, by: By::Thread };
             units[earlier.unit] = histories.extended(units[earlier.unit], access, earlier.writes);
         });
+        let mut clocks = cluster.clocks.borrow_mut();
+        let own = &mut clocks[self.agent(0) as usize..][..self.slots.len()];
+        let warps = own.chunks_mut(32).zip(of_warp).filter(|(_, of_warp)| *of_warp);
+        warps.for_each(|(lanes, _)| Clock::know_each_other(lanes));
     }
 
     /// Calls `f` with the clock of the running thread.
     pub(super) fn clock<R>(&self, f: impl FnOnce(&mut Clock) -> R) -> R {
         f(&mut self.activate().clocks.borrow_mut()[self.own_agent() as usize])
+    }
+
+    /// Adds the event `time` of `agent` to the knowledge of the running thread.
+    pub(super) fn learn(&self, agent: u32, time: u32) {
+        self.clock(|clock| self.cluster.acquirer.borrow_mut().learn(clock, agent, time));
     }
 
     /// Returns the place of `address`. Raises a fault if `bytes` bytes from there on are not in the dynamic
@@ -210,6 +234,12 @@ impl Block {
         self.record(place, bytes as u32, access, writes);
     }
 
+    /// Records that the running thread initializes the mbarrier of `bytes` bytes at `place`.
+    pub(super) fn note_initialization(&self, place: Place, bytes: u32) {
+        let access = SharedAccess { by: By::Initialization, ..self.thread_access() };
+        self.record(place, bytes, access, true);
+    }
+
     /// Records `access`, which the running thread makes or starts. Raises a fault if it is not ordered.
     pub(super) fn record(&self, place: Place, bytes: u32, access: SharedAccess, writes: bool) {
         self.record_all(place.rank, bytes, std::iter::once(place.offset), access, writes);
@@ -230,12 +260,16 @@ impl Block {
         let outcome = {
             let cluster = self.activate();
             let mut units = cluster.units.borrow_mut();
+            let mut histories = cluster.histories.borrow_mut();
+            histories.collect(&mut units);
             let clock = &cluster.clocks.borrow()[self.own_agent() as usize];
             let ranges =
                 offsets.map(|offset| offset as usize / UNIT..((offset + bytes) as usize).div_ceil(UNIT));
-            cluster.histories.borrow_mut().record(&mut units[rank as usize], ranges, access, writes, clock)
+            histories.record(&mut units[rank as usize], ranges, access, writes, clock)
         };
-        if let Err((conflict, range)) = outcome {
+        if let Err((conflict, range)) = outcome
+            && !self.unwinds()
+        {
             let place = Place { rank, offset: (range.start * UNIT) as u32 };
             self.raise(self.fault_of_conflict(place, bytes, access, writes, conflict));
         }
@@ -258,7 +292,7 @@ impl Block {
                     return fault;
                 }
                 let of_block = rank == self.rank.get() && earlier.agent / self.threads() == rank;
-                if access.by == By::Thread && earlier.by == By::Thread && of_block {
+                if access.by.is_generic() && earlier.by.is_generic() && of_block {
                     let other = self.thread_of(earlier.agent);
                     return FaultKind::Race { offset, bytes, writes, other, wrote };
                 }
@@ -266,8 +300,12 @@ impl Block {
                 FaultKind::AsyncRace { offset, bytes, now, writes, before, wrote }
             }
             Conflict::Unfenced { earlier } => {
-                let (reader, writer) = (self.origin(access), self.thread_of(earlier.agent));
-                FaultKind::ProxyFence { offset, bytes, reader, writer }
+                let (now, writer) = (self.origin(access), self.thread_of(earlier.agent));
+                FaultKind::ProxyFence { offset, bytes, now, writes, writer }
+            }
+            Conflict::Mbarrier { earlier } => {
+                let (now, by) = (self.origin(access), self.thread_of(earlier.agent));
+                FaultKind::MbarrierOverwritten { offset, now, by }
             }
             Conflict::Swizzled { written } => {
                 let By::Wgmma(read) = access.by else { unreachable!("only wgmma reads tiles") };
@@ -283,7 +321,7 @@ impl Block {
 
     fn origin(&self, access: SharedAccess) -> Origin {
         match access.by {
-            By::Thread => Origin::Thread(self.thread_of(access.agent)),
+            By::Thread | By::Initialization => Origin::Thread(self.thread_of(access.agent)),
             By::Wgmma(_) => Origin::Wgmma,
             By::Copy(_) => Origin::Copy,
         }
@@ -308,6 +346,7 @@ impl Block {
     /// A thread of the block returns from the kernel.
     pub(super) fn returns(&self) -> Result<(), FaultKind> {
         self.thread_returns_from_bulk()?;
+        self.thread_returns_from_registers()?;
         self.thread_returns_from_wgmma()
     }
 
@@ -320,15 +359,20 @@ impl Block {
         if !cluster.is_active() {
             return Ok(());
         }
-        cluster.copies_at_exit(rank)?;
         let clocks = cluster.clocks.borrow();
         let own = &clocks[self.agent(0) as usize..][..self.slots.len()];
-        for (&agent, &time) in &cluster.remote.borrow()[rank as usize] {
-            if !own.iter().any(|clock| clock.knows(agent, time)) {
-                return Err((0, FaultKind::EarlyExit { rank }));
+        let remote = cluster.remote.borrow();
+        let knows = |agent, time| own.iter().any(|clock| clock.knows(agent, time));
+        let unknown = remote[rank as usize].iter().filter(|&(&agent, &time)| !knows(agent, time));
+        // The first mbarrier by agent, so that the fault does not depend on the order of the map.
+        match unknown.min_by_key(|&(&agent, _)| agent) {
+            Some((&agent, &time)) => {
+                let unobserved = self.unobserved_copy(agent, time);
+                Err((0, unobserved.unwrap_or(FaultKind::EarlyExit { rank })))
             }
+            None if cluster.expects_arrival(rank, knows) => Err((0, FaultKind::EarlyExit { rank })),
+            None => cluster.copies_at_exit(rank),
         }
-        Ok(())
     }
 }
 
@@ -341,7 +385,7 @@ pub(super) fn pause(block: &Block, state: State) {
 
 /// Executes a proxy fence (`fence.proxy.async`).
 pub(crate) fn proxy_fence() {
-    with(|block| {
+    operate(|block| {
         block.clock(Clock::fence);
         block.publish_mbarriers();
     });

@@ -11,10 +11,18 @@ const BYTES: usize = 16;
 /// A pending copy: its offset in shared memory and its data.
 type Pending = (usize, [u8; BYTES]);
 
-/// The pending copies of a block. Each thread has a list of the copies that it started, in the order of their
-/// starts.
+/// What a thread has started and not waited for, in order.
+#[derive(Clone, Copy)]
+enum Item {
+    Copy(Pending),
+    /// The end of a group of copies.
+    Commit,
+}
+
+/// The pending copies of a block. Each thread has a list of the copies that it started, and of the ends of
+/// their groups.
 pub(super) struct Copies {
-    of_thread: Vec<RefCell<Vec<Pending>>>,
+    of_thread: Vec<RefCell<Vec<Item>>>,
     pending: Cell<usize>,
 }
 
@@ -37,23 +45,53 @@ impl Copies {
 pub(crate) fn begin(offset: usize, bytes: [u8; BYTES]) {
     with(|block| {
         block.write(offset, [0xFF; BYTES]);
-        block.copies.of_thread[block.linear_index()].borrow_mut().push((offset, bytes));
-        block.copies.pending.update(|pending| pending + 1);
+        block.add(Item::Copy((offset, bytes)));
     });
 }
 
-/// Completes the pending copies of the running thread. For each copy, the race detection records two writes:
-/// one when the copy starts, and one when it completes.
+/// Ends a group of copies of the running thread.
+pub(crate) fn commit() {
+    with(|block| block.add(Item::Commit));
+}
+
+/// Completes the pending copies of the running thread.
 pub(crate) fn wait() {
-    let copies = with(|block| block.copies.of_thread[block.linear_index()].take());
-    for &(offset, bytes) in &copies {
-        note(offset, BYTES, true);
-        with(|block| block.write(offset, bytes));
+    complete(with(|block| block.own_copies().take()));
+}
+
+/// Completes the pending copies of the running thread, except those of its last `pending` groups and those
+/// that are in no group yet.
+pub(crate) fn wait_for_groups(pending: usize) {
+    complete(with(|block| {
+        let mut items = block.own_copies().borrow_mut();
+        let commits = items.iter().enumerate().filter(|(_, item)| matches!(item, Item::Commit));
+        let end = commits.map(|(at, _)| at + 1).rev().nth(pending);
+        items.drain(..end.unwrap_or(0)).collect()
+    }));
+}
+
+/// Completes copies. For each copy, the race detection records two writes: one when the copy starts, and one
+/// when it completes.
+fn complete(items: Vec<Item>) {
+    for item in &items {
+        if let &Item::Copy((offset, bytes)) = item {
+            note(offset, BYTES, true);
+            with(|block| block.write(offset, bytes));
+        }
     }
-    with(|block| block.copies.pending.update(|pending| pending - copies.len()));
+    with(|block| block.copies.pending.update(|pending| pending - items.len()));
 }
 
 impl Block {
+    fn own_copies(&self) -> &RefCell<Vec<Item>> {
+        &self.copies.of_thread[self.linear_index()]
+    }
+
+    fn add(&self, item: Item) {
+        self.own_copies().borrow_mut().push(item);
+        self.copies.pending.update(|pending| pending + 1);
+    }
+
     fn write(&self, offset: usize, bytes: [u8; BYTES]) {
         // SAFETY: the caller of `begin` checked that the destination of the copy lies inside the launch's
         // shared memory. Only one thread of the block runs at a time.

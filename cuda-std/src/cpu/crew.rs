@@ -10,8 +10,17 @@ use super::{Fault, FaultKind};
 
 type Thread = Coroutine<(), (), Result<(), Box<Fault>>, Stack>;
 
-/// Number of times that threads may test mbarriers in vain, while no other thread can continue.
-const MAX_POLLS: u32 = 1_000;
+/// Number of rounds in which threads may test mbarriers in vain, if no mbarrier, copy or thread of the
+/// cluster makes progress between them.
+const MAX_POLLS: u32 = 10_000;
+
+/// The rounds in which threads have tested mbarriers in vain since the last progress.
+#[derive(Default)]
+struct Polls {
+    rounds: u32,
+    /// The cluster's count of progress in the last round.
+    progress: u64,
+}
 
 /// The threads of one block, and the order in which they run.
 struct Threads {
@@ -60,7 +69,7 @@ impl Crew {
     /// does this. If a barrier is missing, one warp may overwrite data before another warp has read it. The
     /// executor can therefore show this error as a wrong result.
     fn schedule(&mut self, blocks: &[Block]) -> Result<(), Fault> {
-        let mut polls = 0;
+        let mut polls = Polls::default();
         while self.blocks.iter().any(|threads| threads.live > 0) {
             let mut stalled = true;
             for (threads, block) in self.blocks.iter_mut().zip(blocks) {
@@ -75,6 +84,8 @@ impl Crew {
                 self.unblock(blocks, &mut polls)?;
             }
         }
+        // Threads may return before their copies from shared memory have written what they read.
+        while blocks[0].cluster.complete_one() {}
         Ok(())
     }
 
@@ -82,13 +93,18 @@ impl Crew {
     /// poll mbarriers test them again. Without such threads, returns the fault of a waiting thread.
     #[cold]
     #[inline(never)]
-    fn unblock(&self, blocks: &[Block], polls: &mut u32) -> Result<(), Fault> {
-        if blocks[0].cluster.complete_one() {
+    fn unblock(&self, blocks: &[Block], polls: &mut Polls) -> Result<(), Fault> {
+        let cluster = &blocks[0].cluster;
+        if cluster.complete_one() {
             return Ok(());
         }
-        *polls += 1;
+        let progress = cluster.progress.get();
+        if progress != polls.progress {
+            *polls = Polls { rounds: 0, progress };
+        }
+        polls.rounds += 1;
         let wake = || blocks.iter().filter(|block| block.wake(State::Polling)).count();
-        if *polls <= MAX_POLLS && wake() > 0 {
+        if polls.rounds <= MAX_POLLS && wake() > 0 {
             return Ok(());
         }
         let has = |block: &&Block, state| block.states().any(|found| found.get() == state);
@@ -104,6 +120,8 @@ impl Crew {
     fn dismiss(&mut self, blocks: &[Block]) {
         for (threads, block) in self.blocks.iter_mut().zip(blocks) {
             block.make_current();
+            // The calls of suspended lanes must not meet with those of destructors.
+            block.calling.iter().for_each(|lanes| lanes.set(0));
             for (at, thread) in threads.all.iter_mut().enumerate() {
                 if let Some(mut thread) = thread.take() {
                     block.running.set(at);
@@ -151,13 +169,14 @@ impl Threads {
     fn returned(&mut self, block: &Block, at: usize) -> Result<(), Fault> {
         self.live -= 1;
         if block.cluster.is_active() {
+            block.cluster.note_progress();
             block.returns().map_err(|kind| block.fault_without_location(at, kind))?;
         }
         if self.live == 0 {
             block.exits().map_err(|(thread, kind)| block.fault_without_location(thread, kind))?;
         }
-        if block.cluster_size() > 1 {
-            block.cluster.complete_barrier();
+        if block.cluster.barrier_used.get() {
+            block.returns_from_cluster_barrier(at);
         }
         Ok(())
     }
@@ -180,7 +199,8 @@ impl Drop for Crew {
 }
 
 /// The function that every coroutine executes. It runs the kernel for one GPU thread, and converts a panic of
-/// the kernel into a [`Fault`].
+/// the kernel into a [`Fault`]. It is inlined because each return that follows a switch is mispredicted.
+#[inline(always)]
 fn thread_main(yielder: &Yielder<(), ()>) -> Result<(), Box<Fault>> {
     with(|block| {
         block.thread().yielder.set(yielder);

@@ -160,6 +160,25 @@ pub enum FaultKind {
         /// The number of arrivals or bytes.
         count: u32,
     },
+    /// All arrivals of a phase of an mbarrier expect together fewer bytes than its copies have. The phase
+    /// would end before its last copy, or never.
+    MbarrierBytes {
+        /// Offset of the mbarrier in shared memory.
+        offset: usize,
+        /// Number of the phase.
+        phase: u32,
+        /// Bytes that the arrivals expect.
+        expected: i64,
+        /// Bytes of the copies that have started in this phase.
+        started: i64,
+    },
+    /// The block exits, and none of its threads has waited for the end of a copy to its shared memory.
+    UnobservedCopy {
+        /// Offset of the mbarrier that reports the end of the copy.
+        mbarrier: usize,
+        /// The phase of this mbarrier that ends with the copy.
+        phase: u32,
+    },
     /// The initialization of an mbarrier of another block, a wait at it, or a copy from the shared memory of
     /// another block.
     RemoteWait {
@@ -223,14 +242,25 @@ pub enum FaultKind {
         /// Whether the earlier access was a write.
         wrote: bool,
     },
-    /// An asynchronous read of bytes that a thread wrote without a proxy fence.
+    /// A write over an initialized mbarrier by a store or a copy.
+    MbarrierOverwritten {
+        /// Offset of the overwritten bytes.
+        offset: usize,
+        /// What overwrites them.
+        now: Origin,
+        /// The thread that initialized the mbarrier.
+        by: [u32; 3],
+    },
+    /// An asynchronous access to bytes that a thread wrote without a proxy fence.
     ProxyFence {
         /// Offset of the bytes.
         offset: usize,
         /// Number of bytes.
         bytes: usize,
-        /// What reads them.
-        reader: Origin,
+        /// What accesses them.
+        now: Origin,
+        /// Whether the access is a write.
+        writes: bool,
         /// The thread that wrote them.
         writer: [u32; 3],
     },
@@ -250,6 +280,11 @@ pub enum FaultKind {
         /// Bytes per row of the pattern.
         swizzle: u32,
     },
+    /// A `wgmma` descriptor with a base offset, which the executor does not have.
+    DescriptorOffset {
+        /// The base offset.
+        offset: u32,
+    },
     /// A `wgmma` operand that is contiguous along M or N, and whose elements do not have 16 bits.
     TransposedOperand {
         /// Bytes of an element.
@@ -259,8 +294,28 @@ pub enum FaultKind {
     WgmmaRegisters,
     /// A `wgmma` without a `fence` after the last `settle` of its registers.
     WgmmaFence,
-    /// The lanes of a warp execute different `wgmma` instructions.
+    /// Accumulator registers were written between the start of a `wgmma` and `settle`.
+    WgmmaOverwritten,
+    /// A copy of accumulator registers is used that was made between the start of a `wgmma` and `settle`.
+    WgmmaMoved,
+    /// The threads of a warpgroup execute different `wgmma` instructions.
     WgmmaLanes,
+    /// The threads of a warpgroup pass different descriptors to a `wgmma`.
+    WgmmaDescriptor {
+        /// Descriptor of this thread.
+        own: u64,
+        /// Descriptor of another thread.
+        other: u64,
+    },
+    /// The thread waits for a `wgmma` group that a warp of its warpgroup never commits.
+    WgmmaCommit {
+        /// Number of the group, from 1.
+        group: u32,
+        /// The warp of the warpgroup, from 0 to 3.
+        warp: u32,
+        /// Number of groups that this warp has committed.
+        committed: u32,
+    },
     /// The warps of a warpgroup execute different numbers of `wgmma` instructions.
     WgmmaWarpgroup {
         /// Number of instructions of the thread's warp.
@@ -287,6 +342,13 @@ pub enum FaultKind {
         count: u32,
         /// The present limit, if the direction is wrong.
         limit: Option<u32>,
+    },
+    /// The warps of a warpgroup execute different `setmaxnreg` instructions.
+    RegisterWarps {
+        /// Registers per thread of this warp's instruction. `None` if it executes fewer instructions.
+        own: Option<u32>,
+        /// Registers per thread of the instruction of another warp.
+        other: Option<u32>,
     },
     /// An argument that is no tensor map of the executor, or has another number of dimensions.
     TensorMap {
@@ -391,6 +453,16 @@ impl fmt::Display for FaultKind {
                 "waits for phase {phase} (parity {}) of the mbarrier at offset {offset}, which has ended a later phase meanwhile",
                 phase % 2
             ),
+            Self::MbarrierBytes { offset, phase, expected, started } => write!(
+                f,
+                "the copies of phase {phase} (parity {}) of the mbarrier at offset {offset} have {started} bytes, its arrivals expect {expected}",
+                phase % 2
+            ),
+            Self::UnobservedCopy { mbarrier, phase } => write!(
+                f,
+                "its block exits, and no thread has waited for phase {phase} (parity {}) of the mbarrier at offset {mbarrier}, which ends with a copy to the block's shared memory",
+                phase % 2
+            ),
             Self::NoMbarrier { offset } => {
                 write!(f, "uses an mbarrier at offset {offset} of shared memory, where none is initialized")
             }
@@ -440,9 +512,15 @@ impl fmt::Display for FaultKind {
                     "{now} {access} {bytes} bytes at offset {offset} of shared memory that {before} {before_} with nothing that orders both"
                 )
             }
-            Self::ProxyFence { offset, bytes, reader, writer } => write!(
+            Self::MbarrierOverwritten { offset, now, by } => write!(
                 f,
-                "{reader} reads {bytes} bytes at offset {offset} of shared memory that thread {} wrote with no proxy fence between",
+                "{now} writes to offset {offset} of shared memory, which is part of an mbarrier that thread {} initialized",
+                Index(*by)
+            ),
+            Self::ProxyFence { offset, bytes, now, writes, writer } => write!(
+                f,
+                "{now} {} {bytes} bytes at offset {offset} of shared memory that thread {} wrote with no proxy fence between",
+                if *writes { "writes" } else { "reads" },
                 Index(*writer)
             ),
             Self::Swizzle { offset, written, read } => write!(
@@ -453,6 +531,9 @@ impl fmt::Display for FaultKind {
                 f,
                 "a wgmma descriptor has the address {address:#x}, which is not where the pattern of the {swizzle}-byte swizzle starts"
             ),
+            Self::DescriptorOffset { offset } => {
+                write!(f, "a wgmma descriptor has the base offset {offset}, the executor expects 0")
+            }
             Self::TransposedOperand { bytes } => write!(
                 f,
                 "a wgmma operand of {bytes}-byte elements is contiguous along M or N, only 2-byte elements can be"
@@ -463,7 +544,23 @@ impl fmt::Display for FaultKind {
             Self::WgmmaFence => {
                 f.write_str("starts a wgmma without a fence after an access to its registers")
             }
-            Self::WgmmaLanes => f.write_str("the lanes of the warp execute different wgmma instructions"),
+            Self::WgmmaOverwritten => f.write_str(
+                "accumulator registers of a wgmma were written before wait and settle, or abandoned before wait",
+            ),
+            Self::WgmmaMoved => f.write_str(
+                "uses a copy of accumulator registers of a wgmma that was made before wait and settle, expected the registers themselves",
+            ),
+            Self::WgmmaLanes => {
+                f.write_str("the threads of the warpgroup execute different wgmma instructions")
+            }
+            Self::WgmmaDescriptor { own, other } => write!(
+                f,
+                "passes the wgmma descriptor {own:#018x}, expected {other:#018x} as another thread of the warpgroup"
+            ),
+            Self::WgmmaCommit { group, warp, committed } => write!(
+                f,
+                "waits for wgmma group {group}, warp {warp} of the warpgroup commits only {committed} groups"
+            ),
             Self::WgmmaWarpgroup { own, other } => {
                 write!(f, "its warp executes {own} wgmma instructions, another warp of the warpgroup {other}")
             }
@@ -482,6 +579,12 @@ impl fmt::Display for FaultKind {
             Self::RegisterCount { count, limit: Some(limit) } => {
                 write!(f, "setmaxnreg {count} in the wrong direction, the limit is {limit}")
             }
+            Self::RegisterWarps { own, other } => write!(
+                f,
+                "its warp executes {}, another warp of the warpgroup {}, expected the same instructions",
+                Setmaxnreg(*own),
+                Setmaxnreg(*other)
+            ),
             Self::TensorMap { dimensions: Some(dimensions), used } => {
                 write!(f, "uses a tensor map of {dimensions} dimensions with {used} coordinates")
             }
@@ -521,7 +624,8 @@ pub enum Absence {
         /// Number of threads in the block.
         threads: u32,
     },
-    /// The lane waits at an mbarrier, a named barrier, the barrier of the cluster, or for registers.
+    /// The lane waits at an mbarrier, a named barrier, the barrier of the cluster, for registers, or for
+    /// `wgmma` instructions.
     Waiting,
     /// The missing lane is the calling lane itself, because it passed a mask that does not contain this lane.
     NotInMask,
@@ -556,10 +660,22 @@ impl fmt::Display for Absence {
             Self::AtBarrier => f.write_str("waits at the barrier of the block"),
             Self::AtCall { operation, mask } => write!(f, "waits at {operation} with mask {mask:#010x}"),
             Self::NotInBlock { threads } => write!(f, "does not exist, the block has {threads} threads"),
-            Self::Waiting => {
-                f.write_str("waits at an mbarrier, a named barrier or a cluster barrier, or for registers")
-            }
+            Self::Waiting => f.write_str(
+                "waits at an mbarrier, a named barrier or a cluster barrier, or for registers or wgmma",
+            ),
             Self::NotInMask => f.write_str("is the calling lane"),
+        }
+    }
+}
+
+/// The argument of a `setmaxnreg`, or `None` if there is no such instruction.
+struct Setmaxnreg(Option<u32>);
+
+impl fmt::Display for Setmaxnreg {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self.0 {
+            Some(count) => write!(f, "setmaxnreg {count}"),
+            None => f.write_str("no setmaxnreg"),
         }
     }
 }

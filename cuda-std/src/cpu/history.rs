@@ -53,14 +53,23 @@ impl Swizzle {
 pub(super) enum By {
     /// A load or store of a thread.
     Thread,
+    /// The initialization of an mbarrier by a thread.
+    Initialization,
     /// A `wgmma` that reads an operand with this layout.
     Wgmma(Swizzle),
     /// An asynchronous copy whose tile has this layout. `None` for TMA stores and for copies without a tile.
     Copy(Option<Swizzle>),
 }
 
+impl By {
+    /// Whether a thread itself makes the access, through the generic proxy.
+    pub fn is_generic(self) -> bool {
+        matches!(self, Self::Thread | Self::Initialization)
+    }
+}
+
 /// An access to shared memory. An access of a thread is an event of this thread. The agent of an asynchronous
-/// access is an mbarrier, the bulk groups of a thread, or the `wgmma` groups of a warp. The time is the
+/// access is an mbarrier, the bulk groups of a thread, or the `wgmma` groups of a warpgroup. The time is the
 /// number, from 1, of the phase or group that ends with the access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SharedAccess {
@@ -69,10 +78,35 @@ pub(super) struct SharedAccess {
     pub by: By,
 }
 
+/// Reads by up to 32 agents with neighbouring numbers, for example the lanes of a warp. With one entry per
+/// lane, the histories of a word that a whole block reads would be 32 times as large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Readers {
+    /// The agents are `32 * group` to `32 * group + 31`.
+    group: u32,
+    /// A mask of the agents that read.
+    agents: u32,
+    time: u32,
+    by: By,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct History {
     write: Option<SharedAccess>,
-    reads: Vec<SharedAccess>,
+    /// In the order of `group` and `time`, so that equal histories have equal vectors.
+    reads: Vec<Readers>,
+}
+
+impl History {
+    fn add_read(&mut self, SharedAccess { agent, time, by }: SharedAccess) {
+        let (group, agents) = (agent / 32, 1 << (agent % 32));
+        let at = self.reads.partition_point(|readers| (readers.group, readers.time) < (group, time));
+        let same = |readers: &&mut Readers| (readers.group, readers.time, readers.by) == (group, time, by);
+        match self.reads[at..].iter_mut().take_while(|readers| readers.group == group).find(same) {
+            Some(readers) => readers.agents |= agents,
+            None => self.reads.insert(at, Readers { group, agents, time, by }),
+        }
+    }
 }
 
 /// Why an access must not happen.
@@ -80,8 +114,10 @@ struct History {
 pub(super) enum Conflict {
     /// Nothing orders it and this earlier access. `wrote` says whether the earlier access is a write.
     Unordered { earlier: SharedAccess, wrote: bool },
-    /// It reads through the async proxy what a thread wrote, without a proxy fence.
+    /// It reads or overwrites through the async proxy what a thread wrote, without a proxy fence.
     Unfenced { earlier: SharedAccess },
+    /// It overwrites an mbarrier.
+    Mbarrier { earlier: SharedAccess },
     /// It reads a tile that was written with another swizzle.
     Swizzled { written: Swizzle },
 }
@@ -95,7 +131,16 @@ pub(super) struct Histories {
     /// whether it writes, and the agent and time of its thread. Agent and time determine the knowledge of the
     /// thread.
     next: FxHashMap<(u32, SharedAccess, bool, [u32; 2]), u32>,
+    /// The size of all histories, and the size from which on `collect` forgets those that no unit has.
+    size: usize,
+    limit: usize,
 }
+
+/// Histories with fewer entries than this number are kept, even if no unit has them.
+const MIN_LIMIT: usize = 1 << 16;
+/// Maximum number of entries of the cache `next`. An entry is useful only until the clock of its thread
+/// advances.
+const MAX_NEXT: usize = 1 << 14;
 
 impl Default for Histories {
     fn default() -> Self {
@@ -104,11 +149,34 @@ impl Default for Histories {
             all: vec![none.clone()],
             numbers: [(none, 0)].into_iter().collect(),
             next: FxHashMap::default(),
+            size: 0,
+            limit: MIN_LIMIT,
         }
     }
 }
 
 impl Histories {
+    /// Forgets the histories that no unit of `units` has, if there are many. A kernel that runs through many
+    /// phases would otherwise need more and more memory.
+    #[inline]
+    pub fn collect(&mut self, units: &mut [Vec<u32>]) {
+        if self.size > self.limit {
+            self.collect_now(units);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn collect_now(&mut self, units: &mut [Vec<u32>]) {
+        let old = std::mem::take(self);
+        let mut renamed = vec![None; old.all.len()];
+        for unit in units.iter_mut().flatten() {
+            let at = *unit as usize;
+            *unit = *renamed[at].get_or_insert_with(|| self.number(old.all[at].clone()));
+        }
+        self.limit = MIN_LIMIT.max(2 * self.size);
+    }
+
     /// Records an access to some ranges of `units`. `clock` is the clock of the thread that makes it or
     /// starts it. If the access is not ordered, returns the conflict and the range.
     pub fn record(
@@ -150,13 +218,29 @@ impl Histories {
         let history = if writes {
             History { write: Some(access), reads: Vec::new() }
         } else {
-            // A later write that knows of this access also knows of the reads before it.
-            let unknown = |read: &&SharedAccess| **read != access && !clock.knows(read.agent, read.time);
-            let mut reads: Vec<_> = history.reads.iter().filter(unknown).copied().collect();
-            reads.push(access);
-            History { write: history.write, reads }
+            // A later write that knows of this access of a thread also knows of the reads before it. If it
+            // knows of this asynchronous access, it knows only of those by the same agent: an arrival may
+            // release a `wgmma` group without what its threads know.
+            let kept = |readers: &Readers| {
+                let mask = if access.by.is_generic() {
+                    clock.unknown(readers.group, readers.time)
+                } else if readers.group == access.agent / 32 && readers.time <= access.time {
+                    !(1 << (access.agent % 32))
+                } else {
+                    u32::MAX
+                };
+                let agents = readers.agents & mask;
+                (agents != 0).then_some(Readers { agents, ..*readers })
+            };
+            let reads = history.reads.iter().filter_map(kept).collect();
+            let mut history = History { write: history.write, reads };
+            history.add_read(access);
+            history
         };
         let after = self.number(history);
+        if self.next.len() >= MAX_NEXT {
+            self.next.clear();
+        }
         self.next.insert(key, after);
         Ok(after)
     }
@@ -166,8 +250,8 @@ impl Histories {
         let mut history = self.all[before as usize].clone();
         if writes {
             history.write = Some(access);
-        } else if !history.reads.contains(&access) {
-            history.reads.push(access);
+        } else {
+            history.add_read(access);
         }
         self.number(history)
     }
@@ -176,6 +260,7 @@ impl Histories {
         if let Some(&number) = self.numbers.get(&history) {
             return number;
         }
+        self.size += 1 + history.reads.len();
         let number = self.all.len() as u32;
         self.all.push(history.clone());
         self.numbers.insert(history, number);
@@ -185,11 +270,16 @@ impl Histories {
 
 fn conflict(history: &History, access: SharedAccess, writes: bool, clock: &Clock) -> Option<Conflict> {
     if let Some(write) = history.write {
+        if writes && write.by == By::Initialization && access.by != By::Initialization {
+            return Some(Conflict::Mbarrier { earlier: write });
+        }
         if !clock.knows(write.agent, write.time) {
             return Some(Conflict::Unordered { earlier: write, wrote: true });
         }
-        let proxy = !writes && access.by != By::Thread && write.by == By::Thread;
-        if proxy && !clock.knows_fenced(write.agent, write.time) {
+        // A read of a thread and a later asynchronous write need no fence. Pipelines rely on this rule: TMA
+        // overwrites a buffer after the readers have arrived at an mbarrier.
+        let proxies = !access.by.is_generic() && write.by.is_generic();
+        if proxies && !clock.knows_fenced(write.agent, write.time) {
             return Some(Conflict::Unfenced { earlier: write });
         }
         if let (By::Wgmma(read), By::Copy(Some(written))) = (access.by, write.by)
@@ -198,9 +288,15 @@ fn conflict(history: &History, access: SharedAccess, writes: bool, clock: &Clock
             return Some(Conflict::Swizzled { written });
         }
     }
-    let unordered = |read: &&SharedAccess| !clock.knows(read.agent, read.time);
-    let read = history.reads.iter().find(unordered).filter(|_| writes);
-    read.map(|&earlier| Conflict::Unordered { earlier, wrote: false })
+    if !writes {
+        return None;
+    }
+    history.reads.iter().find_map(|readers| {
+        let agents = readers.agents & clock.unknown(readers.group, readers.time);
+        let agent = 32 * readers.group + agents.trailing_zeros();
+        let earlier = SharedAccess { agent, time: readers.time, by: readers.by };
+        (agents != 0).then_some(Conflict::Unordered { earlier, wrote: false })
+    })
 }
 
 #[cfg(test)]
@@ -216,7 +312,7 @@ mod tests {
 
     #[test]
     fn reads_of_many_threads_are_kept_until_a_write_knows_them() {
-        let mut clocks = Clock::of_threads(3);
+        let mut clocks = Clock::of_threads(1, 3);
         let (mut histories, mut units) = (Histories::default(), [0; 8]);
         for reader in &clocks[..2] {
             histories.record(&mut units, once(0..8), access(reader), false, reader).unwrap();
@@ -226,14 +322,65 @@ mod tests {
         gate.add(&mut clocks[0]);
         let released = gate.open();
         Acquirer::default().acquire(&mut clocks[2], &released);
-        let missing = SharedAccess { agent: 1, time: 2, by: By::Thread };
+        let missing = SharedAccess { agent: 1, time: clocks[1].now, by: By::Thread };
         let conflict = histories.record(&mut units, once(0..8), access(&clocks[2]), true, &clocks[2]);
         assert_eq!(conflict, Err((Conflict::Unordered { earlier: missing, wrote: false }, 0..8)));
-        clocks[2].learn(1, 2);
+        Acquirer::default().learn(&mut clocks[2], 1, missing.time);
         histories.record(&mut units, once(0..8), access(&clocks[2]), true, &clocks[2]).unwrap();
         let write = access(&clocks[2]);
         let conflict = histories.record(&mut units, once(3..4), access(&clocks[1]), false, &clocks[1]);
         assert_eq!(conflict, Err((Conflict::Unordered { earlier: write, wrote: true }, 3..4)));
+    }
+
+    /// Synchronizes the block.
+    fn barrier(clocks: &mut [Clock]) {
+        let mut gate = Gate::default();
+        clocks.iter_mut().for_each(|clock| gate.add(clock));
+        let (released, mut acquirer) = (gate.open(), Acquirer::default());
+        clocks.iter_mut().for_each(|clock| acquirer.acquire(clock, &released));
+    }
+
+    #[test]
+    fn histories_stay_small() {
+        let mut clocks = Clock::of_threads(1, 1024);
+        let (mut histories, mut units) = (Histories::default(), vec![vec![0; 64]]);
+        let mut largest = 0;
+        for round in 0..20 {
+            let writer = &clocks[round];
+            histories.record(&mut units[0], once(0..64), access(writer), true, writer).unwrap();
+            barrier(&mut clocks);
+            for reader in &clocks {
+                histories.collect(&mut units);
+                histories.record(&mut units[0], once(0..64), access(reader), false, reader).unwrap();
+            }
+            largest = largest.max(histories.size);
+            barrier(&mut clocks);
+        }
+        // The size of a round is 1024 histories with 1 to 32 entries each for a warp, so that 20 rounds would
+        // have 358,000 entries. With one entry per lane, one round would have 525,000.
+        assert!(largest <= MIN_LIMIT + 1024, "{largest}");
+        // Nothing is lost: the readers of the last round still race with a thread that has not met them.
+        let reader = access(&clocks[7]);
+        histories.record(&mut units[0], once(5..6), reader, false, &clocks[7]).unwrap();
+        histories.limit = 0;
+        histories.collect(&mut units);
+        assert!(histories.all.len() <= 3, "{}", histories.all.len());
+        let conflict = histories.record(&mut units[0], once(0..64), access(&clocks[8]), true, &clocks[8]);
+        assert_eq!(conflict, Err((Conflict::Unordered { earlier: reader, wrote: false }, 0..64)));
+    }
+
+    #[test]
+    fn equal_sets_of_readers_have_one_history() {
+        let clocks = Clock::of_threads(1, 100);
+        let (mut histories, mut units) = (Histories::default(), [0; 2]);
+        for at in 0..100 {
+            for (unit, at) in [(0, at), (1, 99 - at)] {
+                let range = once(unit..unit + 1);
+                histories.record(&mut units, range, access(&clocks[at]), false, &clocks[at]).unwrap();
+            }
+        }
+        assert_eq!(units[0], units[1]);
+        assert_eq!(histories.all[units[0] as usize].reads.len(), 4);
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Mbarriers: objects of 8 bytes in shared memory that count arrivals and the bytes of asynchronous copies.
+use rustc_hash::FxHashMap;
+
 use super::block::State;
 use super::clock::{Gate, Released};
 use super::cluster::{Cluster, Place, pause};
 use super::history::{By, SharedAccess};
-use super::{Block, FaultKind, with};
+use super::{Block, FaultKind, operate, with};
 
 /// Bytes of an mbarrier.
 const BYTES: u32 = 8;
@@ -19,8 +21,14 @@ pub(super) struct Mbarrier {
     missing: u32,
     pub phase: u32,
     bytes: i64,
+    /// Bytes that the arrivals of the current phase expect, and bytes of the copies that started in it.
+    expected: i64,
+    started: i64,
     gate: Gate,
     done: Released,
+    /// For each thread of another block whose arrivals do not release its own events: its next event at the
+    /// last of these arrivals, and the number, from 1, of the phase.
+    remote: FxHashMap<u32, (u32, u32)>,
     /// Agent and time of the initialization.
     init: (u32, u32),
     /// Whether the initializing thread executed a fence after the initialization. The value is the number of
@@ -35,17 +43,25 @@ impl Mbarrier {
     fn is_complete(&self) -> bool {
         self.missing == 0 && self.bytes == 0
     }
+
+    /// Returns a fault if no arrival is missing and the copies have more bytes than the phase expects. No
+    /// later arrival can then expect them: the phase would end before its copies, or never.
+    fn surplus(&self, offset: usize) -> Option<FaultKind> {
+        let Self { phase, expected, started, .. } = *self;
+        let surplus = self.missing == 0 && started > expected;
+        surplus.then_some(FaultKind::MbarrierBytes { offset, phase, expected, started })
+    }
 }
 
 /// Initializes the mbarrier at `address` (`mbarrier.init`).
 pub(crate) fn init(address: u32, arrivals: u32) {
-    with(|block| {
+    operate(|block| {
         let cluster = block.activate();
         let place = block.own_place(address, BYTES, BYTES);
         if arrivals == 0 || arrivals > MAX_COUNT {
             block.raise(FaultKind::MbarrierCount { offset: place.offset as usize, count: arrivals });
         }
-        block.note_active(place.offset as usize, BYTES as usize, true);
+        block.note_initialization(place, BYTES);
         let init = block.clock(|clock| (clock.agent, clock.now));
         let barrier = Mbarrier {
             agent: cluster.new_agent(),
@@ -53,8 +69,11 @@ pub(crate) fn init(address: u32, arrivals: u32) {
             missing: arrivals,
             phase: 0,
             bytes: 0,
+            expected: 0,
+            started: 0,
             gate: Gate::default(),
             done: Released::default(),
+            remote: FxHashMap::default(),
             init,
             published: None,
             seen: Default::default(),
@@ -66,7 +85,7 @@ pub(crate) fn init(address: u32, arrivals: u32) {
 /// Makes the mbarriers that the running thread initialized visible to asynchronous copies and to other blocks
 /// of the cluster (`fence.mbarrier_init.release.cluster`).
 pub(crate) fn init_fence() {
-    with(|block| {
+    operate(|block| {
         block.activate();
         block.publish_mbarriers();
     });
@@ -74,19 +93,31 @@ pub(crate) fn init_fence() {
 
 /// Arrives once at the mbarrier at `address`, which may be in another block of the cluster.
 pub(crate) fn arrive(address: u32) {
-    with(|block| block.arrive_at_mbarrier(address, 0));
+    operate(|block| block.arrive_at_mbarrier(address, 0, true));
+}
+
+/// As [`arrive`], but releases only the asynchronous operations whose end the thread knows, for example
+/// `wgmma` groups that it has waited for.
+pub(crate) fn arrive_after_wgmma(address: u32) {
+    operate(|block| block.arrive_at_mbarrier(address, 0, false));
 }
 
 /// Adds `bytes` to the bytes that copies must deliver in the current phase, and then arrives once.
 pub(crate) fn expect(address: u32, bytes: u32) {
-    with(|block| block.arrive_at_mbarrier(address, bytes));
+    operate(|block| block.arrive_at_mbarrier(address, bytes, true));
 }
 
 /// Returns whether the phase with parity `parity` has ended. If it has not, other threads run first.
 pub(crate) fn test_wait(address: u32, parity: u32) -> bool {
     with(|block| {
+        // A destructor may call this function in a loop, which must end.
+        if block.unwinds() {
+            return true;
+        }
         let place = block.own_place(address, BYTES, BYTES);
         block.try_wait(place, parity).is_some() || {
+            let phase = block.mbarrier(place, false, |barrier| barrier.phase);
+            block.own_notes().waits_for.set(Some((place.offset, phase)));
             pause(block, State::Polling);
             block.try_wait(place, parity).is_some()
         }
@@ -95,7 +126,7 @@ pub(crate) fn test_wait(address: u32, parity: u32) -> bool {
 
 /// Waits until the phase with parity `parity` of the mbarrier at `address` has ended.
 pub(crate) fn wait(address: u32, parity: u32) {
-    with(|block| {
+    operate(|block| {
         let place = block.own_place(address, BYTES, BYTES);
         if block.try_wait(place, parity).is_some() {
             return;
@@ -156,34 +187,70 @@ impl Block {
         }
     }
 
-    fn arrive_at_mbarrier(&self, address: u32, bytes: u32) {
+    /// Arrives at the mbarrier at `address`. If `releases` is false, this orders no accesses of threads.
+    fn arrive_at_mbarrier(&self, address: u32, bytes: u32, releases: bool) {
         let place = self.place(address, BYTES, BYTES);
         let offset = place.offset as usize;
         if bytes > MAX_COUNT {
             self.raise(FaultKind::MbarrierCount { offset, count: bytes });
         }
-        let more = self.mbarrier(place, false, |barrier| {
+        self.cluster.note_progress();
+        let fault = self.mbarrier(place, false, |barrier| {
             if barrier.missing == 0 {
-                return false;
+                return Some(FaultKind::MbarrierCount { offset, count: 0 });
             }
             barrier.bytes += i64::from(bytes);
+            barrier.expected += i64::from(bytes);
             barrier.missing -= 1;
-            true
+            if barrier.bytes > i64::from(MAX_COUNT) {
+                return Some(FaultKind::MbarrierCount { offset, count: barrier.bytes as u32 });
+            }
+            barrier.surplus(offset)
         });
-        if !more {
-            self.raise(FaultKind::MbarrierCount { offset, count: 0 });
+        if let Some(fault) = fault {
+            self.raise(fault);
         }
         let cluster = self.activate();
         {
             let (mut mbarriers, mut clocks) = (cluster.mbarriers.borrow_mut(), cluster.clocks.borrow_mut());
             let (barrier, clock) =
                 (mbarriers.get_mut(&place).expect("exists"), &mut clocks[self.own_agent() as usize]);
-            if place.rank != self.rank.get() {
-                cluster.remote.borrow_mut()[place.rank as usize].insert(clock.agent, clock.now);
+            let remote = place.rank != self.rank.get();
+            if releases {
+                if remote {
+                    cluster.remote.borrow_mut()[place.rank as usize].insert(clock.agent, clock.now);
+                }
+                barrier.gate.add(clock);
+            } else {
+                if remote {
+                    barrier.remote.insert(clock.agent, (clock.now, barrier.phase + 1));
+                }
+                barrier.gate.add_asynchronous(clock, cluster.blocks.get() * self.threads());
             }
-            barrier.gate.add(clock);
         }
         cluster.end_phase(place);
+    }
+
+    /// Adds `bytes` to the bytes of the copies that started in the current phase of the mbarrier at `place`.
+    /// Returns the agent of the mbarrier and the number, from 1, of the phase.
+    pub(super) fn count_copy(&self, place: Place, bytes: u32) -> (u32, u32) {
+        let (agent, time, fault) = self.mbarrier(place, true, |barrier| {
+            barrier.started += i64::from(bytes);
+            (barrier.agent, barrier.phase + 1, barrier.surplus(place.offset as usize))
+        });
+        if let Some(fault) = fault {
+            self.raise(fault);
+        }
+        (agent, time)
+    }
+
+    /// Returns the fault of a block that exits and has not seen the end of phase number `time`, from 1, of
+    /// the mbarrier `agent`. Returns `None` if the agent is no mbarrier of the block.
+    pub(super) fn unobserved_copy(&self, agent: u32, time: u32) -> Option<FaultKind> {
+        let mbarriers = self.cluster.mbarriers.borrow();
+        let mut own = mbarriers.iter().filter(|(place, _)| place.rank == self.rank.get());
+        let (place, _) = own.find(|(_, barrier)| barrier.agent == agent)?;
+        Some(FaultKind::UnobservedCopy { mbarrier: place.offset as usize, phase: time - 1 })
     }
 
     /// If the phase with parity `parity` has ended, adds what happened before its end to the knowledge of the
@@ -242,6 +309,19 @@ impl Block {
 }
 
 impl Cluster {
+    /// Returns whether an arrival at an mbarrier of block `rank`, by a thread of another block that did not
+    /// release its events, may still happen. `knows` says whether a thread of the block knows an event.
+    pub(super) fn expects_arrival(&self, rank: u32, knows: impl Fn(u32, u32) -> bool) -> bool {
+        let mbarriers = self.mbarriers.borrow();
+        let mut own = mbarriers.iter().filter(|(place, _)| place.rank == rank);
+        own.any(|(_, barrier)| {
+            let known = |(&thread, &(time, phase)): (&u32, &(u32, u32))| {
+                knows(barrier.agent, phase) || knows(thread, time)
+            };
+            !barrier.remote.iter().all(known)
+        })
+    }
+
     /// Counts `bytes` bytes of a copy that has ended. If nothing else is missing, ends the phase.
     pub(super) fn complete_bytes(&self, place: Place, bytes: u32) {
         if let Some(barrier) = self.mbarriers.borrow_mut().get_mut(&place) {
@@ -256,12 +336,13 @@ impl Cluster {
         let Some(barrier) = mbarriers.get_mut(&place).filter(|barrier| barrier.is_complete()) else { return };
         barrier.phase += 1;
         barrier.missing = barrier.arrivals;
+        (barrier.expected, barrier.started) = (0, 0);
         barrier.gate.add_event(barrier.agent, barrier.phase);
         barrier.done = barrier.gate.open();
         let block = self.block(place.rank);
         for (state, notes) in block.states().zip(&block.notes) {
             let waits = notes.waits_for.get().is_some_and(|(offset, _)| offset == place.offset);
-            if state.get() == State::AtMbarrier && waits {
+            if matches!(state.get(), State::AtMbarrier | State::Polling) && waits {
                 state.set(State::Ready);
             }
         }

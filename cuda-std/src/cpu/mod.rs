@@ -84,10 +84,10 @@ pub use history::Swizzle;
 pub use shape::{Launch, MAX_SHARED_BYTES};
 pub use tensor_map::{Reduction, TensorMapElement, TensorMapShape};
 
-pub(crate) use block::{Block, current, expect_no_global, here, note_global, with};
+pub(crate) use block::{Block, current, expect_no_global, here, note_global, operate, with};
 pub(crate) use matrix::{Fragments, multiply};
 pub(crate) use race::note;
-pub(crate) use warp::{Operation, exchange};
+pub(crate) use warp::{Operation, exchange, exchange_here};
 
 /// L2 cache size in bytes that the CPU executor reports to the host code. The size is small, so that the
 /// tensors of tests are larger than L2.

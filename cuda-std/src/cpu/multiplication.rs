@@ -1,11 +1,14 @@
-//! One `wgmma` of a warp: its arguments, and the arithmetic.
+//! One `wgmma` of a warpgroup: its arguments, and the arithmetic.
 use super::Block;
 use super::clock::Released;
 use super::operands::SharedOperand;
 use super::tensor_core::{DecodedA, DecodedB, OperandType, STEP_BYTES, multiply_int8, multiply_step};
 
+/// Warps of a warpgroup.
+pub(super) const WARPS: usize = 4;
 /// Rows that one warp computes.
-pub(super) const ROWS: usize = 16;
+pub(super) const WARP_ROWS: usize = 16;
+const ROWS: usize = WARPS * WARP_ROWS;
 
 /// The operand types of a multiplication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +50,16 @@ pub(crate) struct Multiplication {
 }
 
 impl Multiplication {
-    /// Whether the lanes of a warp that pass `self` and `other` execute the same instruction.
+    /// If the descriptors of an operand differ, returns the one of `other` and the one of `self`.
+    pub fn other_descriptor(&self, other: &Self) -> Option<(u64, u64)> {
+        let a = match (self.a, other.a) {
+            (Left::Shared(before), Left::Shared(now)) => Some((now, before)),
+            _ => None,
+        };
+        a.into_iter().chain([(other.b, self.b)]).find(|(now, before)| now != before)
+    }
+
+    /// Whether the threads of a warpgroup that pass `self` and `other` execute the same instruction.
     pub fn meets(&self, other: &Self) -> bool {
         let same_a = match (self.a, other.a) {
             (Left::Registers(_), Left::Registers(_)) => true,
@@ -59,30 +71,54 @@ impl Multiplication {
     }
 }
 
-/// A multiplication that a warp has started.
+/// A multiplication that a warpgroup has started.
 pub(super) struct Started {
     pub multiplication: Multiplication,
+    pub columns: usize,
     /// Number of its `wgmma` group.
     pub group: u32,
-    pub a: [[u32; 4]; 32],
-    /// Address of the accumulators of each lane.
-    pub d: [usize; 32],
-    /// The operands in shared memory, and the knowledge of the lane that recorded the reads of them.
-    pub operands: Option<(Released, Option<SharedOperand>, SharedOperand)>,
+    /// For each thread, its elements of the left operand in registers.
+    pub a: Vec<[u32; 4]>,
+    /// For each thread, the address of its accumulators, or 0 if it has not started the multiplication.
+    pub d: Vec<usize>,
+    /// The rows of each warp of the left operand in shared memory.
+    pub left: [Option<RecordedOperand>; WARPS],
+    pub right: Option<RecordedOperand>,
 }
 
-/// Returns the index of an accumulator register of a lane in a matrix with 16 rows.
-pub(super) fn place(lane: usize, register: usize, columns: usize) -> usize {
-    let (row, column) = (lane / 4 + register / 2 % 2 * 8, register / 4 * 8 + lane % 4 * 2 + register % 2);
-    row * columns + column
+/// An operand in shared memory, and the knowledge of the thread that recorded the reads of it last.
+pub(super) type RecordedOperand = (Released, SharedOperand);
+
+/// Returns the index of an accumulator register of a thread of a warpgroup in a matrix with 64 rows.
+pub(super) fn place(thread: usize, register: usize, columns: usize) -> usize {
+    let (warp, lane) = (thread / 32, thread % 32);
+    let row = warp * WARP_ROWS + lane / 4 + register / 2 % 2 * 8;
+    row * columns + register / 4 * 8 + lane % 4 * 2 + register % 2
 }
 
 impl Started {
-    /// Adds the product to `matrix`, which has 16 rows.
+    pub fn new(multiplication: Multiplication, columns: usize, group: u32) -> Self {
+        let threads = 32 * WARPS;
+        let in_registers = matches!(multiplication.a, Left::Registers(_));
+        Self {
+            multiplication,
+            columns,
+            group,
+            a: vec![[0; 4]; if in_registers { threads } else { 0 }],
+            d: vec![0; threads],
+            left: [const { None }; WARPS],
+            right: None,
+        }
+    }
+
+    /// Adds the product to `matrix`, which has 64 rows.
     pub fn multiply(&self, block: &Block, matrix: &mut [u32], a: &mut DecodedA, b: &mut DecodedB) {
-        let (_, left, right) = self.operands.as_ref().expect("was recorded");
-        let left = left.as_ref().map_or_else(|| self.rows_of_registers(), |left| left.read(block));
-        let right = right.read(block);
+        let read = |operand: &Option<RecordedOperand>| operand.as_ref().expect("was recorded").1.read(block);
+        let left = match self.multiplication.a {
+            Left::Shared(_) => self.left.iter().flat_map(read).collect(),
+            Left::Registers(_) => self.rows_of_registers(),
+        };
+        let right = read(&self.right);
         match self.multiplication.elements {
             Elements::Floats(of_a, of_b) => {
                 a.decode(of_a, ROWS, |row| left[row]);
@@ -102,9 +138,10 @@ impl Started {
     /// Returns the rows of the left operand from the registers of the lanes.
     fn rows_of_registers(&self) -> Vec<[u8; STEP_BYTES]> {
         let mut rows = vec![[0; STEP_BYTES]; ROWS];
-        for (lane, words) in self.a.iter().enumerate() {
+        for (thread, words) in self.a.iter().enumerate() {
+            let (first, lane) = (thread / 32 * WARP_ROWS, thread % 32);
             for (word, bits) in words.iter().enumerate() {
-                let (row, byte) = (lane / 4 + word % 2 * 8, lane % 4 * 4 + word / 2 * 16);
+                let (row, byte) = (first + lane / 4 + word % 2 * 8, lane % 4 * 4 + word / 2 * 16);
                 rows[row][byte..byte + 4].copy_from_slice(&bits.to_le_bytes());
             }
         }

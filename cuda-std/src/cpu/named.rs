@@ -2,7 +2,7 @@
 use super::block::State;
 use super::clock::{Gate, Released};
 use super::cluster::{Cluster, pause};
-use super::{Block, FaultKind, with};
+use super::{Block, FaultKind, operate};
 
 /// Number of barriers of a block. Number 0 is the block barrier.
 const BARRIERS: u32 = 16;
@@ -18,10 +18,13 @@ pub(super) struct NamedBarrier {
     waiting: Vec<usize>,
 }
 
-/// The barrier of a cluster.
+/// The barrier of a cluster. A thread that has returned counts as arrived, as in PTX.
 #[derive(Debug, Default)]
 pub(super) struct ClusterBarrier {
-    arrived: u32,
+    /// Number of threads that have not returned.
+    live: u32,
+    /// Number of these threads that have not arrived.
+    missing: u32,
     /// Number of times that all threads have arrived.
     completed: u32,
     gate: Gate,
@@ -30,7 +33,7 @@ pub(super) struct ClusterBarrier {
 
 /// Arrives at the named barrier `id` of `threads` threads, and waits until all of them have arrived.
 pub(crate) fn named_sync(id: u32, threads: u32) {
-    with(|block| {
+    operate(|block| {
         if !block.arrive_at_named(id, threads, true) {
             block.own_notes().waits_for.set(Some((id, threads)));
             pause(block, State::AtNamed);
@@ -42,30 +45,32 @@ pub(crate) fn named_sync(id: u32, threads: u32) {
 
 /// Arrives at the named barrier `id` of `threads` threads and does not wait.
 pub(crate) fn named_arrive(id: u32, threads: u32) {
-    with(|block| _ = block.arrive_at_named(id, threads, false));
+    operate(|block| _ = block.arrive_at_named(id, threads, false));
 }
 
 /// Arrives at the barrier of the cluster. If `releases` is false, the arrival orders no memory accesses
 /// (`.relaxed`).
 pub(crate) fn cluster_arrive(releases: bool) {
-    with(|block| {
+    operate(|block| {
         let notes = block.own_notes();
         let arrivals = notes.cluster_arrivals.get();
         if arrivals != notes.cluster_waits.get() {
             block.raise(FaultKind::ClusterBarrierOrder { arrives: true });
         }
         notes.cluster_arrivals.set(arrivals + 1);
+        if !block.cluster.barrier_used.replace(true) {
+            block.cluster.count_live();
+        }
         if releases {
             block.clock(|clock| block.cluster.barrier.borrow_mut().gate.add(clock));
         }
-        block.cluster.barrier.borrow_mut().arrived += 1;
-        block.cluster.complete_barrier();
+        block.cluster.arrive_at_barrier();
     });
 }
 
 /// Waits until all threads of the cluster have arrived at its barrier.
 pub(crate) fn cluster_wait() {
-    with(|block| {
+    operate(|block| {
         let notes = block.own_notes();
         let waits = notes.cluster_waits.get() + 1;
         if notes.cluster_arrivals.get() != waits {
@@ -132,30 +137,48 @@ impl Block {
     /// Returns the fault of a thread that waits at the barrier of the cluster and cannot continue.
     pub(super) fn stalled_at_cluster(&self) -> FaultKind {
         let threads = self.threads() * self.cluster.blocks.get();
-        FaultKind::ClusterBarrier { arrived: self.cluster.barrier.borrow().arrived, threads }
+        FaultKind::ClusterBarrier { arrived: threads - self.cluster.barrier.borrow().missing, threads }
+    }
+
+    /// Counts thread `thread`, which has returned, as arrived at the barrier of the cluster.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn returns_from_cluster_barrier(&self, thread: usize) {
+        let completed = {
+            let mut barrier = self.cluster.barrier.borrow_mut();
+            barrier.live -= 1;
+            barrier.completed
+        };
+        if self.notes[thread].cluster_arrivals.get() == completed {
+            self.cluster.arrive_at_barrier();
+        }
     }
 }
 
 impl Cluster {
-    /// Completes the barrier of the cluster if all threads that have not returned have arrived.
-    pub(super) fn complete_barrier(&self) {
-        let mut barrier = self.barrier.borrow_mut();
-        if barrier.arrived == 0 {
-            return;
-        }
+    /// Counts the threads that have not returned, before the first arrival at the barrier.
+    fn count_live(&self) {
         let running = self.running.borrow();
         // SAFETY: `enter` stored pointers to the blocks of the running cluster, which exist while it runs.
-        let blocks = running.iter().map(|block| unsafe { &**block });
-        let mut threads = blocks.clone().flat_map(|block| block.states().zip(&block.notes));
-        let missing = threads.any(|(state, notes)| {
-            state.get() != State::Returned && notes.cluster_arrivals.get() == barrier.completed
-        });
-        if missing {
+        let states = running.iter().flat_map(|block| unsafe { &**block }.states());
+        let live = states.filter(|state| state.get() != State::Returned).count() as u32;
+        let mut barrier = self.barrier.borrow_mut();
+        (barrier.live, barrier.missing) = (live, live);
+    }
+
+    /// Counts one arrival at the barrier of the cluster. If no other is missing, completes the barrier.
+    fn arrive_at_barrier(&self) {
+        let mut barrier = self.barrier.borrow_mut();
+        barrier.missing -= 1;
+        if barrier.missing > 0 {
             return;
         }
-        barrier.arrived = 0;
+        barrier.missing = barrier.live;
         barrier.completed += 1;
         barrier.done = barrier.gate.open();
-        blocks.for_each(|block| _ = block.wake(State::AtCluster));
+        for &block in &*self.running.borrow() {
+            // SAFETY: see `count_live`.
+            unsafe { &*block }.wake(State::AtCluster);
+        }
     }
 }

@@ -27,8 +27,11 @@ impl OperandLayout {
         let field = |at: u32| (descriptor >> at) as u32 & 0x3FFF;
         let swizzle = [Swizzle::None, Swizzle::B128, Swizzle::B64, Swizzle::B32][(descriptor >> 62) as usize];
         let (start, base) = (field(0) << 4, (descriptor >> 49) as u32 & 7);
+        if base != 0 {
+            block.raise(FaultKind::DescriptorOffset { offset: base });
+        }
         // The hardware permutes chunks by the address. A tile must therefore start where the pattern does.
-        if swizzle != Swizzle::None && start >> 7 & (swizzle.row() / 16 - 1) != base {
+        if swizzle != Swizzle::None && start >> 7 & (swizzle.row() / 16 - 1) != 0 {
             block.raise(FaultKind::Descriptor { address: start, swizzle: swizzle.row() });
         }
         if transposed && element != 2 {

@@ -7,6 +7,7 @@
 use core::cell::{Cell, RefCell};
 use core::panic::Location;
 
+use super::clock::{BEFORE_BLOCK_BARRIER, BEFORE_NO_BARRIER, BEFORE_WARP_BARRIER};
 use super::{Block, FaultKind, current};
 
 /// The detection tracks shared memory in units of this many bytes. A unit is not larger, because two threads
@@ -23,7 +24,8 @@ struct Mark {
     barriers: u32,
     /// Number of warp barriers that the warp of `thread` had executed at the time of the last access.
     rendezvous: u32,
-    /// The thread that made the last access (`thread`), and another thread that made an access (`other`).
+    /// The thread that made the last access (`thread`). If `lanes` or `warps` is true, `other` is another
+    /// thread that made an access: one of another warp if `warps` is true.
     thread: u16,
     other: u16,
     /// `lanes` is true if other lanes of the thread's warp made an access since the warp's last barrier.
@@ -44,7 +46,8 @@ impl Mark {
         let alone = self.thread == now.thread && !self.lanes;
         let of_warp = self.thread / 32 == now.thread / 32;
         let ordered = of_warp && !self.warps && (alone || self.rendezvous != now.rendezvous);
-        (!ordered).then_some(if self.thread == now.thread { self.other } else { self.thread })
+        let before = of_warp && (self.thread == now.thread || self.rendezvous != now.rendezvous);
+        (!ordered).then_some(if before { self.other } else { self.thread })
     }
 
     /// Returns this summary with the access `now` added.
@@ -54,7 +57,8 @@ impl Mark {
         }
         let of_warp = self.thread / 32 == now.thread / 32;
         let lanes = of_warp && self.rendezvous == now.rendezvous && (self.lanes || self.thread != now.thread);
-        let other = if self.thread == now.thread { self.other } else { self.thread };
+        let keeps = self.thread == now.thread || of_warp && self.warps;
+        let other = if keeps { self.other } else { self.thread };
         Self { other, lanes, warps: self.warps || !of_warp, ..now }
     }
 }
@@ -121,12 +125,15 @@ pub(super) struct EarlierAccess {
     /// The thread.
     pub thread: u16,
     pub writes: bool,
-    /// Whether a barrier separates this access from the accesses that follow.
-    pub ordered: bool,
+    /// The event of the thread that stands for this access, by the barrier that followed.
+    pub event: u32,
 }
 
 impl Races {
-    /// Calls `f` for the accesses of the block, up to two per unit for reads and for writes.
+    /// Calls `f` for the accesses of the block, up to two per unit for reads and for writes. If several warps
+    /// made an access since the last block barrier, it is unknown whether the other warp has executed a warp
+    /// barrier since then. The function supposes that it has, so a race between its lanes may remain
+    /// undetected.
     pub fn each_access(&self, mut f: impl FnMut(EarlierAccess)) {
         if !self.used.get() {
             return;
@@ -136,11 +143,17 @@ impl Races {
                 if mark.barriers < self.first.get() {
                     continue;
                 }
-                for thread in [mark.other, mark.thread] {
-                    let of_warp = self.rendezvous[usize::from(thread) / 32].get() != mark.rendezvous;
-                    let ordered = mark.barriers != self.barriers.get() || of_warp && !mark.warps;
-                    f(EarlierAccess { unit, thread, writes, ordered });
+                let after_warp = self.rendezvous[usize::from(mark.thread) / 32].get() != mark.rendezvous;
+                let event = |after_warp| match (mark.barriers == self.barriers.get(), after_warp) {
+                    (false, _) => BEFORE_BLOCK_BARRIER,
+                    (true, true) => BEFORE_WARP_BARRIER,
+                    (true, false) => BEFORE_NO_BARRIER,
+                };
+                if mark.lanes || mark.warps {
+                    let event = event(after_warp || mark.warps);
+                    f(EarlierAccess { unit, thread: mark.other, writes, event });
                 }
+                f(EarlierAccess { unit, thread: mark.thread, writes, event: event(after_warp) });
             }
         }
     }
@@ -165,7 +178,9 @@ impl Block {
         }
         if let Some((other, wrote)) = race {
             let other = self.slots[usize::from(other)].index;
-            self.raise(FaultKind::Race { offset, bytes, writes, other, wrote });
+            if !self.unwinds() {
+                self.raise(FaultKind::Race { offset, bytes, writes, other, wrote });
+            }
         }
     }
 }

@@ -35,6 +35,10 @@ impl TensorMapElement {
             Self::U32 | Self::I32 | Self::F32 => 4,
         }
     }
+
+    const fn is_float(self) -> bool {
+        matches!(self, Self::F16 | Self::Bf16 | Self::F32)
+    }
 }
 
 /// The operation of a TMA store that combines its elements with those of the tensor
@@ -99,7 +103,7 @@ pub struct TensorMapShape {
     pub tile: Vec<u32>,
     /// How the box lies in shared memory.
     pub swizzle: Swizzle,
-    /// Whether elements outside of the tensor become NaN instead of zero.
+    /// Whether elements outside of the tensor become NaN instead of zero. Only for floats.
     pub nan_outside: bool,
 }
 
@@ -147,6 +151,9 @@ impl TensorMapShape {
         if let Some(size) = self.tile.iter().find(|&&size| size == 0 || size > 256) {
             return Err(format!("box size {size}, expected 1 to 256"));
         }
+        if self.nan_outside && !self.element.is_float() {
+            return Err(format!("NaN outside of a tensor of {:?}, expected a float type", self.element));
+        }
         let row = self.tile[0] * self.element.bytes();
         match self.swizzle {
             Swizzle::None if row % 16 != 0 => Err(format!("rows of {row} bytes, expected a multiple of 16")),
@@ -175,13 +182,15 @@ impl TensorMapShape {
         })
     }
 
-    /// Bytes of the box.
+    /// Bytes of the box. A number that is too large becomes `u32::MAX`, which does not fit in shared memory.
     pub(super) fn bytes(&self) -> u32 {
-        self.tile.iter().product::<u32>() * self.element.bytes()
+        let elements: u64 = self.tile.iter().map(|&size| u64::from(size)).product();
+        u32::try_from(elements * u64::from(self.element.bytes())).unwrap_or(u32::MAX)
     }
 
     /// Calls `f` for each row of the box that starts at `origin`, with the offset of the row in the box, the
     /// address of its first element in the tensor, and the range of its elements that are in the tensor.
+    /// Addresses outside of the tensor may wrap around.
     pub(super) fn rows(&self, origin: &[i32], mut f: impl FnMut(u32, *const u8, std::ops::Range<u32>)) {
         let (width, bytes) = (self.tile[0], self.element.bytes());
         let rows: u32 = self.tile[1..].iter().product();
@@ -191,12 +200,12 @@ impl TensorMapShape {
                 let index = i64::from(origin[at]) + i64::from(left % self.tile[at]);
                 left /= self.tile[at];
                 inside &= index >= 0 && index.cast_unsigned() < self.sizes[at];
-                offset += index * self.strides[at - 1].cast_signed();
+                offset = offset.wrapping_add(index.wrapping_mul(self.strides[at - 1].cast_signed()));
             }
             let first = i64::from(origin[0]);
             let from = (-first).clamp(0, i64::from(width)) as u32;
             let to = (self.sizes[0].cast_signed() - first).clamp(i64::from(from), i64::from(width)) as u32;
-            let address = self.base.wrapping_offset((offset + first * i64::from(bytes)) as isize);
+            let address = self.base.wrapping_offset(offset.wrapping_add(first * i64::from(bytes)) as isize);
             f(row * width * bytes, address, if inside { from..to } else { 0..0 });
         }
     }

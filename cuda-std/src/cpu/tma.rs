@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use super::cluster::{Cluster, FIRST_ADDRESS, Place, WINDOW};
 use super::history::{By, SharedAccess};
 use super::tensor_map::{Reduction, TensorMapShape};
-use super::{Block, FaultKind, with};
+use super::{Block, FaultKind, operate};
 use crate::base::tensor_map::TensorMap;
 
 /// TMA reductions of several blocks may access the same elements. This lock makes them atomic.
@@ -18,9 +18,43 @@ pub(super) struct StartedCopy {
     /// The places in shared memory that it writes. A copy from one block to another also lists the place that
     /// it reads.
     pub to: Vec<Place>,
+    pub work: CopyWork,
+}
+
+/// The bytes that an asynchronous copy has yet to move.
+pub(super) enum CopyWork {
+    /// A copy to shared memory.
+    Load(Box<dyn FnOnce(&Cluster)>),
+    /// A copy from shared memory to global memory.
+    Store(StartedStore),
+}
+
+/// Writes the bytes that a copy has read to global memory.
+type WriteBytes = Box<dyn FnOnce(&[u8])>;
+
+/// A copy from shared memory to global memory. It first reads all its bytes, and writes them later.
+pub(super) struct StartedStore {
     /// Agent and number of its bulk group.
-    pub group: Option<(u32, u32)>,
-    pub run: Box<dyn FnOnce(&Cluster)>,
+    group: (u32, u32),
+    from: *const u8,
+    bytes: usize,
+    /// The bytes, after they were read.
+    read: Option<Vec<u8>>,
+    write: WriteBytes,
+}
+
+impl StartedStore {
+    fn read(&mut self) {
+        // SAFETY: the caller of `push_store` checked that the bytes are in the shared memory of a block of
+        // this cluster.
+        let copy = || unsafe { std::slice::from_raw_parts(self.from, self.bytes) }.to_vec();
+        self.read.get_or_insert_with(copy);
+    }
+
+    fn write(mut self) {
+        self.read();
+        (self.write)(&self.read.unwrap_or_default());
+    }
 }
 
 impl Cluster {
@@ -36,16 +70,28 @@ impl Cluster {
         // The copies of a bulk group, and those to one mbarrier, complete in any order.
         let copy = pending.swap_remove(at);
         drop(pending);
-        (copy.run)(self);
+        self.note_progress();
+        match copy.work {
+            CopyWork::Load(load) => load(self),
+            CopyWork::Store(store) => store.write(),
+        }
         true
     }
 
-    /// Completes the copies of those bulk groups of the agent `agent` whose numbers are at most `last`.
-    pub(super) fn complete_groups(&self, agent: u32, last: u32) {
-        let of_group =
-            |copy: &mut StartedCopy| copy.group.is_some_and(|(a, number)| a == agent && number <= last);
-        let copies: Vec<_> = self.pending.borrow_mut().extract_if(.., of_group).collect();
-        copies.into_iter().for_each(|copy| (copy.run)(self));
+    /// Lets those bulk groups of the agent `agent` read their bytes whose numbers are at most `last`. If
+    /// `writes` is true, they also write them.
+    pub(super) fn complete_groups(&self, agent: u32, last: u32, writes: bool) {
+        let mut pending = self.pending.borrow_mut();
+        for at in (0..pending.len()).rev() {
+            let CopyWork::Store(store) = &mut pending[at].work else { continue };
+            if store.group.0 != agent || store.group.1 > last {
+                continue;
+            }
+            store.read();
+            if writes && let CopyWork::Store(store) = pending.swap_remove(at).work {
+                store.write();
+            }
+        }
     }
 
     /// Returns a fault if a copy to the shared memory of block `rank` is pending. All threads of the block
@@ -80,15 +126,29 @@ impl Block {
     /// Records a copy that writes `bytes` bytes at `to`, and fills them with 0xFF. The mbarrier at `barrier`
     /// will count the bytes.
     pub(super) fn start_copy(&self, to: Place, barrier: Place, bytes: u32, by: By) {
-        let (agent, time) = self.mbarrier(barrier, true, |barrier| (barrier.agent, barrier.phase + 1));
+        let (agent, time) = self.count_copy(barrier, bytes);
         self.record(to, bytes, SharedAccess { agent, time, by }, true);
+        self.cluster.remote.borrow_mut()[to.rank as usize].insert(agent, time);
         // SAFETY: `place` checked that the bytes are in the shared memory of a running block.
         unsafe { self.pointer(to).write_bytes(0xFF, bytes as usize) };
     }
 
-    pub(super) fn push(&self, to: Vec<Place>, group: Option<(u32, u32)>, run: Box<dyn FnOnce(&Cluster)>) {
+    /// Adds a copy to shared memory to the pending copies.
+    pub(super) fn push_load(&self, to: Vec<Place>, load: Box<dyn FnOnce(&Cluster)>) {
+        self.push(to, CopyWork::Load(load));
+    }
+
+    /// Adds a copy of `bytes` bytes of shared memory at `from`, which [`Block::place`] has checked, to the
+    /// pending copies. `write` gets these bytes.
+    pub(super) fn push_store(&self, from: Place, bytes: u32, group: (u32, u32), write: WriteBytes) {
+        let (from, bytes) = (self.pointer(from), bytes as usize);
+        self.push(Vec::new(), CopyWork::Store(StartedStore { group, from, bytes, read: None, write }));
+    }
+
+    fn push(&self, to: Vec<Place>, work: CopyWork) {
         let by = (self.rank.get(), self.running.get());
-        self.cluster.pending.borrow_mut().push(StartedCopy { by, to, group, run });
+        self.cluster.note_progress();
+        self.cluster.pending.borrow_mut().push(StartedCopy { by, to, work });
     }
 
     /// Returns the ranks of the blocks in a multicast mask. Without a mask, returns the own rank.
@@ -106,7 +166,7 @@ impl Block {
 /// of block ranks, the copy writes to the same offset of each of these blocks, and the mbarrier at the same
 /// offset of each block counts the bytes.
 pub(crate) fn tensor_copy(to: u32, map: u64, origin: &[i32], barrier: u32, blocks: Option<u16>) {
-    with(|block| {
+    operate(|block| {
         let shape = block.tensor_map(map, origin);
         let bytes = shape.bytes();
         let mut places = Vec::new();
@@ -126,7 +186,7 @@ pub(crate) fn tensor_copy(to: u32, map: u64, origin: &[i32], barrier: u32, block
                 cluster.complete_bytes(barrier, bytes);
             }
         };
-        block.push(to, None, Box::new(run));
+        block.push_load(to, Box::new(run));
     });
 }
 
@@ -154,7 +214,7 @@ unsafe fn load_tile(shape: &TensorMapShape, origin: &[i32], base: *mut u8, offse
 /// Starts a TMA copy of the box at `from` in shared memory to the coordinates `origin` of the tensor. With a
 /// reduction, the elements of the tensor are combined with those of the box.
 pub(crate) fn tensor_store(from: u32, map: u64, origin: &[i32], reduction: Option<Reduction>) {
-    with(|block| {
+    operate(|block| {
         let shape = block.tensor_map(map, origin);
         let from = block.own_place(from, shape.bytes(), 128);
         if let Some(reduction) = reduction
@@ -163,19 +223,21 @@ pub(crate) fn tensor_store(from: u32, map: u64, origin: &[i32], reduction: Optio
             block.raise(FaultKind::Reduction { reduction, element: shape.element });
         }
         let group = block.start_group_copy(from, shape.bytes());
-        let (base, origin) = (block.shared_base(), origin.to_vec());
-        // SAFETY: the kernel guarantees that it may write to the tensor. `own_place` checked the bytes.
-        let run = move |_: &Cluster| unsafe { store_tile(&shape, &origin, base, from.offset, reduction) };
-        block.push(Vec::new(), Some(group), Box::new(run));
+        let (bytes, origin) = (shape.bytes(), origin.to_vec());
+        // SAFETY: the kernel guarantees that it may write to the tensor.
+        let write = move |tile: &[u8]| unsafe { store_tile(&shape, &origin, tile, from.offset, reduction) };
+        block.push_store(from, bytes, group, Box::new(write));
     });
 }
 
+/// Writes the box `tile` to the tensor. It was at `offset` of shared memory, a multiple of 128.
+///
 /// # Safety
-/// The tensor is writable. The box lies at `offset` of the shared memory at `base`.
+/// The tensor is writable.
 unsafe fn store_tile(
     shape: &TensorMapShape,
     origin: &[i32],
-    base: *const u8,
+    tile: &[u8],
     offset: u32,
     reduction: Option<Reduction>,
 ) {
@@ -184,12 +246,13 @@ unsafe fn store_tile(
     shape.rows(origin, |row, to, inside| {
         for element in inside {
             let at = FIRST_ADDRESS + offset + row + element * size;
-            let from = base.wrapping_add((shape.swizzle.place(at) - FIRST_ADDRESS) as usize);
+            // The swizzle moves a chunk only within its 128 bytes, which are in the box.
+            let from = (shape.swizzle.place(at) - FIRST_ADDRESS - offset) as usize;
             let to = to.wrapping_add((element * size) as usize).cast_mut();
             let mut bits = [[0; 4]; 2];
-            // SAFETY: `rows` gives the range of elements that are in the tensor. The box is in shared memory.
+            bits[0][..size as usize].copy_from_slice(&tile[from..][..size as usize]);
+            // SAFETY: `rows` gives the range of elements that are in the tensor.
             unsafe {
-                from.copy_to_nonoverlapping(bits[0].as_mut_ptr(), size as usize);
                 if let Some(reduction) = reduction {
                     to.copy_to_nonoverlapping(bits[1].as_mut_ptr(), size as usize);
                     let [tile, tensor] = bits.map(u32::from_le_bytes);
@@ -205,7 +268,7 @@ unsafe fn store_tile(
 /// Sends `value` to the shared memory at `to` of another block. The mbarrier at `barrier` of that block
 /// counts the 8 bytes (`st.async`).
 pub(crate) fn send(to: u32, barrier: u32, value: u64) {
-    with(|block| {
+    operate(|block| {
         let (to, barrier) = (block.place(to, 8, 8), block.place(barrier, 8, 8));
         block.start_copy(to, barrier, 8, By::Copy(None));
         let pointer = block.pointer(to).cast::<u64>();
@@ -214,13 +277,13 @@ pub(crate) fn send(to: u32, barrier: u32, value: u64) {
             unsafe { pointer.write(value) };
             cluster.complete_bytes(barrier, 8);
         };
-        block.push(vec![to], None, Box::new(run));
+        block.push_load(vec![to], Box::new(run));
     });
 }
 
 /// Loads a word from the shared memory of a block of the cluster (`ld.shared::cluster`).
 pub(crate) fn remote_load(address: u32) -> u32 {
-    with(|block| {
+    operate(|block| {
         let place = block.place(address, 4, 4);
         block.record(place, 4, block.thread_access(), false);
         // SAFETY: `place` checked the word.
@@ -230,7 +293,7 @@ pub(crate) fn remote_load(address: u32) -> u32 {
 
 /// Stores a word to the shared memory of a block of the cluster (`st.shared::cluster`).
 pub(crate) fn remote_store(address: u32, value: u32) {
-    with(|block| {
+    operate(|block| {
         let place = block.place(address, 4, 4);
         block.record(place, 4, block.thread_access(), true);
         // SAFETY: `place` checked the word.

@@ -19,9 +19,15 @@ pub(crate) enum Operation {
     ShuffleIdx,
     Ballot,
     Sync,
-    /// An instruction that all lanes execute together, and that orders no memory accesses. The result is the
-    /// value of the first lane.
-    Converge,
+    /// `ldmatrix` and `stmatrix`. Each consists of several exchanges, with the results of `ShuffleIdx`.
+    LoadMatrices,
+    StoreMatrices,
+    /// A wait for `wgmma` groups, and `setmaxnreg`: instructions that all lanes execute together
+    /// (`.sync.aligned`). The result is the value of the first lane. The executor lets them order memory
+    /// accesses as a warp barrier does, because kernels elect a lane after them that releases what all lanes
+    /// have read.
+    WgmmaWait,
+    RegisterLimit,
     /// A matrix multiplication. Each lane passes its fragments, the matrix elements that it has in registers.
     Multiply,
 }
@@ -35,7 +41,10 @@ impl Operation {
             Self::ShuffleIdx => "shfl_idx",
             Self::Ballot => "ballot",
             Self::Sync => "sync_warp",
-            Self::Converge => "an instruction of the whole warp",
+            Self::LoadMatrices => "ldmatrix",
+            Self::StoreMatrices => "stmatrix",
+            Self::WgmmaWait => "wgmma.wait_group",
+            Self::RegisterLimit => "setmaxnreg",
             Self::Multiply => "mma",
         }
     }
@@ -50,9 +59,9 @@ impl Operation {
             Self::ShuffleXor => lane ^ argument,
             Self::ShuffleDown if lane + argument < 32 => lane + argument,
             Self::ShuffleUp if lane >= argument => lane - argument,
-            Self::ShuffleIdx => argument,
+            Self::ShuffleIdx | Self::LoadMatrices | Self::StoreMatrices => argument,
             Self::ShuffleDown | Self::ShuffleUp | Self::Sync | Self::Multiply => lane,
-            Self::Converge => mask.trailing_zeros(),
+            Self::WgmmaWait | Self::RegisterLimit => mask.trailing_zeros(),
             Self::Ballot => return lanes(mask).fold(0, |bits, lane| bits | values[lane as usize] << lane),
         };
         values[source as usize]
@@ -85,7 +94,7 @@ impl Call {
 }
 
 /// Returns the lanes whose bits are set in `mask`.
-fn lanes(mask: u32) -> impl Iterator<Item = u32> {
+fn lanes(mask: u32) -> impl Iterator<Item = u32> + Clone {
     (0..32).filter(move |lane| mask >> lane & 1 == 1)
 }
 
@@ -103,13 +112,20 @@ pub(crate) fn exchange(operation: Operation, mask: u32, value: u32, argument: u3
     block.meet(Call { operation, mask, value, argument, ..Call::NONE })
 }
 
-/// Waits until all lanes of the warp execute the same instruction, and returns the value that the first lane
-/// passed. The place of the call in the source code stays as the caller has stored it.
+/// Exchanges values between all lanes of the warp, as [`exchange`] does. The place of the call in the source
+/// code stays as the caller has stored it.
 #[inline(always)]
-pub(super) fn converge(value: u32) -> u32 {
+pub(crate) fn exchange_here(operation: Operation, value: u32, argument: u32) -> u32 {
     // SAFETY: the block is used only in this function.
     let block = unsafe { current() };
-    block.meet(Call { operation: Operation::Converge, mask: u32::MAX, value, ..Call::NONE })
+    block.meet(Call { operation, mask: u32::MAX, value, argument, ..Call::NONE })
+}
+
+/// Waits until all lanes of the warp execute the instruction `operation`, and returns the value that the
+/// first lane passed. The place of the call in the source code stays as the caller has stored it.
+#[inline(always)]
+pub(super) fn converge(operation: Operation, value: u32) -> u32 {
+    exchange_here(operation, value, 0)
 }
 
 /// Lets the calling lane take part in a matrix multiplication of the whole warp. Replaces `fragments.c` by
@@ -143,16 +159,22 @@ impl Block {
         let calling = &self.calling[self.linear_index() / 32];
         calling.set(calling.get() | 1 << lane);
         if calling.get() & call.mask != call.mask || !self.all_meet(&call) {
-            return !self.may_wait(State::AtCall);
+            let waits = self.may_wait(State::AtCall);
+            if !waits {
+                // The lane must not take part, because its fragments do not live until other lanes call.
+                calling.set(calling.get() & !(1 << lane));
+            }
+            return !waits;
         }
         calling.set(calling.get() & !call.mask);
         if call.operation == Operation::Sync {
             self.races.rendezvous(self.linear_index() / 32);
-            if self.cluster.is_active() {
-                let start = self.warp_start();
-                let threads = lanes(call.mask).map(|lane| start + lane as usize);
-                self.synchronize_active(threads.collect::<Vec<_>>().into_iter());
-            }
+        }
+        let orders =
+            matches!(call.operation, Operation::Sync | Operation::WgmmaWait | Operation::RegisterLimit);
+        if orders && self.cluster.is_active() {
+            let start = self.warp_start();
+            self.synchronize_active(lanes(call.mask).map(|lane| start + lane as usize));
         }
         self.complete(&call);
         true
@@ -167,13 +189,13 @@ impl Block {
     /// the block.
     fn check_mask(&self, call: &Call, lane: usize) {
         let (operation, mask) = (call.operation.name(), call.mask);
-        if mask >> lane & 1 == 0 {
+        if mask >> lane & 1 == 0 && !self.unwinds() {
             let first = Absence::NotInMask;
             self.raise(FaultKind::MissingLanes { operation, mask, missing: 1 << lane, first });
         }
         let existing = (self.slots.len() - self.warp_start()).min(32);
         let missing = mask & !(u32::MAX >> (32 - existing));
-        if missing != 0 {
+        if missing != 0 && !self.unwinds() {
             let first = Absence::NotInBlock { threads: self.threads() };
             self.raise(FaultKind::MissingLanes { operation, mask, missing, first });
         }

@@ -1,20 +1,26 @@
 //! `wgmma`: matrix multiplication by the four warps of a warpgroup.
 //!
-//! Each warp computes 16 of the 64 rows, so the executor runs each warp's part by itself. A multiplication
-//! reads its operands from shared memory when the warp waits for it. Until [`settle`], the accumulators
-//! contain 0xFF bytes, and the executor reports an access to them.
-use std::collections::{HashMap, VecDeque};
+//! A multiplication reads its operands from shared memory when the first warp waits for it. The executor then
+//! computes all 64 rows. As in PTX, a `wgmma` group belongs to the whole warpgroup: a wait returns when all
+//! four warps have committed the group, and after it the operands of all four warps may be overwritten.
+//! Until [`settle`], the accumulators contain 0xFF bytes, and the executor reports an access to them.
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap;
 
 use super::block::State;
 use super::history::{By, SharedAccess};
-use super::multiplication::{Left, Multiplication, ROWS, Started, place};
+use super::multiplication::{Left, Multiplication, Started, WARP_ROWS, WARPS, place};
 use super::operands::SharedOperand;
 use super::tensor_core::{DecodedA, DecodedB};
-use super::warp::converge;
-use super::{Block, FaultKind, with};
+use super::warp::{Operation, converge};
+use super::{Block, FaultKind, operate};
 
-/// Warps of a warpgroup.
-const WARPS: u32 = 4;
+/// Threads of a warpgroup.
+const THREADS: usize = 32 * WARPS;
+
+/// The content of accumulator registers between the start of the first multiplication and [`settle`].
+const IN_FLIGHT: u32 = u32::MAX;
 
 /// The accumulator registers of a thread.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +33,13 @@ impl ThreadRegisters {
     pub fn of(at: *mut u32, len: usize) -> Self {
         Self { at, len }
     }
+
+    /// # Safety
+    /// These are registers of the running thread, and no other reference to them is in use.
+    unsafe fn words<'a>(self) -> &'a mut [u32] {
+        // SAFETY: the caller guarantees it.
+        unsafe { std::slice::from_raw_parts_mut(self.at, self.len) }
+    }
 }
 
 /// The accumulators of a lane between the start of the first multiplication and [`settle`].
@@ -37,33 +50,46 @@ struct Accumulators {
     group: u32,
 }
 
+/// One thread of a warpgroup.
 #[derive(Default)]
 struct Lane {
-    /// Number of multiplications that the lane has started.
+    /// Number of multiplications that the lane has started, and the group of the last one.
     started: usize,
+    last_group: u32,
     committed: u32,
+    /// The last group that the lane has waited for.
+    waited: u32,
     accumulators: Vec<Accumulators>,
     /// Number of fences that the lane has executed.
     fences: u32,
-    /// The value of `fences` at the last `settle` of each accumulator, by its address. `last_settled` is the
-    /// value at the last `settle` of any accumulator.
-    settled: HashMap<usize, u32>,
+    /// The value of `fences` at the last `settle` or access of each accumulator, by its address.
+    accessed: FxHashMap<usize, u32>,
+    /// The value of `fences` at the last `settle` of any accumulator, and at the last access of any.
     last_settled: u32,
+    last_accessed: u32,
+    /// The value of `fences` at the last multiplication whose left operand was in registers.
+    last_left: u32,
 }
 
-/// The multiplications of a warp.
+/// The multiplications of a warpgroup.
 pub(super) struct Queue {
     agent: u32,
     /// Number of the multiplications that are done.
     done: usize,
     started: VecDeque<Started>,
+    /// The last group that all lanes have committed.
+    committed: u32,
+    /// For each group after `committed`, the number of lanes that have committed it.
+    commits: VecDeque<usize>,
     finished_group: u32,
+    /// Threads that wait until other warps commit a group.
+    waiting: Vec<usize>,
     lanes: Vec<Lane>,
 }
 
 impl Block {
-    fn warp_key(&self, thread: usize) -> u32 {
-        self.rank.get() * self.threads().div_ceil(32) + thread as u32 / 32
+    fn warpgroup_key(&self, thread: usize) -> u32 {
+        self.rank.get() * self.threads().div_ceil(THREADS as u32) + (thread / THREADS) as u32
     }
 
     fn queue<R>(&self, f: impl FnOnce(&mut Queue, usize) -> R) -> R {
@@ -72,35 +98,62 @@ impl Block {
             agent: cluster.new_agent(),
             done: 0,
             started: VecDeque::new(),
+            committed: 0,
+            commits: VecDeque::new(),
             finished_group: 0,
-            lanes: (0..32).map(|_| Lane::default()).collect(),
+            waiting: Vec::new(),
+            lanes: (0..THREADS).map(|_| Lane::default()).collect(),
         };
         let thread = self.running.get();
-        f(cluster.queues.borrow_mut().entry(self.warp_key(thread)).or_insert_with(new), thread % 32)
+        f(cluster.queues.borrow_mut().entry(self.warpgroup_key(thread)).or_insert_with(new), thread % THREADS)
     }
 
     /// Returns a fault if the running thread has not waited for its multiplications.
     pub(super) fn thread_returns_from_wgmma(&self) -> Result<(), FaultKind> {
         let thread = self.running.get();
         let queues = self.cluster.queues.borrow();
-        let Some(queue) = queues.get(&self.warp_key(thread)) else { return Ok(()) };
-        if queue.lanes[thread % 32].started > queue.done {
+        let Some(queue) = queues.get(&self.warpgroup_key(thread)) else { return Ok(()) };
+        let lane = &queue.lanes[thread % THREADS];
+        if lane.last_group > lane.waited {
             return Err(FaultKind::WgmmaUnfinished);
         }
-        let first = thread as u32 / 32 / WARPS * WARPS * 32;
-        let count = |warp: u32| {
-            let queue = queues.get(&self.warp_key((first + 32 * warp) as usize));
-            queue.map_or(0, |queue| queue.lanes[thread % 32].started)
-        };
-        let own = count(thread as u32 / 32 % WARPS);
-        let returned = |warp: u32| {
-            let slot = self.slots.get((first + 32 * warp) as usize + thread % 32);
-            slot.is_none_or(|slot| slot.state.get() == State::Returned)
-        };
-        match (0..WARPS).find(|&warp| returned(warp) && count(warp) != own) {
-            Some(warp) => Err(FaultKind::WgmmaWarpgroup { own, other: count(warp) }),
-            None => Ok(()),
+        let first = thread / THREADS * THREADS;
+        let own = lane.started;
+        for other in (0..WARPS).map(|warp| 32 * warp + thread % 32) {
+            let slot = self.slots.get(first + other);
+            let returned = slot.is_none_or(|slot| slot.state.get() == State::Returned);
+            if returned && queue.lanes[other].started != own {
+                return Err(FaultKind::WgmmaWarpgroup { own, other: queue.lanes[other].started });
+            }
         }
+        Ok(())
+    }
+
+    /// Returns the first lane of the warpgroup that has not committed the group that `thread` waits for, and
+    /// the number of the group.
+    fn late_lane(&self, thread: usize) -> (usize, u32) {
+        let (group, _) = self.notes[thread].waits_for.get().expect("waits for a group");
+        let lanes = &self.cluster.queues.borrow()[&self.warpgroup_key(thread)].lanes;
+        (lanes.iter().position(|lane| lane.committed < group).expect("a lane is missing"), group)
+    }
+
+    /// Whether thread `thread`, which waits for multiplications, waits for a warp that has returned.
+    pub(super) fn lacks_returned_warp(&self, thread: usize) -> bool {
+        let (lane, _) = self.late_lane(thread);
+        let slot = self.slots.get(thread / THREADS * THREADS + lane);
+        slot.is_none_or(|slot| slot.state.get() == State::Returned)
+    }
+
+    /// Returns the fault of thread `thread`, which waits for multiplications and cannot continue.
+    pub(super) fn stalled_at_wgmma(&self, thread: usize) -> FaultKind {
+        let (lane, group) = self.late_lane(thread);
+        let queues = self.cluster.queues.borrow();
+        let lanes = &queues[&self.warpgroup_key(thread)].lanes;
+        let (own, other) = (&lanes[thread % THREADS], &lanes[lane]);
+        if other.started < own.started {
+            return FaultKind::WgmmaWarpgroup { own: own.started, other: other.started };
+        }
+        FaultKind::WgmmaCommit { group, warp: lane as u32 / 32, committed: other.committed }
     }
 
     /// Records the reads of the multiplication that the running thread has started last. If another lane has
@@ -109,33 +162,38 @@ impl Block {
         let knowledge = self.clock(|clock| clock.knowledge());
         let (index, agent, group, known) = self.queue(|queue, lane| {
             let index = queue.lanes[lane].started - 1 - queue.done;
-            let known = queue.started[index].operands.as_ref().is_some_and(|(by, ..)| by.is_same(&knowledge));
+            let started = &queue.started[index];
+            let known = [&started.left[lane / 32], &started.right]
+                .map(|operand| operand.as_ref().is_some_and(|(by, _)| by.is_same(&knowledge)));
             (index, queue.agent, queue.lanes[lane].committed + 1, known)
         });
-        if known {
-            return;
-        }
-        let operand = |descriptor: u64, transposed: bool, first: u32, rows: usize| {
+        let warp = self.running.get() / 32 % WARPS;
+        let operand = |descriptor: u64, transposed: bool, first: usize, rows: usize| {
             let bytes = multiplication.elements.bytes();
-            let (operand, swizzle) = SharedOperand::of(self, descriptor, transposed, bytes, first, rows);
+            let (operand, swizzle) =
+                SharedOperand::of(self, descriptor, transposed, bytes, first as u32, rows);
             let access = SharedAccess { agent, time: group, by: By::Wgmma(swizzle) };
             self.record_all(self.rank.get(), 16, operand.chunks.iter().copied(), access, false);
-            operand
+            (knowledge.clone(), operand)
         };
         let [transposed_a, transposed_b] = multiplication.transposed;
-        let first = self.running.get() as u32 / 32 % WARPS * ROWS as u32;
-        let a = match multiplication.a {
-            Left::Shared(descriptor) => Some(operand(descriptor, transposed_a, first, ROWS)),
-            Left::Registers(_) => None,
-        };
-        let b = operand(multiplication.b, transposed_b, 0, columns);
-        self.queue(|queue, _| queue.started[index].operands = Some((knowledge, a, b)));
+        if let Left::Shared(descriptor) = multiplication.a
+            && !known[0]
+        {
+            // A warp reads only its own rows. Kernels may write them with a barrier of this warp only.
+            let left = operand(descriptor, transposed_a, WARP_ROWS * warp, WARP_ROWS);
+            self.queue(|queue, _| queue.started[index].left[warp] = Some(left));
+        }
+        if !known[1] {
+            let right = operand(multiplication.b, transposed_b, 0, columns);
+            self.queue(|queue, _| queue.started[index].right = Some(right));
+        }
     }
 }
 
 /// Executes `wgmma.fence`.
 pub(crate) fn fence() {
-    with(|block| block.queue(|queue, lane| queue.lanes[lane].fences += 1));
+    operate(|block| block.queue(|queue, lane| queue.lanes[lane].fences += 1));
 }
 
 /// Starts `multiplication` with the accumulators `d`.
@@ -143,88 +201,174 @@ pub(crate) fn fence() {
 /// # Safety
 /// `d` are the registers of the running thread.
 pub(crate) unsafe fn start(d: ThreadRegisters, multiplication: Multiplication) {
-    with(|block| {
-        let columns = 2 * d.len;
-        let at = d.at.addr();
-        let fault = block.queue(|queue, lane| {
-            let unfenced = queue.lanes[lane].is_unfenced(at, &multiplication);
-            if unfenced {
-                return Some(FaultKind::WgmmaFence);
-            }
-            let index = queue.lanes[lane].started - queue.done;
-            let group = queue.lanes[lane].committed + 1;
-            if index == queue.started.len() {
-                queue.started.push_back(Started {
-                    multiplication,
-                    group,
-                    a: [[0; 4]; 32],
-                    d: [0; 32],
-                    operands: None,
-                });
-            }
-            let started = &mut queue.started[index];
-            if !started.multiplication.meets(&multiplication) || started.group != group {
-                return Some(FaultKind::WgmmaLanes);
-            }
-            if let Left::Registers(a) = multiplication.a {
-                started.a[lane] = a;
-            }
-            started.d[lane] = at;
-            let lane = &mut queue.lanes[lane];
-            lane.started += 1;
-            match lane.accumulators.iter_mut().find(|known| known.at == at) {
-                Some(known) => known.group = group,
-                None => {
-                    // SAFETY: the caller passes the thread's registers.
-                    let registers = unsafe { std::slice::from_raw_parts_mut(d.at, d.len) };
-                    let values = registers.to_vec();
-                    registers.fill(u32::MAX);
-                    lane.accumulators.push(Accumulators { at, values, group });
-                }
-            }
-            None
-        });
-        if let Some(fault) = fault {
+    // SAFETY: the caller passes the thread's registers.
+    let registers = unsafe { d.words() };
+    operate(|block| {
+        if let Err(fault) = block.queue(|queue, lane| queue.start(lane, registers, &multiplication)) {
             block.raise(fault);
         }
-        block.record_operands(&multiplication, columns);
+        block.record_operands(&multiplication, 2 * d.len);
     });
 }
 
-impl Lane {
-    /// Whether a fence is missing between an access of the thread to the registers of a multiplication and
-    /// this multiplication.
-    fn is_unfenced(&self, at: usize, multiplication: &Multiplication) -> bool {
-        if self.accumulators.iter().any(|known| known.at == at)
-            && !matches!(multiplication.a, Left::Registers(_))
-        {
-            return false;
+impl Queue {
+    fn start(
+        &mut self,
+        lane: usize,
+        registers: &mut [u32],
+        multiplication: &Multiplication,
+    ) -> Result<(), FaultKind> {
+        let (at, columns, own) = (registers.as_ptr().addr(), 2 * registers.len(), &mut self.lanes[lane]);
+        let in_flight = own.in_flight(registers)?;
+        if in_flight.is_none() && multiplication.add {
+            own.check_moved(registers)?;
         }
-        let since = match multiplication.a {
-            Left::Registers(_) => self.last_settled,
-            Left::Shared(_) => self.settled.get(&at).copied().unwrap_or(0),
-        };
-        self.fences <= since
+        if own.is_unfenced(at, in_flight.is_some(), multiplication) {
+            return Err(FaultKind::WgmmaFence);
+        }
+        let (index, group) = (own.started - self.done, own.committed + 1);
+        if index == self.started.len() {
+            self.started.push_back(Started::new(*multiplication, columns, group));
+        }
+        let started = &mut self.started[index];
+        if let Some((own, other)) = started.multiplication.other_descriptor(multiplication) {
+            return Err(FaultKind::WgmmaDescriptor { own, other });
+        }
+        if !started.multiplication.meets(multiplication)
+            || (started.columns, started.group) != (columns, group)
+        {
+            return Err(FaultKind::WgmmaLanes);
+        }
+        if let Left::Registers(a) = multiplication.a {
+            started.a[lane] = a;
+            own.last_left = own.fences;
+        }
+        started.d[lane] = at;
+        own.started += 1;
+        own.last_group = group;
+        match in_flight {
+            Some(known) => own.accumulators[known].group = group,
+            None => {
+                own.accumulators.push(Accumulators { at, values: registers.to_vec(), group });
+                registers.fill(IN_FLIGHT);
+            }
+        }
+        Ok(())
     }
 }
 
-/// Closes the open `wgmma` group of the warp.
-pub(crate) fn commit() {
-    with(|block| block.queue(|queue, lane| queue.lanes[lane].committed += 1));
+impl Lane {
+    /// Returns the index of the accumulators in flight that `registers` are.
+    ///
+    /// Accumulators that were waited for, and then overwritten without a [`settle`], are abandoned: the
+    /// kernel does not need their values, and the address may now belong to another variable.
+    fn in_flight(&mut self, registers: &[u32]) -> Result<Option<usize>, FaultKind> {
+        let (from, len) = (registers.as_ptr().addr(), registers.len());
+        let mut index = 0;
+        while let Some(known) = self.accumulators.get(index) {
+            let start = known.at.max(from);
+            let end = (known.at + 4 * known.values.len()).min(from + 4 * len);
+            if start >= end {
+                index += 1;
+            } else if registers[(start - from) / 4..(end - from) / 4].iter().all(|&word| word == IN_FLIGHT) {
+                if (known.at, known.values.len()) != (from, len) {
+                    return Err(FaultKind::WgmmaRegisters);
+                }
+                return Ok(Some(index));
+            } else if known.group > self.waited {
+                return Err(FaultKind::WgmmaOverwritten);
+            } else {
+                self.accumulators.swap_remove(index);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns a fault if `registers`, which are not in flight, are a copy of registers in flight.
+    fn check_moved(&self, registers: &[u32]) -> Result<(), FaultKind> {
+        let known = self.accumulators.iter().any(|known| known.values.len() == registers.len());
+        if known && registers.iter().all(|&word| word == IN_FLIGHT) {
+            return Err(FaultKind::WgmmaMoved);
+        }
+        Ok(())
+    }
+
+    /// Whether a fence is missing between an access of the thread to the registers of a multiplication and
+    /// this multiplication.
+    ///
+    /// The executor does not see which values the left operand in registers was computed from. It assumes the
+    /// accumulators that the thread has settled. It also assumes those that the thread has accessed, for the
+    /// first multiplication after a fence. A later one may use registers that were written before the fence.
+    fn is_unfenced(&self, at: usize, in_flight: bool, multiplication: &Multiplication) -> bool {
+        let accumulators = !in_flight && self.fences <= self.accessed.get(&at).copied().unwrap_or(0);
+        let left = matches!(multiplication.a, Left::Registers(_))
+            && (self.fences <= self.last_settled
+                || self.fences <= self.last_accessed && self.last_left != self.fences);
+        accumulators || left
+    }
 }
 
-/// Waits until at most the last `pending` groups of the warp are unfinished.
+/// Closes the open `wgmma` group of the warpgroup.
+pub(crate) fn commit() {
+    operate(|block| {
+        block.queue(|queue, lane| {
+            let lane = &mut queue.lanes[lane];
+            lane.committed += 1;
+            let at = (lane.committed - queue.committed - 1) as usize;
+            if at == queue.commits.len() {
+                queue.commits.push_back(0);
+            }
+            queue.commits[at] += 1;
+            if queue.commits[0] == THREADS {
+                queue.commits.pop_front();
+                queue.committed += 1;
+                queue.waiting.drain(..).for_each(|thread| block.slots[thread].state.set(State::Ready));
+            }
+        });
+    });
+}
+
+/// Waits until at most the last `pending` groups of the warpgroup are unfinished.
 pub(crate) fn wait(pending: u32) {
-    let target = with(|block| block.queue(|queue, lane| queue.lanes[lane].committed.saturating_sub(pending)));
-    let of_first = converge(target);
-    with(|block| {
+    let target =
+        operate(|block| block.queue(|queue, lane| queue.lanes[lane].committed.saturating_sub(pending)));
+    let of_first = converge(Operation::WgmmaWait, target);
+    operate(|block| {
         if target != of_first {
             block.raise(FaultKind::WgmmaLanes);
         }
-        let agent = block.queue(|queue, _| queue.agent);
-        block.queue(|queue, _| queue.finish(block, target));
-        block.clock(|clock| clock.learn(agent, target));
+        while block.queue(|queue, _| queue.committed < target) {
+            if !block.wait_for_commits(target) {
+                return;
+            }
+        }
+        if block.queue(|queue, _| queue.lane_skipped(target)) {
+            block.raise(FaultKind::WgmmaLanes);
+        }
+        let agent = block.queue(|queue, lane| {
+            if queue.finished_group < target {
+                queue.finish(block, target);
+            }
+            let lane = &mut queue.lanes[lane];
+            lane.waited = lane.waited.max(target);
+            queue.agent
+        });
+        block.learn(agent, target);
     });
+}
+
+impl Block {
+    /// Suspends the running thread until another group has been committed by all warps of its warpgroup.
+    /// Returns false if the thread cannot wait.
+    fn wait_for_commits(&self, target: u32) -> bool {
+        let may = self.may_wait(State::AtWgmma);
+        if may {
+            self.own_notes().waits_for.set(Some((target, 0)));
+            self.queue(|queue, _| queue.waiting.push(self.running.get()));
+            self.suspend();
+        }
+        may
+    }
 }
 
 /// Writes the results of finished multiplications to the accumulators `d`.
@@ -232,58 +376,75 @@ pub(crate) fn wait(pending: u32) {
 /// # Safety
 /// `d` are the registers of the running thread.
 pub(crate) unsafe fn settle(d: ThreadRegisters) {
-    with(|block| {
+    operate(|block| {
         if !block.cluster.is_active() {
             return;
         }
-        let at = d.at.addr();
-        let early = block.queue(|queue, lane| {
-            let (finished, lane) = (queue.finished_group, &mut queue.lanes[lane]);
-            let found = lane.accumulators.iter().position(|known| known.at == at)?;
-            if lane.accumulators[found].group > finished {
-                return Some(FaultKind::WgmmaRegisters);
-            }
-            let known = lane.accumulators.swap_remove(found);
-            // SAFETY: the caller passes the thread's registers.
-            unsafe { std::slice::from_raw_parts_mut(d.at, d.len) }.copy_from_slice(&known.values);
-            lane.settled.insert(at, lane.fences);
-            lane.last_settled = lane.fences;
-            None
-        });
-        if let Some(fault) = early {
+        // SAFETY: the caller passes the thread's registers.
+        let registers = unsafe { d.words() };
+        if let Err(fault) = block.queue(|queue, lane| queue.lanes[lane].settle(registers)) {
             block.raise(fault);
         }
     });
 }
 
-/// Raises a fault if a multiplication may still write the `len` registers at `registers`.
-pub(crate) fn check_settled(registers: *const u32, len: usize) {
-    with(|block| {
+impl Lane {
+    fn settle(&mut self, registers: &mut [u32]) -> Result<(), FaultKind> {
+        let at = registers.as_ptr().addr();
+        let was_known = self.accumulators.iter().any(|known| known.at == at);
+        let Some(found) = self.in_flight(registers)? else {
+            return if was_known { Err(FaultKind::WgmmaOverwritten) } else { self.check_moved(registers) };
+        };
+        if self.accumulators[found].group > self.waited {
+            return Err(FaultKind::WgmmaRegisters);
+        }
+        registers.copy_from_slice(&self.accumulators.swap_remove(found).values);
+        self.accessed.insert(at, self.fences);
+        self.last_settled = self.fences;
+        Ok(())
+    }
+
+    /// Notes an access of the thread to accumulators. Returns a fault if they are in flight.
+    fn access(&mut self, registers: &[u32]) -> Result<(), FaultKind> {
+        if self.in_flight(registers)?.is_some() {
+            return Err(FaultKind::WgmmaRegisters);
+        }
+        self.check_moved(registers)?;
+        self.accessed.insert(registers.as_ptr().addr(), self.fences);
+        self.last_accessed = self.fences;
+        Ok(())
+    }
+}
+
+/// Raises a fault if a multiplication may still write `registers`, which the thread accesses.
+pub(crate) fn check_settled(registers: &[u32]) {
+    operate(|block| {
         if !block.cluster.is_active() {
             return;
         }
-        let (from, to) = (registers.addr(), registers.addr() + 4 * len);
-        let pending = block.queue(|queue, lane| {
-            let overlaps = |known: &Accumulators| known.at < to && from < known.at + 4 * known.values.len();
-            queue.lanes[lane].accumulators.iter().any(overlaps)
-        });
-        if pending {
-            block.raise(FaultKind::WgmmaRegisters);
+        if let Err(fault) = block.queue(|queue, lane| queue.lanes[lane].access(registers)) {
+            block.raise(fault);
         }
     });
 }
 
 impl Queue {
+    /// Returns whether a thread has not started a multiplication of the groups up to `target`, which all
+    /// threads have committed.
+    fn lane_skipped(&self, target: u32) -> bool {
+        self.started.iter().take_while(|started| started.group <= target).any(|one| one.d.contains(&0))
+    }
+
     /// Computes all multiplications of the groups up to `target`.
     fn finish(&mut self, block: &Block, target: u32) {
         let (mut a, mut b) = (DecodedA::new(), DecodedB::new());
-        let mut current: Option<([usize; 32], Vec<u32>)> = None;
+        let mut current: Option<(Vec<usize>, Vec<u32>)> = None;
         while self.started.front().is_some_and(|started| started.group <= target) {
             let started = self.started.pop_front().expect("there is one");
             self.done += 1;
             if current.as_ref().is_none_or(|(d, _)| *d != started.d) {
                 self.scatter(current.take());
-                current = Some((started.d, self.gather(&started.d)));
+                current = Some((started.d.clone(), self.gather(&started.d, started.columns)));
             }
             let (_, matrix) = current.as_mut().expect("was set");
             if !started.multiplication.add {
@@ -292,34 +453,29 @@ impl Queue {
             started.multiply(block, matrix, &mut a, &mut b);
         }
         self.scatter(current);
-        self.finished_group = self.finished_group.max(target);
+        self.finished_group = target;
     }
 
-    /// Returns the accumulators of the warp as a matrix of 16 rows.
-    fn gather(&self, d: &[usize; 32]) -> Vec<u32> {
-        let columns = 2 * self.accumulators(0, d[0]).len();
-        let mut matrix = vec![0; ROWS * columns];
-        for lane in 0..32 {
-            for (register, &value) in self.accumulators(lane, d[lane]).iter().enumerate() {
-                matrix[place(lane, register, columns)] = value;
+    /// Returns the accumulators of the warpgroup as a matrix of 64 rows.
+    fn gather(&self, d: &[usize], columns: usize) -> Vec<u32> {
+        let mut matrix = vec![0; WARPS * WARP_ROWS * columns];
+        for (thread, (lane, &at)) in self.lanes.iter().zip(d).enumerate() {
+            let known = lane.accumulators.iter().find(|known| known.at == at).expect("has started");
+            for (register, &value) in known.values.iter().enumerate() {
+                matrix[place(thread, register, columns)] = value;
             }
         }
         matrix
     }
 
-    fn scatter(&mut self, current: Option<([usize; 32], Vec<u32>)>) {
+    fn scatter(&mut self, current: Option<(Vec<usize>, Vec<u32>)>) {
         let Some((d, matrix)) = current else { return };
-        for lane in 0..32 {
-            let known = self.lanes[lane].accumulators.iter_mut().find(|known| known.at == d[lane]);
-            let values = &mut known.expect("has started").values;
-            for (register, value) in values.iter_mut().enumerate() {
-                *value = matrix[place(lane, register, matrix.len() / ROWS)];
+        let columns = matrix.len() / (WARPS * WARP_ROWS);
+        for (thread, (lane, at)) in self.lanes.iter_mut().zip(d).enumerate() {
+            let known = lane.accumulators.iter_mut().find(|known| known.at == at).expect("has started");
+            for (register, value) in known.values.iter_mut().enumerate() {
+                *value = matrix[place(thread, register, columns)];
             }
         }
-    }
-
-    fn accumulators(&self, lane: usize, at: usize) -> &[u32] {
-        let known = self.lanes[lane].accumulators.iter().find(|known| known.at == at);
-        &known.expect("has started").values
     }
 }

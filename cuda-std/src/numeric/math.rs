@@ -3,7 +3,7 @@
 //! The operators `+ - * /` are IEEE operations and give the same bits on the GPU and on the CPU executor. The
 //! compiler does not fuse `a * b + c`, so a kernel must call [`fma`] for a fused multiply-add. Each
 //! approximate function is one PTX instruction, and its error bound comes from the PTX ISA manual. The CPU
-//! executor returns the bits of a Hopper GPU, except for `lg2` and `tanh`, whose results it rounds correctly.
+//! executor returns the bits of a Hopper GPU, except for `tanh`, whose results it rounds correctly.
 use crate::arch;
 
 macro_rules! functions {

@@ -2,7 +2,7 @@
 //!
 //! The function [`Shared::copy_from`](super::shared::Shared::copy_from) starts a copy. On sm_75, it copies
 //! synchronously. On the CPU executor, the copied bytes appear in shared memory only when the thread that
-//! started the copy calls [`wait`].
+//! started the copy calls [`wait`] or [`wait_for_groups`].
 use crate::arch;
 
 /// Waits until all copies that the calling thread started have arrived in shared memory.
@@ -10,4 +10,20 @@ use crate::arch;
 #[track_caller]
 pub fn wait() {
     arch::copy_wait();
+}
+
+/// Makes a group of all copies that the calling thread has started since its previous group. The group may be
+/// empty. On sm_75, the function does nothing.
+#[inline(always)]
+#[track_caller]
+pub fn commit() {
+    arch::copy_commit();
+}
+
+/// Waits until at most the last `PENDING` groups of the calling thread are incomplete. The copies of all
+/// earlier groups have then arrived in shared memory.
+#[inline(always)]
+#[track_caller]
+pub fn wait_for_groups<const PENDING: u32>() {
+    arch::copy_wait_for_groups::<PENDING>();
 }

@@ -102,3 +102,34 @@ fn what_a_block_did_not_wait_for_is_not_the_next_ones() {
     })
     .expect("no fault");
 }
+
+#[test]
+fn a_wait_for_groups_leaves_the_last_groups_pending() {
+    let words = Words::new();
+    run([1; 3], [1, 1, 1], 16 * 4, &|| {
+        let array: Shared<u128> = SharedMemory::of_launch().take(4);
+        let value = |at| {
+            // SAFETY: the index is in bounds, and the block has only one thread.
+            let [.., last] = unsafe { array.cast::<[f32; 4]>().get(at) };
+            last
+        };
+        for at in 0..4 {
+            // SAFETY: `at` is in bounds of both arrays.
+            unsafe { array.copy_from(at, words.0[at as usize].as_ptr().cast()) };
+            if at < 3 {
+                copy::commit();
+            }
+        }
+        copy::wait_for_groups::<3>();
+        assert!(value(0).is_nan(), "all three groups may be pending");
+        copy::wait_for_groups::<2>();
+        assert_eq!(value(0), 0.0);
+        assert!(value(1).is_nan() && value(2).is_nan());
+        copy::wait_for_groups::<0>();
+        assert_eq!([value(1), value(2)], [1.0, 2.0]);
+        assert!(value(3).is_nan(), "a copy outside of the groups is complete");
+        copy::wait();
+        assert_eq!(value(3), 3.0);
+    })
+    .expect("no fault");
+}

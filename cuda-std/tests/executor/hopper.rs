@@ -2,7 +2,9 @@
 //! kernels of this file are correct. `hopper_faults` has kernels with faults.
 use cuda_std::cpu::{Swizzle, TensorMapElement, TensorMapShape};
 use cuda_std::hopper::barrier::{Barrier, Named, publish};
-use cuda_std::hopper::tensor_map::{self, Map, close_stores, wait_for_groups, wait_for_stores};
+use cuda_std::hopper::tensor_map::{
+    self, Map, close_stores, wait_for_groups, wait_for_stores, wait_for_writes, wait_for_written_groups,
+};
 use cuda_std::hopper::{self, publish_shared};
 use cuda_std::tensor_map::TensorMap;
 use cuda_std::{cluster, mma};
@@ -41,10 +43,14 @@ pub fn tile_of<T: Copy>() -> Shared<T> {
     all.part(first / 16, BYTES / 16 - first / 16).cast()
 }
 
+/// A tensor map with the alignment that TMA requires.
+#[repr(align(64))]
+pub struct AlignedMap(pub TensorMap);
+
 /// A tensor of bytes with two dimensions, and its tensor map.
 pub struct Tensor {
+    map: AlignedMap,
     pub data: Vec<u128>,
-    pub map: TensorMap,
 }
 
 impl Tensor {
@@ -71,13 +77,13 @@ impl Tensor {
             swizzle,
             nan_outside: false,
         };
-        let map = shape.encode().unwrap();
-        Self { data: words, map }
+        let map = AlignedMap(shape.encode().unwrap());
+        Self { map, data: words }
     }
 
     pub fn map(&self) -> Map {
         // SAFETY: the tensor map exists as long as `self`.
-        unsafe { Map::at(&raw const self.map) }
+        unsafe { Map::at(&raw const self.map.0) }
     }
 }
 
@@ -127,6 +133,39 @@ fn one_thread_may_poll_an_mbarrier() {
         }
     })
     .unwrap();
+}
+
+#[test]
+fn a_thread_may_poll_as_often_as_it_likes() {
+    // Thread 0 tests each phase of mbarrier 0 before the other warp ends it. `both` also tests an mbarrier of
+    // which no phase ends.
+    let of = |both: bool| {
+        let (rounds, in_vain) = (12_000, AtomicU32::new(0));
+        run([1; 3], [64, 1, 1], BYTES, &|| {
+            open(&[1, 1, 1]);
+            for round in 0..rounds {
+                // SAFETY: the mbarriers are initialized.
+                unsafe {
+                    if me() == 0 {
+                        while both && !mbarrier(2).test(0) && !mbarrier(0).test(round % 2)
+                            || !both && !mbarrier(0).test(round % 2)
+                        {
+                            in_vain.fetch_add(1, Relaxed);
+                        }
+                        mbarrier(1).arrive();
+                    } else if me() == 32 {
+                        mbarrier(1).wait(1 - round % 2);
+                        mbarrier(0).arrive();
+                    }
+                }
+            }
+        })
+        .unwrap();
+        in_vain.into_inner()
+    };
+    // The end of a phase wakes the thread that polls it.
+    assert_eq!(of(false), 0);
+    of(true);
 }
 
 #[test]
@@ -215,6 +254,44 @@ fn tma_swizzles_boxes_and_fills_what_is_outside() {
 }
 
 #[test]
+fn a_box_may_lie_far_outside_of_its_tensor() {
+    // The address of the box, as an offset in the tensor, does not fit in 64 bits.
+    let data = [7_u128; 8];
+    let shape = TensorMapShape {
+        base: data.as_ptr().cast(),
+        element: TensorMapElement::F32,
+        sizes: vec![32, 1, 1],
+        strides: vec![1 << 39, 1 << 39],
+        tile: vec![32, 2, 1],
+        swizzle: Swizzle::B128,
+        nan_outside: true,
+    };
+    let map = AlignedMap(shape.encode().unwrap());
+    for origin in [[0, i32::MAX, i32::MAX], [i32::MIN, i32::MIN, 0], [i32::MAX; 3], [i32::MIN; 3]] {
+        run([1; 3], [32, 1, 1], BYTES, &|| {
+            open(&[1]);
+            // SAFETY: the box fits, and the mbarrier counts its bytes.
+            unsafe {
+                if me() == 0 {
+                    mbarrier(0).expect(256);
+                    let map = Map::at(&raw const map.0);
+                    map.copy(tile(), origin.map(i32::cast_unsigned), mbarrier(0));
+                    publish_shared();
+                    mbarrier(0).wait(0);
+                    map.store(tile(), origin.map(i32::cast_unsigned));
+                    close_stores();
+                    wait_for_stores();
+                }
+                mbarrier(0).wait(0);
+                assert!(tile_of::<f32>().get(2 * me()).is_nan());
+            }
+        })
+        .unwrap();
+    }
+    assert_eq!(data, [7; 8]);
+}
+
+#[test]
 fn tma_stores_only_what_is_inside() {
     let tensor = Tensor::new(TensorMapElement::U16, [10, 72], [8, 64], Swizzle::B128, &[0; 10 * 144]);
     run([1; 3], [32, 1, 1], BYTES, &|| {
@@ -293,6 +370,53 @@ fn bulk_copies_move_bytes_in_both_directions() {
 }
 
 #[test]
+fn stores_write_when_a_thread_waits_for_their_writes() {
+    let to = vec![0_u32; 3 * 64];
+    let address = to.as_ptr().expose_provenance();
+    let seen = zeros(8);
+    run([1; 3], [32, 1, 1], BYTES, &|| {
+        let to: *mut u32 = core::ptr::with_exposed_provenance_mut(address);
+        let note = |at: u32, word: usize| {
+            // SAFETY: the vector has this word.
+            seen[at as usize].store(unsafe { to.add(word).read_volatile() }, Relaxed);
+        };
+        if me() > 0 {
+            return;
+        }
+        // SAFETY: the vector has 768 bytes. Thread 0 overwrites only bytes that were read.
+        unsafe {
+            for group in 0..2 {
+                tile_of::<u32>().set(64 * group, 1 + group);
+                publish_shared();
+                tensor_map::store_bytes(to.add(64 * group as usize).cast(), tile() + 256 * group, 256);
+                close_stores();
+            }
+            wait_for_groups::<1>();
+            tile_of::<u32>().set(0, 7);
+            note(0, 0);
+            wait_for_stores();
+            tile_of::<u32>().set(64, 8);
+            note(1, 64);
+            wait_for_written_groups::<1>();
+            note(2, 0);
+            note(3, 64);
+            wait_for_writes();
+            note(4, 64);
+            // A store that no thread waits for writes before the end of the kernel.
+            publish_shared();
+            tensor_map::store_bytes(to.add(128).cast(), tile(), 256);
+            close_stores();
+            wait_for_stores();
+            note(5, 128);
+            tile_of::<u32>().set(0, 9);
+        }
+    })
+    .unwrap();
+    assert_eq!(values(&seen)[..6], [0, 0, 1, 0, 2, 0]);
+    assert_eq!([to[0], to[64], to[128]], [1, 2, 7]);
+}
+
+#[test]
 fn blocks_of_a_cluster_share_memory() {
     let sums = zeros(8);
     run([8, 1, 1], [32, 1, 1], BYTES, &|| {
@@ -314,6 +438,54 @@ fn blocks_of_a_cluster_share_memory() {
     .unwrap();
     let of = |block: u32| 32 * 100 * block + (0..32).sum::<u32>();
     assert_eq!(values(&sums), [3, 0, 1, 2, 7, 4, 5, 6].map(of));
+}
+
+#[test]
+fn a_launch_without_clusters_has_the_barrier_of_a_cluster() {
+    // A thread that has returned counts as arrived, also if it returns after the others have arrived. Each
+    // host thread runs several blocks, whose barriers start anew.
+    let passed = zeros(1);
+    run([40, 1, 1], [64, 1, 1], BYTES, &|| {
+        let words = tile_of::<u32>();
+        for round in 0..4 {
+            if me() % 4 == round && me() > 4 {
+                return;
+            }
+            // SAFETY: the barrier of the cluster orders the accesses.
+            unsafe {
+                words.set(me(), round);
+                cluster::sync();
+                assert_eq!(words.get(me() % 4), round);
+                cluster::sync();
+            }
+        }
+        passed[0].fetch_add(1, Relaxed);
+    })
+    .unwrap();
+    assert_eq!(values(&passed), [40 * 5]);
+}
+
+/// Returns the time that this host thread has spent on a core.
+#[cfg(unix)]
+fn core_time() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is valid for the write.
+    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) }, 0);
+    time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64
+}
+
+#[cfg(unix)]
+#[test]
+fn the_barrier_of_a_cluster_takes_linear_time() {
+    // The launch takes about 0.5 s. A scan of the threads at each arrival takes 3.5 s.
+    let start = core_time();
+    run([8, 1, 1], [1_024, 1, 1], 0, &|| {
+        cluster::bounds::<8>();
+        (0..60).for_each(|_| cluster::sync());
+    })
+    .unwrap();
+    let time = core_time() - start;
+    assert!(time < 2.5, "{time} s");
 }
 
 #[test]
@@ -401,6 +573,26 @@ fn stored_matrices_have_the_fragments_of_the_loads() {
             hopper::shared_store_matrices(tile() + 16 * me(), words);
             block::sync();
             assert_eq!(mma::load(&chunks, me()), words);
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn stored_matrices_may_be_transposed() {
+    run([1; 3], [32, 1, 1], BYTES, &|| {
+        // The lane passes column `lane / 4` and two rows of each matrix.
+        let (column, row) = (me() / 4, me() % 4 * 2);
+        let element = |matrix: u32, row: u32, column: u32| 100 * matrix + 10 * row + column;
+        let word = |matrix| element(matrix, row, column) | element(matrix, row + 1, column) << 16;
+        // SAFETY: each lane has its own row, and a barrier separates stores and loads.
+        unsafe {
+            hopper::shared_store_transposed(tile() + 16 * me(), [0, 1, 2, 3].map(word));
+            block::sync();
+            for column in 0..8 {
+                let stored = u32::from(tile_of::<u16>().get(8 * me() + column));
+                assert_eq!(stored, element(me() / 8, me() % 8, column));
+            }
         }
     })
     .unwrap();

@@ -1,13 +1,14 @@
 //! Kernels with faults in their use of Hopper's operations. The executor must report each fault with its
 //! name.
-use cuda_std::cpu::{FaultKind, Origin, Swizzle, TensorMapElement};
+use cuda_std::cpu::{FaultKind, Origin, Swizzle, TensorMapElement, TensorMapShape};
 use cuda_std::hopper::barrier::Named;
 use cuda_std::hopper::tensor_map::{self, close_stores, wait_for_stores};
 use cuda_std::hopper::wgmma::{self, Accumulator, Descriptor, Registers};
 use cuda_std::hopper::{self, publish_shared};
+use cuda_std::tensor_map::TensorMap;
 use cuda_std::{cluster, warp};
 
-use super::hopper::{BYTES, Tensor, mbarrier, open, tile, tile_of};
+use super::hopper::{AlignedMap, BYTES, Tensor, mbarrier, open, tile, tile_of};
 use super::*;
 
 /// Offset of the first tile in shared memory, and of the first mbarrier.
@@ -358,7 +359,7 @@ fn a_missing_proxy_fence() {
     };
     assert_eq!(of(true), Ok(()));
     let fault = of(false).unwrap_err().kind;
-    assert!(matches!(fault, FaultKind::ProxyFence { reader: Origin::Wgmma, .. }), "{fault:?}");
+    assert!(matches!(fault, FaultKind::ProxyFence { now: Origin::Wgmma, .. }), "{fault:?}");
     let tensor = source();
     let fault = kind(32, &|| {
         // SAFETY: the missing fence is the fault that the test expects.
@@ -372,7 +373,7 @@ fn a_missing_proxy_fence() {
             }
         }
     });
-    assert!(matches!(fault, FaultKind::ProxyFence { reader: Origin::Copy, .. }), "{fault:?}");
+    assert!(matches!(fault, FaultKind::ProxyFence { now: Origin::Copy, .. }), "{fault:?}");
 }
 
 #[test]
@@ -451,7 +452,117 @@ fn a_copy_to_a_block_that_exits() {
             }
         }
     });
-    assert_eq!(fault, FaultKind::EarlyExit { rank: 0 });
+    assert_eq!(fault, FaultKind::UnobservedCopy { mbarrier: MBARRIER, phase: 0 });
+}
+
+#[test]
+fn a_copy_whose_end_no_thread_of_the_block_sees() {
+    let tensor = source();
+    let of = |waits: bool| {
+        run([1; 3], [64, 1, 1], BYTES, &|| {
+            open(&[1, 1]);
+            load(&tensor);
+            // The wait for another mbarrier lets the copy end.
+            if me() == 0 {
+                // SAFETY: the missing wait is the fault that the test expects.
+                unsafe {
+                    mbarrier(1).expect(64);
+                    tensor_map::copy_bytes(tile() + BOX, tensor.data.as_ptr().cast(), 64, mbarrier(1));
+                    mbarrier(1).wait(0);
+                }
+            } else if waits && me() == 40 {
+                // SAFETY: the mbarrier is initialized.
+                unsafe { mbarrier(0).wait(0) };
+            }
+        })
+        .map_err(|fault| fault.kind)
+    };
+    assert_eq!(of(true), Ok(()));
+    assert_eq!(of(false), Err(FaultKind::UnobservedCopy { mbarrier: MBARRIER, phase: 0 }));
+    let text = of(false).unwrap_err().to_string();
+    assert_eq!(
+        text,
+        "its block exits, and no thread has waited for phase 0 (parity 0) of the mbarrier at offset 0, which ends with a copy to the block's shared memory"
+    );
+}
+
+#[test]
+fn a_block_that_exits_before_its_bytes_are_sent() {
+    // Block 1 sees the end of the copy. Block 0, whose shared memory the copy reads, does not.
+    let of = |last: bool| {
+        run([2, 1, 1], [32, 1, 1], BYTES, &move || {
+            cluster::bounds::<2>();
+            open(&[1]);
+            cluster::sync();
+            // SAFETY: the bytes fit.
+            unsafe {
+                if cluster::rank() == 0 && me() == 0 {
+                    tensor_map::send_bytes(tile(), tile(), 64, mbarrier(0), 1);
+                } else if cluster::rank() == 1 && me() == 0 {
+                    mbarrier(0).expect(64);
+                    mbarrier(0).wait(0);
+                }
+            }
+            if last {
+                cluster::sync();
+            }
+        })
+        .map_err(|fault| fault.kind)
+    };
+    assert_eq!(of(true), Ok(()));
+    assert_eq!(of(false), Err(FaultKind::EarlyExit { rank: 0 }));
+}
+
+#[test]
+fn a_phase_that_expects_too_few_bytes() {
+    let tensor = source();
+    // The first number is the bytes that thread 0 expects. If `early` is true, the copies start before it
+    // arrives.
+    let of = |expected: u32, early: bool| {
+        run([1; 3], [32, 1, 1], BYTES, &|| {
+            open(&[1]);
+            // SAFETY: the box fits twice. The wrong number of bytes is the fault that the test expects.
+            unsafe {
+                if me() == 0 {
+                    let copy = |at| tensor.map().copy(tile() + at * BOX, [0, 0], mbarrier(0));
+                    if !early {
+                        mbarrier(0).expect(expected);
+                    }
+                    (0..2).for_each(copy);
+                    if early {
+                        mbarrier(0).expect(expected);
+                    }
+                }
+                mbarrier(0).wait(0);
+            }
+        })
+        .map_err(|fault| fault.kind)
+    };
+    for early in [false, true] {
+        assert_eq!(of(2 * BOX, early), Ok(()));
+        for expected in [0, BOX, 2 * BOX - 16] {
+            // Without `early`, an arrival that expects no bytes ends the phase before the copies start.
+            let fault = of(expected, early).unwrap_err();
+            if (expected, early) == (0, false) {
+                assert_eq!(fault, FaultKind::UnobservedCopy { mbarrier: MBARRIER, phase: 1 });
+                continue;
+            }
+            let (expected, started) = (i64::from(expected), i64::from(2 * BOX));
+            assert_eq!(fault, FaultKind::MbarrierBytes { offset: MBARRIER, phase: 0, expected, started });
+        }
+    }
+}
+
+#[test]
+fn more_bytes_than_an_mbarrier_can_count() {
+    let fault = kind(32, &|| {
+        open(&[2]);
+        if me() < 2 {
+            // SAFETY: the number of bytes is the fault that the test expects.
+            unsafe { mbarrier(0).expect(600_000) };
+        }
+    });
+    assert_eq!(fault, FaultKind::MbarrierCount { offset: MBARRIER, count: 1_200_000 });
 }
 
 #[test]
@@ -514,13 +625,96 @@ fn registers_that_nobody_gives_up() {
 
 #[test]
 fn a_tensor_map_that_is_none() {
-    let map = cuda_std::tensor_map::TensorMap([0; 16]);
+    #[repr(C, align(64))]
+    struct Maps([TensorMap; 2], u128, TensorMap);
+    let none = TensorMap([0; 16]);
+    let maps = Maps([none; 2], 0, none);
+    let use_of = |map: *const TensorMap| {
+        let address = map.expose_provenance();
+        kind(32, &|| {
+            open(&[1]);
+            let map = core::ptr::with_exposed_provenance(address);
+            // SAFETY: the wrong argument is the fault that the test expects.
+            unsafe { tensor_map::Map::at(map).copy(tile(), [0, 0], mbarrier(0)) };
+        })
+    };
+    assert_eq!(use_of(&maps.0[1]), FaultKind::TensorMap { dimensions: None, used: 2 });
+    // The second map has the alignment of its type, but not that of TMA.
+    let misaligned = &raw const maps.2;
+    assert_eq!(maps.1, 0);
+    assert_eq!(use_of(misaligned), FaultKind::Misaligned { address: misaligned.addr(), bytes: 64 });
+}
+
+#[test]
+fn tensor_maps_that_the_driver_rejects() {
+    let memory = [0_u128; 16];
+    let good = TensorMapShape {
+        base: memory.as_ptr().cast(),
+        element: TensorMapElement::U16,
+        sizes: vec![64, 2],
+        strides: vec![128],
+        tile: vec![64, 2],
+        swizzle: Swizzle::B128,
+        nan_outside: false,
+    };
+    let error = |change: fn(&mut TensorMapShape)| {
+        let mut shape = good.clone();
+        change(&mut shape);
+        shape.encode().map(|_| ()).unwrap_err()
+    };
+    assert!(good.encode().is_ok());
+    let expect = |change, text: &str| {
+        let error = error(change);
+        assert!(error.contains(text), "{error}, expected {text}");
+    };
+    expect(|map| map.base = map.base.wrapping_add(8), "expected a multiple of 16");
+    expect(|map| map.sizes[1] = 0, "size 0, expected 1 to 2^32");
+    expect(|map| map.sizes[1] = (1 << 32) + 1, "expected 1 to 2^32");
+    expect(|map| map.strides[0] = 136, "stride 136, expected a multiple of 16 below 2^40");
+    expect(|map| map.strides[0] = 1 << 40, "expected a multiple of 16 below 2^40");
+    expect(|map| map.tile[1] = 0, "box size 0, expected 1 to 256");
+    expect(|map| map.tile[1] = 257, "box size 257, expected 1 to 256");
+    expect(|map| map.tile[0] = 128, "rows of 256 bytes, expected the 128 bytes of the swizzle");
+    expect(
+        |map| (map.tile[0], map.swizzle) = (4, Swizzle::None),
+        "rows of 8 bytes, expected a multiple of 16",
+    );
+    expect(|map| map.nan_outside = true, "NaN outside of a tensor of U16, expected a float type");
+    expect(|map| _ = map.strides.pop(), "2 sizes, 0 strides and 2 box sizes");
+    expect(
+        |map| (map.sizes, map.strides, map.tile) = (vec![64; 6], vec![128; 5], vec![64; 6]),
+        "6 sizes, 5 strides and 6 box sizes, expected 1 to 5 sizes",
+    );
+    expect(|map| (map.sizes, map.strides, map.tile) = (vec![], vec![], vec![]), "0 sizes");
+}
+
+#[test]
+fn destinations_of_tma() {
+    let tensor = source();
     let fault = kind(32, &|| {
         open(&[1]);
-        // SAFETY: the wrong argument is the fault that the test expects.
-        unsafe { tensor_map::Map::at(&raw const map).copy(tile(), [0, 0], mbarrier(0)) };
+        // SAFETY: the address is the fault that the test expects.
+        unsafe { tensor.map().copy(tile() + 64, [0, 0], mbarrier(0)) };
     });
-    assert_eq!(fault, FaultKind::TensorMap { dimensions: None, used: 2 });
+    assert_eq!(fault, FaultKind::Misaligned { address: 2048 + 64, bytes: 128 });
+    // The bytes of this box do not fit in 32 bits.
+    let shape = TensorMapShape {
+        base: tensor.data.as_ptr().cast(),
+        element: TensorMapElement::U8,
+        sizes: vec![256; 4],
+        strides: vec![256; 3],
+        tile: vec![256; 4],
+        swizzle: Swizzle::None,
+        nan_outside: false,
+    };
+    let map = AlignedMap(shape.encode().unwrap());
+    let fault = kind(32, &|| {
+        open(&[1]);
+        // SAFETY: the size is the fault that the test expects.
+        unsafe { tensor_map::Map::at(&raw const map.0).copy(tile(), [0; 4], mbarrier(0)) };
+    });
+    let expected = FaultKind::SharedOutOfBounds { offset: TILE, bytes: u32::MAX as usize, size: BYTES };
+    assert_eq!(fault, expected);
 }
 
 #[test]
@@ -590,7 +784,7 @@ fn operands_that_no_wgmma_has() {
     let fault = kind(128, &|| {
         open_and_load(&tensor);
         let mut d = Registers::<32>::ZERO;
-        // SAFETY: the two different instructions of a warp are the fault that the test expects.
+        // SAFETY: the two descriptors of a warp are the fault that the test expects.
         unsafe {
             mbarrier(0).wait(0);
             wgmma::fence();
@@ -599,7 +793,35 @@ fn operands_that_no_wgmma_has() {
             wgmma::wait::<0>();
         }
     });
-    assert_eq!(fault, FaultKind::WgmmaLanes);
+    assert!(matches!(fault, FaultKind::WgmmaDescriptor { .. }), "{fault:?}");
+}
+
+#[test]
+fn a_lane_that_skips_a_wgmma() {
+    // `skip` says what lane 7 does instead of the second multiplication.
+    let of = |skip: fn(&mut Registers<64>)| {
+        let fault = fault(128, BYTES, &|| {
+            let (mut d, mut other) = (Registers::<32>::ZERO, Registers::<64>::ZERO);
+            // SAFETY: the skipped multiplication is the fault that the test expects.
+            unsafe {
+                wgmma::fence();
+                wgmma::mma_shared::<bf16, _>(&mut d, good(), good(), false);
+                if me() == 7 {
+                    skip(&mut other);
+                } else {
+                    wgmma::mma_shared::<bf16, _>(&mut d, good(), good(), true);
+                }
+                wgmma::commit();
+                wgmma::wait::<0>();
+                wgmma::settle(&mut d);
+            }
+        });
+        assert!(fault.location.is_some_and(|place| place.file() == file!()), "{fault}");
+        assert_eq!(fault.kind, FaultKind::WgmmaLanes);
+    };
+    of(|_| ());
+    // SAFETY: see above.
+    of(|other| unsafe { wgmma::mma_shared::<bf16, _>(other, good(), good(), true) });
 }
 
 #[test]

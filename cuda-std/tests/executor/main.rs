@@ -5,12 +5,15 @@ mod copies;
 mod faults;
 mod hopper;
 mod hopper_faults;
+mod hopper_races;
 mod mma;
 mod process;
 mod races;
 mod speed;
+mod unwinding;
 mod warps;
 mod wgmma;
+mod wgmma_rules;
 
 use core::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};

@@ -30,6 +30,21 @@ fn switches_and_blocks() {
         time("reduction, shuffles", 200, 256, &|| {
             black_box(block::sum(me() as f32, &mut SharedMemory::of_launch()));
         });
+        // With an mbarrier, clocks decide which accesses race.
+        let active = time("101 barriers with an mbarrier", 20, 256, &|| {
+            super::hopper::open(&[1]);
+            (0..100).for_each(|_| block::sync());
+        });
+        println!("a switch with an mbarrier: {:.1} ns", (active - once) * 1e3 / (100.0 * 256.0));
+        time("11 reads of a word by all threads with an mbarrier", 20, 256, &|| {
+            super::hopper::open(&[1]);
+            let words = SharedMemory::of_launch().take::<u32>(256);
+            for _ in 0..11 {
+                // SAFETY: no thread writes to the word.
+                black_box(unsafe { words.get(2) });
+                block::sync();
+            }
+        });
         time("one launch of one block, nothing", 1, 128, &|| {});
     });
 }

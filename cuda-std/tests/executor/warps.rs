@@ -1,8 +1,12 @@
 //! Compares the results of shuffles and votes with a simple model. Also tests the fault if the mask of a call
 //! contains a lane that does not make the call.
 use cuda_std::cpu::{Absence, FaultKind};
+use cuda_std::hopper::{self, wgmma};
+use cuda_std::mma::{self, MatrixElem};
+use half::bf16;
 use proptest::prelude::*;
 
+use super::hopper::{BYTES, tile, tile_of};
 use super::*;
 
 /// Returns the lane from which a shuffle reads, according to the PTX manual. If this lane is not in the mask,
@@ -131,6 +135,48 @@ fn a_lane_with_another_mask_is_missing() {
     });
     assert_eq!((mask, lanes), (0xFFFF, 0xFF00));
     assert_eq!(first, Absence::AtCall { operation: "shfl_down", mask: 0xFF01 });
+}
+
+#[test]
+fn a_lane_that_skips_an_instruction_of_the_warp() {
+    // SAFETY: the missing lane is the fault that the test expects.
+    let instructions: [(&str, Body); 6] = unsafe {
+        [
+            ("mma", &|| _ = core::hint::black_box(bf16::mma([0; 4], [0; 2], [0.0; 4]))),
+            ("ldmatrix", &|| _ = mma::load(&tile_of(), me())),
+            ("ldmatrix", &|| _ = mma::load_transposed(&tile_of(), me())),
+            ("stmatrix", &|| hopper::shared_store_matrices(tile() + 16 * me(), [0; 4])),
+            ("setmaxnreg", &|| hopper::give_registers::<24>()),
+            ("wgmma.wait_group", &|| wgmma::wait::<0>()),
+        ]
+    };
+    for (name, instruction) in instructions {
+        let fault = fault(128, BYTES, &|| {
+            if me() == 7 {
+                warp::sync(1 << 7);
+            } else {
+                instruction();
+            }
+        });
+        assert!(fault.location.is_some_and(|place| place.file() == file!()), "{fault}");
+        let FaultKind::MissingLanes { operation, mask, missing, first } = fault.kind else {
+            panic!("{fault}")
+        };
+        assert_eq!((operation, mask, missing, first), (name, warp::ALL, 1 << 7, Absence::Returned));
+    }
+}
+
+#[test]
+fn lanes_at_different_instructions_of_the_warp() {
+    // SAFETY: the different instructions are the fault that the test expects.
+    let fault = fault(128, BYTES, &|| unsafe {
+        if me() % 32 == 7 {
+            hopper::give_registers::<24>();
+        } else {
+            wgmma::wait::<0>();
+        }
+    });
+    assert!(matches!(fault.kind, FaultKind::MissingLanes { .. }), "{fault}");
 }
 
 #[test]

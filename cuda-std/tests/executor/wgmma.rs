@@ -8,7 +8,7 @@ use cuda_std::hopper::{WARP_GROUP, publish_shared};
 use super::hopper::{tile, tile_of};
 use super::*;
 
-/// Columns of the results.
+/// Columns of most results.
 const N: u32 = 64;
 /// Bytes of K.
 const K_BYTES: u32 = 32;
@@ -136,13 +136,13 @@ fn fill(of: &Type, layout: Layout, region: u32, seed: u32) {
 type Product<D> = unsafe fn(&mut D, Descriptor, Descriptor, bool);
 
 /// Multiplies two matrices twice, the second time with accumulation, and compares the result with f64.
-fn check<D: Accumulator>(
+fn check<D: Accumulator<Element: From<i8>>>(
     types: [&Type; 2],
     layouts: [Layout; 2],
     product: Product<D>,
     value: fn(D::Element) -> f64,
 ) {
-    assert_eq!(2 * D::LEN as u32, N);
+    assert_eq!(2 * D::LEN as u32, layouts[1].rows);
     run([1; 3], [WARP_GROUP, 1, 1], super::hopper::BYTES, &|| {
         let k = K_BYTES / types[0].bytes;
         fill(types[0], layouts[0], 0, 1);
@@ -151,6 +151,8 @@ fn check<D: Accumulator>(
         block::sync();
         let [a, b] = [0, REGION].map(|region| tile() + region);
         let mut d = D::ZERO;
+        // The first product overwrites this value.
+        d.as_mut().fill(7.into());
         // SAFETY: the operands are in shared memory, and the whole warpgroup executes this code.
         unsafe {
             wgmma::fence();
@@ -249,4 +251,73 @@ fn left_operands_in_registers() {
     check([&BF16, &BF16], layouts, from_registers::<bf16>, f64::from);
     check([&TF32, &TF32], layouts, from_registers::<Tf32>, f64::from);
     check([&E4M3, &E4M3], layouts, from_registers::<E4m3>, f64::from);
+}
+
+#[test]
+fn every_width() {
+    fn float<const LEN: usize>()
+    where
+        Registers<LEN>: Accumulator<Element = f32>,
+    {
+        let layouts = [along_k(64, 64), along_k(2 * LEN as u32, 64)];
+        check::<Registers<LEN>>([&BF16, &BF16], layouts, wgmma::mma_shared::<bf16, _>, f64::from);
+        check::<Registers<LEN>>([&E4M3, &E4M3], layouts, wgmma::mma_shared::<E4m3, _>, f64::from);
+    }
+    fn integer<const LEN: usize>()
+    where
+        Registers<LEN, i32>: Accumulator<Element = i32>,
+    {
+        let layouts = [along_k(64, 64), along_k(2 * LEN as u32, 64)];
+        check::<Registers<LEN, i32>>([&INT8, &INT8], layouts, wgmma::mma_shared::<S8, _>, f64::from);
+    }
+    macro_rules! each {
+        ($check:ident: $($len:literal)*) => { $($check::<$len>();)* };
+    }
+    each!(float: 4 8 12 16 20 24 28 32 36 40 44 48 52 56 60 64);
+    each!(integer: 4 8 12 16 24 32 40 48 56 64);
+}
+
+#[test]
+fn wide_results() {
+    fn float<const LEN: usize>()
+    where
+        Registers<LEN>: Accumulator<Element = f32>,
+    {
+        let layouts = [along_k(64, 32), along_k(2 * LEN as u32, 32)];
+        check::<Registers<LEN>>([&BF16, &BF16], layouts, wgmma::mma_shared::<bf16, _>, f64::from);
+    }
+    macro_rules! each {
+        ($($len:literal)*) => { $(float::<$len>();)* };
+    }
+    each!(68 72 76 80 84 88 92 96 100 104 108 112 116 120 124 128);
+}
+
+#[test]
+fn products_that_overwrite_or_add() {
+    let layouts = [along_k(64, 128), along_k(N, 128)];
+    let product = wgmma::mma_shared_if::<bf16, Registers<32>, 0, 0>;
+    check([&BF16, &BF16], layouts, product, f64::from);
+    let layouts = [along_k(64, 16), along_k(N, 128)];
+    unsafe fn overwrite(d: &mut Registers<32>, _: Descriptor, b: Descriptor, add: bool) {
+        // SAFETY: the caller guarantees that the operands are in shared memory.
+        unsafe {
+            let a = fragments(tile());
+            wgmma::fence();
+            if add {
+                wgmma::mma_registers_along_k::<bf16, _>(d, a, b);
+            } else {
+                wgmma::mma_registers_overwrite::<bf16, _, 0>(d, a, b);
+            }
+        }
+    }
+    check([&BF16, &BF16], layouts, overwrite, f64::from);
+    unsafe fn predicate(d: &mut Registers<32>, _: Descriptor, b: Descriptor, add: bool) {
+        // SAFETY: the caller guarantees that the operands are in shared memory.
+        unsafe {
+            let a = fragments(tile());
+            wgmma::fence();
+            wgmma::mma_registers_if::<bf16, _, 0>(d, a, b, add);
+        }
+    }
+    check([&BF16, &BF16], layouts, predicate, f64::from);
 }

@@ -34,6 +34,10 @@ pub mod gated_residual_ada_norm;
 pub mod layer_norm;
 #[cfg(any(not(unit), unit = "layer_norm_backward"))]
 pub mod layer_norm_backward;
+#[cfg(any(not(unit), unit = "linear"))]
+pub mod linear;
+#[cfg(any(not(unit), unit = "linear_hopper"))]
+pub mod linear_hopper;
 #[cfg(any(not(unit), unit = "modulate"))]
 pub mod modulate;
 #[cfg(any(not(unit), unit = "qk_norm_rope"))]
@@ -72,6 +76,8 @@ pub(crate) static KERNELS: &[&[cuda_std::launch::Entry]] = &[
     gated_residual_ada_norm::KERNELS,
     layer_norm::KERNELS,
     layer_norm_backward::KERNELS,
+    linear::KERNELS,
+    linear_hopper::KERNELS,
     modulate::KERNELS,
     qk_norm_rope::KERNELS,
     residual_tanh_gated_rms_norm::KERNELS,

@@ -7,6 +7,7 @@ pub(crate) mod cross_entropy_case;
 pub(crate) mod errors;
 pub(crate) mod heads;
 pub(crate) mod layer_norm_case;
+pub(crate) mod linear_case;
 pub(crate) mod modulations;
 pub(crate) mod norm_backward_case;
 pub(crate) mod rms_norm_case;

@@ -18,7 +18,7 @@ failing case: it lowers these integers as long as the same check fails. Hypothes
 same way.
 """
 
-from . import attention, elementwise, loss, modulation, norms, rotary  # noqa: F401  registers operators
+from . import attention, elementwise, loss, modulation, norms, products, rotary  # noqa: F401  registers operators
 from .case import OPERATORS
 from .engine import Outcome, Tally, key_of, minimise, run_case, run_number
 

@@ -12,10 +12,8 @@ from fuzz.draw import Draw
 SEED = int(os.environ.get("OXIWARP_SEED", 0 if os.environ.get("CI") else random.randrange(2**31)))
 CASES = 25
 """Number of random calls per operator."""
-LOGARITHMS = {"attention": 1, "cross_entropy": 0, "softmax": 0}
-"""Maps an operator to the first of its results that may depend on a logarithm. The executor rounds `lg2`
-correctly, and the GPU does not."""
-LOGARITHM_ERROR = 2.0**-20
+MADE_BY_TORCH = {"rope_3d"}
+"""Functions whose cosines and sines torch computes on the device of the call. Their last bits depend on the device."""
 
 
 def results_on(device, name, number):
@@ -29,15 +27,12 @@ def results_on(device, name, number):
             return case, None
 
 
-def compare(name, case, ours, others):
-    """Raise `Failed` unless the results have the same bits, apart from logarithms."""
-    exact = len(ours)
-    if name in LOGARITHMS and (name != "softmax" or case.options.get("log")):
-        exact = LOGARITHMS[name]
-    same_bits(ours[:exact], others[:exact], "bits", "GPU and executor")
-    for one, other in zip(ours[exact:], others[exact:], strict=True):
-        step = torch.finfo(one.dtype).eps
-        torch.testing.assert_close(one, other, rtol=step + LOGARITHM_ERROR, atol=LOGARITHM_ERROR, equal_nan=True)
+def close(ours, others):
+    """Assert that the results differ by at most the rounding of a cosine or sine, and of the result."""
+    for one, other in zip(ours, others, strict=True):
+        step, finite = torch.finfo(one.dtype).eps, one[one.isfinite()].double()
+        scale = float(finite.abs().max()) if finite.numel() else 0.0
+        torch.testing.assert_close(one, other, rtol=2 * step, atol=2 * step * scale, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", sorted(fuzz.OPERATORS))
@@ -51,8 +46,11 @@ def test_bits(name, cuda):
             f"OXIWARP_SEED={SEED}, case {number}: only one device rejects the call"
         )
         if ours is not None:
+            if name in MADE_BY_TORCH:
+                close(ours, others)
+                continue
             try:
-                compare(name, case, ours, others)
+                same_bits(ours, others, "bits", "GPU and executor")
             except (Failed, AssertionError) as error:
                 pytest.fail(f"OXIWARP_SEED={SEED}, case {number}: {error}", pytrace=False)
 
@@ -61,8 +59,8 @@ def test_wrong_bits():
     """The comparison finds a difference of one bit."""
     found = (results_on("cpu", "rms_norm", number) for number in range(CASES))
     case, ours = next((case, ours) for case, ours in found if ours is not None and ours[0].numel())
-    compare("rms_norm", case, ours, ours)
+    same_bits(ours, ours, "bits", "GPU and executor")
     wrong = ours[0].clone()
     wrong.view(torch.int32 if wrong.dtype == torch.float32 else torch.int16).view(-1)[-1] ^= 1
     with pytest.raises(Failed, match="GPU and executor"):
-        compare("rms_norm", case, ours, [wrong])
+        same_bits(ours, [wrong], "bits", "GPU and executor")

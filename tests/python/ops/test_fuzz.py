@@ -195,6 +195,8 @@ MUTANTS = {
     "a mean of all rows": ("cross_entropy", counts_ignored),
     "no smoothing": ("cross_entropy", other(label_smoothing=0.0)),
     "no z_loss": ("cross_entropy", other(z_loss=0.0)),
+    "no bias": ("linear", other(bias=None)),
+    "matrix without a gradient": ("linear", without_gradient("weight")),
     "other pairs": ("rope", other(interleaved=False)),
     "theta": ("rope_1d", other(theta=10001.0)),
     "theta of a grid": ("rope_3d", other(theta=10000.0)),

@@ -53,6 +53,7 @@ MADE = {  # the roles for which `Operands.make` makes tensors
     Role.TABLE,
     Role.POSITIONS,
     Role.FREQUENCIES,
+    Role.MATRIX,
 }
 KERNELS, TORCH = "kernels", "torch's operators"
 
@@ -85,6 +86,11 @@ class OpInfo:
     """Takes a number of tokens, and returns options that replace the argument `positions`."""
     rows: dict[str, Any] | None = field(default_factory=dict)
     """Options with which the result of a row depends only on this row. None if there are no such options."""
+    rows_of_gradient: bool = True
+    """True if the bits of the gradient of a row depend only on this row, too. This is not the case if torch
+    computes the gradient with a matrix product."""
+    copied: tuple[str, ...] = ()
+    """Operands that the function copies if their last dimension is not contiguous."""
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -185,6 +191,7 @@ class Operands:
         self.broadcast = [random((1, 1, cols), dtype, device, seed, 0.5) for seed in (3, 4, 5, 6, 7)]
         self.vectors = [random((cols,), dtype, device, seed, 0.5) for seed in (8, 9, 10, 11, 12)]
         self.bias = random((2 * cols,), dtype, device, 13)
+        self.matrix = random((max(8, cols // 16 * 8), cols), dtype, device, 18, cols**-0.5)
         self.head_vectors = [random((heads * dim,), dtype, device, 14) for heads in (1, cols // dim)]
         angles = random((tokens, dim // 2), torch.float32, device, 15)
         self.tables = {"cos": angles.cos(), "sin": angles.sin()}
@@ -210,6 +217,10 @@ class Operands:
                 return self.broadcast[at]
             case Role.VECTOR:
                 return self.vectors[at]
+            case Role.MATRIX:
+                return self.matrix
+            case Role.BIAS if Role.MATRIX in form.info.roles.values():
+                return self.bias[: len(self.matrix)]
             case Role.BIAS:
                 halves = [of for of in form.roles.values() if of is Role.ROWS]
                 return self.bias[: len(halves) * x.shape[-1]]
@@ -254,6 +265,7 @@ SPECIAL = {
             f"{KERNELS}; {TORCH} for `y` and the gate",
         ),
         OpInfo("layer_norm", norms.layer_norm),
+        OpInfo("linear", gradient=TORCH, linear=True, dtypes=_SIXTEEN, rows_of_gradient=False, copied=("x", "weight")),
         OpInfo("modulate", norms.modulate, f"{TORCH}, in float32"),
         OpInfo("modulated_rms_norm", norms.mochi_modulated),
         OpInfo(

@@ -15,6 +15,7 @@ from oxiwarp.ops._roles import OPERATORS, Operator, Role
 
 SHAPE, BF16 = (4, 3, 32), torch.bfloat16
 HEADS, HEAD_DIM = 2, 64
+MATRIX_ROWS = 16
 # Values of arguments that are not tensors, by name.
 NUMBERS = {
     "across_heads": False,
@@ -66,22 +67,26 @@ class Tensors:
 
     def make(self, operator: Operator, name: str, given: set[str]) -> Tensor:
         role, (batch, tokens, cols) = operator.roles[name], SHAPE
-        of_heads = Role.HEADS in operator.roles.values()
+        of_heads, of_matrix = (of in operator.roles.values() for of in (Role.HEADS, Role.MATRIX))
         # The operand has half of the columns of x.
         halves = "second" in operator.roles and "second" not in given
         match role:
             case Role.OUTPUT if of_heads:
                 return self.strided(batch, tokens, HEADS, HEAD_DIM)
-            case Role.OUTPUT if Role.MATRIX in operator.roles.values():
+            case Role.OUTPUT if Role.FACTOR in operator.roles.values():
                 return self.random(batch * tokens, cols)
+            case Role.OUTPUT if of_matrix:
+                return self.strided(batch, tokens, MATRIX_ROWS)
             case Role.OUTPUT:
                 return self.strided(batch, tokens, cols // 2 if halves else cols)
-            case Role.ROWS if Role.MATRIX in operator.roles.values():
+            case Role.ROWS if Role.FACTOR in operator.roles.values():
                 return self.random(batch * tokens, cols)
             case Role.ROWS:
                 return self.random(batch, tokens, cols // 2 if halves and name == "dy" else cols)
             case Role.VECTOR:
                 return self.random(cols)
+            case Role.BIAS if of_matrix:
+                return self.random(MATRIX_ROWS)
             case Role.BIAS:
                 return self.random(2 * cols if "second" in given else cols)
             case Role.BROADCAST:
@@ -99,6 +104,8 @@ class Tensors:
             case Role.TABLE:
                 return self.random(tokens, HEAD_DIM // 2, dtype=torch.float32)
             case Role.MATRIX:
+                return self.random(MATRIX_ROWS, cols)
+            case Role.FACTOR:
                 return self.random(cols, cols)
         raise AssertionError(f"{operator.name}: {name} is {role}")
 

@@ -21,7 +21,7 @@ def call_of(name: str, device) -> tuple[Callable[[Tensor], Tensor], Tensor]:
     """Return a function of one tensor that makes the test call `name`, and a tensor to pass to this
     function."""
     x = random(SHAPE, torch.float32, device)
-    return of_one_tensor(FORMS[name], Operands(x)), x
+    return of_one_tensor(FORMS[name], Operands(x.to(FORMS[name].info.dtypes[0]))), x
 
 
 def of_one_tensor(form: Form, others: Operands) -> Callable[[Tensor], Tensor]:

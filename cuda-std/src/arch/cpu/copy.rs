@@ -51,6 +51,14 @@ pub fn copy_wait() {
     copies::wait();
 }
 
+pub fn copy_commit() {
+    copies::commit();
+}
+
+pub fn copy_wait_for_groups<const PENDING: u32>() {
+    copies::wait_for_groups(PENDING as usize);
+}
+
 /// Returns the shared-memory address of the byte at `offset`.
 #[inline(always)]
 pub fn shared_window(offset: u32) -> u32 {

@@ -8,7 +8,7 @@
 use super::memory::shared_base;
 use super::thread::lane;
 use crate::cpu::cluster::{self, FIRST_ADDRESS};
-use crate::cpu::{Operation, bulk, exchange, here, mbarrier, named, note, registers, tma, with};
+use crate::cpu::{Operation, bulk, exchange_here, here, mbarrier, named, note, registers, tma, with};
 
 #[track_caller]
 pub unsafe fn barrier_init(barrier: u32, arrivals: u32) {
@@ -32,6 +32,12 @@ pub unsafe fn barrier_arrive(barrier: u32) {
 pub unsafe fn barrier_arrive_remote(barrier: u32) {
     here();
     mbarrier::arrive(barrier);
+}
+
+#[track_caller]
+pub unsafe fn barrier_arrive_remote_after_wgmma(barrier: u32) {
+    here();
+    mbarrier::arrive_after_wgmma(barrier);
 }
 
 #[track_caller]
@@ -105,13 +111,25 @@ pub unsafe fn bulk_commit() {
 #[track_caller]
 pub unsafe fn bulk_wait_read() {
     here();
-    bulk::bulk_wait(0);
+    bulk::bulk_wait(0, false);
+}
+
+#[track_caller]
+pub unsafe fn bulk_wait_write() {
+    here();
+    bulk::bulk_wait(0, true);
 }
 
 #[track_caller]
 pub unsafe fn bulk_wait_pending<const PENDING: u32>() {
     here();
-    bulk::bulk_wait(PENDING);
+    bulk::bulk_wait(PENDING, false);
+}
+
+#[track_caller]
+pub unsafe fn bulk_wait_write_pending<const PENDING: u32>() {
+    here();
+    bulk::bulk_wait(PENDING, true);
 }
 
 #[track_caller]
@@ -168,13 +186,45 @@ pub unsafe fn store_matrices(address: u32, words: [u32; 4]) {
     for matrix in 0..4 {
         for (word, to) in row.iter_mut().enumerate() {
             let from = lane % 8 * 4 + word as u32;
-            let value = exchange(Operation::ShuffleIdx, u32::MAX, words[matrix as usize], from);
+            let value = exchange_here(Operation::StoreMatrices, words[matrix as usize], from);
             *to = if lane / 8 == matrix { value } else { *to };
         }
     }
+    store_row(address, row);
+}
+
+/// As [`store_matrices`]. Each lane gets the eight elements of its row from eight lanes.
+#[inline(never)]
+#[track_caller]
+pub unsafe fn store_transposed(address: u32, words: [u32; 4]) {
+    here();
+    let lane = lane();
+    let mut row = [0; 4];
+    for matrix in 0..4 {
+        for element in 0..8 {
+            let from = element * 4 + lane % 8 / 2;
+            let value = exchange_here(Operation::StoreMatrices, words[matrix as usize], from);
+            let half = value >> (lane % 2 * 16) & 0xFFFF;
+            row[element as usize / 2] |= if lane / 8 == matrix { half << (element % 2 * 16) } else { 0 };
+        }
+    }
+    store_row(address, row);
+}
+
+/// Writes a row of 16 bytes.
+#[track_caller]
+fn store_row(address: u32, row: [u32; 4]) {
     let offset = own_bytes(address, 16, true);
     // SAFETY: `own_bytes` checked the offset and its alignment.
     unsafe { shared_base().add(offset).cast::<[u32; 4]>().write(row) };
+}
+
+/// Arguments of the executor have the alignment of their type, which is less than 64. Only maps in global
+/// memory are therefore checked.
+#[track_caller]
+pub fn tensor_map_at(map: u64) -> u64 {
+    super::memory::check_aligned(map as usize, 64);
+    map
 }
 
 pub fn argument<const NUMBER: u32>() -> u64 {

@@ -4,7 +4,7 @@ use super::memory::shared_base;
 use super::thread::lane;
 use crate::cpu::cluster::FIRST_ADDRESS;
 use crate::cpu::tensor_core::OperandType;
-use crate::cpu::{Fragments, Operation, exchange, multiply, note};
+use crate::cpu::{Fragments, Operation, exchange_here, here, multiply, note};
 
 macro_rules! products {
     ($($name:ident: $t:ident;)*) => { $(
@@ -28,9 +28,8 @@ products! {
 /// # Safety
 /// Every lane of the warp satisfies the requirements of [`load_matrices`].
 #[inline(always)]
-#[track_caller]
 unsafe fn element(address: u32, lane: u32, element: u32) -> u32 {
-    let row = exchange(Operation::ShuffleIdx, u32::MAX, address, lane);
+    let row = exchange_here(Operation::LoadMatrices, address, lane);
     // SAFETY: lane `lane` got `row` from `Shared::window`, which checked that its 16 bytes lie in shared
     // memory. `element` is less than 8.
     u32::from(unsafe {
@@ -44,6 +43,7 @@ unsafe fn element(address: u32, lane: u32, element: u32) -> u32 {
 #[inline(never)]
 #[track_caller]
 pub unsafe fn load_matrices(row: u32) -> [u32; 4] {
+    here();
     note((row - FIRST_ADDRESS) as usize, 16, false);
     let lane = lane();
     // SAFETY: every lane passes the valid offset of a row, and a barrier separates this load from writes to
@@ -57,6 +57,7 @@ pub unsafe fn load_matrices(row: u32) -> [u32; 4] {
 #[inline(never)]
 #[track_caller]
 pub unsafe fn load_matrices_transposed(row: u32) -> [u32; 4] {
+    here();
     note((row - FIRST_ADDRESS) as usize, 16, false);
     let lane = lane();
     // SAFETY: every lane passes the valid offset of a row, and a barrier separates this load from writes to

@@ -3,7 +3,7 @@
 //!
 //! IEEE operations (`fma`, `sqrt`, conversions) return the same bits as the GPU, except NaN results. The
 //! approximate instructions `ex2`, `rcp` and `rsqrt`, and matrix multiplications, return the bits of a Hopper
-//! GPU. `lg2` and `tanh` return the correctly rounded result.
+//! GPU. `tanh` returns the correctly rounded result.
 //! A conversion to f16 or bf16 converts every NaN to 0x7FFF, as `cvt.rn` does. If an arithmetic operation
 //! (`+`, `*`, `fma`) returns a NaN, the bits of the NaN depend on the host CPU.
 mod cluster;

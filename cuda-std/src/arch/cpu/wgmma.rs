@@ -31,11 +31,22 @@ pub trait Accumulator: Copy {
     #[track_caller]
     unsafe fn mma_shared<const A: u32, const B: u32>(&mut self, kind: Kind, add: bool, a: u64, b: u64);
     #[track_caller]
-    unsafe fn mma_registers<const B: u32>(&mut self, kind: Kind, a: [u32; 4], b: u64);
+    unsafe fn mma_registers<const B: u32>(&mut self, kind: Kind, add: bool, a: [u32; 4], b: u64);
     #[track_caller]
     fn settle(&mut self);
     #[track_caller]
     fn check_settled(&self);
+
+    #[track_caller]
+    unsafe fn mma_shared_if<const A: u32, const B: u32>(&mut self, kind: Kind, add: bool, a: u64, b: u64) {
+        // SAFETY: the requirements are equal.
+        unsafe { self.mma_shared::<A, B>(kind, add, a, b) };
+    }
+    #[track_caller]
+    unsafe fn mma_registers_if<const B: u32>(&mut self, kind: Kind, add: bool, a: [u32; 4], b: u64) {
+        // SAFETY: the requirements are equal.
+        unsafe { self.mma_registers::<B>(kind, add, a, b) };
+    }
 }
 
 macro_rules! accumulators {
@@ -54,10 +65,10 @@ macro_rules! accumulators {
             }
 
             #[track_caller]
-            unsafe fn mma_registers<const B: u32>(&mut self, kind: Kind, a: [u32; 4], b: u64) {
+            unsafe fn mma_registers<const B: u32>(&mut self, kind: Kind, add: bool, a: [u32; 4], b: u64) {
                 here();
                 let (elements, transposed) = (kind.elements(), [false, B == 1]);
-                let m = Multiplication { elements, a: Left::Registers(a), b, add: true, transposed };
+                let m = Multiplication { elements, a: Left::Registers(a), b, add, transposed };
                 // SAFETY: the registers belong to the running thread.
                 unsafe { wgmma::start(ThreadRegisters::of(self.as_mut_ptr().cast(), $count), m) };
             }
@@ -72,14 +83,16 @@ macro_rules! accumulators {
             #[track_caller]
             fn check_settled(&self) {
                 here();
-                wgmma::check_settled(self.as_ptr().cast(), $count);
+                // SAFETY: f32 and i32 have the size and alignment of u32, and every bit pattern is valid.
+                wgmma::check_settled(unsafe { core::slice::from_raw_parts(self.as_ptr().cast(), $count) });
             }
         }
     )*)* };
 }
 accumulators! {
-    f32: 0.0, [32 40 48 64 72 128];
-    i32: 0, [32 40 48 64 72 128];
+    f32: 0.0, [4 8 12 16 20 24 28 32 36 40 44 48 52 56 60 64 68 72 76 80 84 88 92 96 100 104 108 112 116 120 124
+        128];
+    i32: 0, [4 8 12 16 24 32 40 48 56 64 72 80 88 96 104 112 120 128];
 }
 
 #[track_caller]

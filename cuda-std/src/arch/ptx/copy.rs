@@ -69,6 +69,23 @@ pub fn copy_wait() {
     }
 }
 
+#[inline(always)]
+pub fn copy_commit() {
+    if cfg!(target_feature = "sm_80") {
+        // SAFETY: the instruction only groups copies of this thread. The surrounding `if` checks for sm_80.
+        unsafe { asm!("cp.async.commit_group;", options(nostack)) };
+    }
+}
+
+#[inline(always)]
+pub fn copy_wait_for_groups<const PENDING: u32>() {
+    if cfg!(target_feature = "sm_80") {
+        // SAFETY: the instruction only waits for copies of this thread. The surrounding `if` checks for
+        // sm_80.
+        unsafe { asm!("cp.async.wait_group {};", const PENDING, options(nostack)) };
+    }
+}
+
 /// Returns the 32-bit shared-memory address of the byte at `offset` in dynamic shared memory. Instructions
 /// such as `cp.async` take such an address as operand.
 #[inline(always)]

@@ -21,14 +21,14 @@ effects! {
     barrier_arrive(barrier: reg32 u32): "mbarrier.arrive.shared::cta.b64 _, [{barrier}];";
     barrier_expect(barrier: reg32 u32, bytes: reg32 u32):
         "mbarrier.arrive.expect_tx.shared::cta.b64 _, [{barrier}], {bytes};";
-    named_sync(id: reg32 u32, threads: reg32 u32): "barrier.cta.sync.aligned {id}, {threads};";
-    named_arrive(id: reg32 u32, threads: reg32 u32): "barrier.cta.arrive.aligned {id}, {threads};";
     shared_store(address: reg32 u32, value: reg32 f32): "st.shared.f32 [{address}], {value};";
     tensor_map_prefetch(map: reg64 u64): "prefetch.tensormap [{map}];";
     fence_async_shared(): "fence.proxy.async.shared::cta;";
     bulk_commit(): "cp.async.bulk.commit_group;";
     bulk_wait_read(): "cp.async.bulk.wait_group.read 0;";
+    bulk_wait_write(): "cp.async.bulk.wait_group 0;";
     barrier_arrive_remote(barrier: reg32 u32): "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [{barrier}];";
+    barrier_arrive_remote_after_wgmma(barrier: reg32 u32): "mbarrier.arrive.release.cta.shared::cluster.b64 _, [{barrier}];";
 }
 
 /// Waits until the mbarrier has completed the phase with parity `parity`.
@@ -204,11 +204,38 @@ pub unsafe fn store_matrices(address: u32, [a, b, c, d]: [u32; 4]) {
     }
 }
 
+/// As [`store_matrices`], but stores the transpose of each matrix.
+#[inline(always)]
+pub unsafe fn store_transposed(address: u32, [a, b, c, d]: [u32; 4]) {
+    // SAFETY: as in `store_matrices`.
+    unsafe {
+        asm!(
+            "stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [{address}], {{{a}, {b}, {c}, {d}}};",
+            address = in(reg32) address,
+            a = in(reg32) a, b = in(reg32) b, c = in(reg32) c, d = in(reg32) d,
+            options(nostack)
+        )
+    }
+}
+
 /// Waits until at most the last `PENDING` bulk groups of the calling thread have not read their data yet.
 #[inline(always)]
 pub unsafe fn bulk_wait_pending<const PENDING: u32>() {
     // SAFETY: the instruction affects only the bulk groups of the calling thread.
     unsafe { asm!("cp.async.bulk.wait_group.read {};", const PENDING, options(nostack)) }
+}
+
+/// Waits until at most the last `PENDING` bulk groups of the calling thread have not written their data yet.
+#[inline(always)]
+pub unsafe fn bulk_wait_write_pending<const PENDING: u32>() {
+    // SAFETY: the instruction affects only the bulk groups of the calling thread.
+    unsafe { asm!("cp.async.bulk.wait_group {};", const PENDING, options(nostack)) }
+}
+
+/// Returns the address of a tensor map. The CPU executor checks its alignment.
+#[inline(always)]
+pub fn tensor_map_at(map: u64) -> u64 {
+    map
 }
 
 /// Returns the generic address of kernel argument `NUMBER`, counted from 0.
@@ -239,12 +266,38 @@ pub fn shared_address(pointer: *mut u8) -> u32 {
     address
 }
 
+// LLVM treats these intrinsics as convergent, unlike inline assembly: it does not copy them into branches.
+unsafe extern "C" {
+    #[link_name = "llvm.nvvm.barrier.cta.sync.aligned.count"]
+    fn barrier_sync(id: u32, threads: u32);
+    #[link_name = "llvm.nvvm.barrier.cta.arrive.aligned.count"]
+    fn barrier_arrive_only(id: u32, threads: u32);
+    #[link_name = "llvm.nvvm.setmaxnreg.inc.sync.aligned.u32"]
+    fn setmaxnreg_inc(count: u32);
+    #[link_name = "llvm.nvvm.setmaxnreg.dec.sync.aligned.u32"]
+    fn setmaxnreg_dec(count: u32);
+}
+
+/// Arrives at the named barrier `id` of `threads` threads and waits for them.
+#[inline(always)]
+pub unsafe fn named_sync(id: u32, threads: u32) {
+    // SAFETY: the caller ensures that whole warps execute the instruction.
+    unsafe { barrier_sync(id, threads) }
+}
+
+/// Arrives at the named barrier `id` of `threads` threads.
+#[inline(always)]
+pub unsafe fn named_arrive(id: u32, threads: u32) {
+    // SAFETY: the caller ensures that whole warps execute the instruction.
+    unsafe { barrier_arrive_only(id, threads) }
+}
+
 /// Raises the register limit of each thread of the warpgroup to `COUNT` (`setmaxnreg.inc`).
 #[inline(always)]
 pub unsafe fn registers_up<const COUNT: u32>() {
     // SAFETY: the caller ensures that enough registers are free and that the whole warpgroup executes the
     // instruction.
-    unsafe { asm!("setmaxnreg.inc.sync.aligned.u32 {};", const COUNT, options(nostack)) }
+    unsafe { setmaxnreg_inc(COUNT) }
 }
 
 /// Lowers the register limit of each thread of the warpgroup to `COUNT` (`setmaxnreg.dec`).
@@ -252,5 +305,5 @@ pub unsafe fn registers_up<const COUNT: u32>() {
 pub unsafe fn registers_down<const COUNT: u32>() {
     // SAFETY: the caller ensures that `COUNT` registers suffice and that the whole warpgroup executes the
     // instruction.
-    unsafe { asm!("setmaxnreg.dec.sync.aligned.u32 {};", const COUNT, options(nostack)) }
+    unsafe { setmaxnreg_dec(COUNT) }
 }

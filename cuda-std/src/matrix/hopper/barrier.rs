@@ -88,6 +88,22 @@ impl Barrier {
         unsafe { hopper::barrier_arrive_remote(cluster::map_address(self.address, rank)) }
     }
 
+    /// As [`Barrier::arrive_in`], but the arrival orders none of the thread's own memory accesses. It orders
+    /// the reads of the `wgmma` operations that the thread has waited for, which is enough to release a
+    /// buffer that only `wgmma` reads.
+    ///
+    /// [`Barrier::arrive_in`] first waits until all memory accesses of the thread have been performed, which
+    /// takes about as long as a multiplication of a tile.
+    ///
+    /// # Safety
+    /// The requirements of [`Barrier::arrive_in`] apply.
+    #[inline(always)]
+    #[track_caller]
+    pub unsafe fn arrive_in_after_wgmma(self, rank: u32) {
+        // SAFETY: the caller guarantees an initialized mbarrier in block `rank`.
+        unsafe { hopper::barrier_arrive_remote_after_wgmma(cluster::map_address(self.address, rank)) }
+    }
+
     /// Returns the address of the mbarrier in shared memory.
     #[inline(always)]
     pub fn address(self) -> u32 {

@@ -8,7 +8,7 @@
 //! | `cuda::barrier`, `mbarrier` | [`barrier::Barrier`] |
 //! | `bar.sync` with a number | [`barrier::Named`] |
 //! | `CUtensorMap`, `cp.async.bulk.tensor` | [`tensor_map::TensorMap`] |
-//! | `stmatrix` | [`shared_store_matrices`] |
+//! | `stmatrix` | [`shared_store_matrices`], [`shared_store_transposed`] |
 //! | `wgmma` and its descriptors | [`wgmma`] |
 //! | `setmaxnreg` | [`take_registers`], [`give_registers`] |
 use crate::arch::{self, hopper};
@@ -92,6 +92,18 @@ pub unsafe fn shared_store(address: u32, value: f32) {
 pub unsafe fn shared_store_matrices(address: u32, matrices: [u32; 4]) {
     // SAFETY: every lane passes an aligned address inside the launch's shared memory.
     unsafe { hopper::store_matrices(address, matrices) }
+}
+
+/// As [`shared_store_matrices`], but stores the transpose of each matrix (`stmatrix.x4.trans`): in
+/// `matrices`, the lane passes column `i / 4`, rows `2 * (i % 4)` and `2 * (i % 4) + 1`.
+///
+/// # Safety
+/// The requirements of [`shared_store_matrices`] apply.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn shared_store_transposed(address: u32, matrices: [u32; 4]) {
+    // SAFETY: every lane passes an aligned address inside the launch's shared memory.
+    unsafe { hopper::store_transposed(address, matrices) }
 }
 
 /// Makes the thread's writes to shared memory visible to TMA (`fence.proxy.async`).

@@ -22,13 +22,15 @@ impl Map {
         Self { address: hopper::argument::<NUMBER>() }
     }
 
-    /// Returns the tensor map at `map` in global memory.
+    /// Returns the tensor map at `map` in global memory. `map` must be a multiple of 64, which is more than
+    /// the alignment of the type.
     ///
     /// # Safety
     /// `map` points to a tensor map that no thread changes during the launch.
     #[inline(always)]
+    #[track_caller]
     pub unsafe fn at(map: *const TensorMap) -> Self {
-        Self { address: map.expose_provenance() as u64 }
+        Self { address: hopper::tensor_map_at(map.expose_provenance() as u64) }
     }
 
     /// Prefetches this tensor map into the descriptor cache of the TMA unit.
@@ -151,8 +153,9 @@ pub fn close_stores() {
     unsafe { hopper::bulk_commit() }
 }
 
-/// Waits until at most the last `PENDING` bulk groups of the calling thread may still read from shared
-/// memory.
+/// Waits until at most the last `PENDING` bulk groups of the calling thread may still read from shared memory
+/// (`cp.async.bulk.wait_group.read`). The other groups may still write to global memory, see
+/// [`wait_for_written_groups`].
 #[inline(always)]
 #[track_caller]
 pub fn wait_for_groups<const PENDING: u32>() {
@@ -160,10 +163,32 @@ pub fn wait_for_groups<const PENDING: u32>() {
     unsafe { hopper::bulk_wait_pending::<PENDING>() }
 }
 
-/// Waits until all TMA stores that the calling thread has committed have read their data from shared memory.
+/// Waits until all TMA stores that the calling thread has committed have read their data from shared memory
+/// (`cp.async.bulk.wait_group.read 0`). Shared memory may then be overwritten. The data may not be in global
+/// memory yet: before the calling thread reads it there, or tells another thread that it is there, it must
+/// call [`wait_for_writes`].
 #[inline(always)]
 #[track_caller]
 pub fn wait_for_stores() {
     // SAFETY: the instruction affects only the bulk groups of the calling thread.
     unsafe { hopper::bulk_wait_read() }
+}
+
+/// Waits until at most the last `PENDING` bulk groups of the calling thread may still write to global memory
+/// (`cp.async.bulk.wait_group`). The calling thread sees the data of the other groups in global memory.
+#[inline(always)]
+#[track_caller]
+pub fn wait_for_written_groups<const PENDING: u32>() {
+    // SAFETY: the instruction affects only the bulk groups of the calling thread.
+    unsafe { hopper::bulk_wait_write_pending::<PENDING>() }
+}
+
+/// Waits until all TMA stores that the calling thread has committed have written their data to global memory
+/// (`cp.async.bulk.wait_group 0`). The calling thread sees this data. Other threads see it after the calling
+/// thread has also executed a fence, or at the end of the kernel.
+#[inline(always)]
+#[track_caller]
+pub fn wait_for_writes() {
+    // SAFETY: the instruction affects only the bulk groups of the calling thread.
+    unsafe { hopper::bulk_wait_write() }
 }

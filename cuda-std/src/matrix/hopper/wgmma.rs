@@ -57,9 +57,11 @@ names! {
 }
 
 /// The accumulator registers of one thread. `N` is the number of registers: the accumulators of a warpgroup
-/// form a tile of 64 rows and `2 * N` columns.
+/// form a tile of 64 rows and `2 * N` columns. For floats, `N` is a multiple of 4 up to 128, so that the tile
+/// has 8, 16, … 256 columns. For 8-bit integers, the tile has 8, 24, or a multiple of 16 columns.
 ///
-/// The registers can be read after [`wait`] and [`settle`]. The CPU executor reports an earlier access.
+/// The registers can be read after [`wait`] and [`settle`]. The CPU executor reports an earlier access, and
+/// the use of a copy that was made earlier.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Registers<const N: usize, E = f32>([E; N]);
@@ -122,6 +124,18 @@ where
 pub struct Descriptor(u64);
 
 impl Descriptor {
+    /// Returns the descriptor with these bits, in the format of PTX.
+    #[inline(always)]
+    pub fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// Returns the bits of the descriptor, in the format of PTX.
+    #[inline(always)]
+    pub fn bits(self) -> u64 {
+        self.0
+    }
+
     /// Returns the descriptor of the operand at `address`, which has rows of 128 bytes with TMA's 128-byte
     /// swizzle. Each group of eight rows starts at a multiple of 1024 bytes. An operand that is contiguous
     /// along its columns (N) consists of groups of 64 columns. For such an operand, `leap` is the distance in
@@ -158,6 +172,9 @@ impl Descriptor {
 /// Starts `d += a * b` if `add` is true, otherwise `d = a * b`. K has 32 bytes: 16 elements of 16 bits, 8
 /// elements of tf32, or 32 elements of 8 bits. `a` and `b` are in shared memory and contiguous along K.
 ///
+/// `add` should be known at compile time. Otherwise the kernel has both instructions and a branch, and
+/// [`mma_shared_if`] is faster.
+///
 /// # Safety
 /// The whole warpgroup calls this function. All bytes of `a` and `b` have been written to shared memory. No
 /// thread reads `d` before it has called [`wait`] and [`settle`].
@@ -180,7 +197,7 @@ pub unsafe fn mma_shared<T: Operand, D: Accumulator>(d: &mut D, a: Descriptor, b
 pub unsafe fn mma_registers<T: Operand, D: Accumulator>(d: &mut D, a: [u32; 4], b: Descriptor) {
     // SAFETY: the caller ensures that the whole warpgroup executes the instruction and that `b` has been
     // written.
-    unsafe { d.array().mma_registers::<1>(T::KIND, a, b.0) }
+    unsafe { d.array().mma_registers::<1>(T::KIND, true, a, b.0) }
 }
 
 /// As [`mma_shared`], for 16-bit operands that are contiguous along M or N: `a` if the flag `A` is 1, and `b`
@@ -208,11 +225,62 @@ pub unsafe fn mma_shared_transposed<T: Operand, D: Accumulator, const A: u32, co
 #[track_caller]
 pub unsafe fn mma_registers_along_k<T: Operand, D: Accumulator>(d: &mut D, a: [u32; 4], b: Descriptor) {
     // SAFETY: the caller satisfies the requirements.
-    unsafe { d.array().mma_registers::<0>(T::KIND, a, b.0) }
+    unsafe { d.array().mma_registers::<0>(T::KIND, true, a, b.0) }
 }
 
-/// Orders the thread's earlier writes to registers before the multiplications that start after this call
-/// (`wgmma.fence`).
+/// As [`mma_shared_transposed`], but `add` need not be known at compile time: the instruction has it as a
+/// predicate. The first step of a loop can therefore overwrite `d`, and the other steps add to it.
+///
+/// # Safety
+/// The requirements of [`mma_shared`] apply. All threads of the warpgroup pass the same `add`.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn mma_shared_if<T: Operand, D: Accumulator, const A: u32, const B: u32>(
+    d: &mut D,
+    a: Descriptor,
+    b: Descriptor,
+    add: bool,
+) {
+    // SAFETY: the caller satisfies the requirements.
+    unsafe { d.array().mma_shared_if::<A, B>(T::KIND, add, a.0, b.0) }
+}
+
+/// Starts `d = a * b`. `a` is in registers. `b` is contiguous along K, or along N if the flag `B` is 1.
+///
+/// # Safety
+/// The requirements of [`mma_registers`] apply.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn mma_registers_overwrite<T: Operand, D: Accumulator, const B: u32>(
+    d: &mut D,
+    a: [u32; 4],
+    b: Descriptor,
+) {
+    // SAFETY: the caller satisfies the requirements.
+    unsafe { d.array().mma_registers::<B>(T::KIND, false, a, b.0) }
+}
+
+/// Starts `d += a * b` if `add` is true, otherwise `d = a * b`. `a` is in registers. `b` is contiguous along
+/// K, or along N if the flag `B` is 1. `add` need not be known at compile time, as in [`mma_shared_if`].
+///
+/// # Safety
+/// The requirements of [`mma_registers`] apply. All threads of the warpgroup pass the same `add`.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn mma_registers_if<T: Operand, D: Accumulator, const B: u32>(
+    d: &mut D,
+    a: [u32; 4],
+    b: Descriptor,
+    add: bool,
+) {
+    // SAFETY: the caller satisfies the requirements.
+    unsafe { d.array().mma_registers_if::<B>(T::KIND, add, a, b.0) }
+}
+
+/// Orders the thread's earlier accesses to registers before the multiplications that start after this call
+/// (`wgmma.fence`). A fence is necessary between an access to registers and a multiplication that has them as
+/// accumulators or left operand, and before the first multiplication. It is not necessary between
+/// multiplications with the same accumulators.
 ///
 /// # Safety
 /// The whole warpgroup calls this function.
@@ -236,7 +304,8 @@ pub unsafe fn commit() {
 }
 
 /// Waits until at most the last `PENDING` committed groups of multiplications are unfinished
-/// (`wgmma.wait_group`).
+/// (`wgmma.wait_group`). A group belongs to the whole warpgroup: afterwards, all four warps have read the
+/// operands of the finished multiplications.
 ///
 /// # Safety
 /// The whole warpgroup calls this function.

@@ -17,12 +17,12 @@ use cuda_std::warp;
 
 use super::layout::{Layout, PART_ROW, Slot};
 use super::matmul::{begin_result, begin_scores};
-use super::own_thread::own_thread;
 use super::params::{GROUP_ROWS, HopperParams};
 use super::schedule::{QueryTile, numbers};
 use super::shape::Shape;
 use super::softmax::{OnlineSoftmax, rescale, round};
 use super::{mask, output};
+use crate::own_thread::own_thread;
 
 /// The state of one thread of a consumer warpgroup. A consumer warpgroup computes 64 rows of each query tile.
 struct Consumer<'a, K: Shape> {

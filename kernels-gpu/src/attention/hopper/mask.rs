@@ -4,11 +4,11 @@ use cuda_std::hopper::{shared_load_pair, shared_store};
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
-use super::own_thread::own_thread;
 use super::params::HopperParams;
 use super::softmax::{VEC4, row_of};
 use crate::attention::mma::mask::addend;
 use crate::attention::mma::params::Mask;
+use crate::own_thread::own_thread;
 
 /// Returns the column of accumulator register `register`, relative to the first column of the thread. In a
 /// `wgmma` accumulator, register `4 * j + 2 * row + c` has the relative column `8 * j + c`. `row` and `c` are

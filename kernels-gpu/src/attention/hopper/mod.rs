@@ -22,7 +22,6 @@ mod matmul;
 #[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
 pub(crate) mod output;
 #[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
-mod own_thread;
 pub mod params;
 #[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
 pub(crate) mod producer;

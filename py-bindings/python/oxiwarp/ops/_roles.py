@@ -22,7 +22,7 @@ class Role(enum.Enum):
 
     ROWS = "`[..., N]`: rows. All operands with this role have one shape and one dtype"
     VECTOR = "`[N]`, in the dtype of the rows or in float32"
-    BIAS = "`[N]`, in the dtype of the rows; `[2 * N]` if two halves of N columns are gated"
+    BIAS = "`[N]`, in the dtype of the rows; `[2 * N]` if two halves of N columns are gated, `[M]` with a MATRIX"
     BROADCAST = "broadcasts to the rows, with their last dimension, in their dtype or in float32"
     PER_BATCH = "`[B, N]` for rows `[B, S, N]`, or as BROADCAST"
     PER_ROW = "`[...]`: one number for each row"
@@ -35,7 +35,8 @@ class Role(enum.Enum):
     FREQUENCIES = "`[R / 2]`, float32: the frequency of each pair of columns"
     MASK = "broadcasts to `[B, heads, Sq, Sk]`: bool, or added to the scores"
     OFFSETS = "`[sequences + 1]`, int32: where packed sequences begin and end"
-    MATRIX = "a matrix that fits the rows"
+    MATRIX = "`[M, N]`, in the dtype of the rows: the weight of a product with M columns"
+    FACTOR = "`[N, M]`, in the dtype of the rows: the second factor of a product with M columns"
     OUTPUT = "the shape and dtype of the result, which is written to it"
 
 

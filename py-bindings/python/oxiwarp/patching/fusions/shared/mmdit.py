@@ -177,7 +177,7 @@ write_product = define_in_place(
     into,
     bias=Role.VECTOR,
     a=Role.ROWS,
-    b=Role.MATRIX,
+    b=Role.FACTOR,
     out=Role.OUTPUT,
 )
 

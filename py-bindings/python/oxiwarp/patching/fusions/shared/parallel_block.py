@@ -55,7 +55,7 @@ def in_chunks(x: Tensor) -> bool:
 
 
 add_product = define_in_place(
-    "add_product(Tensor(a!) y, Tensor a, Tensor b) -> ()", Tensor.addmm_, y=Role.OUTPUT, a=Role.ROWS, b=Role.MATRIX
+    "add_product(Tensor(a!) y, Tensor a, Tensor b) -> ()", Tensor.addmm_, y=Role.OUTPUT, a=Role.ROWS, b=Role.FACTOR
 )
 copy_into = define_in_place("copy_into(Tensor(a!) y, Tensor x) -> ()", copy_chunks, y=Role.OUTPUT, x=Role.ROWS)
 

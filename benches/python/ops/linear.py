@@ -1,0 +1,65 @@
+"""Benchmarks of the matrix product `linear`. A shape is batch, tokens, K and N: `x` has K columns, and the
+result N.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from forms import NO_MODE, SAME_ROUNDINGS, Form, Inputs, Shape, Source
+
+import oxiwarp
+
+
+def _inputs(source: Source, shape: Shape) -> Inputs:
+    batch, tokens, depth, columns = shape
+    return {"x": source.normal(batch, tokens, depth), "weight": source.normal(columns, depth, scale=depth**-0.5)}
+
+
+def _inputs_bias(source: Source, shape: Shape) -> Inputs:
+    return {**_inputs(source, shape), "bias": source.normal(shape[-1])}
+
+
+def _form(chain: str, inputs: Callable[[Source, Shape], Inputs], *cases: tuple[str, Shape]) -> Form:
+    return Form(
+        op="linear",
+        chain=chain,
+        cases=cases,
+        inputs=inputs,
+        eager=F.linear,
+        reference=F.linear,
+        ours=oxiwarp.linear,
+        claims={NO_MODE: SAME_ROUNDINGS},
+        chunked=False,  # K or N may be equal to the number of tokens
+        dtypes=(torch.bfloat16, torch.float16),
+    )
+
+
+FAMILY = "products"
+FORMS = (
+    _form(
+        "with bias",
+        _inputs_bias,
+        ("SDXL out", (2, 4096, 640, 640)),
+        ("Flux out", (1, 4608, 3072, 3072)),
+        ("Flux qkv", (1, 4608, 3072, 9216)),
+        ("Flux ff1", (1, 4096, 3072, 12288)),
+        ("Flux ff2", (1, 4096, 12288, 3072)),
+        ("Flux single in", (1, 4608, 3072, 21504)),
+        ("Flux single out", (1, 4608, 15360, 3072)),
+        ("LTX 161 frames qkv", (2, 8064, 2048, 6144)),
+        ("LTX 161 frames ff1", (2, 8064, 2048, 8192)),
+        ("LTX 161 frames ff2", (2, 8064, 8192, 2048)),
+        ("Wan 1.3B ff1", (1, 32760, 1536, 8960)),
+        ("Wan 14B ff1", (1, 32760, 5120, 13824)),
+        ("Wan 14B ff2", (1, 32760, 13824, 5120)),
+    ),
+    _form(
+        "without bias",
+        _inputs,
+        ("SDXL q", (2, 4096, 640, 640)),
+        ("Llama 8B gate and up", (1, 8192, 4096, 28672)),
+        ("Llama 8B down", (1, 8192, 14336, 4096)),
+        ("square", (1, 8192, 8192, 8192)),
+    ),
+)

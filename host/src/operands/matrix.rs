@@ -1,0 +1,64 @@
+//! Operands of matrix products.
+use crate::{Dtype, Error, Result, View};
+
+/// A matrix in memory. Its columns are contiguous.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Matrix {
+    pub base: *mut u8,
+    pub dtype: Dtype,
+    pub rows: u32,
+    pub columns: u32,
+    /// Distance of two rows in bytes. It is 16 if there is only one row.
+    pub row_bytes: u64,
+}
+
+impl Matrix {
+    /// Returns a tensor as a matrix. All dimensions except the last become rows.
+    pub fn of(op: &'static str, arg: &'static str, view: &View) -> Result<Self> {
+        let (shape, strides) = (view.shape(), view.strides());
+        let Some((&columns, leading)) = shape.split_last() else {
+            return Err(Error::Shape { op, arg, got: vec![], expected: "at least one dimension".into() });
+        };
+        let limit = i64::from(u32::MAX / 2);
+        let rows: i64 = leading.iter().product();
+        if columns > limit || rows > limit {
+            let expected = "fewer than 2^31 columns, and fewer than 2^31 rows in all".into();
+            return Err(Error::Shape { op, arg, got: shape.to_vec(), expected });
+        }
+        if columns > 1 && rows > 0 && strides[leading.len()] != 1 {
+            return Err(view.bad_strides(op, arg, "its last dimension must be contiguous"));
+        }
+        let mut stride = None;
+        let mut next = None;
+        for (&size, &own) in leading.iter().zip(strides).rev().filter(|(size, _)| **size != 1) {
+            if next.is_some_and(|next| next != own) && rows > 0 {
+                return Err(view.bad_strides(op, arg, "its rows must have one distance: make it contiguous"));
+            }
+            stride = stride.or(Some(own));
+            next = own.checked_mul(size);
+        }
+        let row_bytes = stride.unwrap_or(8).unsigned_abs() * view.dtype().size() as u64;
+        Ok(Self {
+            base: view.ptr().cast_mut().cast(),
+            dtype: view.dtype(),
+            rows: rows as u32,
+            columns: columns as u32,
+            row_bytes,
+        })
+    }
+
+    /// Returns whether all rows are aligned to 16 bytes.
+    pub fn is_vector(&self) -> bool {
+        (self.base as usize).is_multiple_of(16) && self.row_bytes.is_multiple_of(16)
+    }
+
+    /// Returns whether TMA can copy parts of the matrix: the address and the distance of rows are multiples of
+    /// 16 bytes, the distance is not 0, and the matrix has elements.
+    pub fn is_tma(&self) -> bool {
+        self.is_vector()
+            && self.row_bytes > 0
+            && self.row_bytes < 1 << 40
+            && self.rows > 0
+            && self.columns > 0
+    }
+}

@@ -1,0 +1,60 @@
+//! The body of the Hopper matrix products. One warpgroup loads tiles, and the other warpgroups multiply them.
+use cuda_std::hopper::tensor_map::Map;
+use cuda_std::hopper::{give_registers, take_registers, warp_group};
+use cuda_std::{cluster, thread, warp};
+
+use super::consumer::{consume, start};
+use super::layout::Layout;
+use super::params::GemmParams;
+use super::producer::produce;
+use super::shape::Shape;
+
+/// Computes `y = epilogue(x wᵀ + bias)`. Warpgroup 0 is the producer. The other warpgroups are the consumers.
+/// At the start, the producer gives up registers, and the consumers get additional registers (PTX
+/// `setmaxnreg`).
+///
+/// # Safety
+/// The host created the tensor maps and `p` for this launch. The launch has the block size and the shared
+/// memory that `K::TILE` requires.
+#[inline(always)]
+pub(crate) unsafe fn gemm<K: Shape>(p: &GemmParams) {
+    if K::TILE.groups == 2 {
+        thread::launch_bounds::<384, 1>()
+    } else {
+        thread::launch_bounds::<512, 1>()
+    }
+    if K::TILE.cluster == 2 {
+        cluster::bounds::<2>()
+    }
+    let layout = Layout::<K>::of_launch();
+    // SAFETY: the first three kernel arguments are the tensor maps that the host created. The shared memory is
+    // large enough for `layout`.
+    unsafe {
+        let (x, w, y) = (Map::argument::<0>(), Map::argument::<1>(), Map::argument::<2>());
+        layout.make_barriers();
+        let group = warp_group();
+        if group == 0 {
+            if K::TILE.groups == 2 {
+                give_registers::<24>()
+            } else {
+                give_registers::<32>()
+            }
+            if thread::index()[0] == 0 {
+                produce::<K>(layout, x, w, p);
+            }
+        } else {
+            if K::TILE.groups == 2 {
+                take_registers::<240>()
+            } else {
+                take_registers::<160>()
+            }
+            start::<K>(group - 1);
+            consume::<K>(layout, group - 1, y, p);
+        }
+    }
+    if K::TILE.cluster > 1 {
+        // The other block of the cluster may still signal to the mbarriers of this block.
+        warp::sync(u32::MAX);
+        cluster::sync();
+    }
+}

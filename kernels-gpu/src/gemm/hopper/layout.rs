@@ -1,0 +1,116 @@
+//! Layout of a block's shared memory, including its mbarriers.
+use core::marker::PhantomData;
+
+use cuda_std::hopper::barrier::{Barrier, publish};
+use cuda_std::hopper::shared_base;
+use cuda_std::{block, cluster, thread};
+
+use super::params::STAGING_BYTES;
+use super::shape::Shape;
+
+/// Alignment of the buffers in bytes. The pattern of the 128-byte swizzle repeats after 1024 bytes.
+const ALIGN: u32 = 1024;
+/// Bytes of a row of a buffer.
+pub(crate) const ROW_BYTES: u32 = 128;
+
+/// Addresses of the regions of a block's shared memory: the ring of buffers, the staging buffers of the warps,
+/// and the mbarriers.
+#[derive(Clone, Copy)]
+pub(crate) struct Layout<K> {
+    base: u32,
+    kernel: PhantomData<K>,
+}
+
+/// A buffer of the ring, with its two mbarriers.
+#[derive(Clone, Copy)]
+pub(crate) struct Stage {
+    /// Address of the tile of `x`.
+    pub x: u32,
+    /// Address of the tile of `w`.
+    pub w: u32,
+    /// This mbarrier completes a phase when TMA has filled the buffer.
+    pub full: Barrier,
+    /// This mbarrier completes a phase when all consumers that read the buffer have released it. If both
+    /// blocks of a cluster fill the buffer, these are the consumers of both blocks.
+    pub empty: Barrier,
+}
+
+/// The position in the ring: the index of a buffer, and the parity of an mbarrier phase.
+#[derive(Clone, Copy)]
+pub(crate) struct RingPosition {
+    /// Index of the buffer.
+    index: u32,
+    /// Parity (0 or 1) of the mbarrier phase that a consumer waits for. The parity changes each time the ring
+    /// starts again with its first buffer.
+    pub parity: u32,
+}
+
+impl RingPosition {
+    /// The position of the first buffer.
+    pub const FIRST: Self = Self { index: 0, parity: 0 };
+
+    /// Returns the next position.
+    #[inline(always)]
+    pub fn next<K: Shape>(self) -> Self {
+        let last = self.index + 1 == K::TILE.stages;
+        Self { index: if last { 0 } else { self.index + 1 }, parity: self.parity ^ u32::from(last) }
+    }
+
+    /// Returns the position after `count` more buffers.
+    #[inline(always)]
+    pub fn skip<K: Shape>(self, count: u32) -> Self {
+        let at = self.index + count;
+        Self { index: at % K::TILE.stages, parity: self.parity ^ (at / K::TILE.stages % 2) }
+    }
+}
+
+impl<K: Shape> Layout<K> {
+    const STAGE_BYTES: u32 = K::X_BYTES + K::W_BYTES;
+    const STAGING: u32 = K::TILE.stages * Self::STAGE_BYTES;
+    const BARRIERS: u32 = Self::STAGING + 4 * K::TILE.groups * K::TILE.staging() * STAGING_BYTES;
+
+    /// Returns the layout in the shared memory of this launch.
+    #[inline(always)]
+    pub fn of_launch() -> Self {
+        Self { base: shared_base(ALIGN), kernel: PhantomData }
+    }
+
+    /// Returns the buffer at a position of the ring.
+    #[inline(always)]
+    pub fn stage(self, at: RingPosition) -> Stage {
+        let x = self.base + at.index * Self::STAGE_BYTES;
+        let barriers = self.base + Self::BARRIERS + 2 * at.index * Barrier::BYTES;
+        let [full, empty] = [0, Barrier::BYTES].map(|offset| Barrier::at(barriers + offset));
+        Stage { x, w: x + K::X_BYTES, full, empty }
+    }
+
+    /// Returns the address of the staging buffers of consumer warp `warp` of the block.
+    #[inline(always)]
+    pub fn staging(self, warp: u32) -> u32 {
+        self.base + Self::STAGING + warp * K::TILE.staging() * STAGING_BYTES
+    }
+
+    /// Initializes the mbarriers and synchronizes the cluster. All threads of the block call this function.
+    ///
+    /// # Safety
+    /// The launch has enough shared memory for the layout.
+    #[inline(always)]
+    pub unsafe fn make_barriers(self) {
+        let readers = if K::TILE.ping_pong { 1 } else { K::TILE.groups };
+        if thread::index()[0] == 0 {
+            let mut at = RingPosition::FIRST;
+            for _ in 0..K::TILE.stages {
+                let stage = self.stage(at);
+                // SAFETY: the caller guarantees that the mbarriers are in the shared memory of the launch.
+                // Only thread 0 initializes the mbarriers.
+                unsafe {
+                    stage.full.init(1);
+                    stage.empty.init(readers * K::TILE.cluster);
+                }
+                at = at.next::<K>();
+            }
+            publish();
+        }
+        if K::TILE.cluster > 1 { cluster::sync() } else { block::sync() }
+    }
+}

@@ -1,0 +1,55 @@
+//! The producer thread of the Hopper matrix products, which loads tiles into the ring of buffers.
+use cuda_std::cluster;
+use cuda_std::hopper::tensor_map::Map;
+use cuda_std::thread;
+
+use super::layout::{Layout, ROW_BYTES, RingPosition};
+use super::params::{DEPTH, GemmParams};
+use super::schedule::places;
+use super::shape::Shape;
+
+/// Both blocks of a cluster, as a mask for a multicast.
+const BOTH: u16 = 0b11;
+
+/// Loads the tiles of `x` and `w` for all tiles of the block.
+///
+/// # Safety
+/// The tensor maps and the kernel argument `p` belong to this launch. The mbarriers are initialized. Only one
+/// thread of the block calls this function.
+#[inline(always)]
+pub(crate) unsafe fn produce<K: Shape>(layout: Layout<K>, x: Map, w: Map, p: &GemmParams) {
+    let [x_rows, w_rows] = K::TILE.box_rows();
+    let half = if K::TILE.cluster > 1 { cluster::rank() } else { 0 };
+    let (x_half, w_half) = if K::TILE.shares_x { (half * x_rows, 0) } else { (0, half * w_rows) };
+    let mut at = RingPosition::FIRST;
+    for place in places::<K>(p) {
+        let (mut depth, mut left) = (0, p.depth_tiles);
+        while left > 0 {
+            let stage = layout.stage(at);
+            // SAFETY: the tensor maps belong to this launch. The wait guarantees that no consumer reads the
+            // buffer any more, in both blocks if the copy goes to both.
+            unsafe {
+                stage.empty.wait(at.parity ^ 1);
+                stage.full.expect(K::X_BYTES + K::W_BYTES);
+                let x_to = stage.x + x_half * ROW_BYTES;
+                let x_from = [depth, place.row + x_half, 0, 0];
+                let w_to = stage.w + w_half * ROW_BYTES;
+                let w_from = [depth, place.column + w_half, 0, 0];
+                if K::TILE.cluster > 1 && K::TILE.shares_x {
+                    x.multicast(x_to, x_from, stage.full, BOTH);
+                } else {
+                    x.copy(x_to, x_from, stage.full);
+                }
+                if K::TILE.cluster > 1 && !K::TILE.shares_x {
+                    w.multicast(w_to, w_from, stage.full, BOTH);
+                } else {
+                    w.copy(w_to, w_from, stage.full);
+                }
+            }
+            at = at.next::<K>();
+            // The optimization barrier `opaque` prevents loop unrolling. An unrolled loop would need more
+            // registers than the producer has.
+            [left, depth] = thread::opaque([left - 1, depth + DEPTH]);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Compile-time sizes and types of a matrix product on Hopper.
+use core::marker::PhantomData;
+
+use cuda_std::elem::Elem;
+use cuda_std::hopper::wgmma::{Accumulator, Operand, Registers};
+
+use super::params::{DEPTH, T128X128, T128X192, T128X256, T192X192, T256X128, T256X192, Tile};
+use crate::gemm::epilogue::Epilogue;
+
+/// The types and sizes of a kernel, as associated types and constants.
+pub(crate) trait Shape: Copy {
+    /// The element type of `x`, `w` and `y`.
+    type Elem: Operand + Elem<F32Vec = [f32; 8]>;
+    /// A thread's accumulators of 64 rows.
+    type Sums: Accumulator<Element = f32>;
+    /// A thread's accumulators of its warpgroup's rows.
+    type Tile: Copy + AsRef<[Self::Sums]> + AsMut<[Self::Sums]>;
+    /// The last step of the product.
+    type Epilogue: Epilogue;
+    /// Initial value of the accumulators.
+    const ZERO: Self::Tile;
+    /// The tile sizes.
+    const TILE: Tile;
+    /// Bytes of a buffer for a tile of `x`.
+    const X_BYTES: u32 = Self::TILE.rows() * DEPTH * 2;
+    /// Bytes of a buffer for a tile of `w`.
+    const W_BYTES: u32 = Self::TILE.columns * DEPTH * 2;
+}
+
+/// The sizes of a kernel whose warpgroups have `B` blocks of 64 rows and `2 * N` columns. [`Tile`] documents
+/// the other parameters.
+#[derive(Clone, Copy)]
+pub(crate) struct KernelShape<
+    T,
+    E,
+    const N: usize,
+    const B: usize,
+    const GROUPS: u32,
+    const STAGES: u32,
+    const CLUSTER: u32,
+    const SHARES_X: bool,
+    const PING_PONG: bool,
+>(PhantomData<(T, E)>);
+
+impl<
+    T,
+    E,
+    const N: usize,
+    const B: usize,
+    const GROUPS: u32,
+    const STAGES: u32,
+    const CLUSTER: u32,
+    const SHARES_X: bool,
+    const PING_PONG: bool,
+> Shape for KernelShape<T, E, N, B, GROUPS, STAGES, CLUSTER, SHARES_X, PING_PONG>
+where
+    T: Operand + Elem<F32Vec = [f32; 8]>,
+    E: Epilogue,
+    Registers<N>: Accumulator<Element = f32>,
+{
+    type Elem = T;
+    type Sums = Registers<N>;
+    type Tile = [Registers<N>; B];
+    type Epilogue = E;
+    const ZERO: Self::Tile = [<Registers<N> as Accumulator>::ZERO; B];
+    const TILE: Tile = Tile {
+        blocks: B as u32,
+        columns: 2 * N as u32,
+        groups: GROUPS,
+        stages: STAGES,
+        cluster: CLUSTER,
+        shares_x: SHARES_X,
+        ping_pong: PING_PONG,
+    };
+}
+
+macro_rules! kernels {
+    ($($name:ident: $tile:ident;)*) => { $(
+        /// The [`Shape`] of a kernel with the tile sizes of a constant in the module `params`. For example,
+        /// `Kernel128x192` has the tile sizes `T128X192`.
+        pub(crate) type $name<T, E> = KernelShape<
+            T,
+            E,
+            { $tile.columns as usize / 2 },
+            { $tile.blocks as usize },
+            { $tile.groups },
+            { $tile.stages },
+            { $tile.cluster },
+            { $tile.shares_x },
+            { $tile.ping_pong },
+        >;
+    )* };
+}
+kernels! {
+    Kernel128x128: T128X128;
+    Kernel128x192: T128X192;
+    Kernel128x256: T128X256;
+    Kernel192x192: T192X192;
+    Kernel256x128: T256X128;
+    Kernel256x192: T256X192;
+}

@@ -1,0 +1,10 @@
+//! Matrix products `y = epilogue(x wᵀ + bias)`.
+//!
+//! - `epilogue`: what a kernel computes from the sums before it writes them.
+//! - `hopper`: kernels with `wgmma` and TMA, for Hopper.
+//! - `mma`: kernels with `mma.sync`, for every GPU from sm_80 on.
+pub mod epilogue;
+#[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
+pub mod hopper;
+#[cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
+pub mod mma;
