@@ -35,8 +35,9 @@ OUTPUT = Path(__file__).parents[1] / "cuda-std" / "src" / "cpu" / "data" / "appr
 MANTISSAS = 1 << 23
 NAMES = ("ex2", "rcp", "rsqrt0", "rsqrt1")
 SEGMENTS = {"ex2": 64, "rcp": 128, "rsqrt0": 64, "rsqrt1": 64, "lg2": 64}
-# The constant term of a polynomial is a multiple of 2^14 plus this number, in units of 2^-16 ulp. An ulp of `lg2` is
-# 2^-24. Its results only show the bits from 2^-36 on, so the low four bits of its number have no effect.
+# The constant term of a polynomial is a multiple of 2^14 plus this number, in units of 2^-16 ulp. An ulp of
+# `lg2` is 2^-24. Its results only show the bits from 2^-36 on, so the low four bits of its number have no
+# effect.
 BIAS = {"ex2": 12_228, "rcp": 4_046, "rsqrt0": 16_383, "rsqrt1": 16_383, "lg2": 3_348}
 EXACT: dict[str, Callable[[Array], Array]] = {
     "ex2": lambda m: np.exp2(m - 1),

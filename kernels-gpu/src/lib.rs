@@ -24,8 +24,6 @@ pub mod norm_backward;
 // take most of the compile time.
 #[cfg(not(test))]
 pub mod ops;
-#[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
-mod own_thread;
 pub mod rms;
 pub mod softmax;
 

@@ -39,8 +39,8 @@ pub enum Role {
     Table,
     /// An attention mask. It has dtype bool, or it has numbers that are added to the scores.
     Mask,
-    /// The weight of a matrix product, in the dtype of the rows. It has one column per column of the rows, and
-    /// one row per column of the result.
+    /// The weight of a matrix product, in the dtype of the rows. It has one column per column of the rows,
+    /// and one row per column of the result.
     Matrix,
     /// Start offsets of packed sequences, integers.
     Offsets,
@@ -209,8 +209,8 @@ scalars! {
     bool: bool, Bool;
 }
 
-/// Implements the trait [`Argument`] for enums with two variants. For such an enum, the call of the op passes
-/// a bool: `true` means the variant `$yes`, and `false` means the variant `$no`.
+/// Implements the trait [`Argument`] for enums with two variants. For such an enum, the call of the op
+/// passes a bool: `true` means the variant `$yes`, and `false` means the variant `$no`.
 macro_rules! choices {
     ($($t:ident: $yes:ident, $no:ident;)*) => { $(
         impl<'t> $crate::arguments::Argument<'t> for $t {

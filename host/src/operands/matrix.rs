@@ -52,8 +52,8 @@ impl Matrix {
         (self.base as usize).is_multiple_of(16) && self.row_bytes.is_multiple_of(16)
     }
 
-    /// Returns whether TMA can copy parts of the matrix: the address and the distance of rows are multiples of
-    /// 16 bytes, the distance is not 0, and the matrix has elements.
+    /// Returns whether TMA can copy parts of the matrix: the address and the distance of rows are
+    /// multiples of 16 bytes, the distance is not 0, and the matrix has elements.
     pub fn is_tma(&self) -> bool {
         self.is_vector()
             && self.row_bytes > 0

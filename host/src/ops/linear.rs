@@ -13,8 +13,8 @@ use crate::plan::attention::block_shape;
 use crate::{Arch, Device, Dtype, Error, Result, Stream, View, ViewMut};
 
 const OP: &str = "linear";
-/// The columns of `x` and the rows of `weight` are multiples of this number, so that rows of all matrices are
-/// multiples of 16 bytes.
+/// The columns of `x` and the rows of `weight` are multiples of this number, so that rows of all matrices
+/// are multiples of 16 bytes.
 const MULTIPLE: i64 = 8;
 /// Rows of tiles per group of the order of tiles.
 const GROUP_ROWS: u32 = 8;
@@ -33,9 +33,9 @@ const GENERAL: PortableKernel = (launch::linear_64x64_general_smem, tiles::T64);
 
 /// Computes `y = x wᵀ + bias`, the formula of `torch.nn.functional.linear`.
 ///
-/// `x` has the shape `[..., K]`, `weight` `[N, K]`, `bias` `[N]`, and `y` `[..., N]`. All have the same dtype,
-/// f16 or bf16. `K` and `N` are multiples of 8. The last dimension of each tensor is contiguous. All rows of
-/// `x` and of `y` have one distance. Calls are faster if all rows are aligned to 16 bytes.
+/// `x` has the shape `[..., K]`, `weight` `[N, K]`, `bias` `[N]`, and `y` `[..., N]`. All have the same
+/// dtype, f16 or bf16. `K` and `N` are multiples of 8. The last dimension of each tensor is contiguous.
+/// All rows of `x` and of `y` have one distance. Calls are faster if all rows are aligned to 16 bytes.
 ///
 /// The products of a row and a column are added in f32, in the order of K. The bias is added in f32. The sum
 /// is rounded once.
@@ -66,8 +66,8 @@ pub fn linear(
     launch_portable(device, &operands, skip, stream)
 }
 
-/// Returns an error if the GPU is older than sm_80. The tensor cores of older GPUs lack the instructions that
-/// the kernels use.
+/// Returns an error if the GPU is older than sm_80. The tensor cores of older GPUs lack the instructions
+/// that the kernels use.
 fn expect_linear_kernels(device: &Device) -> Result<()> {
     if library(device)?.arch() != Some(Arch::Sm75) {
         return Ok(());
@@ -113,9 +113,10 @@ fn launch_portable(device: &Device, a: &Operands, skip: usize, stream: Stream) -
         group_tiles: group_rows.saturating_mul(NonZero::new(tile_columns).expect("there are columns")),
     };
     let site = LaunchSite::new(device, a.y.dtype, block_shape(blocks as u32, THREADS), stream)?;
-    // SAFETY: the kernel accesses only the tensors that its parameters point to. The caller has checked the
-    // shape, dtype, strides and device of each of these tensors. The general kernel supports every alignment,
-    // and the others are launched only if all rows of `x` and of `weight` are aligned to 16 bytes.
+    // SAFETY: the kernel accesses only the tensors that its parameters point to. The caller has checked
+    // the shape, dtype, strides and device of each of these tensors. The general kernel supports every
+    // alignment, and the others are launched only if all rows of `x` and of `weight` are aligned to 16
+    // bytes.
     unsafe { (kernel.0)(site, params) }
 }
 

@@ -3,7 +3,7 @@ use std::num::NonZero;
 
 use cuda_std::tensor_map::TensorMap;
 use kernels_gpu::gemm::hopper::params::{
-    DEPTH, GemmParams, SLICE, T128X128, T128X192, T128X256, T192X192, T256X128, T256X192, Tile, WARP_ROWS,
+    DEPTH, GemmParams, GemmTile, SLICE, T128X128, T128X192, T128X256, T192X192, T256X128, T256X192, WARP_ROWS,
 };
 use kernels_gpu::ops::linear_hopper::launch;
 
@@ -16,8 +16,8 @@ use crate::{Arch, Device, HeadsMap, Result, Stream};
 type LinearKernel = unsafe fn(LaunchSite, TensorMap, TensorMap, TensorMap, GemmParams) -> Result<()>;
 
 /// A kernel, and its times on an H200 (benches/results/decisions/linear_hopper.txt).
-struct HopperKernel {
-    tile: Tile,
+struct TimedKernel {
+    tile: GemmTile,
     /// Time for a tile and 64 elements of K, in nanoseconds.
     step: f64,
     /// Time for a tile that does not depend on K, in nanoseconds. It is short in ping-pong kernels, in which
@@ -26,27 +26,27 @@ struct HopperKernel {
     launch: LinearKernel,
 }
 
-const KERNELS: [HopperKernel; 6] = [
-    HopperKernel { tile: T128X192, step: 613.0, rest: 420.0, launch: launch::linear_hopper_128x192_smem },
-    HopperKernel { tile: T128X128, step: 428.0, rest: 170.0, launch: launch::linear_hopper_128x128_smem },
-    HopperKernel { tile: T192X192, step: 896.0, rest: 2_050.0, launch: launch::linear_hopper_192x192_smem },
-    HopperKernel { tile: T256X128, step: 789.0, rest: 2_300.0, launch: launch::linear_hopper_256x128_smem },
-    HopperKernel { tile: T128X256, step: 792.0, rest: 2_250.0, launch: launch::linear_hopper_128x256_smem },
-    HopperKernel { tile: T256X192, step: 1_144.0, rest: 2_870.0, launch: launch::linear_hopper_256x192_smem },
+const KERNELS: [TimedKernel; 6] = [
+    TimedKernel { tile: T128X192, step: 613.0, rest: 420.0, launch: launch::linear_hopper_128x192_smem },
+    TimedKernel { tile: T128X128, step: 428.0, rest: 170.0, launch: launch::linear_hopper_128x128_smem },
+    TimedKernel { tile: T192X192, step: 896.0, rest: 2_050.0, launch: launch::linear_hopper_192x192_smem },
+    TimedKernel { tile: T256X128, step: 789.0, rest: 2_300.0, launch: launch::linear_hopper_256x128_smem },
+    TimedKernel { tile: T128X256, step: 792.0, rest: 2_250.0, launch: launch::linear_hopper_128x256_smem },
+    TimedKernel { tile: T256X192, step: 1_144.0, rest: 2_870.0, launch: launch::linear_hopper_256x192_smem },
 ];
 
 /// Number of SMs that the CPU executor has: a cluster, which computes all tiles.
 const EXECUTOR_SMS: u32 = 2;
 
-/// Number of rows of tiles (of clusters) that the blocks compute together. Values from 4 to 16 differ by about
-/// 1 %.
+/// Number of rows of tiles (of clusters) that the blocks compute together. Values from 4 to 16 differ by
+/// about 1 %.
 const GROUP_ROWS: u32 = 8;
 
 /// The share of the time of a full wave that the last, partly filled wave takes in addition to its share of
 /// tiles. It is below 1, because the power of idle SMs goes to the others, which then run at a higher clock.
 const IDLE: f64 = 0.7;
 
-impl HopperKernel {
+impl TimedKernel {
     /// Returns the number of tiles of clusters, in rows and columns.
     fn tiles(&self, y: &Matrix) -> [u32; 2] {
         let [height, width] = self.tile.cluster_size();
@@ -80,8 +80,8 @@ pub(crate) fn linear_hopper(device: &Device, a: &Operands, skip: &mut usize, str
     {
         return Ok(false);
     }
-    let clusters = |tile: &Tile| device.multiprocessors().unwrap_or(EXECUTOR_SMS) / tile.cluster;
-    let time = |kernel: &HopperKernel| kernel.time(a, clusters(&kernel.tile).max(1));
+    let clusters = |tile: &GemmTile| device.multiprocessors().unwrap_or(EXECUTOR_SMS) / tile.cluster;
+    let time = |kernel: &TimedKernel| kernel.time(a, clusters(&kernel.tile).max(1));
     let mut kernels = KERNELS.each_ref();
     kernels.sort_by(|one, other| time(one).total_cmp(&time(other)));
     let Some(kernel) = kernels.get(*skip) else {
@@ -116,8 +116,8 @@ pub(crate) fn linear_hopper(device: &Device, a: &Operands, skip: &mut usize, str
     let clusters = clusters(&tile).clamp(1, all);
     let site =
         LaunchSite::new(device, a.y.dtype, block_shape(clusters * tile.cluster, tile.threads()), stream)?;
-    // SAFETY: the kernel accesses only the tensors that the tensor maps and `params` describe. The caller has
-    // checked these tensors.
+    // SAFETY: the kernel accesses only the tensors that the tensor maps and `params` describe. The caller
+    // has checked these tensors.
     unsafe { (kernel.launch)(site, x, w, y, params) }?;
     Ok(true)
 }

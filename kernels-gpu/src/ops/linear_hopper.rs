@@ -1,8 +1,8 @@
 //! The op `linear` for Hopper (sm_90a only): `y = x wᵀ + bias`.
 //!
-//! A kernel adds the products of a row and a column in the order of K, in one f32 accumulator. Then it adds the
-//! bias in f32, and rounds the sum once. Therefore all kernels give the same bits, and the host can choose the
-//! fastest one for each shape. The name of a kernel has the rows and columns of its tiles.
+//! A kernel adds the products of a row and a column in the order of K, in one f32 accumulator. Then it
+//! adds the bias in f32, and rounds the sum once. Therefore all kernels give the same bits, and the host
+//! can choose the fastest one for each shape. The name of a kernel has the rows and columns of its tiles.
 use cuda_std::entry;
 use cuda_std::tensor_map::TensorMap;
 use half::{bf16, f16};

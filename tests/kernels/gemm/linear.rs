@@ -23,10 +23,10 @@ pub const TESTS: &[Test] = &[
     ("linear::equal_bits", equal_bits),
 ];
 
-/// Returns the numbers of kernels that the op skips in the tests. On Hopper and on the executor, the first six
-/// numbers select the Hopper kernels, in the order of their estimated times. The next numbers are the kernels
-/// for other GPUs: 128 x 128 or 64 x 64, the other one, and the general kernel. If fewer kernels support a
-/// call, the last numbers all launch the general kernel.
+/// Returns the numbers of kernels that the op skips in the tests. On Hopper and on the executor, the first
+/// six numbers select the Hopper kernels, in the order of their estimated times. The next numbers are the
+/// kernels for other GPUs: 128 x 128 or 64 x 64, the other one, and the general kernel. If fewer kernels
+/// support a call, the last numbers all launch the general kernel.
 fn skips(device: &Device) -> Range<usize> {
     let is_hopper = device.arch().is_none() || device.capability() == Some((9, 0));
     0..if is_hopper { 9 } else { 3 }

@@ -22,7 +22,7 @@ use super::schedule::{QueryTile, numbers};
 use super::shape::Shape;
 use super::softmax::{OnlineSoftmax, rescale, round};
 use super::{mask, output};
-use crate::own_thread::own_thread;
+use crate::layout::own_thread::own_thread;
 
 /// The state of one thread of a consumer warpgroup. A consumer warpgroup computes 64 rows of each query tile.
 struct Consumer<'a, K: Shape> {

@@ -8,7 +8,7 @@ use super::params::HopperParams;
 use super::softmax::{VEC4, row_of};
 use crate::attention::mma::mask::addend;
 use crate::attention::mma::params::Mask;
-use crate::own_thread::own_thread;
+use crate::layout::own_thread::own_thread;
 
 /// Returns the column of accumulator register `register`, relative to the first column of the thread. In a
 /// `wgmma` accumulator, register `4 * j + 2 * row + c` has the relative column `8 * j + c`. `row` and `c` are

@@ -11,7 +11,7 @@ use super::params::{GROUP_ROWS, HopperParams, PART, WARP_ROWS};
 use super::schedule::QueryTile;
 use super::shape::Shape;
 use super::softmax::{OnlineSoftmax, VEC4};
-use crate::own_thread::own_thread;
+use crate::layout::own_thread::own_thread;
 
 /// Factor that converts base-2 logarithms to natural logarithms.
 const LN_2: f32 = core::f32::consts::LN_2;

@@ -3,12 +3,12 @@ use cuda_std::hopper::barrier::{Barrier, Named};
 use cuda_std::hopper::tensor_map::Map;
 use cuda_std::hopper::wgmma::{self, Descriptor};
 
-use super::layout::{Layout, ROW_BYTES, RingPosition};
+use super::layout::{ROW_BYTES, RingLayout, RingPosition};
 use super::output;
 use super::params::{DEPTH, GemmParams, WGMMA_ROWS};
 use super::schedule::places;
-use super::shape::Shape;
-use crate::own_thread::own_thread;
+use super::shape::GemmKernel;
+use crate::layout::own_thread::own_thread;
 
 /// Elements of K of a `wgmma` instruction.
 const WGMMA_DEPTH: u32 = 16;
@@ -19,13 +19,13 @@ const WGMMA_DEPTH: u32 = 16;
 /// `p` and the tensor map of the result were created for this launch. The mbarriers are initialized. The
 /// whole consumer warpgroup `group` calls this function.
 #[inline(always)]
-pub(crate) unsafe fn consume<K: Shape>(layout: Layout<K>, group: u32, y: Map, p: &GemmParams) {
+pub(crate) unsafe fn consume<K: GemmKernel>(layout: RingLayout<K>, group: u32, y: Map, p: &GemmParams) {
     let mut at = RingPosition::FIRST;
     let first_row = if K::TILE.ping_pong { 0 } else { group * K::TILE.blocks * WGMMA_ROWS };
-    let (mut turn, mut sums, mut stores) = (0, K::ZERO, output::Stores::default());
+    let (mut owner, mut sums, mut stores) = (0, K::ZERO, output::Stores::default());
     for place in places::<K>(p) {
-        if K::TILE.ping_pong && turn != group {
-            turn = group;
+        if K::TILE.ping_pong && owner != group {
+            owner = group;
             at = at.skip::<K>(p.depth_tiles);
             continue;
         }
@@ -43,7 +43,7 @@ pub(crate) unsafe fn consume<K: Shape>(layout: Layout<K>, group: u32, y: Map, p:
             let place = [place.row + first_row, place.column];
             output::store::<K>(sums.as_ref(), layout, group, place, y, p, &mut stores);
         }
-        turn = group ^ 1;
+        owner = group ^ 1;
     }
     stores.finish();
 }
@@ -53,7 +53,7 @@ pub(crate) unsafe fn consume<K: Shape>(layout: Layout<K>, group: u32, y: Map, p:
 /// # Safety
 /// The whole consumer warpgroup `group` calls this function.
 #[inline(always)]
-pub(crate) unsafe fn start<K: Shape>(group: u32) {
+pub(crate) unsafe fn start<K: GemmKernel>(group: u32) {
     if K::TILE.ping_pong && group == 1 {
         // SAFETY: the whole warpgroup arrives on the named barrier.
         unsafe { ping_pong(0).arrive() }
@@ -74,9 +74,9 @@ fn ping_pong(group: u32) -> Named<256> {
 /// # Safety
 /// The mbarriers are initialized. The whole warpgroup calls this function.
 #[inline(always)]
-unsafe fn multiply<K: Shape>(
+unsafe fn multiply<K: GemmKernel>(
     sums: &mut K::Tile,
-    layout: Layout<K>,
+    layout: RingLayout<K>,
     x_offset: u32,
     first: RingPosition,
     depth_tiles: u32,
@@ -109,7 +109,13 @@ unsafe fn multiply<K: Shape>(
 /// # Safety
 /// The mbarriers are initialized. The whole warpgroup calls this function.
 #[inline(always)]
-unsafe fn begin<K: Shape>(sums: &mut K::Tile, layout: Layout<K>, x_offset: u32, at: RingPosition, add: bool) {
+unsafe fn begin<K: GemmKernel>(
+    sums: &mut K::Tile,
+    layout: RingLayout<K>,
+    x_offset: u32,
+    at: RingPosition,
+    add: bool,
+) {
     let stage = layout.stage(at);
     let (x, w) = (Descriptor::swizzled_128(stage.x + x_offset, 16), Descriptor::swizzled_128(stage.w, 16));
     // SAFETY: the wait guarantees that the tiles have arrived in shared memory. The whole warpgroup executes
@@ -135,7 +141,7 @@ unsafe fn begin<K: Shape>(sums: &mut K::Tile, layout: Layout<K>, x_offset: u32, 
 /// The mbarriers are initialized. The whole warpgroup calls this function after it has waited for its
 /// multiplications.
 #[inline(always)]
-unsafe fn release<K: Shape>(empty: Barrier) {
+unsafe fn release<K: GemmKernel>(empty: Barrier) {
     let thread = own_thread() % 128;
     // SAFETY: the mbarriers are initialized. The blocks of a cluster synchronize before they exit.
     unsafe {

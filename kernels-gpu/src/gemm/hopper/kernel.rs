@@ -1,23 +1,24 @@
-//! The body of the Hopper matrix products. One warpgroup loads tiles, and the other warpgroups multiply them.
+//! The body of the Hopper matrix products. One warpgroup loads tiles, and the other warpgroups multiply
+//! them.
 use cuda_std::hopper::tensor_map::Map;
 use cuda_std::hopper::{give_registers, take_registers, warp_group};
 use cuda_std::{cluster, thread, warp};
 
 use super::consumer::{consume, start};
-use super::layout::Layout;
+use super::layout::RingLayout;
 use super::params::GemmParams;
 use super::producer::produce;
-use super::shape::Shape;
+use super::shape::GemmKernel;
 
-/// Computes `y = epilogue(x wᵀ + bias)`. Warpgroup 0 is the producer. The other warpgroups are the consumers.
-/// At the start, the producer gives up registers, and the consumers get additional registers (PTX
-/// `setmaxnreg`).
+/// Computes `y = epilogue(x wᵀ + bias)`. Warpgroup 0 is the producer. The other warpgroups are the
+/// consumers. At the start, the producer gives up registers, and the consumers get additional registers
+/// (PTX `setmaxnreg`).
 ///
 /// # Safety
 /// The host created the tensor maps and `p` for this launch. The launch has the block size and the shared
 /// memory that `K::TILE` requires.
 #[inline(always)]
-pub(crate) unsafe fn gemm<K: Shape>(p: &GemmParams) {
+pub(crate) unsafe fn gemm<K: GemmKernel>(p: &GemmParams) {
     if K::TILE.groups == 2 {
         thread::launch_bounds::<384, 1>()
     } else {
@@ -26,9 +27,9 @@ pub(crate) unsafe fn gemm<K: Shape>(p: &GemmParams) {
     if K::TILE.cluster == 2 {
         cluster::bounds::<2>()
     }
-    let layout = Layout::<K>::of_launch();
-    // SAFETY: the first three kernel arguments are the tensor maps that the host created. The shared memory is
-    // large enough for `layout`.
+    let layout = RingLayout::<K>::of_launch();
+    // SAFETY: the first three kernel arguments are the tensor maps that the host created. The shared
+    // memory is large enough for `layout`.
     unsafe {
         let (x, w, y) = (Map::argument::<0>(), Map::argument::<1>(), Map::argument::<2>());
         layout.make_barriers();

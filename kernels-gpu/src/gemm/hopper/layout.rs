@@ -1,4 +1,4 @@
-//! Layout of a block's shared memory, including its mbarriers.
+//! RingLayout of a block's shared memory, including its mbarriers.
 use core::marker::PhantomData;
 
 use cuda_std::hopper::barrier::{Barrier, publish};
@@ -6,17 +6,17 @@ use cuda_std::hopper::shared_base;
 use cuda_std::{block, cluster, thread};
 
 use super::params::STAGING_BYTES;
-use super::shape::Shape;
+use super::shape::GemmKernel;
 
 /// Alignment of the buffers in bytes. The pattern of the 128-byte swizzle repeats after 1024 bytes.
 const ALIGN: u32 = 1024;
 /// Bytes of a row of a buffer.
 pub(crate) const ROW_BYTES: u32 = 128;
 
-/// Addresses of the regions of a block's shared memory: the ring of buffers, the staging buffers of the warps,
-/// and the mbarriers.
+/// Addresses of the regions of a block's shared memory: the ring of buffers, the staging buffers of the
+/// warps, and the mbarriers.
 #[derive(Clone, Copy)]
-pub(crate) struct Layout<K> {
+pub(crate) struct RingLayout<K> {
     base: u32,
     kernel: PhantomData<K>,
 }
@@ -40,8 +40,8 @@ pub(crate) struct Stage {
 pub(crate) struct RingPosition {
     /// Index of the buffer.
     index: u32,
-    /// Parity (0 or 1) of the mbarrier phase that a consumer waits for. The parity changes each time the ring
-    /// starts again with its first buffer.
+    /// Parity (0 or 1) of the mbarrier phase that a consumer waits for. The parity changes each time the
+    /// ring starts again with its first buffer.
     pub parity: u32,
 }
 
@@ -51,20 +51,20 @@ impl RingPosition {
 
     /// Returns the next position.
     #[inline(always)]
-    pub fn next<K: Shape>(self) -> Self {
+    pub fn next<K: GemmKernel>(self) -> Self {
         let last = self.index + 1 == K::TILE.stages;
         Self { index: if last { 0 } else { self.index + 1 }, parity: self.parity ^ u32::from(last) }
     }
 
     /// Returns the position after `count` more buffers.
     #[inline(always)]
-    pub fn skip<K: Shape>(self, count: u32) -> Self {
+    pub fn skip<K: GemmKernel>(self, count: u32) -> Self {
         let at = self.index + count;
         Self { index: at % K::TILE.stages, parity: self.parity ^ (at / K::TILE.stages % 2) }
     }
 }
 
-impl<K: Shape> Layout<K> {
+impl<K: GemmKernel> RingLayout<K> {
     const STAGE_BYTES: u32 = K::X_BYTES + K::W_BYTES;
     const STAGING: u32 = K::TILE.stages * Self::STAGE_BYTES;
     const BARRIERS: u32 = Self::STAGING + 4 * K::TILE.groups * K::TILE.staging() * STAGING_BYTES;

@@ -1,9 +1,10 @@
 //! Matrix products for Hopper (sm_90a), with `wgmma` and TMA.
 //!
 //! A block has one producer warpgroup, which loads tiles of `x` and `w` into a ring of buffers, and two or
-//! three consumer warpgroups, which multiply them. A block computes several tiles of `y`, one after the other.
+//! three consumer warpgroups, which multiply them. A block computes several tiles of `y`, one after the
+//! other.
 //!
-//! - `params`, `shape`: tile sizes ([`Tile`](params::Tile)), kernel argument and kernel types.
+//! - `params`, `shape`: tile sizes ([`GemmTile`](params::GemmTile)), kernel argument and kernel types.
 //! - `layout`: buffers and mbarriers in shared memory.
 //! - `kernel`: the body of the kernels, which assigns the roles to the warpgroups.
 //! - `schedule`: the order in which the blocks compute the tiles of `y`.

@@ -5,11 +5,11 @@ use cuda_std::hopper::{publish_shared, shared_store_matrices};
 use cuda_std::mem::{self, Load, Store};
 use cuda_std::warp;
 
-use super::layout::{Layout, ROW_BYTES};
+use super::layout::{ROW_BYTES, RingLayout};
 use super::params::{GemmParams, SLICE, STAGING_BYTES, WARP_ROWS, WGMMA_ROWS};
-use super::shape::Shape;
+use super::shape::GemmKernel;
 use crate::gemm::epilogue::Epilogue;
-use crate::own_thread::own_thread;
+use crate::layout::own_thread::own_thread;
 
 /// The staging buffer that a warp fills next.
 #[derive(Clone, Copy, Default)]
@@ -29,7 +29,7 @@ impl Stores {
 
     /// Returns the offset of the next staging buffer, after TMA has read its previous contents.
     #[inline(always)]
-    fn take<K: Shape>(&mut self) -> u32 {
+    fn take<K: GemmKernel>(&mut self) -> u32 {
         let double = K::TILE.staging() == 2;
         if warp::lane() == 0 {
             if double { wait_for_groups::<1>() } else { wait_for_groups::<0>() }
@@ -47,9 +47,9 @@ impl Stores {
 /// # Safety
 /// `p` and the tensor map `y` belong to this launch. The whole warp calls this function.
 #[inline(always)]
-pub(crate) unsafe fn store<K: Shape>(
+pub(crate) unsafe fn store<K: GemmKernel>(
     sums: &[K::Sums],
-    layout: Layout<K>,
+    layout: RingLayout<K>,
     group: u32,
     [row, column]: [u32; 2],
     y: Map,
@@ -68,8 +68,8 @@ pub(crate) unsafe fn store<K: Shape>(
             for pair in 0..SLICE / 16 {
                 // SAFETY: the caller guarantees that `p` belongs to this launch.
                 let words = unsafe { values::<K>(&sums[8 * pair as usize..], column + 16 * pair, lane, p) };
-                // A matrix has 8 columns, a chunk of 16 bytes per row. In the 128-byte swizzle, the position of
-                // a chunk in its row is the chunk index XOR the row index modulo 8.
+                // A matrix has 8 columns, a chunk of 16 bytes per row. In the 128-byte swizzle, the
+                // position of a chunk in its row is the chunk index XOR the row index modulo 8.
                 let chunk = (2 * pair + chunk) ^ (own_row % 8);
                 // SAFETY: only this warp accesses its staging buffers, and TMA has read this one.
                 unsafe { shared_store_matrices(buffer + own_row * ROW_BYTES + chunk * 16, words) };
@@ -78,8 +78,8 @@ pub(crate) unsafe fn store<K: Shape>(
             warp::sync(u32::MAX);
             if lane == 0 {
                 let row = row + block as u32 * WGMMA_ROWS + warp * WARP_ROWS;
-                // SAFETY: `y` is the tensor map of the result. `publish_shared` and the warp barrier have made
-                // the warp's writes to shared memory visible to TMA.
+                // SAFETY: `y` is the tensor map of the result. `publish_shared` and the warp barrier have
+                // made the warp's writes to shared memory visible to TMA.
                 unsafe { y.store(buffer, [column, row, 0, 0]) };
                 close_stores();
             }
@@ -109,7 +109,7 @@ pub(crate) unsafe fn store<K: Shape>(
 /// # Safety
 /// `p` belongs to this launch.
 #[inline(always)]
-unsafe fn values<K: Shape>(sums: &[f32], column: u32, lane: u32, p: &GemmParams) -> [u32; 4] {
+unsafe fn values<K: GemmKernel>(sums: &[f32], column: u32, lane: u32, p: &GemmParams) -> [u32; 4] {
     let first = column + lane % 4 * 2;
     // SAFETY: the caller guarantees that `p` belongs to this launch.
     let bias = [0, 8].map(|offset| unsafe { bias::<K>(first + offset, p) });
@@ -121,7 +121,7 @@ unsafe fn values<K: Shape>(sums: &[f32], column: u32, lane: u32, p: &GemmParams)
 /// # Safety
 /// `p` belongs to this launch.
 #[inline(always)]
-unsafe fn bias<K: Shape>(column: u32, p: &GemmParams) -> [f32; 2] {
+unsafe fn bias<K: GemmKernel>(column: u32, p: &GemmParams) -> [f32; 2] {
     if p.bias.is_null() || column >= p.columns {
         return [0.0; 2];
     }

@@ -5,8 +5,8 @@ use core::num::NonZero;
 pub const WGMMA_ROWS: u32 = 64;
 /// Elements of K per buffer: 64 elements of 16 bits are a row of TMA's 128-byte swizzle.
 pub const DEPTH: u32 = 64;
-/// Columns per column slice of the result. A slice has rows of 128 bytes. The columns of a tile are a multiple
-/// of 16. The last ones belong to no slice if they are fewer than 64.
+/// Columns per column slice of the result. A slice has rows of 128 bytes. The columns of a tile are a
+/// multiple of 16. The last ones belong to no slice if they are fewer than 64.
 pub const SLICE: u32 = 64;
 /// Rows of the result that a warp writes. TMA stores a slice of these rows.
 pub const WARP_ROWS: u32 = 16;
@@ -17,7 +17,7 @@ const MAX_SHARED_BYTES: u32 = 232_448;
 
 /// The tile sizes of a matrix product on Hopper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tile {
+pub struct GemmTile {
     /// `wgmma` instructions per consumer warpgroup and step of K. Each computes 64 rows.
     pub blocks: u32,
     /// Columns of the tile.
@@ -38,23 +38,23 @@ pub struct Tile {
 }
 
 /// For most shapes with K up to about 5,000, the fastest kernel.
-pub const T128X192: Tile =
-    Tile { blocks: 2, columns: 192, groups: 2, stages: 5, cluster: 2, shares_x: false, ping_pong: true };
+pub const T128X192: GemmTile =
+    GemmTile { blocks: 2, columns: 192, groups: 2, stages: 5, cluster: 2, shares_x: false, ping_pong: true };
 /// For shapes of which larger tiles would leave many SMs without a tile.
-pub const T128X128: Tile = Tile { columns: 128, stages: 6, ..T128X192 };
+pub const T128X128: GemmTile = GemmTile { columns: 128, stages: 6, ..T128X192 };
 /// For shapes such as 4608 x 3072, of which this size leaves the fewest SMs without a tile.
-pub const T192X192: Tile =
-    Tile { blocks: 1, columns: 192, groups: 3, stages: 4, cluster: 2, shares_x: false, ping_pong: false };
+pub const T192X192: GemmTile =
+    GemmTile { blocks: 1, columns: 192, groups: 3, stages: 4, cluster: 2, shares_x: false, ping_pong: false };
 /// For large K. Cooperative warpgroups with tiles of 256 x 128, 128 x 256 and 256 x 192 read less from L2
 /// than smaller tiles, and so leave more of the GPU's power to the tensor cores.
-pub const T256X128: Tile =
-    Tile { blocks: 2, columns: 128, groups: 2, stages: 4, cluster: 2, shares_x: true, ping_pong: false };
+pub const T256X128: GemmTile =
+    GemmTile { blocks: 2, columns: 128, groups: 2, stages: 4, cluster: 2, shares_x: true, ping_pong: false };
 /// As [`T256X128`], with wide tiles.
-pub const T128X256: Tile = Tile { blocks: 1, columns: 256, shares_x: false, ..T256X128 };
+pub const T128X256: GemmTile = GemmTile { blocks: 1, columns: 256, shares_x: false, ..T256X128 };
 /// As [`T256X128`], with the largest tiles.
-pub const T256X192: Tile = Tile { columns: 192, stages: 3, ..T256X128 };
+pub const T256X192: GemmTile = GemmTile { columns: 192, stages: 3, ..T256X128 };
 
-impl Tile {
+impl GemmTile {
     /// Returns the number of rows of a tile.
     pub const fn rows(&self) -> u32 {
         self.blocks * WGMMA_ROWS * if self.ping_pong { 1 } else { self.groups }

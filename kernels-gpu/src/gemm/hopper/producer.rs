@@ -3,10 +3,10 @@ use cuda_std::cluster;
 use cuda_std::hopper::tensor_map::Map;
 use cuda_std::thread;
 
-use super::layout::{Layout, ROW_BYTES, RingPosition};
+use super::layout::{ROW_BYTES, RingLayout, RingPosition};
 use super::params::{DEPTH, GemmParams};
 use super::schedule::places;
-use super::shape::Shape;
+use super::shape::GemmKernel;
 
 /// Both blocks of a cluster, as a mask for a multicast.
 const BOTH: u16 = 0b11;
@@ -17,7 +17,7 @@ const BOTH: u16 = 0b11;
 /// The tensor maps and the kernel argument `p` belong to this launch. The mbarriers are initialized. Only one
 /// thread of the block calls this function.
 #[inline(always)]
-pub(crate) unsafe fn produce<K: Shape>(layout: Layout<K>, x: Map, w: Map, p: &GemmParams) {
+pub(crate) unsafe fn produce<K: GemmKernel>(layout: RingLayout<K>, x: Map, w: Map, p: &GemmParams) {
     let [x_rows, w_rows] = K::TILE.box_rows();
     let half = if K::TILE.cluster > 1 { cluster::rank() } else { 0 };
     let (x_half, w_half) = if K::TILE.shares_x { (half * x_rows, 0) } else { (0, half * w_rows) };

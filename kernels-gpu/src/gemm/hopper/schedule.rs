@@ -2,7 +2,7 @@
 use cuda_std::{cluster, thread};
 
 use super::params::GemmParams;
-use super::shape::Shape;
+use super::shape::GemmKernel;
 
 /// The place of a tile in `y`.
 #[derive(Clone, Copy)]
@@ -15,7 +15,7 @@ pub(crate) struct Place {
 
 /// Iterates over the tiles of this block.
 #[inline(always)]
-pub(crate) fn places<K: Shape>(p: &GemmParams) -> impl Iterator<Item = Place> {
+pub(crate) fn places<K: GemmKernel>(p: &GemmParams) -> impl Iterator<Item = Place> {
     let clusters = K::TILE.cluster;
     let (mut next, step) = (thread::block_index()[0] / clusters, thread::grid_dim()[0] / clusters);
     let end = p.tile_rows * p.tile_columns;
@@ -32,7 +32,7 @@ impl Place {
     /// The tiles are ordered in groups of `group_rows` rows of tiles. Within a group, consecutive tiles are
     /// below each other, so the tiles that run at the same time use few rows of `x` and of `w`.
     #[inline(always)]
-    fn of<K: Shape>(number: u32, p: &GemmParams) -> Self {
+    fn of<K: GemmKernel>(number: u32, p: &GemmParams) -> Self {
         let (group, within) = (number / p.group_tiles, number % p.group_tiles);
         let first = group * p.group_rows.get();
         let rows = (p.tile_rows - first).clamp(1, p.group_rows.get());

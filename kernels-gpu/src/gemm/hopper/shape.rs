@@ -4,11 +4,11 @@ use core::marker::PhantomData;
 use cuda_std::elem::Elem;
 use cuda_std::hopper::wgmma::{Accumulator, Operand, Registers};
 
-use super::params::{DEPTH, T128X128, T128X192, T128X256, T192X192, T256X128, T256X192, Tile};
+use super::params::{DEPTH, GemmTile, T128X128, T128X192, T128X256, T192X192, T256X128, T256X192};
 use crate::gemm::epilogue::Epilogue;
 
 /// The types and sizes of a kernel, as associated types and constants.
-pub(crate) trait Shape: Copy {
+pub(crate) trait GemmKernel: Copy {
     /// The element type of `x`, `w` and `y`.
     type Elem: Operand + Elem<F32Vec = [f32; 8]>;
     /// A thread's accumulators of 64 rows.
@@ -20,17 +20,17 @@ pub(crate) trait Shape: Copy {
     /// Initial value of the accumulators.
     const ZERO: Self::Tile;
     /// The tile sizes.
-    const TILE: Tile;
+    const TILE: GemmTile;
     /// Bytes of a buffer for a tile of `x`.
     const X_BYTES: u32 = Self::TILE.rows() * DEPTH * 2;
     /// Bytes of a buffer for a tile of `w`.
     const W_BYTES: u32 = Self::TILE.columns * DEPTH * 2;
 }
 
-/// The sizes of a kernel whose warpgroups have `B` blocks of 64 rows and `2 * N` columns. [`Tile`] documents
-/// the other parameters.
+/// The sizes of a kernel whose warpgroups have `B` blocks of 64 rows and `2 * N` columns. [`GemmTile`]
+/// documents the other parameters.
 #[derive(Clone, Copy)]
-pub(crate) struct KernelShape<
+pub(crate) struct GemmShape<
     T,
     E,
     const N: usize,
@@ -52,7 +52,7 @@ impl<
     const CLUSTER: u32,
     const SHARES_X: bool,
     const PING_PONG: bool,
-> Shape for KernelShape<T, E, N, B, GROUPS, STAGES, CLUSTER, SHARES_X, PING_PONG>
+> GemmKernel for GemmShape<T, E, N, B, GROUPS, STAGES, CLUSTER, SHARES_X, PING_PONG>
 where
     T: Operand + Elem<F32Vec = [f32; 8]>,
     E: Epilogue,
@@ -63,7 +63,7 @@ where
     type Tile = [Registers<N>; B];
     type Epilogue = E;
     const ZERO: Self::Tile = [<Registers<N> as Accumulator>::ZERO; B];
-    const TILE: Tile = Tile {
+    const TILE: GemmTile = GemmTile {
         blocks: B as u32,
         columns: 2 * N as u32,
         groups: GROUPS,
@@ -76,9 +76,9 @@ where
 
 macro_rules! kernels {
     ($($name:ident: $tile:ident;)*) => { $(
-        /// The [`Shape`] of a kernel with the tile sizes of a constant in the module `params`. For example,
-        /// `Kernel128x192` has the tile sizes `T128X192`.
-        pub(crate) type $name<T, E> = KernelShape<
+        /// The kernel with the tile sizes of a constant in the module `params`. For example, `Kernel128x192`
+        /// has the tile sizes `T128X192`.
+        pub(crate) type $name<T, E> = GemmShape<
             T,
             E,
             { $tile.columns as usize / 2 },
