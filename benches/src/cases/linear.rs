@@ -1,6 +1,6 @@
-//! Benchmark calls of the matrix product `linear`, with the weight of FLUX.1's output projections. A benchmark
-//! gives its tensor size as `rows` and `cols`. Here, `rows` is the batch size, and `cols` is the number of
-//! tokens.
+//! Benchmark calls of the matrix product `linear`. The weight has the size of FLUX.1's output projections. A
+//! benchmark gives its tensor size as `rows` and `cols`. Here, `rows` is the batch size, and `cols` is the
+//! number of tokens.
 use oxiwarp::{Device, Result, Stream};
 
 use super::{Operands, Width};

@@ -39,8 +39,8 @@ pub enum Role {
     Table,
     /// An attention mask. It has dtype bool, or it has numbers that are added to the scores.
     Mask,
-    /// The weight of a matrix product, in the dtype of the rows. It has one column per column of the rows, and
-    /// one row per column of the result.
+    /// The weight of a matrix product, in the dtype of the rows. It has one column per column of the rows,
+    /// and one row per column of the result.
     Matrix,
     /// Start offsets of packed sequences, integers.
     Offsets,
