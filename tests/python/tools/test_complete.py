@@ -52,7 +52,7 @@ def test_every_operator_has_kernels(name, key):
         ("softmax(Tensor x) -> Tensor", ["ROWS"], "softmax: the host function takes another bool"),
         ("softmax(Tensor x, bool log, int n) -> Tensor", ["ROWS"], "softmax: the host function does not take the last"),
         ("softmax(Tensor x, bool log) -> Tensor", [], "softmax: x has no role"),
-        ("softmax(Tensor x, bool log) -> Tensor", ["MATRIX"], "softmax: no kernel takes a tensor of the role MATRIX"),
+        ("softmax(Tensor x, bool log) -> Tensor", ["FACTOR"], "softmax: no kernel takes a tensor of the role FACTOR"),
     ),
 )
 def test_an_operator_that_does_not_fit_is_refused(schema, roles, text):

@@ -212,7 +212,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor
         return op(_matrix(x), _matrix(weight), bias)
     except RuntimeError as error:
         # The result has the size of this many tensors like `x`.
-        count = -(-weight.shape[0] // x.shape[-1]) if weight.dim() == 2 and not x.is_nested and x.dim() and x.numel() else 1
+        count = (
+            -(-weight.shape[0] // x.shape[-1]) if weight.dim() == 2 and not x.is_nested and x.dim() and x.numel() else 1
+        )
         explain(error, "linear", 0 if out is not None else count, x, weight=weight, bias=bias, out=out)
         raise
 
