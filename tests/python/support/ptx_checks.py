@@ -34,6 +34,10 @@ _INSTRUCTION = re.compile(
 )
 
 
+TILED = ("attention", "linear")
+"""The beginnings of the names of kernels that move tiles instead of rows."""
+
+
 class Instruction(NamedTuple):
     """One machine instruction: opcode (`LDG`), modifiers (`.E.128.CONSTANT`), address and branch target.
 
@@ -323,14 +327,14 @@ def check_width(sass: Sass) -> list[str]:
     """Check the width of global memory accesses: 16 bytes in kernels whose name matches `PACKS`, otherwise as
     in `RESIDENCIES`.
 
-    Attention kernels are not checked, because they move tiles instead of rows. Loads of kernel parameters do
+    The kernels of attention and of products are not checked, because they move tiles instead of rows. Loads of kernel parameters do
     not count, because parameters are in constant memory. A generic `LD` or `ST` instruction counts as a
     global access.
     """
     problems = []
     for name, code in sass.items():
         match = _NAME.fullmatch(name)
-        if match is None or name.startswith("attention") or not (elements := RESIDENCIES[match["residency"]].elements):
+        if match is None or name.startswith(TILED) or not (elements := RESIDENCIES[match["residency"]].elements):
             continue
         bits = 128 if PACKS.fullmatch(match["kernel"]) or match["dtype"] == "f32" else 16 * elements
         accesses = [

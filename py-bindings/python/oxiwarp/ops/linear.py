@@ -169,7 +169,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised in
+            the expected value. Also raised if the GPU is older than sm_80 or the CUDA driver is missing. Also raised in
             forward-mode AD. Also raised if `out` is given and an input requires grad.
         TypeError: `x`, `weight`, `bias` or `out` is not a tensor.
         torch.OutOfMemoryError: The result does not fit in GPU memory.
