@@ -1,17 +1,30 @@
-"""Tests of the program that records the bits of results on a GPU. The tests need no GPU."""
+"""Tests of the program that records the bits of results on a GPU. One test compares the CPU executor with such
+a record. The tests need no GPU."""
 
 import copy
+import os
+import subprocess
 import sys
+from pathlib import Path
 
+import pytest
 import torch
 from checkout import ROOT
+
+import oxiwarp
 
 sys.path.append(str(ROOT / "benches" / "python"))
 
 import record_bits  # noqa: E402
+import torch_inputs  # noqa: E402
 
 CPU = torch.device("cpu")
 OPS = ["gated_residual"]
+GPU_RECORD = Path(__file__).parents[1] / "data" / "bits.json.xz"
+"""The record of a Hopper GPU. If a test says that calls or inputs changed, make the record again on such a GPU:
+`python benches/python/record_bits.py tests/python/data/bits.json.xz`."""
+NOT_RECORDED = {"linear"}
+"""Ops that are newer than the record."""
 
 
 def test_a_record_is_compared():
@@ -28,3 +41,73 @@ def test_a_record_is_compared():
 def test_checksums_ignore_the_bits_of_nan():
     one, other = (torch.tensor([bits], dtype=torch.int32).view(torch.float32) for bits in (0x7FC00000, 0x7FFFFFFF))
     assert record_bits.checksums(one) == record_bits.checksums(other) != record_bits.checksums(torch.ones(1))
+
+
+def test_the_executor_has_the_bits_of_a_gpu():
+    """The CPU executor's results of all recorded calls have the bits of oxiwarp's results on a Hopper GPU.
+
+    The results that are documented as bit-exact also have the bits of the models' eager code on this GPU.
+    """
+    facts, _ = record_bits.read(GPU_RECORD)
+    if facts["inputs"] == "torch 2.11" and not torch_inputs.repeatable():
+        pytest.skip("this CPU has no AVX2, so torch's float32 inputs differ from the record")
+    command = [sys.executable, ROOT / "benches" / "python" / "record_bits.py", "--compare", GPU_RECORD]
+    # The variable is read once per process.
+    environment = {**os.environ, "OXIWARP_EXECUTOR_HOPPER": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stdout + done.stderr
+
+
+def test_the_record_has_all_calls():
+    """Every call is recorded, except calls of the listed ops, and every recorded call exists."""
+    facts, record = record_bits.read(GPU_RECORD)
+    assert facts["compute_capability"] == "9.0" and facts["driver"] and facts["versions"]["torch"] and facts["commit"]
+    forms = {key: form for key, form, _ in record_bits.calls(None)}
+    assert record.keys() <= forms.keys()
+    assert {form.op for key, form in forms.items() if key not in record} == NOT_RECORDED
+    for key, checksums in record.items():
+        assert checksums.keys() - {record_bits.EAGER} == {record_bits.INPUTS, *forms[key].modes}
+
+
+@pytest.mark.parametrize("name", ["bits.json", "bits.json.xz"])
+def test_program(name, tmp_path, monkeypatch, capsys):
+    """The program writes a record, and its comparison fails if one checksum is wrong."""
+    file = tmp_path / name
+
+    def run(*options: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["record_bits.py", "--only", *OPS, *options, str(file)])
+        return record_bits.main()
+
+    assert run("--device", "cpu") == 0 and run("--compare") == 0
+    facts, record = record_bits.read(file)
+    key = next(iter(record))
+    for kind, text in [("fast", "chunks differ from oxiwarp's on the GPU"), (record_bits.INPUTS, "the inputs differ")]:
+        wrong = copy.deepcopy(record)
+        wrong[key][kind][0][-1] ^= 1
+        record_bits.write(file, facts, wrong)
+        capsys.readouterr()
+        assert run("--compare") == 1
+        (line,) = capsys.readouterr().out.splitlines()
+        assert line.startswith(f"{key}: ") and text in line
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_portable_inputs(dtype):
+    """Inputs of a 16-bit type are rounded float32 inputs, so that they are equal in all versions of torch."""
+    wide, narrow = (record_bits.PortableSource(CPU, kind) for kind in (torch.float32, dtype))
+    for create in (lambda source: source.weight(100), lambda source: source.normal(5, 7)):
+        torch.manual_seed(0)
+        right = create(wide).to(dtype)
+        torch.manual_seed(0)
+        assert torch.equal(create(narrow), right)
+
+
+def test_the_erf_of_a_record():
+    """GELU uses the `erf` of the recorded CUDA version, and afterwards that of the installed torch again."""
+    x = torch.linspace(-4, 4, 10_000)
+    own, results = oxiwarp.gelu(x), []
+    for cuda in ("12.8", "13.1", "13.2"):
+        with record_bits.erf_of({"cuda": cuda}):
+            results.append(oxiwarp.gelu(x))
+    assert torch.equal(results[0], results[1]) and not torch.equal(results[1], results[2])
+    assert torch.equal(oxiwarp.gelu(x), own)
