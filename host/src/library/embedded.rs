@@ -33,7 +33,8 @@ mod tests {
             let entries: Vec<_> = ptx.units.iter().flat_map(Unit::entries).collect();
             let names: BTreeSet<_> = entries.iter().copied().collect();
             assert_eq!(entries.len(), names.len(), "an entry of two ops");
-            let here = |name: &&str| ptx.arch != Arch::Sm75 || !name.starts_with("attention");
+            let tiled = |name: &&str| ["attention", "linear"].iter().any(|op| name.starts_with(op));
+            let here = |name: &&str| ptx.arch != Arch::Sm75 || !tiled(name);
             let expected: BTreeSet<_> = names_of(ptx.arch.is_native()).into_iter().filter(here).collect();
             assert_eq!(names, expected, "{}", ptx.arch.name());
             let target = format!("\n.target {}\n", ptx.arch.name());
