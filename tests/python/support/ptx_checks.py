@@ -327,9 +327,9 @@ def check_width(sass: Sass) -> list[str]:
     """Check the width of global memory accesses: 16 bytes in kernels whose name matches `PACKS`, otherwise as
     in `RESIDENCIES`.
 
-    The kernels of attention and of products are not checked, because they move tiles instead of rows. Loads of kernel parameters do
-    not count, because parameters are in constant memory. A generic `LD` or `ST` instruction counts as a
-    global access.
+    The kernels of attention and of products are not checked, because they move tiles instead of rows. Loads
+    of kernel parameters do not count, because parameters are in constant memory. A generic `LD` or `ST`
+    instruction counts as a global access.
     """
     problems = []
     for name, code in sass.items():
