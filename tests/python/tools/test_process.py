@@ -71,7 +71,7 @@ def test_kernel_info():
     """Every op has kernels for the same dtypes on all architectures. Every op is also an operator in
     `torch.ops.oxiwarp`.
 
-    There are two exceptions for architectures. Attention kernels need sm_80 or newer. Only some ops have
+    There are two exceptions for architectures. Attention and products need sm_80 or newer. Only some ops have
     kernels for sm_90a.
     """
     every = {(row["op"], row["dtype"], row["arch"]) for row in oxiwarp.kernel_info()}
@@ -79,9 +79,9 @@ def test_kernel_info():
     assert {row[:2] for row in every - kernels} <= {row[:2] for row in kernels}
     ops, archs = {op for op, _, _ in kernels}, {arch for _, _, arch in kernels}
     assert ops >= {"rms_norm", "layer_norm", "ada_norm", "gated_residual"} and archs >= {"sm_75", "sm_80", "sm_90"}
-    products = {row for row in kernels if row[0].startswith("attention")}
-    assert {arch for _, _, arch in products} == archs - {"sm_75"}
-    kernels -= products
+    tiled = {row for row in kernels if row[0].startswith(("attention", "linear"))}
+    assert {arch for _, _, arch in tiled} == archs - {"sm_75"}
+    kernels -= tiled
     assert kernels == {(op, dtype, arch) for op, dtype, _ in kernels for arch in archs}
     for op in ops:
         assert hasattr(torch.ops.oxiwarp, op), op
