@@ -109,7 +109,7 @@ def product(a, b, c, d, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
     at = m[:, None] * N + n[None, :]
     x = tl.load(a + m[:, None] * K + k[None, :])
     y = tl.load(b + n[None, :] * K + k[:, None])
-    # The last argument makes a chain of fp8 steps accumulate in the tensor core only.
+    # Without the argument `max_num_imprecise_acc`, a chain of fp8 steps accumulates in the tensor core only.
     z = tl.dot(x, y, tl.load(c + at), input_precision="tf32")
     tl.store(d + at, z)
 

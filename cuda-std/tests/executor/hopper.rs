@@ -443,7 +443,7 @@ fn blocks_of_a_cluster_share_memory() {
 #[test]
 fn a_launch_without_clusters_has_the_barrier_of_a_cluster() {
     // A thread that has returned counts as arrived, also if it returns after the others have arrived. Each
-    // host thread runs several blocks, whose barriers start anew.
+    // host thread runs several blocks, whose barriers start with phase 0 again.
     let passed = zeros(1);
     run([40, 1, 1], [64, 1, 1], BYTES, &|| {
         let words = tile_of::<u32>();

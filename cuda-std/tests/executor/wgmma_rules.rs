@@ -124,7 +124,7 @@ fn a_warp_that_does_not_commit() {
         fence();
         multiply(&mut d, false);
         if me() / 32 == 2 {
-            // SAFETY: the wait for a barrier that nobody completes is the fault that the test expects.
+            // SAFETY: the wait for a barrier that no thread completes is the fault that the test expects.
             unsafe { mbarrier(0).wait(1) };
         }
         commit();

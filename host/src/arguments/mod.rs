@@ -209,8 +209,8 @@ scalars! {
     bool: bool, Bool;
 }
 
-/// Implements the trait [`Argument`] for enums with two variants. For such an enum, the call of the op
-/// passes a bool: `true` means the variant `$yes`, and `false` means the variant `$no`.
+/// Implements the trait [`Argument`] for enums with two variants. For such an enum, the call of the op passes
+/// a bool: `true` means the variant `$yes`, and `false` means the variant `$no`.
 macro_rules! choices {
     ($($t:ident: $yes:ident, $no:ident;)*) => { $(
         impl<'t> $crate::arguments::Argument<'t> for $t {

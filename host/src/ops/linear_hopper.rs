@@ -38,8 +38,8 @@ const KERNELS: [TimedKernel; 6] = [
 /// Number of SMs that the CPU executor has: a cluster, which computes all tiles.
 const EXECUTOR_SMS: u32 = 2;
 
-/// Number of rows of tiles (of clusters) that the blocks compute together. Values from 4 to 16 differ by
-/// about 1 %.
+/// Number of rows of tiles (of clusters) that the blocks compute together. Of the values 4, 8 and 16, 8 is
+/// the fastest or takes at most 1 % more time.
 const GROUP_ROWS: u32 = 8;
 
 /// The share of the time of a full wave that the last, partly filled wave takes in addition to its share of

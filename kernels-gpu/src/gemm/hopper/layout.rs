@@ -1,4 +1,4 @@
-//! RingLayout of a block's shared memory, including its mbarriers.
+//! Layout of a block's shared memory, including its mbarriers.
 use core::marker::PhantomData;
 
 use cuda_std::hopper::barrier::{Barrier, publish};

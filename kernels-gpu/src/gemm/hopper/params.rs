@@ -40,9 +40,9 @@ pub struct GemmTile {
 /// For most shapes with K up to about 5,000, the fastest kernel.
 pub const T128X192: GemmTile =
     GemmTile { blocks: 2, columns: 192, groups: 2, stages: 5, cluster: 2, shares_x: false, ping_pong: true };
-/// For shapes of which larger tiles would leave many SMs without a tile.
+/// For small shapes. With larger tiles, many SMs would have no tile.
 pub const T128X128: GemmTile = GemmTile { columns: 128, stages: 6, ..T128X192 };
-/// For shapes such as 4608 x 3072, of which this size leaves the fewest SMs without a tile.
+/// For shapes such as 4608 x 3072. With this tile size, the fewest SMs are idle in the last wave.
 pub const T192X192: GemmTile =
     GemmTile { blocks: 1, columns: 192, groups: 3, stages: 4, cluster: 2, shares_x: false, ping_pong: false };
 /// For large K. Cooperative warpgroups with tiles of 256 x 128, 128 x 256 and 256 x 192 read less from L2
