@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ....ops._register import FLOATS, PLAIN, may_write, needs_grad
 from ...class_swap import RECIPE, is_ours
+from ...sites import Site
 from ..core.fusion import Fusion
 from ..core.linear import GATED_RESIDUAL, LaterLinear, later, may_defer
 from ..core.modules import hooked, idle, resident
@@ -97,19 +98,21 @@ def silu_and_mul_block(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:
     return silu_and_mul(x, mode=how.mode)
 
 
-def later_branch(how: FusedRecipe, module: Any, x: Tensor) -> Tensor | LaterLinear:
+def later_branch(
+    how: Any, module: Any, x: Tensor, kind: str = GATED_RESIDUAL, site: Site | None = None
+) -> Tensor | LaterLinear:
     """Return `module(x)`, which `add_branch` then adds to a residual. If `oxiwarp.linear` may compute the last
     linear of the module together with the sum, return a placeholder for this linear instead.
 
     The module is a linear, or a patched `FeedForward` of diffusers. Of such a `FeedForward`, all modules but
-    the last linear run here. Any other module is called.
+    the last linear run here. Any other module is called. `how`, `kind` and `site` are as for `later`.
     """
     if not may_defer():
         return module(x)
     if is_feed_forward(module):
         *first, module = [part for part in module.net if not idle(part)]
         x = in_turn(first, x)
-    product = later(how, GATED_RESIDUAL, module, x)
+    product = later(how, kind, module, x, site)
     return module(x) if product is None else product
 
 
