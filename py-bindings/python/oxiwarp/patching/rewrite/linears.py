@@ -39,13 +39,14 @@ def with_linear(chain: Chain, block: Block, at: int, add: Add) -> tuple[dict[int
 
 
 def of_gelu(call: ast.Call, add: Add) -> None:
-    """If the argument of a call of `F.gelu` is the result of a linear, replace the call of this linear."""
+    """If the last argument of the call that replaced `F.gelu(x)` is the result of a linear, replace the call of
+    this linear."""
     words = {word.arg: word.value for word in call.keywords}
     approximate = words.get("approximate", ast.Constant("none"))
     kinds = {"none": "gelu", "tanh": "gelu_tanh"}
     kind = kinds.get(approximate.value) if isinstance(approximate, ast.Constant) else None
-    if kind is not None and is_linear_call(call.args[0]):
-        call.args[0] = linear_call(call.args[0], kind, add)
+    if kind is not None and is_linear_call(call.args[-1]):
+        call.args[-1] = linear_call(call.args[-1], kind, add)
 
 
 def is_linear_call(node: ast.expr) -> bool:

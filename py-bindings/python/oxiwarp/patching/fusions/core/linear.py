@@ -72,7 +72,8 @@ class LaterLinear:
 
     def added(self, residual: Tensor, gate: Tensor, separate: Callable[[Tensor], Tensor]) -> Tensor:
         """Return `residual + gate * product`. The function `separate` computes it from the product."""
-        if type(residual) in PLAIN and residual.shape == self.shape and residual.dtype == gate.dtype == self.dtype:
+        like = type(residual) in PLAIN and residual.shape == self.shape and residual.dtype == self.dtype
+        if like and type(gate) in PLAIN and gate.dtype in (self.dtype, torch.float32):
             return self.fused(lambda: separate(self.now()), None, residual=residual, gate=gate)
         self.site.note("the residual or the gate has another shape or dtype than the product")
         return separate(self.now())

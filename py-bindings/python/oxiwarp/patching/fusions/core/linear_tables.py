@@ -156,7 +156,7 @@ def has_default_settings() -> bool:
     """
     backend, reductions = torch._C._get_blas_preferred_backend(), (True, (True, True))  # older torch: one bool
     return (
-        (backend is BLAS.Default or backend is BLAS.Cublas)
+        backend in (BLAS.Default, BLAS.Cublas)
         and torch._C._get_cublas_allow_bf16_reduced_precision_reduction() in reductions
         and torch._C._get_cublas_allow_fp16_reduced_precision_reduction() in reductions
         and not torch._C._get_cublas_allow_fp16_accumulation()
