@@ -10,7 +10,7 @@ import re
 
 import pytest
 import torch
-from linear_tables import Everything, forget, use_tables
+from product_tables import Everything, forget, use_tables
 from test_feed_forward import LoRA, Quantised
 from torch import nn
 
