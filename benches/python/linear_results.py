@@ -16,7 +16,9 @@ TABLES = ROOT / "py-bindings" / "python" / "oxiwarp" / "patching" / "fusions" / 
 def adopt(folder: Path) -> None:
     """Add the results in `folder` to the tables of the package. They replace earlier results of the same sizes."""
     facts = json.loads((folder / "linear_tables.json").read_text())
-    bits, speeds = (list(csv.DictReader((folder / f"linear_{name}.csv").open())) for name in ("bits", "speed"))
+    bits, speeds = (
+        list(csv.DictReader((folder / f"linear_{name}.csv").read_text().splitlines())) for name in ("bits", "speed")
+    )
     equal, launches = (json.loads((TABLES / name).read_text()) for name in (EQUAL_BITS, LAUNCHES))
     add_bits(equal.setdefault(facts["environment"], {}), bits)
     add_speeds(launches.setdefault(facts["capability"], {}), speeds)

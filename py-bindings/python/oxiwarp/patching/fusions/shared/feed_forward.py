@@ -24,6 +24,8 @@ from ..core.ops import gated_residual, geglu, gelu, gelu_quick, gelu_tanh, silu_
 from ..core.recipe import FusedRecipe
 
 MODULE = "diffusers.models.activations"
+FEW = 16
+"""A gate counts as few values if the residual has at least this many times as many."""
 FEED_FORWARD = "basic.feed_forward"
 """Name of the fusion for `FeedForward` of diffusers."""
 
@@ -145,7 +147,8 @@ def add_branch(
 
     if not isinstance(branch, LaterLinear):
         return separate(branch)
-    if clip:
+    # To add a table to the gates of all tokens would take as long as a separate kernel for the sum.
+    if clip or (gate_table is not None and FEW * gate.numel() > x.numel()):
         return separate(branch.now())
     # Like the model and the operator, round the sum of gate and table to the dtype of both.
     return branch.added(x, gate if gate_table is None else gate + gate_table, separate)
