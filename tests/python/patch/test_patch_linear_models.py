@@ -14,6 +14,8 @@ from image_models import pixart, pixart_input
 from joint_models import FAMILIES, build, step
 from models import ltx, ltx_input
 from product_tables import forget, use_tables
+from test_decoder import IDS
+from test_decoder import build as decoder
 from video_models import wan, wan_input
 
 import oxiwarp
@@ -36,6 +38,11 @@ MODELS = {
     "qwen_image": (*family("qwen_image"), None),
     "ltx": (lambda: ltx(BF16), lambda model: model(**ltx_input(BF16)), {"gelu_tanh": 2, GATED_RESIDUAL: 2}),
     "wan": (lambda: wan(BF16), lambda model: model(**wan_input(BF16)), {"gelu_tanh": 2, GATED_RESIDUAL: 2}),
+    "phi3": (
+        lambda: decoder("Phi3", BF16),
+        lambda model: (model(input_ids=IDS, use_cache=False).last_hidden_state,),
+        {"silu_and_mul": 2},
+    ),
     "pixart": (lambda: pixart(BF16), lambda model: model(**pixart_input(BF16)), None),
 }
 """Functions that build a model and run a step, and the expected calls of `oxiwarp.linear` by kind. None: at least one

@@ -6,6 +6,7 @@ return a placeholder for the product. One kernel then computes the linear and th
 
 import ast
 from collections.abc import Callable
+from typing import NamedTuple
 
 from .blocks import Block
 from .flow import Read, is_self
@@ -17,25 +18,33 @@ Add = Callable[[ast.expr], int]
 """Records a call of a linear, and returns its index."""
 
 
-def with_linear(chain: Chain, block: Block, at: int, add: Add) -> tuple[dict[int, ast.expr], set[str]]:
+class Linear(NamedTuple):
+    """A linear whose result is an operand of a chain."""
+
+    operand: ast.expr
+    """The operand."""
+    call: ast.expr
+    """The call that replaces the operand."""
+    variable: str
+    """The variable whose definition becomes part of the chain, or "" if the operand is the call of the linear."""
+
+
+def with_linear(chain: Chain, block: Block, at: int, add: Add) -> Linear | None:
     """Find the linear whose result is a factor of the gated residual `chain`, in the statement with index `at`.
 
-    Return two values. The first maps the `id` of the operand to the call that replaces it, and is empty if
-    there is no such linear. The second contains the variable whose definition becomes part of the expression.
-    There must be no casts. The other operands must have no side effects, because they are evaluated before the
-    linear.
+    Return None if there is no such linear. There must be no casts. The other operands must have no side effects,
+    because they are evaluated before the linear.
     """
     if chain.op != GATED or any(chain.options["wide"]) or "target" in chain.operands:
-        return {}, set()
+        return None
     for name in ("a", "b"):
         operand = chain.operands[name]
         found = block.expanded(operand.id, at) if isinstance(operand, ast.Name) else None
         call = operand if found is None else found[0]
         others = [node for other, node in chain.operands.items() if other != name]
         if is_linear_call(call) and not any(Read(other).effects for other in others):
-            used = {operand.id} if isinstance(operand, ast.Name) else set()
-            return {id(operand): linear_call(call, GATED, add)}, used
-    return {}, set()
+            return Linear(operand, linear_call(call, GATED, add), operand.id if isinstance(operand, ast.Name) else "")
+    return None
 
 
 def of_gelu(call: ast.Call, add: Add) -> None:
@@ -44,7 +53,7 @@ def of_gelu(call: ast.Call, add: Add) -> None:
     words = {word.arg: word.value for word in call.keywords}
     approximate = words.get("approximate", ast.Constant("none"))
     kinds = {"none": "gelu", "tanh": "gelu_tanh"}
-    kind = kinds.get(approximate.value) if isinstance(approximate, ast.Constant) else None
+    kind = kinds.get(str(approximate.value)) if isinstance(approximate, ast.Constant) else None
     if kind is not None and is_linear_call(call.args[-1]):
         call.args[-1] = linear_call(call.args[-1], kind, add)
 

@@ -171,7 +171,7 @@ class Nested(ast.NodeTransformer):
             node.args = [ast.Constant(self.rewriting.add(Chain(op, node, {}))), node.func, *node.args]
             node.func = ast.copy_location(ast.Name(PREFIX + op, ast.Load()), node)
             made: ast.Call = self.generic_visit(node)  # type: ignore[assignment]
-            if op == GELU:
+            if op == GELU and not self.rewriting.nested:
                 of_gelu(made, self.rewriting.add_linear)
             return made
         if id(node) not in self.known and isinstance(node, ast.expr) and (unfused := unfused_chain(node)):
@@ -373,9 +373,17 @@ class Rewriting:
         at, last = self.add(*chains), chains[-1]
         owns, options = [chain.own() for chain in chains], sum(map(constants, chains), [])
         whole = last if len(chains) == 1 else joined(*chains)
-        linears, used = with_linear(whole, nested.block, nested.at, self.add_linear) if not self.nested else ({}, set())
-        nested.absorbed |= dict.fromkeys(used)
-        operands = [ast.keyword(name, nested.visit(linears.get(id(node), node))) for name, node in whole.in_order()]
+        found = None if self.nested else with_linear(whole, nested.block, nested.at, self.add_linear)
+        operands = []
+        for name, node in whole.in_order():
+            value: ast.expr
+            if found is None or found.operand is not node:
+                value = nested.visit(node)
+            elif found.variable:  # The statement with the call of the linear is rewritten already.
+                nested.absorbed[found.variable], value = None, found.call
+            else:
+                value = nested.visit(found.call)
+            operands.append(ast.keyword(name, value))
         return called(whole.op, [self.changed(at), *owns, *options], operands, last.node)
 
     def add_linear(self, call: ast.expr) -> int:

@@ -23,7 +23,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 
 from .... import ops
 from ....ops._register import PLAIN, may_write, needs_grad
@@ -34,6 +33,7 @@ from .modules import hooked
 FORWARD, LINEAR = nn.Linear.forward, F.linear
 ALIGNED = 256
 """If addresses are multiples of this number of bytes, cuBLASLt's choice of a kernel does not depend on them."""
+HALVES = frozenset(DTYPES.values())
 COMPARED: dict[tuple[Product, int], bool] = {}
 """Whether the bits of a product were equal in the comparison of this process. The key also has the GPU."""
 FIRST = "the first call of a size, which compared the bits"
@@ -47,11 +47,19 @@ class LaterLinear:
     """A placeholder for the product `module(x)`, which `oxiwarp.linear` can compute together with the
     operations after it."""
 
-    __slots__ = ("compare", "dtype", "key", "mode", "module", "shape", "site", "x")
+    __slots__ = ("compare", "dtype", "key", "mode", "module", "parameters", "shape", "site", "x")
 
-    def __init__(self, module: nn.Linear, x: Tensor, key: tuple[Product, int], mode: str, site: Site) -> None:
-        self.module, self.x, self.key, self.mode, self.site = module, x, key, mode, site
-        self.shape, self.dtype = torch.Size((*x.shape[:-1], module.weight.shape[0])), x.dtype
+    def __init__(
+        self,
+        module: nn.Linear,
+        x: Tensor,
+        parameters: tuple[Tensor, Tensor | None],
+        key: tuple[Product, int],
+        mode: str,
+        site: Site,
+    ) -> None:
+        self.module, self.x, self.parameters, self.key, self.mode, self.site = module, x, parameters, key, mode, site
+        self.shape, self.dtype = torch.Size((*x.shape[:-1], key[0].n)), x.dtype
         self.compare = mode == "exact" and key not in COMPARED and may_compare(x)
 
     def now(self) -> Tensor:
@@ -85,10 +93,9 @@ class LaterLinear:
         If the bits were not compared yet, compare them, and return the result of `apart`. Return the result of
         `apart` too if `oxiwarp.linear` rejects an operand.
         """
-        weight, bias = self.module.weight, self.module.bias
         right = apart() if self.compare else None
         try:
-            made = ops.linear(self.x, weight, bias, **epilogue, mode=self.mode, out=None if self.compare else out)
+            made = ops.linear(self.x, *self.parameters, **epilogue, mode=self.mode, out=None if self.compare else out)
         except torch.OutOfMemoryError:
             if right is None:
                 raise
@@ -129,23 +136,26 @@ def later(how: Any, kind: str, module: Any, x: Any, site: Site | None = None) ->
     index = x.get_device()
     if not (x.is_cuda or (how.cpu_kernels and x.is_cpu)) or capability_of(index) not in SPEED:
         return None
-    why = unfit_module(module) or unfit_operands(module, x)
-    if why is None:
-        weight, bias = module.weight, module.bias
-        n, k = weight.shape
-        product = Product(kind, x.dtype, x.numel() // k, n, k, bias is not None)
-        why = refused(product, index, how.mode == "fast") or (
-            unequal(product, index, x, weight, bias) if how.mode == "exact" else None
-        )
-    if why is None:
-        return LaterLinear(module, x, (product, index), how.mode, site)
-    site.note(why)
-    return None
+    found = parameters_of(module)
+    why = found if isinstance(found, str) else unfit(x, *found)
+    if isinstance(found, str) or why is not None:
+        site.note(str(why))
+        return None
+    weight, bias = found
+    n, k = weight.shape
+    product = Product(kind, x.dtype, x.numel() // k, n, k, bias is not None)
+    why = refused(product, index, how.mode == "fast") or recorded(x, weight, bias)
+    if why is None and how.mode == "exact":
+        why = unequal(product, index, x, weight, bias)
+    if why is not None:
+        site.note(why)
+        return None
+    return LaterLinear(module, x, (weight, bias), (product, index), how.mode, site)
 
 
-def unfit_module(module: Any) -> str | None:
-    """Return the reason why only a call of `module` may compute its product, or None if it is an unmodified
-    linear."""
+def parameters_of(module: Any) -> tuple[Tensor, Tensor | None] | str:
+    """Return weight and bias of an unmodified linear. Otherwise, return the reason why only a call of `module` may
+    compute its product."""
     if type(module) is not nn.Linear:
         return f"the linear is a {type(module).__name__}"
     held = module.__dict__
@@ -156,16 +166,16 @@ def unfit_module(module: Any) -> str | None:
     parameters = held["_parameters"]
     if not ("weight" in parameters and "bias" in parameters) or "weight" in held or "bias" in held:
         return "the linear's weight or bias is not a parameter"
-    return None
+    return parameters["weight"], parameters["bias"]
 
 
-def unfit_operands(module: nn.Linear, x: Tensor) -> str | None:
-    """Return the reason why `oxiwarp.linear` does not support the input `x` of an unmodified linear or its
-    parameters, or None.
+def unfit(x: Tensor, weight: Tensor, bias: Tensor | None) -> str | None:
+    """Return the reason why `oxiwarp.linear` does not support the operands of a linear, or None.
 
     `F.linear` with a bias rounds twice if `x` is not contiguous, so `x` must be contiguous.
     """
-    weight, bias = module.weight, module.bias
+    if x.dtype not in HALVES:
+        return f"the input of the linear is {x.dtype}"
     for tensor in (weight, bias):
         if tensor is None:
             continue
@@ -173,11 +183,14 @@ def unfit_operands(module: nn.Linear, x: Tensor) -> str | None:
             return f"a parameter of the linear is a {type(tensor).__name__}"
         if tensor.device != x.device or tensor.dtype != x.dtype or not tensor.is_contiguous():
             return "a parameter of the linear has another device or dtype than its input, or is not contiguous"
-    if x.dtype not in DTYPES.values():
-        return f"the input of the linear is {x.dtype}"
     if not x.is_contiguous() or x.numel() == 0 or x.dim() < 2 or x.shape[-1] != weight.shape[1]:
         return "the input of the linear is empty, not contiguous, or has another width"
-    if needs_grad(x, weight, bias) or not may_write(x) or forward_ad._current_level >= 0:
+    return None
+
+
+def recorded(x: Tensor, weight: Tensor, bias: Tensor | None) -> str | None:
+    """Return the reason why torch must see the call of a linear, or None if nothing records or transforms it."""
+    if needs_grad(x, weight, bias) or not may_write(x):
         return "a gradient is recorded, or a transform of torch.func is active"
     if torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu") or torch._C._get_tracing_state() is not None:
         return "autocast or torch.jit.trace is active"
@@ -195,8 +208,11 @@ def unequal(product: Product, index: int, x: Tensor, weight: Tensor, bias: Tenso
         return f"{DIFFERS}: {product}"
     if not has_default_settings():
         return SETTINGS
-    aligned = all(tensor is None or tensor.data_ptr() % ALIGNED == 0 for tensor in (x, weight, bias))
-    return None if aligned or not x.is_cuda else f"an address is not a multiple of {ALIGNED}"
+    if x.is_cuda:
+        for tensor in (x, weight, bias):
+            if tensor is not None and tensor.data_ptr() % ALIGNED:
+                return f"an address is not a multiple of {ALIGNED}"
+    return None
 
 
 def may_compare(x: Tensor) -> bool:

@@ -188,7 +188,7 @@ def is_faster(product: Product, capability: str, fast: bool) -> bool:
     return at > 0 and rows[at - 1].is_faster(fast) and rows[at].is_faster(fast)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)  # the number of rows may be another one in each call
 def refused(product: Product, index: int, fast: bool) -> str | None:
     """Return the reason in these tables why a product must not run `oxiwarp.linear`, or None. `index` is the
     index of the GPU.
