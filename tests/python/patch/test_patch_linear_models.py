@@ -31,7 +31,7 @@ def family(name):
 
 
 MODELS = {
-    # FLUX.1: one block with two streams, and two single-stream blocks. HunyuanVideo also has two refiner blocks.
+    # FLUX.1: one block with two streams, and two single-stream blocks.
     "flux": (*family("flux"), {"gelu_tanh": 4, GATED_RESIDUAL: 4}),
     "hunyuan_video": (*family("hunyuan_video"), None),
     "sd3": (*family("sd3"), None),
