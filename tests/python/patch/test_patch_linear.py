@@ -291,6 +291,40 @@ def test_distributed(monkeypatch, tables, calls):
     assert len(calls) == 2 and fused_by(report) == (2, {}) and not linear.COMPARED
 
 
+def test_process_group(monkeypatch):
+    """A process is a rank if its process group has several ranks, also without the variables of torchrun."""
+    group = torch.distributed
+    for size, expected in ((1, False), (2, True)):
+        monkeypatch.setattr(group, "is_initialized", lambda: True)
+        monkeypatch.setattr(group, "get_world_size", lambda size=size: size)
+        assert linear.is_distributed() is expected
+        assert linear.may_compare(integers(1, K)) is not expected
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="no Hopper GPU"
+)
+def test_hopper(monkeypatch, calls):
+    """On a Hopper GPU, the bits are those of the unpatched module, and a graph capture compares nothing."""
+    torch.manual_seed(0)
+    module = activations.GELU(3072, 3072, approximate="tanh").bfloat16().cuda().eval().requires_grad_(False)
+    x = torch.randn(1, 512, 3072, device="cuda", dtype=torch.bfloat16)
+    own = module(x)
+    use_tables(monkeypatch, index=0)
+    report = oxiwarp.patch(module)
+    assert torch.equal(module(x), own) and torch.equal(module(x), own) and len(calls) == 2
+    assert fused_by(report) == (1, {FIRST: 1})
+    forget()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = module(x)
+    graph.replay()
+    assert torch.equal(made, own) and not linear.COMPARED and fused_by(report)[0] == 2
+    shifted = torch.empty(512 * 3072 + 8, device="cuda", dtype=torch.bfloat16)[8:].view(x.shape).copy_(x)
+    module(shifted)
+    assert "an address is not a multiple of 256" in fused_by(report)[1]
+
+
 def test_fast(monkeypatch, calls):
     """Mode "fast" needs no table of equal bits and no comparison."""
     use_tables(monkeypatch, equal={})

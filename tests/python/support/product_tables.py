@@ -1,7 +1,7 @@
 """Tables of `oxiwarp.linear` for tests, in which the CPU is a measured device."""
 
 from oxiwarp.patching.fusions.core import linear, linear_tables
-from oxiwarp.patching.fusions.core.linear_tables import DTYPES, EQUAL, SPEED, Launch, environment_of
+from oxiwarp.patching.fusions.core.linear_tables import EQUAL, SPEED, Launch, capability_of, environment_of
 
 
 class Everything(dict):
@@ -35,11 +35,14 @@ def forget():
     linear.COMPARED.clear()
 
 
-def use_tables(monkeypatch, speed=FASTER, equal=EQUAL_BITS):
-    """Make the tables of the package say that the CPU has the launch table `speed` and the equal bits `equal`."""
-    monkeypatch.setitem(SPEED, "cpu", speed)
-    monkeypatch.setitem(EQUAL, environment_of(-1), equal)
+def use_tables(monkeypatch, speed=FASTER, equal=EQUAL_BITS, index=-1):
+    """Make the tables of the package say that a device has the launch table `speed` and the equal bits `equal`.
+
+    `index` is the index of a GPU, or -1 for the CPU.
+    """
+    monkeypatch.setitem(SPEED, capability_of(index), speed)
+    monkeypatch.setitem(EQUAL, environment_of(index), equal)
     forget()
 
 
-__all__ = ["DTYPES", "EQUAL_BITS", "FASTER", "forget", "use_tables"]
+__all__ = ["EQUAL_BITS", "FASTER", "Everything", "forget", "use_tables"]
