@@ -26,13 +26,16 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch.nn.functional as F
 from environment import environment
 from exactness import own_result
-from forms import BIT_EXACT, Form, Inputs, Result, Source, tuple_of
+from forms import BIT_EXACT, NO_MODE, SAME_ROUNDINGS, Form, Inputs, Result, Shape, Source, tuple_of
 from ops import check_names, selected
 from providers import has_ours
 from torch import Tensor
 from torch_inputs import TorchSource
+
+import oxiwarp
 
 TOKENS = 24
 """Number of tokens. With fewer than 16 rows, an RMSNorm may not add its terms in torch's order."""
@@ -63,13 +66,43 @@ class PortableSource(Source):
         return torch.rand(cols).add_(0.5).to(dtype or self.dtype)
 
 
+def attention_form(columns: int, causal: bool) -> Form:
+    """Return a call of attention with `columns` columns per head. The lengths of the sequences are no multiples
+    of a tile's rows.
+    """
+
+    def inputs(source: Source, shape: Shape) -> Inputs:
+        batch, tokens, heads = shape
+        return {name: source.normal(batch, 8 * tokens + 8, heads, columns) for name in ("q", "k", "v")}
+
+    def eager(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        of_heads = (x.transpose(1, 2) for x in (q, k, v))
+        return F.scaled_dot_product_attention(*of_heads, is_causal=causal).transpose(1, 2)
+
+    return Form(
+        op="attention",
+        chain=f"{columns} columns" + ", causal" * causal,
+        cases=(("two heads", (BATCH, TOKENS, 2)),),
+        inputs=inputs,
+        eager=eager,
+        reference=eager,
+        ours=lambda q, k, v: oxiwarp.attention(q, k, v, causal=causal),
+        claims={NO_MODE: SAME_ROUNDINGS},
+        dtypes=(torch.bfloat16, torch.float16),
+    )
+
+
+ATTENTION = tuple(attention_form(columns, causal) for columns in (64, 72, 128, 256) for causal in (False, True))
+"""Calls of attention. `bench.py` does not measure it, so it is not an op of the benchmarks."""
+
 SOURCES: dict[str, type[Source]] = {"portable": PortableSource, "torch 2.11": TorchSource}
 """Maps the fact `inputs` of a record to the class that creates its inputs."""
 
 
 def calls(only: list[str] | None) -> Iterator[tuple[str, Form, torch.dtype]]:
     """Yield a key, the use of an op, and the dtype of each recorded call."""
-    for form in selected(only):
+    attention = ATTENTION if only is None or "attention" in only else ()
+    for form in (*selected(only), *attention):
         if form.backward or not has_ours(form):
             continue
         for dtype in form.dtypes:
@@ -183,7 +216,7 @@ def main() -> int:
     parser.add_argument("--device", type=torch.device, help="default: cuda, or cpu with --compare")
     parser.add_argument("file", type=Path)
     options = parser.parse_args()
-    check_names(options.only)
+    check_names([op for op in options.only or () if op != "attention"])
     device = options.device or torch.device("cpu" if options.compare else "cuda")
     if options.compare:
         facts, record = read(options.file)
