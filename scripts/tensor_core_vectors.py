@@ -140,6 +140,7 @@ def record(target: str) -> None:
                         accumulators["c"] = torch.zeros(M, N).copysign(normal)
                     elif sort in SORTS[1:4]:
                         accumulators = {"0.0": torch.zeros(M, N).copysign(normal)}
+                    if sort in SORTS[:4]:
                         accumulators |= {str(x): torch.full((M, N), x).copysign(normal) for x in (1.0, 300.0)}
                     for name, c in accumulators.items():
                         d = torch.empty((M, N), device="cuda")
