@@ -18,8 +18,8 @@
 //! | tf32 | 8 | 25 | 24 |
 //! | e4m3, e5m2 | 32 | 13 | 14 |
 //!
-//! The rule was measured on an H100 and an H200. The tests contain a part of the measured products. The model assumes the
-//! same rule for these cases, which were not measured:
+//! The rule was measured on an H100 and an H200. The tests contain a part of the measured products. The model
+//! assumes the same rule for these cases, which were not measured:
 //!
 //! - fp8 operands of `mma.sync`
 //! - tf32 operands whose lower 13 bits are not zero; a NaN becomes an infinity if only these bits mark it

@@ -1,5 +1,5 @@
-//! Tests of the tensor-core model: the golden vectors of an H100 and an H200, and random products that are compared with
-//! an independent implementation.
+//! Tests of the tensor-core model: the golden vectors of an H100 and an H200, and random products that are
+//! compared with an independent implementation.
 use std::io::Read;
 
 use lzma_rust2::LzmaReader;
