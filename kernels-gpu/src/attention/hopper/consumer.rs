@@ -7,9 +7,9 @@
 //! - The matrix multiplications of one consumer warpgroup run while the other consumer warpgroups compute
 //!   exponentials.
 //!
-//! In kernels with three consumer warpgroups, named barriers (PTX `barrier` with an index) let the warpgroups
-//! start their matrix multiplications one after the other (ping-pong). This order makes these kernels faster.
-//! Kernels with two consumer warpgroups are faster without named barriers.
+//! In kernels with three consumer warpgroups, named barriers (PTX `barrier` with an index) make the
+//! warpgroups start their matrix multiplications one after the other (ping-pong). These kernels are faster
+//! with this fixed order. Kernels with two consumer warpgroups are faster without named barriers.
 use cuda_std::hopper::barrier::{Barrier, Named};
 use cuda_std::hopper::tensor_map::Map;
 use cuda_std::hopper::wgmma::{self, Accumulator};
@@ -32,8 +32,8 @@ struct Consumer<'a, K: Shape> {
     group: u32,
     /// Pipeline position (buffer and mbarrier phase) of the current key tile.
     slot: Slot,
-    /// Parity (0 or 1) of an mbarrier phase. This phase completes when the next query tile has arrived in
-    /// shared memory.
+    /// Parity (0 or 1) of the mbarrier phase that completes when the next query tile has arrived in shared
+    /// memory.
     query_parity: u32,
     /// Scores of the current key tile. The softmax replaces them by unnormalized probabilities.
     scores: K::Scores,
@@ -90,8 +90,8 @@ impl<K: Shape> Consumer<'_, K> {
         if K::PADDED {
             let buffer = self.layout.masks(self.slot);
             // SAFETY: the wait on the mbarrier `full` guarantees that the mask is in shared memory. All lanes
-            // of the warp execute this code. This is necessary because the mbarrier `empty` of a mask buffer
-            // counts one arrival of each lane.
+            // of the warp execute this code. They must, because the mbarrier `empty` of a mask buffer counts
+            // one arrival of each lane.
             unsafe {
                 buffer.full.wait(self.slot.parity);
                 mask::add(self.scores.as_mut(), buffer.data);
@@ -194,8 +194,9 @@ impl<K: Shape> Consumer<'_, K> {
     }
 
     /// Releases the buffer of key tile number `number`, so that the producer can overwrite the buffer. If
-    /// `number` is 0, this function also releases the buffer of the queries. For each query tile, the kernel
-    /// processes key tile 0 last, and needs the queries only until it has the scores of this tile.
+    /// `number` is 0, this function also releases the buffer of the queries. Key tile 0 is the last key tile
+    /// that the kernel processes for a query tile. After its scores are computed, the kernel does not need
+    /// the queries any more.
     ///
     /// # Safety
     /// The mbarriers are initialized. The whole consumer warpgroup calls this function.
@@ -217,8 +218,8 @@ impl<K: Shape> Consumer<'_, K> {
     #[inline(always)]
     unsafe fn hand_over(&self) {
         let next = if self.group + 1 == K::GROUPS { 0 } else { self.group + 1 };
-        // SAFETY: the whole warp arrives on the named barrier. For each of these arrivals, the next warpgroup
-        // waits once at this barrier.
+        // SAFETY: the whole warp arrives on the named barrier. The next warpgroup waits at this barrier once
+        // for each such arrival.
         unsafe { ping_pong(next).arrive() }
     }
 }

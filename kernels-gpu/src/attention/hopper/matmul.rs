@@ -1,5 +1,5 @@
-//! Starts the asynchronous matrix multiplications QKᵀ and PV of one key tile. The caller waits for their
-//! results.
+//! Starts the asynchronous matrix multiplications QKᵀ and PV of one key tile. The functions return before the
+//! results are complete, and the caller waits for them.
 use cuda_std::hopper::wgmma::{self, Descriptor};
 
 use super::layout::{Layout, PART_ROW};

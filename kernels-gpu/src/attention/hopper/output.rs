@@ -63,8 +63,9 @@ unsafe fn finish_rows(softmax: &OnlineSoftmax, tile: QueryTile, row: u32, p: &Ho
             let head = u64::from(tile.batch * p.heads.get() + tile.head);
             let lse = (softmax.max[r] * softmax.scale + cuda_std::math::lg2(sums[r])) * LN_2;
             let lse = if sums[r] == 0.0 { f32::NEG_INFINITY } else { lse };
-            // SAFETY: the element exists. The host checked that `lse` has one element per head and query, and
-            // `row` is less than the number of queries.
+            // SAFETY: the store writes the element of `lse` for query `row`. The element exists, because the
+            // host checked that `lse` has one element per head and query, and `row` is less than the number
+            // of queries.
             unsafe { p.lse.add((head * u64::from(p.queries) + u64::from(row)) as usize).write(lse) };
         }
     }

@@ -109,8 +109,8 @@ pub(crate) unsafe fn produce_masks<K: Shape>(layout: Layout<K>, p: &HopperParams
 
 /// Iterates over the query tiles of the block. For each query tile with visible keys, calls the callback
 /// `first` with the query tile. Then calls the callback `then` once for each key tile that the queries attend
-/// to, from last to first. The arguments of `then` are the query tile, the pipeline position of the key tile,
-/// and the index of the key tile's first key.
+/// to, from the last key tile to the first. The arguments of `then` are the query tile, the pipeline position
+/// of the key tile, and the index of the key tile's first key.
 #[inline(always)]
 fn each_tile<K: Shape>(
     p: &HopperParams,
