@@ -17,8 +17,8 @@ pub const THREADS: u32 = 128;
 
 /// The cache hint of all loads of this module. The hint selects coherent loads (`ld.global`). ptxas never
 /// moves a coherent load before `griddepcontrol.wait`, the instruction that waits for earlier launches.
-/// Without this guarantee, a kernel needs a block barrier after this instruction. Kernels with very short
-/// blocks can use the launch mode `Overlap::Plain`, which omits the barrier.
+/// Without this guarantee, a kernel needs a block barrier after this instruction. Kernels whose blocks run
+/// only for a very short time can use the launch mode `Overlap::Plain`, which omits the barrier.
 const LOAD: Load = Load::Default;
 
 /// Returns the minimum number of blocks per SM, for use with `launch_bounds`. On Turing, the result is

@@ -3,8 +3,8 @@
 //! consists of two adjacent columns.
 //!
 //! If all heads of a token are normalised together, they are one row. Otherwise, a row is one long head. A
-//! block processes the query row and the key row of a token. Both rows need the same angles, so the team that
-//! loads the angles later usually finds them in L1.
+//! block processes the query row and the key row of a token. Both rows need the same angles, so the second of
+//! the two teams usually finds them in L1.
 //!
 //! In torch's fused RMSNorm kernel, a thread has vectors of four columns. A thread of this kernel has vectors
 //! of eight columns. Such a vector contains the columns of two adjacent torch threads. To obtain torch's
@@ -50,8 +50,8 @@ pub(crate) unsafe fn register_rows<T: Elem, const IN_REGISTERS: usize>(
     let ([rank, team, _], [number, _, batch]) = (thread::index(), thread::block_index());
     let operand = if team < p.warp_tasks[0] { &q } else { &k };
     let token = Token { batch, number };
-    // SAFETY: the host checked the shapes, dtypes and alignment of all operands that this block reads and
-    // writes. Only the calling team (the threads that share this row) writes this row.
+    // SAFETY: this code reads and writes only operands whose shapes, dtypes and alignment the host checked.
+    // Only the calling team (the threads that share this row) writes this row.
     unsafe {
         let row = RegisterRow::<T, IN_REGISTERS>::read(operand, token, rank);
         let is_rotated = rotary.rotates(token, 0);

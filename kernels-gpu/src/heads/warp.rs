@@ -41,8 +41,8 @@ pub(crate) unsafe fn head_lanes<T: Elem, N: HeadNorm, const TILES: usize, const 
 ) {
     let Some(task) = WarpTask::of_warp(&p) else { return };
     let operand = if task.keys { &k } else { &q };
-    // SAFETY: the host checked the shapes, dtypes and alignment of all operands that this block reads and
-    // writes. No other warp writes the heads of this task.
+    // SAFETY: this code reads and writes only operands whose shapes, dtypes and alignment the host checked.
+    // No other warp writes the heads of this task.
     unsafe {
         let mut lanes = WarpHeads::<T, N, TILES>::of(operand, task, rotary, p);
         if rotary.by_head() {

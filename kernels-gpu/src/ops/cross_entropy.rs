@@ -127,8 +127,8 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, targets: Targets, losses: Losses, p: CrossEntropyParams) {
     thread::launch_bounds::<512, 2>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.vector`
-    // only if `x` allows 16-byte accesses.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The host sets `p.vector` only if `x` allows 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             cross_entropy::<T, 4, true>(x, targets, losses, p)

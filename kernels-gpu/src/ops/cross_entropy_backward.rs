@@ -88,8 +88,8 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>
         return;
     }
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows of `x` and `dx`. Only the calling team (the threads that share a row)
-    // writes row `at` of `dx`.
+    // SAFETY: the host checked the rows of `x` and `dx`. No thread outside of the calling team (the threads
+    // that share a row) writes row `at` of `dx`.
     let (x, dx) = unsafe {
         (Row::<T, VECTOR>::of(&x, team, at, p.cols), RowMut::<T, VECTOR>::of(&dx, team, at, p.cols))
     };
@@ -133,8 +133,8 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, targets: Targets, from: Gradients, dx: Rows, p: CrossEntropyParams) {
     thread::launch_bounds::<512, 2>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.vector`
-    // only if `x` and `dx` allow 16-byte accesses.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The host sets `p.vector` only if `x` and `dx` allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             cross_entropy_backward::<T, 4, true>(x, targets, from, dx, p)

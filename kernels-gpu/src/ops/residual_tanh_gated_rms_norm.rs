@@ -57,8 +57,8 @@ pub struct Scaled {
 unsafe fn residual<T: Elem, A: Access>(gated: TanhGated, chained: Option<Scaled>, p: NormParams) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
     let (at, columns) = (row.at, row.columns);
-    // SAFETY: the host checked `x`, `branch`, `gate` and `out`. Only the calling warp (or its block, if four
-    // warps share a row) writes row `at` of `out`.
+    // SAFETY: the host checked `x`, `branch`, `gate` and `out`. No thread outside of the calling warp (or of
+    // its block, if four warps share a row) writes row `at` of `out`.
     let sum = unsafe {
         SumRows {
             row,
@@ -69,8 +69,8 @@ unsafe fn residual<T: Elem, A: Access>(gated: TanhGated, chained: Option<Scaled>
             stats: Stats { mean: 0.0, inv: 0.0 },
         }
     };
-    // SAFETY: the host checked scale and `normed`. Only the calling warp (or its block, if four warps share a
-    // row) writes row `at` of `normed`.
+    // SAFETY: the host checked scale and `normed`. No thread outside of the calling warp (or of its block, if
+    // four warps share a row) writes row `at` of `normed`.
     let sink = chained.map(|Scaled { scale, normed }| unsafe {
         ModulatedSink {
             scale: ModulationRow::<T, A>::of(&scale, at, columns),
@@ -207,8 +207,9 @@ unsafe fn any_layout<T: Elem, const MIN_BLOCKS: u32>(
     p: NormParams,
 ) {
     thread::launch_bounds::<128, MIN_BLOCKS>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.access` to
-    // an access type (how many elements one load reads) that all operands allow.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The host sets `p.access` to an access type (how many elements one load reads) that all
+    // operands allow.
     unsafe {
         match p.access {
             RowAccess::WHOLE_TILES => residual::<T, WholeTiles>(gated, chained, p),
@@ -234,8 +235,9 @@ unsafe fn team<T: Elem, const MIN_BLOCKS: u32>(gated: TanhGated, chained: Option
         scale: Modulation { value: same(scale.value), table: Operand::ABSENT },
         normed,
     });
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The operands have no tables
-    // (tensors that are added to them). A row has `4 * TILES` tiles (128 columns each).
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The operands have no tables (tensors that are added to them). A row has `4 * TILES` tiles
+    // (128 columns each).
     unsafe { residual::<T, BlockRegistersStaged<TILES>>(gated, chained, p) }
 }
 
