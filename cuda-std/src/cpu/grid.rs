@@ -53,7 +53,8 @@ pub(super) unsafe fn run(
     let cluster = known().as_ref().and_then(|known| known.get(&(body as usize)).copied()).unwrap_or(1);
     // SAFETY: the caller passes valid arguments.
     let outcome = unsafe { run_clusters(kernel, body, shape, args, draw, cluster) };
-    // A kernel declares its cluster size in its first line. If the size differs, no thread has done more.
+    // A kernel declares its cluster size in its first line. If the declared size differs from the size of
+    // this launch, no thread has run past this line, so the launch can start again.
     let Err(Fault { kind: FaultKind::ClusterSize { declared, blocks }, .. }) = &outcome else {
         return outcome;
     };

@@ -46,8 +46,8 @@ pub unsafe fn load_matrices(row: u32) -> [u32; 4] {
     here();
     note((row - FIRST_ADDRESS) as usize, 16, false);
     let lane = lane();
-    // SAFETY: every lane passes the valid offset of a row, and a barrier separates this load from writes to
-    // the row.
+    // SAFETY: every lane passes the address of 16 bytes in shared memory, and a barrier separates this load
+    // from writes to these bytes.
     let word = |matrix: u32, at: u32| unsafe { element(row, 8 * matrix + lane / 4, at) };
     [0, 1, 2, 3].map(|matrix| word(matrix, lane % 4 * 2) | word(matrix, lane % 4 * 2 + 1) << 16)
 }
@@ -60,8 +60,8 @@ pub unsafe fn load_matrices_transposed(row: u32) -> [u32; 4] {
     here();
     note((row - FIRST_ADDRESS) as usize, 16, false);
     let lane = lane();
-    // SAFETY: every lane passes the valid offset of a row, and a barrier separates this load from writes to
-    // the row.
+    // SAFETY: every lane passes the address of 16 bytes in shared memory, and a barrier separates this load
+    // from writes to these bytes.
     let word = |matrix: u32, at: u32| unsafe { element(row, 8 * matrix + at, lane / 4) };
     [0, 1, 2, 3].map(|matrix| word(matrix, lane % 4 * 2) | word(matrix, lane % 4 * 2 + 1) << 16)
 }

@@ -136,8 +136,8 @@ pub unsafe fn cluster_expect(barrier: *mut u64, bytes: u32) {
 ///
 /// # Safety
 /// `to` and `barrier` point to 64-bit words of this block's shared memory. Block `rank` of the cluster has
-/// the same shared-memory layout as this block. It has called [`cluster_expect`], and does not exit before
-/// the value arrives.
+/// the same shared-memory layout as this block. Block `rank` has called [`cluster_expect`], and does not exit
+/// before the value arrives.
 #[inline(always)]
 pub unsafe fn cluster_send(to: *mut u64, barrier: *mut u64, rank: u32, value: u64) {
     if !CLUSTERS {

@@ -58,7 +58,8 @@ pub unsafe fn shared_load_pair(address: u32) -> [f32; 2] {
     [a, b]
 }
 
-/// Emits an instruction that takes the coordinates of a box, for a tensor of `D` dimensions.
+/// Emits an instruction that takes the coordinates of a box, a rectangular part of a tensor. The tensor has
+/// `D` dimensions.
 macro_rules! of_dimensions {
     ($at:ident: [$before:literal, $after:literal, $end:literal], $($operands:tt)*) => {
         match D {
@@ -89,11 +90,12 @@ pub unsafe fn tensor_copy<const D: usize>(to: u32, map: u64, at: [u32; D], barri
     }
 }
 
-/// As [`tensor_copy`], but copies the box to the same offset of every block of the cluster whose bit is set
-/// in `blocks`. The mbarrier at the same offset of each of these blocks counts the bytes.
+/// Starts the same copy as [`tensor_copy`], but to several blocks of the cluster: those whose bit is set in
+/// `blocks`. The box arrives at the same offset of each of these blocks, and the mbarrier at the same offset
+/// of each block counts its bytes.
 #[inline(always)]
 pub unsafe fn tensor_multicast<const D: usize>(to: u32, map: u64, at: [u32; D], barrier: u32, blocks: u16) {
-    // SAFETY: the caller passes addresses that are valid in every block of the mask.
+    // SAFETY: the caller passes addresses that are valid in every block whose bit is set in `blocks`.
     unsafe {
         of_dimensions!(
             at: [
@@ -169,8 +171,8 @@ pub unsafe fn bulk_send(to: u32, from: u32, bytes: u32, barrier: u32) {
     }
 }
 
-/// Returns whether the mbarrier has completed the phase with parity `parity`. The instruction may wait for a
-/// short time.
+/// Returns whether the mbarrier has completed the phase with parity `parity`. The instruction may suspend the
+/// thread for a short time before it returns false.
 #[inline(always)]
 pub unsafe fn barrier_test(barrier: u32, parity: u32) -> bool {
     let done: u32;
@@ -218,14 +220,16 @@ pub unsafe fn store_transposed(address: u32, [a, b, c, d]: [u32; 4]) {
     }
 }
 
-/// Waits until at most the last `PENDING` bulk groups of the calling thread have not read their data yet.
+/// Waits until all bulk groups of the calling thread, except at most the last `PENDING` ones, have read their
+/// data.
 #[inline(always)]
 pub unsafe fn bulk_wait_pending<const PENDING: u32>() {
     // SAFETY: the instruction affects only the bulk groups of the calling thread.
     unsafe { asm!("cp.async.bulk.wait_group.read {};", const PENDING, options(nostack)) }
 }
 
-/// Waits until at most the last `PENDING` bulk groups of the calling thread have not written their data yet.
+/// Waits until all bulk groups of the calling thread, except at most the last `PENDING` ones, have written
+/// their data.
 #[inline(always)]
 pub unsafe fn bulk_wait_write_pending<const PENDING: u32>() {
     // SAFETY: the instruction affects only the bulk groups of the calling thread.
@@ -278,7 +282,7 @@ unsafe extern "C" {
     fn setmaxnreg_dec(count: u32);
 }
 
-/// Arrives at the named barrier `id` of `threads` threads and waits for them.
+/// Arrives at the named barrier `id`, and waits until `threads` threads have arrived at this barrier.
 #[inline(always)]
 pub unsafe fn named_sync(id: u32, threads: u32) {
     // SAFETY: the caller ensures that whole warps execute the instruction.
