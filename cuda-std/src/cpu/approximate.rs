@@ -348,7 +348,8 @@ mod tests {
     fn negative_exponents_use_the_complement() {
         for number in numbers(20_000).filter(|number| number & 0x7F_FFFF != 0) {
             let (fraction, whole) = (number & (ONE - 1), number >> 29);
-            // The fraction of `x` has only some of its 23 bits set at random. The other bits are zero.
+            // `x` has only 24 significant bits. If its integer part is not 0, the low fraction bits of
+            // `fraction` are rounded away.
             let x = -(whole as f32) - fraction as f32 / ONE as f32;
             let fixed = (f64::from(-x) * f64::from(ONE)) as u32;
             if fixed.is_multiple_of(ONE) {

@@ -65,8 +65,8 @@ pub fn opaque_address<T>(address: *const T) -> *const T {
 ///
 /// Each thread must call the function once before it accesses global memory. A thread that accesses no global
 /// memory need not call the function. The CPU executor reports an access before the call, unless the thread
-/// waited at a barrier or a shuffle between both. The function does nothing on GPUs before sm_90. A kernel
-/// without this call starts only after the earlier launches have finished.
+/// waited at a barrier or a shuffle between the access and the call. The function does nothing on GPUs before
+/// sm_90. A kernel without this call starts only after the earlier launches have finished.
 #[inline(always)]
 #[track_caller]
 pub fn wait_for_earlier_launches<T>(first: *const T) {

@@ -17,8 +17,8 @@ impl Words {
 
     /// Starts to copy element `at` of this array to element `at` of the array in shared memory.
     fn begin(&self, at: u32) {
-        // SAFETY: `at` is in bounds of both arrays. Some tests omit a wait or a barrier on purpose, and check
-        // the effect on the executor.
+        // SAFETY: element `at` exists in both arrays. Some tests omit a wait or a barrier on purpose. They
+        // check that the executor then shows or reports the error.
         unsafe { elements().copy_from(at, self.0[at as usize].as_ptr().cast()) };
     }
 }
@@ -29,16 +29,16 @@ fn elements() -> Shared<u128> {
 
 fn get(at: u32) -> f32 {
     // SAFETY: the index is in bounds. Some tests omit the barrier before this read on purpose, and check that
-    // the executor reports it.
+    // the executor reports the missing barrier.
     let [.., last] = unsafe { elements().cast::<[f32; 4]>().get(at) };
     last
 }
 
 /// Lets each of 64 threads copy one element and then read one element. Returns the value that thread 5 read.
 ///
-/// If `neighbour` is true, thread 5 reads the element that thread 38 copied, otherwise the element that
-/// thread 5 itself copied. `waits` says whether each thread calls `copy::wait` before the read. `meets` says
-/// whether each thread calls `block::sync` before the read.
+/// If `neighbour` is true, thread 5 reads the element that thread 38 copied. If it is false, thread 5 reads
+/// the element that it copied itself. Before the read, each thread calls `copy::wait` if `waits` is true, and
+/// `block::sync` if `meets` is true.
 fn seen(waits: bool, meets: bool, neighbour: bool) -> Result<f32, Fault> {
     let (words, result) = (Words::new(), AtomicU32::new(0));
     run([1; 3], [64, 1, 1], 16 * 64, &|| {

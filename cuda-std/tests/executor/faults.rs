@@ -1,5 +1,5 @@
-//! Tests the faults that the CPU executor reports, except faults at barriers and warp operations. Also tests
-//! that launches work after a fault.
+//! Tests the faults that the CPU executor reports, except faults at barriers and warp operations. The file
+//! also tests that launches work correctly after a fault.
 use std::time::{Duration, Instant};
 
 use cuda_std::cpu::{FaultKind, MAX_SHARED_BYTES};
@@ -177,8 +177,8 @@ fn the_fault_of_the_lowest_block_wins() {
         let fault = pool.install(|| {
             run([40, 50, 1], [32, 1, 1], 0, &|| {
                 let number = thread::block_index()[0] + 40 * thread::block_index()[1];
-                // All blocks from index 777 on fault. Block 777 waits until another block is about to fault,
-                // so its fault is not the first in time.
+                // All blocks with index 777 or higher fault. Block 777 waits until another block is about to
+                // fault. Its fault is therefore not the first in time, but has the lowest block index.
                 let start = Instant::now();
                 while number == 777 && later.load(Relaxed) == 0 && start.elapsed() < Duration::from_secs(5) {
                     std::thread::sleep(Duration::from_millis(2));

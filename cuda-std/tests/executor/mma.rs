@@ -78,8 +78,8 @@ fn a_copy_brings_a_chunk_or_zeros() {
     let from = (&raw const from).addr();
     run([1; 3], [2, 1, 1], 32, &|| {
         let to = SharedMemory::of_launch().take::<Chunk>(2);
-        // SAFETY: each thread copies and reads a different chunk. The source `from` lives longer than the
-        // launch.
+        // SAFETY: each thread copies to its own chunk and reads only this chunk. The source `from` exists
+        // until the launch has ended.
         let chunk = unsafe {
             to.copy_or_zero(me(), from as *const u8, me() == 0);
             cuda_std::copy::wait();

@@ -1,6 +1,6 @@
 //! Row accesses for kernels that accumulate rows in f32. If such a kernel also reads 16-bit rows, each thread
-//! accesses eight columns per tile in all rows. Eight columns of a 16-bit row are one pack (16-byte vector).
-//! Eight columns of an f32 row are two packs.
+//! accesses the same eight columns per tile in every row. In a 16-bit row, eight columns are one pack
+//! (16-byte vector). In an f32 row, they are two packs.
 use crate::numeric::elem::{Elem, F32Vec};
 use crate::rows::pack::Pack;
 use crate::simt::mem::{self, Store};
@@ -76,8 +76,8 @@ impl<const VECTOR: bool> RowMut<f32, VECTOR> {
         let high = core::array::from_fn(|i| lanes.get(i + 4).to_bits());
         let sent = choose(low, high);
         let other = core::array::from_fn(|i| warp::shuffle_xor(warp::ALL, sent[i], 1));
-        // A pair of neighbouring threads first stores the eight columns of its thread with the even rank.
-        // Then it stores the eight columns of its other thread, which follow in memory.
+        // The two threads of a pair first store the eight columns of the thread with the even rank. Then they
+        // store the eight columns of the other thread, which follow in memory.
         let first = (self.columns.rank & !1) * L::LEN + self.columns.offset(tile, L::LEN);
         let put = |column: u32, words: [u32; 4]| {
             if column < self.columns.cols {
