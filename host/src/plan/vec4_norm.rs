@@ -33,8 +33,8 @@ choices! { Norm: Rms, Layer; }
 /// the same order as torch's norm kernel.
 const TEAM_THREADS: u32 = 32;
 /// Rows per block if this number of rows fits in shared memory. More rows per block would have no advantage,
-/// because the rows of a block do not depend on each other. They would have a disadvantage: with larger
-/// blocks, fewer SMs are busy in the last wave.
+/// because the rows of a block do not depend on each other. A disadvantage would be that fewer SMs are busy
+/// in the last wave of blocks.
 const TEAMS: u32 = 4;
 /// Rows per block if rows stay in registers.
 const ROWS_PER_BLOCK_IN_REGISTERS: u32 = 2;

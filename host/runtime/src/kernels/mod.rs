@@ -61,8 +61,8 @@ struct OnGpu {
     functions: RwLock<HashMap<usize, &'static GpuKernel>>,
 }
 
-/// Returns whether operators on the CPU executor use the kernels for sm_90a, as on a Hopper GPU. They are
-/// slower on the executor than the general kernels, because their blocks have more threads.
+/// Returns whether operators on the CPU executor use the kernels for sm_90a, as on a Hopper GPU. On the
+/// executor, these kernels are slower than the general kernels, because their blocks have more threads.
 fn runs_hopper() -> bool {
     static HOPPER: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *HOPPER.get_or_init(|| std::env::var("OXIWARP_EXECUTOR_HOPPER").is_ok_and(|value| value == "1"))
