@@ -40,7 +40,7 @@ impl Case<'_> {
 
     /// Returns the number of memory slots that calls use in rotation. The pool has `sets` sets of buffers. A
     /// slot is one of these sets with an offset in its buffers. All slots together are larger than the L2
-    /// cache. So the data of a slot is no longer in L2 when a call uses the slot again.
+    /// cache. The data of a slot is therefore no longer in L2 when a call uses the slot again.
     pub fn places(&self, sets: usize) -> usize {
         FLUSH_BYTES.div_ceil(self.bytes()).max(sets)
     }

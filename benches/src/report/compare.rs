@@ -26,7 +26,7 @@ impl Change {
 /// The comparison of two runs.
 #[derive(Debug)]
 pub struct Comparison {
-    /// The cases (ops with tensor sizes) that both runs measured, in the order of the new run.
+    /// The cases (ops with tensor sizes) that both runs have measured. They have the order of the new run.
     pub changes: Vec<Change>,
     /// Number of cases that only the new run has.
     pub only_new: usize,

@@ -67,8 +67,8 @@ fn layouts(device: &Device) {
     }
 }
 
-/// Tests key padding masks: one mask per batch, one per batch and head, or a single mask for all. The keys
-/// fill several whole tiles and a part of the last tile.
+/// Tests key padding masks. The cases have one mask per batch, one mask per batch and head, or a single mask
+/// for all batches and heads. The keys fill several whole tiles and a part of the last tile.
 fn padding(device: &Device) {
     for dtype in [Some(Dtype::Bool), Some(Dtype::F32), None] {
         for full in
@@ -117,7 +117,7 @@ fn graph(device: &Device) {
     let mut y = fresh.alloc::<bf16>(x.len()).expect("memory");
     let stream = OwnedStream::new(&fresh).expect("a stream");
     let graph = stream.capture(|stream| run(&fresh, &x, &mut y, stream)).expect("a graph");
-    // SAFETY: the graph accesses only `x` and `y`, which stay alive until the stream has been synchronized.
+    // SAFETY: the graph accesses only `x` and `y`. Both stay alive until the stream has been synchronized.
     unsafe { graph.launch(&stream) }.expect("a launch");
     stream.synchronize().expect("a kernel that ran");
     let replayed = y.download().expect("a kernel that ran");

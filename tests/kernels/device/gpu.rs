@@ -47,7 +47,7 @@ fn capture(device: &Device) {
     let stream = OwnedStream::new(&fresh).unwrap();
     let graph = stream.capture(|stream| run(&fresh, &x, &mut y, stream)).unwrap();
     assert!(y.download().unwrap().iter().all(|y| y.is_nan()), "a captured launch ran");
-    // SAFETY: `x` and `y` stay alive until the stream has been synchronized.
+    // SAFETY: the graph accesses only `x` and `y`. Both stay alive until the stream has been synchronized.
     unsafe { graph.launch(&stream) }.unwrap();
     stream.synchronize().unwrap();
     let replayed = y.download().unwrap();
@@ -55,8 +55,8 @@ fn capture(device: &Device) {
     same_bits(&replayed, &y.download().unwrap());
 }
 
-/// Lets several host threads launch a kernel that is not loaded yet, at the same time. Each thread may load
-/// the kernel, but the `Device` keeps only one loaded copy.
+/// Lets several host threads launch the same kernel at the same time, before this kernel is loaded. Each
+/// thread may load the kernel, but the `Device` keeps only one loaded copy.
 fn threads(device: &Device) {
     let fresh = Device::cuda_as(0, device.arch().unwrap()).unwrap();
     let x = input(&fresh);
@@ -141,7 +141,7 @@ fn free_in_capture(device: &Device) {
         drop(scratch);
         Ok(())
     });
-    // SAFETY: `x` and `y` stay alive until the stream has been synchronized.
+    // SAFETY: the graph accesses only `x` and `y`. Both stay alive until the stream has been synchronized.
     unsafe { graph.expect("a capture").launch(&stream) }.unwrap();
     stream.synchronize().unwrap();
     assert!(y.download().unwrap().iter().all(|y| !y.is_nan()));
@@ -240,8 +240,8 @@ fn absent_kernel(device: &Device) {
     assert_eq!(kernels.names(), ["fill_f32"]);
     let mut x = device.upload(&[1.0_f32]).unwrap();
     let site = kernels.on(Stream::default(), Launch::of([1; 3], [1; 3]));
-    // SAFETY: the kernel `fill` writes one element of `x`, which has one, and the launch has one thread. The
-    // absent kernel does not run.
+    // SAFETY: the kernel `fill` writes one element of `x` per thread. `x` has one element, and the launch has
+    // one thread. The absent kernel does not run.
     let error = unsafe {
         fill::launch::fill(site, x.as_mut_ptr()).unwrap();
         fill::launch::fill_native(site, x.as_mut_ptr()).unwrap_err()

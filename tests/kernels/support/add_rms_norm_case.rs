@@ -43,8 +43,8 @@ pub fn check<T: Element>(
     within_ulps(&y.download(), &norm, cols, allowed);
 }
 
-/// Returns whether the norm of `add_rms_norm` must have the same bits as `rms_norm` of the sum. This is so if
-/// inputs and outputs have the same layout, and a row has at most 32 KiB.
+/// Returns whether the norm of `add_rms_norm` must have the same bits as `rms_norm` of the sum. The bits must
+/// be equal if inputs and outputs have the same layout, and a row has at most 32 KiB.
 fn dense_short<T: Element>([_, cols]: [i64; 2], [read, write]: [Layout; 2]) -> bool {
     read == write && cols as usize * size_of::<T>() <= 32 << 10
 }
