@@ -189,8 +189,8 @@ macro_rules! entry {
     }};
 }
 
-/// Exports kernels as PTX entry points. This is the variant of the macro for PTX targets. The variant for
-/// other targets documents the syntax.
+/// Exports kernels as PTX entry points. This definition is the variant of the macro for PTX targets. The
+/// variant for other targets documents the syntax.
 #[cfg(target_arch = "nvptx64")]
 #[macro_export]
 macro_rules! entry {

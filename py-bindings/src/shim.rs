@@ -202,7 +202,7 @@ impl Shim {
         let mut tensor = std::ptr::null_mut();
         let create = self.functions.aoti_torch_empty_strided;
         // SAFETY: torch reads `sizes.len()` values from each of `sizes` and `strides`, which have at least as
-        // many. It writes the new handle to `tensor`.
+        // many values. torch writes the new handle to `tensor`.
         match unsafe {
             create(sizes.len() as i64, sizes.as_ptr(), strides.as_ptr(), dtype, place, index, &mut tensor)
         } {

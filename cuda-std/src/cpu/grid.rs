@@ -85,9 +85,9 @@ unsafe fn run_clusters(
     let work = Work { kernel, body, shape, args, draw, cluster, clusters, next, first_fault, fault };
     let workers = rayon_workers().min(usize::try_from(clusters).unwrap_or(usize::MAX));
     if inside_kernel() {
-        // A kernel that runs on the executor has started this launch. It runs on a new host thread, because
-        // the stack of the outer kernel's coroutine is too small. It uses no other host threads, because all
-        // worker threads of rayon may be waiting for this launch.
+        // A kernel that runs on the executor has started this launch. The launch runs on a new host thread,
+        // because the stack of the outer kernel's coroutine is too small. The launch uses no other host
+        // threads, because all worker threads of rayon may be waiting for it.
         std::thread::scope(|scope| _ = scope.spawn(|| work.run()));
     } else if workers == 1 {
         work.lead();

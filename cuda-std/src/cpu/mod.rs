@@ -107,8 +107,8 @@ pub const L2_BYTES: u64 = 4 << 10;
 ///
 /// # Safety
 /// `args` has one pointer per kernel parameter, which points to a value of the parameter's type. If this
-/// value contains a pointer, the pointer is valid for the accesses that the kernel makes through it. It must
-/// be valid to access this memory from several host threads at once.
+/// value contains a pointer, the pointer is valid for the accesses that the kernel makes through it. Several
+/// host threads access this memory at the same time, and the pointer must permit this.
 pub unsafe fn launch(kernel: &Kernel, shape: &Launch, args: &[*const c_void]) -> Result<(), Fault> {
     let bad = |why| Fault {
         kernel: kernel.name,

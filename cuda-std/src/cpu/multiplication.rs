@@ -50,8 +50,8 @@ pub(crate) struct Multiplication {
 }
 
 impl Multiplication {
-    /// If `self` and `other` have different descriptors for an operand in shared memory, returns both: first
-    /// the one of `other`, then the one of `self`.
+    /// If `self` and `other` have different descriptors for an operand in shared memory, returns both
+    /// descriptors: first the one in `other`, then the one in `self`.
     pub fn other_descriptor(&self, other: &Self) -> Option<(u64, u64)> {
         let a = match (self.a, other.a) {
             (Left::Shared(before), Left::Shared(now)) => Some((now, before)),

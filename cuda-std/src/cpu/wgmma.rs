@@ -83,7 +83,8 @@ pub(super) struct Queue {
     started: VecDeque<Started>,
     /// The last group that all lanes have committed.
     committed: u32,
-    /// For each group after `committed`, the number of lanes that have committed it.
+    /// The groups that some lanes, but not all, have committed. For each such group, the number of lanes that
+    /// have committed it.
     commits: VecDeque<usize>,
     finished_group: u32,
     /// Threads that wait until other warps commit a group.

@@ -188,8 +188,8 @@ fn too_many_arrivals() {
     let tensor = source();
     let fault = kind(32, &|| {
         open_and_load(&tensor);
-        // SAFETY: the mbarrier is initialized. It counts one arrival per phase, which has already occurred.
-        // This further arrival is the fault that the test expects.
+        // SAFETY: the mbarrier is initialized. It expects one arrival per phase, and this arrival has already
+        // occurred. A further arrival is the fault that the test expects.
         unsafe { mbarrier(0).arrive() };
     });
     assert_eq!(fault, FaultKind::MbarrierCount { offset: MBARRIER, count: 0 });

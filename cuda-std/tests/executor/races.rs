@@ -102,8 +102,8 @@ fn a_write_over_what_another_lane_has_yet_to_read() {
 fn one_buffer_where_two_should_take_turns() {
     for buffers in [2, 1] {
         // Each step of the loop has only one barrier. One warp may therefore write its value of the next step
-        // while another warp still reads values of this step. This is correct only if consecutive steps use
-        // different buffers.
+        // while another warp still reads values of this step. The result is nevertheless correct if
+        // consecutive steps use different buffers.
         let result = || {
             let mut sum = 0.0;
             for step in 0..8 {

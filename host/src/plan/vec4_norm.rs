@@ -128,8 +128,8 @@ impl Access {
         }
     }
 
-    /// Returns the argument `access` of a kernel. It tells a kernel that supports several ways of reading a
-    /// row which one to use.
+    /// Returns the argument `access` of a kernel. Some kernels support several ways of reading a row, and
+    /// this argument selects one of these ways.
     fn argument(self) -> RowAccess {
         match self {
             Self::Scalar => RowAccess::SCALAR,

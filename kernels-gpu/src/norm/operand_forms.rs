@@ -12,11 +12,11 @@ use crate::layout::operand_kind::OperandKind;
 /// compile time. It can also fix whether the operand and its table are present. The loader tests only the
 /// remaining properties at run time.
 pub(crate) trait OperandSource<T: Elem>: Copy {
-    /// `true` if the dtype, and the presence of a table, are compile-time constants. Then no branch separates
-    /// the loads of several vec4s (four columns each), so that these loads are in flight together.
+    /// `true` if the dtype, and the presence of a table, are compile-time constants. In this case, no branch
+    /// separates the loads of several vec4s (four columns each), so these loads are in flight together.
     const GROUPED: bool;
-    /// `true` if a vec4 (four columns) of the operand has only 8 bytes. Then a thread has enough registers to
-    /// load the operand early.
+    /// `true` if a vec4 (four columns) of the operand has only 8 bytes. In this case, a thread has enough
+    /// registers to load the operand early.
     const EARLY: bool = false;
     /// The loaded data of one vec4.
     type Fetched: Copy;

@@ -53,8 +53,8 @@ impl<T: Elem, P: Parameters, A: Access> Sink<T> for AffineSink<T, P, A> {
 
 /// Returns `true` for kernels in which a warp keeps a row of five tiles (128 columns each) of a 16-bit type
 /// in registers. In these kernels, a thread has only 48 registers. The kernels therefore load f32 weights and
-/// biases one vec4 (four columns) at a time. For a norm without weight and bias, there is no special
-/// instantiation: these kernels use the one in which weight and bias are each optional.
+/// biases one vec4 (four columns) at a time. For a norm without weight and bias, there is no separate
+/// instantiation of these kernels. They use the instantiation in which weight and bias are each optional.
 const fn is_tight<T, A: Access>() -> bool {
     tiles_in_registers::<A>() == 5 && size_of::<T>() == 2
 }

@@ -176,7 +176,8 @@ pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR:
 ) {
     let rows = Rows::single(weight.base);
     // SAFETY: the caller guarantees a weight of `p.cols` elements. `same` accesses the weight as type `T`,
-    // and `single` accesses it as f32. The kernel reads only through the one that matches `weight.kind`.
+    // and `single` accesses it as f32. The kernel then uses only `same` or only `single`, depending on
+    // `weight.kind`.
     let (same, single) = unsafe {
         (
             Row::<T, VECTOR>::of(&rows, team, RowIndex::FIRST, p.cols),

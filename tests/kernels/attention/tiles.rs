@@ -109,7 +109,7 @@ fn run(device: &Device, x: &Buffer<bf16>, y: &mut Buffer<bf16>, stream: Stream) 
 }
 
 /// Captures the first launch of a kernel on a new `Device` into a CUDA graph. The launch creates tensor maps
-/// (TMA descriptors). It must make no driver call that CUDA forbids during a capture.
+/// (TMA descriptors). The launch must not make a driver call that CUDA forbids during a capture.
 fn graph(device: &Device) {
     let fresh = Device::cuda_as(0, device.arch().expect("a GPU")).expect("it was there");
     let x: Vec<bf16> = values(&mut random(seed()), 300 * 4 * 128);

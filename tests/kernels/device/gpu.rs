@@ -109,9 +109,9 @@ fn out_of_memory(device: &Device) {
     run(device, &x, &mut y, Stream::default()).expect("it still works");
 }
 
-/// Checks that an op rejects memory of another device. Otherwise, a GPU kernel that reads a host pointer
-/// would destroy the CUDA context, which torch also uses. The CPU executor would crash the process if it read
-/// a device pointer.
+/// Checks that an op rejects memory of another device. Without this check, a GPU kernel could read a host
+/// pointer. The resulting error would destroy the CUDA context, which torch also uses. If the CPU executor
+/// read a device pointer, the process would crash.
 fn other_device(device: &Device) {
     let (here, there) = (input(device), input(&Device::cpu()));
     let mut y = device.alloc::<bf16>(here.len()).unwrap();

@@ -78,8 +78,8 @@ fn rms_norm_refuses(device: &Device) {
         .expect("it still works");
 }
 
-/// Tests that the op rejects an output that overlaps an input. It accepts an output next to the input in the
-/// same buffer.
+/// Tests that the op rejects an output that overlaps an input. The op accepts an output that is next to the
+/// input in the same buffer.
 fn overlap(device: &Device, params: RmsNorm) {
     let memory = device.upload(&[2.0_f32; 128]).unwrap();
     let raw = memory.view(&[1]).unwrap().ptr().cast_mut();

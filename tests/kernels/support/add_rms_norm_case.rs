@@ -1,5 +1,5 @@
 //! A test case of `add_rms_norm`, which adds two inputs and normalizes the rounded sum. The sum must have the
-//! expected bits. The norm is compared with f64.
+//! expected bits. The norm is compared with a computation in f64.
 use oxiwarp::{Device, Element, RmsNorm, Rounding, Stream, add_rms_norm};
 use oxiwarp_tests::compare::{same_bits, within_ulps};
 use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};

@@ -83,8 +83,8 @@ macro_rules! accumulators {
             #[track_caller]
             fn check_settled(&self) {
                 here();
-                // SAFETY: the slice covers the elements of `self`. They have the size and alignment of u32,
-                // because they are f32 or i32, and every bit pattern is a valid u32.
+                // SAFETY: the slice covers the elements of `self`. These elements are f32 or i32, which have
+                // the size and alignment of u32. Every bit pattern is a valid u32.
                 wgmma::check_settled(unsafe { core::slice::from_raw_parts(self.as_ptr().cast(), $count) });
             }
         }

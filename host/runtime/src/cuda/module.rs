@@ -51,8 +51,8 @@ impl Module {
 impl Drop for Module {
     fn drop(&mut self) {
         let _relaxed = Relaxed::new();
-        // SAFETY: the module is dropped only here. It can be unloaded: the context in which it was loaded is
-        // still current, and none of its kernels was launched.
+        // SAFETY: the module is dropped only here. The module can be unloaded, because the context in which
+        // it was loaded is still current, and none of its kernels was launched.
         unsafe { ManuallyDrop::drop(&mut self.0) };
     }
 }

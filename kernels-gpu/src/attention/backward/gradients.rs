@@ -57,7 +57,7 @@ pub(crate) unsafe fn gradients<
     let vector = !GENERAL || p.vector != 0;
     let begin = window.first(coords.first) as u32 / cols;
     // Without the optimization barrier `opaque`, LLVM would merge the minimum `(coords.first +
-    // rows).min(there)` and a later maximum into one instruction. sm_80 does not have this instruction.
+    // rows).min(there)` and a maximum into one instruction, which sm_80 does not have.
     let [end, _] = thread::opaque([window.end((coords.first + rows).min(there) - 1) as u32, 0]);
     let tiles = if end as i32 > 0 { end.div_ceil(cols).saturating_sub(begin) } else { 0 };
 

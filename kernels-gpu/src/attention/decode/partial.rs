@@ -11,8 +11,8 @@ use crate::attention::mma::output::Accumulator;
 use crate::attention::mma::params::WARPS;
 use crate::attention::mma::softmax::RowSoftmax;
 
-/// The attention results of the block's warps, in shared memory. They overwrite the tiles of queries, keys
-/// and values, because the block does not need these tiles any more.
+/// The attention results of the block's warps, in shared memory. These results overwrite the tiles of
+/// queries, keys and values, which the block does not need any more.
 pub(super) struct Found<const DIM16: usize> {
     /// Normalized results of the warps, with the shape `[WARPS, ROWS, Self::STRIDE]`.
     values: Shared<f32>,

@@ -90,8 +90,8 @@ impl<K: Shape> Consumer<'_, K> {
         if K::PADDED {
             let buffer = self.layout.masks(self.slot);
             // SAFETY: the wait on the mbarrier `full` guarantees that the mask is in shared memory. All lanes
-            // of the warp execute this code. They must, because the mbarrier `empty` of a mask buffer counts
-            // one arrival of each lane.
+            // of the warp execute this code. Otherwise the mbarrier `empty` of the mask buffer would never
+            // complete, because it counts one arrival of each lane.
             unsafe {
                 buffer.full.wait(self.slot.parity);
                 mask::add(self.scores.as_mut(), buffer.data);

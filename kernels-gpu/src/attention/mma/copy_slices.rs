@@ -5,8 +5,8 @@
 //! at most 32 chunks. If it has fewer, one copy instruction of a warp copies chunks of several rows.
 //!
 //! The single-buffered forward kernel of attention uses these copies. All registers of this kernel are in
-//! use. It therefore keeps tile coordinates and pointers in shared memory, and computes the source address of
-//! each copy from the source address of the copy before.
+//! use. The kernel therefore keeps tile coordinates and pointers in shared memory, and computes the source
+//! address of each copy from the source address of the copy before.
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 

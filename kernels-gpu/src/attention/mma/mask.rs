@@ -199,8 +199,8 @@ impl Lines {
         };
         let lines: [[_; 2]; ROWS16] = core::array::from_fn(|row| [line(row, 0), line(row, 1)]);
         for pair in 0..COLS16 {
-            // Without this warp barrier, the compiler would load all mask elements of the tile at once. They
-            // would need more registers than a thread has.
+            // Without this warp barrier, the compiler would load all mask elements of the tile at once. These
+            // elements would need more registers than a thread has.
             warp::sync(warp::ALL);
             for side in 0..2 {
                 for odd in 0..2 {

@@ -86,8 +86,8 @@ impl<T: MatrixElem> Output<T> {
     unsafe fn store(&self, to: *mut T, words: [u32; 4], cols: u32) {
         if self.vector {
             if cols > 0 {
-                // SAFETY: the store writes the eight elements at `to`. They exist, because the head dimension
-                // is a multiple of 8. The host checked this, and that rows are aligned to 16 bytes.
+                // SAFETY: the store writes the eight elements at `to`. These elements exist, because the head
+                // dimension is a multiple of 8. The host checked this, and that rows are aligned to 16 bytes.
                 unsafe { mem::store_u32x4(to.cast(), words, Store::Default) };
             }
             return;

@@ -193,8 +193,8 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
         if vector && self.whole && first + count <= self.rows {
             for _ in 0..count / self.pass {
                 // SAFETY: the copy reads a chunk of a row that belongs to the head, because the condition
-                // above checked all rows. It writes a chunk of the tile, which no other thread accesses, as
-                // the caller guarantees.
+                // above checked all rows. The copy writes a chunk of the tile, and the caller guarantees that
+                // no other thread accesses the tile.
                 unsafe { tile.chunks.copy_or_zero(at, from.cast(), true) };
                 at += self.pass * Tile::<T, DIM16>::PITCH;
                 from = from.wrapping_offset(step);

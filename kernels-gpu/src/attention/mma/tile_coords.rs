@@ -6,8 +6,8 @@ use cuda_std::prelude::*;
 use super::params::AttentionParams;
 use crate::layout::heads::{Heads, Token, divide};
 
-/// The coordinates of a tile. The rows of a tile belong to one head of one sequence. They are queries, except
-/// in the backward kernels for dK and dV. There, the rows are keys.
+/// The coordinates of a tile. The rows of a tile belong to one head of one sequence. The rows are queries,
+/// except in the backward kernels for dK and dV. There, the rows are keys.
 #[derive(Clone, Copy)]
 pub(crate) struct TileCoords {
     /// Index of the batch, or 0 for packed sequences (several sequences in one tensor).
