@@ -123,8 +123,8 @@ macro_rules! entry {
                 );
             }
             const INDEX: usize = $crate::launch::position(NAMES, stringify!($op));
-            // SAFETY: the parameters of this function have the types that the kernel declares. The caller
-            // satisfies the safety conditions of the kernel.
+            // SAFETY: the launch requires arguments of the types that the kernel declares, which the
+            // parameters of this function have. The caller satisfies the safety conditions of the kernel.
             unsafe { on.launch(&KERNELS[INDEX], &[$((&raw const $arg).cast()),*]) }
         }
     };
@@ -213,8 +213,8 @@ macro_rules! entry {
             // element type, and each such pair occurs only once.
             #[unsafe(export_name = concat!(stringify!($op), "_", stringify!($elem)))]
             unsafe extern "ptx-kernel" fn entry($($arg: $ty),*) {
-                // SAFETY: the code that launches the kernel satisfies the safety conditions of the kernel's
-                // function.
+                // SAFETY: the body runs the kernel. The code that launches the kernel satisfies the safety
+                // conditions of the kernel's function.
                 unsafe { $body }
             }
         };

@@ -169,8 +169,8 @@ impl Shim {
     /// `value` must be a pointer from the argument stack, of a `Tensor?` argument that is not null. The
     /// caller must not use the pointer afterwards.
     pub unsafe fn delete_optional(&self, value: *mut u64) {
-        // SAFETY: torch allocated the cell with `new`, and the caller owns the cell. So the cell can be freed
-        // here, by torch or by operator delete.
+        // SAFETY: this code frees the cell, either with a function of torch or with operator delete. torch
+        // allocated the cell with `new`, and the caller owns it.
         unsafe {
             match (self.delete_value, self.operator_delete) {
                 (Some(delete), _) => _ = delete(value),
@@ -212,8 +212,8 @@ impl Shim {
     }
 
     fn last_exception(&self) -> String {
-        // SAFETY: `get` has no preconditions. It returns null, or a NUL-terminated string that torch keeps
-        // for this thread.
+        // SAFETY: the function `get` has no preconditions. It returns null, or a NUL-terminated string that
+        // torch keeps for this thread.
         let text = self.last_exception.map_or(std::ptr::null(), |get| unsafe { get() });
         if text.is_null() {
             return String::new();

@@ -211,8 +211,8 @@ impl Tensor {
             return Ok((&[], &[]));
         }
         let (sizes, strides) = (shim().sizes(self.handle)?, shim().strides(self.handle)?);
-        // SAFETY: `sizes` and `strides` point to arrays of torch with `dim` values each. The arrays stay
-        // valid as long as the handle, which `self` owns.
+        // SAFETY: the slices cover `dim` values at `sizes` and at `strides`, which point to arrays of torch.
+        // The arrays stay valid as long as the handle, which `self` owns.
         Ok(unsafe { (std::slice::from_raw_parts(sizes, dim), std::slice::from_raw_parts(strides, dim)) })
     }
 

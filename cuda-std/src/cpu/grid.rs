@@ -133,8 +133,8 @@ impl Work<'_> {
     fn run(&self) {
         let cluster = Cluster::new(self.cluster);
         let block = |rank| {
-            // SAFETY: the caller of the function `grid::run` passed kernel arguments that stay valid while
-            // `self` exists.
+            // SAFETY: `Block::new` requires kernel arguments that stay valid while the `Block` exists. The
+            // caller of the function `grid::run` guarantees this for the time in which `self` exists.
             unsafe { Block::new(self.kernel, self.body, self.shape, self.args, &cluster, rank) }
         };
         let blocks: Vec<_> = (0..self.cluster).map(block).collect();

@@ -134,8 +134,8 @@ impl<T: KernelElement> Launcher<T> for Launch {
     unsafe fn launch(self, entry: &'static Entry, args: &[*const c_void]) -> Result<(), Fault> {
         let kernel = T::ELEMENT.and_then(|element| entry.kernel(element));
         let kernel = kernel.unwrap_or_else(|| panic!("{} needs an element type", entry.name));
-        // SAFETY: the caller passes pointers to values of the kernel's parameter types, and satisfies the
-        // safety conditions of the kernel.
+        // SAFETY: `launch` requires pointers to values of the kernel's parameter types, and the safety
+        // conditions of the kernel. The caller guarantees both.
         unsafe { launch(kernel, &self, args) }
     }
 }

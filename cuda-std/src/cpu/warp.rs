@@ -213,8 +213,9 @@ impl Block {
         let warp = &self.slots[self.warp_start()..];
         if call.operation == Operation::Multiply {
             let fragments = std::array::from_fn(|lane| warp[lane].call.get().fragments);
-            // SAFETY: every lane of the warp is in `exchange_fragments`. All 32 pointers to fragments are
-            // therefore valid, and no other code uses the fragments until the call completes.
+            // SAFETY: `multiply_all` accesses the fragments of all 32 lanes. The pointers to them are valid,
+            // because every lane is in `exchange_fragments`. No other code uses the fragments until the call
+            // completes.
             unsafe { matrix::multiply_all(fragments) };
         }
         let mut values = [u32::MAX; 32];

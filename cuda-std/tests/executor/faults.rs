@@ -32,8 +32,8 @@ fn a_misaligned_access() {
     let address = base.addr();
     let fault = fault(32, 0, &|| {
         let offset = aligned + if me() == 9 { 24 } else { 16 };
-        // SAFETY: the accessed bytes lie inside `words`. Their address is misaligned on purpose, and the test
-        // checks that the executor reports it.
+        // SAFETY: the load reads 16 bytes inside `words`. Their address is misaligned on purpose, and the
+        // test checks that the executor reports it.
         unsafe { mem::load_u32x4((&raw const words).cast::<u8>().add(offset), Load::Once) };
     });
     assert_eq!(fault.thread, [9, 0, 0]);
@@ -50,8 +50,8 @@ fn a_misaligned_prefetch() {
     for (begin, bytes, wrong) in [(8, 16, 8), (16, 40, 56)] {
         let fault = fault(32, 0, &|| {
             if me() == 3 {
-                // SAFETY: the accessed bytes lie inside `words`. Their address is misaligned on purpose, and
-                // the test checks that the executor reports it.
+                // SAFETY: the prefetch accesses bytes inside `words`. Their address is misaligned on purpose,
+                // and the test checks that the executor reports it.
                 unsafe { mem::prefetch((&raw const words).cast::<u8>().add(aligned + begin), bytes) };
             }
         });

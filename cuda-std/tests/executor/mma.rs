@@ -35,8 +35,8 @@ fn product<T: MatrixElem>(seed: u32, in_columns: bool) {
         fill::<T>(&a, seed);
         fill::<T>(&b, !seed);
         let (lane, low) = (warp::lane(), warp::lane() % 16);
-        // SAFETY: the chunk indices lie inside `a` and `b`. `fill` wrote both matrices, and ended with a
-        // barrier.
+        // SAFETY: the loads read chunks of `a` and `b`, and the chunk indices lie inside these arrays. `fill`
+        // wrote both matrices, and ended with a barrier.
         let (a, [b0, b1, b2, b3]) = unsafe {
             let left = mma::load(&a, low * 2 + lane / 16);
             let right = if in_columns {

@@ -75,8 +75,9 @@ fn a_kernel_may_launch() {
 /// seconds.
 #[cfg(unix)]
 fn in_child(child: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child process only runs `child` and then exits with `_exit`. `child` may allocate memory,
-    // because glibc's allocator works after a fork.
+    // SAFETY: after a fork, the child process must not depend on other threads of the parent. It only runs
+    // `child` and then exits with `_exit`. `child` may allocate memory, because glibc's allocator works after
+    // a fork.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
     if pid == 0 {

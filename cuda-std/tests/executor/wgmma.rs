@@ -155,8 +155,8 @@ fn check<D: Accumulator<Element: From<i8>>>(
         let mut d = D::ZERO;
         // The first product overwrites this value.
         d.as_mut().fill(7.into());
-        // SAFETY: the operands have been written to shared memory, and the whole warpgroup executes this
-        // code.
+        // SAFETY: the multiplications read operands that have been written to shared memory. The whole
+        // warpgroup executes this code.
         unsafe {
             wgmma::fence();
             product(&mut d, layouts[0].descriptor(a), layouts[1].descriptor(b), false);

@@ -49,7 +49,8 @@ fn good() -> Descriptor {
 /// Starts the multiplication `d += a b`, or `d = a b` if `add` is false. `a` and `b` are both the first 16
 /// columns of the tile.
 fn multiply(d: &mut Registers<32>, add: bool) {
-    // SAFETY: the tile has been written to shared memory, and the whole warpgroup executes this code.
+    // SAFETY: the multiplication reads the tile, which has been written to shared memory. The whole warpgroup
+    // executes this code.
     unsafe { wgmma::mma_shared::<bf16, _>(d, good(), good(), add) };
 }
 

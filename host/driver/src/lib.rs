@@ -163,7 +163,8 @@ unsafe extern "C" fn error_string(error: CuResult, text: *mut *const c_char) -> 
         Ok(_) => UNKNOWN,
         Err(_) => ABSENT,
     };
-    // SAFETY: `text` is not null, so the caller guarantees that it is writable.
+    // SAFETY: the write stores a pointer to `text`. `text` is not null, so the caller guarantees that it is
+    // writable.
     unsafe { text.write(message.as_ptr()) };
     SUCCESS
 }
@@ -233,8 +234,9 @@ mod tests {
             fn cuTensorMapEncodeTiled();
         }
         replace(c"cuTensorMapEncodeTiled", digits as *mut c_void);
-        // SAFETY: `cuTensorMapEncodeTiled` is defined in assembler in this crate. It forwards all arguments
-        // to `digits`, which has the signature `Twelve`.
+        // SAFETY: the conversion requires that the function has the signature `Twelve`.
+        // `cuTensorMapEncodeTiled` is defined in assembler in this crate. It forwards all arguments to
+        // `digits`, which has the signature `Twelve`.
         let call: Twelve = unsafe { std::mem::transmute(cuTensorMapEncodeTiled as *const ()) };
         assert_eq!(call(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12), 0);
     }

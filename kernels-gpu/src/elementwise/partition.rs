@@ -195,7 +195,8 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
     /// `base` is null, or the requirements of [`ThreadElements::load`] apply to the row at `base`.
     #[inline(always)]
     pub unsafe fn bias(&self, base: *const u8) -> Bias<T> {
-        // SAFETY: if `base` is not null, the caller passes a readable row with all columns of the operands.
+        // SAFETY: `load` reads the row at `base` only if `base` is not null. In this case, the caller
+        // guarantees a readable row with all columns of the operands.
         Bias((!base.is_null()).then(|| unsafe { self.load(&Rows::single(base)) }))
     }
 
@@ -209,8 +210,8 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
     pub unsafe fn store(&self, rows: &Rows, pack: Pack<T>) {
         if VECTOR {
             let at = self.location(self.first).of::<T>(rows);
-            // SAFETY: the caller passes 16-byte aligned rows that contain this pack. Only this thread writes
-            // this pack.
+            // SAFETY: the store writes one pack. The caller passes 16-byte aligned rows that contain this
+            // pack, and no other thread writes it.
             return unsafe { mem::store_u32x4(at.cast(), pack.words(), Store::Default) };
         }
         let lanes = pack.lanes();

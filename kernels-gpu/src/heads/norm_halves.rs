@@ -79,8 +79,8 @@ impl HalvesNorm for Rms {
 
     #[inline(always)]
     unsafe fn parameters_at<T: Elem>(affine: &Affine, columns: [u32; 2]) -> [Affine4; 2] {
-        // SAFETY: the caller passes a weight that is readable at these columns. The field `weight.kind`
-        // states the element type of the weight.
+        // SAFETY: the loads read the weight at these columns. The caller guarantees that the weight is
+        // readable there. The field `weight.kind` states the element type of the weight.
         unsafe {
             match affine.weight.kind {
                 OperandKind::ABSENT => [Affine4::NONE; 2],

@@ -126,7 +126,8 @@ impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
         let mut heads = [[Vec4::<T>::ZERO; 2]; HEADS];
         for nth in 0..HEADS {
             let has = self.has(nth as u32);
-            // SAFETY: `has` is true only if the operand has this head. The columns are below `DIM`.
+            // SAFETY: `vec4_at` reads four columns only if `has` is true. In this case, the operand has this
+            // head. The columns are below `DIM`.
             heads[nth] = [0, DIM / 2].map(|at| unsafe { vec4_at(self.x, at, has) });
             self.x = self.x.wrapping_offset(opaque_step(self.x_step));
         }
@@ -141,7 +142,8 @@ impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
     #[inline(always)]
     unsafe fn write(&mut self, nth: u32, [near, far]: [[f32; 4]; 2]) {
         let has = self.has(nth);
-        // SAFETY: `has` is true only if the operand has this head. No other lane writes these columns.
+        // SAFETY: `put_vec4_at` writes four columns only if `has` is true. In this case, the operand has this
+        // head. No other lane writes these columns.
         unsafe {
             put_vec4_at(self.y, 0, Vec4::from_lanes(near), has);
             put_vec4_at(self.y, DIM / 2, Vec4::from_lanes(far), has);

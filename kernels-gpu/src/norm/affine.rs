@@ -172,8 +172,8 @@ impl<T: Elem, A: Access> AffineRow<T, A> {
     /// The requirements of [`OperandRow::of`] apply. Weight and bias have one row each.
     #[inline(always)]
     pub unsafe fn of(affine: &Affine, columns: Vec4Columns) -> Self {
-        // SAFETY: the caller passes a weight and a bias that each have one readable row with the columns of
-        // this thread.
+        // SAFETY: the loaders read this thread's columns of weight and bias. The caller guarantees that each
+        // of the two has one readable row with these columns.
         unsafe {
             Self {
                 weight: OperandRow::of(&affine.weight, RowIndex::FIRST, columns),
@@ -189,8 +189,8 @@ impl<T: Elem, A: Access> Parameters for AffineRow<T, A> {
     const EMPTY: Self::Fetched = (None, None);
     #[inline(always)]
     unsafe fn of(affine: &Affine, columns: Vec4Columns) -> Self {
-        // SAFETY: the caller passes a weight and a bias that each have one readable row with the columns of
-        // this thread.
+        // SAFETY: the loaders read this thread's columns of weight and bias. The caller guarantees that each
+        // of the two has one readable row with these columns.
         unsafe { Self::of(affine, columns) }
     }
     #[inline(always)]

@@ -44,8 +44,8 @@ impl<T: Elem> BroadcastElements<T> {
         operand: &Operand,
         elements: &ThreadElements<T, VECTOR>,
     ) -> Self {
-        // SAFETY: the caller passes an operand with one element per row. `operand.kind` states its element
-        // type.
+        // SAFETY: `row_values` reads one element per row of the operand. The caller guarantees that the
+        // operand has these elements. `operand.kind` states their type.
         unsafe {
             match operand.kind {
                 OperandKind::F32 => Self::F32(elements.row_values::<f32>(&operand.rows)),
@@ -78,7 +78,8 @@ impl<T: Elem> BroadcastElements<T> {
         if let OperandKind::ABSENT = gate.table.kind {
             return self;
         }
-        // SAFETY: the caller passes a readable table. `gate.table.kind` states its element type.
+        // SAFETY: `of` reads the thread's elements of the table. The caller guarantees that the table is
+        // readable. `gate.table.kind` states its element type.
         match (self, unsafe { Self::of(&gate.table, elements) }) {
             (Self::Same(value), Self::Same(table)) => {
                 Self::Same(RoundedVec::of(table).plus(RoundedVec::of(value)).pack())

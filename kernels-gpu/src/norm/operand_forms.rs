@@ -180,8 +180,8 @@ pub(crate) trait ModulationSource<T: Elem>: OperandSource<T> + Sized {
 impl<T: Elem, E: Elem, A: Access> ModulationSource<T> for Dense<E, A> {
     #[inline(always)]
     unsafe fn of(modulation: &Modulation, at: RowIndex, columns: Vec4Columns) -> Self {
-        // SAFETY: the caller passes a modulation without a table. If the modulation is present, it has
-        // readable rows of type `E`.
+        // SAFETY: the loader reads rows of `modulation.value` as type `E`. The caller passes a modulation
+        // without a table. If the modulation is present, it has readable rows of this type.
         unsafe { Self::of_operand(&modulation.value, at, columns) }
     }
     #[inline(always)]
@@ -193,8 +193,8 @@ impl<T: Elem, E: Elem, A: Access> ModulationSource<T> for Dense<E, A> {
 impl<T: Elem, A: Access> ModulationSource<T> for ModulationRow<T, A> {
     #[inline(always)]
     unsafe fn of(modulation: &Modulation, at: RowIndex, columns: Vec4Columns) -> Self {
-        // SAFETY: the caller passes a modulation whose value and table have readable rows, if they are
-        // present.
+        // SAFETY: the loader reads rows of value and table. The caller guarantees that these rows are
+        // readable, if value and table are present.
         unsafe {
             Self {
                 value: OperandRow::of(&modulation.value, at, columns),

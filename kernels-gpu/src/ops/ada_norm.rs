@@ -39,7 +39,8 @@ struct AdaNormPasses<T, N, const OUTPUTS: usize, A> {
 impl<T: Elem, N: Norm, const OUTPUTS: usize, A: Access> Formed<T, A> for AdaNormPasses<T, N, OUTPUTS, A> {
     #[inline(always)]
     unsafe fn run<F: ModulationSource<T>, P: Parameters, R: RoundEach>(self, rounds: R) {
-        // SAFETY: the caller passes operands with the dtypes that the loaders `F` and `P` expect.
+        // SAFETY: `run` requires operands with the dtypes that the loaders `F` and `P` expect. The caller
+        // passes such operands.
         unsafe { self.normed.run::<T, F, P, R, A>(&self.row, rounds) }
     }
 }
@@ -60,9 +61,9 @@ unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, A: Access>(
     p: NormParams,
 ) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
-    // SAFETY: the host checked the shapes and alignment of the operands, and `p.form` states their dtypes. No
-    // thread outside of the calling warp (or of its block, if four warps share a row) writes row `row.at` of
-    // the outputs.
+    // SAFETY: the kernel accesses only its operands. The host checked their shapes and alignment, and
+    // `p.form` states their dtypes. No thread outside of the calling warp (or of its block, if four warps
+    // share a row) writes row `row.at` of the outputs.
     unsafe {
         let source = Vec4Row::<T, A>::of(&x, row.at, row.columns);
         let normed = ModulatedNorm::<N, _, OUTPUTS> { source, affine, outputs, norm: PhantomData };

@@ -48,7 +48,8 @@ impl<T: Elem, const VECTOR: bool> RowSource<T> for Add<T, VECTOR> {
     }
     #[inline(always)]
     unsafe fn demote(&self, tile: u32) {
-        // SAFETY: the caller passes rows that start and end at the boundary of an L2 line.
+        // SAFETY: `demote` requires rows that start and end at the boundary of an L2 line. The caller passes
+        // such rows.
         unsafe {
             self.x.demote(tile);
             self.residual.demote(tile);
@@ -71,8 +72,9 @@ unsafe fn add_rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
 ) {
     let team = Team::of_block();
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows of all operands, and the weight. No thread outside of the calling
-    // team (the threads that share a row) writes row `at` of `y` and `sum`.
+    // SAFETY: the kernel accesses only its operands. The host checked the rows of all operands, and the
+    // weight. No thread outside of the calling team (the threads that share a row) writes row `at` of `y` and
+    // `sum`.
     unsafe {
         let source = Add {
             x: Row::<T, VECTOR>::of(&x, team, at, p.cols),

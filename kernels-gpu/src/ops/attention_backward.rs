@@ -93,7 +93,8 @@ unsafe fn bounded<
 #[inline(always)]
 unsafe fn bounded_delta<T: MatrixElem>(p: BackwardParams) {
     thread::launch_bounds::<DELTA_THREADS, 8>();
-    // SAFETY: the host checked the parameters `p`, and launches blocks of `DELTA_THREADS` threads.
+    // SAFETY: the kernel accesses the tensors in `p`, which the host checked. The host launches blocks of
+    // `DELTA_THREADS` threads.
     unsafe { delta::<T>(p) }
 }
 

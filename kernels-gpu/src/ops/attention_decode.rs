@@ -36,8 +36,8 @@ unsafe fn bounded<T: MatrixElem, const DIM16: usize, const MIN_BLOCKS: u32>(p: D
 #[inline(always)]
 unsafe fn bounded_combine<T: MatrixElem>(p: DecodeParams) {
     thread::launch_bounds::<{ COMBINERS * warp::SIZE }, 2>();
-    // SAFETY: the host checked the parameters `p`. The host launches this kernel after the kernel that
-    // computes the partial results, with blocks of `COMBINERS` warps.
+    // SAFETY: the kernel accesses the tensors in `p`, which the host checked. The host launches this kernel
+    // after the kernel that computes the partial results, with blocks of `COMBINERS` warps.
     unsafe { combine::<T>(p) }
 }
 

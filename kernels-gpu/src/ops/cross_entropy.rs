@@ -113,8 +113,8 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
         loss = 0.0;
     }
     let row_address = |base: *mut u8| base.wrapping_add(team.row as usize * size_of::<f32>());
-    // SAFETY: the host checked that `loss` and `lse` have one element per row. Only this thread writes the
-    // elements of `team.row`.
+    // SAFETY: the stores write the elements of `loss` and `lse` for row `team.row`. The host checked that
+    // both have one element per row. No other thread writes these elements.
     unsafe {
         store_u32(row_address(losses.loss), loss.to_bits(), Store::Default);
         store_u32(row_address(losses.lse), lse.to_bits(), Store::Default);

@@ -66,9 +66,9 @@ const fn is_tight<T, A: Access>() -> bool {
 #[inline(always)]
 unsafe fn layer_norm<T: Elem, A: Access>(x: Rows, affine: Affine, y: Rows, p: NormParams) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
-    // SAFETY: the host checked the shapes and alignment of the operands, and `p.form` states their dtypes. No
-    // thread outside of the calling warp (or of its block, if four warps share a row) writes row `row.at` of
-    // `y`.
+    // SAFETY: the kernel accesses only its operands. The host checked their shapes and alignment, and
+    // `p.form` states their dtypes. No thread outside of the calling warp (or of its block, if four warps
+    // share a row) writes row `row.at` of `y`.
     unsafe {
         let x = Vec4Row::<T, A>::of(&x, row.at, row.columns);
         if !is_block_shared::<A>() {
@@ -98,8 +98,8 @@ unsafe fn run<T: Elem, P: Parameters, A: Access>(
     y: Rows,
 ) {
     let columns = row.columns;
-    // SAFETY: the caller passes a weight and a bias with the dtypes that the loader `P` expects. No other
-    // warp or block writes this row of `y`.
+    // SAFETY: the loader `P` requires a weight and a bias with the dtypes that it expects. The caller passes
+    // such operands. No other warp or block writes this row of `y`.
     let scale = unsafe {
         AffineSink { affine: P::of(&affine, columns), y: Vec4RowMut::<T, A>::of(&y, row.at, columns) }
     };

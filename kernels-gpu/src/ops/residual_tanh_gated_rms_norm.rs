@@ -57,8 +57,9 @@ pub struct Scaled {
 unsafe fn residual<T: Elem, A: Access>(gated: TanhGated, chained: Option<Scaled>, p: NormParams) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
     let (at, columns) = (row.at, row.columns);
-    // SAFETY: the host checked `x`, `branch`, `gate` and `out`. No thread outside of the calling warp (or of
-    // its block, if four warps share a row) writes row `at` of `out`.
+    // SAFETY: the kernel reads `x`, `branch` and `gate` and writes `out`. The host checked all four. No
+    // thread outside of the calling warp (or of its block, if four warps share a row) writes row `at` of
+    // `out`.
     let sum = unsafe {
         SumRows {
             row,
@@ -69,8 +70,8 @@ unsafe fn residual<T: Elem, A: Access>(gated: TanhGated, chained: Option<Scaled>
             stats: Stats { mean: 0.0, inv: 0.0 },
         }
     };
-    // SAFETY: the host checked scale and `normed`. No thread outside of the calling warp (or of its block, if
-    // four warps share a row) writes row `at` of `normed`.
+    // SAFETY: the kernel reads the scale and writes `normed`. The host checked both. No thread outside of the
+    // calling warp (or of its block, if four warps share a row) writes row `at` of `normed`.
     let sink = chained.map(|Scaled { scale, normed }| unsafe {
         ModulatedSink {
             scale: ModulationRow::<T, A>::of(&scale, at, columns),

@@ -26,8 +26,8 @@ unsafe fn rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
     team: Team,
 ) {
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows of `x` and `y`, and the weight. No thread outside of the calling team
-    // (the threads that share a row) writes row `at` of `y`.
+    // SAFETY: the kernel reads `x` and the weight and writes `y`. The host checked all three. No thread
+    // outside of the calling team (the threads that share a row) writes row `at` of `y`.
     unsafe {
         let x = Row::<T, VECTOR>::of(&x, team, at, p.cols);
         let in_registers =

@@ -127,8 +127,8 @@ unsafe fn in_order<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, const
 ) {
     let team = Team::of_block();
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows of `x`, the gate and `y`, and the weight. No thread outside of the
-    // calling team (the threads that share a row) writes row `at` of `y`.
+    // SAFETY: the kernel reads `x`, the gate and the weight and writes `y`. The host checked all four. No
+    // thread outside of the calling team (the threads that share a row) writes row `at` of `y`.
     unsafe {
         let source = GatedRows::<T, VECTOR, GATE_FIRST> {
             x: Row::of(&x, team, at, p.cols),

@@ -75,8 +75,8 @@ unsafe fn softmax<T: Elem, const IN_REGISTERS: usize, const STEP: usize, const V
     team: Team,
 ) {
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows of `x` and `y`. No thread outside of the calling team (the threads
-    // that share a row) writes row `at` of `y`.
+    // SAFETY: the kernel reads `x` and writes `y`. The host checked the rows of both. No thread outside of
+    // the calling team (the threads that share a row) writes row `at` of `y`.
     let (x, y) = unsafe {
         (Row::<T, VECTOR>::of(&x, team, at, p.cols), RowMut::<T, VECTOR>::of(&y, team, at, p.cols))
     };

@@ -74,8 +74,8 @@ unsafe fn softmax_backward<T: Elem, const IN_REGISTERS: usize, const STEP: usize
 ) {
     let team = Team::of_block();
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows of `y`, `dy` and `dx`. No thread outside of the calling team (the
-    // threads that share a row) writes row `at` of `dx`.
+    // SAFETY: the kernel reads `y` and `dy` and writes `dx`. The host checked the rows of all three. No
+    // thread outside of the calling team (the threads that share a row) writes row `at` of `dx`.
     let (source, dx) = unsafe {
         let (y, dy) =
             (Row::<T, VECTOR>::of(&y, team, at, p.cols), Row::<T, VECTOR>::of(&dy, team, at, p.cols));

@@ -30,8 +30,8 @@ products! {
 #[inline(always)]
 unsafe fn element(address: u32, lane: u32, element: u32) -> u32 {
     let row = exchange_here(Operation::LoadMatrices, address, lane);
-    // SAFETY: lane `lane` got `row` from `Shared::window`, which checked that its 16 bytes lie in shared
-    // memory. `element` is less than 8.
+    // SAFETY: the read covers element `element` of the 16 bytes at `row`, and `element` is less than 8.
+    // `Shared::window` checked that these bytes lie in shared memory.
     u32::from(unsafe {
         shared_base().add((row - FIRST_ADDRESS) as usize).cast::<u16>().add(element as usize).read()
     })

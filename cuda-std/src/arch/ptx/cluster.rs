@@ -117,7 +117,8 @@ pub fn cluster_wait() {
 #[inline(always)]
 pub unsafe fn cluster_expect(barrier: *mut u64, bytes: u32) {
     if CLUSTERS {
-        // SAFETY: the caller passes a word of this block's shared memory that is not yet an mbarrier.
+        // SAFETY: the instruction writes the 64-bit word at `barrier`. The caller guarantees that this word
+        // is in this block's shared memory, and that it is not yet an mbarrier.
         unsafe {
             asm!(
                 "{{ .reg .b64 own; .reg .b32 at; cvta.to.shared.u64 own, {barrier}; cvt.u32.u64 at, own;",
@@ -144,8 +145,8 @@ pub unsafe fn cluster_send(to: *mut u64, barrier: *mut u64, rank: u32, value: u6
         // SAFETY: the caller passes a word of this block's shared memory.
         return unsafe { to.write(value) };
     }
-    // SAFETY: the caller passes words that block `rank` has at the same offsets, and ensures that block
-    // `rank` still runs.
+    // SAFETY: the instruction writes to the shared memory of block `rank`. The caller guarantees that block
+    // `rank` has these words at the same offsets, and that it still runs.
     unsafe {
         asm!(
             "{{ .reg .b64 own; .reg .b32 at, done; cvta.to.shared.u64 own, {to}; cvt.u32.u64 at, own;",

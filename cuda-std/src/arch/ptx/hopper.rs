@@ -95,7 +95,8 @@ pub unsafe fn tensor_copy<const D: usize>(to: u32, map: u64, at: [u32; D], barri
 /// of each block counts its bytes.
 #[inline(always)]
 pub unsafe fn tensor_multicast<const D: usize>(to: u32, map: u64, at: [u32; D], barrier: u32, blocks: u16) {
-    // SAFETY: the caller passes addresses that are valid in every block whose bit is set in `blocks`.
+    // SAFETY: the instruction writes to the address `to` of each block whose bit is set in `blocks`. The
+    // caller guarantees that the addresses are valid in these blocks.
     unsafe {
         of_dimensions!(
             at: [

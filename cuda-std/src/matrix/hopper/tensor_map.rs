@@ -57,7 +57,8 @@ impl Map {
     #[inline(always)]
     #[track_caller]
     pub unsafe fn copy<const D: usize>(self, to: u32, origin: [u32; D], barrier: Barrier) {
-        // SAFETY: the caller ensures that the map has `D` dimensions and that the box fits at `to`.
+        // SAFETY: the copy reads a box of the tensor and writes it to shared memory at `to`. The caller
+        // guarantees that the map has `D` dimensions and that the box fits at `to`.
         unsafe { hopper::tensor_copy(to, self.address, origin, barrier.address()) }
     }
 
@@ -70,7 +71,8 @@ impl Map {
     #[inline(always)]
     #[track_caller]
     pub unsafe fn multicast<const D: usize>(self, to: u32, origin: [u32; D], barrier: Barrier, blocks: u16) {
-        // SAFETY: the caller ensures that the map has `D` dimensions and that the box fits in each block.
+        // SAFETY: the copy reads a box of the tensor and writes it to shared memory of several blocks. The
+        // caller guarantees that the map has `D` dimensions and that the box fits in each of these blocks.
         unsafe { hopper::tensor_multicast(to, self.address, origin, barrier.address(), blocks) }
     }
 
@@ -86,8 +88,8 @@ impl Map {
     #[inline(always)]
     #[track_caller]
     pub unsafe fn store<const D: usize>(self, from: u32, origin: [u32; D]) {
-        // SAFETY: the caller ensures that the map has `D` dimensions and that all bytes of the box at `from`
-        // are visible to TMA.
+        // SAFETY: the copy reads a box at `from` in shared memory and writes it to the tensor. The caller
+        // guarantees that the map has `D` dimensions and that all bytes of the box are visible to TMA.
         unsafe { hopper::tensor_store(from, self.address, origin) }
     }
 

@@ -122,7 +122,8 @@ impl OwnedStream {
     /// Returns the error of `launches`, or a driver error if a call cannot be captured.
     pub fn capture(&self, launches: impl FnOnce(Stream) -> Result<()>) -> Result<Graph> {
         let _current = self.0.gpu.current()?;
-        // SAFETY: `self` owns the stream. The guard `Capture` ends the capture, also after an error.
+        // SAFETY: the call needs a valid stream, and `self` owns this stream. The guard `Capture` ends the
+        // capture, also after an error.
         raw::check("cuStreamBeginCapture", unsafe {
             raw::cuStreamBeginCapture_v2(self.raw(), raw::THREAD_LOCAL)
         })?;

@@ -31,8 +31,8 @@ impl<'a> View<'a> {
     /// # Errors
     /// Returns the errors of [`View::from_raw`].
     pub unsafe fn from_raw_contiguous(ptr: *const c_void, dtype: Dtype, shape: &[i64]) -> Result<Self> {
-        // SAFETY: the caller guarantees that `ptr` is valid for every element of a contiguous tensor of
-        // `shape`.
+        // SAFETY: `from_raw` requires that `ptr` is valid for every element of a contiguous tensor of
+        // `shape`. The caller guarantees this.
         unsafe { Self::from_raw(ptr, dtype, shape, &contiguous(shape)) }
     }
 
@@ -104,9 +104,9 @@ impl<'a> ViewMut<'a> {
     /// # Errors
     /// Returns the errors of [`View::from_raw`].
     pub unsafe fn from_raw_contiguous(ptr: *mut c_void, dtype: Dtype, shape: &[i64]) -> Result<Self> {
-        // SAFETY: the caller guarantees that `ptr` is valid for every element of a contiguous tensor of
-        // `shape`. The caller also guarantees that the elements are writable, and that no other code accesses
-        // them.
+        // SAFETY: `from_raw_contiguous` requires that `ptr` is valid for every element of a contiguous tensor
+        // of `shape`. The caller guarantees this. The caller also guarantees that the elements are writable,
+        // and that no other code accesses them.
         unsafe { View::from_raw_contiguous(ptr, dtype, shape) }.map(Self)
     }
 
@@ -178,8 +178,9 @@ impl<'a> ViewMut<'a> {
 /// # Safety
 /// `ptr` must be valid for `len` elements during `'a`.
 unsafe fn of_elements<'a, T: Scalar>(ptr: *const T, len: usize, shape: &[i64]) -> Result<View<'a>> {
-    // SAFETY: the caller guarantees that `ptr` is valid for `len` elements. If the tensor has another number
-    // of elements, the `if` after this line drops the view and returns an error.
+    // SAFETY: the view may cover only elements for which `ptr` is valid. The caller guarantees `len` such
+    // elements. If the tensor has another number of elements, the `if` after this line drops the view and
+    // returns an error.
     let view = unsafe { View::from_raw_contiguous(ptr.cast(), T::DTYPE, shape) }?;
     if count(shape) != len as u64 {
         return Err(bad_shape(shape, format!("a tensor of {len} elements")));

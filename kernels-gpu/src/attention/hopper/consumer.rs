@@ -89,9 +89,9 @@ impl<K: Shape> Consumer<'_, K> {
         let first = number * K::KEYS;
         if K::PADDED {
             let buffer = self.layout.masks(self.slot);
-            // SAFETY: the wait on the mbarrier `full` guarantees that the mask is in shared memory. All lanes
-            // of the warp execute this code. Otherwise the mbarrier `empty` of the mask buffer would never
-            // complete, because it counts one arrival of each lane.
+            // SAFETY: `mask::add` reads the mask in shared memory. The wait on the mbarrier `full` guarantees
+            // that the mask has been written. All lanes of the warp execute this code. This is necessary,
+            // because the mbarrier `empty` of the mask buffer counts one arrival of each lane.
             unsafe {
                 buffer.full.wait(self.slot.parity);
                 mask::add(self.scores.as_mut(), buffer.data);
@@ -116,8 +116,8 @@ impl<K: Shape> Consumer<'_, K> {
     #[inline(always)]
     unsafe fn first(&mut self, tile: QueryTile) {
         let number = tile.key_tiles - 1;
-        // SAFETY: the waits on the mbarriers `full` guarantee that queries and keys are in shared memory. The
-        // whole warpgroup executes this code.
+        // SAFETY: the matrix multiplication reads queries and keys in shared memory. The waits on the
+        // mbarriers `full` guarantee that both have arrived. The whole warpgroup executes this code.
         unsafe {
             self.layout.queries().full.wait(self.query_parity);
             self.query_parity ^= 1;
@@ -144,8 +144,8 @@ impl<K: Shape> Consumer<'_, K> {
         let before = self.slot;
         self.slot = before.next::<K>();
         let (keys, values) = (self.layout.keys(self.slot), self.layout.values(before));
-        // SAFETY: the waits on the mbarriers `full` guarantee that keys and values are in shared memory. The
-        // whole warpgroup executes this code.
+        // SAFETY: the matrix multiplications read keys and values in shared memory. The waits on the
+        // mbarriers `full` guarantee that both have arrived. The whole warpgroup executes this code.
         unsafe {
             keys.full.wait(self.slot.parity);
             if K::PING_PONG {
@@ -180,8 +180,8 @@ impl<K: Shape> Consumer<'_, K> {
     #[inline(always)]
     unsafe fn last(&mut self) {
         let values = self.layout.values(self.slot);
-        // SAFETY: the wait on the mbarrier `full` guarantees that the values are in shared memory. The whole
-        // warpgroup executes this code.
+        // SAFETY: the matrix multiplication reads the values in shared memory. The wait on the mbarrier
+        // `full` guarantees that they have arrived. The whole warpgroup executes this code.
         unsafe {
             values.full.wait(self.slot.parity);
             wgmma::fence();
@@ -202,7 +202,8 @@ impl<K: Shape> Consumer<'_, K> {
     /// The mbarriers are initialized. The whole consumer warpgroup calls this function.
     #[inline(always)]
     unsafe fn release_keys(&self, empty: Barrier, number: u32) {
-        // SAFETY: the mbarriers are initialized, and the whole warp executes this code.
+        // SAFETY: `release` requires initialized mbarriers, and a call by the whole warp. The caller
+        // guarantees both.
         unsafe {
             release(empty);
             if number == 0 {

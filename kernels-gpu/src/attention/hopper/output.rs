@@ -108,8 +108,9 @@ unsafe fn store_staged<K: Shape>(
     warp::sync(u32::MAX);
     if lane == 0 {
         for part in 0..Layout::<K>::PARTS {
-            // SAFETY: `map` is the tensor map of the result. `publish_shared` and the warp barrier have made
-            // the warp's writes to shared memory visible to TMA.
+            // SAFETY: the TMA store reads the warp's rows in shared memory and writes the tensor of `map`.
+            // `map` is the tensor map of the result. `publish_shared` and the warp barrier have made the
+            // warp's writes visible to TMA.
             unsafe {
                 map.store(shared_address + part * Layout::<K>::QUERY_PART, [part * PART, row, head, batch])
             };
@@ -145,8 +146,8 @@ unsafe fn store_directly<T: Elem<F32Vec = [f32; 8]>>(
             let words = transpose(T::pack(core::array::from_fn(|i| out[at(i)] * inverse[r])), vec4);
             let column = 32 * block as u32 + 8 * vec4;
             if row < p.queries && column < p.dim {
-                // SAFETY: `dim` is a multiple of 8 and larger than `column`, so these 8 columns exist. The
-                // host checked that rows are aligned to 16 bytes.
+                // SAFETY: the store writes 8 columns, from `column` on. They exist, because `dim` is a
+                // multiple of 8 and larger than `column`. The host checked that rows are aligned to 16 bytes.
                 unsafe { store_u32x4(to.wrapping_add(2 * column as usize), words, Store::Default) }
             }
         }

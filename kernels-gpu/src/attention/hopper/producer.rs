@@ -96,8 +96,8 @@ pub(crate) unsafe fn produce_masks<K: Shape>(layout: Layout<K>, p: &HopperParams
         |_| (),
         |tile, slot, key| {
             let buffer = layout.masks(slot);
-            // SAFETY: the host checked that the mask is readable. The wait guarantees that no consumer reads
-            // the buffer.
+            // SAFETY: `prefetch` reads the mask, which the host checked to be readable. It writes the buffer,
+            // and the wait guarantees that no consumer reads this buffer.
             unsafe {
                 buffer.empty.wait(slot.parity ^ 1);
                 mask::prefetch::<K::Elem>(buffer.data, K::KEYS, [key, tile.head, tile.batch], p);
