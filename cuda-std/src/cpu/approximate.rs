@@ -19,9 +19,9 @@ const ONE: u32 = 1 << 23;
 const INFINITE: u32 = 0x7F80_0000;
 const TWO_24: f32 = 16_777_216.0;
 
-/// For a 17-bit number, the part of [`square`] that comes from the products of one of the bits 2 to 8 with
-/// one of the bits 10 to 16. The table has one entry per value of these bits: the index consists of bits 10
-/// to 16, and above them of bits 2 to 8.
+/// The sum of some of the products that [`square`] adds for a 17-bit number: those of one of the bits 2 to 8
+/// with one of the bits 10 to 16. In the index of the table, bits 10 to 16 are the low bits, and bits 2 to 8
+/// follow above them.
 static PRODUCTS: [u8; 1 << 14] = {
     let mut products = [0; 1 << 14];
     let mut at = 0;

@@ -7,8 +7,9 @@
 //!
 //! Asynchronous copies and `wgmma` access shared memory through the async proxy, and loads and stores of
 //! threads through the generic proxy. The async proxy sees a thread's writes only after a proxy fence.
-//! Therefore a thread also has fenced knowledge, which contains two kinds of events: those before the
-//! thread's last proxy fence, and those that other threads fenced before they arrived at a barrier.
+//! Therefore a thread also has fenced knowledge, which contains two kinds of events. The first kind precedes
+//! the thread's last proxy fence. The second kind was fenced by other threads before they arrived at a
+//! barrier.
 use std::rc::Rc;
 
 /// For each agent, the number of its last known event. Agents past the end have the entry 0.
@@ -64,8 +65,8 @@ pub(super) struct Clock {
 }
 
 /// Numbers of three events of a thread, which together stand for all its accesses before the cluster became
-/// active. The number of an access depends on the barrier that followed it: the first number for a block
-/// barrier, the second for only a warp barrier, and the third for no barrier.
+/// active. The number of an access depends on the barrier that followed it. The first number means a block
+/// barrier, the second only a warp barrier, and the third no barrier.
 pub(super) const BEFORE_BLOCK_BARRIER: u32 = 1;
 pub(super) const BEFORE_WARP_BARRIER: u32 = 2;
 pub(super) const BEFORE_NO_BARRIER: u32 = 3;
@@ -117,9 +118,10 @@ impl Clock {
         if self.agent / 32 == group { unknown & !(1 << (self.agent % 32)) } else { unknown }
     }
 
-    /// Returns whether a proxy fence follows event `time` of `agent`, before the thread's next event. If the
-    /// event is the thread's own, another thread may have executed the fence: base causality order is
-    /// transitive, so the fence needs only to lie on the path from the event to the next event.
+    /// Returns whether a proxy fence follows event `time` of `agent`, before the thread's next event. Even if
+    /// the event is the thread's own, another thread may have executed the fence. The reason is that base
+    /// causality order is transitive: the fence needs only to lie on the path from the event to the next
+    /// event.
     pub fn knows_fenced(&self, agent: u32, time: u32) -> bool {
         let own = if agent == self.agent { self.fenced_own } else { 0 };
         own.max(entry(&self.released.fenced, agent)) >= time

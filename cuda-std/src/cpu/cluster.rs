@@ -2,8 +2,8 @@
 //! and TMA copies, `wgmma` and `setmaxnreg`.
 //!
 //! One host thread runs all blocks of a cluster. These blocks share one [`Cluster`]. An asynchronous copy
-//! moves its bytes as late as possible: when no thread of the cluster can continue, or when a thread waits
-//! for the copy's bulk group. If the thread waits only until the group has read its bytes, the executor
+//! moves its bytes as late as possible. This is when no thread of the cluster can continue, or when a thread
+//! waits for the copy's bulk group. If the thread waits only until the group has read its bytes, the executor
 //! delays the writes to global memory further. If several copies are pending, their order is pseudo-random.
 //! Until a copy to shared memory moves its bytes, the destination contains 0xFF bytes.
 //!

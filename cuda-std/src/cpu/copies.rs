@@ -59,8 +59,8 @@ pub(crate) fn wait() {
     complete(with(|block| block.own_copies().take()));
 }
 
-/// Completes the pending copies of the running thread, except two kinds: those of its last `pending` groups,
-/// and those that do not belong to a closed group yet.
+/// Completes the pending copies of the running thread. The copies of its last `pending` groups stay pending,
+/// and so do copies that do not belong to a closed group yet.
 pub(crate) fn wait_for_groups(pending: usize) {
     complete(with(|block| {
         let mut items = block.own_copies().borrow_mut();

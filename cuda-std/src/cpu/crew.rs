@@ -67,7 +67,7 @@ impl Crew {
     ///
     /// On a GPU, one warp may run to the next barrier before another warp starts. The CPU executor always
     /// runs warps in this way. If a barrier is missing, one warp may thus overwrite data before another warp
-    /// has read it, and the error becomes visible as a wrong result.
+    /// has read it. The error then becomes visible as a wrong result.
     fn schedule(&mut self, blocks: &[Block]) -> Result<(), Fault> {
         let mut polls = Polls::default();
         while self.blocks.iter().any(|threads| threads.live > 0) {

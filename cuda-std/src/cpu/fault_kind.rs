@@ -181,8 +181,8 @@ pub enum FaultKind {
         /// The phase of this mbarrier that ends with the copy.
         phase: u32,
     },
-    /// A thread uses shared memory of another block in a way that is not allowed: it initializes an mbarrier
-    /// there, waits at an mbarrier there, or copies from there.
+    /// A thread initializes an mbarrier in another block, waits at an mbarrier of another block, or copies
+    /// from another block's shared memory. None of these is allowed.
     RemoteWait {
         /// Offset in shared memory.
         offset: usize,
@@ -198,8 +198,8 @@ pub enum FaultKind {
         /// Threads that the barrier expects.
         threads: u32,
     },
-    /// A thread uses a named barrier whose number is not 1 to 15, or passes a number of threads that is 0,
-    /// not a multiple of 32, or too large for the block.
+    /// A thread uses a named barrier whose number is not 1 to 15. Or the number of threads that it passes is
+    /// 0, not a multiple of 32, or too large for the block.
     NamedBarrierUse {
         /// Number of the barrier.
         id: u32,
@@ -341,8 +341,8 @@ pub enum FaultKind {
         /// Registers of the block that are free.
         free: u32,
     },
-    /// A `setmaxnreg` is not valid. Its number of registers is not a multiple of 8 from 24 to 256, it changes
-    /// the limit in the wrong direction, or not all warps of a warpgroup execute it.
+    /// A `setmaxnreg` is not valid. Its number of registers is not a multiple of 8 from 24 to 256, or it
+    /// changes the limit in the wrong direction. Or not all warps of a warpgroup execute it.
     RegisterCount {
         /// Registers per thread.
         count: u32,

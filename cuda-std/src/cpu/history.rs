@@ -227,10 +227,10 @@ impl Histories {
             History { write: Some(access), reads: Vec::new() }
         } else {
             // Keep only the reads that this access does not replace. If the access is by a thread, it
-            // replaces the reads that the thread knows: a later write that is ordered after the access is
-            // also ordered after them. If the access is asynchronous, it replaces only reads by the same
-            // agent. An arrival may release the access, for example of a `wgmma` group, without releasing
-            // what the threads know.
+            // replaces the reads that the thread knows. A later write that is ordered after the access is
+            // also ordered after these reads. If the access is asynchronous, it replaces only reads by the
+            // same agent. An arrival may release the access, for example of a `wgmma` group, without
+            // releasing what the threads know.
             let kept = |readers: &Readers| {
                 let mask = if access.by.is_generic() {
                     clock.unknown(readers.group, readers.time)
@@ -371,8 +371,8 @@ mod tests {
         // that has read, so 1 to 32 entries, and 20 rounds have 358,000 entries. With one entry per lane, a
         // single round would have 525,000.
         assert!(largest <= MIN_LIMIT + 1024, "{largest}");
-        // The collection has not lost any needed history: the reads of the last round still race with the
-        // write of a thread that is not synchronized with the readers.
+        // The collection has not deleted any history that is still needed. The reads of the last round still
+        // race with the write of a thread that is not synchronized with the readers.
         let reader = access(&clocks[7]);
         histories.record(&mut units[0], once(5..6), reader, false, &clocks[7]).unwrap();
         histories.limit = 0;

@@ -249,9 +249,9 @@ impl Block {
         (agent, time)
     }
 
-    /// Returns the fault of a block that exits although none of its threads has seen the end of phase `time`
-    /// (numbered from 1) of the mbarrier with agent `agent`. Returns `None` if the agent is not an mbarrier
-    /// of this block.
+    /// Returns the fault of a block that exits too early: none of its threads has seen the end of phase
+    /// `time` (numbered from 1) of the mbarrier `agent`. Returns `None` if the agent is not an mbarrier of
+    /// this block.
     pub(super) fn unobserved_copy(&self, agent: u32, time: u32) -> Option<FaultKind> {
         let mbarriers = self.cluster.mbarriers.borrow();
         let mut own = mbarriers.iter().filter(|(place, _)| place.rank == self.rank.get());
@@ -316,9 +316,9 @@ impl Block {
 }
 
 impl Cluster {
-    /// Returns whether a thread of another block may still arrive at an mbarrier of block `rank`, in an
-    /// arrival that does not release the thread's own events. The callback `knows` says whether a thread of
-    /// block `rank` knows an event.
+    /// Returns whether a thread of another block may still arrive at an mbarrier of block `rank`. Only
+    /// arrivals that do not release the thread's own events count. The callback `knows` says whether a thread
+    /// of block `rank` knows an event.
     pub(super) fn expects_arrival(&self, rank: u32, knows: impl Fn(u32, u32) -> bool) -> bool {
         let mbarriers = self.mbarriers.borrow();
         let mut own = mbarriers.iter().filter(|(place, _)| place.rank == rank);

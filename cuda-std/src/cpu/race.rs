@@ -131,9 +131,9 @@ pub(super) struct EarlierAccess {
 
 impl Races {
     /// Calls `f` for the recorded accesses of the block: for each unit, at most two reads and two writes. If
-    /// several warps made an access since the last block barrier, the record does not say whether the warp of
-    /// `other` has executed a warp barrier since its access. The function assumes that it has. A race between
-    /// two lanes of this warp may therefore remain undetected.
+    /// several warps made an access since the last block barrier, the record is incomplete. It does not say
+    /// whether the warp of `other` has executed a warp barrier since its access. The function assumes that it
+    /// has. A race between two lanes of this warp may therefore remain undetected.
     pub fn each_access(&self, mut f: impl FnMut(EarlierAccess)) {
         if !self.used.get() {
             return;

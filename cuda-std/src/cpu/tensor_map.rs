@@ -189,9 +189,10 @@ impl TensorMapShape {
         u32::try_from(elements * u64::from(self.element.bytes())).unwrap_or(u32::MAX)
     }
 
-    /// Calls `f` for each row of the box that starts at the coordinates `origin`. The arguments of `f` are
-    /// the offset of the row in the box, the address of the row's first element in the tensor, and the range
-    /// of elements that lie inside the tensor. An address outside the tensor may have wrapped around.
+    /// Calls `f` for each row of the box that starts at the coordinates `origin`. The first two arguments of
+    /// `f` are the offset of the row in the box, and the address of the row's first element in the tensor.
+    /// The third is the range of elements that lie inside the tensor. An address outside the tensor may have
+    /// wrapped around.
     pub(super) fn rows(&self, origin: &[i32], mut f: impl FnMut(u32, *const u8, std::ops::Range<u32>)) {
         let (width, bytes) = (self.tile[0], self.element.bytes());
         let rows: u32 = self.tile[1..].iter().product();

@@ -167,8 +167,8 @@ impl Block {
 }
 
 /// Starts a TMA copy of the box at `origin` of the tensor to the shared memory at `to`. If `blocks` is a mask
-/// of block ranks, the copy writes to the same offset of each of these blocks, and the mbarrier at the same
-/// offset of each block counts the bytes.
+/// of block ranks, the copy writes to the same offset of each of these blocks. In each of them, the mbarrier
+/// at the offset of `barrier` counts the bytes.
 pub(crate) fn tensor_copy(to: u32, map: u64, origin: &[i32], barrier: u32, blocks: Option<u16>) {
     operate(|block| {
         let shape = block.tensor_map(map, origin);

@@ -52,8 +52,8 @@ impl Matrix {
         (self.base as usize).is_multiple_of(16) && self.row_bytes.is_multiple_of(16)
     }
 
-    /// Returns whether TMA can copy parts of the matrix. TMA requires that the matrix has elements, that its
-    /// address is a multiple of 16 bytes, and that the distance from row to row is a multiple of 16 bytes and
+    /// Returns whether TMA can copy parts of the matrix. TMA requires that the matrix has elements, and that
+    /// its address is a multiple of 16 bytes. The distance from row to row must be a multiple of 16 bytes and
     /// not 0.
     pub fn is_tma(&self) -> bool {
         self.is_vector()

@@ -4,7 +4,7 @@
 //! threads of a launch compute the same function and take the same branch, so warps do not diverge.
 //!
 //! Results are rounded as in torch. torch computes some functions, such as GELU, in one kernel, which rounds
-//! once. For such a function, this module also rounds once: it computes the function in f32, with the
+//! once. For such a function, this module also rounds once. It computes the function in f32, with the
 //! formulas of CUDA's [`libdevice`](cuda_std::libdevice) or with approximations that round to the same bits.
 //! Models write other functions, such as `x * sigmoid(1.702 * x)`, as a sequence of torch operators. For such
 //! a function, this module rounds the result of each operator to the element type.

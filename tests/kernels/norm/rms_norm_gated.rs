@@ -1,4 +1,4 @@
-//! Compares `rms_norm_gated` with f64 results. The tests also check after which steps the op rounds: its bits
+//! Compares `rms_norm_gated` with f64 results. The tests also check after which steps the op rounds. Its bits
 //! must equal those of a sequence of separate operators, each of which rounds its result.
 use half::{bf16, f16};
 use oxiwarp::{

@@ -222,7 +222,7 @@ fn store_row(address: u32, row: [u32; 4]) {
 }
 
 /// Returns the address of the tensor map, and checks that a map in global memory is aligned to 64 bytes. If a
-/// map is a kernel argument, use its address directly: on the executor, an argument has only the alignment of
+/// map is a kernel argument, use its address directly. On the executor, an argument has only the alignment of
 /// its Rust type, which is less than 64.
 #[track_caller]
 pub fn tensor_map_at(map: u64) -> u64 {

@@ -93,8 +93,8 @@ impl Barrier {
     /// accesses. It orders only the reads of the `wgmma` operations that the thread has waited for. This is
     /// enough to release a buffer that only `wgmma` reads.
     ///
-    /// [`Barrier::arrive_in`] is slower: it first waits until all memory accesses of the thread have been
-    /// performed, which takes about as long as the multiplication of one tile.
+    /// [`Barrier::arrive_in`] is slower, because it first waits until all memory accesses of the thread have
+    /// been performed. This wait takes about as long as the multiplication of one tile.
     ///
     /// # Safety
     /// The requirements of [`Barrier::arrive_in`] apply.

@@ -81,8 +81,8 @@ pub unsafe fn shared_store(address: u32, value: f32) {
 /// Writes four matrices to shared memory (`stmatrix.x4`). Each matrix has 8 rows of 16 bytes.
 ///
 /// Lane `i` passes in `address` the address of row `i % 8` of matrix `i / 8`. In `matrices`, it passes two
-/// elements of each matrix: row `i / 4`, columns `2 * (i % 4)` and `2 * (i % 4) + 1`. The accumulators of
-/// `mma.sync` and `wgmma` are distributed over the lanes in the same way.
+/// elements of each matrix. They are in row `i / 4`, and in the columns `2 * (i % 4)` and `2 * (i % 4) + 1`.
+/// The accumulators of `mma.sync` and `wgmma` are distributed over the lanes in the same way.
 ///
 /// # Safety
 /// Each address is a multiple of 16, and its 16 bytes lie inside the launch's shared memory. Barriers

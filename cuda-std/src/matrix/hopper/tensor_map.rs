@@ -62,9 +62,9 @@ impl Map {
         unsafe { hopper::tensor_copy(to, self.address, origin, barrier.address()) }
     }
 
-    /// Starts the same copy as [`Map::copy`], but writes the box to the address `to` of several blocks of the
-    /// cluster: those whose bit is set in `blocks`. In each of these blocks, the mbarrier at the address of
-    /// `barrier` counts the copied bytes.
+    /// Starts the same copy as [`Map::copy`], but to several blocks of the cluster: those whose bit is set in
+    /// `blocks`. In each of these blocks, the copy writes the box to the address `to`. In each of these
+    /// blocks, the mbarrier at the address of `barrier` counts the copied bytes.
     ///
     /// # Safety
     /// The requirements of [`Map::copy`] apply in each of these blocks.

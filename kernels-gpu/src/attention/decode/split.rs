@@ -17,9 +17,9 @@ use crate::attention::mma::tile_coords::TileCoords;
 use crate::attention::mma::window::Window;
 use crate::layout::heads::divide;
 
-/// Returns two values: the coordinates of the first of the query heads that share the block's key head (GQA),
-/// and the first row of the block's row tile. `above` is the number of this row tile. The row tiles of all
-/// batches and key heads are numbered consecutively.
+/// Returns the coordinates of a query head, and the first row of the block's row tile. The query head is the
+/// first of those that share the block's key head (GQA). `above` is the number of this row tile. The row
+/// tiles of all batches and key heads are numbered consecutively.
 #[inline(always)]
 fn coords(f: &AttentionParams, above: u32) -> (TileCoords, u32) {
     let (head, tile) = divide(above, f.tiles);
@@ -129,8 +129,8 @@ unsafe fn copy_queries<T: MatrixElem, const DIM16: usize>(
 }
 
 /// Sets the scores of keys outside a row's sliding window to minus infinity. `key` is the index of the first
-/// of the 16 keys of these scores. `seen` has one range of visible keys for each of the lane's two rows: the
-/// index of the first visible key, and the index of the last visible key plus one.
+/// of the 16 keys of these scores. `seen` has one range of visible keys for each of the lane's two rows. A
+/// range consists of the index of the first visible key, and the index of the last visible key plus one.
 #[inline(always)]
 fn hide(scores: &mut Scores<1, 1>, key: u32, seen: &[[i32; 2]; 2]) {
     for side in 0..2 {

@@ -139,8 +139,8 @@ unsafe fn store_directly<T: Elem<F32Vec = [f32; 8]>>(
         let row = row + 8 * r as u32;
         let to = p.out.wrapping_offset((head + i64::from(row) * queries) as isize);
         for block in 0..out.len() / 16 {
-            // In each block of 32 columns, this thread has eight values of the row: four pairs of adjacent
-            // columns, with 8 columns from one pair to the next. Returns the register that contains value
+            // In each block of 32 columns, this thread has eight values of the row. They are four pairs of
+            // adjacent columns, and the pairs are 8 columns apart. Returns the register that contains value
             // number `i` (0 to 7) of this block.
             let at = |i: usize| 16 * block + i / 2 * 4 + 2 * r + i % 2;
             let words = transpose(T::pack(core::array::from_fn(|i| out[at(i)] * inverse[r])), vec4);
