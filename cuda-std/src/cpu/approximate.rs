@@ -14,14 +14,14 @@ include!("data/approximate.rs");
 
 /// The NaN that the instructions return.
 const NAN: f32 = f32::from_bits(0x7FFF_FFFF);
-/// Number of mantissas, and the value of the implicit leading bit of a mantissa.
+/// Number of different mantissas. Also the value of the implicit leading bit of a mantissa.
 const ONE: u32 = 1 << 23;
 const INFINITE: u32 = 0x7F80_0000;
 const TWO_24: f32 = 16_777_216.0;
 
-/// The sum of some of the products that [`square`] adds for a 17-bit number: those of one of the bits 2 to 8
-/// with one of the bits 10 to 16. In the index of the table, bits 10 to 16 are the low bits, and bits 2 to 8
-/// follow above them.
+/// `PRODUCTS[128 * l + u]` is a part of the square of a 17-bit number: see [`square`]. The number has the
+/// bits `l` at the positions 2 to 8 and the bits `u` at the positions 10 to 16. The part is the sum of the
+/// products of one bit of `l` with one bit of `u`.
 static PRODUCTS: [u8; 1 << 14] = {
     let mut products = [0; 1 << 14];
     let mut at = 0;

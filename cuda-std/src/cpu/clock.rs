@@ -12,7 +12,8 @@
 //! barrier.
 use std::rc::Rc;
 
-/// For each agent, the number of its last known event. Agents past the end have the entry 0.
+/// A vector clock. For each agent (a thread or another source of accesses), it has the number of the agent's
+/// last known event. Agents past the end have the entry 0.
 type Known = Rc<Vec<u32>>;
 
 fn entry(known: &[u32], agent: u32) -> u32 {
@@ -54,7 +55,8 @@ impl Released {
     }
 }
 
-/// The clock of a thread: the number of its next event, and its knowledge.
+/// The clock of a thread: the number of its next event, and its knowledge (the events of all agents that
+/// happen before this next event).
 #[derive(Clone, Debug)]
 pub(super) struct Clock {
     pub agent: u32,
@@ -101,7 +103,8 @@ impl Clock {
         lanes.iter_mut().for_each(|lane| lane.released.known = Rc::clone(&known));
     }
 
-    /// Returns whether event `time` of `agent` happens before the thread's next event.
+    /// Returns whether event number `time` of the agent `agent` (a thread or another source of accesses)
+    /// happens before the thread's next event.
     pub fn knows(&self, agent: u32, time: u32) -> bool {
         agent == self.agent || self.seen(agent) >= time
     }
@@ -118,10 +121,10 @@ impl Clock {
         if self.agent / 32 == group { unknown & !(1 << (self.agent % 32)) } else { unknown }
     }
 
-    /// Returns whether a proxy fence follows event `time` of `agent`, before the thread's next event. Even if
-    /// the event is the thread's own, another thread may have executed the fence. The reason is that base
-    /// causality order is transitive: the fence needs only to lie on the path from the event to the next
-    /// event.
+    /// Returns whether a proxy fence lies between event number `time` of the agent `agent` and the thread's
+    /// next event. Even if the event is the thread's own, another thread may have executed the fence. The
+    /// reason is that base causality order is transitive: the fence needs only to lie on the path from the
+    /// event to the next event.
     pub fn knows_fenced(&self, agent: u32, time: u32) -> bool {
         let own = if agent == self.agent { self.fenced_own } else { 0 };
         own.max(entry(&self.released.fenced, agent)) >= time
@@ -207,8 +210,8 @@ enum Lesson {
 }
 
 impl Lesson {
-    /// Returns the union of `known` and this lesson. If one of the two contains the other, returns it without
-    /// creating a new object.
+    /// Returns the union of `known`, which is the knowledge of a thread, and this lesson, which is new
+    /// knowledge. If one of the two contains the other, returns it without creating a new object.
     fn added_to(&self, known: &Known) -> Known {
         match self {
             Self::Knowledge(from) if covers(from, known) => Rc::clone(from),
@@ -228,9 +231,9 @@ impl Lesson {
     }
 }
 
-/// A cache of the last additions of knowledge. Each entry has the knowledge before the addition, the lesson
-/// that was added, and the knowledge after it. The cache has several entries, because a lane of a warp may
-/// add several lessons before the next lane adds the first of them.
+/// A cache of the last additions to the knowledge of threads. Each entry has the knowledge before the
+/// addition, the lesson that was added, and the knowledge after it. The cache has several entries, because a
+/// lane of a warp may add several lessons before the next lane adds the first of them.
 #[derive(Debug, Default)]
 struct Lessons {
     last: Vec<(Known, Lesson, Known)>,

@@ -8,8 +8,8 @@
 //! Until a copy to shared memory moves its bytes, the destination contains 0xFF bytes.
 //!
 //! The first operation of this module makes the cluster *active*. From then on, clocks and histories decide
-//! which accesses to shared memory race. Before, the module [`race`](super::race) decides this. With clocks
-//! and histories, the executor finds a race no matter in which order the threads and copies run.
+//! which accesses to shared memory race. Before that, the module [`race`](super::race) decides this. With
+//! clocks and histories, the executor finds a race no matter in which order the threads and copies run.
 use core::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -137,8 +137,8 @@ impl Cluster {
     }
 }
 
-/// Methods for agents. The agents of threads are numbered first, by block and thread. The numbers of other
-/// agents follow.
+/// Methods for agents, which are sources of accesses. Threads have the first agent numbers, by block and
+/// thread. Other agents, such as mbarriers, have higher numbers.
 impl Block {
     pub(super) fn agent(&self, thread: usize) -> u32 {
         self.rank.get() * self.threads() + thread as u32
@@ -193,7 +193,8 @@ impl Block {
         f(&mut self.activate().clocks.borrow_mut()[self.own_agent() as usize])
     }
 
-    /// Adds the event `time` of `agent` to the knowledge of the running thread.
+    /// Records that event number `time` of the agent `agent` happens before the next event of the running
+    /// thread.
     pub(super) fn learn(&self, agent: u32, time: u32) {
         self.clock(|clock| self.cluster.acquirer.borrow_mut().learn(clock, agent, time));
     }
@@ -335,8 +336,8 @@ impl Block {
         }
     }
 
-    /// Gives each thread of `threads` the knowledge of all of them, because they have arrived at a block
-    /// barrier or a warp barrier.
+    /// Records that the threads `threads` have arrived at a block barrier or a warp barrier. After the
+    /// barrier, each of them knows what any of them knew before.
     #[cold]
     #[inline(never)]
     pub(super) fn synchronize_active(&self, threads: impl Iterator<Item = usize> + Clone) {

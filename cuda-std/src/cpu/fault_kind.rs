@@ -111,7 +111,7 @@ pub enum FaultKind {
     Mbarrier {
         /// Offset of the mbarrier in shared memory.
         offset: usize,
-        /// Number of the phase, from 0. Its parity is the parity of this number.
+        /// Number of the phase, counted from 0. The parity of the phase is the parity of this number.
         phase: u32,
         /// Arrivals that are missing in this phase.
         missing: u32,
@@ -360,7 +360,7 @@ pub enum FaultKind {
     /// A kernel argument is not a tensor map of the executor, or its tensor has another number of dimensions
     /// than the instruction.
     TensorMap {
-        /// Dimensions of the tensor map, or `None` if the argument is no tensor map.
+        /// Dimensions of the tensor map, or `None` if the argument is not a tensor map.
         dimensions: Option<usize>,
         /// Dimensions that the copy uses.
         used: usize,

@@ -14,7 +14,8 @@ use super::clock::Clock;
 /// [`race`](super::race).
 pub(super) const UNIT: usize = 2;
 
-/// The layout of 16-byte chunks in the rows of a tile, as TMA and the descriptors of `wgmma` name it.
+/// The swizzle of a tile, which permutes the 16-byte chunks within its rows. TMA and the descriptors of
+/// `wgmma` have the same swizzle modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Swizzle {
     /// No swizzle.
@@ -86,7 +87,7 @@ pub(super) struct SharedAccess {
 /// entry per lane instead, the history of a word that a whole block reads would be 32 times as large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Readers {
-    /// The entry stands for some of the agents `32 * group` to `32 * group + 31`.
+    /// The reads are by some of the agents with the numbers `32 * group` to `32 * group + 31`.
     group: u32,
     /// A mask of the agents that read.
     agents: u32,

@@ -60,6 +60,6 @@ pub(super) unsafe fn multiply_all(lanes: [*mut Fragments; 32]) {
 }
 
 thread_local! {
-    /// The decoded operands, kept from call to call because their creation allocates memory.
+    /// Buffers for the decoded operands. Calls reuse these buffers, because their creation allocates memory.
     static DECODED: RefCell<(DecodedA, DecodedB)> = const { RefCell::new((DecodedA::new(), DecodedB::new())) };
 }

@@ -27,8 +27,9 @@ pub(super) struct Mbarrier {
     started: i64,
     gate: Gate,
     done: Released,
-    /// Some arrivals by threads of other blocks do not release the thread's own events. For each thread with
-    /// such arrivals: the number of its next event at the last of them, and the number, from 1, of the phase.
+    /// Describes arrivals by threads of other blocks that do not release the thread's own accesses. For each
+    /// such thread, the map has the number of its next event at its last such arrival, and the number of the
+    /// phase, counted from 1.
     remote: FxHashMap<u32, (u32, u32)>,
     /// Agent and time of the initialization.
     init: (u32, u32),
@@ -46,8 +47,8 @@ impl Mbarrier {
     }
 
     /// Returns a fault if all arrivals of the current phase have occurred, and its copies have more bytes
-    /// than the arrivals expect. The remaining bytes can no longer be expected by an arrival, so the phase
-    /// would end before its copies complete, or never.
+    /// than the arrivals expect. No later arrival can expect the remaining bytes, so the phase would end
+    /// before its copies complete, or never.
     fn surplus(&self, offset: usize) -> Option<FaultKind> {
         let Self { phase, expected, started, .. } = *self;
         let surplus = self.missing == 0 && started > expected;
@@ -237,7 +238,8 @@ impl Block {
     }
 
     /// Counts a copy of `bytes` bytes that starts in the current phase of the mbarrier at `place`. Returns
-    /// the agent of the mbarrier and the number, from 1, of the phase.
+    /// the agent number of the mbarrier, which identifies it as a source of accesses, and the number of the
+    /// phase, counted from 1.
     pub(super) fn count_copy(&self, place: Place, bytes: u32) -> (u32, u32) {
         let (agent, time, fault) = self.mbarrier(place, true, |barrier| {
             barrier.started += i64::from(bytes);

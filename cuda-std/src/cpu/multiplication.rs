@@ -45,7 +45,8 @@ pub(crate) struct Multiplication {
     /// Descriptor of `b`.
     pub b: u64,
     pub add: bool,
-    /// Whether `a` and `b` are contiguous along M and N, instead of K.
+    /// Two flags. The first says whether `a` is contiguous along M instead of K. The second says whether `b`
+    /// is contiguous along N instead of K.
     pub transposed: [bool; 2],
 }
 

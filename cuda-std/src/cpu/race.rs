@@ -125,7 +125,8 @@ pub(super) struct EarlierAccess {
     /// The thread.
     pub thread: u16,
     pub writes: bool,
-    /// The event of the thread that stands for this access, by the barrier that followed.
+    /// The number of the thread's event that stands for this access. The number says which kind of barrier
+    /// followed the access.
     pub event: u32,
 }
 

@@ -249,8 +249,8 @@ const fn power(exponent: i32) -> f32 {
     f32::from_bits((exponent.wrapping_add(127) as u32) << 23)
 }
 
-/// Adds one K step of the product of `a` and `b` to `d`: element `m * N + n` of `d` is the accumulator of row
-/// `m` of `a` and row `n` of `b`.
+/// Adds one K step of the product of `a` and `b` to `d`. Element `m * N + n` of `d` is the accumulator for
+/// row `m` of `a` and row `n` of `b`.
 pub(crate) fn multiply_step(a: &DecodedA, b: &DecodedB, d: &mut [f32]) {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
@@ -441,9 +441,9 @@ fn exact(a: &DecodedA, b: &DecodedB, m: usize, n: usize, accumulator: f32) -> f3
     (if sum < 0 && cut != 0.0 { -cut } else { cut }) as f32
 }
 
-/// Adds one K step of 32 8-bit integers to `d`: element `m * N + n` of `d` is the accumulator of row `m` of
-/// `a` and row `n` of `b`. The flags state whether the elements are signed. Sums wrap around, as in the
-/// instructions without `.satfinite`.
+/// Adds one K step of a product of 8-bit integers to `d`. The step has 32 values of K. Element `m * N + n` of
+/// `d` is the accumulator for row `m` of `a` and row `n` of `b`. The flags state whether the elements are
+/// signed. Sums wrap around, as in the instructions without `.satfinite`.
 pub(crate) fn multiply_int8(
     a: &[[u8; STEP_BYTES]],
     a_signed: bool,

@@ -64,14 +64,15 @@ struct Lane {
     accumulators: Vec<Accumulators>,
     /// Number of fences that the lane has executed.
     fences: u32,
-    /// For each accumulator, by its address: the value of `fences` at the last `settle` of it or access to
-    /// it.
+    /// For each accumulator, by its address: the value of `fences` (the number of executed fences) at the
+    /// last `settle` of the accumulator or the last access to it.
     accessed: FxHashMap<usize, u32>,
-    /// The value of `fences` at the last `settle` of any accumulator, and its value at the last access to any
-    /// accumulator.
+    /// The value of `fences` (the number of executed fences) at the last `settle` of any accumulator, and its
+    /// value at the last access to any accumulator.
     last_settled: u32,
     last_accessed: u32,
-    /// The value of `fences` at the last multiplication whose left operand was in registers.
+    /// The value of `fences` (the number of executed fences) at the last multiplication whose left operand
+    /// was in registers.
     last_left: u32,
 }
 

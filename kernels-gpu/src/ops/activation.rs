@@ -4,7 +4,7 @@
 //! `activation_any_<dtype>` takes any layout. `activation_block1_<dtype>` needs rows that allow 16-byte
 //! accesses ([`Rows::is_vector`]).
 //!
-//! A kernel with `sigmoid` or `relu2` in its name computes only this function.
+//! If the name of a kernel contains `sigmoid` or `relu2`, the kernel supports only this activation function.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::ActivationParams;

@@ -2,7 +2,7 @@
 //! [`activation`](super::activation) with respect to `x`, and is rounded once. The gradient of the bias is
 //! the sum of `dx` over the rows. The caller computes this sum with a separate operator.
 //!
-//! A kernel with `sigmoid` or `relu2` in its name computes only this function.
+//! If the name of a kernel contains `sigmoid` or `relu2`, the kernel supports only this activation function.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::ActivationParams;

@@ -2,7 +2,7 @@
 //! These results are the gradients of [`gated_activation`](super::gated_activation). As in the forward pass,
 //! the kernel first adds the biases to `x` and to the gate.
 //!
-//! A kernel with `sigmoid` or `relu2` in its name computes only this function.
+//! If the name of a kernel contains `sigmoid` or `relu2`, the kernel supports only this activation function.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::{ActivationParams, GatedOperands as Operands};

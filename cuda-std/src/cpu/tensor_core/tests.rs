@@ -31,7 +31,8 @@ fn implementations() -> Vec<(&'static str, Step)> {
     all
 }
 
-/// Multiplies two matrices of bits with `k` columns, in as many steps as needed.
+/// Multiplies two matrices with `k` columns, in as many K steps as needed. The elements of the matrices are
+/// passed as bits.
 fn multiply(
     step: Step,
     operands: (OperandType, OperandType),

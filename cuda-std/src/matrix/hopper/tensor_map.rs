@@ -111,7 +111,7 @@ impl Map {
 ///
 /// # Safety
 /// `from` points to `bytes` readable bytes. `to`, `from` and `bytes` are multiples of 16. No thread uses the
-/// bytes at `to` during the copy, and `barrier` expects them.
+/// bytes at `to` during the copy, and `barrier` expects `bytes` bytes.
 #[inline(always)]
 #[track_caller]
 pub unsafe fn copy_bytes(to: u32, from: *const u8, bytes: u32, barrier: Barrier) {

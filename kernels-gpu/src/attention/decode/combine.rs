@@ -80,8 +80,8 @@ impl Splits<'_> {
         let (mut max, mut total) = (f32::NEG_INFINITY, 0.0);
         let mut split = warp::lane();
         while split < self.count {
-            // SAFETY: `lse` requires that the kernel `decode` has finished, which the caller guarantees. It
-            // also requires that `split` is below `count`, which the loop bound ensures.
+            // SAFETY: the method `lse` requires that the kernel `decode` has finished, which the caller
+            // guarantees. It also requires that `split` is below `count`, which the loop bound ensures.
             max = max.max(unsafe { self.lse(split) });
             split += warp::SIZE;
         }
@@ -91,8 +91,8 @@ impl Splits<'_> {
         let shift = if max == f32::NEG_INFINITY { 0.0 } else { max };
         let mut split = warp::lane();
         while split < self.count {
-            // SAFETY: `lse` requires that the kernel `decode` has finished, which the caller guarantees. It
-            // also requires that `split` is below `count`, which the loop bound ensures.
+            // SAFETY: the method `lse` requires that the kernel `decode` has finished, which the caller
+            // guarantees. It also requires that `split` is below `count`, which the loop bound ensures.
             total += weight(unsafe { self.lse(split) }, shift);
             split += warp::SIZE;
         }
@@ -115,14 +115,15 @@ impl Splits<'_> {
             for slot in 0..IN_FLIGHT {
                 let split = split + slot as u32 * COMBINERS;
                 if split < self.count {
-                    // SAFETY: `lse` requires that the kernel `decode` has finished, which the caller
-                    // guarantees, and that `split` is less than `count`, which the condition above checked.
+                    // SAFETY: the method `lse` requires that the kernel `decode` has finished, which the
+                    // caller guarantees, and that `split` is less than `count`, which the condition above
+                    // checked.
                     weights[slot] = unsafe { self.lse(split) };
                     for step in 0..STEPS {
                         if column(step) < self.p.forward.dim {
-                            // SAFETY: `columns` requires that the kernel `decode` has finished, which the
-                            // caller guarantees. The conditions above checked that `split` is less than
-                            // `count`, and that `column(step)` is less than the head dimension.
+                            // SAFETY: the method `columns` requires that the kernel `decode` has finished,
+                            // which the caller guarantees. The conditions above checked that `split` is less
+                            // than `count`, and that `column(step)` is less than the head dimension.
                             // `column(step)` is a multiple of 4.
                             values[slot][step] = unsafe { self.columns(split, column(step)) };
                         }
