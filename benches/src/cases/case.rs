@@ -61,7 +61,7 @@ impl Case<'_> {
     /// slots (parts of the buffers) of `pool`.
     ///
     /// # Errors
-    /// The op refuses its operands, or the driver fails.
+    /// Returns an error if the op refuses its operands, or if the driver fails.
     pub fn call(&self, device: &Device, pool: &mut Pool, number: usize, stream: Stream) -> Result<()> {
         let operands = pool.operands(number % self.places(SETS), self.step(), [self.rows, self.cols]);
         (self.op.call)(device, operands, stream)

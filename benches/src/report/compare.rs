@@ -39,7 +39,7 @@ impl Comparison {
     /// has are ignored, because the new run may have measured only a few ops.
     ///
     /// # Errors
-    /// The runs have no case in common.
+    /// Returns an error if the runs have no case in common.
     pub fn of(old: &[Record], new: &[Record]) -> Result<Self, String> {
         let by_key: HashMap<_, _> = old.iter().map(|record| (record.key(), record)).collect();
         let pairs = new.iter().filter_map(|record| Some((*by_key.get(&record.key())?, record)));

@@ -52,7 +52,7 @@ impl<'c> Checks<'c> {
     /// Computes the expected results on the CPU executor, if the CPU executor is fast enough for this op.
     ///
     /// # Errors
-    /// The op's default configuration fails on the CPU executor.
+    /// Returns an error if the op's default configuration fails on the CPU executor.
     pub fn of(case: Case<'c>, values: &Values) -> Result<Self> {
         let bands = bands(&case);
         let mut expected = None;
@@ -77,7 +77,7 @@ impl<'c> Checks<'c> {
     /// values are the results of the default configuration. Differences up to a tolerance are allowed.
     ///
     /// # Errors
-    /// The op's default configuration does not run, or a kernel failed.
+    /// Returns an error if the op's default configuration does not run, or if a kernel failed.
     pub fn check(
         &mut self,
         device: &Device,

@@ -39,7 +39,7 @@ fn run(device: &Device, x: &Buffer<bf16>, y: &mut Buffer<bf16>, stream: Stream) 
 }
 
 /// Captures the first launch on a new `Device` into a CUDA graph. The `Device` must therefore load the kernel
-/// during the capture, although the driver might not allow a load then.
+/// during the capture. In the default capture mode, the driver would not allow this.
 fn capture(device: &Device) {
     let fresh = Device::cuda_as(0, device.arch().unwrap()).unwrap();
     let x = input(&fresh);

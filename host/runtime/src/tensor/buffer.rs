@@ -88,8 +88,8 @@ impl<T: Scalar> Buffer<T> {
         assert_eq!(values.len(), self.len);
         match &mut self.memory {
             Place::Gpu(memory) => memory.upload(bytes_of(values)),
-            // SAFETY: `address` is the host memory of the buffer. `assert_eq!` has checked that the buffer
-            // has the length of `values`.
+            // SAFETY: the copy writes the host memory of the buffer at `address`. `assert_eq!` has checked
+            // that the buffer has the length of `values`.
             Place::Host(address) => unsafe {
                 std::ptr::copy_nonoverlapping(values.as_ptr(), address.cast(), values.len());
                 Ok(())
