@@ -71,8 +71,8 @@ pub fn load(path: &str) -> Result<(), String> {
     }
     let library = open_loaded(path).or_else(|_| open_loaded("libtorch_cpu.so"))?;
     let functions = Functions::find(&library)?;
-    // SAFETY: each symbol has the function type given here. torch's headers and the C++ ABI declare these
-    // types.
+    // SAFETY: `find` requires the right function type for each symbol. torch's headers and the C++ ABI
+    // declare the types that are given here.
     let (delete_value, last_exception, operator_delete) = unsafe {
         (
             find::<DeleteValue>(&library, "torch_delete_stable_ivalue").ok(),
@@ -148,8 +148,9 @@ impl Shim {
         ];
         let library = open_loaded(&format!("{}libtorch_cpu.so", self.directory)).ok()?;
         NAMES.iter().copied().find(|name| {
-            // SAFETY: the looked-up symbol has the type `Constant`. torch's headers declare every function
-            // whose name starts with `aoti_torch_dtype_` as `int32_t f()`.
+            // SAFETY: `find` requires the right function type for the symbol. torch's headers declare every
+            // function whose name starts with `aoti_torch_dtype_` as `int32_t f()`, which is the type
+            // `Constant`.
             let number = unsafe { find::<Constant>(&library, &format!("aoti_torch_dtype_{name}")) };
             // SAFETY: the function takes no arguments.
             number.is_ok_and(|number| unsafe { number() } == dtype)
@@ -158,8 +159,8 @@ impl Shim {
 
     /// Releases one owned tensor handle.
     pub fn delete_tensor(&self, tensor: Handle) {
-        // SAFETY: the handle is valid and is released only once. Its owner, a `Tensor`, calls this function
-        // when the `Tensor` is dropped.
+        // SAFETY: the call releases the handle. Its owner, a `Tensor`, calls this function only once: when
+        // the `Tensor` is dropped.
         unsafe { (self.functions.aoti_torch_delete_tensor_object)(tensor) };
     }
 

@@ -124,8 +124,8 @@ impl Tensor {
     #[inline]
     pub fn view_as(&self, dtype: Dtype) -> Result<View<'_>, Failure> {
         let (shape, strides) = self.parts()?;
-        // SAFETY: the pointer, sizes and strides describe this tensor. torch keeps them and the memory alive
-        // as long as the handle, which `self` owns.
+        // SAFETY: the view covers the memory of this tensor, with its pointer, sizes and strides. torch keeps
+        // them and the memory alive as long as the handle, which `self` owns.
         unsafe { View::from_raw(shim().data_ptr(self.handle)?, dtype, shape, &strides) }
             .map_err(|error| Failure(self.error(error.to_string())))
     }
@@ -135,8 +135,8 @@ impl Tensor {
     #[inline]
     pub fn view_mut_as(&self, dtype: Dtype) -> Result<ViewMut<'_>, Failure> {
         let (shape, strides) = self.parts()?;
-        // SAFETY: the pointer, sizes and strides describe this tensor. torch keeps them and the memory alive
-        // as long as the handle, which `self` owns.
+        // SAFETY: the view covers the memory of this tensor, with its pointer, sizes and strides. torch keeps
+        // them and the memory alive as long as the handle, which `self` owns.
         unsafe { ViewMut::from_raw(shim().data_ptr(self.handle)?, dtype, shape, &strides) }
             .map_err(|error| Failure(self.error(error.to_string())))
     }

@@ -364,8 +364,8 @@ impl Block {
     /// Inlining removes one of these returns.
     #[inline(always)]
     pub(super) fn suspend(&self) {
-        // SAFETY: the coroutine of the running thread stored the pointer `yielder`, and this coroutine still
-        // runs.
+        // SAFETY: the code dereferences the pointer `yielder`. The coroutine of the running thread stored
+        // this pointer, and this coroutine still runs.
         unsafe { &*self.thread().yielder.get() }.suspend(());
     }
 

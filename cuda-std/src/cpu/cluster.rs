@@ -123,8 +123,8 @@ impl Cluster {
     }
 
     pub(super) fn block(&self, rank: u32) -> &Block {
-        // SAFETY: the pointer is one of those that `enter` stored. It points to a block of the running
-        // cluster, and the blocks exist while their cluster runs.
+        // SAFETY: the code dereferences a pointer that `enter` stored. The pointer points to a block of the
+        // running cluster, and the blocks exist while their cluster runs.
         unsafe { &*self.running.borrow()[rank as usize] }
     }
 

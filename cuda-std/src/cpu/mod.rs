@@ -122,8 +122,8 @@ pub unsafe fn launch(kernel: &Kernel, shape: &Launch, args: &[*const c_void]) ->
     let shape = &Launch { shared_bytes, ..*shape };
     shape.check().map_err(bad)?;
     let draw = order::Draw::of_process().map_err(bad)?;
-    // SAFETY: `check` accepted the launch shape. The caller passes pointers to values of the kernel's
-    // parameter types.
+    // SAFETY: `grid::run` requires a checked launch shape, and `check` accepted this shape. The caller passes
+    // pointers to values of the kernel's parameter types.
     unsafe { grid::run(kernel.name, kernel.run, shape, args, draw) }
 }
 

@@ -162,8 +162,8 @@ impl Cluster {
     /// that have not returned.
     fn count_live(&self) {
         let running = self.running.borrow();
-        // SAFETY: the pointers in `running` are those that `enter` stored. They point to the blocks of the
-        // running cluster, which exist while it runs.
+        // SAFETY: the code dereferences pointers that `enter` stored. They point to the blocks of the running
+        // cluster, which exist while it runs.
         let states = running.iter().flat_map(|block| unsafe { &**block }.states());
         let live = states.filter(|state| state.get() != State::Returned).count() as u32;
         let mut barrier = self.barrier.borrow_mut();

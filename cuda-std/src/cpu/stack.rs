@@ -70,9 +70,10 @@ impl Stack {
     }
 }
 
-// SAFETY: the stack is a part of a `DefaultStack`, which has a guard page below its memory. The stack starts
-// less than 4 KiB below the top of this memory of 256 KiB, so more than the required minimum size remains.
-// The distance to the top is a multiple of 128, so the start is aligned.
+// SAFETY: the trait requires a stack of a minimum size with a guard page and an aligned start. This stack is
+// a part of a `DefaultStack`, which has a guard page below its memory. The stack starts less than 4 KiB below
+// the top of this memory of 256 KiB, so enough space remains. The distance to the top is a multiple of 128,
+// so the start is aligned.
 unsafe impl stack::Stack for Stack {
     #[inline]
     fn base(&self) -> StackPointer {

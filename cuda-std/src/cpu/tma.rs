@@ -114,8 +114,8 @@ impl Cluster {
 impl Block {
     /// Reads the tensor map at `map`.
     fn tensor_map(&self, map: u64, origin: &[i32]) -> TensorMapShape {
-        // SAFETY: `map` is the address of a value of type `TensorMap`, for example of a kernel argument. The
-        // kernel passes this address.
+        // SAFETY: the code reads the `TensorMap` at `map`. The kernel passes the address of such a value, for
+        // example of a kernel argument.
         let map = unsafe { &*std::ptr::with_exposed_provenance::<TensorMap>(map as usize) };
         match TensorMapShape::decode(map) {
             Some(shape) if shape.sizes.len() == origin.len() => shape,

@@ -161,8 +161,8 @@ impl<T: Copy> Shared<T> {
     #[track_caller]
     pub unsafe fn get(&self, at: u32) -> T {
         self.note(at, false);
-        // SAFETY: the caller keeps `at` in bounds and synchronizes the access. `SharedMemory::take` aligned
-        // the array for its element type.
+        // SAFETY: the read covers element `at`. The caller keeps `at` in bounds and synchronizes the access.
+        // `SharedMemory::take` aligned the array for its element type.
         unsafe { self.address(at).read() }
     }
 
@@ -175,8 +175,8 @@ impl<T: Copy> Shared<T> {
     #[track_caller]
     pub unsafe fn set(&self, at: u32, value: T) {
         self.note(at, true);
-        // SAFETY: the caller keeps `at` in bounds and synchronizes the access. `SharedMemory::take` aligned
-        // the array for its element type.
+        // SAFETY: the write covers element `at`. The caller keeps `at` in bounds and synchronizes the access.
+        // `SharedMemory::take` aligned the array for its element type.
         unsafe { self.address(at).write(value) }
     }
 }

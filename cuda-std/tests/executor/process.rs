@@ -82,8 +82,8 @@ fn in_child(child: impl FnOnce() -> bool) -> bool {
     assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
     if pid == 0 {
         let right = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(false);
-        // SAFETY: `_exit` ends the child process. It does not run the exit handlers that the child inherited
-        // from its parent.
+        // SAFETY: the call of `_exit` only ends the child process. It does not run the exit handlers that the
+        // child inherited from its parent.
         unsafe { libc::_exit(if right { 0 } else { 1 }) };
     }
     let deadline = Instant::now() + Duration::from_secs(20);

@@ -25,14 +25,14 @@ fn words() -> Shared<f32> {
 }
 
 fn set(at: u32, value: f32) {
-    // SAFETY: the index lies inside the launch's shared memory. If a barrier is missing, the executor reports
-    // the race, which some tests expect.
+    // SAFETY: the store writes a word inside the launch's shared memory. If a barrier is missing, the
+    // executor reports the race, which some tests expect.
     unsafe { words().set(at, value) };
 }
 
 fn get(at: u32) -> f32 {
-    // SAFETY: the index lies inside the launch's shared memory. If a barrier is missing, the executor reports
-    // the race, which some tests expect.
+    // SAFETY: the load reads a word inside the launch's shared memory. If a barrier is missing, the executor
+    // reports the race, which some tests expect.
     unsafe { words().get(at) }
 }
 

@@ -72,7 +72,8 @@ impl<T: Elem> HeadRow<T> {
     /// `at` is a column of the row.
     #[inline(always)]
     unsafe fn normed_element<N: HeadNorm>(&self, stats: Stats, at: u32, p: &HeadParams) -> f32 {
-        // SAFETY: the caller passes a column of the row, and scalar access needs no alignment.
+        // SAFETY: `normed` requires a column of the row, which the caller passes. Scalar access needs no
+        // alignment.
         let [a, b, c, d] = unsafe { self.normed::<N, Scalar>(stats, at / 4 * 4, p) };
         match at % 4 {
             0 => a,

@@ -217,8 +217,8 @@ impl<E: Elem, A: Access, const BOTH: bool> Parameters for DenseAffine<E, A, BOTH
     const EMPTY: [Vec4<E>; 2] = [Vec4::ZERO; 2];
     #[inline(always)]
     unsafe fn of(affine: &Affine, columns: Vec4Columns) -> Self {
-        // SAFETY: weight and bias, if they are present, each have one readable row of elements of type `E`,
-        // as the caller promises.
+        // SAFETY: the loaders read rows of weight and bias as type `E`. The caller guarantees that each of
+        // the two, if it is present, has one readable row with elements of this type.
         let [weight, bias] = [&affine.weight, &affine.bias]
             .map(|operand| unsafe { Dense::of_operand(operand, RowIndex::FIRST, columns) });
         Self { weight: weight.assume_present_if(BOTH), bias: bias.assume_present_if(BOTH) }

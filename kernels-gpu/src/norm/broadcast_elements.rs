@@ -23,8 +23,8 @@ impl<T: Elem> BroadcastElements<T> {
     /// element type of the operand.
     #[inline(always)]
     pub unsafe fn of<const VECTOR: bool>(operand: &Operand, elements: &ThreadElements<T, VECTOR>) -> Self {
-        // SAFETY: the caller passes an operand that is readable for all rows of the launch. `operand.kind`
-        // states its element type.
+        // SAFETY: `lanes` and `load` read the thread's elements of the operand. The caller guarantees that
+        // the operand is readable for all rows of the launch. `operand.kind` states its element type.
         unsafe {
             match operand.kind {
                 OperandKind::F32 => Self::F32(elements.lanes::<f32>(&operand.rows)),

@@ -47,8 +47,8 @@ impl<E: Elem, A: Access> Dense<E, A> {
     /// If the operand is present, the requirements of [`Vec4Row::of`] apply.
     #[inline(always)]
     pub unsafe fn of_operand(operand: &Operand, at: RowIndex, columns: Vec4Columns) -> Self {
-        // SAFETY: the caller passes an operand with readable rows of elements of type `E`. An absent operand
-        // is never read.
+        // SAFETY: the loader reads rows of the operand as type `E`. The caller guarantees that the operand
+        // has such rows and that they are readable. The loader never reads an absent operand.
         let row = unsafe { Vec4Row::of(&operand.rows, at, columns) };
         Self { row, exists: operand.kind.is_not(OperandKind::ABSENT) }
     }
@@ -124,8 +124,8 @@ impl<T: Elem, A: Access> OperandSource<T> for WithTable<T, A> {
 impl<T: Elem, A: Access> ModulationSource<T> for WithTable<T, A> {
     #[inline(always)]
     unsafe fn of(modulation: &Modulation, at: RowIndex, columns: Vec4Columns) -> Self {
-        // SAFETY: the caller passes a value and a table with readable rows of elements of type `T`. The table
-        // has one row.
+        // SAFETY: the loaders read rows of value and table as type `T`. The caller guarantees that both have
+        // such rows and that they are readable. The table has one row.
         unsafe {
             Self {
                 value: ModulationSource::<T>::of(modulation, at, columns),

@@ -85,8 +85,8 @@ fn overlap(device: &Device, params: RmsNorm) {
     let raw = memory.view(&[1]).unwrap().ptr().cast_mut();
     let at = |offset: usize, shape: &[i64], strides: &[i64]| {
         let ptr = raw.cast::<f32>().wrapping_add(offset).cast();
-        // SAFETY: the input view and the output view are inside the buffer, which is alive. If they overlap,
-        // the op rejects them before it accesses the memory.
+        // SAFETY: both views cover memory of the buffer, which is alive. If the two views overlap, the op
+        // rejects them before it accesses the memory.
         unsafe {
             let x = View::from_raw(ptr, oxiwarp::Dtype::F32, shape, strides).unwrap();
             (x, ViewMut::from_raw(ptr, oxiwarp::Dtype::F32, shape, strides).unwrap())

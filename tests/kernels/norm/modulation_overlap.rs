@@ -11,8 +11,8 @@ pub const TESTS: &[Test] = &[("modulations::overlap", overlap)];
 /// Makes a writable view of the memory of `view`. The tests pass it as an output and check that the op
 /// rejects it.
 fn on<'a>(view: View<'a>, shape: &[i64], strides: &[i64]) -> ViewMut<'a> {
-    // SAFETY: the writable view is inside the buffer of `view`, which is alive. The op rejects an output that
-    // overlaps another tensor before it accesses the memory.
+    // SAFETY: the writable view covers memory of the buffer of `view`, which is alive. The op rejects an
+    // output that overlaps another tensor before it accesses the memory.
     unsafe { ViewMut::from_raw(view.ptr().cast_mut(), view.dtype(), shape, strides) }.expect("a shape")
 }
 

@@ -53,7 +53,8 @@ pub fn cluster_arrive() {
 #[inline(always)]
 pub fn cluster_arrive_release() {
     if CLUSTERS {
-        // SAFETY: every thread of the cluster calls this function and then the matching `cluster_wait`.
+        // SAFETY: the instruction accesses no memory. Every thread of the cluster calls this function and
+        // then the matching `cluster_wait`.
         unsafe { arrive_release() };
     }
 }
@@ -77,7 +78,8 @@ pub fn map_address(address: u32, rank: u32) -> u32 {
 #[inline(always)]
 pub unsafe fn remote_load(address: u32) -> u32 {
     let value: u32;
-    // SAFETY: the caller passes the address of 4 bytes in the shared memory of a block of the cluster.
+    // SAFETY: the instruction reads 4 bytes at `address`. The caller guarantees that they are in the shared
+    // memory of a block of the cluster.
     unsafe {
         if CLUSTERS {
             asm!("ld.shared::cluster.u32 {}, [{}];", out(reg32) value, in(reg32) address, options(nostack));
@@ -91,7 +93,8 @@ pub unsafe fn remote_load(address: u32) -> u32 {
 /// Stores a word to the shared memory of a block of the cluster.
 #[inline(always)]
 pub unsafe fn remote_store(address: u32, value: u32) {
-    // SAFETY: the caller passes the address of 4 bytes in the shared memory of a block of the cluster.
+    // SAFETY: the instruction writes 4 bytes at `address`. The caller guarantees that they are in the shared
+    // memory of a block of the cluster.
     unsafe {
         if CLUSTERS {
             asm!("st.shared::cluster.u32 [{}], {};", in(reg32) address, in(reg32) value, options(nostack));

@@ -51,7 +51,8 @@ pub unsafe fn barrier_wait(barrier: u32, parity: u32) {
 #[inline(always)]
 pub unsafe fn shared_load_pair(address: u32) -> [f32; 2] {
     let (a, b): (f32, f32);
-    // SAFETY: the caller passes the address of 8 bytes in shared memory, and the address is a multiple of 8.
+    // SAFETY: the instruction reads 8 bytes at `address`. The caller guarantees that they are in shared
+    // memory, and that `address` is a multiple of 8.
     unsafe {
         asm!("ld.shared.v2.f32 {{{}, {}}}, [{}];", out(reg32) a, out(reg32) b, in(reg32) address, options(nostack))
     };
@@ -81,7 +82,8 @@ macro_rules! of_dimensions {
 /// have arrived.
 #[inline(always)]
 pub unsafe fn tensor_copy<const D: usize>(to: u32, map: u64, at: [u32; D], barrier: u32) {
-    // SAFETY: the caller passes valid shared-memory addresses and the address of a valid tensor map.
+    // SAFETY: the instruction reads the tensor and writes shared memory. The caller passes valid
+    // shared-memory addresses and the address of a valid tensor map.
     unsafe {
         of_dimensions!(
             at: ["cp.async.bulk.tensor", "shared::cluster.global.mbarrier::complete_tx::bytes [{to}], [{map}, ", "], [{barrier}];"],
@@ -113,7 +115,8 @@ pub unsafe fn tensor_multicast<const D: usize>(to: u32, map: u64, at: [u32; D], 
 /// Starts a TMA copy of a box of a tensor from shared memory to global memory.
 #[inline(always)]
 pub unsafe fn tensor_store<const D: usize>(from: u32, map: u64, at: [u32; D]) {
-    // SAFETY: the caller passes valid shared-memory addresses and the address of a valid tensor map.
+    // SAFETY: the instruction reads shared memory and writes the tensor. The caller passes valid
+    // shared-memory addresses and the address of a valid tensor map.
     unsafe {
         of_dimensions!(
             at: ["cp.async.bulk.tensor", "global.shared::cta.bulk_group [{map}, ", "], [{from}];"],
@@ -125,7 +128,8 @@ pub unsafe fn tensor_store<const D: usize>(from: u32, map: u64, at: [u32; D]) {
 /// Starts a TMA copy that adds a box in shared memory to a tensor in global memory.
 #[inline(always)]
 pub unsafe fn tensor_add<const D: usize>(from: u32, map: u64, at: [u32; D]) {
-    // SAFETY: the caller passes valid shared-memory addresses and the address of a valid tensor map.
+    // SAFETY: the instruction reads shared memory and adds to the tensor. The caller passes valid
+    // shared-memory addresses and the address of a valid tensor map.
     unsafe {
         of_dimensions!(
             at: ["cp.reduce.async.bulk.tensor", "global.shared::cta.add.tile.bulk_group [{map}, ", "], [{from}];"],
@@ -195,8 +199,8 @@ pub unsafe fn barrier_test(barrier: u32, parity: u32) -> bool {
 /// Lane `i` passes the shared-memory address of row `i % 8` of matrix `i / 8`. A row has 16 bytes.
 #[inline(always)]
 pub unsafe fn store_matrices(address: u32, [a, b, c, d]: [u32; 4]) {
-    // SAFETY: every lane passes the address of 16 bytes in shared memory. The caller ensures that the whole
-    // warp executes the instruction.
+    // SAFETY: each lane writes 16 bytes at the address that it passes, which is in shared memory. The caller
+    // guarantees that the whole warp executes the instruction.
     unsafe {
         asm!(
             "stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [{address}], {{{a}, {b}, {c}, {d}}};",

@@ -40,7 +40,8 @@ impl Map {
     #[inline(always)]
     #[track_caller]
     pub unsafe fn prefetch(self) {
-        // SAFETY: the caller ensures that `self` is the address of a tensor map.
+        // SAFETY: the instruction reads the tensor map at `self`. The caller guarantees that `self` is the
+        // address of a tensor map.
         unsafe { hopper::tensor_map_prefetch(self.address) }
     }
 

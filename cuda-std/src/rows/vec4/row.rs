@@ -103,7 +103,8 @@ impl<T: Elem, A: Access> Vec4Row<T, A> {
 /// The requirements of [`mem::load_u32x4`] apply.
 #[inline(always)]
 unsafe fn load_words<T>(at: *const T, hint: Load) -> [u32; 4] {
-    // SAFETY: the caller passes a readable address, aligned to the size of a vec4.
+    // SAFETY: the load reads one vec4 at `at`. The caller passes a readable address that is aligned to the
+    // size of a vec4.
     unsafe {
         if size_of::<T>() == 2 {
             let [a, b] = mem::load_u32x2(at.cast(), hint);

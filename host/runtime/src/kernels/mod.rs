@@ -600,8 +600,8 @@ mod tests {
         let kernels = Kernels::load(&device, &[], KERNELS).unwrap();
         let mut x = device.upload(&[1.0_f32; 2]).unwrap();
         let (pointer, n, short, value) = (x.as_mut_ptr(), 2_u64, 2_u32, 4.0_f32);
-        // SAFETY: some calls pass wrong arguments, but the check rejects them before the kernel runs. All
-        // other calls pass the arguments that the kernel declares.
+        // SAFETY: the kernel requires the arguments that it declares. Some calls pass wrong arguments, but
+        // the check rejects them before the kernel runs. All other calls pass the declared arguments.
         let says = |name: &str, args: &[Argument]| unsafe {
             kernels.launch(name, SHAPE, Stream::default(), args).map_err(|error| error.to_string())
         };

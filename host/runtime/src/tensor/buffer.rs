@@ -142,8 +142,8 @@ impl<T: Scalar> Buffer<T> {
     /// Returns an error if the tensor extends past the end of the buffer.
     pub fn view_strided(&self, offset: usize, shape: &[i64], strides: &[i64]) -> Result<View<'_>> {
         let ptr = self.inside(offset, shape, strides)?;
-        // SAFETY: the view is valid, because `inside` checked that all its elements are in the buffer, and
-        // the view borrows the buffer.
+        // SAFETY: the view covers only elements of the buffer, as `inside` checked. The elements stay valid,
+        // because the view borrows the buffer.
         unsafe { View::from_raw(ptr, T::DTYPE, shape, strides) }
             .map(|view| view.placed(self.device.location()))
     }
@@ -154,8 +154,8 @@ impl<T: Scalar> Buffer<T> {
     /// Returns the errors of [`Buffer::view_strided`].
     pub fn view_strided_mut(&mut self, offset: usize, shape: &[i64], strides: &[i64]) -> Result<ViewMut<'_>> {
         let ptr = self.inside(offset, shape, strides)?;
-        // SAFETY: the view is valid, because `inside` checked that all its elements are in the buffer. No
-        // other code accesses them, because the view borrows the buffer mutably.
+        // SAFETY: the view covers only elements of the buffer, as `inside` checked. No other code accesses
+        // them, because the view borrows the buffer mutably.
         unsafe { ViewMut::from_raw(ptr, T::DTYPE, shape, strides) }
             .map(|view| view.placed(self.device.location()))
     }

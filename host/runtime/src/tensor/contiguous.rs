@@ -83,8 +83,8 @@ impl<'a> View<'a> {
     /// Returns an error if the tensor is larger than `memory`, and in the cases of [`View::from_raw`].
     pub fn of_cust<T: DeviceCopy>(memory: &'a DeviceSlice<T>, dtype: Dtype, shape: &[i64]) -> Result<Self> {
         let ptr = memory.as_device_ptr().as_raw() as usize as *const c_void;
-        // SAFETY: the view borrows `memory`. If the tensor is larger than `memory`, the `if` after this line
-        // drops the view and returns an error.
+        // SAFETY: the view covers memory of `memory`, which it borrows. If the tensor is larger than
+        // `memory`, the `if` after this line drops the view and returns an error.
         let view = unsafe { Self::from_raw_contiguous(ptr, dtype, shape) }?;
         let bytes = memory.len() as u64 * size_of::<T>() as u64;
         if count(shape).checked_mul(dtype.size() as u64).is_none_or(|needed| needed > bytes) {

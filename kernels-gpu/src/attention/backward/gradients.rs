@@ -89,8 +89,9 @@ pub(crate) unsafe fn gradients<
     let mut step = inner.first();
     while step.number < inner.steps() {
         let after = inner.after(step);
-        // SAFETY: the host checked that the tensors are readable. The copy overwrites the buffer of the step
-        // before `step`, and all warps finished that step before the last barrier.
+        // SAFETY: the copy and the load read tensors that the host checked to be readable. The copy
+        // overwrites the buffer of the step before `step`, and all warps finished that step before the last
+        // barrier.
         let numbers = unsafe {
             inner.copy(after, 0);
             inner.read(after)

@@ -219,8 +219,8 @@ impl<K: Shape> Consumer<'_, K> {
     #[inline(always)]
     unsafe fn hand_over(&self) {
         let next = if self.group + 1 == K::GROUPS { 0 } else { self.group + 1 };
-        // SAFETY: the whole warp arrives on the named barrier. The next warpgroup waits at this barrier once
-        // for each such arrival.
+        // SAFETY: a named barrier requires that whole warps arrive. The whole warp executes this code. The
+        // next warpgroup waits at this barrier once for each such arrival.
         unsafe { ping_pong(next).arrive() }
     }
 }
@@ -243,8 +243,9 @@ pub(crate) unsafe fn consume<K: Shape>(layout: Layout<K>, group: u32, out: Map, 
         result: K::Result::ZERO,
         softmax: OnlineSoftmax::new(p.scale),
     };
-    // SAFETY: the caller guarantees that `p` and the tensor map belong to this launch, and that the mbarriers
-    // are initialized. The whole warpgroup executes this code.
+    // SAFETY: the methods read tiles in shared memory and store the result. The caller guarantees that `p`
+    // and the tensor map belong to this launch, and that the mbarriers are initialized. The whole warpgroup
+    // executes this code.
     unsafe {
         if K::PING_PONG && group + 1 == K::GROUPS {
             consumer.hand_over();

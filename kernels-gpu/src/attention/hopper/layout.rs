@@ -147,8 +147,8 @@ impl<K: Shape> Layout<K> {
                 // a buffer of mask values, all 32 lanes of one producer warp and of each consumer warp
                 // arrive.
                 let speakers = if number > 2 * K::STAGES { warp::SIZE } else { 1 };
-                // SAFETY: the caller guarantees that the mbarriers are in the shared memory of the launch.
-                // Only thread 0 initializes the mbarriers.
+                // SAFETY: `init` writes the mbarriers. The caller guarantees that they are in the shared
+                // memory of the launch. Only thread 0 initializes them.
                 unsafe {
                     buffer.full.init(speakers);
                     buffer.empty.init(4 * K::GROUPS * speakers);

@@ -34,8 +34,9 @@ pub(crate) unsafe fn store<K: Shape>(
     map: Map,
     p: &HopperParams,
 ) {
-    // SAFETY: the caller guarantees that `p` and the tensor map belong to this launch. No other warp accesses
-    // this warp's rows of the staging region.
+    // SAFETY: the stores write this warp's rows of the staging region, and rows of the result. The caller
+    // guarantees that `p` and the tensor map belong to this launch. No other warp accesses this warp's rows
+    // of the staging region.
     unsafe {
         let inverse = finish_rows(softmax, tile, row, p);
         if K::STAGED {
