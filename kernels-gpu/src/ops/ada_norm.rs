@@ -104,8 +104,8 @@ unsafe fn in_registers<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOC
     y: Modulated,
     p: NormParams,
 ) {
-    // A Turing SM runs at most 1024 threads, which is fewer than newer SMs, but it has as many registers as
-    // they have. For Turing, the launch bounds therefore require only 4 blocks per SM, so that each thread
+    // A Turing SM runs at most 1024 threads, fewer than a newer SM, but both have the same number of
+    // registers. For Turing, the launch bounds therefore require only 4 blocks per SM, so that each thread
     // can use more registers.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
@@ -124,8 +124,8 @@ unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>
     y: Modulated,
     p: NormParams,
 ) {
-    // A Turing SM runs at most 1024 threads, which is fewer than newer SMs, but it has as many registers as
-    // they have. For Turing, the launch bounds therefore require only 4 blocks per SM, so that each thread
+    // A Turing SM runs at most 1024 threads, fewer than a newer SM, but both have the same number of
+    // registers. For Turing, the launch bounds therefore require only 4 blocks per SM, so that each thread
     // can use more registers.
     thread::launch_bounds_by_generation::<128, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and

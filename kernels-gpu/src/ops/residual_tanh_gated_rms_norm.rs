@@ -225,8 +225,8 @@ unsafe fn any_layout<T: Elem, const MIN_BLOCKS: u32>(
 /// have the element type of the rows, and the scale has no table.
 #[inline(always)]
 unsafe fn team<T: Elem, const MIN_BLOCKS: u32>(gated: TanhGated, chained: Option<Scaled>, p: NormParams) {
-    // A Turing SM runs at most 1024 threads, which is fewer than newer SMs, but it has as many registers as
-    // they have. For Turing, the launch bounds therefore require only 4 blocks per SM, so that each thread
+    // A Turing SM runs at most 1024 threads, fewer than a newer SM, but both have the same number of
+    // registers. For Turing, the launch bounds therefore require only 4 blocks per SM, so that each thread
     // can use more registers.
     thread::launch_bounds_by_generation::<{ NormParams::SHARING }, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // Set each field `kind` to a constant, so that the compiler removes the branches on `kind`. Otherwise,
