@@ -307,8 +307,8 @@ fn tma_stores_only_what_is_inside() {
         publish_shared();
         warp::sync(warp::ALL);
         if me() == 0 {
-            // SAFETY: the store reads the box and writes to the tensor. The threads wrote all bytes of the box.
-            // No other code writes to the tensor.
+            // SAFETY: the store reads the box and writes to the tensor. The threads wrote all bytes of the
+            // box. No other code writes to the tensor.
             unsafe { tensor.map().store(tile(), [16, 4]) };
             close_stores();
             wait_for_groups::<1>();
