@@ -155,8 +155,8 @@ def gelu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
             `silu`. For inputs below -88.7, `silu` returns 0, as in torch.
         Gradients: The gradient of `x` is computed in float32 and rounded once. Torch's autograd rounds after
             each operator instead. The gradient of `bias` is the sum of the rounded gradient of `x` over the
-            rows. torch's operators compute this sum. A second derivative and forward-mode AD raise
-            RuntimeError.
+            rows. oxiwarp computes this sum with `Tensor.sum`, after the kernel. A second derivative and
+            forward-mode AD raise RuntimeError.
 
     Source:
         `torch.nn.functional.gelu`; Hendrycks and Gimpel, "Gaussian Error Linear Units" (arXiv:1606.08415).
@@ -192,8 +192,8 @@ def gelu_tanh(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out
         Exactness: On a GPU, "exact" and eager torch give bitwise equal results for every input. The docstring
             of `gelu` states the error bounds of "fast".
         Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the
-            sum of the rounded gradient of `x` over the rows. torch's operators compute this sum. A second
-            derivative and forward-mode AD raise RuntimeError.
+            sum of the rounded gradient of `x` over the rows. oxiwarp computes this sum with `Tensor.sum`,
+            after the kernel. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         `torch.nn.functional.gelu(x + bias, approximate="tanh")`; arXiv:1606.08415.
@@ -230,8 +230,8 @@ def gelu_new(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out:
             rounds after each of the eight operators of `NewGELUActivation`. The docstring of `gelu` states
             the error bounds of "fast".
         Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the
-            sum of the rounded gradient of `x` over the rows. torch's operators compute this sum. A second
-            derivative and forward-mode AD raise RuntimeError.
+            sum of the rounded gradient of `x` over the rows. oxiwarp computes this sum with `Tensor.sum`,
+            after the kernel. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         transformers' `NewGELUActivation`. Its formula is mathematically equal to that of `gelu_tanh`.
@@ -268,8 +268,8 @@ def gelu_fast(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out
             rounds after each operator of `FastGELUActivation`. The docstring of `gelu` states the error
             bounds of "fast".
         Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the
-            sum of the rounded gradient of `x` over the rows. torch's operators compute this sum. A second
-            derivative and forward-mode AD raise RuntimeError.
+            sum of the rounded gradient of `x` over the rows. oxiwarp computes this sum with `Tensor.sum`,
+            after the kernel. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         transformers' `FastGELUActivation`. Its formula is mathematically equal to that of `gelu_tanh`, but
@@ -307,8 +307,8 @@ def gelu_quick(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", ou
             rounds after each of the three operators of `QuickGELUActivation`. The docstring of `gelu` states
             the error bounds of "fast".
         Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the
-            sum of the rounded gradient of `x` over the rows. torch's operators compute this sum. A second
-            derivative and forward-mode AD raise RuntimeError.
+            sum of the rounded gradient of `x` over the rows. oxiwarp computes this sum with `Tensor.sum`,
+            after the kernel. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         transformers' `QuickGELUActivation` and diffusers' `ApproximateGELU`.
@@ -344,8 +344,8 @@ def silu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
         Exactness: On a GPU, "exact" and eager torch give bitwise equal results for every input. The docstring
             of `gelu` states the error bounds of "fast".
         Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the
-            sum of the rounded gradient of `x` over the rows. torch's operators compute this sum. A second
-            derivative and forward-mode AD raise RuntimeError.
+            sum of the rounded gradient of `x` over the rows. oxiwarp computes this sum with `Tensor.sum`,
+            after the kernel. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         `torch.nn.functional.silu`.
@@ -381,8 +381,8 @@ def relu2(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Te
         Exactness: On a GPU, the result of "exact" is bitwise equal to `torch.square(torch.relu(x + bias))`
             for every input. The docstring of `gelu` states the error bounds of "fast".
         Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the
-            sum of the rounded gradient of `x` over the rows. torch's operators compute this sum. A second
-            derivative and forward-mode AD raise RuntimeError.
+            sum of the rounded gradient of `x` over the rows. oxiwarp computes this sum with `Tensor.sum`,
+            after the kernel. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         transformers' `ReLUSquaredActivation`; So et al., "Primer" (arXiv:2109.08668).

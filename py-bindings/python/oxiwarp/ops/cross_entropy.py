@@ -112,8 +112,8 @@ def counted(target: Tensor, ignore_index: int) -> Tensor | int:
     """Return the number of rows whose target is not `ignore_index`.
 
     If the dtype of `target` cannot represent `ignore_index`, no row is ignored, and the result is the number
-    of all rows. In torch, the comparison `target != ignore_index` would convert `ignore_index` to this dtype.
-    Integer overflow could then turn it into a valid class.
+    of all rows. The comparison `target != ignore_index` in torch would convert `ignore_index` to this dtype.
+    By integer overflow, `ignore_index` could then become a valid class.
     """
     limits = torch.iinfo(target.dtype)
     return (target != ignore_index).sum() if limits.min <= ignore_index <= limits.max else target.numel()

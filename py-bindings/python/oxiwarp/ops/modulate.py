@@ -83,10 +83,10 @@ def modulate(x: Tensor, scale: Tensor, shift: Tensor | None = None, *, mode: str
         Exactness: If `x`, `scale` and `shift` have the same dtype, "exact" rounds `1 + scale`, the product
             and the sum, as torch's operators do. If `x` is 16-bit and `scale` or `shift` is float32, "exact"
             computes in float32 and rounds only the result. With a float32 `scale`, torch's operators return
-            float32. Cast to the dtype of `x`, torch's result is bitwise equal to that of this function.
-            "fast" always rounds only the result.
-        Gradients: The gradients are computed by torch's operators, in float32, and rounded once. A second
-            derivative and forward-mode AD raise RuntimeError.
+            float32. If this float32 result is cast to the dtype of `x`, it is bitwise equal to the result of
+            this function. "fast" always rounds only the result.
+        Gradients: The gradients are computed with torch's operators instead of a kernel, in float32, and
+            rounded once. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         The modulations of the model DiT (arXiv:2212.09748).

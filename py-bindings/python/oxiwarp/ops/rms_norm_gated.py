@@ -77,8 +77,8 @@ def _gated_gradients(dy: Tensor, x: Tensor, gate: Tensor, sigmoid: bool) -> tupl
 class _RmsNormGated(Function):
     """Autograd function that saves the operands.
 
-    The backward recomputes the input of the second operation. This is the norm or, if `gate_first` is True,
-    the product of `x` and the activated gate.
+    The norm and the multiplication by the activated gate are two operations. The backward recomputes the
+    result of the first one: the norm or, if `gate_first` is True, the product of `x` and the activated gate.
     """
 
     @staticmethod
@@ -166,8 +166,8 @@ def rms_norm_gated(
             gates below -87.3, the activation is 0.
         Gradients: The backward kernels of the norm and of the gate run one after the other. The gradient that
             the first kernel returns is rounded to the dtype of `x`. If `x` is float16, this gradient is
-            float32 instead. If `activation` is "sigmoid", torch's operators replace the backward kernel of
-            the gate. A second derivative and forward-mode AD raise RuntimeError.
+            float32 instead. If `activation` is "sigmoid", the backward of the gate uses torch's operators
+            instead of a kernel. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         Norm first: Yang, Kautz and Hatamizadeh, "Gated Delta Networks" (arXiv:2412.06464). Gate first: Dao and Gu,

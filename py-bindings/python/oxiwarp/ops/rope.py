@@ -172,10 +172,11 @@ def rope(
     Note:
         Exactness: "exact" rounds at the same points as eager models. For float32 tables, it rounds only the
             result. For 16-bit tables, as in Llama, it rounds `x * cos`, `rotated * sin` and their sum. "fast" always
-            rounds only the result, as Cohere's model does. For real tables, the kernel computes products and sum as
-            separate float32 operations, without fused multiply-add. The result is therefore bitwise equal to
-            `x * cos + rotated * sin` in torch. For complex tables, the result is bitwise equal to that of
-            torch's CUDA kernel, which computes each sum with one fused multiply-add.
+            rounds only the result, as Cohere's model does. For real tables, the kernel computes the products
+            and the sum as separate float32 operations, without fused multiply-add. The result is therefore
+            bitwise equal to the result of `x * cos + rotated * sin` in torch. For complex tables, the result
+            is bitwise equal to that of torch's CUDA kernel, which computes each sum with one fused
+            multiply-add.
         Gradients: `q` and `k` have gradients. Tables have no gradient. The backward rotates the incoming
             gradient by the negative angles. A second derivative is 0 if the incoming gradient
             requires no gradient, as after `y.sum()`. Otherwise, a second derivative raises RuntimeError.
@@ -348,10 +349,10 @@ def rope_3d(
         theta (float): base of the frequencies; finite, greater than 0, and not 1 with `coordinates`.
         coordinates (Tensor | None): selects the scheme of LTX-Video instead of `splits`. Shape `[S, 3]` or
             `[B, S, 3]`. Each coordinate is the frame, row or column of a token, divided by the maximum of
-            this axis. In this scheme, `q` has shape `[B, S, N]` without a head dimension. There are
-            `n = N // 6` frequencies per axis. Pair `3 * i + axis` has the angle
-            `pi / 2 * theta**(i / (n - 1)) * (2 * coordinate[axis] - 1)`. The first `N % 6` columns are
-            copied. The count of the pairs starts after them.
+            this axis. In this scheme, `q` has shape `[B, S, N]` without a head dimension, and there are `n =
+            N // 6` frequencies per axis. Pair `3 * i + axis` has the angle `pi / 2 * theta**(i / (n - 1)) *
+            (2 * coordinate[axis] - 1)`. The first `N % 6` columns are copied, and pair 0 starts after these
+            columns.
         interleaved (bool): if True, columns `2 * i` and `2 * i + 1` form a pair. If False, columns `i` and
             `i + n / 2` form a pair, as in `rotate_half` of transformers. n is the number of rotated columns.
         offset (int | None): index of the first rotated token, which is the first token of the grid. Tokens
@@ -376,9 +377,10 @@ def rope_3d(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: torch's operators compute the tables of cosines and sines. With `splits`, the angles are
-            float64, as in Wan and Flux. With `coordinates`, the angles are float32, as in LTX-Video. The
-            rotation has the exactness of `rope`. The tables of the most recent grids are cached.
+        Exactness: The tables of cosines and sines are computed with torch's operators, before the kernel.
+            With `splits`, the angles are float64, as in Wan and Flux. With `coordinates`, the angles are
+            float32, as in LTX-Video. The rotation has the exactness of `rope`. The tables of the most recent
+            grids are cached.
         Gradients: `q` and `k` have gradients. `coordinates` have no gradient. A second derivative is 0 if the
             incoming gradient requires no gradient, as after `y.sum()`. Otherwise, a second derivative raises
             RuntimeError. Forward-mode AD raises RuntimeError.

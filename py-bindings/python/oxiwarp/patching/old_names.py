@@ -16,7 +16,7 @@ from .fusions.core import recipe
 from .norms import forward, probe
 
 OLD_NAMES = {
-    "fusions": fusions,  # before the modules below it
+    "fusions": fusions,  # listed before the modules that this package contains
     "fusions._fusion": recipe,
     "norms": forward,
     "probe": probe,

@@ -22,7 +22,7 @@ from .recognise import DEFAULT_EPS, input_names
 
 @dataclass(frozen=True)
 class NormRecipe:
-    """Recipe of a norm: the data from which its `forward` is replaced.
+    """Recipe of a norm: the data that its new `forward` needs.
 
     `formulas` maps a pair (input dtype, weight dtype) to a `Formula`, which says how the norm uses its weight
     and where it rounds. `eps_name` is the name of the norm's eps attribute, such as "variance_epsilon".
@@ -112,7 +112,7 @@ def parameters(module: nn.Module, recipe: NormRecipe, x: Any) -> tuple[Tensor | 
         type(weight) not in PLAIN
         or weight.device != x.device
         or not weight.is_contiguous()
-        or weight.shape != x.shape[-1:]  # the weight broadcasts, or the original forward raises
+        or weight.shape != x.shape[-1:]  # the original forward broadcasts the weight or raises
     ):
         return None
     eps = getattr(module, recipe.eps_name)

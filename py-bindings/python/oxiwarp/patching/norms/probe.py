@@ -257,8 +257,8 @@ def same_values(y: Any, r: Tensor) -> bool:
 
 
 def same_roundings(y: Tensor, r: Tensor) -> bool:
-    """Return whether `y` and `r` differ so little that both can have the same roundings. Only the order of a
-    float32 sum may then be different.
+    """Return whether `y` and `r` differ so little that both can have the same roundings, with only another
+    order of a float32 sum.
 
     A different order of the sum changes less than one 16-bit value in a thousand, by one unit in the last
     place. An additional or missing cast changes about one value in four. Therefore up to one 16-bit value in

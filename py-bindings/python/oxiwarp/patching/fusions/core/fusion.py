@@ -1,9 +1,9 @@
 """Defines a fusion: a rewritten method of a model's class, in which one kernel computes several operations.
 
 `patch` installs a fusion only if the source code of the original method is known. `Fusion.sources` has hashes
-of the source of this method and of every function that the fusion reimplements. A source may have another
-hash, for example in another version of the model's library. Then the model's object keeps its original
-method, and the report of `patch` gives the reason.
+of the source of this method and of every function that the fusion reimplements. If a source has another hash,
+for example in another version of the model's library, the object keeps its original method. The report of
+`patch` then gives the reason.
 """
 
 from collections.abc import Callable, Mapping
@@ -88,8 +88,8 @@ class Fusion:
         return ", ".join(dict.fromkeys(chain.rpartition(": ")[2] for chain in self.chains))
 
     def promise(self, mode: str) -> str:
-        """Return how much the results of the new method may differ from the original results. An example is
-        "bit-exact".
+        """Return a text that says how much the results of the new method may differ from the original
+        results. An example is "bit-exact".
 
         `mode` is "exact" or "fast". In mode "fast", the text is "one rounding", unless `exactness` maps each
         mode to a text.

@@ -54,7 +54,7 @@ class FusedRecipe:
 
         They include the fused method, the fingerprint (source hash) of the original method, and the name of a
         Python module. This Python module defines the class that matches `Fusion.classes`. The last attribute
-        records which code path ran.
+        lists the `Site` that counts how often the kernels and the original method ran.
         """
         fusion, found = FUSIONS[self.fusion], find(base)
         site = Site(fusion.ops)
@@ -123,7 +123,7 @@ def ready(
     # torch.jit.trace records sizes as tensors, which the operators reject.
     if hooks_everywhere() or torch._C._get_tracing_state() is not None:
         return False
-    owner = x if fusion.method != "__call__" else args[0] if args else kwargs["attn"]  # attention module
+    owner = x if fusion.method != "__call__" else args[0] if args else kwargs["attn"]  # the attention module
     kinds, device = how.kinds, first.device
     for at, path in enumerate(skipped):
         module, kind = submodule(owner, path), None if kinds is None else kinds[at]

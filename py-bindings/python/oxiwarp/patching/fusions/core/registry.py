@@ -34,7 +34,8 @@ def found_for(cls: type) -> tuple[Fusion, int] | None:
     """Return the fusion (rewritten method) for `cls`, and the index in `cls.__mro__` of the class that the
     fusion lists.
 
-    The result is cached. A class in the cached result would stay alive, so the result has its index instead.
+    The result is cached. The cache would keep a class alive, so the result contains the index of the class
+    instead of the class.
     """
     named = named_like(cls)
     known_ones = [found for found in named if found[0].difference(cls, found[1]) is None]

@@ -1,5 +1,5 @@
-"""A fusion for the sinusoidal timestep embedding of diffusers (models/embeddings.py). It launches half as
-many kernels as the original method.
+"""A fusion for the sinusoidal timestep embedding of diffusers (models/embeddings.py). The fused method
+launches half as many kernels as the original method.
 
 Every denoising step begins with this embedding, while the GPU is idle. The frequencies depend only on
 constants of the module, so they are cached. Cosines and sines are concatenated directly in the order that the

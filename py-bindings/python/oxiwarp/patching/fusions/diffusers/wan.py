@@ -164,7 +164,7 @@ def attention(
         assert encoder_hidden_states is not None
         image_length = encoder_hidden_states.shape[1] - 512  # the last 512 are text tokens
         image, encoder_hidden_states = encoder_hidden_states[:, :image_length], encoder_hidden_states[:, image_length:]
-    source: Any = encoder_hidden_states  # may be None, unlike in diffusers' annotation
+    source: Any = encoder_hidden_states  # Any: it may be None, which diffusers' annotation excludes
     query, key, value = _get_qkv_projections(attn, hidden_states, source)
     heads = {"eps": attn.norm_q.eps, "across_heads": True, "head_dim": query.shape[-1] // attn.heads, "mode": how.mode}
     if rotary_emb is not None:

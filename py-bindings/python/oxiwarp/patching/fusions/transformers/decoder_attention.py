@@ -21,7 +21,7 @@ from ..core.source import fingerprint
 
 ROTATION = {":apply_rotary_pos_emb": ("5b72a18e3c8f", "05a4eb9d2426"), ":rotate_half": ("316f106bf0b7",)}
 SDPA = ("d6c8021e82de",)  # Fingerprint (source hash) of `sdpa_attention_forward` of transformers.
-# Names of arguments that a layer passes to its attention, and that the attention ignores.
+# Names of arguments that a layer passes to its attention, but that the attention ignores.
 HANDED_ON = {"position_ids", "use_cache"}
 
 
@@ -161,8 +161,8 @@ def llama_norms(self: Any, query: Tensor) -> bool:
 
 
 def is_llama(norm: Any, x: Tensor) -> bool:
-    """Return whether the norm rounds before it multiplies by its weight and has no hooks. A kernel can then
-    compute it without a module call.
+    """Return whether the norm has no hooks and rounds before it multiplies by its weight. A kernel can then
+    compute the norm without a module call.
 
     In float32, every norm counts as rounding before the multiplication, because such a rounding to float32
     changes nothing.
