@@ -10,8 +10,8 @@ process with this folder first on `sys.path`. It calls no model. For each class 
   function before you add its fingerprint to the fusion.
 
 `loose_chains.py` finds chains independently of `patch`. The totals show how many of these chains a rewritten
-method or a fusion computes. Chains whose norm `patch` replaces as a module are not counted as computed,
-because only a model shows the class of its norms.
+method or a fusion computes. If `patch` replaces only the norm module of a chain, the chain is not counted as
+computed: without a model, the script does not know the class of its norms.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-"""Checks `oxiwarp.attention` and torch's attention against float64 on a GPU. Then times both in alternation
-and reports TFLOP/s.
+"""Checks `oxiwarp.attention` and torch's attention against float64 on a GPU. Then times them alternately and
+reports TFLOP/s.
 
     python benches/python/attention.py [--rounds N] [--out FOLDER] [--flash-attention-3 LIBRARY]
     OXIWARP_ARCH=sm_80 python benches/python/attention.py  # use the sm_80 kernels on a Hopper GPU

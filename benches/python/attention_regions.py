@@ -1,9 +1,9 @@
 """Finds the sizes for which `oxiwarp.attention` is faster than torch's attention.
 
 The times come from attention_table.py. A size consists of two numbers: queries per head, and queries over all
-batches and heads. A region is given by a few minimal sizes. It contains each size that is at least as large
-as one of them in both numbers. oxiwarp is faster at each measured size in a region. If oxiwarp is faster at a
-size outside of all regions, this size is listed separately.
+batches and heads. A region is given by a few minimal sizes. It contains each size whose two numbers are at
+least as large as the two numbers of one of the minimal sizes. oxiwarp is faster at each measured size in a
+region. If oxiwarp is faster at a size outside of all regions, this size is listed separately.
 """
 
 from collections.abc import Iterable

@@ -51,8 +51,8 @@ code."""
 class PortableSource(Source):
     """Creates inputs that have the same bits on every CPU and in every version of torch.
 
-    `torch.randn` computes its values by other instructions on other CPUs, and their last bits differ. The
-    bits of random numbers of a 16-bit type depend on the version of torch.
+    `torch.randn` uses different instructions on different CPUs, so the last bits of its values differ. For
+    16-bit types, its values also depend on the version of torch.
     """
 
     def normal(self, *shape: int, scale: float = 1.0, mean: float = 0.0, dtype: torch.dtype | None = None) -> Tensor:
@@ -118,7 +118,8 @@ def inputs_of(form: Form, dtype: torch.dtype, device: torch.device, source: type
 
 
 def checksums(result: Result, chunk: int = CHUNK) -> list[list[int]]:
-    """Return the checksums of each result, one per `chunk` bytes. All NaN have the same bytes."""
+    """Return the checksums of each result, one per `chunk` bytes. Before that, every NaN is replaced by the
+    same NaN."""
     found = []
     for y in tuple_of(result):
         y = y.detach().cpu().contiguous()
@@ -167,8 +168,9 @@ def differences(
     device: torch.device,
     source: type[Source] = PortableSource,
 ) -> list[str]:
-    """Run the calls of a record on a device. Return a line for each result whose bits differ from the record, or
-    from the eager result if the op is documented as bit-exact.
+    """Run the calls of a record on a device. Return a line for each result whose bits differ from the record.
+    If the op is documented as bit-exact, also return a line if the bits differ from the recorded eager
+    result.
 
     If the inputs of a call have other bits, the line says so, and the results are not compared.
     """

@@ -1,8 +1,9 @@
 """Creates random inputs with the bits of torch 2.11, in every version of torch.
 
-A record of `record_bits.py` whose inputs came from torch 2.11 needs them. Newer versions of torch round float32
-random numbers to the 16-bit types. torch 2.11 computes the random numbers of a 16-bit type in this type. The
-float32 numbers are equal in all versions, on CPUs with AVX2.
+The inputs of a record of `record_bits.py` may come from torch 2.11. A comparison with such a record needs
+inputs with the same bits. For a 16-bit type, torch 2.11 computes random numbers in this type. Newer versions
+of torch compute them in float32 and round them. The float32 random numbers are equal in all versions, but
+only on CPUs with AVX2.
 """
 
 import math
@@ -16,8 +17,8 @@ DIGITS = {torch.bfloat16: 8, torch.float16: 11}
 
 
 def repeatable() -> bool:
-    """Return True if this CPU can repeat the inputs. On other CPUs, the last bits of torch's float32 numbers
-    differ."""
+    """Return True if this CPU has AVX2, so that the inputs have the bits of the record. On other CPUs, the
+    last bits of torch's float32 random numbers differ."""
     return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 
 
@@ -30,7 +31,7 @@ class TorchSource(Source):
             return super().normal(*shape, scale=scale, mean=mean, dtype=dtype)
         values = _box_muller(_uniform(count, dtype)[: count // 16 * 16])
         if count % 16:
-            # torch draws the last 16 numbers again.
+            # If the count is no multiple of 16, torch makes the last 16 values from 16 new random numbers.
             values = torch.cat((values[: count - 16], _box_muller(_uniform(16, dtype))))
         return values.view(shape).mul_(scale).add_(mean)
 
@@ -42,7 +43,8 @@ class TorchSource(Source):
 def _uniform(count: int, dtype: torch.dtype) -> Tensor:
     """Return numbers from 0 to 1 in a 16-bit type.
 
-    torch 2.11 uses the low 8 or 11 bits of a 32-bit random number. A float32 random number has the low 24
+    torch 2.11 makes such a number from the low 8 bits (bfloat16) or 11 bits (float16) of a 32-bit random
+    integer. `torch.rand` in float32 uses the low 24 bits of the same integer, so its result contains these
     bits.
     """
     steps = 1 << DIGITS[dtype]
