@@ -1,5 +1,5 @@
-"""Computes each chain of a rewritten model in two ways, by the kernel and by the original expression, and
-compares the results.
+"""Computes each chain (see below) of a rewritten model twice, by the kernel and by the original expression,
+and compares the results.
 
 A rewritten model has methods whose source code `patch` changed. A chain is a sequence of operations in such a
 method that a kernel can replace. `python -m support.both_ways every_diffusers_model [name ...]` compares the
@@ -206,8 +206,9 @@ def check(case: Any, dtype: torch.dtype) -> tuple[list[Comparison], dict[str, Co
         torch.manual_seed(0)
         stock = first(model(**arguments))
         with both_ways(found):
-            # oxiwarp caches the patched classes by their options. The remark is one of the options, so a new
-            # remark makes new classes, which call the functions that `both_ways` has replaced.
+            # oxiwarp caches the classes of patched modules by their options. The remark is one of the
+            # options. A new remark therefore makes new classes. These classes call the functions with which
+            # `both_ways` replaces oxiwarp's functions.
             rewrite_all(model, cpu_kernels=True, remark=f"run {next(RUNS)}")
             torch.manual_seed(0)
             made = first(model(**arguments))
