@@ -133,8 +133,8 @@ def launches(function: Any) -> bool:
 
 @dataclass
 class Cover:
-    """How `patch` computes a chain (a sequence of operations): in a rewritten method, in a fusion, or in a
-    replaced norm."""
+    """How `patch` computes a chain (a sequence of operations): in a rewritten method, in a fusion (a
+    hand-written method that replaces the original one), or in a replaced norm."""
 
     how: str
     """"rewritten" (the method was rewritten), "fusion" (a kernel replaces the method) or "norm" (a kernel
@@ -368,7 +368,8 @@ def calling(caller: Line, function: Line, covers: Covers) -> list[Cover]:
 
 
 def is_norm_there(chain: Loose, path: str, trace: Trace) -> bool:
-    """Return whether the norm of a chain was a norm when the model ran, and not `nn.Identity`."""
+    """Return whether the norm module of a chain (a sequence of operations) was a norm when the model ran, and
+    not `nn.Identity`."""
     lines = range(chain.line, chain.end + 1)
     modules = [module for line in lines for module in trace.modules.get((path, line), {}).values()]
     return not modules or any(not isinstance(module, nn.Identity) for module in modules)

@@ -164,7 +164,8 @@ def measure(form: Form, model: str, shape: Shape, rounds: int) -> list[Row]:
 
 
 def cases(only: str | None) -> list[tuple[Form, str, Shape]]:
-    """Return the benchmark cases of matrix products. `only` is a part of the chain's or the model's name."""
+    """Return the benchmark cases of matrix products. If `only` is given, return only the cases in which the
+    name of the model or of the torch code contains this text."""
     found = [(form, *case) for form in FORMS if form.op in COMPUTE_BOUND for case in form.cases]
     return [case for case in found if only is None or only in f"{case[1]}, {case[0].chain}"]
 

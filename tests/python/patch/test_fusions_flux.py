@@ -40,8 +40,8 @@ def outputs(models, **extra):
 def test_single_blocks_copy_nothing(monkeypatch):
     """A patched model calls `torch.cat` less often than the unpatched model.
 
-    The patched single-stream blocks keep text and image tokens in two tensors. In these blocks, attention and
-    activation write their results into one buffer.
+    The original single-stream blocks concatenate text and image tokens, the patched blocks keep them in two
+    tensors. In these blocks, attention and activation write their results into one buffer.
     """
     cat, counts = torch.cat, []
     for model in pair():

@@ -1,11 +1,11 @@
-"""Computes each chain (see below) of a rewritten model twice, by the kernel and by the original expression,
-and compares the results.
+"""Computes each sequence of operations that a kernel can replace twice: by the kernel and by the original
+expression. Compares the two results.
 
-A rewritten model has methods whose source code `patch` changed. A chain is a sequence of operations in such a
-method that a kernel can replace. `python -m support.both_ways every_diffusers_model [name ...]` compares the
-chains in tiny models of a library. After each comparison, the model continues with the result of the original
-expression. The comparison of a chain therefore does not depend on earlier chains, and the model's output has
-the bits of the unpatched model.
+Such a sequence of operations is called a chain. The models are rewritten: `patch` has changed the source code
+of their methods. `python -m support.both_ways every_diffusers_model [name ...]` compares the chains in tiny
+models of a library. After each comparison, the model continues with the result of the original expression.
+The comparison of a chain therefore does not depend on earlier chains, and the model's output has the bits of
+the unpatched model.
 """
 
 import importlib

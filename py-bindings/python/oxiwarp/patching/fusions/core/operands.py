@@ -1,9 +1,9 @@
 """Converts operands that torch's operators accept and oxiwarp's operators reject.
 
-A fused method (a rewritten `forward`) calls submodules such as linears and attentions. A user may have
-replaced a submodule, for example by an adapter or by a module that computes in float32. The result of the new
-submodule may have another dtype than the residual stream. The result may also have a batch size of 1, or a
-last dimension that is not contiguous. torch's operators promote dtypes, broadcast shapes and read any
+A fused method (oxiwarp's replacement for a `forward`) calls submodules such as linears and attentions. A user
+may have replaced a submodule, for example by an adapter or by a module that computes in float32. The result
+of the new submodule may have another dtype than the residual stream. The result may also have a batch size of
+1, or a last dimension that is not contiguous. torch's operators promote dtypes, broadcast shapes and read any
 strides. oxiwarp's operators raise an error instead. So the functions here convert the operands.
 
 In eager mode, the functions first call the oxiwarp operator. Only if it raises an error do they convert the

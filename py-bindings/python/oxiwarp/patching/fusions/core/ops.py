@@ -1,5 +1,5 @@
-"""Provides the operators that fused blocks call. A fused block is a block of a model with a rewritten
-`forward`.
+"""Provides the operators that fused blocks call. A fused block is a block of a model whose `forward` oxiwarp
+has replaced.
 
 In eager mode, these operators are those of `oxiwarp.ops`, with the operand conversions of `operands.py`.
 `INDUCTOR` lists the elementwise operators for which Inductor generates a faster kernel. Under torch.compile,

@@ -1,8 +1,8 @@
 """Fusions for Flux 2 (diffusers: models/transformers/transformer_flux2.py). All blocks of Flux 2 get the same
 modulations, unlike the blocks of Flux.
 
-In a single-stream block of Flux 2, one linear computes query, key, value and the input of the feed-forward's
-activation.
+A fusion is a hand-written method that replaces a method of a model's class. In a single-stream block of Flux
+2, one linear computes query, key, value and the input of the feed-forward's activation.
 """
 
 from typing import Any

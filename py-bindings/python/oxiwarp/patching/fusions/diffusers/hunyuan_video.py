@@ -1,7 +1,8 @@
 """Fusions for HunyuanVideo and HunyuanVideo 1.5 (diffusers:
 models/transformers/transformer_hunyuan_video.py).
 
-The blocks of both model versions have the same `forward`.
+A fusion is a hand-written method that replaces a method of a model's class. The blocks of both model versions
+have the same `forward`.
 """
 
 from typing import Any
@@ -105,8 +106,8 @@ def single_block(
 def both_branches(
     self: Any, how: FusedRecipe, normed: Tensor, image: int, attention_mask: Tensor | None, tables: Tables | None
 ) -> Tensor:
-    """Compute attention and feed-forward of a single-stream block, and the linear `proj_out` that projects
-    both results."""
+    """Compute attention and feed-forward of a single-stream block (a block on the concatenated tokens of
+    video and text), and the linear `proj_out` that projects both results."""
 
     def attended(_: Place | None) -> Tensor:
         streams = self.attn(

@@ -1,7 +1,8 @@
 """Fusions for HunyuanVideo's image-to-video blocks, in which the tokens of the first frame have a separate
 modulation.
 
-Therefore each kernel that reads the modulation of the video is launched twice: for the tokens of the first
+A fusion is a hand-written method that replaces a method of a model's class. Because of the separate
+modulation, each kernel that reads the modulation of the video is launched twice: for the tokens of the first
 frame, and for all other tokens.
 """
 

@@ -1,5 +1,8 @@
 """Fusions for single LayerNorms (torch.nn.LayerNorm, diffusers' FP32LayerNorm). They also replace LayerNorms
-of models for which there are no fused blocks."""
+of models for which there are no fused blocks.
+
+A fusion is a hand-written method that replaces a method of a model's class.
+"""
 
 from typing import Any
 

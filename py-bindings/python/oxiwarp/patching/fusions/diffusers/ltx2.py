@@ -1,6 +1,7 @@
 """Fusions for LTX-2 (diffusers: models/transformers/transformer_ltx2.py).
 
-Video tokens attend to video, text and audio tokens. Audio tokens attend to audio, text and video tokens.
+A fusion is a hand-written method that replaces a method of a model's class. Video tokens attend to video,
+text and audio tokens. Audio tokens attend to audio, text and video tokens.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
 """A fusion for the sinusoidal timestep embedding of diffusers (models/embeddings.py). The fused method
 launches half as many kernels as the original method.
 
-Every denoising step begins with this embedding, while the GPU is idle. The frequencies depend only on
-constants of the module, so they are cached. Cosines and sines are concatenated directly in the order that the
-model uses.
+A fusion is a hand-written method that replaces a method of a model's class. Every denoising step begins with
+this embedding, while the GPU is idle. The frequencies depend only on constants of the module, so they are
+cached. Cosines and sines are concatenated directly in the order that the model uses.
 """
 
 import math

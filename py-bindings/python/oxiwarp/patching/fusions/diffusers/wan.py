@@ -1,9 +1,9 @@
 """Fusions for Wan 2.1 and 2.2, including VACE, Animate and ChronoEdit (diffusers:
 models/transformers/transformer_wan*.py).
 
-The modulations (shifts, scales and gates) are float32: `scale_shift_table + temb.float()`. Therefore the
-original blocks compute norms and sums in float32 and cast only the results. The fused blocks do the same, in
-mode "exact" and in mode "fast".
+A fusion is a hand-written method that replaces a method of a model's class. The modulations (shifts, scales
+and gates) are float32: `scale_shift_table + temb.float()`. Therefore the original blocks compute norms and
+sums in float32 and cast only the results. The fused blocks do the same, in mode "exact" and in mode "fast".
 """
 
 from collections.abc import Sequence

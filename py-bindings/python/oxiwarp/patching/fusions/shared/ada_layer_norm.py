@@ -1,5 +1,8 @@
 """Fusions for the modulated norms of diffusers (models/normalization.py), which Flux, SD3, HunyuanVideo and
-many other models use."""
+many other models use.
+
+A fusion is a hand-written method that replaces a method of a model's class.
+"""
 
 from typing import Any
 

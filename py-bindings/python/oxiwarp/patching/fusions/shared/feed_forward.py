@@ -1,9 +1,10 @@
 """Fusions for diffusers' activation modules (models/activations.py), which apply a linear and then an
 activation.
 
-In mode "exact", the new `forward` calls the linear, and one kernel computes the activation. In mode "fast",
-if the activation is `GELU(approximate="tanh")`, one cuBLASLt matrix multiplication computes both. The
-epilogue of the multiplication adds the bias and applies the GELU, so the result is rounded once. The module
+A fusion is a hand-written method that replaces a method of a model's class. In mode "exact", the new
+`forward` calls the linear, and one kernel computes the activation. In mode "fast", if the activation is
+`GELU(approximate="tanh")`, one cuBLASLt matrix multiplication computes both. The epilogue of the
+multiplication adds the bias and applies the GELU, so the result is rounded once. The module
 `LinearActivation`, which applies a SiLU, is not replaced, because torch's SiLU is as fast as a kernel of
 oxiwarp.
 """

@@ -1,8 +1,9 @@
 """Fusions for decoders of the library transformers: Llama, Mistral, Qwen 2 and 3, Gemma 1 to 3, Phi-3, and
 models with copies of their layers.
 
-In transformers, code is copied from model to model. So the layers of many other models have the same source
-code, and the fusions in this file replace the methods of these layers too.
+A fusion is a hand-written method that replaces a method of a model's class. In transformers, code is copied
+from model to model. So the layers of many other models have the same source code, and the fusions in this
+file replace the methods of these layers too.
 """
 
 from typing import Any

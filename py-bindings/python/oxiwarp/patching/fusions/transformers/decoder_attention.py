@@ -1,5 +1,8 @@
 """Fusions for the attention of decoders of transformers: Llama, Mistral, Qwen 2 and 3, Gemma 1 to 3, Phi-3,
-and models with copies of their attention."""
+and models with copies of their attention.
+
+A fusion is a hand-written method that replaces a method of a model's class.
+"""
 
 import sys
 from collections.abc import Callable
