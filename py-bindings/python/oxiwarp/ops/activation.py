@@ -128,8 +128,8 @@ def gelu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
         x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. If `x` is contiguous and there
             is no bias, `x` may have any shape, and may be empty. Otherwise the shape is `[..., N]`, and the
             last stride is 1. `Tensor.view` must then be able to merge all dimensions before the last into at
-            most two. This is the case for slices and chunks of a contiguous tensor. If `out` is given, the
-            same dimensions must be mergeable in `x` and `out`.
+            most two. This is the case for slices and chunks of a contiguous tensor. If `out` is given,
+            `Tensor.view` must be able to merge the same dimensions of `out`.
         bias (Tensor | None): shape `[N]`, contiguous, in the dtype of `x`. GELU is applied to `x + bias`.
         mode (str): "exact" rounds after each torch operator, as eager torch does. "fast" rounds only the
             result.
@@ -148,8 +148,8 @@ def gelu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" and eager torch give bitwise equal results for every input. "fast" uses
-            an approximate division in float32, and then rounds to the dtype of `x`. For inputs of -20 or
+        Exactness: On a GPU, "exact" and eager torch give bitwise equal results for every input. "fast"
+            computes in float32 with an approximate division, and rounds only the result. For inputs of -20 or
             more, the error before this rounding is a few units in the last place (ulp) of float32. For inputs
             below -20, this error grows to 90 ulp in activation functions that compute an exponential, such as
             `silu`. For inputs below -88.7, `silu` returns 0, as in torch.

@@ -164,7 +164,8 @@ def geglu(
         x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. The shape is `[..., 2 * H]` if
             `x` contains both halves, or `[..., H]` if `gate` is given. The last stride is 1. `Tensor.view`
             must be able to merge all dimensions before the last into at most two. This is the case for slices
-            and chunks of a contiguous tensor. The same dimensions must be mergeable in `x`, `gate` and `out`.
+            and chunks of a contiguous tensor. `Tensor.view` must be able to merge the same dimensions of
+            `gate` and `out`.
         gate (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
             half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and

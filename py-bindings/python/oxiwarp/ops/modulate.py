@@ -62,8 +62,8 @@ def modulate(x: Tensor, scale: Tensor, shift: Tensor | None = None, *, mode: str
         scale (Tensor): broadcasts to `x`, in the dtype of `x` or in float32. Its last dimension is N.
             Examples are `[B, 1, N]`, `[B, S, N]`, `[N]` and slices. It may be broadcast along the first
             dimensions, or along the last dimensions before N, but not along both. `Tensor.view` must be able
-            to merge all dimensions before the last into at most two. The same dimensions must be mergeable in
-            `x`, `scale` and `shift`.
+            to merge all dimensions of `x` before the last into at most two, and to merge the same dimensions
+            of `scale` and `shift`.
         shift (Tensor | None): tensor that is added last. It may have the shapes and dtypes that `scale` may
             have.
         mode (str): "exact" or "fast". The section "Exactness" describes both.

@@ -171,12 +171,13 @@ def rope(
 
     Note:
         Exactness: "exact" rounds at the same points as eager models. For float32 tables, it rounds only the
-            result. For 16-bit tables, as in Llama, it rounds `x * cos`, `rotated * sin` and their sum. "fast" always
-            rounds only the result, as Cohere's model does. For real tables, the kernel computes the products
-            and the sum as separate float32 operations, without fused multiply-add. The result is therefore
-            bitwise equal to the result of `x * cos + rotated * sin` in torch. For complex tables, the result
-            is bitwise equal to that of torch's CUDA kernel, which computes each sum with one fused
-            multiply-add.
+            result. For 16-bit tables, as in Llama, it rounds `x * cos`, `rotated * sin` and their sum. Here
+            `rotated` is `rotate_half(x)`, or its counterpart for interleaved pairs: each pair `(a, b)` is
+            replaced by `(-b, a)`. "fast" always rounds only the result, as Cohere's model does. For real
+            tables, the kernel computes the products and the sum as separate float32 operations, without fused
+            multiply-add. The result is therefore bitwise equal to the result of `x * cos + rotated * sin` in
+            torch. For complex tables, the result is bitwise equal to the complex product of torch's CUDA
+            kernel, which computes each sum with one fused multiply-add.
         Gradients: `q` and `k` have gradients. Tables have no gradient. The backward rotates the incoming
             gradient by the negative angles. A second derivative is 0 if the incoming gradient
             requires no gradient, as after `y.sum()`. Otherwise, a second derivative raises RuntimeError.
@@ -229,8 +230,8 @@ def rope_1d(
     """Rotate queries and keys by angles that depend on the token position: pair `i` has the angle
     `position * theta**(-2i / rotary_dim)`.
 
-    The kernel computes the angles, so no tables are needed. It computes the sine and cosine of an angle once,
-    and uses them for several heads of a token.
+    The kernel computes the angles, so no tables are needed. It computes the sine and cosine of each angle
+    once, and uses them for several heads of the token.
 
     Args:
         q (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. The shape is
@@ -257,7 +258,8 @@ def rope_1d(
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its
             value and the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is
-            missing. Also raised if `positions` or `inv_freq` requires grad. The messages begin with `rope`.
+            missing. Also raised if `positions` or `inv_freq` requires grad. The messages begin with `rope`,
+            the name of the operator.
         ValueError: `theta` is not finite or not greater than 0, or an integer argument is too small.
         TypeError: A tensor argument is not a tensor, or a number has the wrong type.
         torch.OutOfMemoryError: The result does not fit in GPU memory.
@@ -268,8 +270,8 @@ def rope_1d(
             kernels. The absolute error of sine and cosine is at most 2^-23 for angles up to 10^6. For angles
             up to 6.5 * 10^6, it is at most 1e-5. Results for larger angles are wrong.
         Gradients: `q` and `k` have gradients. `positions` and `inv_freq` have no gradient. A second
-            derivative is 0 if the incoming gradient is constant. Otherwise, it raises RuntimeError.
-            Forward-mode AD raises RuntimeError.
+            derivative is 0 if the incoming gradient is constant. Otherwise, a second derivative raises
+            RuntimeError. Forward-mode AD raises RuntimeError.
 
     Source:
         The rotary embeddings of the models in transformers; arXiv:2104.09864.
@@ -343,9 +345,9 @@ def rope_3d(
             product of the three numbers is S. With `offset`, the product is at most `S - offset`. `grid` may
             be None if `coordinates` is given.
         splits (tuple[int, int, int] | None): how many columns of a head are rotated for the axes frame, row
-            and column. The three numbers are even, and their sum is D. The default is that of the model Wan:
-            `2 * (D // 6)` columns for the row, as many for the column, and the remaining columns for the
-            frame. For D = 128, the default is `(44, 42, 42)`.
+            and column. The three numbers are even, and their sum is D. The default is the choice of the model
+            Wan: `2 * (D // 6)` columns for the row, the same number for the column, and the remaining columns
+            for the frame. For D = 128, the default is `(44, 42, 42)`.
         theta (float): base of the frequencies; finite, greater than 0, and not 1 with `coordinates`.
         coordinates (Tensor | None): selects the scheme of LTX-Video instead of `splits`. Shape `[S, 3]` or
             `[B, S, 3]`. Each coordinate is the frame, row or column of a token, divided by the maximum of
@@ -369,7 +371,7 @@ def rope_3d(
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its
             value and the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is
-            missing. The messages begin with `rope`.
+            missing. The messages begin with `rope`, the name of the operator.
         ValueError: `grid` does not match the number of tokens, or `splits` are not three even numbers whose
             sum is D. Also raised if `splits` and `coordinates` are both given. Also raised for an unsupported
             `theta` or `mode`, and for an integer argument that is too small.
