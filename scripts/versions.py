@@ -85,8 +85,8 @@ def is_installed(requirement: Any) -> bool:
 def modules(package: str) -> Iterator[types.ModuleType]:
     """Import and yield the Python modules of a library that define models. Skip modules whose import fails,
     for example because a package is missing."""
-    # The library's own module of this name raises an error if installed packages have other versions than it
-    # expects.
+    # This empty module replaces the library's module `dependency_versions_check`, which raises an error if
+    # installed packages have other versions than the library expects.
     checks: Any = types.ModuleType(f"{package}.dependency_versions_check")
     checks.dep_version_check = lambda *arguments: None
     sys.modules[checks.__name__] = checks

@@ -45,8 +45,8 @@ class Loop(Scaled):
 
 
 class Index(Scaled):
-    """A method with two expressions that look like views of the factor. The first is a slice whose start
-    depends on the factor's values. The second computes new values."""
+    """A method with two expressions that look like views of the factor `1 + scale`, but are not. The first is
+    a slice whose start depends on the values of the factor. The second computes new values."""
 
     def forward(self, x, c):
         scale = 1.0 + c

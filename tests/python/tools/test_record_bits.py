@@ -53,7 +53,7 @@ def test_the_executor_has_the_bits_of_a_gpu():
     if facts["inputs"] == "torch 2.11" and not torch_inputs.repeatable():
         pytest.skip("this CPU has no AVX2, so torch's float32 inputs differ from the record")
     command = [sys.executable, ROOT / "benches" / "python" / "record_bits.py", "--compare", GPU_RECORD]
-    # The program runs in a new process, because a process reads the variable only once.
+    # The program runs in a new process, because a process reads `OXIWARP_EXECUTOR_HOPPER` only once.
     environment = {**os.environ, "OXIWARP_EXECUTOR_HOPPER": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stdout + done.stderr

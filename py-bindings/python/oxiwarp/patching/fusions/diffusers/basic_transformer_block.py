@@ -143,8 +143,8 @@ def norms(self: Any) -> list[Any]:
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if its norms are LayerNorms of a supported
-    `norm_type`.
+    """Return None if the norms of the block are LayerNorms of a supported `norm_type`. Otherwise, return the
+    reason why `patch` cannot replace the block.
 
     If the `norm_type` is "ada_norm_zero", as in DiT, norm1 also returns the gates. Such a block must not have
     a second attention.

@@ -78,8 +78,8 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if its norms are `CogVideoXLayerNormZero` of
-    diffusers."""
+    """Return None if the norms of the block are `CogVideoXLayerNormZero` of diffusers. Otherwise, return the
+    reason why `patch` cannot replace the block."""
     from diffusers.models.normalization import CogVideoXLayerNormZero
 
     norms = self.norm1, self.norm2

@@ -97,8 +97,8 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if the norms before the feed-forwards have no
-    weights."""
+    """Return None if the block's norms before the feed-forwards have no weights. Otherwise, return the reason
+    why `patch` cannot replace the block."""
     return affine_norm(self, "norm2", "norm2_context")
 
 

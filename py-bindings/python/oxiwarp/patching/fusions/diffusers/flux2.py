@@ -78,7 +78,8 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if its norms are LayerNorms without weights."""
+    """Return None if the norms of the block are LayerNorms without weights. Otherwise, return the reason why
+    `patch` cannot replace the block."""
     return affine_norm(self, *NORMS)
 
 
@@ -125,7 +126,8 @@ def accepts_single_block(
 
 
 def fits_single_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if its norm is a LayerNorm without weight."""
+    """Return None if the norm of the block is a LayerNorm without weight. Otherwise, return the reason why
+    `patch` cannot replace the block."""
     return affine_norm(self, "norm")
 
 

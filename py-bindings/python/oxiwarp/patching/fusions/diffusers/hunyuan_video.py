@@ -51,7 +51,8 @@ def accepts_refiner_block(self: Any, hidden_states: Tensor, temb: Tensor, attent
 
 
 def fits_refiner_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if norm2 is torch's LayerNorm."""
+    """Return None if norm2 of the block is torch's LayerNorm. Otherwise, return the reason why `patch` cannot
+    replace the block."""
     return None if base_of(self.norm2) is nn.LayerNorm else "its norm2 is not torch's LayerNorm"
 
 
@@ -130,8 +131,8 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if the norms before the feed-forwards have no
-    weights."""
+    """Return None if the block's norms before the feed-forwards have no weights. Otherwise, return the reason
+    why `patch` cannot replace the block."""
     return affine_norm(self, "norm2", "norm2_context")
 
 

@@ -39,7 +39,8 @@ def accepts(self: Any, x: Tensor | None = None, /, **by_name: Tensor) -> bool:
 
 
 def fits(self: Any) -> str | None:
-    """Return the reason not to replace the norm, or None if the norm normalises only the last dimension."""
+    """Return None if the norm normalises only the last dimension. Otherwise, return the reason why `patch`
+    cannot replace the norm."""
     return None if len(self.normalized_shape) == 1 else f"it normalises {len(self.normalized_shape)} dimensions"
 
 

@@ -78,8 +78,8 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if its norms are diffusers' RMSNorms without
-    weights."""
+    """Return None if the norms of the block are diffusers' RMSNorms without weights. Otherwise, return the
+    reason why `patch` cannot replace the block."""
     from diffusers.models.normalization import RMSNorm
 
     known = all(is_exactly(norm, RMSNorm) and norm.weight is None for norm in (self.norm1, self.norm2))

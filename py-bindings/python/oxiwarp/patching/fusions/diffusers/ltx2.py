@@ -245,8 +245,8 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if its norms are diffusers' RMSNorms without
-    weights."""
+    """Return None if the norms of the block are diffusers' RMSNorms without weights. Otherwise, return the
+    reason why `patch` cannot replace the block."""
     from diffusers.models.normalization import RMSNorm
 
     for name in NORMS:

@@ -101,8 +101,8 @@ def more_than_one_eps(self: Any) -> str | None:
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if its norms are Mochi's norm modules. Each of them
-    must contain an RMSNorm without weight.
+    """Return None if the norms of the block are Mochi's norm modules, and each of them contains an RMSNorm
+    without weight. Otherwise, return the reason why `patch` cannot replace the block.
 
     Norms that one kernel computes together must have the same eps.
     """

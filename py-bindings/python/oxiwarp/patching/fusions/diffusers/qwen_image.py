@@ -80,7 +80,8 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if its norms are LayerNorms without weights."""
+    """Return None if the norms of the block are LayerNorms without weights. Otherwise, return the reason why
+    `patch` cannot replace the block."""
     return affine_norm(self, *NORMS)
 
 

@@ -64,8 +64,8 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if the norms before the feed-forwards have no
-    weights."""
+    """Return None if the block's norms before the feed-forwards have no weights. Otherwise, return the reason
+    why `patch` cannot replace the block."""
     return affine_norm(self, *(["norm2"] if self.norm2_context is None else ["norm2", "norm2_context"]))
 
 
@@ -82,8 +82,8 @@ def accepts_single_block(self: Any, hidden_states: Tensor, temb: Tensor) -> bool
 
 
 def fits_single_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if the norm before the feed-forward has no
-    weight."""
+    """Return None if the block's norm before the feed-forward has no weight. Otherwise, return the reason why
+    `patch` cannot replace the block."""
     return affine_norm(self, "norm2")
 
 
@@ -153,8 +153,8 @@ def accepts_attention(
 
 
 def fits_attention(attn: Any) -> str | None:
-    """Return the reason not to replace the processor of an attention module, or None if the module normalises
-    its queries.
+    """Return None if the attention module normalises its queries. Otherwise, return the reason why `patch`
+    cannot replace the module's processor.
     """
     return None if attn.norm_q is not None else "its attention has no norms of queries and keys"
 

@@ -96,8 +96,8 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if its norms are diffusers' FP32LayerNorm. The
-    second norm may be missing.
+    """Return None if the norms of the block are diffusers' FP32LayerNorm (the second norm may be missing).
+    Otherwise, return the reason why `patch` cannot replace the block.
 
     Only the second norm (norm2, before the cross-attention) may have parameters.
     """

@@ -109,8 +109,8 @@ def accepts_single(self: Any, x: Tensor, emb: Tensor | None = None) -> bool:
 
 
 def fits(self: Any) -> str | None:
-    """Return the reason not to replace the modulated norm, or None if the norm inside it is torch's
-    LayerNorm."""
+    """Return None if the norm inside the modulated norm is torch's LayerNorm. Otherwise, return the reason
+    why `patch` cannot replace the modulated norm."""
     cls = base_of(self.norm)
     return None if cls is nn.LayerNorm else f"its norm is {cls.__name__}, expected LayerNorm"
 

@@ -113,7 +113,8 @@ def fits_gelu(self: Any) -> str | None:
 
 
 def fits_swiglu(self: Any) -> str | None:
-    """Return the reason not to replace the SwiGLU module, or None if its gate activation is a SiLU."""
+    """Return None if the gate activation of the SwiGLU module is a SiLU. Otherwise, return the reason why
+    `patch` cannot replace the SwiGLU module."""
     gate = self.activation if hasattr(self, "activation") else self.gate_fn
     return None if type(gate) is nn.SiLU else f"its gate is a {type(gate).__name__}, expected SiLU"
 

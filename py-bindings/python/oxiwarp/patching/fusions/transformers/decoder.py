@@ -42,7 +42,8 @@ def packed_mlp(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
 
 
 def gates(self: Any) -> str | None:
-    """Return the reason not to replace the MLP, or None if its activation has a kernel."""
+    """Return None if there is a kernel for the activation of the MLP. Otherwise, return the reason why
+    `patch` cannot replace the MLP."""
     name = type(self.act_fn if hasattr(self, "act_fn") else self.activation_fn).__name__
     return None if name in GATED else f"its activation is {name}"
 
@@ -165,7 +166,8 @@ def accepts_sandwich(self: Any, hidden_states: Tensor, *args: Any, **kwargs: Any
 
 
 def fits_layer(self: Any) -> str | None:
-    """Return the reason not to replace the layer, or None if the norm after the attention is an RMSNorm.
+    """Return None if the norm after the attention is an RMSNorm. Otherwise, return the reason why `patch`
+    cannot replace the layer.
 
     This check is necessary: Starcoder 2's layer, for example, has the same source as Llama's layer, but
     contains LayerNorms.
@@ -174,7 +176,8 @@ def fits_layer(self: Any) -> str | None:
 
 
 def fits_sandwich(self: Any) -> str | None:
-    """Return the reason not to replace the layer, or None if the norm before the MLP is an RMSNorm."""
+    """Return None if the norm before the MLP is an RMSNorm. Otherwise, return the reason why `patch` cannot
+    replace the layer."""
     return not_rms("pre_feedforward_layernorm", self.pre_feedforward_layernorm)
 
 
