@@ -62,12 +62,12 @@ class Recipe(Protocol):
         """
 
 
-# `_classes` maps an original class and a recipe to the subclass that `patch` made for this pair. `_lasting`
-# keeps subclasses alive while no object uses them. If an object is unpatched and patched again, it then gets
-# the same subclass, for which torch.compile already has code. `_lasting` has only subclasses of importable
-# classes, because importable classes exist until the process ends anyway. A class that is not importable may
-# refer to a module, and must be freed together with this module. For example, torch's parametrizations create
-# such classes.
+# `_classes` maps an original class and a recipe (the data that the new method needs) to the subclass that
+# `patch` made for this pair. `_lasting` keeps subclasses alive while no object uses them. If an object is
+# unpatched and patched again, it then gets the same subclass, for which torch.compile already has code.
+# `_lasting` has only subclasses of importable classes, because importable classes exist until the process
+# ends anyway. A class that is not importable may refer to a module, and must be freed together with this
+# module. For example, torch's parametrizations create such classes.
 _classes: WeakKeyDictionary[type, WeakValueDictionary[Recipe, type]] = WeakKeyDictionary()
 _lasting: set[type] = set()
 _lock = threading.RLock()

@@ -81,7 +81,7 @@ def signatures(module: type) -> WeakKeyDictionary[type, Signature]:
 
 
 def call(self: Any, how: FusedRecipe, *args: Any, **kwargs: Any) -> Any:
-    """Run the module's `forward`."""
+    """Call the processor directly, without the inspection of its signature."""
     return self.processor(self, *args, **kwargs)
 
 

@@ -42,7 +42,7 @@ def block(
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
     attention_kwargs: dict[str, Any] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run `CogVideoXBlock.forward`."""
+    """Compute the result of `CogVideoXBlock.forward` with oxiwarp's kernels."""
     text = encoder_hidden_states
     norm1, norm2 = affine(self.norm1.norm), affine(self.norm2.norm)
     shift, scale, gate, shift_text, scale_text, gate_text = modulations(self.norm1, temb)
@@ -107,8 +107,8 @@ def attention(
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
     project: Callable[[Any, Tensor], Iterable[Tensor]] = separate,
 ) -> tuple[Tensor, Tensor]:
-    """Run `CogVideoXAttnProcessor2_0.__call__`. Text and video tokens form one sequence. RoPE rotates only
-    the video tokens."""
+    """Compute the result of `CogVideoXAttnProcessor2_0.__call__` with oxiwarp's kernels. Text and video
+    tokens form one sequence. RoPE rotates only the video tokens."""
     text_tokens = encoder_hidden_states.shape[1]
     hidden_states = torch.cat([encoder_hidden_states, hidden_states], dim=1)
     batch, tokens, _ = hidden_states.shape

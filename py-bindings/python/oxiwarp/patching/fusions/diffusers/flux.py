@@ -42,7 +42,7 @@ def block(
     image_rotary_emb: Tables | None = None,
     joint_attention_kwargs: dict[str, Any] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run `FluxTransformerBlock.forward`."""
+    """Compute the result of `FluxTransformerBlock.forward` with oxiwarp's kernels."""
     normed, *modulation = self.norm1(hidden_states, emb=temb)
     normed_text, *text_modulation = self.norm1_context(encoder_hidden_states, emb=temb)
     attended, attended_text, *of_ip_adapter = self.attn(
@@ -70,7 +70,7 @@ def single_block(
     image_rotary_emb: Tables | None = None,
     joint_attention_kwargs: dict[str, Any] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run `FluxSingleTransformerBlock.forward`."""
+    """Compute the result of `FluxSingleTransformerBlock.forward` with oxiwarp's kernels."""
     hidden_states = joined(encoder_hidden_states, hidden_states)
     normed, gate = self.norm(hidden_states, emb=temb)
 
@@ -111,7 +111,7 @@ def attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Run `FluxAttnProcessor.__call__`."""
+    """Compute the result of `FluxAttnProcessor.__call__` with oxiwarp's kernels."""
     from diffusers.models.transformers.transformer_flux import _get_qkv_projections
 
     projected = project(attn, hidden_states, encoder_hidden_states, _get_qkv_projections)

@@ -37,7 +37,7 @@ Tables = tuple[Tensor, Tensor]
 def refiner_block(
     self: Any, how: FusedRecipe, hidden_states: Tensor, temb: Tensor, attention_mask: Tensor | None = None
 ) -> Tensor:
-    """Run `HunyuanVideoIndividualTokenRefinerBlock.forward`."""
+    """Compute the result of `HunyuanVideoIndividualTokenRefinerBlock.forward` with oxiwarp's kernels."""
     normed = self.norm1(hidden_states)
     attended = self.attn(hidden_states=normed, encoder_hidden_states=None, attention_mask=attention_mask)
     gate_msa, gate = self.norm_out(temb)
@@ -67,7 +67,7 @@ def block(
     *args: Any,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Run `HunyuanVideoTransformerBlock.forward`."""
+    """Compute the result of `HunyuanVideoTransformerBlock.forward` with oxiwarp's kernels."""
     normed, *modulation = self.norm1(hidden_states, emb=temb)
     normed_text, *text_modulation = self.norm1_context(encoder_hidden_states, emb=temb)
     attended, attended_text = self.attn(
@@ -95,7 +95,7 @@ def single_block(
     *args: Any,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Run `HunyuanVideoSingleTransformerBlock.forward`."""
+    """Compute the result of `HunyuanVideoSingleTransformerBlock.forward` with oxiwarp's kernels."""
     image = hidden_states.shape[1]
     hidden_states = joined(hidden_states, encoder_hidden_states)
     normed, gate = self.norm(hidden_states, emb=temb)
@@ -145,7 +145,7 @@ def attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run `HunyuanVideoAttnProcessor2_0.__call__`."""
+    """Compute the result of `HunyuanVideoAttnProcessor2_0.__call__` with oxiwarp's kernels."""
     image, heads = hidden_states.shape[1], (attn.heads, -1)
     cos, sin = (None, None) if image_rotary_emb is None else image_rotary_emb
     if attn.add_q_proj is None:

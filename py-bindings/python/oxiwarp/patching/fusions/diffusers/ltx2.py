@@ -124,7 +124,7 @@ def block(
     perturbation_mask: Tensor | None = None,
     all_perturbed: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run `LTX2VideoTransformerBlock.forward`."""
+    """Compute the result of `LTX2VideoTransformerBlock.forward` with oxiwarp's kernels."""
     video, audio = Stream(as_rows(hidden_states), how), Stream(as_rows(audio_hidden_states), how)
     how_to: dict[str, Any] = {"encoder_hidden_states": None}
     if self.perturbed_attn:

@@ -37,8 +37,8 @@ def block(
     encoder_attention_mask: Tensor,
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run `MochiTransformerBlock.forward`. The last block of the model applies no feed-forward to the text
-    tokens."""
+    """Compute the result of `MochiTransformerBlock.forward` with oxiwarp's kernels. The last block of the
+    model applies no feed-forward to the text tokens."""
     scale, *rest = self.norm1.linear(self.norm1.silu(temb)).chunk(4, dim=1)
     normed = modulated_rms_norm(hidden_states, scale, self.norm1.norm.eps)
     context = self.norm1_context
@@ -132,7 +132,7 @@ def attention(
     attention_mask: Tensor,
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run `MochiAttnProcessor2_0.__call__`.
+    """Compute the result of `MochiAttnProcessor2_0.__call__` with oxiwarp's kernels.
 
     To save `torch.cat`, the kernel writes query and key of the video tokens into larger tensors. The text
     tokens are then copied after them. If gradients are enabled, and under torch.func transforms and

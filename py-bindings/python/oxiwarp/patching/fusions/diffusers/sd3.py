@@ -23,7 +23,7 @@ def block(
     temb: Tensor,
     joint_attention_kwargs: dict[str, Any] | None = None,
 ) -> tuple[Tensor | None, Tensor]:
-    """Run `JointTransformerBlock.forward`."""
+    """Compute the result of `JointTransformerBlock.forward` with oxiwarp's kernels."""
     options = joint_attention_kwargs or {}
     normed, *modulation = self.norm1(hidden_states, emb=temb)
     if self.context_pre_only:
@@ -70,7 +70,7 @@ def fits_block(self: Any) -> str | None:
 
 
 def single_block(self: Any, how: FusedRecipe, hidden_states: Tensor, temb: Tensor) -> Tensor:
-    """Run `SD3SingleTransformerBlock.forward`."""
+    """Compute the result of `SD3SingleTransformerBlock.forward` with oxiwarp's kernels."""
     normed, *modulation = self.norm1(hidden_states, emb=temb)
     attended = self.attn(hidden_states=normed, encoder_hidden_states=None)
     return after_attention(hidden_states, attended, modulation, self.norm2, self.ff, how)
@@ -97,8 +97,8 @@ def attention(
     *args: Any,
     **kwargs: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Run `JointAttnProcessor2_0.__call__`. The attention gets query, key and value in the memory layout that
-    diffusers gives them."""
+    """Compute the result of `JointAttnProcessor2_0.__call__` with oxiwarp's kernels. The attention gets
+    query, key and value in the memory layout that diffusers gives them."""
     heads = (attn.heads, -1)
     query, key, value = (project(hidden_states).unflatten(2, heads) for project in (attn.to_q, attn.to_k, attn.to_v))
     if encoder_hidden_states is None:

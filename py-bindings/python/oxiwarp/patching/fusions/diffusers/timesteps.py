@@ -21,7 +21,7 @@ MAX_PERIOD = 10000
 
 
 def embedding(self: Any, how: FusedRecipe, timesteps: Tensor) -> Tensor:
-    """Run `Timesteps.forward`."""
+    """Compute the result of `Timesteps.forward` with cached frequencies."""
     count, shift = self.num_channels // 2, self.downscale_freq_shift
     angles = timesteps[:, None].float() * frequencies(count, shift, timesteps.device)
     if self.scale != 1:

@@ -47,7 +47,7 @@ def block(
     temb: Tensor,
     rotary_emb: Any,
 ) -> Tensor:
-    """Run `WanTransformerBlock.forward`."""
+    """Compute the result of `WanTransformerBlock.forward` with oxiwarp's kernels."""
     hidden_states = as_rows(hidden_states)
     values, tables = modulations(self, temb)
     shift_msa, scale_msa, gate_msa, shift_mlp, scale_mlp, gate_mlp = values
@@ -119,8 +119,8 @@ def vace_block(
     temb: Tensor,
     rotary_emb: Any,
 ) -> tuple[Tensor | None, Tensor]:
-    """Run `WanVACETransformerBlock.forward`: a Wan block for the control tokens, with an optional linear
-    before it and another after it."""
+    """Compute the result of `WanVACETransformerBlock.forward` with oxiwarp's kernels. This is a Wan block for
+    the control tokens, with an optional linear before it and another after it."""
     if self.proj_in is not None:
         control_hidden_states = self.proj_in(control_hidden_states) + hidden_states
     control_hidden_states = block(self, how, control_hidden_states, encoder_hidden_states, temb, rotary_emb)
@@ -155,7 +155,7 @@ def attention(
     attention_mask: Tensor | None = None,
     rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """Run `WanAttnProcessor.__call__`."""
+    """Compute the result of `WanAttnProcessor.__call__` with oxiwarp's kernels."""
     from diffusers.models.transformers.transformer_wan import _get_added_kv_projections, _get_qkv_projections
 
     options: dict[str, Any] = {"dropout_p": 0.0, "is_causal": False, "backend": self._attention_backend}

@@ -24,7 +24,7 @@ MODULE = "diffusers.models.activations"
 
 
 def gelu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
-    """Run `GELU.forward`."""
+    """Compute the result of `GELU.forward` with oxiwarp's kernels."""
     if how.mode == "fast" and self.approximate == "tanh" and in_epilogue(self.proj, hidden_states):
         return gelu_product(self.proj, hidden_states)
     projected = self.proj(hidden_states)
@@ -56,7 +56,7 @@ def in_epilogue(proj: nn.Module, x: Tensor) -> bool:
 
 
 def geglu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
-    """Run `GEGLU.forward`."""
+    """Compute the result of `GEGLU.forward` with oxiwarp's kernels."""
     projected = self.proj(hidden_states)
     if packed(projected):
         return geglu(projected, mode=how.mode)
@@ -65,7 +65,7 @@ def geglu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
 
 
 def swiglu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
-    """Run `SwiGLU.forward`."""
+    """Compute the result of `SwiGLU.forward` with oxiwarp's kernels."""
     projected = self.proj(hidden_states)
     if packed(projected):
         return swiglu(projected, mode=how.mode)
@@ -74,13 +74,13 @@ def swiglu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
 
 
 def quick_block(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:
-    """Run `ApproximateGELU.forward`."""
+    """Compute the result of `ApproximateGELU.forward` with oxiwarp's kernels."""
     projected = self.proj(x)
     return gelu_quick(projected, mode=how.mode) if packed(projected) else projected * torch.sigmoid(1.702 * projected)
 
 
 def silu_and_mul_block(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:
-    """Run `Flux2SwiGLU.forward`."""
+    """Compute the result of `Flux2SwiGLU.forward` with oxiwarp's kernels."""
     return silu_and_mul(x, mode=how.mode)
 
 

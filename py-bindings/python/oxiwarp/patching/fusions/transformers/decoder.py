@@ -24,7 +24,7 @@ GATED = {"SiLUActivation": silu_and_mul, "GELUActivation": gelu_and_mul, "GELUTa
 
 
 def mlp(self: Any, how: FusedRecipe, x: Tensor, tokens: tuple[int, ...] | None = None) -> Tensor:
-    """Run `LlamaMLP.forward`.
+    """Compute the result of `LlamaMLP.forward` with oxiwarp's kernels.
 
     If `tokens` is `(batch, tokens)`, `x` has shape `[batch * tokens, columns]`. The caller must then have
     checked that `direct()` is True: eager mode, no gradients, no global hooks.
@@ -36,7 +36,7 @@ def mlp(self: Any, how: FusedRecipe, x: Tensor, tokens: tuple[int, ...] | None =
 
 
 def packed_mlp(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
-    """Run `Phi3MLP.forward`."""
+    """Compute the result of `Phi3MLP.forward` with oxiwarp's kernels."""
     gated = GATED[type(self.activation_fn).__name__]
     return self.down_proj(gated(self.gate_up_proj(hidden_states), mode=how.mode))
 
@@ -58,7 +58,8 @@ def has_gate(self: Any, *args: Any, **kwargs: Any) -> bool:
 
 
 def layer(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Run `LlamaDecoderLayer.forward`, or Phi-3's version of it, which also has dropouts."""
+    """Compute with oxiwarp's kernels the result of `LlamaDecoderLayer.forward`, or of Phi-3's version of this
+    method, which also has dropouts."""
     modules, options = self._modules, named(args, kwargs)
     if direct() and "resid_attn_dropout" not in modules and hidden_states.dim() == 3:
         return in_rows(modules, hidden_states, options)
@@ -111,7 +112,8 @@ def rows_of(y: Tensor, sizes: tuple[int, int]) -> Tensor:
 
 
 def sandwich(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Run `Gemma3DecoderLayer.forward`, which has norms before and after the attention and the MLP."""
+    """Compute the result of `Gemma3DecoderLayer.forward` with oxiwarp's kernels. This layer has norms before
+    and after the attention and the MLP."""
     attended, _ = self.self_attn(hidden_states=self.input_layernorm(hidden_states), **kwargs)
     attended = self.post_attention_layernorm(attended)
     normed, total = add_and_norm(attended, hidden_states, self.pre_feedforward_layernorm)

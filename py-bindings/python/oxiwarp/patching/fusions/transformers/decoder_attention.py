@@ -54,8 +54,8 @@ BESIDES: dict[str, dict[str, Callable[[Any], Any]]] = {
 
 
 def attention(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
-    """Run `LlamaAttention.forward`, or a variant of it that has query and key norms, a window or a soft
-    cap."""
+    """Compute with oxiwarp's kernels the result of `LlamaAttention.forward`, or of a variant of this method
+    with query and key norms, a window or a soft cap."""
     sizes = hidden_states.shape[0], hidden_states.shape[1]
     return attention_of(self, how, hidden_states, sizes, called, *args, **kwargs)
 

@@ -32,7 +32,8 @@ def forward(
     inputs_embeds: Tensor | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Run `Qwen3Model.forward` with `attention_mask={"full_attention": None}`, so that it creates no mask."""
+    """Call the original `Qwen3Model.forward` with `attention_mask={"full_attention": None}`, so that it
+    creates no mask."""
     kwargs |= {"position_ids": position_ids, "past_key_values": past_key_values, "inputs_embeds": inputs_embeds}
     own: Any = base_of(self)
     return own.forward(self, input_ids=input_ids, attention_mask=dict(NO_MASK), **kwargs)
