@@ -114,8 +114,8 @@ def fit_lg2(from_one: Array) -> list[tuple[int, int, int]]:
     """Return the coefficients `(c0, c1, c2)` of each segment, from the results of `lg2` from 1 to 2.
 
     The logarithm of a mantissa is `((c0 << 14) + BIAS + c1 * offset + c2 * square(offset)) >> 4`, in units of
-    2^-36. The results from 1 to 2 are this number, truncated to 24 significant bits. The only exception is
-    `lg2(1)`, which is exactly 0.
+    2^-36. For arguments from 1 to 2, the result of `lg2` is this number, truncated to 24 significant bits.
+    The only exception is `lg2(1)`, which is exactly 0.
     """
     segment, offset, squared = positions("lg2")
     start = (from_one.astype(np.float64) * 2.0**36).astype(np.int64)

@@ -251,8 +251,8 @@ def add_rewritten(covers: Covers, own: FunctionType, found: list[Cover]) -> None
                 names = {part.id for part in ast.walk(x) if isinstance(part, ast.Name)}
                 for tree, columns in trees:
                     places[at].update(sums_in(tree, names, columns))
-            # One call may replace two rotations: those of the queries and of the keys. The keys are then in
-            # the argument `other`.
+            # One call may replace two rotations: the rotation of the queries and the rotation of the keys.
+            # The keys are then in the argument `other`.
             lines.setdefault(at, []).extend(word.value.lineno for word in node.keywords if word.arg == "other")
         elif "norm" in node.func.id:
             norms.add(in_file(node, indent))

@@ -373,8 +373,8 @@ def show(results: dict[str, Any], by_class: bool) -> None:
 
 
 def print_shares(data: dict[str, Any]) -> None:
-    """Print two percentages of all chains (sequences of operations): those that `patch` rewrites, and those
-    that a kernel computed."""
+    """Print two percentages: how many of all chains (sequences of operations) `patch` rewrites, and how many
+    a kernel computed."""
     print("\n".join(summary(data)))
     for dtype in DTYPES:
         count, states = shares(merged(data, data["models"], dtype))

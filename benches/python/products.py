@@ -6,9 +6,10 @@ A GPU runs large matrix products at its power limit, so the clock depends on wha
 case first runs for two seconds. Then each round has one window for each implementation, in a random order. The
 first third of a window is not timed. The calls of a window rotate through several sets of operands.
 
-The implementations are those of `bench.py` for the op `linear`, and `product`, which is `F.linear` without the
-epilogue. The program also compares the bits of each result of oxiwarp with those of the eager code, and prints
-the name of the slowest kernel of `F.linear`. It writes products.csv and products.json.
+The program times the implementations that `bench.py` times for the op `linear`. It also times `product`,
+which is `F.linear` without the epilogue. The program compares the bits of oxiwarp's results with the results
+of the eager code, and prints the name of the slowest kernel of `F.linear`. It writes products.csv and
+products.json.
 """
 
 import argparse

@@ -84,7 +84,7 @@ def rotated(make: Callable[[], Inputs], count: int) -> list[Inputs]:
 
 def calls_for(output_bytes: int, sets: int, device: torch.device) -> int:
     """Return the number of calls in a CUDA graph. It is at least the number of input sets. If there are fewer
-    than `CALLS` input sets, the graph has up to `CALLS` calls, if the memory suffices for their results."""
+    than `CALLS` input sets, it is up to `CALLS`, limited by the memory for the results."""
     room = int(torch.cuda.get_device_properties(device).total_memory * RESULTS)
     return max(sets, min(CALLS, room // output_bytes))
 

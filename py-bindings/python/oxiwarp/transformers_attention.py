@@ -55,7 +55,7 @@ def forward(
 ) -> tuple[Tensor, None]:
     """Compute attention for a transformers model: `softmax(scaling * query @ key.T + mask) @ value`.
 
-    transformers calls this function. The parameters are those of transformers' attention interface.
+    transformers calls this function. Its parameters are defined by transformers' attention interface.
 
     Args:
         module (nn.Module): attention module. If the argument `is_causal` is None, the attribute

@@ -395,8 +395,8 @@ def check_gradients(operator: Operator, case: Case, got: tuple[Tensor, ...], dra
 
 
 def has_gradient(case: Case, at: int) -> bool:
-    """Return True if the result with index `at` has a gradient. Only `lse` (log-sum-exp) has none, which is
-    always the second result."""
+    """Return True if the result with index `at` has a gradient. Only `lse` (log-sum-exp), which is always the
+    second result, has no gradient."""
     return not (at == 1 and case.options.get("return_lse"))
 
 

@@ -245,8 +245,9 @@ def test_learned_attention_beside(monkeypatch):
 def test_values_of_both(monkeypatch, device):
     """For batch size 1, a patched attention writes the values V of text and image directly into one tensor.
 
-    It writes V of text and V of the image into separate tensors if a value projection has a hook. It also
-    does so for a larger batch, or if the number of elements of a slice is not a multiple of `ALIGNED`.
+    The attention writes V of text and V of the image into separate tensors in three cases: a value projection
+    has a hook, the batch is larger than 1, or the number of elements of a slice is not a multiple of
+    `ALIGNED`.
     """
     family = FLUX
     monkeypatch.setattr(mmdit, "in_epilogue", plain_on_any_device)

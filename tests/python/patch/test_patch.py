@@ -119,7 +119,7 @@ def test_twice():
 def test_what_runs_the_own_forward(kernel_calls):
     """A patched norm runs its original `forward` for CPU tensors, unless `cpu_kernels=True`.
 
-    It also does so under autocast, in float64 and for mixed dtypes.
+    It also runs its original `forward` under autocast, in float64 and for mixed dtypes.
     """
     model, x = net(), net_input()
     stock = model(x)

@@ -160,9 +160,9 @@ def both_ways(found: list[Comparison]) -> Iterator[None]:
 def rewrite_all(model: nn.Module, cpu_kernels: bool, remark: str = "") -> int:
     """Rewrite every method of a model that has sequences of operations for which kernels exist.
 
-    Do so even if `patch` would replace the whole method instead. Return the number of rewritten objects.
-    Patch norms too, so that rewritten methods recognise them. On the CPU, these norms run their original
-    `forward`.
+    Also rewrite methods that `patch` would replace as a whole instead. Return the number of rewritten
+    objects. Patch norms too, so that rewritten methods recognise them. On the CPU, these norms run their
+    original `forward`.
     """
     count = 0
     for _, part in list(named_parts(model)):

@@ -214,8 +214,8 @@ def of_modulation(
     """Return two gradients: of a modulation's value, in the dtype of the value, and of its table, in the
     dtype of the table.
 
-    `gradient` is the gradient of their sum. `wanted` has two flags: whether the caller needs the gradient of
-    the value, and that of the table. A gradient that the caller does not need is None.
+    `gradient` is the gradient of their sum. `wanted` has two flags: whether the caller needs the first
+    gradient, and whether it needs the second. A gradient that the caller does not need is None.
     """
     if gradient is None or modulation is None:
         return None, None

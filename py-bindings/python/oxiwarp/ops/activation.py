@@ -234,7 +234,7 @@ def gelu_new(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out:
             after the kernel. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
-        transformers' `NewGELUActivation`. Its formula is mathematically equal to that of `gelu_tanh`.
+        transformers' `NewGELUActivation`. Its formula is mathematically equal to the formula of `gelu_tanh`.
 
     Example:
         >>> oxiwarp.gelu_new(torch.tensor([-1.0, 0.0, 2.0]))
@@ -272,8 +272,8 @@ def gelu_fast(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out
             after the kernel. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
-        transformers' `FastGELUActivation`. Its formula is mathematically equal to that of `gelu_tanh`, but
-        the order of the operations differs.
+        transformers' `FastGELUActivation`. Its formula is mathematically equal to the formula of `gelu_tanh`,
+        but the order of the operations differs.
 
     Example:
         >>> oxiwarp.gelu_fast(torch.tensor([-1.0, 0.0, 2.0]))

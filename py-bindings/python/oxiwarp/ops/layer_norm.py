@@ -77,8 +77,8 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     Note:
         Exactness: Mean and biased variance are computed in float32 by Welford's method. The operations have
             the same order as in torch's CUDA kernel. The result is rounded once. On a GPU, if N is divisible
-            by 4, the result is bitwise equal to that of `torch.nn.functional.layer_norm` in the same dtype.
-            If `x` is 16-bit and the parameters are float32, the function computes what diffusers'
+            by 4, the result is bitwise equal to the result of `torch.nn.functional.layer_norm` in the same
+            dtype. If `x` is 16-bit and the parameters are float32, the function computes what diffusers'
             `FP32LayerNorm` computes. Every bit of a row of the result depends only on the same row of `x` and
             on the parameters.
         Gradients: The gradients are computed in float32 from `x` and rounded once. The gradients of `weight`

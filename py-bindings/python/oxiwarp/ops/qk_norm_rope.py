@@ -113,8 +113,9 @@ def _norm_backward(
     the gradient of the weight or of the bias, it is None.
 
     `grad` is the incoming gradient. `parameters` is the pair of weight and bias. `wants` has two flags:
-    whether the caller needs the gradient of the weight, and that of the bias. The gradient of `x` is always
-    computed. `how` is a pair of numbers: the norm's number in the dict `NORMS`, and eps.
+    whether the caller needs the gradient of the weight, and whether it needs the gradient of the bias. The
+    gradient of `x` is always computed. `how` is a pair of numbers: the norm's number in the dict `NORMS`, and
+    eps.
     """
     (weight, bias), (wants_weight, wants_bias), (norm, eps) = parameters, wants, how
     if norm == 0:

@@ -140,7 +140,7 @@ def residual_tanh_gated_rms_norm_modulated(
         torch.OutOfMemoryError: The results do not fit in GPU memory.
 
     Note:
-        Exactness: The results are bitwise equal to those of `residual_tanh_gated_rms_norm` followed by
+        Exactness: The results are bitwise equal to the results of `residual_tanh_gated_rms_norm` followed by
             `modulated_rms_norm`.
         Gradients: If an input requires grad, or in forward-mode AD, the function computes the result with
             torch's operators instead of the kernel. Second derivatives and forward-mode AD are supported.

@@ -47,7 +47,7 @@ op = define(
 )
 # The operator `rms_norm_out` does not increment autograd's version counter of `out`. The public function
 # `rms_norm` increments the counter instead. An operator that increments the counter would need a kernel in
-# Python. This kernel would take more time than the rest of the call.
+# Python. This kernel would take more time than everything else in the call.
 op_out = define(
     "rms_norm_out(Tensor x, Tensor? weight, float eps, float weight_offset, bool round_before_weight, "
     "Tensor(a!) out) -> ()",

@@ -266,9 +266,9 @@ def rope_1d(
 
     Note:
         Exactness: Frequencies, angles, sine and cosine are float32, as in eager models, and the result is
-            rounded once. For angles up to 105,615, sine and cosine are bitwise equal to those of torch's CUDA
-            kernels. The absolute error of sine and cosine is at most 2^-23 for angles up to 10^6. For angles
-            up to 6.5 * 10^6, it is at most 1e-5. Results for larger angles are wrong.
+            rounded once. For angles up to 105,615, sine and cosine are bitwise equal to the results of
+            torch's CUDA kernels. The absolute error of sine and cosine is at most 2^-23 for angles up to
+            10^6. For angles up to 6.5 * 10^6, it is at most 1e-5. Results for larger angles are wrong.
         Gradients: `q` and `k` have gradients. `positions` and `inv_freq` have no gradient. A second
             derivative is 0 if the incoming gradient is constant. Otherwise, a second derivative raises
             RuntimeError. Forward-mode AD raises RuntimeError.

@@ -26,9 +26,9 @@ from .report import Report
 from .rewrite import recipe as rewrite
 
 # Maps the mode of `patch` to a text for the report. The text says how closely the results of the RMSNorm
-# kernel agree with those of a module's original eager forward. In both modes, the kernel rounds at the same
-# points as the original forward, because these roundings take no extra time. The kernel and the original
-# forward differ only in the order in which the squares of a row are summed.
+# kernel agree with the results of a module's original `forward` in eager mode. In both modes, the kernel
+# rounds at the same points as the original forward, because these roundings take no extra time. The kernel
+# and the original forward differ only in the order in which the squares of a row are summed.
 EXACTNESS = {"exact": "same roundings", "fast": "same roundings"}
 EXCLUDED = "excluded by only= or skip="
 PATCHED_BEFORE = "excluded now, patched before"

@@ -127,11 +127,11 @@ def row_order(x: Tensor) -> list[int] | None:
     """Return the dimensions of `x` in the order of descending strides. Return None if the kernel cannot read
     `x` in this order.
 
-    The caller permutes the dimensions of `x` to this order, and permutes those of the result back. For
-    example, a transposed tensor of shape `[B, H, S, D]` is read as `[B, S, H, D]`, which is its order in
-    memory. This avoids a copy. The result also gets the strides that the result of an elementwise torch
-    operation would have. The kernel can read `x` if the last stride is 1, no stride is 0, and the other
-    dimensions merge into at most two.
+    The caller permutes the dimensions of `x` to this order before the kernel, and permutes the dimensions of
+    the result back. For example, a transposed tensor of shape `[B, H, S, D]` is read as `[B, S, H, D]`, which
+    is its order in memory. This avoids a copy. The result also gets the strides that the result of an
+    elementwise torch operation would have. The kernel can read `x` if the last stride is 1, no stride is 0,
+    and the other dimensions merge into at most two.
     """
     strides, shape = x.stride(), x.shape
     last = len(strides) - 1

@@ -144,8 +144,8 @@ def probe_tensors(cols: int, pair: DtypePair, eps: float) -> tuple[Tensor, Tenso
     """Return two tensors: a random input `x` of shape `[2, 5, cols]`, and a random weight with a mean near 1
     and some negative values.
 
-    `pair` has two dtypes: that of `x`, and that of the weight or None. The five rows of `x` have the
-    magnitudes 1, 30, sqrt(eps), 0.03, and a large number whose square does not overflow float32.
+    `pair` has the dtype of `x`, and the dtype of the weight or None. The five rows of `x` have the magnitudes
+    1, 30, sqrt(eps), 0.03, and a large number whose square does not overflow float32.
     """
     generator = torch.Generator("cpu").manual_seed(0)
     of: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # torch's default dtype and device may be different

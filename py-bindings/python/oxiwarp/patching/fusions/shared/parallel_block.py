@@ -85,7 +85,7 @@ class Place:
     def heads(self, query: Tensor) -> Tensor | None:
         """Return the columns for the attention's result as a view in the shape of `query`, `[B, S, H, D]`.
 
-        Return None if dtype, batch size or number of tokens of `query` differ from those of the feed-forward.
+        Return None if `query` has another dtype, batch size or number of tokens than the feed-forward.
         """
         if query.dtype != self.projected.dtype or query.shape[:2] != self.projected.shape[:2]:
             return None
