@@ -50,8 +50,8 @@ code."""
 class PortableSource(Source):
     """Creates inputs that have the same bits on every CPU and in every version of torch.
 
-    `torch.randn` computes its values by other instructions on other CPUs, and their last bits differ. The
-    bits of random numbers of a 16-bit type depend on the version of torch.
+    `torch.randn` uses different instructions on different CPUs, so the last bits of its values differ. For
+    16-bit types, its values also depend on the version of torch.
     """
 
     def normal(self, *shape: int, scale: float = 1.0, mean: float = 0.0, dtype: torch.dtype | None = None) -> Tensor:
@@ -114,7 +114,8 @@ def inputs_of(form: Form, dtype: torch.dtype, device: torch.device) -> Inputs:
 
 
 def checksums(result: Result, chunk: int = CHUNK) -> list[list[int]]:
-    """Return the checksums of each result, one per `chunk` bytes. All NaN have the same bytes."""
+    """Return the checksums of each result, one per `chunk` bytes. Before that, every NaN is replaced by the
+    same NaN."""
     found = []
     for y in tuple_of(result):
         y = y.detach().cpu().contiguous()
