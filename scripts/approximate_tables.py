@@ -190,7 +190,7 @@ class Model:
         return np.where(small, root * np.where(small, root, 1), root)
 
     def rcp_subnormal(self, x: Array) -> Array:
-        """Compute `rcp.approx.f32` of nonzero numbers. They or their results may be subnormal."""
+        """Compute `rcp.approx.f32` of nonzero numbers. Arguments and results may be subnormal."""
         size = np.abs(x)
         scale = np.select([size > 2.0**126, size < 2.0**-126], [0.25, 2.0**24], 1).astype(np.float32)
         with np.errstate(over="ignore"):
@@ -279,7 +279,8 @@ def check_gpu(model: Model) -> None:
             compare(f"rcp at exponent {exponent}", model.rcp(x), on_gpu("rcp.approx.ftz", x))
         x = octave(exponent)
         compare(f"rsqrt at exponent {exponent}", model.rsqrt(x), on_gpu("rsqrt.approx", x))
-    # The first element would be 0, whose result is infinity. It is replaced by the smallest subnormal.
+    # The first element would be 0. `rcp` and `rsqrt` of 0 are infinity, so the smallest subnormal replaces
+    # the 0.
     subnormals = np.maximum(np.arange(MANTISSAS), 1).astype(np.uint32).view(np.float32)
     for x in (octave(0), -octave(5), -octave(6), -octave(7)):
         compare(f"ex2 without .ftz from {x[0]}", model.ex2_subnormal(x), on_gpu("ex2.approx", x))

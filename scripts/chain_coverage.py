@@ -273,7 +273,7 @@ def sums_in(tree: ast.AST, names: set[str], indent: int) -> Iterator[Place]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     ]
-    # If `name = other` assigns a variable in `names`, the sum may have been assigned to `other`.
+    # If `names` contains `a` and the code has `a = b`, the sum may have been assigned to `b`.
     names = names | {value.id for name, value in assigned if name in names and isinstance(value, ast.Name)}
     for name, value in assigned:
         called = value.func if isinstance(value, ast.Call) and name in names else None
@@ -332,8 +332,8 @@ def found_for(chain: Loose, path: str, first: int, caller: Line | None, trace: T
         rope = chain.kind == loose_chains.ROTARY and any("rope" in op for op in region.ops)
         if whole or (rope and region.lines[0] <= chain.end and chain.line <= region.lines[1]):
             found.append(region.cover)
-    # If every line that calls the function is in a rewritten chain that includes the function, this
-    # function's operations are computed there.
+    # If every line that calls the function is in a rewritten chain that includes the function, the kernels of
+    # these chains compute the function's operations.
     callers = trace.functions.get((path, first), set()) if caller is None else {caller}
     parts = [calling(line, (path, first), covers) for line in callers]
     found += sum(parts, []) if all(parts) else []

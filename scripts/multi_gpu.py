@@ -409,8 +409,7 @@ def language(ranks: Ranks) -> Iterator[Row]:
 
 
 def tensor_parallel(place: Place, path: str) -> Row:
-    """Compare a patched model under tensor parallelism with the unpatched model under tensor parallelism, and
-    with both on one GPU.
+    """Compare four runs of a model: patched and unpatched, each under tensor parallelism and on one GPU.
 
     oxiwarp's RMSNorm rounds at the same points as the class in transformers, but adds in another order. So
     patched and unpatched models do not have equal bits, even on one GPU.
@@ -495,8 +494,8 @@ def sharded(place: Place, path: str) -> Row:
             expected, found = gradients(alone, ids), gradients(model, ids)
             row.figures[f"{state}: equal values"] = equal_share(both, one)
             row.figures[f"{state}: gradients differ by"] = max(off(found[name], expected[name]) for name in expected)
-            # On the CPU, safetensors may load a weight at an unaligned address. Another kernel then runs, and
-            # the bits may differ.
+            # On the CPU, safetensors may load a weight at an unaligned address. For this address, torch uses
+            # another kernel, whose results may have other bits.
             near = torch.equal(both, one) if place.device.type == "cuda" else torch.allclose(both, one, atol=1e-6)
             row.require(near, f"{state}: the bits are not those of one GPU")
     row.figures |= {"replaced modules": report.replaced, "kernels": sum(kernels.values())}
@@ -525,8 +524,8 @@ def in_context(place: Place, model: Any, rotation: str) -> Tensor:
     ids = tokens(model, place, CONTEXT if place.device.type == "cuda" else 16)
     embedded = model.get_input_embeddings()(ids).detach()
     positions = torch.arange(ids.shape[1], device=place.device)[None]
-    # accelerate also attaches these hooks. With them, attention is called with `is_causal` instead of a mask
-    # tensor.
+    # accelerate attaches the same hooks for its own context parallelism. With them, attention is called with
+    # `is_causal` instead of a mask tensor.
     _attach_context_parallel_hooks(model)
     set_rotate_method(rotation)
     with torch.no_grad(), context_parallel(place.mesh(), buffers=[embedded, positions], buffer_seq_dims=[1, 1]):

@@ -96,7 +96,7 @@ ATTENTION = tuple(attention_form(columns, causal) for columns in (64, 72, 128, 2
 
 
 def calls(only: list[str] | None) -> Iterator[tuple[str, Form, torch.dtype]]:
-    """Yield a key, the use of an op, and the dtype of each recorded call."""
+    """Yield three values for each recorded call: its key, the `Form` (a use of an op), and the dtype."""
     attention = ATTENTION if only is None or "attention" in only else ()
     for form in (*selected(only), *attention):
         if form.backward or not has_ours(form):

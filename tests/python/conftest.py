@@ -68,8 +68,8 @@ def without_tf32():
 
 @pytest.fixture(autouse=True, scope="module")
 def without_old_objects():
-    """Exclude objects from garbage collection that exist before the tests of a file start, such as imported
-    modules.
+    """Exclude from garbage collection all objects that exist before the tests of a file start, such as
+    imported modules.
 
     Each full collection would visit all these objects. Also make the collector run less often: tracing and
     compiling create many objects that stay in use, so a collection would free few of them.

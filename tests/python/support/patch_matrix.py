@@ -12,8 +12,8 @@ from torch import nn
 import oxiwarp
 
 COMPARED = (bool, int, float, str, torch.dtype, torch.Size, type(None))
-# The models run on the CPU. `torch.manual_seed` would also record a stack trace for each device type that is
-# not available.
+# The models run on the CPU, so only the CPU's generator is seeded. `torch.manual_seed` would also record a
+# stack trace for each device type that is not available.
 SEEDED = torch.default_generator
 
 

@@ -235,8 +235,8 @@ def ada_norm_gradients(
     """Return the gradients of x, scale, scale table, shift, shift table, weight and bias, each in the dtype
     of its operand.
 
-    `wanted` has one flag per gradient, in this order: whether the caller needs it. The gradient of `x` is
-    always computed. If `dsum` is not None, it is added to the gradient of `x`.
+    `wanted` has seven flags in the same order. Each flag says whether the caller needs the gradient. The
+    gradient of `x` is always computed. If `dsum` is not None, it is added to the gradient of `x`.
     """
     scale, shift = by
     all_of = modulated(dy.contiguous(), x, norm, scale, shift, dsum, any(wanted[1:]))

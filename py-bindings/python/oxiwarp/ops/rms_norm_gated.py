@@ -78,7 +78,8 @@ class _RmsNormGated(Function):
     """Autograd function that saves the operands.
 
     The norm and the multiplication by the activated gate are two operations. The backward recomputes the
-    result of the first one: the norm or, if `gate_first` is True, the product of `x` and the activated gate.
+    result of the first operation. This is the norm or, if `gate_first` is True, the product of `x` and the
+    activated gate.
     """
 
     @staticmethod

@@ -125,8 +125,8 @@ def sdpa(
     D]`.
 
     Call `oxiwarp.attention` if it is enabled and was measured to be faster (`is_ours`). Otherwise, call
-    `F.scaled_dot_product_attention`. Also call it if another tool has replaced it, or if an option such as
-    `is_causal` is set.
+    `F.scaled_dot_product_attention`. Also call `F.scaled_dot_product_attention` if another tool has replaced
+    this function, or if an option such as `is_causal` is set.
     """
     plain = not any(options.values()) and F.scaled_dot_product_attention is SDPA
     if plain and is_ours(how, query, key, value, attn_mask, 2):

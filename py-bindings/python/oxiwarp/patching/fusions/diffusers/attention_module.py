@@ -89,7 +89,7 @@ def accepts(self: Any, *args: Any, **kwargs: Any) -> bool:
     """Return whether the processor can get the arguments of this call unchanged.
 
     If not, the original `forward` must run: it drops an argument with a warning, or passes a default value
-    other than the processor's.
+    that differs from the default value of the processor.
     """
     module: type = type(self)
     processor: type = type(self.processor)
