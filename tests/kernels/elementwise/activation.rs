@@ -155,8 +155,8 @@ fn against_f64<T: Element>(device: &Device) {
     }
 }
 
-/// Tests four layouts: contiguous, gaps between rows, and unaligned base addresses. Each layout of the input
-/// is combined with each layout of the output.
+/// Tests four layouts: contiguous rows, gaps of 64 elements between rows, gaps of one element, and a base
+/// address that is not aligned. Each layout of the input is combined with each layout of the output.
 fn layouts<T: Element>(device: &Device) {
     let seed = seed();
     for cols in [1, 64, 129, 640, 2048] {
