@@ -70,7 +70,7 @@ pub(crate) fn launch_hopper<L: Copy>(
     // The kernels load the bias of two columns at once.
     let aligned_bias = (a.bias as usize).is_multiple_of(4);
     if !library(device)?.has(Arch::Sm90a)
-        || !(a.x.is_tma() && a.weight.is_tma() && a.y.is_tma() && aligned_bias)
+        || !(a.x.is_tma() && a.weight.is_tma() && a.y.is_tma() && aligned_bias && a.reads_pairs)
     {
         return Ok(false);
     }

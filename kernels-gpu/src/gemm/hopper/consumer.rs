@@ -6,7 +6,7 @@ use cuda_std::hopper::wgmma::{self, Descriptor};
 use super::layout::{ROW_BYTES, RingLayout, RingPosition};
 use super::output;
 use super::params::{DEPTH, GemmParams, WGMMA_ROWS};
-use super::schedule::places;
+use super::schedule::{Place, numbers};
 use super::shape::GemmKernel;
 use crate::layout::own_thread::own_thread;
 
@@ -29,7 +29,10 @@ pub(crate) unsafe fn consume<K: GemmKernel>(
     let mut at = RingPosition::FIRST;
     let first_row = if K::TILE.ping_pong { 0 } else { group * K::TILE.blocks * WGMMA_ROWS };
     let (mut owner, mut sums, mut stores) = (0, K::ZERO, output::Stores::default());
-    for place in places::<K>(p) {
+    let [mut number, step] = numbers::<K>();
+    while number < p.order.count() {
+        let place = Place::of::<K>(number, p);
+        number += step;
         if K::TILE.ping_pong && owner != group {
             owner = group;
             at = at.skip::<K>(p.depth_tiles);
