@@ -1,135 +1,32 @@
 //! The kernels of the op `linear` for Hopper.
-use std::num::NonZero;
-
 use cuda_std::tensor_map::TensorMap;
-use kernels_gpu::gemm::hopper::params::{
-    DEPTH, GemmParams, GemmTile, SLICE, T128X128, T128X192, T128X256, T192X192, T256X128, T256X192, WARP_ROWS,
-};
+use kernels_gpu::gemm::hopper::params::GemmParams;
 use kernels_gpu::ops::linear_hopper::launch;
 
-use crate::library::{LaunchSite, library};
-use crate::operands::matrix::Matrix;
-use crate::plan::attention::block_shape;
-use crate::{Arch, Device, HeadsMap, Result, Stream};
+use crate::library::LaunchSite;
+use crate::operands::product::Product;
+use crate::plan::product_hopper::{
+    T128X128, T128X192, T128X256, T192X192, T256X128, T256X192, TimedTile, launch_hopper,
+};
+use crate::{Device, Result, Stream};
 
 /// A function that launches a kernel.
-type LinearKernel = unsafe fn(LaunchSite, TensorMap, TensorMap, TensorMap, GemmParams) -> Result<()>;
+type HopperKernel = unsafe fn(LaunchSite, TensorMap, TensorMap, TensorMap, GemmParams) -> Result<()>;
 
-/// A kernel, and its times on an H200 (benches/results/decisions/linear_hopper.txt).
-struct TimedKernel {
-    tile: GemmTile,
-    /// Time for a tile and 64 elements of K, in nanoseconds.
-    step: f64,
-    /// Time for a tile that does not depend on K, in nanoseconds. It is short in ping-pong kernels, in which
-    /// one warpgroup multiplies while the other one writes its results.
-    rest: f64,
-    launch: LinearKernel,
-}
-
-const KERNELS: [TimedKernel; 6] = [
-    TimedKernel { tile: T128X192, step: 613.0, rest: 420.0, launch: launch::linear_hopper_128x192_smem },
-    TimedKernel { tile: T128X128, step: 428.0, rest: 170.0, launch: launch::linear_hopper_128x128_smem },
-    TimedKernel { tile: T192X192, step: 896.0, rest: 2_050.0, launch: launch::linear_hopper_192x192_smem },
-    TimedKernel { tile: T256X128, step: 789.0, rest: 2_300.0, launch: launch::linear_hopper_256x128_smem },
-    TimedKernel { tile: T128X256, step: 792.0, rest: 2_250.0, launch: launch::linear_hopper_128x256_smem },
-    TimedKernel { tile: T256X192, step: 1_144.0, rest: 2_870.0, launch: launch::linear_hopper_256x192_smem },
+const KERNELS: [(TimedTile, HopperKernel); 6] = [
+    (T128X192, launch::linear_hopper_128x192_smem),
+    (T128X128, launch::linear_hopper_128x128_smem),
+    (T192X192, launch::linear_hopper_192x192_smem),
+    (T256X128, launch::linear_hopper_256x128_smem),
+    (T128X256, launch::linear_hopper_128x256_smem),
+    (T256X192, launch::linear_hopper_256x192_smem),
 ];
 
-/// Number of SMs that the CPU executor has: a cluster, which computes all tiles.
-const EXECUTOR_SMS: u32 = 2;
-
-/// Number of rows of tiles (of clusters) that the blocks compute together. Of the values 4, 8 and 16, 8 is
-/// the fastest or takes at most 1 % more time.
-const GROUP_ROWS: u32 = 8;
-
-/// The share of the time of a full wave that the last, partly filled wave takes in addition to its share of
-/// tiles. It is below 1, because the power of idle SMs goes to the others, which then run at a higher clock.
-const IDLE: f64 = 0.7;
-
-impl TimedKernel {
-    /// Returns the number of tiles of clusters, in rows and columns.
-    fn tiles(&self, y: &Matrix) -> [u32; 2] {
-        let [height, width] = self.tile.cluster_size();
-        [y.rows.div_ceil(height), y.columns.div_ceil(width)]
-    }
-
-    /// Returns the estimated time of a launch in nanoseconds.
-    fn time(&self, a: &Operands, clusters: u32) -> f64 {
-        let waves = self.tiles(&a.y).map(f64::from).iter().product::<f64>() / f64::from(clusters);
-        let waves = waves + IDLE * (waves.ceil() - waves);
-        waves * (f64::from(a.x.columns.div_ceil(DEPTH)) * self.step + self.rest)
-    }
-}
-
-/// The operands of a product `y = x wᵀ + bias`.
-pub(crate) struct Operands {
-    pub x: Matrix,
-    pub weight: Matrix,
-    pub y: Matrix,
-    pub bias: *const u8,
-}
-
-/// Launches a Hopper kernel and returns `true`. If no Hopper kernel supports the call, returns `false`
-/// without a launch. The kernels are ordered by their estimated times. `skip` is the number of kernels to
-/// skip. If there are no more kernels, the function decreases `skip` by the number of kernels.
-pub(crate) fn linear_hopper(device: &Device, a: &Operands, skip: &mut usize, stream: Stream) -> Result<bool> {
-    // The kernels load the bias of two columns at once.
-    let aligned_bias = (a.bias as usize).is_multiple_of(4);
-    if !library(device)?.has(Arch::Sm90a)
-        || !(a.x.is_tma() && a.weight.is_tma() && a.y.is_tma() && aligned_bias)
-    {
-        return Ok(false);
-    }
-    let clusters = |tile: &GemmTile| device.multiprocessors().unwrap_or(EXECUTOR_SMS) / tile.cluster;
-    let time = |kernel: &TimedKernel| kernel.time(a, clusters(&kernel.tile).max(1));
-    let mut kernels = KERNELS.each_ref();
-    kernels.sort_by(|one, other| time(one).total_cmp(&time(other)));
-    let Some(kernel) = kernels.get(*skip) else {
-        *skip -= kernels.len();
-        return Ok(false);
-    };
-    let tile = kernel.tile;
-    let [tile_rows, tile_columns] = kernel.tiles(&a.y);
-    let group_rows = GROUP_ROWS.min(tile_rows);
-    let all = tile_rows.checked_mul(tile_columns).filter(|&all| all <= i32::MAX as u32);
-    let group_tiles = group_rows.checked_mul(tile_columns).and_then(NonZero::new);
-    let (Some(all), Some(group_rows), Some(group_tiles)) = (all, NonZero::new(group_rows), group_tiles)
-    else {
-        return Ok(false);
-    };
-    let params = GemmParams {
-        bias: a.bias,
-        y: a.y.base,
-        y_row_bytes: a.y.row_bytes.cast_signed(),
-        rows: a.y.rows,
-        columns: a.y.columns,
-        depth_tiles: a.x.columns.div_ceil(DEPTH),
-        tile_rows,
-        tile_columns,
-        group_rows,
-        group_tiles,
-    };
-    let [x_rows, w_rows] = tile.box_rows();
-    let map = |matrix: &Matrix, columns, rows| device.tensor_map(&map(matrix, [columns, rows]));
-    let (x, w) = (map(&a.x, DEPTH, x_rows)?, map(&a.weight, DEPTH, w_rows)?);
-    let y = map(&a.y, SLICE, WARP_ROWS)?;
-    let clusters = clusters(&tile).clamp(1, all);
-    let site =
-        LaunchSite::new(device, a.y.dtype, block_shape(clusters * tile.cluster, tile.threads()), stream)?;
-    // SAFETY: the kernel accesses only the tensors that the tensor maps and `params` describe. The caller
-    // has checked these tensors.
-    unsafe { (kernel.launch)(site, x, w, y, params) }?;
-    Ok(true)
-}
-
-/// Returns the description of a matrix from which the driver makes a tensor map. One TMA copy moves `part`
-/// columns and rows.
-fn map(matrix: &Matrix, part: [u32; 2]) -> HeadsMap {
-    HeadsMap {
-        base: matrix.base.cast_const().cast(),
-        dtype: matrix.dtype,
-        sizes: [matrix.columns, matrix.rows, 1, 1].map(u64::from),
-        strides: [matrix.row_bytes, 16, 16],
-        part,
-    }
+/// Launches a Hopper kernel, as [`launch_hopper`] does.
+pub(super) fn linear_hopper(device: &Device, a: &Product, skip: &mut usize, stream: Stream) -> Result<bool> {
+    launch_hopper(device, a, &KERNELS, skip, stream, |kernel, site, [x, w, y], params| {
+        // SAFETY: the kernel accesses only the tensors that the tensor maps and `params` describe. The caller
+        // has checked these tensors.
+        unsafe { kernel(site, x, w, y, params) }
+    })
 }

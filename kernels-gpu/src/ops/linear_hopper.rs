@@ -8,7 +8,7 @@ use cuda_std::tensor_map::TensorMap;
 use half::{bf16, f16};
 
 #[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
-use crate::gemm::epilogue::Identity;
+use crate::gemm::epilogue::identity::Identity;
 #[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
 use crate::gemm::hopper::kernel::gemm;
 use crate::gemm::hopper::params::GemmParams;
@@ -22,20 +22,20 @@ use crate::gemm::hopper::shape::{
 entry! {
     @shared(|_block| T128X128.shared_bytes())
     @only(sm_90a) linear_hopper_128x128_smem<T: [f16, bf16]>(_x: TensorMap, _w: TensorMap, _y: TensorMap, p: GemmParams) =>
-        gemm::<Kernel128x128<T, Identity>>(&p);
+        gemm::<Kernel128x128<T, Identity>>(&p, Identity);
     @shared(|_block| T128X192.shared_bytes())
     @only(sm_90a) linear_hopper_128x192_smem<T: [f16, bf16]>(_x: TensorMap, _w: TensorMap, _y: TensorMap, p: GemmParams) =>
-        gemm::<Kernel128x192<T, Identity>>(&p);
+        gemm::<Kernel128x192<T, Identity>>(&p, Identity);
     @shared(|_block| T128X256.shared_bytes())
     @only(sm_90a) linear_hopper_128x256_smem<T: [f16, bf16]>(_x: TensorMap, _w: TensorMap, _y: TensorMap, p: GemmParams) =>
-        gemm::<Kernel128x256<T, Identity>>(&p);
+        gemm::<Kernel128x256<T, Identity>>(&p, Identity);
     @shared(|_block| T192X192.shared_bytes())
     @only(sm_90a) linear_hopper_192x192_smem<T: [f16, bf16]>(_x: TensorMap, _w: TensorMap, _y: TensorMap, p: GemmParams) =>
-        gemm::<Kernel192x192<T, Identity>>(&p);
+        gemm::<Kernel192x192<T, Identity>>(&p, Identity);
     @shared(|_block| T256X128.shared_bytes())
     @only(sm_90a) linear_hopper_256x128_smem<T: [f16, bf16]>(_x: TensorMap, _w: TensorMap, _y: TensorMap, p: GemmParams) =>
-        gemm::<Kernel256x128<T, Identity>>(&p);
+        gemm::<Kernel256x128<T, Identity>>(&p, Identity);
     @shared(|_block| T256X192.shared_bytes())
     @only(sm_90a) linear_hopper_256x192_smem<T: [f16, bf16]>(_x: TensorMap, _w: TensorMap, _y: TensorMap, p: GemmParams) =>
-        gemm::<Kernel256x192<T, Identity>>(&p)
+        gemm::<Kernel256x192<T, Identity>>(&p, Identity)
 }

@@ -54,6 +54,8 @@ MADE = {  # the roles for which `Operands.make` makes tensors
     Role.POSITIONS,
     Role.FREQUENCIES,
     Role.MATRIX,
+    Role.PRODUCT,
+    Role.PRODUCT_GATE,
 }
 KERNELS, TORCH = "kernels", "torch's operators"
 
@@ -162,7 +164,7 @@ class Form:
 
     @property
     def linear(self) -> bool:
-        return self.info.linear and not self.options.get("clip")
+        return self.info.linear and not (self.options.get("clip") or self.options.get("epilogue"))
 
     def arguments(self, x: Tensor, others: "Operands", **options: Any) -> dict[str, Any]:
         """Return all arguments by name, for rows `x` of shape `[B, S, N]`. `options` replaces options of
@@ -191,7 +193,8 @@ class Operands:
         self.broadcast = [random((1, 1, cols), dtype, device, seed, 0.5) for seed in (3, 4, 5, 6, 7)]
         self.vectors = [random((cols,), dtype, device, seed, 0.5) for seed in (8, 9, 10, 11, 12)]
         self.bias = random((2 * cols,), dtype, device, 13)
-        self.matrix = random((max(8, cols // 16 * 8), cols), dtype, device, 18, cols**-0.5)
+        self.matrix = random((max(16, cols // 32 * 16), cols), dtype, device, 18, cols**-0.5)
+        self.product = random((batch, tokens, len(self.matrix)), dtype, device, 19)
         self.head_vectors = [random((heads * dim,), dtype, device, 14) for heads in (1, cols // dim)]
         angles = random((tokens, dim // 2), torch.float32, device, 15)
         self.tables = {"cos": angles.cos(), "sin": angles.sin()}
@@ -219,6 +222,10 @@ class Operands:
                 return self.vectors[at]
             case Role.MATRIX:
                 return self.matrix
+            case Role.PRODUCT:
+                return self.product[: x.shape[0]].expand(*x.shape[:-1], -1).contiguous()
+            case Role.PRODUCT_GATE:
+                return self.product[:1, :1]
             case Role.BIAS if Role.MATRIX in form.info.roles.values():
                 return self.bias[: len(self.matrix)]
             case Role.BIAS:
@@ -265,7 +272,21 @@ SPECIAL = {
             f"{KERNELS}; {TORCH} for `y` and the gate",
         ),
         OpInfo("layer_norm", norms.layer_norm),
-        OpInfo("linear", gradient=TORCH, linear=True, dtypes=_SIXTEEN, rows_of_gradient=False, copied=("x", "weight")),
+        OpInfo(
+            "linear",
+            gradient=f"{TORCH}; {KERNELS} for activations",
+            linear=True,
+            dtypes=_SIXTEEN,
+            rows_of_gradient=False,
+            copied=("x", "weight", "residual"),
+            without=("residual", "gate"),
+            extra={
+                "activation": (("x", "weight", "bias"), {"epilogue": "gelu_tanh"}),
+                "gated activation": (("x", "weight", "bias"), {"epilogue": "silu_and_mul"}),
+                "residual": (("x", "weight", "bias", "residual"), {}),
+                "gated residual": (("x", "weight", "bias", "residual", "gate"), {}),
+            },
+        ),
         OpInfo("modulate", norms.modulate, f"{TORCH}, in float32"),
         OpInfo("modulated_rms_norm", norms.mochi_modulated),
         OpInfo(

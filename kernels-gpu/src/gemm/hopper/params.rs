@@ -1,12 +1,11 @@
 //! Tile sizes and kernel argument of the Hopper matrix products.
-use core::num::NonZero;
+use crate::gemm::tile_order::TileOrder;
 
 /// Rows of a `wgmma` instruction.
 pub const WGMMA_ROWS: u32 = 64;
 /// Elements of K per buffer: 64 elements of 16 bits are a row of TMA's 128-byte swizzle.
 pub const DEPTH: u32 = 64;
-/// Columns per column slice of the result. A slice has rows of 128 bytes. The columns of a tile are a
-/// multiple of 16. The last ones belong to no slice if they are fewer than 64.
+/// Columns per column slice of the result. A slice has rows of 128 bytes.
 pub const SLICE: u32 = 64;
 /// Rows of the result that a warp writes. TMA stores a slice of these rows.
 pub const WARP_ROWS: u32 = 16;
@@ -74,10 +73,14 @@ impl GemmTile {
         }
     }
 
-    /// Returns the rows of `x`, and the rows of `w`, that one TMA copy moves.
-    pub const fn box_rows(&self) -> [u32; 2] {
+    /// Returns the rows of `x`, and the rows of `w`, that one TMA copy moves. `halves` says whether a tile of
+    /// `w` has rows of two halves of `w`. A copy then moves rows of one of them.
+    pub const fn box_rows(&self, halves: bool) -> [u32; 2] {
+        let parts = if halves { 2 } else { 1 };
         if self.shares_x {
-            [self.rows() / self.cluster, self.columns]
+            [self.rows() / self.cluster, self.columns / parts]
+        } else if halves {
+            [self.rows(), self.columns / 2]
         } else {
             [self.rows(), self.columns / self.cluster]
         }
@@ -101,29 +104,16 @@ impl GemmTile {
     }
 }
 
-/// The last argument of the kernels. The other arguments are the tensor maps of `x`, `w` and `y`.
+/// A kernel argument after the tensor maps of `x`, `w` and `y`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct GemmParams {
-    /// The bias, one element per column of `y`, or null.
+    /// The bias, one element per row of `w`, or null. It is aligned to two elements.
     pub bias: *const u8,
-    /// The result `y`. Threads store the columns of a tile that no slice has directly, without TMA.
-    pub y: *mut u8,
-    /// Distance of two rows of `y` in bytes.
-    pub y_row_bytes: i64,
-    /// Rows of `y`.
-    pub rows: u32,
     /// Columns of `y`.
     pub columns: u32,
     /// Number of buffers that a tile needs: the elements of K, divided by 64 and rounded up.
     pub depth_tiles: u32,
-    /// Number of rows of tiles. If the launch has clusters, a tile is that of a cluster.
-    pub tile_rows: u32,
-    /// Number of columns of tiles.
-    pub tile_columns: u32,
-    /// The blocks compute the tiles in groups of this number of rows of tiles, so that the operands of the
-    /// tiles that run at the same time stay in L2.
-    pub group_rows: NonZero<u32>,
-    /// Number of tiles of a group: `group_rows * tile_columns`.
-    pub group_tiles: NonZero<u32>,
+    /// The order of the tiles. If the launch has clusters, a tile is that of a cluster.
+    pub order: TileOrder,
 }

@@ -1,4 +1,4 @@
-//! The order in which the blocks compute the tiles of the result.
+//! The places of the tiles of a block in the result.
 use cuda_std::{cluster, thread};
 
 use super::params::GemmParams;
@@ -13,36 +13,27 @@ pub(crate) struct Place {
     pub column: u32,
 }
 
-/// Iterates over the tiles of this block.
+/// Returns the number of the block's first tile, and the distance to the number of its next tile. The number of
+/// a tile is that of its cluster's tile in the order of tiles.
+///
+/// The callers count in a `while` loop. For an iterator, LLVM emits a second condition, after which ptxas does
+/// not treat the loop as equal in all threads of a warp.
 #[inline(always)]
-pub(crate) fn places<K: GemmKernel>(p: &GemmParams) -> impl Iterator<Item = Place> {
-    let clusters = K::TILE.cluster;
-    let (mut next, step) = (thread::block_index()[0] / clusters, thread::grid_dim()[0] / clusters);
-    let end = p.tile_rows * p.tile_columns;
-    core::iter::from_fn(move || {
-        let number = next;
-        next += step;
-        (number < end).then(|| Place::of::<K>(number, p))
-    })
+pub(crate) fn numbers<K: GemmKernel>() -> [u32; 2] {
+    [thread::block_index()[0], thread::grid_dim()[0]].map(|blocks| blocks / K::TILE.cluster)
 }
 
 impl Place {
     /// Returns the place of the block's tile in tile number `number` of the clusters.
-    ///
-    /// The tiles are ordered in groups of `group_rows` rows of tiles. Within a group, consecutive tiles are
-    /// below each other, so the tiles that run at the same time use few rows of `x` and of `w`.
     #[inline(always)]
-    fn of<K: GemmKernel>(number: u32, p: &GemmParams) -> Self {
-        let (group, within) = (number / p.group_tiles, number % p.group_tiles);
-        let first = group * p.group_rows.get();
-        let rows = (p.tile_rows - first).clamp(1, p.group_rows.get());
-        let [height, width] = K::TILE.cluster_size();
-        let (row, column) = ((first + within % rows) * height, within / rows * width);
+    pub fn of<K: GemmKernel>(number: u32, p: &GemmParams) -> Self {
+        let ([row, column], [height, width]) = (p.order.place(number), K::CLUSTER_SIZE);
+        let (row, column) = (row * height, column * width);
         if K::TILE.cluster == 1 {
             return Self { row, column };
         }
         match K::TILE.shares_x {
-            true => Self { row, column: column + cluster::rank() * K::TILE.columns },
+            true => Self { row, column: column + cluster::rank() * K::COLUMNS },
             false => Self { row: row + cluster::rank() * K::TILE.rows(), column },
         }
     }
