@@ -31,11 +31,12 @@ class Site:
 
     The outcome of a call is `RAN` if the kernel ran, or else the reason why the original code ran. `op` has
     the names of the oxiwarp operators that replace the chain. `line` is the source line of the chain, or 0 if
-    the chain is a whole method. `functions` has the functions whose source is part of the chain.
+    the chain is a whole method. `functions` has the functions whose source is part of the chain. If `optional`
+    is True, the report omits the site as long as no call was counted.
     """
 
-    def __init__(self, op: str, line: int = 0, functions: tuple[Any, ...] = ()) -> None:
-        self.op, self.line, self.functions = op, line, functions
+    def __init__(self, op: str, line: int = 0, functions: tuple[Any, ...] = (), optional: bool = False) -> None:
+        self.op, self.line, self.functions, self.optional = op, line, functions, optional
         self.outcomes: Counter[str] = Counter()
 
     def note(self, outcome: str) -> None:
@@ -101,6 +102,8 @@ def ran(watched: Iterable[tuple[str, Site, Counter[str]]]) -> RanReport:
     rows = []
     for module_class, site, before in watched:
         now = site.outcomes - before
+        if site.optional and not now:
+            continue
         kernels = now.pop(RAN, 0)
         rows.append(Ran(module_class, site.line, site.op, kernels, dict(now.most_common())))
     return RanReport(rows)

@@ -6,7 +6,7 @@ original expression runs. The checks are in `operands.py`. So a rewritten method
 and adapters, hooks and other changes of a model keep working.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import Any, NamedTuple
 
@@ -16,7 +16,9 @@ from torch import Tensor
 
 from ... import ops
 from ..fusions.core.attention import dispatched, sdpa
+from ..fusions.core.linear import LaterLinear, may_defer
 from ..fusions.core.operands import as_rows
+from ..fusions.shared.feed_forward import later_branch
 from ..fusions.shared.residual_layer_norm import zeros
 from ..norms.forward import inverse
 from ..sites import RAN, Site
@@ -28,6 +30,7 @@ from .later_calls import At, LaterCalls, Own, rows_of
 from .operands import Norm, branch_and_gate, unmodulated
 from .rotary_calls import RotaryCalls
 
+GELUS = {"none": ops.gelu, "tanh": ops.gelu_tanh}
 REPLACED = "a function was replaced after patch"
 
 compiling = torch.compiler.is_compiling
@@ -46,13 +49,13 @@ class Calls(LaterCalls, RotaryCalls):
     """The functions that a rewritten method calls. The options of `patch` are fixed for all of them.
 
     A chain is an expression of the method that one kernel may compute. `sites` has one `Site` (a counter for
-    the report of `patch`) for each chain.
+    the report of `patch`) for each chain. `linears` has one for each linear that is an operand of a chain.
     """
 
-    def __init__(self, how: Options, sites: list[Site]) -> None:
+    def __init__(self, how: Options, sites: list[Site], linears: Sequence[Site] = ()) -> None:
         super().__init__()
         self.how, (self.mode, self.cpu_kernels, _) = how, how
-        self.sites = sites
+        self.sites, self.linears = sites, linears
 
     def site(self, at: At) -> Site:
         """Return the `Site` (the counter for the report) of a chain."""
@@ -93,6 +96,8 @@ class Calls(LaterCalls, RotaryCalls):
 
     def gated_residual(self, at: At, own: Own, options: tuple[Any, ...], **terms: Any) -> Any:
         """Compute `x + a * b`."""
+        if type(terms.get("a")) is LaterLinear or type(terms.get("b")) is LaterLinear:
+            return self.sum_with_linear(at, own, options, terms)
         found = self.replaced(at) or self.branch(options, terms)
         if isinstance(found, str):
             self.site(at).note(found)
@@ -100,6 +105,23 @@ class Calls(LaterCalls, RotaryCalls):
         y, gate = found
         made = self.attempt(at, lambda: gated_residual(rows_of(terms["x"], y), gate, self.mode))
         return own(**terms) if made is None else made
+
+    def sum_with_linear(self, at: At, own: Own, options: tuple[Any, ...], terms: dict[str, Any]) -> Any:
+        """Compute `x + a * b`, where `a` or `b` is a placeholder for a linear, if possible in one kernel."""
+        name, other = ("a", "b") if isinstance(terms["a"], LaterLinear) else ("b", "a")
+        product, gate, x = terms[name], terms[other], terms["x"]
+
+        def separate(y: Tensor) -> Any:
+            return self.gated_residual(at, own, options, **{**terms, name: y})
+
+        why = self.replaced(at) or operands.unusable(x, self.cpu_kernels)
+        why = why or operands.misplaced(x, gate, one_column=True)
+        return separate(product.now()) if why else product.added(x, gate, separate)
+
+    def linear(self, at: int, kind: str, module: Any, x: Any) -> Any:
+        """Return `module(x)`. If one kernel may compute a linear and the expression that reads its result, return
+        a placeholder for the linear instead. `kind` names the operations of this expression."""
+        return later_branch(self.how, module, x, kind, self.linears[at]) if may_defer() else module(x)
 
     def branch(self, options: tuple[Any, ...], terms: dict[str, Any]) -> tuple[Any, ...] | str:
         """Return `y` and `gate` of a sum `x + gate * y`, or a reason why no kernel computes the sum.
@@ -250,10 +272,14 @@ class Calls(LaterCalls, RotaryCalls):
 
     def gelu(self, at: int, function: Callable[..., Any], x: Any, approximate: str = "none") -> Any:
         """Compute `F.gelu(x, approximate)`."""
+        if isinstance(x, LaterLinear):
+            if function is F.gelu:
+                return x.activated(GELUS[approximate])
+            x = x.now()
         why = operands.unusable(x, self.cpu_kernels) or (
             "the activation was replaced" if function is not F.gelu else None
         )
-        op = {"none": ops.gelu, "tanh": ops.gelu_tanh}.get(approximate)
+        op = GELUS.get(approximate)
         if why or op is None:
             self.site(at).note(why or "the GELU has another formula")
             return function(x, approximate=approximate)
@@ -281,6 +307,7 @@ METHODS = (
     "gated_residual", "modulated_norm", "modulation", "sum_and_norm", "norm_of_sum", "later_sum", "norm_of_later",
     "tanh_sum", "factor_norm", "gated_activation", "gelu", "later_activation", "joined_activation", "rotary",
     "rotary_pair", "rotary_part", "joined_pair", "deferred_norm", "head_norm", "attention", "unfused",
+    "linear",
 )  # fmt: skip
 """Names of the methods of `Calls` that rewritten methods call."""
 OTHERS = {"joined": joined, "computed": computed, "identity": identity, "signature": signature}
@@ -288,9 +315,9 @@ OTHERS = {"joined": joined, "computed": computed, "identity": identity, "signatu
 FUNCTIONS = (*METHODS, *OTHERS)
 
 
-def calls(how: Options, sites: list[Site]) -> dict[str, Callable[..., Any]]:
+def calls(how: Options, sites: list[Site], linears: Sequence[Site] = ()) -> dict[str, Callable[..., Any]]:
     """Return the functions that a rewritten method calls, by name."""
-    made = Calls(how, sites)
+    made = Calls(how, sites, linears)
     return {name: getattr(made, name) for name in METHODS} | OTHERS
 
 

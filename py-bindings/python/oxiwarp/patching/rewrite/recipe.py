@@ -66,7 +66,9 @@ class RewrittenRecipe:
         rewritten = rewritten_from(own)
         assert isinstance(rewritten, Rewritten)
         sites = [Site(", ".join(chain.ops), chain.line, tuple(chain.functions.values())) for chain in rewritten.chains]
-        new = rewritten.bind(own, calls(Options(self.mode, self.cpu_kernels, self.attention), sites))
+        linears = [Site("linear", line, optional=True) for line in rewritten.linears]
+        how = Options(self.mode, self.cpu_kernels, self.attention)
+        new = rewritten.bind(own, calls(how, sites, linears))
 
         decodes, inlined = is_decoders(base), tuple(rewritten.inlined.items())
 
@@ -83,7 +85,7 @@ class RewrittenRecipe:
                     return own(self, *args, **kwargs)
             return run(self, *args, **kwargs)
 
-        return run_if_known if inlined else run, sites
+        return run_if_known if inlined else run, [*sites, *linears]
 
     def outcome(self) -> dict[str, str]:
         """Return operators, exactness and remark for the report of `patch`, as keyword arguments of

@@ -7,7 +7,7 @@ Otherwise it evaluates the original expression.
 import ast
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
@@ -22,6 +22,7 @@ from .identities import replace_identities
 from .inline import Inlining
 from .joins import JOINED_ACTIVATION, Joins
 from .likely import is_likely, is_modulation, is_sigmoid
+from .linears import of_gelu, with_linear
 from .method import PREFIX, check_source, compiled, decorated, tree_of, undecorated
 from .operands import activation_of
 from .pairs import Pair, is_modulated_later, joined, keep_terms, may_join, norms_in, placed, reads_sum
@@ -119,6 +120,8 @@ class Rewritten:
     """The methods of the class whose statements were inserted into this method, by name."""
     helpers: dict[str, Helper]
     """Functions that the method calls and that are rewritten too, by name."""
+    linears: list[int] = field(default_factory=list)
+    """The source lines of the linears that one kernel may compute together with a chain."""
 
     def bind(self, own: FunctionType, calls: Mapping[str, Any]) -> FunctionType:
         """Return the rewritten method as a function that can replace the original method `own`.
@@ -167,6 +170,10 @@ class Nested(ast.NodeTransformer):
         if isinstance(node, ast.Call) and (op := self.function_in_place_of(node)):
             node.args = [ast.Constant(self.rewriting.add(Chain(op, node, {}))), node.func, *node.args]
             node.func = ast.copy_location(ast.Name(PREFIX + op, ast.Load()), node)
+            made: ast.Call = self.generic_visit(node)  # type: ignore[assignment]
+            if op == GELU and not self.rewriting.nested:
+                of_gelu(made, self.rewriting.add_linear)
+            return made
         if id(node) not in self.known and isinstance(node, ast.expr) and (unfused := unfused_chain(node)):
             self.known |= {id(part) for part in ast.walk(node)}
             return self.rewriting.unfused(unfused, self.generic_visit(node))
@@ -247,6 +254,7 @@ class Rewriting:
         self.space = {**self.own.__globals__, CLASS: class_of(self.own)}
         self.local = local_functions(self.tree)
         self.nested, self.found = found is not None, [] if found is None else found
+        self.linears: list[int] = []
         self.computed: dict[int, tuple[str, ast.expr]] = {}
         """Norms that are computed together with the sum before them. By the `id` of the norm's node: the
         variable with the result, and the node itself. Keeping the node prevents a new node from getting the
@@ -277,7 +285,7 @@ class Rewriting:
         if self.found:
             check_source(self.own)
         helpers = {} if self.nested else helpers_of(self.tree, self.own, self.helper)
-        return Rewritten(ast.fix_missing_locations(self.tree), self.found, inlining.inlined, helpers)
+        return Rewritten(ast.fix_missing_locations(self.tree), self.found, inlining.inlined, helpers, self.linears)
 
     def helper(self, function: FunctionType) -> ast.FunctionDef:
         """Rewrite `function`, which the method calls, and return its changed syntax tree."""
@@ -365,8 +373,23 @@ class Rewriting:
         at, last = self.add(*chains), chains[-1]
         owns, options = [chain.own() for chain in chains], sum(map(constants, chains), [])
         whole = last if len(chains) == 1 else joined(*chains)
-        operands = [ast.keyword(name, nested.visit(node)) for name, node in whole.in_order()]
+        found = None if self.nested else with_linear(whole, nested.block, nested.at, self.add_linear)
+        operands = []
+        for name, node in whole.in_order():
+            value: ast.expr
+            if found is None or found.operand is not node:
+                value = nested.visit(node)
+            elif found.variable:  # The statement with the call of the linear is rewritten already.
+                nested.absorbed[found.variable], value = None, found.call
+            else:
+                value = nested.visit(found.call)
+            operands.append(ast.keyword(name, value))
         return called(whole.op, [self.changed(at), *owns, *options], operands, last.node)
+
+    def add_linear(self, call: ast.expr) -> int:
+        """Record a linear that one kernel may compute together with a chain, and return its index."""
+        self.linears.append(call.lineno)
+        return len(self.linears) - 1
 
     def unfused(self, chain: Chain, node: Any) -> ast.expr:
         """Return a call that evaluates the original expression `node`, and counts the expression as not fused

@@ -13,6 +13,7 @@ from typing import Any
 
 from .expressions import is_norm_call, is_number, is_sum, is_value
 from .flow import Aliases, Read, aliases_of, evaluated_before, evaluated_once, is_definition, is_simple
+from .linears import without_linear
 from .method import PREFIX
 from .patterns import FACTOR_NORM, GATED, MODULATED, NORM, SUM, TANH_SUM, Chain, function_of
 from .rotary_rewriter import COMPUTED
@@ -129,6 +130,8 @@ class LaterSums:
         value = statement.value
         if is_call(value, GATED) or is_call(value, TANH_SUM):
             value.func.id = PREFIX + LATER
+            for word in value.keywords:  # The norm's kernel adds the branch to the sum.
+                word.value = without_linear(word.value)
             return
         x, y = ast.Name("x", ast.Load()), ast.Name("y", ast.Load())
         own = function_of(["x", "y"], ast.BinOp(x, ast.Add(), y), set())

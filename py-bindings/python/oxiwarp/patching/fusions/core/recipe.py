@@ -7,7 +7,7 @@ support the arguments. Otherwise it calls the original method.
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,6 +26,11 @@ from .source import fingerprint, resolve
 SEQUENCES = (tuple, list)
 
 
+def linear_site() -> Site:
+    """Return a `Site` (a counter for the report) for linears."""
+    return Site("linear", optional=True)
+
+
 @dataclass(frozen=True)
 class FusedRecipe:
     """The options of `patch` for one patched object, and the name of its fusion. The fusion is the method
@@ -42,6 +47,15 @@ class FusedRecipe:
     kinds: tuple[Kind | None, ...] | None = None
     """`Kind` (class and parameter names) that each module in `Fusion.skips` had at `patch`. None for a
     processor."""
+    linears: Site = field(default_factory=linear_site, compare=False, repr=False)
+    """Counts the linears that the method may compute together with the operations after them, for the report."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state without the counts, which belong to this process."""
+        return {name: value for name, value in self.__dict__.items() if name != "linears"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, linears=linear_site())
 
     @property
     def classes(self) -> tuple[type, ...]:
@@ -61,7 +75,7 @@ class FusedRecipe:
         run = fused(self, fusion, getattr(base, fusion.method), site)
         known = base if found is None else found[1]
         mark = fingerprint(resolve(fusion.method, base, base))
-        sites = [site] if fusion.kernels else []
+        sites = [*([site] if fusion.kernels else []), self.linears]
         return {fusion.method: run, SOURCE: mark, MODULE: known.__module__, SITES: sites}
 
 

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from ..core.attention import mask_of_heads, sdpa
 from ..core.fusion import Fusion, same_dtype
-from ..core.modules import idle, is_exactly, is_plain, resident
+from ..core.modules import is_exactly, is_plain, resident
 from ..core.ops import ada_norm, gated_residual, gated_residual_ada_norm
 from ..core.recipe import FusedRecipe
+from ..shared.feed_forward import FEED_FORWARD, add_branch, in_turn, later_branch
 from ..shared.mmdit import as_rows
 from ..shared.residual_layer_norm import residual_layer_norm
 
@@ -83,7 +84,8 @@ def modulated(
         attended, gate, of_gate = self.attn2(x, **cross), None, None
     by = {"gate_table": of_gate, "scale_table": of_scale_mlp, "shift_table": of_shift_mlp, "mode": how.mode}
     normed, x = gated_residual_ada_norm(x, attended, gate, scale_mlp, shift_mlp, **affine(second), **by)
-    return gated_residual(x, feed_forward(self, normed), gate_mlp, gate_table=of_gate_mlp, mode=how.mode)
+    branch = later_branch(how, self.ff, normed) if self._chunk_size is None else feed_forward(self, normed)
+    return add_branch(how, x, branch, gate_mlp, gate_table=of_gate_mlp)
 
 
 def affine(norm: nn.LayerNorm) -> dict[str, Any]:
@@ -208,14 +210,6 @@ def accepts_feed_forward(self: Any, *args: Any, **kwargs: Any) -> bool:
     return len(args) + len(kwargs) == 1
 
 
-def in_turn(modules: Any, x: Tensor) -> Tensor:
-    """Apply `modules` to `x` one after another. Omit a Dropout that would return its input unchanged."""
-    for module in modules:
-        if not idle(module):
-            x = module(x)
-    return x
-
-
 FUSIONS = (
     Fusion(
         name="basic.block",
@@ -245,7 +239,7 @@ FUSIONS = (
         chains=("a division by 1, dropout outside of training, left out",),
     ),
     Fusion(
-        name="basic.feed_forward",
+        name=FEED_FORWARD,
         classes=("diffusers.models.attention.FeedForward",),
         run=feed_forward_module,
         accepts=accepts_feed_forward,

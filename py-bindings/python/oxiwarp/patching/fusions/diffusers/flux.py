@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from ..core.attention import dispatched
 from ..core.fusion import Fusion
-from ..core.ops import gated_residual
 from ..core.recipe import FusedRecipe
+from ..shared.feed_forward import add_branch
 from ..shared.mmdit import (
     Stream,
     affine_norm,
@@ -79,13 +79,9 @@ def single_block(
         give_place(attn, normed, out)
         return attn(hidden_states=normed, image_rotary_emb=image_rotary_emb, **(joint_attention_kwargs or {}))
 
-    hidden_states = gated_residual(
-        hidden_states,
-        both_projected(normed, attended, self.proj_mlp, self.act_mlp, self.proj_out, how),
-        gate.unsqueeze(1),
-        clip=hidden_states.dtype == torch.float16,
-        mode=how.mode,
-    )
+    branch = both_projected(normed, attended, self.proj_mlp, self.act_mlp, self.proj_out, how)
+    clip = hidden_states.dtype == torch.float16
+    hidden_states = add_branch(how, hidden_states, branch, gate.unsqueeze(1), clip=clip)
     return apart(hidden_states, encoder_hidden_states.shape[1])
 
 

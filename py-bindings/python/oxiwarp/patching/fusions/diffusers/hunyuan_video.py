@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from ...class_swap import base_of
 from ..core.attention import dispatched
 from ..core.fusion import Fusion, same_dtype
-from ..core.ops import gated_residual
+from ..core.linear import LaterLinear
 from ..core.recipe import FusedRecipe
+from ..shared.feed_forward import add_branch, later_branch
 from ..shared.mmdit import (
     Stream,
     affine_norm,
@@ -42,7 +43,7 @@ def refiner_block(
     attended = self.attn(hidden_states=normed, encoder_hidden_states=None, attention_mask=attention_mask)
     gate_msa, gate = self.norm_out(temb)
     normed, hidden_states = residual_layer_norm(as_rows(hidden_states), attended, self.norm2, how.mode, gate=gate_msa)
-    return gated_residual(hidden_states, self.ff(normed), gate, mode=how.mode)
+    return add_branch(how, hidden_states, later_branch(how, self.ff, normed), gate)
 
 
 def accepts_refiner_block(self: Any, hidden_states: Tensor, temb: Tensor, attention_mask: Tensor | None = None) -> bool:
@@ -100,15 +101,15 @@ def single_block(
     hidden_states = joined(hidden_states, encoder_hidden_states)
     normed, gate = self.norm(hidden_states, emb=temb)
     projected = both_branches(self, how, normed, image, attention_mask, image_rotary_emb)
-    hidden_states = gated_residual(hidden_states, projected, gate.unsqueeze(1), mode=how.mode)
-    return apart(hidden_states, image)
+    return apart(add_branch(how, hidden_states, projected, gate.unsqueeze(1)), image)
 
 
 def both_branches(
     self: Any, how: FusedRecipe, normed: Tensor, image: int, attention_mask: Tensor | None, tables: Tables | None
-) -> Tensor:
+) -> Tensor | LaterLinear:
     """Compute attention and feed-forward of a single-stream block (a block on the concatenated tokens of
-    video and text), and the linear `proj_out` that projects both results."""
+    video and text), and the linear `proj_out` that projects both results. The result may be a placeholder
+    for this linear."""
 
     def attended(_: Place | None) -> Tensor:
         streams = self.attn(

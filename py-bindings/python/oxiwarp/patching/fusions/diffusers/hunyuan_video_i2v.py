@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.fusion import Fusion
+from ..core.linear import computed
 from ..core.ops import gated_residual, gated_residual_ada_norm
 from ..core.recipe import FusedRecipe
 from ..shared.ada_layer_norm import ONCE, fits, modulated
@@ -139,7 +140,7 @@ def single_block(
     image = hidden_states.shape[1]
     hidden_states = joined(hidden_states, encoder_hidden_states)
     normed, gate, first_gate = self.norm(hidden_states, temb, token_replace_emb, num_tokens)
-    projected = both_branches(self, how, normed, image, attention_mask, image_rotary_emb)
+    projected = computed(both_branches(self, how, normed, image, attention_mask, image_rotary_emb))
     sums = [
         gated_residual(hidden_states[:, tokens], projected[:, tokens], by.unsqueeze(1), mode=how.mode)
         for by, tokens in ((first_gate, slice(num_tokens)), (gate, slice(num_tokens, None)))

@@ -10,6 +10,7 @@ from ..core.modules import is_exactly, resident
 from ..core.operands import as_rows
 from ..core.ops import ada_norm, gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ..core.recipe import FusedRecipe
+from ..shared.feed_forward import add_branch, later_branch
 
 MODULE = "diffusers.models.transformers.transformer_ltx"
 ONCE = "_oxiwarp_once"
@@ -66,7 +67,7 @@ def block(
         shift_table=of_shift_mlp,
         mode=how.mode,
     )
-    return gated_residual(hidden_states, self.ff(normed), gate_mlp, gate_table=of_gate_mlp, mode=how.mode)
+    return add_branch(how, hidden_states, later_branch(how, self.ff, normed), gate_mlp, gate_table=of_gate_mlp)
 
 
 def accepts_block(

@@ -17,6 +17,7 @@ from ..core.fusion import Fusion, same_dtype
 from ..core.modules import is_exactly, resident
 from ..core.ops import ada_norm, gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ..core.recipe import FusedRecipe
+from ..shared.feed_forward import add_branch, later_branch
 from ..shared.mmdit import as_rows
 from ..shared.residual_layer_norm import residual_layer_norm
 
@@ -80,7 +81,7 @@ def block(
         shift_table=of_shift_mlp,
         mode=how.mode,
     )
-    return gated_residual(hidden_states, self.ffn(normed), gate_mlp, gate_table=of_gate_mlp, mode=how.mode)
+    return add_branch(how, hidden_states, later_branch(how, self.ffn, normed), gate_mlp, gate_table=of_gate_mlp)
 
 
 def accepts_block(

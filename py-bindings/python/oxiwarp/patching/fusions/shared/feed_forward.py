@@ -1,7 +1,8 @@
 """Fusions for diffusers' activation modules (models/activations.py), which apply a linear and then an
 activation.
 
-A fusion is a hand-written method that replaces a method of a model's class. In mode "exact", the new
+A fusion is a hand-written method that replaces a method of a model's class. If measurements say so (see
+`core/linear.py`), `oxiwarp.linear` computes the linear and the activation. Otherwise, in mode "exact", the new
 `forward` calls the linear, and one kernel computes the activation. In mode "fast", if the activation is
 `GELU(approximate="tanh")`, one cuBLASLt matrix multiplication computes both. The epilogue of the
 multiplication adds the bias and applies the GELU, so the result is rounded once. The module
@@ -15,22 +16,32 @@ import torch
 from torch import Tensor, nn
 
 from ....ops._register import FLOATS, PLAIN, may_write, needs_grad
+from ...class_swap import RECIPE, is_ours
+from ...sites import Site
 from ..core.fusion import Fusion
-from ..core.modules import hooked, resident
-from ..core.ops import geglu, gelu, gelu_quick, gelu_tanh, silu_and_mul, swiglu
+from ..core.linear import GATED_RESIDUAL, LaterLinear, later, may_defer
+from ..core.modules import hooked, idle, resident
+from ..core.ops import gated_residual, geglu, gelu, gelu_quick, gelu_tanh, silu_and_mul, swiglu
 from ..core.recipe import FusedRecipe
 
 MODULE = "diffusers.models.activations"
+FEW = 16
+"""A gate counts as few values if the residual has at least this many times as many."""
+FEED_FORWARD = "basic.feed_forward"
+"""Name of the fusion for `FeedForward` of diffusers."""
 
 
 def gelu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
     """Compute the result of `GELU.forward` with oxiwarp's kernels."""
+    op, kind = (gelu_tanh, "gelu_tanh") if self.approximate == "tanh" else (gelu, "gelu")
+    if (product := later(how, kind, self.proj, hidden_states)) is not None:
+        return product.activated(op)
     if how.mode == "fast" and self.approximate == "tanh" and in_epilogue(self.proj, hidden_states):
         return gelu_product(self.proj, hidden_states)
     projected = self.proj(hidden_states)
     if not packed(projected):
         return self.gelu(projected)
-    return (gelu_tanh if self.approximate == "tanh" else gelu)(projected, mode=how.mode)
+    return op(projected, mode=how.mode)
 
 
 def gelu_product(proj: nn.Linear, x: Tensor) -> Tensor:
@@ -57,6 +68,8 @@ def in_epilogue(proj: nn.Module, x: Tensor) -> bool:
 
 def geglu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
     """Compute the result of `GEGLU.forward` with oxiwarp's kernels."""
+    if (product := later(how, "geglu", self.proj, hidden_states)) is not None:
+        return product.activated(geglu)
     projected = self.proj(hidden_states)
     if packed(projected):
         return geglu(projected, mode=how.mode)
@@ -66,6 +79,8 @@ def geglu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
 
 def swiglu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
     """Compute the result of `SwiGLU.forward` with oxiwarp's kernels."""
+    if (product := later(how, "swiglu", self.proj, hidden_states)) is not None:
+        return product.activated(swiglu)
     projected = self.proj(hidden_states)
     if packed(projected):
         return swiglu(projected, mode=how.mode)
@@ -75,6 +90,8 @@ def swiglu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
 
 def quick_block(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:
     """Compute the result of `ApproximateGELU.forward` with oxiwarp's kernels."""
+    if (product := later(how, "gelu_quick", self.proj, x)) is not None:
+        return product.activated(gelu_quick)
     projected = self.proj(x)
     return gelu_quick(projected, mode=how.mode) if packed(projected) else projected * torch.sigmoid(1.702 * projected)
 
@@ -82,6 +99,68 @@ def quick_block(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:
 def silu_and_mul_block(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:
     """Compute the result of `Flux2SwiGLU.forward` with oxiwarp's kernels."""
     return silu_and_mul(x, mode=how.mode)
+
+
+def later_branch(
+    how: Any, module: Any, x: Tensor, kind: str = GATED_RESIDUAL, site: Site | None = None
+) -> Tensor | LaterLinear:
+    """Return `module(x)`, which `add_branch` then adds to a residual. If `oxiwarp.linear` may compute the last
+    linear of the module together with the sum, return a placeholder for this linear instead.
+
+    The module is a linear, or a patched `FeedForward` of diffusers. Of such a `FeedForward`, all modules but
+    the last linear run here. Any other module is called. `how`, `kind` and `site` are as for `later`.
+    """
+    if not may_defer():
+        return module(x)
+    if is_feed_forward(module):
+        *first, module = [part for part in module.net if not idle(part)]
+        x = in_turn(first, x)
+    product = later(how, kind, module, x, site)
+    return module(x) if product is None else product
+
+
+def is_feed_forward(module: Any) -> bool:
+    """Return whether `module` is a `FeedForward` of diffusers whose `forward` `patch` has replaced, without
+    hooks. Its modules then may be called one by one."""
+    recipe = getattr(module, "__dict__", {}).get(RECIPE)
+    known = type(recipe) is FusedRecipe and recipe.fusion == FEED_FORWARD and is_ours(type(module))
+    return known and not hooked(module) and not hooked(module.net) and module._compiled_call_impl is None
+
+
+def add_branch(
+    how: FusedRecipe,
+    x: Tensor,
+    branch: Tensor | LaterLinear,
+    gate: Tensor,
+    *,
+    gate_table: Tensor | None = None,
+    clip: bool = False,
+) -> Tensor:
+    """Compute `x + gate * branch`. If `branch` is a placeholder for a linear, compute the linear too, if possible
+    in the same kernel.
+
+    The arguments are those of the operator `gated_residual`.
+    """
+
+    def separate(y: Tensor) -> Tensor:
+        made: Tensor = gated_residual(x, y, gate, gate_table=gate_table, clip=clip, mode=how.mode)
+        return made
+
+    if not isinstance(branch, LaterLinear):
+        return separate(branch)
+    # To add a table to the gates of all tokens would take as long as a separate kernel for the sum.
+    if clip or (gate_table is not None and FEW * gate.numel() > x.numel()):
+        return separate(branch.now())
+    # Like the model and the operator, round the sum of gate and table to the dtype of both.
+    return branch.added(x, gate if gate_table is None else gate + gate_table, separate)
+
+
+def in_turn(modules: Any, x: Tensor) -> Tensor:
+    """Apply `modules` to `x` one after another. Omit a Dropout that would return its input unchanged."""
+    for module in modules:
+        if not idle(module):
+            x = module(x)
+    return x
 
 
 def packed(projected: Any) -> bool:

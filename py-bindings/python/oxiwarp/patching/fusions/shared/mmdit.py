@@ -13,9 +13,9 @@ from ...class_swap import base_of
 from ..core.fusion import same_dtype
 from ..core.modules import is_exactly, is_plain
 from ..core.operands import as_rows
-from ..core.ops import gated_residual, gated_residual_ada_norm, qk_norm_rope
+from ..core.ops import gated_residual_ada_norm, qk_norm_rope
 from ..core.recipe import FusedRecipe
-from .feed_forward import in_epilogue
+from .feed_forward import add_branch, in_epilogue, later_branch
 
 ALIGNED = 128  # In 16-bit elements. A larger alignment does not change which kernel cuBLASLt chooses.
 PART = "_oxiwarp_part"
@@ -133,7 +133,7 @@ def after_attention(
     """
     gate_msa, shift, scale, gate = (part.unsqueeze(1) if part.dim() == 2 else part for part in modulation)
     normed, x = gated_residual_ada_norm(as_rows(x), attended, gate_msa, scale, shift, eps=norm.eps, mode=how.mode)
-    return gated_residual(x, feed_forward(normed), gate, clip=clip, mode=how.mode)
+    return add_branch(how, x, later_branch(how, feed_forward, normed), gate, clip=clip)
 
 
 def streams_fit(temb: Tensor, *streams: Tensor, dims: tuple[int, ...] = (2,)) -> bool:

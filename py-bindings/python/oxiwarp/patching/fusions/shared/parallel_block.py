@@ -16,9 +16,10 @@ from ....ops import gelu, gelu_tanh
 from ....ops._register import FLOATS, PLAIN, define_in_place, may_write, needs_grad
 from ....ops._roles import Role
 from ...class_swap import RECIPE
+from ..core.linear import LaterLinear, later
 from ..core.modules import hooked
 from ..core.recipe import FusedRecipe
-from .feed_forward import gelu_product, in_epilogue
+from .feed_forward import gelu_product, in_epilogue, later_branch
 
 CHAIN = "activation of the feed-forward, written next to the attention: {}"
 """A line of `Fusion.chains`, the fused steps that the report names. `{}` is the name of the operator."""
@@ -68,7 +69,7 @@ class Place:
     earlier, because a rank of tensor parallelism computes only some of the heads.
     """
 
-    def __init__(self, projected: Tensor, others: int) -> None:
+    def __init__(self, projected: Tensor | LaterLinear, others: int) -> None:
         self.projected, self.others = projected, others
         self.both: Tensor | None = None
         self.first: Tensor | None = None
@@ -78,7 +79,8 @@ class Place:
         tensor if necessary."""
         if self.first is None or self.first.shape[2] != count:
             batch, tokens, _ = self.projected.shape
-            self.both = self.projected.new_empty(batch, tokens, count + self.others)
+            like = self.projected.x if isinstance(self.projected, LaterLinear) else self.projected
+            self.both = like.new_empty(batch, tokens, count + self.others)
             self.first = self.both[..., :count]
         return self.first
 
@@ -98,25 +100,31 @@ Attend = Callable[[Place | None], Tensor]
 If its argument is a `Place`, it may write the result there, and then returns `Place.first`."""
 
 
-def both_projected(x: Tensor, attend: Attend, expand: Any, activation: Any, project: Any, how: FusedRecipe) -> Tensor:
+def both_projected(
+    x: Tensor, attend: Attend, expand: Any, activation: Any, project: Any, how: FusedRecipe
+) -> Tensor | LaterLinear:
     """Compute `project(torch.cat([attention, activation(expand(x))], 2))`. The function `attend` returns
-    `attention`.
+    `attention`. The result is for `add_branch`: it may be a placeholder for `project`.
 
     In mode "fast", if `expand` and `project` are unmodified linears and `activation` is a tanh GELU, no
     concatenation is necessary. One matrix multiplication then computes `expand` and the GELU. The result of
     `project` is the sum of two matrix multiplications, one for the attention and one for the feed-forward.
     """
+    op = gelu_of(activation)
+    product = None if op is None else later(how, op.__name__, expand, x)
+    if op is not None and product is not None:
+        return later_branch(how, project, side_by_side(attend, product, how, op))
     if how.mode == "fast" and in_epilogue(expand, x) and is_tanh(activation) and in_epilogue(project, x):
         inner = gelu_product(expand, x)
         attended = attend(None)
         if type(attended) in PLAIN and attended.dtype == x.dtype and not needs_grad(attended):
             return of_both(project, attended, inner)
         return project(torch.cat([attended, inner], dim=2))
-    inner, op = expand(x), gelu_of(activation)
+    inner = expand(x)
     if op is None or not writes_beside(inner):
         inner = activation(inner)
         return project(torch.cat([attend(None), inner], dim=2))
-    return project(side_by_side(attend, inner, how, op))
+    return later_branch(how, project, side_by_side(attend, inner, how, op))
 
 
 def of_both(project: nn.Linear, attended: Tensor, inner: Tensor) -> Tensor:
@@ -144,10 +152,11 @@ def writes_beside(projected: Tensor) -> bool:
 
 
 def side_by_side(
-    attend: Attend, projected: Tensor, how: FusedRecipe, op: Callable[..., Tensor], share: int = 1
+    attend: Attend, projected: Tensor | LaterLinear, how: FusedRecipe, op: Callable[..., Tensor], share: int = 1
 ) -> Tensor:
     """Compute `torch.cat([attention, op(projected)], 2)`. The function `attend` returns `attention`. The
-    caller must have checked that `writes_beside(projected)` is True.
+    caller must have checked that `writes_beside(projected)` is True, or `projected` is a placeholder for a
+    linear.
 
     `op` is an activation operator. The result of `op` has `1 / share` as many columns as `projected`. `op`
     and `oxiwarp.attention` write directly into the concatenated tensor. If torch computes the attention, the
@@ -158,11 +167,20 @@ def side_by_side(
     if attended is not place.first:
         same = type(attended) in PLAIN and attended.dtype == projected.dtype and not needs_grad(attended)
         if not same or attended.shape[:2] != projected.shape[:2]:
-            return torch.cat([attended, op(projected, mode=how.mode)], dim=2)
+            return torch.cat([attended, activated(projected, op, how)], dim=2)
         copy_into(place.columns(attended.shape[2]), attended)
     both: Any = place.both
-    op(projected, mode=how.mode, out=both[..., both.shape[2] - place.others :])
+    activated(projected, op, how, both[..., both.shape[2] - place.others :])
     return both
+
+
+def activated(
+    projected: Tensor | LaterLinear, op: Callable[..., Tensor], how: FusedRecipe, out: Tensor | None = None
+) -> Tensor:
+    """Apply the activation operator `op` to the result of a linear, or to a placeholder for it."""
+    if isinstance(projected, LaterLinear):
+        return projected.activated(op, out)
+    return op(projected, mode=how.mode, out=out)
 
 
 def give_place(attn: Any, x: Tensor, out: Place | None) -> None:

@@ -14,6 +14,7 @@ from ...class_swap import RECIPE, base_of
 from ...norms.recognise import DEFAULT_EPS, is_candidate
 from ..core.direct_calls import called, direct, linear, norm, recipe_for
 from ..core.fusion import Fusion
+from ..core.linear import later
 from ..core.modules import hooked
 from ..core.operands import as_rows
 from ..core.ops import add_rms_norm, gelu_and_mul, gelu_tanh_and_mul, silu_and_mul
@@ -38,6 +39,8 @@ def mlp(self: Any, how: FusedRecipe, x: Tensor, tokens: tuple[int, ...] | None =
 def packed_mlp(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
     """Compute the result of `Phi3MLP.forward` with oxiwarp's kernels."""
     gated = GATED[type(self.activation_fn).__name__]
+    if (product := later(how, gated.__name__, self.gate_up_proj, hidden_states)) is not None:
+        return self.down_proj(product.activated(gated))
     return self.down_proj(gated(self.gate_up_proj(hidden_states), mode=how.mode))
 
 

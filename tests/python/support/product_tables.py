@@ -1,0 +1,45 @@
+"""Tables of `oxiwarp.linear` for tests, in which the CPU is a measured device."""
+
+from oxiwarp.patching.fusions.core import linear, linear_tables
+from oxiwarp.patching.fusions.core.linear_tables import DTYPES, EQUAL, SPEED, Launch, environment_of
+
+
+class Everything(dict):
+    """A table that has each key that a test looks up, with one value."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __contains__(self, key):
+        return True
+
+    def get(self, key, default=None):
+        return self.value
+
+
+class AllSizes:
+    """A set of sizes that contains each size."""
+
+    def __contains__(self, size):
+        return True
+
+
+FASTER = Everything([Launch(1, 1.0, 2.0, 2.0), Launch(10**6, 1.0, 2.0, 2.0)])
+"""The launch table of a device on which the fused product is always faster."""
+EQUAL_BITS = Everything(AllSizes())
+
+
+def forget():
+    """Forget the decisions and comparisons of this process."""
+    linear_tables.refused.cache_clear()
+    linear.COMPARED.clear()
+
+
+def use_tables(monkeypatch, speed=FASTER, equal=EQUAL_BITS):
+    """Make the tables of the package say that the CPU has the launch table `speed` and the equal bits `equal`."""
+    monkeypatch.setitem(SPEED, "cpu", speed)
+    monkeypatch.setitem(EQUAL, environment_of(-1), equal)
+    forget()
+
+
+__all__ = ["DTYPES", "EQUAL_BITS", "FASTER", "forget", "use_tables"]
