@@ -3,7 +3,8 @@ use std::num::NonZero;
 
 use cuda_std::tensor_map::TensorMap;
 use kernels_gpu::gemm::hopper::params::{
-    DEPTH, GemmParams, GemmTile, SLICE, T128X128, T128X192, T128X256, T192X192, T256X128, T256X192, WARP_ROWS,
+    DEPTH, GemmParams, GemmTile, SLICE, T64X16, T64X32, T64X64, T128X128, T128X192, T128X256, T192X192,
+    T256X128, T256X192, WARP_ROWS,
 };
 use kernels_gpu::ops::linear_hopper::launch;
 
@@ -33,6 +34,20 @@ const KERNELS: [TimedKernel; 6] = [
     TimedKernel { tile: T256X128, step: 789.0, rest: 2_300.0, launch: launch::linear_hopper_256x128_smem },
     TimedKernel { tile: T128X256, step: 792.0, rest: 2_250.0, launch: launch::linear_hopper_128x256_smem },
     TimedKernel { tile: T256X192, step: 1_144.0, rest: 2_870.0, launch: launch::linear_hopper_256x192_smem },
+];
+
+/// A kernel for results with few rows.
+struct FewRowsKernel {
+    tile: GemmTile,
+    launch: LinearKernel,
+}
+
+/// The kernels for results with few rows: with at most as many rows as the tile has columns. They read `weight`
+/// once, at the speed of memory.
+const FEW_ROWS: [FewRowsKernel; 3] = [
+    FewRowsKernel { tile: T64X16, launch: launch::linear_hopper_64x16_smem },
+    FewRowsKernel { tile: T64X32, launch: launch::linear_hopper_64x32_smem },
+    FewRowsKernel { tile: T64X64, launch: launch::linear_hopper_64x64_smem },
 ];
 
 /// Number of SMs that the CPU executor has: a cluster, which computes all tiles.
@@ -70,8 +85,9 @@ pub(crate) struct Operands {
 }
 
 /// Launches a Hopper kernel and returns `true`. If no Hopper kernel supports the call, returns `false`
-/// without a launch. The kernels are ordered by their estimated times. `skip` is the number of kernels to
-/// skip. If there are no more kernels, the function decreases `skip` by the number of kernels.
+/// without a launch. The first kernel is the one for few rows, if there is one. The others are ordered by their
+/// estimated times. `skip` is the number of kernels to skip. If there are no more kernels, the function
+/// decreases `skip` by the number of kernels.
 pub(crate) fn linear_hopper(device: &Device, a: &Operands, skip: &mut usize, stream: Stream) -> Result<bool> {
     // The kernels load the bias of two columns at once.
     let aligned_bias = (a.bias as usize).is_multiple_of(4);
@@ -80,46 +96,13 @@ pub(crate) fn linear_hopper(device: &Device, a: &Operands, skip: &mut usize, str
     {
         return Ok(false);
     }
-    let clusters = |tile: &GemmTile| device.multiprocessors().unwrap_or(EXECUTOR_SMS) / tile.cluster;
-    let time = |kernel: &TimedKernel| kernel.time(a, clusters(&kernel.tile).max(1));
+    let few = FEW_ROWS.iter().find(|kernel| a.y.rows <= kernel.tile.columns);
+    let time = |kernel: &TimedKernel| kernel.time(a, clusters(device, &kernel.tile));
     let mut kernels = KERNELS.each_ref();
     kernels.sort_by(|one, other| time(one).total_cmp(&time(other)));
-    let Some(kernel) = kernels.get(*skip) else {
-        *skip -= kernels.len();
-        return Ok(false);
-    };
-    let tile = kernel.tile;
-    let [tile_rows, tile_columns] = kernel.tiles(&a.y);
-    let group_rows = GROUP_ROWS.min(tile_rows);
-    let all = tile_rows.checked_mul(tile_columns).filter(|&all| all <= i32::MAX as u32);
-    let group_tiles = group_rows.checked_mul(tile_columns).and_then(NonZero::new);
-    let (Some(all), Some(group_rows), Some(group_tiles)) = (all, NonZero::new(group_rows), group_tiles)
-    else {
-        return Ok(false);
-    };
-    let params = GemmParams {
-        bias: a.bias,
-        y: a.y.base,
-        y_row_bytes: a.y.row_bytes.cast_signed(),
-        rows: a.y.rows,
-        columns: a.y.columns,
-        depth_tiles: a.x.columns.div_ceil(DEPTH),
-        tile_rows,
-        tile_columns,
-        group_rows,
-        group_tiles,
-    };
-    let [x_rows, w_rows] = tile.box_rows();
-    let map = |matrix: &Matrix, columns, rows| device.tensor_map(&map(matrix, [columns, rows]));
-    let (x, w) = (map(&a.x, DEPTH, x_rows)?, map(&a.weight, DEPTH, w_rows)?);
-    let y = map(&a.y, SLICE, WARP_ROWS)?;
-    let clusters = clusters(&tile).clamp(1, all);
-    let site =
-        LaunchSite::new(device, a.y.dtype, block_shape(clusters * tile.cluster, tile.threads()), stream)?;
-    // SAFETY: the kernel accesses only the tensors that the tensor maps and `params` describe. The caller
-    // has checked these tensors.
-    unsafe { (kernel.launch)(site, x, w, y, params) }?;
-    Ok(true)
+    let kernels = few.map(|kernel| (kernel.tile, kernel.launch)).into_iter();
+    let kernels = kernels.chain(kernels_by_time.map(|kernel| (kernel.tile, kernel.launch)));
+    todo!()
 }
 
 /// Returns the description of a matrix from which the driver makes a tensor map. One TMA copy moves `part`

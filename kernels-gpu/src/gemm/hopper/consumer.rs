@@ -4,7 +4,7 @@ use cuda_std::hopper::tensor_map::Map;
 use cuda_std::hopper::wgmma::{self, Descriptor};
 
 use super::layout::{ROW_BYTES, RingLayout, RingPosition};
-use super::output;
+use super::{output, output_transposed};
 use super::params::{DEPTH, GemmParams, WGMMA_ROWS};
 use super::schedule::places;
 use super::shape::GemmKernel;
@@ -41,7 +41,11 @@ pub(crate) unsafe fn consume<K: GemmKernel>(layout: RingLayout<K>, group: u32, y
                 }
             });
             let place = [place.row + first_row, place.column];
-            output::store::<K>(sums.as_ref(), layout, group, place, y, p, &mut stores);
+            if K::TILE.transposed {
+                output_transposed::store::<K>(&sums.as_ref()[0], layout, group, place, y, p);
+            } else {
+                output::store::<K>(sums.as_ref(), layout, group, place, y, p, &mut stores);
+            }
         }
         owner = group ^ 1;
     }
