@@ -280,7 +280,7 @@ def collective(place: Place, name: str, size: int) -> Row:
     require(torch.equal(y, expected), f"{name} of {size} bytes is wrong")
     if place.device.type == "cpu":
         return Row()
-    x.zero_()  # So repeated sums stay finite.
+    x.zero_()  # with zeros, the sums of repeated calls stay finite
     calls = 50 if size < 2**25 else 10
     eager = clocked(lambda: [call() for _ in range(calls)]) / calls
     graph = torch.cuda.CUDAGraph()
@@ -366,7 +366,7 @@ def checkpoint(name: str, folder: Path, small: bool) -> str:
     with torch.device("cpu" if small else "cuda"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     for path, parameter in model.named_parameters():
-        if "norm" in path:  # Without this, a norm has only ones or only zeros as weights.
+        if "norm" in path:  # Without this line, the weights of a norm would be only ones or only zeros.
             parameter.data.add_(torch.randn_like(parameter), alpha=0.1)
     model.to(torch.float32 if small else torch.bfloat16).save_pretrained(folder / name)
     return str(folder / name)
@@ -484,7 +484,7 @@ def sharded(place: Place, path: str) -> Row:
     ids = tokens(model, place, 512 if place.device.type == "cuda" else 10)
     arguments = dict(input_ids=ids, use_cache=False, return_dict=False)
     row = Row()
-    # The gradients of the faster attention kernels differ between two runs.
+    # With torch's faster attention backends, two runs would give gradients with different bits.
     with sdpa_kernel(SDPBackend.MATH):
         for state in ("unpatched", "patched"):
             if state == "patched":
@@ -576,7 +576,7 @@ def context_parallel_of_torch(place: Place, path: str, rotation: str) -> Row:
 DOUBLE, SINGLE = 4, 8
 SENT = 4608 * 3072 * 2.0  # Bytes of the activations of 4608 tokens.
 # Additional time per block in µs: for the copies in diffusers' Ulysses, and for merging the partial results
-# in its ring attention.
+# in diffusers' ring attention.
 COPIES, MERGE = 53.0, 73.0
 
 

@@ -6,9 +6,10 @@ A GPU runs large matrix products at its power limit, so the clock depends on wha
 case first runs for two seconds. Then each round has one window for each implementation, in a random order. The
 first third of a window is not timed. The calls of a window rotate through several sets of operands.
 
-The implementations are those of `bench.py` for the op `linear`, and `product`, which is `F.linear` without the
-epilogue. The program also compares the bits of each result of oxiwarp with those of the eager code, and prints
-the name of the slowest kernel of `F.linear`. It writes products.csv and products.json.
+The program times the implementations that `bench.py` times for the op `linear`. It also times `product`,
+which is `F.linear` without the epilogue. The program compares the bits of oxiwarp's results with the results
+of the eager code, and prints the name of the slowest kernel of `F.linear`. It writes products.csv and
+products.json.
 """
 
 import argparse
@@ -164,7 +165,8 @@ def measure(form: Form, model: str, shape: Shape, rounds: int) -> list[Row]:
 
 
 def cases(only: str | None) -> list[tuple[Form, str, Shape]]:
-    """Return the benchmark cases of matrix products. `only` is a part of the chain's or the model's name."""
+    """Return the benchmark cases of matrix products. If `only` is given, return only the cases in which the
+    name of the model or of the torch code contains this text."""
     found = [(form, *case) for form in FORMS if form.op in COMPUTE_BOUND for case in form.cases]
     return [case for case in found if only is None or only in f"{case[1]}, {case[0].chain}"]
 

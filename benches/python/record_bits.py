@@ -33,7 +33,6 @@ from forms import BIT_EXACT, NO_MODE, SAME_ROUNDINGS, Form, Inputs, Result, Shap
 from ops import check_names, selected
 from providers import has_ours
 from torch import Tensor
-from torch_inputs import TorchSource
 
 import oxiwarp
 
@@ -51,8 +50,8 @@ code."""
 class PortableSource(Source):
     """Creates inputs that have the same bits on every CPU and in every version of torch.
 
-    `torch.randn` computes its values by other instructions on other CPUs, and their last bits differ. The
-    bits of random numbers of a 16-bit type depend on the version of torch.
+    `torch.randn` uses different instructions on different CPUs, so the last bits of its values differ. For
+    16-bit types, its values also depend on the version of torch.
     """
 
     def normal(self, *shape: int, scale: float = 1.0, mean: float = 0.0, dtype: torch.dtype | None = None) -> Tensor:
@@ -95,9 +94,6 @@ def attention_form(columns: int, causal: bool) -> Form:
 ATTENTION = tuple(attention_form(columns, causal) for columns in (64, 72, 128, 256) for causal in (False, True))
 """Calls of attention. `bench.py` does not measure it, so it is not an op of the benchmarks."""
 
-SOURCES: dict[str, type[Source]] = {"portable": PortableSource, "torch 2.11": TorchSource}
-"""Maps the fact `inputs` of a record to the class that creates its inputs."""
-
 
 def calls(only: list[str] | None) -> Iterator[tuple[str, Form, torch.dtype]]:
     """Yield a key, the use of an op, and the dtype of each recorded call."""
@@ -109,16 +105,17 @@ def calls(only: list[str] | None) -> Iterator[tuple[str, Form, torch.dtype]]:
             yield f"{form.op}/{form.chain}/{str(dtype).removeprefix('torch.')}", form, dtype
 
 
-def inputs_of(form: Form, dtype: torch.dtype, device: torch.device, source: type[Source] = PortableSource) -> Inputs:
+def inputs_of(form: Form, dtype: torch.dtype, device: torch.device) -> Inputs:
     """Return the inputs of a call. Their values come from the CPU, so they are equal for all devices."""
     _, shape = form.cases[0]
     torch.manual_seed(0)
-    inputs = form.inputs(source(torch.device("cpu"), dtype), (min(BATCH, shape[0]), TOKENS, *shape[2:]))
+    inputs = form.inputs(PortableSource(torch.device("cpu"), dtype), (min(BATCH, shape[0]), TOKENS, *shape[2:]))
     return {name: x.to(device) for name, x in inputs.items()}
 
 
 def checksums(result: Result, chunk: int = CHUNK) -> list[list[int]]:
-    """Return the checksums of each result, one per `chunk` bytes. All NaN have the same bytes."""
+    """Return the checksums of each result, one per `chunk` bytes. Before that, every NaN is replaced by the
+    same NaN."""
     found = []
     for y in tuple_of(result):
         y = y.detach().cpu().contiguous()
@@ -161,12 +158,7 @@ def erf_of(facts: Mapping[str, Any]) -> Iterator[None]:
         yield
 
 
-def differences(
-    record: Mapping[str, Mapping[str, Any]],
-    only: list[str] | None,
-    device: torch.device,
-    source: type[Source] = PortableSource,
-) -> list[str]:
+def differences(record: Mapping[str, Mapping[str, Any]], only: list[str] | None, device: torch.device) -> list[str]:
     """Run the calls of a record on a device. Return a line for each result whose bits differ from the record, or
     from the eager result if the op is documented as bit-exact.
 
@@ -177,7 +169,7 @@ def differences(
         for key, form, dtype in calls(only):
             if key not in record:
                 continue
-            inputs = inputs_of(form, dtype, device, source)
+            inputs = inputs_of(form, dtype, device)
             if input_checksums(inputs) != record[key][INPUTS]:
                 lines.append(f"{key}: the inputs differ from those on the GPU's machine")
                 continue
@@ -221,11 +213,11 @@ def main() -> int:
     if options.compare:
         facts, record = read(options.file)
         with erf_of(facts):
-            lines = differences(record, options.only, device, SOURCES[facts["inputs"]])
+            lines = differences(record, options.only, device)
         print(*lines, sep="\n")
         return int(bool(lines))
     record = recorded(options.only, device)
-    write(options.file, {**environment(), "inputs": "portable"}, record)
+    write(options.file, environment(), record)
     print(f"{len(record)} calls, {options.file.stat().st_size} bytes")
     return 0
 

@@ -43,8 +43,8 @@ macro_rules! operators {
             registered: OnceLock::new(),
         };
         unsafe extern "C-unwind" fn kernel(stack: *mut u64, _inputs: u64, _outputs: u64) {
-            // SAFETY: torch calls this kernel only for the operator of this row, and `stack` is the argument
-            // stack of that call.
+            // SAFETY: `call` requires the argument stack of a call of this row's operator. torch calls this
+            // kernel only for this operator, and passes the argument stack of the call.
             unsafe { ROW.call(stack) }
         }
         &ROW

@@ -2,8 +2,8 @@
 the benchmarks of the forward passes.
 
 The gradients of RoPE and gated residuals are not measured. Their backward passes do not read all inputs of
-the forward pass, but the benchmark counts the bytes of all inputs. It would report a bandwidth that is too
-high.
+the forward pass, but the benchmark counts the bytes of all inputs. For these gradients, it would report a
+bandwidth that is too high.
 """
 
 from dataclasses import replace

@@ -20,8 +20,8 @@ pub(super) enum Draw {
 }
 
 impl Draw {
-    /// Returns the choice of orders that the environment variable [`VARIABLE`] makes, or an error message if
-    /// its value is invalid. The variable is read once per process.
+    /// Returns the order that the environment variable [`VARIABLE`] selects, or an error message if its value
+    /// is invalid. The variable is read once per process.
     pub fn of_process() -> Result<Self, String> {
         static DRAW: OnceLock<Result<Draw, String>> = OnceLock::new();
         DRAW.get_or_init(|| Self::parse(&std::env::var(VARIABLE).unwrap_or_default())).clone()

@@ -1,5 +1,5 @@
-//! Code that several tests share: the type of a test, test cases, references, tensors and operands. The other
-//! folders of tests import only from this folder, not from each other.
+//! Code that several tests share: the type of a test, test cases, references, tensors and operands. A test
+//! may import from this folder and from its own folder, but not from the folders of other tests.
 pub(crate) mod ada_norm_case;
 pub(crate) mod add_rms_norm_case;
 pub(crate) mod attention_case;

@@ -47,8 +47,8 @@ def check(name, operands, **options):
         assert y.dtype == kernel.dtype and y.requires_grad and not kernel.requires_grad
         if name not in FORMULAS:
             assert torch.equal(y, kernel), name
-        # If a gradient is recorded, torch operators compute the result `y`. It equals the kernel's result,
-        # except for a few values that are rounded differently.
+        # If a gradient is recorded, the result `y` is computed with torch operators instead of the kernel. It
+        # equals the kernel's result, except for a few values that are rounded differently.
         elif y.dtype == F32:
             torch.testing.assert_close(y, kernel, rtol=1e-4, atol=1e-5)
         else:

@@ -15,7 +15,7 @@ import oxiwarp
 CALLS = {name: call_of(name, "cpu") for name in NAMES}
 # These operators are linear in their first argument, so their second derivative is 0.
 LINEAR = [name for name in CALLS if FORMS[name].linear]
-# torch operators compute the gradients of these operators, so second derivatives work.
+# The gradients of these operators are computed with torch operators, so second derivatives work.
 MOCHI = ("residual_tanh_gated_rms_norm", "residual_tanh_gated_rms_norm_modulated")
 CURVED = [name for name in CALLS if not FORMS[name].linear and not FORMS[name].info.twice]
 REFUSED = "differentiate twice"

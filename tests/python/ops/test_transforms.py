@@ -243,8 +243,8 @@ def test_streams_joined_under_tracers():
     """`joined(*apart(x, n))`, which splits a tensor and concatenates the parts, equals `x`. In eager mode, no
     data is copied.
 
-    Under torch.func's transforms and during tracing, `joined` copies its arguments. Tensors have no addresses
-    there, so it cannot detect that the arguments are adjacent slices of one tensor.
+    Under torch.func's transforms and during tracing, `joined` copies its arguments. There, tensors have no
+    addresses, so `joined` cannot detect that its arguments are adjacent slices of one tensor.
     """
     x = random((2, 17, 8), torch.float32, "cpu")
     assert again(x).data_ptr() == x.data_ptr(), "eager: without a copy"

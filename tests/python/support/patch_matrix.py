@@ -66,7 +66,8 @@ class Subject:
         """Run the test steps that `steps` names. Return (step, mode, value) for each step "call" and each
         step "state".
 
-        If no step has changed an unpatched model since its last call, the result of this call is used again.
+        If an unpatched model is called again, and no step has changed it since its last call, it does not
+        run. The result of the last call is used instead.
         """
         for step in steps.split():
             if self.patched or step not in ("patch", "fast", "unpatch"):

@@ -12,7 +12,8 @@ import products  # noqa: E402
 
 
 def test_cases():
-    """`--only` selects cases by a part of the model's or the chain's name."""
+    """`--only` selects the cases in which the name of the model or of the torch code contains the given
+    text."""
     everything = products.cases(None)
     assert {form.op for form, _, _ in everything} == {"linear"} and len(everything) > 15
     models = [model for _, model, _ in products.cases("square")]

@@ -11,8 +11,8 @@ scale, shift, weight and bias follow from these sums:
     dweight = sum((1 + scale) * A)            dbias  = sum((1 + scale) * B)      (sums over the groups)
 
 If the rows do not form such groups, torch first computes `dy * (1 + scale)`. The backward kernel of the norm
-takes this product as its incoming gradient. All gradients are those of the formula without the intermediate
-roundings of the forward pass.
+takes this product as its incoming gradient. The gradients are computed for the exact formula: they ignore
+that the forward pass may round intermediate results.
 """
 
 import math
@@ -193,7 +193,7 @@ def groups_of(modulation: Tensor, x: Tensor) -> int | None:
     own, sizes, first = (1,) * (x.dim() - modulation.dim()) + tuple(modulation.shape), x.shape[:-1], 0
     while first < len(sizes) and own[first] == sizes[first]:
         first += 1
-    groups, rows = math.prod(sizes[:first]), math.prod(sizes[first:])  # numel() specializes symbolic sizes
+    groups, rows = math.prod(sizes[:first]), math.prod(sizes[first:])  # numel() would fix symbolic sizes
     shared = rows > 1 or groups == 1
     return groups if shared and 0 < groups <= GROUPS and all(size == 1 for size in own[first:-1]) else None
 
@@ -214,8 +214,8 @@ def of_modulation(
     """Return two gradients: of a modulation's value, in the dtype of the value, and of its table, in the
     dtype of the table.
 
-    `gradient` is the gradient of their sum. `wanted` has two flags: whether the caller needs the gradient of
-    the value, and that of the table. A gradient that the caller does not need is None.
+    `gradient` is the gradient of their sum. `wanted` has two flags: whether the caller needs the first
+    gradient, and whether it needs the second. A gradient that the caller does not need is None.
     """
     if gradient is None or modulation is None:
         return None, None

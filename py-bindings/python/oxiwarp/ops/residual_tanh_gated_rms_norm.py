@@ -89,8 +89,8 @@ def residual_tanh_gated_rms_norm(x: Tensor, x_res: Tensor, gate: Tensor, eps: fl
         Exactness: The kernel rounds where Mochi's modules round. `tanh(gate)` is rounded to the dtype of
             `gate`. The product `rms(x_res) * tanh(gate)` is computed in float32. This product and the sum are
             each rounded to the dtype of `x`.
-        Gradients: If an input requires grad, or in forward-mode AD, torch's operators replace the kernel.
-            Second derivatives and forward-mode AD are supported.
+        Gradients: If an input requires grad, or in forward-mode AD, the function computes the result with
+            torch's operators instead of the kernel. Second derivatives and forward-mode AD are supported.
 
     Source:
         `residual_tanh_gated_rmsnorm` of genmo's Mochi 1 and diffusers' `MochiTransformerBlock`.
@@ -140,10 +140,10 @@ def residual_tanh_gated_rms_norm_modulated(
         torch.OutOfMemoryError: The results do not fit in GPU memory.
 
     Note:
-        Exactness: The results are bitwise equal to those of `residual_tanh_gated_rms_norm` followed by
+        Exactness: The results are bitwise equal to the results of `residual_tanh_gated_rms_norm` followed by
             `modulated_rms_norm`.
-        Gradients: If an input requires grad, or in forward-mode AD, torch's operators replace the kernel.
-            Second derivatives and forward-mode AD are supported.
+        Gradients: If an input requires grad, or in forward-mode AD, the function computes the result with
+            torch's operators instead of the kernel. Second derivatives and forward-mode AD are supported.
 
     Source:
         `residual_tanh_gated_rmsnorm` and `modulated_rmsnorm` of genmo's Mochi 1; diffusers' `MochiTransformerBlock`.

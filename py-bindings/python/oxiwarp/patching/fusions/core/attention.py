@@ -2,8 +2,8 @@
 torch's function.
 
 `oxiwarp.attention` is enabled by `attention=True` or mode "fast" of `patch`. It only runs for numbers of
-queries and keys for which it was measured to be faster. It rounds differently from torch's attention
-backends. So mode "exact" does not use it by default.
+queries and keys for which it was measured to be faster. `oxiwarp.attention` and torch's attention backends
+round differently, so mode "exact" does not use it by default.
 """
 
 import math

@@ -1,9 +1,10 @@
 """Fusions for diffusers' activation modules (models/activations.py), which apply a linear and then an
 activation.
 
-In mode "exact", the new `forward` calls the linear, and one kernel computes the activation. In mode "fast",
-if the activation is `GELU(approximate="tanh")`, one cuBLASLt matrix multiplication computes both. The
-epilogue of the multiplication adds the bias and applies the GELU, so the result is rounded once. The module
+A fusion is a hand-written method that replaces a method of a model's class. In mode "exact", the new
+`forward` calls the linear, and one kernel computes the activation. In mode "fast", if the activation is
+`GELU(approximate="tanh")`, one cuBLASLt matrix multiplication computes both. The epilogue of the
+multiplication adds the bias and applies the GELU, so the result is rounded once. The module
 `LinearActivation`, which applies a SiLU, is not replaced, because torch's SiLU is as fast as a kernel of
 oxiwarp.
 """
@@ -23,7 +24,7 @@ MODULE = "diffusers.models.activations"
 
 
 def gelu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
-    """Run `GELU.forward`."""
+    """Compute the result of `GELU.forward` with oxiwarp's kernels."""
     if how.mode == "fast" and self.approximate == "tanh" and in_epilogue(self.proj, hidden_states):
         return gelu_product(self.proj, hidden_states)
     projected = self.proj(hidden_states)
@@ -55,7 +56,7 @@ def in_epilogue(proj: nn.Module, x: Tensor) -> bool:
 
 
 def geglu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
-    """Run `GEGLU.forward`."""
+    """Compute the result of `GEGLU.forward` with oxiwarp's kernels."""
     projected = self.proj(hidden_states)
     if packed(projected):
         return geglu(projected, mode=how.mode)
@@ -64,7 +65,7 @@ def geglu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
 
 
 def swiglu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
-    """Run `SwiGLU.forward`."""
+    """Compute the result of `SwiGLU.forward` with oxiwarp's kernels."""
     projected = self.proj(hidden_states)
     if packed(projected):
         return swiglu(projected, mode=how.mode)
@@ -73,13 +74,13 @@ def swiglu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
 
 
 def quick_block(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:
-    """Run `ApproximateGELU.forward`."""
+    """Compute the result of `ApproximateGELU.forward` with oxiwarp's kernels."""
     projected = self.proj(x)
     return gelu_quick(projected, mode=how.mode) if packed(projected) else projected * torch.sigmoid(1.702 * projected)
 
 
 def silu_and_mul_block(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:
-    """Run `Flux2SwiGLU.forward`."""
+    """Compute the result of `Flux2SwiGLU.forward` with oxiwarp's kernels."""
     return silu_and_mul(x, mode=how.mode)
 
 
@@ -112,7 +113,8 @@ def fits_gelu(self: Any) -> str | None:
 
 
 def fits_swiglu(self: Any) -> str | None:
-    """Return the reason not to replace the SwiGLU module, or None if its gate activation is a SiLU."""
+    """Return None if the gate activation of the SwiGLU module is a SiLU. Otherwise, return the reason why
+    `patch` cannot replace the SwiGLU module."""
     gate = self.activation if hasattr(self, "activation") else self.gate_fn
     return None if type(gate) is nn.SiLU else f"its gate is a {type(gate).__name__}, expected SiLU"
 
