@@ -202,7 +202,9 @@ impl Call {
         let expected = match role {
             Role::Classes | Role::Offsets => return Ok(tensor.index_dtype()?),
             Role::Mask => return Ok(tensor.mask_dtype()?),
-            Role::Vector | Role::Broadcast | Role::HeadVector => reference.dtype()?.or_f32(reference.name()),
+            Role::Vector | Role::Broadcast | Role::ProductGate | Role::HeadVector => {
+                reference.dtype()?.or_f32(reference.name())
+            }
             Role::Table => reference.dtype()?.or_f32("the heads"),
             Role::PerRow | Role::PerHead => "f32".into(),
             _ if at == self.operator.reference => "f32, f16 or bf16".into(),

@@ -68,6 +68,9 @@ operators! {
     layer_norm => oxiwarp::layer_norm, [Like];
     layer_norm_backward => oxiwarp::layer_norm_backward, [Like, Gradient("dweight"), Gradient("dbias"), SUMS];
     linear, linear_out => oxiwarp::linear, [RowsOf("weight")];
+    linear_activation, linear_activation_out => oxiwarp::linear_activation, [RowsOf("weight")];
+    linear_gated_activation, linear_gated_activation_out => oxiwarp::linear_gated_activation, [HalfRowsOf("weight")];
+    linear_gated_residual, linear_gated_residual_out => oxiwarp::linear_gated_residual, [RowsOf("weight")];
     modulate => oxiwarp::modulate, [Like];
     qk_norm_rope, qk_norm_rope_one, qk_norm_rope_out => qk_norm_rope, [LikeOf("q"), LikeOf("k")];
     residual_tanh_gated_rms_norm => oxiwarp::residual_tanh_gated_rms_norm, [Like];

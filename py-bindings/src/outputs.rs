@@ -4,7 +4,8 @@ use crate::boundary::Failure;
 use crate::call::{Call, Slot};
 use crate::tensor::Tensor;
 use Output::{
-    DoubleColumns, Gradient, HalfColumns, Heads, Like, LikeOf, LogSumExp, PerRow, RowsOf, Scratch, Workspace,
+    DoubleColumns, Gradient, HalfColumns, HalfRowsOf, Heads, Like, LikeOf, LogSumExp, PerRow, RowsOf,
+    Scratch, Workspace,
 };
 
 /// How a call allocates an output. The reference tensor, which the variants mention, is the tensor `x`. If an
@@ -30,6 +31,8 @@ pub enum Output {
     /// A result with the dtype of the reference tensor and its shape, except for the last dimension: one
     /// column per row of the matrix with this name.
     RowsOf(&'static str),
+    /// As `RowsOf`, with one column per two rows of the matrix.
+    HalfRowsOf(&'static str),
     /// A result with one float32 per token and head. The string names a bool argument of the operator. If the
     /// argument is false, the result has no elements.
     LogSumExp(&'static str),
@@ -88,10 +91,10 @@ impl Output {
                 None => x.empty_like()?,
                 Some(_) => with_columns(x, |columns| columns * 2)?,
             },
-            RowsOf(name) => {
+            RowsOf(name) | HalfRowsOf(name) => {
                 let matrix = call.named(name).map(Tensor::sizes).transpose()?;
                 let rows = matrix.and_then(|sizes| sizes.first().copied()).unwrap_or(0);
-                with_columns(x, |_| rows)?
+                with_columns(x, |_| if matches!(self, HalfRowsOf(_)) { rows / 2 } else { rows })?
             }
             LogSumExp(_) if flag => log_sum_exp(x, call.heads_first())?,
             LogSumExp(_) => return Ok(Slot { is_written: false, ..x.empty_f32(&[0])?.into() }),

@@ -134,6 +134,8 @@ fn parse_role(name: &str) -> Result<Role, String> {
         "TABLE" => Role::Table,
         "MASK" => Role::Mask,
         "MATRIX" => Role::Matrix,
+        "PRODUCT" => Role::Product,
+        "PRODUCT_GATE" => Role::ProductGate,
         "OFFSETS" => Role::Offsets,
         "OUTPUT" => Role::Output,
         _ => return Err(format!("no kernel takes a tensor of the role {name}")),

@@ -39,7 +39,7 @@ pub type C = [f32; 4];
 pub struct Chunk(pub [u32; 4]);
 
 /// The element types of matrix operands.
-pub trait MatrixElem: Elem {
+pub trait MatrixElem: Elem<F32Vec = [f32; 8]> {
     /// Computes `c + a b`.
     fn mma(a: A, b: B, c: C) -> C;
     /// Packs two values into a 32-bit word, with `low` in the low half. Each value is rounded once to 16

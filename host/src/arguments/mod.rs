@@ -42,6 +42,10 @@ pub enum Role {
     /// The weight of a matrix product, in the dtype of the rows. It has one column per column of the rows,
     /// and one row per column of the result.
     Matrix,
+    /// A tensor with the shape of the result of a matrix product, in the dtype of the rows.
+    Product,
+    /// An operand that broadcasts to the result of a matrix product, in the dtype of the rows or in f32.
+    ProductGate,
     /// Start offsets of packed sequences, integers.
     Offsets,
     /// An output that the caller passes.

@@ -7,5 +7,6 @@ pub(crate) mod matrix;
 pub(crate) mod modulation;
 pub(crate) mod numbers;
 pub(crate) mod overlap;
+pub(crate) mod product;
 pub(crate) mod rope;
 pub(crate) mod rows;

@@ -6,5 +6,7 @@ pub(crate) mod heads;
 mod l2_policy;
 pub(crate) mod ladder;
 pub(crate) mod norm_backward;
+pub(crate) mod product;
+pub(crate) mod product_hopper;
 pub(crate) mod row_launch;
 pub(crate) mod vec4_norm;

@@ -5,11 +5,13 @@
 use cuda_std::prelude::*;
 use cuda_std::vec4::Access;
 
+use super::broadcast_elements::BroadcastElements;
 use super::io::Source;
 use super::known_form::RoundEach;
 use super::operand::{Modulation, zip};
 use super::operand_forms::ModulationSource;
 use super::row_context::RowContext;
+use crate::elementwise::rounded_chain::RoundedVec;
 
 /// The operands and rounding of a gated residual: a kernel argument.
 #[repr(C)]
@@ -40,6 +42,26 @@ pub(crate) fn clamped(value: f32) -> f32 {
         -65504.0
     } else {
         value
+    }
+}
+
+/// Returns `x + gate * y`. If `round_each` is true, the product is rounded to `T` before the addition.
+#[inline(always)]
+pub(crate) fn gated_sum<T: Elem>(
+    x: Pack<T>,
+    y: Pack<T>,
+    gate: BroadcastElements<T>,
+    round_each: bool,
+) -> Pack<T> {
+    match gate {
+        BroadcastElements::Same(gate) if round_each => {
+            RoundedVec::of(x).plus(RoundedVec::of(gate).times(RoundedVec::of(y))).pack()
+        }
+        gate => {
+            let product = gate.lanes().zip(y.lanes(), |gate, y| gate * y);
+            let product = if round_each { RoundedVec::<T>::new(product).lanes() } else { product };
+            Pack::from_lanes(x.lanes().zip(product, |x, product| x + product))
+        }
     }
 }
 

@@ -9,9 +9,8 @@
 use cuda_std::prelude::*;
 
 use crate::elementwise::partition::{Extent, ThreadElements, blocks};
-use crate::elementwise::rounded_chain::RoundedVec;
 use crate::norm::broadcast_elements::BroadcastElements;
-use crate::norm::gated_residual::{GatedResidualArg, clamped};
+use crate::norm::gated_residual::{GatedResidualArg, clamped, gated_sum};
 
 /// Threads per block. On an H200, a kernel that reads `x`, `y` and a gate takes 0.3 to 0.8 % less time with
 /// 256 threads than with 128. The measurements are in `benches/results/decisions/elementwise.txt`.
@@ -40,16 +39,7 @@ unsafe fn gated_residual<T: Elem, const VECTOR: bool, const PER_ROW: bool, const
             (x, y, gate.plus_table(&gated.gate, &elements))
         }
     };
-    let mut sum = match gate {
-        BroadcastElements::Same(gate) if gated.round_each != 0 => {
-            RoundedVec::of(x).plus(RoundedVec::of(gate).times(RoundedVec::of(y))).pack()
-        }
-        gate => {
-            let product = gate.lanes().zip(y.lanes(), |gate, y| gate * y);
-            let product = if gated.round_each != 0 { RoundedVec::<T>::new(product).lanes() } else { product };
-            Pack::from_lanes(x.lanes().zip(product, |x, product| x + product))
-        }
-    };
+    let mut sum = gated_sum(x, y, gate, gated.round_each != 0);
     if gated.clip != 0 {
         sum = Pack::from_lanes(sum.lanes().map(clamped));
     }

@@ -36,6 +36,18 @@ pub mod layer_norm;
 pub mod layer_norm_backward;
 #[cfg(any(not(unit), unit = "linear"))]
 pub mod linear;
+#[cfg(any(not(unit), unit = "linear_activation"))]
+pub mod linear_activation;
+#[cfg(any(not(unit), unit = "linear_activation_hopper"))]
+pub mod linear_activation_hopper;
+#[cfg(any(not(unit), unit = "linear_gated_activation"))]
+pub mod linear_gated_activation;
+#[cfg(any(not(unit), unit = "linear_gated_activation_hopper"))]
+pub mod linear_gated_activation_hopper;
+#[cfg(any(not(unit), unit = "linear_gated_residual"))]
+pub mod linear_gated_residual;
+#[cfg(any(not(unit), unit = "linear_gated_residual_hopper"))]
+pub mod linear_gated_residual_hopper;
 #[cfg(any(not(unit), unit = "linear_hopper"))]
 pub mod linear_hopper;
 #[cfg(any(not(unit), unit = "modulate"))]
@@ -77,6 +89,12 @@ pub(crate) static KERNELS: &[&[cuda_std::launch::Entry]] = &[
     layer_norm::KERNELS,
     layer_norm_backward::KERNELS,
     linear::KERNELS,
+    linear_activation::KERNELS,
+    linear_activation_hopper::KERNELS,
+    linear_gated_activation::KERNELS,
+    linear_gated_activation_hopper::KERNELS,
+    linear_gated_residual::KERNELS,
+    linear_gated_residual_hopper::KERNELS,
     linear_hopper::KERNELS,
     modulate::KERNELS,
     qk_norm_rope::KERNELS,

@@ -11,7 +11,8 @@ use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::shapes::shapes;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, values};
 
-use super::activation::{ALL, allowed, reference, slope, within};
+use super::activation::ALL;
+use crate::support::activation_case::{allowed, reference, slope, within};
 use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[

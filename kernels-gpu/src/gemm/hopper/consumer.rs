@@ -4,10 +4,10 @@ use cuda_std::hopper::tensor_map::Map;
 use cuda_std::hopper::wgmma::{self, Descriptor};
 
 use super::layout::{ROW_BYTES, RingLayout, RingPosition};
-use super::{output, output_transposed};
 use super::params::{DEPTH, GemmParams, WGMMA_ROWS};
 use super::schedule::places;
 use super::shape::GemmKernel;
+use super::{output, output_transposed};
 use crate::layout::own_thread::own_thread;
 
 /// Elements of K of a `wgmma` instruction.
@@ -19,7 +19,13 @@ const WGMMA_DEPTH: u32 = 16;
 /// `p` and the tensor map of the result were created for this launch. The mbarriers are initialized. The
 /// whole consumer warpgroup `group` calls this function.
 #[inline(always)]
-pub(crate) unsafe fn consume<K: GemmKernel>(layout: RingLayout<K>, group: u32, y: Map, p: &GemmParams) {
+pub(crate) unsafe fn consume<K: GemmKernel>(
+    layout: RingLayout<K>,
+    group: u32,
+    y: Map,
+    p: &GemmParams,
+    epilogue: K::Epilogue,
+) {
     let mut at = RingPosition::FIRST;
     let first_row = if K::TILE.ping_pong { 0 } else { group * K::TILE.blocks * WGMMA_ROWS };
     let (mut owner, mut sums, mut stores) = (0, K::ZERO, output::Stores::default());
@@ -32,6 +38,9 @@ pub(crate) unsafe fn consume<K: GemmKernel>(layout: RingLayout<K>, group: u32, y
         // SAFETY: the caller guarantees that `p` and the tensor map belong to this launch, and that the
         // mbarriers are initialized. The whole warpgroup executes this code.
         unsafe {
+            if !K::TILE.transposed {
+                output::prefetch::<K>([place.row + first_row, place.column], epilogue);
+            }
             if K::TILE.ping_pong {
                 ping_pong(group).sync();
             }
@@ -44,10 +53,15 @@ pub(crate) unsafe fn consume<K: GemmKernel>(layout: RingLayout<K>, group: u32, y
             if K::TILE.transposed {
                 output_transposed::store::<K>(&sums.as_ref()[0], layout, group, place, y, p);
             } else {
-                output::store::<K>(sums.as_ref(), layout, group, place, y, p, &mut stores);
+                output::store::<K>(sums.as_ref(), layout, group, place, y, p, epilogue, &mut stores);
             }
         }
         owner = group ^ 1;
+    }
+    if K::TILE.ping_pong && owner == group {
+        // The other warpgroup has computed the last tile, and has arrived on the barrier of this one.
+        // SAFETY: the whole warpgroup executes this code.
+        unsafe { ping_pong(group).sync() }
     }
     stores.finish();
 }

@@ -9,16 +9,17 @@ use super::layout::RingLayout;
 use super::params::GemmParams;
 use super::producer::produce;
 use super::shape::GemmKernel;
+use crate::gemm::epilogue::Epilogue;
 
 /// Computes `y = epilogue(x wᵀ + bias)`. Warpgroup 0 is the producer. The other warpgroups are the
 /// consumers. At the start, the producer gives up registers, and the consumers get additional registers
 /// (PTX `setmaxnreg`).
 ///
 /// # Safety
-/// The host created the tensor maps and `p` for this launch. The launch has the block size and the shared
+/// The host created the tensor maps, `p` and the argument of the epilogue for this launch. The launch has the block size and the shared
 /// memory that `K::TILE` requires.
 #[inline(always)]
-pub(crate) unsafe fn gemm<K: GemmKernel>(p: &GemmParams) {
+pub(crate) unsafe fn gemm<K: GemmKernel>(p: &GemmParams, epilogue: K::Epilogue) {
     if K::TILE.groups == 2 {
         thread::launch_bounds::<384, 1>()
     } else {
@@ -41,7 +42,7 @@ pub(crate) unsafe fn gemm<K: GemmKernel>(p: &GemmParams) {
                 give_registers::<32>()
             }
             if thread::index()[0] == 0 {
-                produce::<K>(layout, x, w, p);
+                produce::<K>(layout, x, w, p, epilogue.starts());
             }
         } else {
             if K::TILE.groups == 2 {
@@ -50,7 +51,7 @@ pub(crate) unsafe fn gemm<K: GemmKernel>(p: &GemmParams) {
                 take_registers::<160>()
             }
             start::<K>(group - 1);
-            consume::<K>(layout, group - 1, y, p);
+            consume::<K>(layout, group - 1, y, p, epilogue);
         }
     }
     if K::TILE.cluster > 1 {

@@ -1,14 +1,13 @@
 //! Writes the result of a tile. Each warp copies its rows to shared memory, and TMA stores them.
-use cuda_std::elem::Elem;
 use cuda_std::hopper::tensor_map::{Map, close_stores, wait_for_groups, wait_for_stores};
 use cuda_std::hopper::{publish_shared, shared_store_matrices};
-use cuda_std::mem::{self, Load, Store};
-use cuda_std::warp;
+use cuda_std::{thread, warp};
 
 use super::layout::{ROW_BYTES, RingLayout};
 use super::params::{GemmParams, SLICE, STAGING_BYTES, WARP_ROWS, WGMMA_ROWS};
 use super::shape::GemmKernel;
 use crate::gemm::epilogue::Epilogue;
+use crate::gemm::epilogue::fragments::{Bias, FragmentPlace, plus_bias, select};
 use crate::layout::own_thread::own_thread;
 
 /// The staging buffer that a warp fills next.
@@ -41,11 +40,25 @@ impl Stores {
     }
 }
 
+/// Starts to load the epilogue's operands of a tile into L2. `[row, column]` is the place in `y` of the first
+/// sum of the warpgroup. Each thread prefetches a row.
+///
+/// # Safety
+/// The epilogue belongs to this launch.
+#[inline(always)]
+pub(crate) unsafe fn prefetch<K: GemmKernel>([row, column]: [u32; 2], epilogue: K::Epilogue) {
+    let thread = own_thread() % 128;
+    if thread < K::TILE.blocks * WGMMA_ROWS {
+        // SAFETY: the caller guarantees that the epilogue belongs to this launch.
+        unsafe { epilogue.prefetch([row + thread, column], K::COLUMNS) };
+    }
+}
+
 /// Applies the epilogue to the sums of consumer warpgroup `group`, and starts to store the results.
 /// `[row, column]` is the place in `y` of the first sum of the warpgroup.
 ///
 /// # Safety
-/// `p` and the tensor map `y` belong to this launch. The whole warp calls this function.
+/// `p`, the epilogue and the tensor map `y` belong to this launch. The whole warp calls this function.
 #[inline(always)]
 pub(crate) unsafe fn store<K: GemmKernel>(
     sums: &[K::Sums],
@@ -54,78 +67,110 @@ pub(crate) unsafe fn store<K: GemmKernel>(
     [row, column]: [u32; 2],
     y: Map,
     p: &GemmParams,
+    epilogue: K::Epilogue,
     stores: &mut Stores,
 ) {
+    const { assert!(K::COLUMNS.is_multiple_of(SLICE) || K::TILE.transposed) };
     let thread = own_thread();
     let (warp, lane) = (thread % 128 / 32, thread % 32);
+    let row = row + warp * WARP_ROWS;
     let buffers = layout.staging(group * 4 + warp);
-    let (own_row, chunk) = (lane % WARP_ROWS, lane / WARP_ROWS);
-    for slice in 0..K::TILE.columns / SLICE {
-        let column = column + slice * SLICE;
-        for (block, sums) in sums.iter().enumerate() {
-            let sums = &sums.as_ref()[(slice * SLICE / 2) as usize..];
-            let buffer = buffers + stores.take::<K>() * STAGING_BYTES;
-            for pair in 0..SLICE / 16 {
-                // SAFETY: the caller guarantees that `p` belongs to this launch.
-                let words = unsafe { values::<K>(&sums[8 * pair as usize..], column + 16 * pair, lane, p) };
-                // A matrix has 8 columns, a chunk of 16 bytes per row. In the 128-byte swizzle, the
-                // position of a chunk in its row is the chunk index XOR the row index modulo 8.
-                let chunk = (2 * pair + chunk) ^ (own_row % 8);
-                // SAFETY: only this warp accesses its staging buffers, and TMA has read this one.
-                unsafe { shared_store_matrices(buffer + own_row * ROW_BYTES + chunk * 16, words) };
+    let fragments = Fragments::<K> { sums, lane, place: [row, column], p, epilogue };
+    let mut part = 0;
+    while part < Fragments::<K>::PARTS {
+        let [slice, block] = [part / K::TILE.blocks, part % K::TILE.blocks];
+        let buffer = buffers + stores.take::<K>() * STAGING_BYTES;
+        let mut pair = 0;
+        while pair < SLICE / 16 {
+            // SAFETY: the caller guarantees that `p` and the epilogue belong to this launch. Only this warp
+            // accesses its staging buffers, and TMA has read this one.
+            unsafe {
+                let words = fragments.results(block, slice * (SLICE / 16) + pair);
+                shared_store_matrices(buffer + chunk_offset(lane, pair), words);
             }
-            publish_shared();
-            warp::sync(u32::MAX);
-            if lane == 0 {
-                let row = row + block as u32 * WGMMA_ROWS + warp * WARP_ROWS;
-                // SAFETY: `y` is the tensor map of the result. `publish_shared` and the warp barrier have
-                // made the warp's writes to shared memory visible to TMA.
-                unsafe { y.store(buffer, [column, row, 0, 0]) };
-                close_stores();
-            }
+            pair = counter::<K>(pair + 1);
         }
-    }
-    for pair in K::TILE.columns / SLICE * SLICE / 16..K::TILE.columns / 16 {
-        let column = column + 16 * pair;
-        for (block, sums) in sums.iter().enumerate() {
-            // SAFETY: the caller guarantees that `p` belongs to this launch.
-            let words = unsafe { values::<K>(&sums.as_ref()[8 * pair as usize..], column, lane, p) };
-            let row = row + block as u32 * WGMMA_ROWS + warp * WARP_ROWS + lane / 4;
-            for (i, word) in words.into_iter().enumerate() {
-                let (row, column) = (row + i as u32 % 2 * 8, column + i as u32 / 2 * 8 + lane % 4 * 2);
-                if row < p.rows && column < p.columns {
-                    let to = p.y.wrapping_offset((i64::from(row) * p.y_row_bytes) as isize);
-                    // SAFETY: `y` has this row and column, and the number of columns is even.
-                    unsafe { mem::store_u32(to.wrapping_add(2 * column as usize), word, Store::Default) }
-                }
-            }
+        publish_shared();
+        warp::sync(u32::MAX);
+        if lane == 0 {
+            // SAFETY: `y` is the tensor map of the result. `publish_shared` and the warp barrier have made
+            // the warp's writes to shared memory visible to TMA.
+            unsafe { y.store(buffer, [column + slice * SLICE, row + block * WGMMA_ROWS, 0, 0]) };
+            close_stores();
         }
+        part = counter::<K>(part + 1);
     }
 }
 
-/// Returns the thread's values of 16 columns, from column `column` on, rounded and in pairs. `sums` are the
-/// accumulators of these columns.
-///
-/// # Safety
-/// `p` belongs to this launch.
+/// Returns `number`, the counter of a loop over fragments. If the loop must not be unrolled, the number passes
+/// through an optimization barrier.
 #[inline(always)]
-unsafe fn values<K: GemmKernel>(sums: &[f32], column: u32, lane: u32, p: &GemmParams) -> [u32; 4] {
-    let first = column + lane % 4 * 2;
-    // SAFETY: the caller guarantees that `p` belongs to this launch.
-    let bias = [0, 8].map(|offset| unsafe { bias::<K>(first + offset, p) });
-    K::Elem::pack(core::array::from_fn(|i| K::Epilogue::apply::<K::Elem>(sums[i] + bias[i / 4][i % 2])))
+fn counter<K: GemmKernel>(number: u32) -> u32 {
+    if K::Epilogue::UNROLLED { number } else { thread::opaque([number, 0])[0] }
 }
 
-/// Returns the bias of two columns, or zeros if there is no bias or the columns are outside of `y`.
-///
-/// # Safety
-/// `p` belongs to this launch.
+/// Returns the offset in a staging buffer at which a lane stores its row of `stmatrix`, for the 16 columns
+/// with number `pair`. A matrix has 8 columns, a chunk of 16 bytes per row. In the 128-byte swizzle, the
+/// position of a chunk in its row is the chunk index XOR the row index modulo 8.
 #[inline(always)]
-unsafe fn bias<K: GemmKernel>(column: u32, p: &GemmParams) -> [f32; 2] {
-    if p.bias.is_null() || column >= p.columns {
-        return [0.0; 2];
+fn chunk_offset(lane: u32, pair: u32) -> u32 {
+    let (row, chunk) = (lane % WARP_ROWS, lane / WARP_ROWS);
+    row * ROW_BYTES + ((2 * pair + chunk) ^ (row % 8)) * 16
+}
+
+/// The sums of a thread, in fragments.
+#[derive(Clone, Copy)]
+struct Fragments<'a, K: GemmKernel> {
+    sums: &'a [K::Sums],
+    lane: u32,
+    /// The place in `y` of the warp's first sum.
+    place: [u32; 2],
+    p: &'a GemmParams,
+    epilogue: K::Epilogue,
+}
+
+impl<K: GemmKernel> Fragments<'_, K> {
+    /// Number of staging buffers that the results fill: slices of the columns of each block of 64 rows.
+    const PARTS: u32 = K::COLUMNS / SLICE * K::TILE.blocks;
+    /// Fragments per block of 64 rows.
+    const PER_BLOCK: u32 = K::TILE.columns / 16;
+
+    /// Returns the results of fragment `number` of block `block`, rounded and in pairs.
+    ///
+    /// # Safety
+    /// `p` and the epilogue belong to this launch.
+    #[inline(always)]
+    unsafe fn results(&self, block: u32, number: u32) -> [u32; 4] {
+        let at = FragmentPlace {
+            row: self.place[0] + block * WGMMA_ROWS + self.lane / 4,
+            column: self.place[1] + 16 * number + self.lane % 4 * 2,
+        };
+        let bias = Bias { base: self.p.bias, columns: self.p.columns, pairs: true };
+        let starts = self.epilogue.starts();
+        // SAFETY: the caller guarantees that `p` and the epilogue belong to this launch.
+        unsafe {
+            let operands = self.epilogue.fetch(at);
+            let first = plus_bias::<K::Elem>(self.sums(block, number), bias.fetch(starts[0], at.column));
+            let second = if K::Epilogue::HALVES {
+                let sums = self.sums(block, number + Self::PER_BLOCK / 2);
+                plus_bias::<K::Elem>(sums, bias.fetch(starts[1], at.column))
+            } else {
+                [0.0; 8]
+            };
+            self.epilogue.apply::<K::Elem>([first, second], operands)
+        }
     }
-    // SAFETY: the bias has one element per column. The number of columns is even, so both elements exist.
-    let word = unsafe { mem::load_u32(p.bias.wrapping_add(2 * column as usize), Load::ReadOnly) };
-    [word & 0xffff, word >> 16].map(|bits| K::Elem::from_bits(bits).to_f32())
+
+    /// Returns fragment `number` of block `block`.
+    #[inline(always)]
+    fn sums(&self, block: u32, number: u32) -> [f32; 8] {
+        let fragment = |index: usize| {
+            let [block, number] = [index / Self::PER_BLOCK as usize, index % Self::PER_BLOCK as usize];
+            let fragment =
+                self.sums.get(block).and_then(|sums| sums.as_ref().get(8 * number..8 * number + 8));
+            fragment.map_or([0.0; 8], |sums| core::array::from_fn(|i| sums[i]))
+        };
+        let index = block * Self::PER_BLOCK + number;
+        if K::Epilogue::UNROLLED { fragment(index as usize) } else { select(index, fragment) }
+    }
 }

@@ -1,5 +1,5 @@
-//! Writes a tile of the transpose of the result. A warpgroup copies its tile to shared memory, transposed, and
-//! TMA stores it.
+//! Writes a tile of the transpose of the result, without an epilogue. A warpgroup copies its tile to shared
+//! memory, transposed, and TMA stores it.
 use cuda_std::elem::Elem;
 use cuda_std::hopper::barrier::Named;
 use cuda_std::hopper::tensor_map::{Map, close_stores, wait_for_groups};
@@ -9,11 +9,10 @@ use cuda_std::mem::{self, Load};
 use super::layout::{ROW_BYTES, RingLayout};
 use super::params::{GemmParams, STAGING_BYTES, WARP_ROWS};
 use super::shape::GemmKernel;
-use crate::gemm::epilogue::Epilogue;
 use crate::layout::own_thread::own_thread;
 
-/// Applies the epilogue to the sums of consumer warpgroup `group`, and starts to store the results. `column` is
-/// the column of `y` of the tile's first row, and `row` the row of `y` of its first column.
+/// Adds the bias to the sums of consumer warpgroup `group`, and starts to store the results. `column` is the
+/// column of `y` of the tile's first row, and `row` the row of `y` of its first column.
 ///
 /// # Safety
 /// `p` and the tensor map `y` belong to this launch. The whole warpgroup calls this function.
@@ -27,8 +26,8 @@ pub(crate) unsafe fn store<K: GemmKernel>(
     p: &GemmParams,
 ) {
     const {
-        assert!(K::TILE.columns.is_multiple_of(16) && K::TILE.blocks == 1 && K::TILE.ping_pong);
-        assert!(K::TILE.columns * ROW_BYTES <= 4 * K::TILE.staging() * STAGING_BYTES);
+        assert!(!K::TILE.transposed || K::TILE.blocks == 1 && K::TILE.ping_pong);
+        assert!(!K::TILE.transposed || K::TILE.columns * ROW_BYTES <= 4 * K::TILE.staging() * STAGING_BYTES);
     }
     let thread = own_thread() % 128;
     let (warp, lane) = (thread / 32, thread % 32);
@@ -47,9 +46,7 @@ pub(crate) unsafe fn store<K: GemmKernel>(
         warpgroup.sync();
         for pair in 0..K::TILE.columns / 16 {
             let sums = &sums.as_ref()[8 * pair as usize..];
-            let words = K::Elem::pack(core::array::from_fn(|i| {
-                K::Epilogue::apply::<K::Elem>(sums[i] + bias[i % 4 / 2])
-            }));
+            let words = K::Elem::pack(core::array::from_fn(|i| sums[i] + bias[i % 4 / 2]));
             // A lane passes the address of a row of a transposed matrix, which has eight columns of `y`. In the
             // 128-byte swizzle, the position of a chunk of 16 bytes is its index XOR the row modulo 8.
             let own_row = 16 * pair + lane / 16 * 8 + lane % 8;

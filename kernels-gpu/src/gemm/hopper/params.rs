@@ -1,12 +1,11 @@
 //! Tile sizes and kernel argument of the Hopper matrix products.
-use core::num::NonZero;
+use crate::gemm::tile_order::TileOrder;
 
 /// Rows of a `wgmma` instruction.
 pub const WGMMA_ROWS: u32 = 64;
 /// Elements of K per buffer: 64 elements of 16 bits are a row of TMA's 128-byte swizzle.
 pub const DEPTH: u32 = 64;
-/// Columns per column slice of the result. A slice has rows of 128 bytes. The columns of a tile are a
-/// multiple of 16. The last ones belong to no slice if they are fewer than 64.
+/// Columns per column slice of the result. A slice has rows of 128 bytes.
 pub const SLICE: u32 = 64;
 /// Rows of the result that a warp writes. TMA stores a slice of these rows.
 pub const WARP_ROWS: u32 = 16;
@@ -42,25 +41,57 @@ pub struct GemmTile {
 }
 
 /// For most shapes with K up to about 5,000, the fastest kernel.
-pub const T128X192: GemmTile =
-    GemmTile { blocks: 2, columns: 192, groups: 2, stages: 5, cluster: 2, shares_x: false, ping_pong: true, transposed: false };
+pub const T128X192: GemmTile = GemmTile {
+    blocks: 2,
+    columns: 192,
+    groups: 2,
+    stages: 5,
+    cluster: 2,
+    shares_x: false,
+    ping_pong: true,
+    transposed: false,
+};
 /// For small shapes. With larger tiles, many SMs would have no tile.
 pub const T128X128: GemmTile = GemmTile { columns: 128, stages: 6, ..T128X192 };
 /// For shapes such as 4608 x 3072. With this tile size, the fewest SMs are idle in the last wave.
-pub const T192X192: GemmTile =
-    GemmTile { blocks: 1, columns: 192, groups: 3, stages: 4, cluster: 2, shares_x: false, ping_pong: false, transposed: false };
+pub const T192X192: GemmTile = GemmTile {
+    blocks: 1,
+    columns: 192,
+    groups: 3,
+    stages: 4,
+    cluster: 2,
+    shares_x: false,
+    ping_pong: false,
+    transposed: false,
+};
 /// For large K. Cooperative warpgroups with tiles of 256 x 128, 128 x 256 and 256 x 192 read less from L2
 /// than smaller tiles, and so leave more of the GPU's power to the tensor cores.
-pub const T256X128: GemmTile =
-    GemmTile { blocks: 2, columns: 128, groups: 2, stages: 4, cluster: 2, shares_x: true, ping_pong: false, transposed: false };
+pub const T256X128: GemmTile = GemmTile {
+    blocks: 2,
+    columns: 128,
+    groups: 2,
+    stages: 4,
+    cluster: 2,
+    shares_x: true,
+    ping_pong: false,
+    transposed: false,
+};
 /// As [`T256X128`], with wide tiles.
 pub const T128X256: GemmTile = GemmTile { blocks: 1, columns: 256, shares_x: false, ..T256X128 };
 /// As [`T256X128`], with the largest tiles.
 pub const T256X192: GemmTile = GemmTile { columns: 192, stages: 3, ..T256X128 };
 /// For results with at most 16 rows. The kernel reads `w` at the speed of memory. The ring is as large as
 /// possible, so that many copies are in flight.
-pub const T64X16: GemmTile =
-    GemmTile { blocks: 1, columns: 16, groups: 2, stages: 20, cluster: 1, shares_x: false, ping_pong: true, transposed: true };
+pub const T64X16: GemmTile = GemmTile {
+    blocks: 1,
+    columns: 16,
+    groups: 2,
+    stages: 20,
+    cluster: 1,
+    shares_x: false,
+    ping_pong: true,
+    transposed: true,
+};
 /// As [`T64X16`], for at most 32 rows.
 pub const T64X32: GemmTile = GemmTile { columns: 32, stages: 16, cluster: 2, ..T64X16 };
 /// As [`T64X16`], for at most 64 rows. Two blocks share the rows of `x`, which would otherwise take as much of
@@ -87,10 +118,14 @@ impl GemmTile {
         }
     }
 
-    /// Returns the rows of `x`, and the rows of `w`, that one TMA copy moves.
-    pub const fn box_rows(&self) -> [u32; 2] {
+    /// Returns the rows of `x`, and the rows of `w`, that one TMA copy moves. `halves` says whether a tile of
+    /// `w` has rows of two halves of `w`. A copy then moves rows of one of them.
+    pub const fn box_rows(&self, halves: bool) -> [u32; 2] {
+        let parts = if halves { 2 } else { 1 };
         if self.shares_x {
-            [self.rows() / self.cluster, self.columns]
+            [self.rows() / self.cluster, self.columns / parts]
+        } else if halves {
+            [self.rows(), self.columns / 2]
         } else {
             [self.rows(), self.columns / self.cluster]
         }
@@ -114,29 +149,16 @@ impl GemmTile {
     }
 }
 
-/// The last argument of the kernels. The other arguments are the tensor maps of `x`, `w` and `y`.
+/// A kernel argument after the tensor maps of `x`, `w` and `y`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct GemmParams {
-    /// The bias, one element per column of `y`, or null.
+    /// The bias, one element per row of `w`, or null. It is aligned to two elements.
     pub bias: *const u8,
-    /// The result `y`. Threads store the columns of a tile that no slice has directly, without TMA.
-    pub y: *mut u8,
-    /// Distance of two rows of `y` in bytes.
-    pub y_row_bytes: i64,
-    /// Rows of `y`.
-    pub rows: u32,
     /// Columns of `y`.
     pub columns: u32,
     /// Number of buffers that a tile needs: the elements of K, divided by 64 and rounded up.
     pub depth_tiles: u32,
-    /// Number of rows of tiles. If the launch has clusters, a tile is that of a cluster.
-    pub tile_rows: u32,
-    /// Number of columns of tiles.
-    pub tile_columns: u32,
-    /// The blocks compute the tiles in groups of this number of rows of tiles, so that the operands of the
-    /// tiles that run at the same time stay in L2.
-    pub group_rows: NonZero<u32>,
-    /// Number of tiles of a group: `group_rows * tile_columns`.
-    pub group_tiles: NonZero<u32>,
+    /// The order of the tiles. If the launch has clusters, a tile is that of a cluster.
+    pub order: TileOrder,
 }

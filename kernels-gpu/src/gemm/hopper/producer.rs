@@ -7,20 +7,34 @@ use super::layout::{ROW_BYTES, RingLayout, RingPosition};
 use super::params::{DEPTH, GemmParams};
 use super::schedule::places;
 use super::shape::GemmKernel;
+use crate::gemm::epilogue::Epilogue;
 
 /// Both blocks of a cluster, as a mask for a multicast.
 const BOTH: u16 = 0b11;
 
-/// Loads the tiles of `x` and `w` for all tiles of the block.
+/// Loads the tiles of `x` and `w` for all tiles of the block. If the epilogue combines two halves of `x wᵀ`,
+/// a tile of `w` has rows of both halves, which start at the rows `starts` of `w`.
 ///
 /// # Safety
 /// The tensor maps and the kernel argument `p` belong to this launch. The mbarriers are initialized. Only one
 /// thread of the block calls this function.
 #[inline(always)]
-pub(crate) unsafe fn produce<K: GemmKernel>(layout: RingLayout<K>, x: Map, w: Map, p: &GemmParams) {
-    let [x_rows, w_rows] = K::TILE.box_rows();
+pub(crate) unsafe fn produce<K: GemmKernel>(
+    layout: RingLayout<K>,
+    x: Map,
+    w: Map,
+    p: &GemmParams,
+    starts: [u32; 2],
+) {
+    let [x_rows, w_rows] = K::TILE.box_rows(K::Epilogue::HALVES);
     let half = if K::TILE.cluster > 1 { cluster::rank() } else { 0 };
     let (x_half, w_half) = if K::TILE.shares_x { (half * x_rows, 0) } else { (0, half * w_rows) };
+    // The first row of `w`, counted from the column of the tile, that this block loads.
+    let w_start = match K::Epilogue::HALVES {
+        true if half == 1 && !K::TILE.shares_x => starts[1],
+        true => starts[0],
+        false => w_half,
+    };
     let mut at = RingPosition::FIRST;
     for place in places::<K>(p) {
         let (mut depth, mut left) = (0, p.depth_tiles);
@@ -34,7 +48,7 @@ pub(crate) unsafe fn produce<K: GemmKernel>(layout: RingLayout<K>, x: Map, w: Ma
                 let x_to = stage.x + x_half * ROW_BYTES;
                 let x_from = [depth, place.row + x_half, 0, 0];
                 let w_to = stage.w + w_half * ROW_BYTES;
-                let w_from = [depth, place.column + w_half, 0, 0];
+                let w_from = [depth, place.column + w_start, 0, 0];
                 if K::TILE.cluster > 1 && K::TILE.shares_x {
                     x.multicast(x_to, x_from, stage.full, BOTH);
                 } else {
@@ -44,6 +58,10 @@ pub(crate) unsafe fn produce<K: GemmKernel>(layout: RingLayout<K>, x: Map, w: Ma
                     w.multicast(w_to, w_from, stage.full, BOTH);
                 } else {
                     w.copy(w_to, w_from, stage.full);
+                    if K::Epilogue::HALVES {
+                        let from = [depth, place.column + starts[1], 0, 0];
+                        w.copy(w_to + K::W_BYTES / 2, from, stage.full);
+                    }
                 }
             }
             at = at.next::<K>();

@@ -1,4 +1,4 @@
-//! The order in which the blocks compute the tiles of the result.
+//! The places of the tiles of a block in the result.
 use cuda_std::{cluster, thread};
 
 use super::params::GemmParams;
@@ -18,31 +18,25 @@ pub(crate) struct Place {
 pub(crate) fn places<K: GemmKernel>(p: &GemmParams) -> impl Iterator<Item = Place> {
     let clusters = K::TILE.cluster;
     let (mut next, step) = (thread::block_index()[0] / clusters, thread::grid_dim()[0] / clusters);
-    let end = p.tile_rows * p.tile_columns;
     core::iter::from_fn(move || {
         let number = next;
         next += step;
-        (number < end).then(|| Place::of::<K>(number, p))
+        (number < p.order.count()).then(|| Place::of::<K>(p.order.place(number)))
     })
 }
 
 impl Place {
-    /// Returns the place of the block's tile in tile number `number` of the clusters.
-    ///
-    /// The tiles are ordered in groups of `group_rows` rows of tiles. Within a group, consecutive tiles are
-    /// below each other, so the tiles that run at the same time use few rows of `x` and of `w`.
+    /// Returns the place of the block's tile in a tile of the clusters, whose row and column are given in
+    /// tiles.
     #[inline(always)]
-    fn of<K: GemmKernel>(number: u32, p: &GemmParams) -> Self {
-        let (group, within) = (number / p.group_tiles, number % p.group_tiles);
-        let first = group * p.group_rows.get();
-        let rows = (p.tile_rows - first).clamp(1, p.group_rows.get());
-        let [height, width] = K::TILE.cluster_size();
-        let (row, column) = ((first + within % rows) * height, within / rows * width);
+    fn of<K: GemmKernel>([row, column]: [u32; 2]) -> Self {
+        let [height, width] = K::CLUSTER_SIZE;
+        let (row, column) = (row * height, column * width);
         if K::TILE.cluster == 1 {
             return Self { row, column };
         }
         match K::TILE.shares_x {
-            true => Self { row, column: column + cluster::rank() * K::TILE.columns },
+            true => Self { row, column: column + cluster::rank() * K::COLUMNS },
             false => Self { row: row + cluster::rank() * K::TILE.rows(), column },
         }
     }

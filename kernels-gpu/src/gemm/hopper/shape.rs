@@ -27,6 +27,13 @@ pub(crate) trait GemmKernel: Copy {
     const X_BYTES: u32 = Self::TILE.rows() * DEPTH * 2;
     /// Bytes of a buffer for a tile of `w`.
     const W_BYTES: u32 = Self::TILE.columns * DEPTH * 2;
+    /// Columns of `y` per tile.
+    const COLUMNS: u32 = Self::TILE.columns / if Self::Epilogue::HALVES { 2 } else { 1 };
+    /// The rows and columns of `y` of the tiles of a cluster together.
+    const CLUSTER_SIZE: [u32; 2] = [
+        Self::TILE.cluster_size()[0],
+        Self::TILE.cluster_size()[1] / if Self::Epilogue::HALVES { 2 } else { 1 },
+    ];
 }
 
 /// The sizes of a kernel whose warpgroups have `B` blocks of 64 rows and `2 * N` columns. [`GemmTile`]

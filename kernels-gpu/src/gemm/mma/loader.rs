@@ -10,16 +10,19 @@ use super::swizzle::SwizzledRows;
 pub(super) const ROW_CHUNKS: u32 = BUFFER_DEPTH / 8;
 /// Rows that the block copies with one chunk per thread. The number is a multiple of 8, so a thread has the
 /// same position in the swizzled rows each time.
-const PASS_ROWS: u32 = THREADS / ROW_CHUNKS;
+pub(super) const PASS_ROWS: u32 = THREADS / ROW_CHUNKS;
 
 /// Copies tiles of one operand, in the order of K. All threads of the block copy together. In a pass, each
 /// thread copies one chunk. `VECTOR` is true if rows are aligned to 16 bytes. Otherwise the threads load
-/// single elements.
-pub(super) struct Loader<const VECTOR: bool> {
+/// single elements. If `HALVES` is true, the rows of every second pass come from a second half of the
+/// operand.
+pub(super) struct Loader<const VECTOR: bool, const HALVES: bool> {
     /// Address of this thread's chunk in the first pass of the next tile.
     from: *const u8,
     /// Distance of the rows of two passes in bytes.
     pass_bytes: u64,
+    /// Distance of the two halves in bytes.
+    half_bytes: i64,
     /// Number of rows of the operand, minus this thread's row in the first pass. Negative if there is no such
     /// row.
     rows_left: i32,
@@ -29,17 +32,18 @@ pub(super) struct Loader<const VECTOR: bool> {
     to: u32,
 }
 
-impl<const VECTOR: bool> Loader<VECTOR> {
+impl<const VECTOR: bool, const HALVES: bool> Loader<VECTOR, HALVES> {
     /// Returns the loader for the tiles that start at row `first` of the operand, with `depth` columns in
-    /// all.
+    /// all. The second half starts `half` rows after the operand.
     #[inline(always)]
-    pub fn of(operand: &MatrixRows, first: u32, depth: u32) -> Self {
+    pub fn of(operand: &MatrixRows, first: u32, depth: u32, half: i32) -> Self {
         let thread = thread::index()[0];
         let (row, chunk) = (thread / ROW_CHUNKS, thread % ROW_CHUNKS);
         let offset = u64::from(first + row) * operand.row_bytes + u64::from(16 * chunk);
         Self {
             from: operand.base.wrapping_add(offset as usize),
             pass_bytes: u64::from(PASS_ROWS) * operand.row_bytes,
+            half_bytes: i64::from(half) * operand.row_bytes.cast_signed(),
             rows_left: operand.rows as i32 - (first + row) as i32,
             depth_left: depth as i32 - 8 * chunk as i32,
             to: SwizzledRows::<ROW_CHUNKS>::index(row, chunk),
@@ -54,8 +58,14 @@ impl<const VECTOR: bool> Loader<VECTOR> {
     /// is complete.
     #[inline(always)]
     pub unsafe fn copy(&self, tile: SwizzledRows<ROW_CHUNKS>, pass: u32) {
-        let from = self.from.wrapping_add((u64::from(pass) * self.pass_bytes) as usize);
         let to = self.to + pass * PASS_ROWS * ROW_CHUNKS;
+        let (pass, half_bytes) = match HALVES {
+            true if pass % 2 == 1 => (pass / 2, self.half_bytes),
+            true => (pass / 2, 0),
+            false => (pass, 0),
+        };
+        let from = self.from.wrapping_add((u64::from(pass) * self.pass_bytes) as usize);
+        let from = from.wrapping_offset(half_bytes as isize);
         let wanted = self.rows_left > (pass * PASS_ROWS) as i32 && self.depth_left > 0;
         // SAFETY: `wanted` is true only for chunks inside of the operand, because its number of columns is a
         // multiple of 8. The caller guarantees that no thread accesses the destination.

@@ -14,16 +14,17 @@
 //!   give the same bits.
 //!
 //! - `params`: tile sizes and kernel argument.
-//! - `kernel`: the main loop.
+//! - `tiles`, `kernel`: the bodies of the kernels, and the main loop.
+//! - `ring`: the ring of buffers.
 //! - `loader`: copies tiles of `x` and `w` to shared memory.
 //! - `multiply`: reads operands from shared memory and multiplies them.
 //! - `swizzle`: tiles in shared memory.
-//! - `tile_order`: the order in which the blocks compute the tiles of `y`.
 //! - `write`: the epilogue, which writes the tile of `y`.
-pub(crate) mod kernel;
+mod kernel;
 mod loader;
 mod multiply;
 pub mod params;
+mod ring;
 mod swizzle;
-mod tile_order;
+pub(crate) mod tiles;
 mod write;

@@ -1,5 +1,5 @@
 //! Tile sizes and kernel argument of the matrix products with `mma.sync`.
-use core::num::NonZero;
+use crate::gemm::tile_order::TileOrder;
 
 /// Elements of K per buffer of the ring.
 pub const BUFFER_DEPTH: u32 = 32;
@@ -38,6 +38,13 @@ impl WarpTile {
     }
 }
 
+/// Tiles of 128 x 128.
+pub const T128X128: WarpTile = WarpTile { rows16: 4, columns16: 4 };
+/// Tiles of 64 x 64.
+pub const T64X64: WarpTile = WarpTile { rows16: 2, columns16: 2 };
+/// Tiles of 64 x 128, for an epilogue with two halves of 64 columns.
+pub const T64X128: WarpTile = WarpTile { rows16: 2, columns16: 4 };
+
 /// An operand of a matrix product. Its columns (K) are contiguous.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -56,23 +63,19 @@ pub struct MatrixRows {
 pub struct LinearParams {
     /// The left operand.
     pub x: MatrixRows,
-    /// The right operand, which is transposed: each row gives a column of `y`.
+    /// The right operand, which is transposed: each row gives a column of `y`. If the epilogue combines two
+    /// halves of `x wᵀ`, this is the half at the first of the epilogue's `starts`.
     pub w: MatrixRows,
     /// The result.
     pub y: *mut u8,
     /// Distance of two rows of `y` in bytes.
     pub y_row_bytes: u64,
-    /// The bias, one element per column of `y`, or null.
+    /// The bias, one element per row of the weight, or null.
     pub bias: *const u8,
     /// Number of columns of `x` and of `w` (K). It is a multiple of 8.
     pub depth: u32,
     /// 1 if rows of `y` are aligned to 16 bytes, otherwise 0. With 0, a kernel stores single elements.
     pub vector_y: u32,
-    /// Number of rows of tiles.
-    pub tile_rows: u32,
-    /// The blocks compute the tiles in groups of this number of rows of tiles, so that the operands of the
-    /// tiles that run at the same time stay in L2.
-    pub group_rows: NonZero<u32>,
-    /// Number of tiles of a group: `group_rows` times the number of columns of tiles.
-    pub group_tiles: NonZero<u32>,
+    /// The order of the tiles.
+    pub order: TileOrder,
 }

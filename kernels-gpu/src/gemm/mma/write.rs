@@ -1,4 +1,4 @@
-//! The epilogue: adds the bias, applies the last step of the product, and writes the tile of the result.
+//! Applies the epilogue to the sums of a warp, and writes the results.
 use cuda_std::mem;
 use cuda_std::mma::{Chunk, MatrixElem};
 use cuda_std::prelude::*;
@@ -7,71 +7,120 @@ use super::multiply::Sums;
 use super::params::LinearParams;
 use super::swizzle::SwizzledRows;
 use crate::gemm::epilogue::Epilogue;
+use crate::gemm::epilogue::fragments::{Bias, FragmentPlace, plus_bias, select};
 
-/// Writes the results of a warp. `[row, column]` is the place in `y` of the warp's first result. The warp
-/// first copies its results to `tile` in shared memory. Each lane can then store 16 contiguous bytes of a
-/// row. `CHUNKS` is `2 * N16`, the number of 16-byte chunks per row.
-///
-/// # Safety
-/// `p` belongs to this launch. Only this warp accesses `tile`, which has the rows of the warp.
-#[inline(always)]
-pub(super) unsafe fn write<
+/// The sums of a warp, and what is needed to compute and write its results.
+pub(super) struct Results<'a, T, E, const M16: usize, const N16: usize, const CHUNKS: u32> {
+    pub sums: &'a Sums<M16, N16>,
+    /// Shared memory for the results of the warp. Each lane can then store 16 contiguous bytes of a row.
+    pub tile: SwizzledRows<CHUNKS>,
+    /// The row and the column in `y` of the warp's first result.
+    pub place: [u32; 2],
+    pub p: &'a LinearParams,
+    pub epilogue: E,
+    pub element: core::marker::PhantomData<T>,
+}
+
+impl<T, E, const M16: usize, const N16: usize, const CHUNKS: u32> Results<'_, T, E, M16, N16, CHUNKS>
+where
     T: MatrixElem,
     E: Epilogue,
-    const M16: usize,
-    const N16: usize,
-    const CHUNKS: u32,
->(
-    sums: &Sums<M16, N16>,
-    tile: SwizzledRows<CHUNKS>,
-    [row, column]: [u32; 2],
-    p: &LinearParams,
-) {
-    const { assert!(CHUNKS == 2 * N16 as u32) };
-    let lane = warp::lane();
-    for chunk in 0..CHUNKS {
+{
+    /// Columns of results, in units of 16.
+    const COLUMNS16: u32 = CHUNKS / 2;
+
+    /// Computes and writes the results.
+    ///
+    /// # Safety
+    /// `p` and the epilogue belong to this launch. Only this warp accesses `tile`, which has the rows of the
+    /// warp.
+    #[inline(always)]
+    pub unsafe fn write(&self) {
+        const { assert!(CHUNKS * if E::HALVES { 2 } else { 1 } == 2 * N16 as u32) };
+        let mut column16 = 0;
+        while column16 < Self::COLUMNS16 {
+            // SAFETY: the caller guarantees that `p` and the epilogue belong to this launch. Only this warp
+            // accesses `tile`.
+            unsafe { self.stage(column16) };
+            column16 = Self::counter(column16 + 1);
+        }
+        warp::sync(warp::ALL);
+        // SAFETY: the warp barrier separates the writes to `tile` from the reads.
+        unsafe { self.store() };
+    }
+
+    /// Returns `number`, the counter of a loop over fragments. If the loop must not be unrolled, the number
+    /// passes through an optimization barrier.
+    #[inline(always)]
+    fn counter(number: u32) -> u32 {
+        if E::UNROLLED { number } else { thread::opaque([number, 0])[0] }
+    }
+
+    /// Computes the results of 16 columns, and writes them to `tile`.
+    ///
+    /// # Safety
+    /// The requirements of [`Results::write`] apply.
+    #[inline(always)]
+    unsafe fn stage(&self, column16: u32) {
+        let lane = warp::lane();
+        let column = self.place[1] + 16 * column16 + lane % 4 * 2;
+        let bias = Bias { base: self.p.bias, columns: self.p.w.rows, pairs: false };
         // SAFETY: the caller guarantees that `p` belongs to this launch.
-        let bias = unsafe { bias::<T>(column + 8 * chunk + lane % 4 * 2, p) };
-        for half in 0..2 * M16 {
-            let sum = &sums[half / 2][chunk as usize / 2][chunk as usize % 2];
-            let [low, high] = [0, 1].map(|i| E::apply::<T>(sum[half % 2 * 2 + i] + bias[i]));
-            let index = SwizzledRows::<CHUNKS>::index(8 * half as u32 + lane / 4, chunk);
-            // SAFETY: the row is one of the `16 * M16` rows of `tile`, and only this lane writes the word.
-            unsafe { tile.set_word(index, lane % 4, T::pair(low, high)) };
+        let bias = self.epilogue.starts().map(|start| unsafe { bias.fetch(start, column) });
+        let mut row16 = 0;
+        while row16 < M16 as u32 {
+            let at = FragmentPlace { row: self.place[0] + 16 * row16 + lane / 4, column };
+            // SAFETY: the caller guarantees that the epilogue belongs to this launch.
+            let operands = unsafe { self.epilogue.fetch(at) };
+            let first = plus_bias::<T>(self.fragment(row16, column16), bias[0]);
+            let second = match E::HALVES {
+                true => plus_bias::<T>(self.fragment(row16, column16 + Self::COLUMNS16), bias[1]),
+                false => [0.0; 8],
+            };
+            let words = self.epilogue.apply::<T>([first, second], operands);
+            for (i, word) in words.into_iter().enumerate() {
+                let (row, chunk) = (16 * row16 + i as u32 % 2 * 8 + lane / 4, 2 * column16 + i as u32 / 2);
+                // SAFETY: the row is one of the `16 * M16` rows of `tile`, and only this lane writes the word.
+                unsafe { self.tile.set_word(SwizzledRows::<CHUNKS>::index(row, chunk), lane % 4, word) };
+            }
+            row16 = Self::counter(row16 + 1);
         }
     }
-    warp::sync(warp::ALL);
-    let (own_row, chunk) = (lane / CHUNKS, lane % CHUNKS);
-    let (column, pass_rows) = (column + 8 * chunk, warp::SIZE / CHUNKS);
-    for pass in 0..16 * M16 as u32 / pass_rows {
-        let own_row = pass * pass_rows + own_row;
-        if row + own_row < p.x.rows && column < p.w.rows {
-            let offset = u64::from(row + own_row) * p.y_row_bytes + 2 * u64::from(column);
-            // SAFETY: the comparisons exclude rows and columns outside of `y`. The number of columns is a
-            // multiple of 8, so all eight elements exist. The warp barrier separates the writes to `tile`
-            // from this read.
-            unsafe {
+
+    /// Returns the sums of the fragment in the block `[row16, column16]`.
+    #[inline(always)]
+    fn fragment(&self, row16: u32, column16: u32) -> [f32; 8] {
+        let fragment = |index: usize| {
+            let [column16, row16] = [index / M16, index % M16];
+            let sums = self.sums[row16].get(column16).copied().unwrap_or([[0.0; 4]; 2]);
+            core::array::from_fn(|i| sums[i / 4][i % 4])
+        };
+        let index = column16 * M16 as u32 + row16;
+        if E::UNROLLED { fragment(index as usize) } else { select(index, fragment) }
+    }
+
+    /// Stores the results from shared memory to `y`.
+    ///
+    /// # Safety
+    /// `p` belongs to this launch. A barrier separates the writes of the results to `tile` from this call.
+    #[inline(always)]
+    unsafe fn store(&self) {
+        let (p, lane) = (self.p, warp::lane());
+        let (own_row, chunk) = (lane / CHUNKS, lane % CHUNKS);
+        let (column, pass_rows) = (self.place[1] + 8 * chunk, warp::SIZE / CHUNKS);
+        for pass in 0..16 * M16 as u32 / pass_rows {
+            let own_row = pass * pass_rows + own_row;
+            let row = self.place[0] + own_row;
+            if row < p.x.rows && column < p.w.rows {
+                let offset = u64::from(row) * p.y_row_bytes + 2 * u64::from(column);
                 let index = SwizzledRows::<CHUNKS>::index(own_row, chunk);
-                store(p.y.wrapping_add(offset as usize), tile.get(index), p.vector_y != 0);
+                // SAFETY: the comparisons exclude rows and columns outside of `y`. The number of columns is a
+                // multiple of 8, so all eight elements exist. A barrier separates the writes to `tile` from
+                // this read.
+                unsafe { store(p.y.wrapping_add(offset as usize), self.tile.get(index), p.vector_y != 0) };
             }
         }
     }
-}
-
-/// Returns the bias of two columns, or zeros if there is no bias or the columns are outside of `y`.
-///
-/// # Safety
-/// `p` belongs to this launch.
-#[inline(always)]
-unsafe fn bias<T: MatrixElem>(column: u32, p: &LinearParams) -> [f32; 2] {
-    if p.bias.is_null() || column >= p.w.rows {
-        return [0.0; 2];
-    }
-    [0, 1].map(|i| {
-        // SAFETY: the bias has one element per column. The number of columns is even, so both elements exist.
-        let bits = unsafe { mem::load_u16(p.bias.wrapping_add(2 * (column + i) as usize), Load::ReadOnly) };
-        T::from_bits(bits.into()).to_f32()
-    })
 }
 
 /// Stores eight elements at `to`. If `vector` is true, the function uses one 16-byte store.

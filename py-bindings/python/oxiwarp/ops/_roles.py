@@ -36,6 +36,8 @@ class Role(enum.Enum):
     MASK = "broadcasts to `[B, heads, Sq, Sk]`: bool, or added to the scores"
     OFFSETS = "`[sequences + 1]`, int32: where packed sequences begin and end"
     MATRIX = "`[M, N]`, in the dtype of the rows: the weight of a product with M columns"
+    PRODUCT = "`[..., M]`, in the dtype of the rows: the shape of the product of the rows and a MATRIX with M rows"
+    PRODUCT_GATE = "broadcasts to a PRODUCT, in the dtype of the rows or in float32; its last dimension is M or 1"
     FACTOR = "`[N, M]`, in the dtype of the rows: the second factor of a product with M columns"
     OUTPUT = "the shape and dtype of the result, which is written to it"
 

@@ -1,18 +1,19 @@
-"""The matrix product `x @ weight.T + bias`: `torch.ops.oxiwarp.linear` and its public function."""
+"""The matrix product `x @ weight.T + bias` and its epilogues: `torch.ops.oxiwarp.linear`, `linear_activation`,
+`linear_gated_activation` and `linear_gated_residual`, and their public function.
+"""
 
-import math
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
+from ._checks.rows import check_modulation, is_exact
 from ._function import Function, apply
+from ._modulation_backward import Modulation, gated
 from ._once_differentiable import once
+from ._product import check_product, matrix, product_gradients, transposed
 from ._register import (
-    FLOATS,
     OPTIONAL,
     define,
-    dtype_name,
     explain,
     needs_grad,
     refuse_forward_mode,
@@ -20,158 +21,298 @@ from ._register import (
     write,
 )
 from ._roles import Role
+from .activation import GELU, GELU_FAST, GELU_NEW, GELU_QUICK, GELU_TANH, SILU
+from .activation import op_backward as activation_backward
+from .gated_activation import op_backward as gated_activation_backward
 
-MULTIPLE = 8
-"""K and N are multiples of this number, so that the rows of contiguous matrices are multiples of 16 bytes."""
-
-
-def _check(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None = None) -> None:
-    """Raise RuntimeError if the kernels do not support one of the inputs. The check reads only shapes, dtypes
-    and devices.
-    """
-    if x.dtype not in (torch.float16, torch.bfloat16):
-        raise RuntimeError(f"linear: x is {dtype_name(x.dtype)}, expected f16 or bf16")
-    others = [(name, t) for name, t in (("weight", weight), ("bias", bias), ("out", out)) if t is not None]
-    for name, tensor in others:
-        if tensor.device != x.device:
-            raise RuntimeError(f"linear: {name} is on {tensor.device}, expected {x.device}, the device of x")
-    for name, tensor in others:
-        if tensor.dtype != x.dtype:
-            raise RuntimeError(f"linear: {name} is {dtype_name(tensor.dtype)}, expected {FLOATS[x.dtype]}")
-    depth = x.shape[-1] if x.dim() else 0
-    if depth == 0 or depth % MULTIPLE != 0:
-        expected = f"[..., K] with K a positive multiple of {MULTIPLE}"
-        raise RuntimeError(f"linear: x has shape {list(x.shape)}, expected {expected}")
-    if weight.dim() != 2:
-        raise RuntimeError(f"linear: weight has shape {list(weight.shape)}, expected [N, {depth}]")
-    columns = weight.shape[0]
-    if weight.shape[1] != depth:
-        raise RuntimeError(f"linear: weight has shape {list(weight.shape)}, expected [{columns}, {depth}]")
-    if columns % MULTIPLE != 0:
-        expected = f"[N, {depth}] with N a multiple of {MULTIPLE}"
-        raise RuntimeError(f"linear: weight has shape {list(weight.shape)}, expected {expected}")
-    if out is not None and out.shape != (*x.shape[:-1], columns):
-        raise RuntimeError(f"linear: out has shape {list(out.shape)}, expected {[*x.shape[:-1], columns]}")
-    if bias is not None and (bias.dim() != 1 or bias.shape[0] != columns):
-        raise RuntimeError(f"linear: bias has shape {list(bias.shape)}, expected [{columns}]")
+ACTIVATIONS = {
+    "gelu": GELU,
+    "gelu_tanh": GELU_TANH,
+    "gelu_new": GELU_NEW,
+    "gelu_fast": GELU_FAST,
+    "gelu_quick": GELU_QUICK,
+    "silu": SILU,
+}
+"""The activation functions, by the name of their public function. The value is the operators' argument `kind`."""
+GATED_ACTIVATIONS = {
+    "geglu": (GELU, False),
+    "swiglu": (SILU, False),
+    "mul_and_silu": (SILU, False),
+    "silu_and_mul": (SILU, True),
+    "gelu_and_mul": (GELU, True),
+    "gelu_tanh_and_mul": (GELU_TANH, True),
+}
+"""The gated activations, by the name of their public function. The values are the operators' arguments `kind` and
+`gate_first`."""
 
 
 def _fake(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    _check(x, weight, bias)
-    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+    return x.new_empty(check_product(x, weight, bias))
 
 
 def _fake_out(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
-    _check(x, weight, bias, out)
+    check_product(x, weight, bias, out=out)
 
 
-op = define(
-    "linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
-    _fake,
-    x=Role.ROWS,
-    weight=Role.MATRIX,
-    bias=Role.BIAS,
-)
-op_out = define(
-    "linear_out(Tensor x, Tensor weight, Tensor? bias, Tensor(a!) out) -> ()",
-    _fake_out,
-    x=Role.ROWS,
-    weight=Role.MATRIX,
-    bias=Role.BIAS,
+def _fake_activation(x: Tensor, weight: Tensor, bias: Tensor | None, kind: int, exact: bool) -> Tensor:
+    return x.new_empty(check_product(x, weight, bias))
+
+
+def _fake_activation_out(x: Tensor, weight: Tensor, bias: Tensor | None, kind: int, exact: bool, out: Tensor) -> None:
+    check_product(x, weight, bias, out=out)
+
+
+def _fake_gated_activation(
+    x: Tensor, weight: Tensor, bias: Tensor | None, kind: int, gate_first: bool, exact: bool
+) -> Tensor:
+    return x.new_empty(check_product(x, weight, bias, 2))
+
+
+def _fake_gated_activation_out(
+    x: Tensor, weight: Tensor, bias: Tensor | None, kind: int, gate_first: bool, exact: bool, out: Tensor
+) -> None:
+    check_product(x, weight, bias, 2, out=out)
+
+
+def _fake_gated_residual(
+    x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor, gate: Tensor | None, exact: bool
+) -> Tensor:
+    shape = check_product(x, weight, bias, residual=residual)
+    check_modulation("linear", "gate", gate, None, residual, per_row=True)
+    return x.new_empty(shape)
+
+
+def _fake_gated_residual_out(
+    x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor, gate: Tensor | None, exact: bool, out: Tensor
+) -> None:
+    check_product(x, weight, bias, residual=residual, out=out)
+    check_modulation("linear", "gate", gate, None, residual, per_row=True)
+
+
+_ARGUMENTS = "Tensor x, Tensor weight, Tensor? bias"
+_ROLES = {"x": Role.ROWS, "weight": Role.MATRIX, "bias": Role.BIAS}
+_RESIDUAL = {"residual": Role.PRODUCT, "gate": Role.PRODUCT_GATE}
+_OUT = "Tensor(a!) out) -> ()"
+
+op = define(f"linear({_ARGUMENTS}) -> Tensor", _fake, **_ROLES)
+op_out = define(f"linear_out({_ARGUMENTS}, {_OUT}", _fake_out, **_ROLES, out=Role.OUTPUT)
+op_activation = define(f"linear_activation({_ARGUMENTS}, int kind, bool exact) -> Tensor", _fake_activation, **_ROLES)
+op_activation_out = define(
+    f"linear_activation_out({_ARGUMENTS}, int kind, bool exact, {_OUT}",
+    _fake_activation_out,
+    **_ROLES,
     out=Role.OUTPUT,
 )
-
-
-def _matrix(x: Tensor) -> Tensor:
-    """Return `x`, or a contiguous copy if the kernels cannot read `x` as a matrix.
-
-    The elements of a row must be contiguous. All dimensions before the last become rows, which must have one
-    distance.
-    """
-    if x.is_contiguous() or x.dim() == 0:
-        return x
-    if x.shape[-1] > 1 and x.stride(-1) != 1:
-        return x.contiguous()
-    expected = None
-    for size, stride in zip(reversed(x.shape[:-1]), reversed(x.stride()[:-1]), strict=True):
-        if size == 1:
-            continue
-        if expected is not None and stride != expected:
-            return x.contiguous()
-        expected = stride * size
-    return x
-
-
-def _rows(x: Tensor) -> Tensor:
-    """Return `x` as a matrix: all dimensions except the last become rows."""
-    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-
-
-def _is_column_major(x: Tensor) -> bool:
-    """Return whether `x` is a matrix whose columns are contiguous and have no gaps between them."""
-    return x.dim() == 2 and x.stride(0) == 1 and x.stride(1) == x.shape[0]
+op_gated_activation = define(
+    f"linear_gated_activation({_ARGUMENTS}, int kind, bool gate_first, bool exact) -> Tensor",
+    _fake_gated_activation,
+    **_ROLES,
+)
+op_gated_activation_out = define(
+    f"linear_gated_activation_out({_ARGUMENTS}, int kind, bool gate_first, bool exact, {_OUT}",
+    _fake_gated_activation_out,
+    **_ROLES,
+    out=Role.OUTPUT,
+)
+op_gated_residual = define(
+    f"linear_gated_residual({_ARGUMENTS}, Tensor residual, Tensor? gate, bool exact) -> Tensor",
+    _fake_gated_residual,
+    **_ROLES,
+    **_RESIDUAL,
+)
+op_gated_residual_out = define(
+    f"linear_gated_residual_out({_ARGUMENTS}, Tensor residual, Tensor? gate, bool exact, {_OUT}",
+    _fake_gated_residual_out,
+    **_ROLES,
+    **_RESIDUAL,
+    out=Role.OUTPUT,
+)
 
 
 class _Linear(Function):
     """Autograd function that saves `x` for the gradient of the weight, and the weight for the gradient of
     `x`.
-
-    The backward calls the same operators of torch, with the same operands, as the backward of
-    `torch.nn.functional.linear`. The gradients therefore have the bits of torch's gradients.
     """
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return op(_matrix(x), _matrix(weight), bias)
+        return op(matrix(x), matrix(weight), bias)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, weight, _ = inputs
         of_x, of_weight, _ = ctx.needs_input_grad
-        # torch multiplies `x` by `weight.t()`. If an operand is column-major, torch computes its transposed
-        # gradient.
-        ctx.transposed = _is_column_major(x), _is_column_major(weight.t())
+        ctx.transposed = transposed(x, weight)
         ctx.save_for_backward(x if of_weight else None, weight if of_x else None)
 
     @staticmethod
     @once
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        of_x, of_weight, of_bias = ctx.needs_input_grad
-        x_transposed, weight_transposed = ctx.transposed
-        rows = _rows(dy)
-        dx = dweight = None
-        if of_x:
-            dx = weight.t().mm(rows.t()).t() if x_transposed else rows.mm(weight)
-            dx = dx.view(*dy.shape[:-1], weight.shape[1])
-        if of_weight:
-            dweight = rows.t().mm(_rows(x)) if weight_transposed else _rows(x).t().mm(rows).t()
-        return dx, dweight, rows.sum(0) if of_bias else None
+        return product_gradients(dy, x, weight, ctx.transposed, ctx.needs_input_grad)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
-    """Compute the matrix product `x @ weight.T + bias`.
+class _LinearActivation(Function):
+    """Autograd function of a product with an activation function. The backward computes the product again."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, kind: int, exact: bool) -> Tensor:
+        return op_activation(matrix(x), matrix(weight), bias, kind, exact)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, weight, bias, *ctx.how = inputs
+        ctx.transposed = transposed(x, weight)
+        ctx.save_for_backward(x, weight, bias)
+
+    @staticmethod
+    @once
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias = ctx.saved_tensors
+        product = op(matrix(x), matrix(weight), bias)
+        dproduct = activation_backward(dy.contiguous(), product, None, *ctx.how)
+        return *product_gradients(dproduct, x, weight, ctx.transposed, ctx.needs_input_grad[:3]), None, None
+
+
+class _LinearGatedActivation(Function):
+    """Autograd function of a product with a gated activation. The backward computes the product again."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, kind: int, gate_first: bool, exact: bool) -> Tensor:
+        return op_gated_activation(matrix(x), matrix(weight), bias, kind, gate_first, exact)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, weight, bias, *ctx.how = inputs
+        ctx.transposed = transposed(x, weight)
+        ctx.save_for_backward(x, weight, bias)
+
+    @staticmethod
+    @once
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias = ctx.saved_tensors
+        kind, gate_first, exact = ctx.how
+        product = op(matrix(x), matrix(weight), bias)
+        dproduct = gated_activation_backward(dy.contiguous(), product, None, None, kind, gate_first, 0.0, exact)
+        wanted = ctx.needs_input_grad[:3]
+        return *product_gradients(dproduct, x, weight, ctx.transposed, wanted), None, None, None
+
+
+class _LinearGatedResidual(Function):
+    """Autograd function of a product with a gated residual. For the gradient of the gate, the backward
+    computes the product again.
+    """
+
+    @staticmethod
+    def forward(
+        x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor, gate: Tensor | None, exact: bool
+    ) -> Tensor:
+        return op_gated_residual(matrix(x), matrix(weight), bias, matrix(residual), gate, exact)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, weight, bias, _, gate, _ = inputs
+        of_x, of_weight, _, _, of_gate, _ = ctx.needs_input_grad
+        ctx.transposed = transposed(x, weight)
+        ctx.save_for_backward(
+            x if of_weight or of_gate else None, weight if of_x or of_gate else None, bias if of_gate else None, gate
+        )
+
+    @staticmethod
+    @once
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias, gate = ctx.saved_tensors
+        *of_product, of_residual, of_gate, _ = ctx.needs_input_grad
+        dproduct, dgate = dy, None
+        if gate is not None:
+            # Without a gradient of the gate, the function `gated` reads only the dtype of the product.
+            product = op(matrix(x), matrix(weight), bias) if of_gate else dy
+            dproduct, dgate, _ = gated(dy, product, Modulation(gate, None), (any(of_product), of_gate, False))
+        gradients = (None, None, None)
+        if dproduct is not None:
+            gradients = product_gradients(dproduct, x, weight, ctx.transposed, tuple(of_product))
+        return *gradients, dy if of_residual else None, dgate, None
+
+
+class _Kernel(NamedTuple):
+    """The operators and the autograd function of an epilogue, and the arguments of a call after the bias."""
+
+    op: Any
+    op_out: Any
+    function: type[Function]
+    arguments: tuple[Any, ...]
+
+
+def _kernel(epilogue: str | None, residual: Tensor | None, gate: Tensor | None, exact: bool) -> _Kernel:
+    """Return the operators for a call. Raise ValueError for an unknown epilogue."""
+    if residual is not None:
+        if epilogue is not None:
+            raise ValueError(f"linear: epilogue is {epilogue!r}, expected None, because there is a residual")
+        arguments = (matrix(residual), gate, exact)
+        return _Kernel(op_gated_residual, op_gated_residual_out, _LinearGatedResidual, arguments)
+    if gate is not None:
+        raise RuntimeError("linear: gate is given without residual")
+    if epilogue is None:
+        return _Kernel(op, op_out, _Linear, ())
+    if epilogue in ACTIVATIONS:
+        arguments = (ACTIVATIONS[epilogue], exact)
+        return _Kernel(op_activation, op_activation_out, _LinearActivation, arguments)
+    if epilogue in GATED_ACTIVATIONS:
+        arguments = (*GATED_ACTIVATIONS[epilogue], exact)
+        return _Kernel(op_gated_activation, op_gated_activation_out, _LinearGatedActivation, arguments)
+    names = ", ".join(map(repr, (*ACTIVATIONS, *GATED_ACTIVATIONS)))
+    raise ValueError(f"linear: epilogue is {epilogue!r}, expected None or one of {names}")
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    epilogue: str | None = None,
+    residual: Tensor | None = None,
+    gate: Tensor | None = None,
+    mode: str = "exact",
+    out: Tensor | None = None,
+) -> Tensor:
+    """Compute the matrix product `x @ weight.T + bias`, and optionally an activation or a residual in the same
+    kernel.
 
     Args:
         x (Tensor): float16 or bfloat16, shape `[..., K]`, on the CPU or a CUDA device. K is a multiple of 8,
             and at least 8. The number of rows may be 0. `x` may have any strides. The kernel reads `x`
             directly if the last stride is 1, and if `Tensor.view` can merge all dimensions before the last.
             Otherwise, a contiguous copy is made first.
-        weight (Tensor): shape `[N, K]`, in the dtype of `x`. N is a multiple of 8. `weight` may have any
-            strides. If its last stride is not 1, a contiguous copy is made first.
+        weight (Tensor): shape `[N, K]`, in the dtype of `x`. N is a multiple of 8, or of 16 with a gated
+            activation. `weight` may have any strides. If its last stride is not 1, a contiguous copy is made
+            first.
         bias (Tensor | None): shape `[N]`, contiguous, in the dtype of `x`.
-        out (Tensor | None): tensor with the shape `[..., N]` and the dtype and device of `x`, to which the
+        epilogue (str | None): a function that is applied to the product, by the name of its oxiwarp function. An
+            activation: "gelu", "gelu_tanh", "gelu_new", "gelu_fast", "gelu_quick" or "silu". Or a gated activation of
+            the two halves of the N columns, which returns N / 2 columns: "geglu", "swiglu", "mul_and_silu",
+            "silu_and_mul", "gelu_and_mul" or "gelu_tanh_and_mul".
+        residual (Tensor | None): shape `[..., N]`, in the dtype of `x`, with any strides. The result is
+            `residual + gate * (x @ weight.T + bias)`. It cannot be combined with `epilogue`.
+        gate (Tensor | None): broadcasts to `residual`, in the dtype of `x` or in float32. Its last dimension is
+            N or 1. The shapes and strides are those of the gate of `gated_residual`. If it is None, the result is
+            `residual + x @ weight.T + bias`.
+        mode (str): "exact" rounds as the separate functions do: the product, and then each step of the epilogue.
+            "fast" rounds only the result.
+        out (Tensor | None): tensor with the shape of the result, and the dtype and device of `x`, to which the
             result is written. It may be a slice of a wider buffer: the last stride is 1, and `Tensor.view`
             must be able to merge all dimensions before the last. It must not overlap an input.
 
     Returns:
-        `out` if it is given. Otherwise, a contiguous Tensor with the shape `[..., N]` and the dtype of `x`.
+        `out` if it is given. Otherwise, a contiguous Tensor with the dtype of `x` and the shape `[..., N]`, or
+        `[..., N / 2]` with a gated activation.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_80 or the CUDA driver is missing. Also raised in
-            forward-mode AD. Also raised if `out` is given and an input requires grad.
-        TypeError: `x`, `weight`, `bias` or `out` is not a tensor.
+            the expected value. Also raised if `gate` is given without `residual`. Also raised if the GPU is older than
+            sm_80 or the CUDA driver is missing. Also raised in forward-mode AD. Also raised if `out` is given and an
+            input requires grad.
+        ValueError: `epilogue` or `mode` has an unknown value, or `epilogue` and `residual` are both given.
+        TypeError: `x`, `weight`, `bias`, `residual`, `gate` or `out` is not a tensor.
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
@@ -181,8 +322,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor
             bitwise equal to those of `torch.nn.functional.linear`. With fewer rows, cuBLAS may split K, and
             its result then has other bits. If `x` has three or more dimensions, is not contiguous, and there
             is a bias, torch rounds the product before it adds the bias. Its result then has other bits, too.
-        Gradients: The gradients are computed by torch's operators. They are the matrix products and the sum
-            over rows that `torch.nn.functional.linear` computes in its backward, with the same bits. A second
+            With an epilogue and mode "exact", the result is bitwise equal to that of `linear` without an epilogue
+            and then `gelu`, `silu_and_mul`, `gated_residual` or another oxiwarp function with the same mode. With
+            mode "fast", only the result is rounded.
+        Gradients: Without an epilogue, the gradients are computed by torch's operators. They are the matrix products
+            and the sum over rows that `torch.nn.functional.linear` computes in its backward, with the same bits. With
+            an epilogue, the backward computes the product again, if it needs it. The gradients have the bits of the
+            gradients of `linear` without an epilogue and then of the separate oxiwarp function. A second
             derivative and forward-mode AD raise RuntimeError.
 
     Source:
@@ -192,30 +338,32 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor
         >>> x, weight = torch.arange(8).bfloat16(), torch.eye(8).bfloat16()
         >>> oxiwarp.linear(x, weight, torch.ones(8).bfloat16())
         tensor([1., 2., 3., 4., 5., 6., 7., 8.], dtype=torch.bfloat16)
+        >>> oxiwarp.linear(x, weight, residual=torch.full((8,), 10.0).bfloat16(), gate=torch.full((8,), 2.0).bfloat16())
+        tensor([10., 12., 14., 16., 18., 20., 22., 24.], dtype=torch.bfloat16)
     """
-    if not (
-        isinstance(x, Tensor)
-        and isinstance(weight, Tensor)
-        and isinstance(bias, OPTIONAL)
-        and isinstance(out, OPTIONAL)
-    ):
-        refuse_types("linear", {"x": x, "weight": weight}, {"bias": bias, "out": out})
-    grad = needs_grad(x, weight, bias, out)
+    tensors = isinstance(x, Tensor) and isinstance(weight, Tensor)
+    optional = isinstance(bias, OPTIONAL) and isinstance(residual, OPTIONAL) and isinstance(gate, OPTIONAL)
+    if not (tensors and optional and isinstance(out, OPTIONAL)):
+        others = {"bias": bias, "residual": residual, "gate": gate, "out": out}
+        refuse_types("linear", {"x": x, "weight": weight}, others)
+    kernel = _kernel(epilogue, residual, gate, is_exact("linear", mode))
+    grad = needs_grad(x, weight, bias, residual, gate, out)
     try:
         if grad:
             refuse_forward_mode("linear")
         if out is not None:
-            write("linear", op_out, (_matrix(x), _matrix(weight), bias), (out,), grad)
+            write("linear", kernel.op_out, (matrix(x), matrix(weight), bias, *kernel.arguments), (out,), grad)
             return out
         if grad:
-            return apply(_Linear, x, weight, bias)
-        return op(_matrix(x), _matrix(weight), bias)
+            return apply(kernel.function, x, weight, bias, *kernel.arguments)
+        return kernel.op(matrix(x), matrix(weight), bias, *kernel.arguments)
     except RuntimeError as error:
         # The result has the size of this many tensors like `x`.
         count = (
             -(-weight.shape[0] // x.shape[-1]) if weight.dim() == 2 and not x.is_nested and x.dim() and x.numel() else 1
         )
-        explain(error, "linear", 0 if out is not None else count, x, weight=weight, bias=bias, out=out)
+        count = 0 if out is not None else count
+        explain(error, "linear", count, x, weight=weight, bias=bias, residual=residual, gate=gate, out=out)
         raise
 
 

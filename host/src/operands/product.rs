@@ -1,0 +1,107 @@
+//! The operands of a matrix product, `y = epilogue(x wᵀ + bias)`.
+use crate::operands::matrix::Matrix;
+use crate::operands::overlap::expect_disjoint;
+use crate::operands::rows::Operand;
+use crate::{Device, Dtype, Error, Result, View};
+
+/// The columns of `x` and of `y` are multiples of this number, so that rows of all matrices are multiples of
+/// 16 bytes.
+const MULTIPLE: i64 = 8;
+
+/// The tensors of a call.
+pub(crate) struct ProductViews<'v, 'a> {
+    pub x: &'v View<'a>,
+    pub weight: &'v View<'a>,
+    pub bias: Option<&'v View<'a>>,
+    pub y: &'v View<'a>,
+}
+
+/// The checked operands of a matrix product.
+pub(crate) struct Product {
+    pub op: &'static str,
+    pub x: Matrix,
+    pub weight: Matrix,
+    pub y: Matrix,
+    pub bias: *const u8,
+    /// The rows of `weight` at which the halves start that the epilogue combines. Without halves, both are 0.
+    pub starts: [u32; 2],
+}
+
+impl ProductViews<'_, '_> {
+    /// Checks the tensors. The dtype is f16 or bf16. If `halves` is true, `y` has half as many columns as
+    /// `weight` has rows.
+    pub fn check(&self, op: &'static str, device: &Device, halves: bool) -> Result<Product> {
+        let Self { x, weight, bias, y } = *self;
+        let dtype = x.dtype();
+        if !matches!(dtype, Dtype::F16 | Dtype::Bf16) {
+            return Err(Error::Dtype { op, arg: "x", got: dtype, expected: "f16 or bf16".into() });
+        }
+        for (arg, view) in [("x", Some(x)), ("weight", Some(weight)), ("bias", bias), ("out", Some(y))] {
+            if let Some(view) = view {
+                view.expect_on(op, arg, device)?;
+                view.expect_dtype(op, arg, dtype)?;
+            }
+        }
+        let rows = self.expect_shapes(op, if halves { 2 } else { 1 })?;
+        if let Some(bias) = bias {
+            bias.expect_shape(op, "bias", &[rows])?;
+            if bias.strides()[0] != 1 && rows > 1 {
+                return Err(bias.bad_strides(op, "bias", "it must be contiguous"));
+            }
+        }
+        let product = Product {
+            op,
+            x: Matrix::of(op, "x", x)?,
+            weight: Matrix::of(op, "weight", weight)?,
+            y: Matrix::of(op, "out", y)?,
+            bias: bias.map_or(std::ptr::null(), |bias| bias.ptr().cast()),
+            starts: [0, 0],
+        };
+        self.expect_disjoint(
+            op,
+            &[Some(("x", x)), Some(("weight", weight)), bias.map(|bias| ("bias", bias))],
+        )?;
+        Ok(product)
+    }
+
+    /// Checks the shapes of `x`, `weight` and `y`. The rows of `weight` are `parts` times as many as the
+    /// columns of `y`. Returns the number of rows of `weight`.
+    fn expect_shapes(&self, op: &'static str, parts: i64) -> Result<i64> {
+        let Self { x, weight, y, .. } = *self;
+        let depth = x.shape().last().copied().unwrap_or(0);
+        let wrong =
+            |arg, view: &View, expected| Err(Error::Shape { op, arg, got: view.shape().to_vec(), expected });
+        if depth == 0 || depth % MULTIPLE != 0 {
+            return wrong("x", x, format!("[..., K] with K a positive multiple of {MULTIPLE}"));
+        }
+        let &[rows, _] = weight.shape() else {
+            return wrong("weight", weight, format!("[N, {depth}]"));
+        };
+        weight.expect_shape(op, "weight", &[rows, depth])?;
+        let multiple = parts * MULTIPLE;
+        if rows % multiple != 0 {
+            return wrong("weight", weight, format!("[N, {depth}] with N a multiple of {multiple}"));
+        }
+        let mut shape = x.shape().to_vec();
+        shape.splice(x.shape().len() - 1.., [rows / parts]);
+        y.expect_shape(op, "out", &shape)?;
+        Ok(rows)
+    }
+
+    /// Returns an error if `y` overlaps one of `others`, further operands of the epilogue.
+    pub fn expect_disjoint(&self, op: &'static str, others: &[Option<Operand>]) -> Result<()> {
+        expect_disjoint(op, ("out", self.y), others)
+    }
+}
+
+impl Product {
+    /// Returns whether the result has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.y.rows == 0 || self.y.columns == 0
+    }
+
+    /// Returns whether the epilogue combines two halves.
+    pub fn has_halves(&self) -> bool {
+        self.y.columns != self.weight.rows
+    }
+}

@@ -1,0 +1,157 @@
+//! Launch plans of matrix products with the kernels for Hopper.
+use cuda_std::tensor_map::TensorMap;
+use kernels_gpu::gemm::hopper::params::{self, DEPTH, GemmParams, GemmTile, SLICE, WARP_ROWS};
+use kernels_gpu::gemm::tile_order::TileOrder;
+
+use super::product::GROUP_ROWS;
+use crate::library::{LaunchSite, library};
+use crate::operands::matrix::Matrix;
+use crate::operands::product::Product;
+use crate::plan::attention::block_shape;
+use crate::{Arch, Device, HeadsMap, Result, Stream};
+
+/// A tile size, and the times of its kernel of `linear` on an H200
+/// (benches/results/decisions/linear_hopper.txt).
+#[derive(Clone, Copy)]
+pub(crate) struct TimedTile {
+    tile: GemmTile,
+    /// Time for a tile and 64 elements of K, in nanoseconds.
+    step: f64,
+    /// Time for a tile that does not depend on K, in nanoseconds. It is short in ping-pong kernels, in which
+    /// one warpgroup multiplies while the other one writes its results.
+    rest: f64,
+}
+
+pub(crate) const T128X192: TimedTile = TimedTile { tile: params::T128X192, step: 613.0, rest: 420.0 };
+pub(crate) const T128X128: TimedTile = TimedTile { tile: params::T128X128, step: 428.0, rest: 170.0 };
+pub(crate) const T192X192: TimedTile = TimedTile { tile: params::T192X192, step: 896.0, rest: 2_050.0 };
+pub(crate) const T256X128: TimedTile = TimedTile { tile: params::T256X128, step: 789.0, rest: 2_300.0 };
+pub(crate) const T128X256: TimedTile = TimedTile { tile: params::T128X256, step: 792.0, rest: 2_250.0 };
+pub(crate) const T256X192: TimedTile = TimedTile { tile: params::T256X192, step: 1_144.0, rest: 2_870.0 };
+
+/// Number of SMs that the CPU executor has: a cluster, which computes all tiles.
+const EXECUTOR_SMS: u32 = 2;
+
+/// The share of the time of a full wave that the last, partly filled wave takes in addition to its share of
+/// tiles. It is below 1, because the power of idle SMs goes to the others, which then run at a higher clock.
+const IDLE: f64 = 0.7;
+
+impl TimedTile {
+    /// Returns the number of tiles of clusters, in rows and columns.
+    fn tiles(&self, a: &Product) -> [u32; 2] {
+        let [height, width] = self.tile.cluster_size();
+        [a.y.rows.div_ceil(height), a.weight.rows.div_ceil(width)]
+    }
+
+    /// Returns the estimated time of a launch in nanoseconds.
+    fn time(&self, a: &Product, device: &Device) -> f64 {
+        let waves =
+            self.tiles(a).map(f64::from).iter().product::<f64>() / f64::from(clusters(&self.tile, device));
+        let waves = waves + IDLE * (waves.ceil() - waves);
+        waves * (f64::from(a.x.columns.div_ceil(DEPTH)) * self.step + self.rest)
+    }
+}
+
+/// Returns the number of clusters that run at the same time.
+fn clusters(tile: &GemmTile, device: &Device) -> u32 {
+    (device.multiprocessors().unwrap_or(EXECUTOR_SMS) / tile.cluster).max(1)
+}
+
+/// Chooses a Hopper kernel, calls `launch` with it, and returns `true`. If no Hopper kernel supports the call,
+/// returns `false` without a launch. The kernels are ordered by their estimated times. `skip` is the number of
+/// kernels to skip. If there are no more kernels, the function decreases `skip` by the number of kernels.
+pub(crate) fn launch_hopper<L: Copy>(
+    device: &Device,
+    a: &Product,
+    kernels: &[(TimedTile, L)],
+    skip: &mut usize,
+    stream: Stream,
+    launch: impl FnOnce(L, LaunchSite, [TensorMap; 3], GemmParams) -> Result<()>,
+) -> Result<bool> {
+    if !is_supported(device, a)? {
+        return Ok(false);
+    }
+    let mut kernels: Vec<_> = kernels.iter().collect();
+    kernels.sort_by(|one, other| one.0.time(a, device).total_cmp(&other.0.time(a, device)));
+    let Some(&&(timed, kernel)) = kernels.get(*skip) else {
+        *skip -= kernels.len();
+        return Ok(false);
+    };
+    let Some(order) = TileOrder::new(timed.tiles(a), GROUP_ROWS) else { return Ok(false) };
+    let [x_rows, w_rows] = timed.tile.box_rows(a.has_halves());
+    let maps = [
+        map(device, &a.x, [DEPTH, x_rows])?,
+        map(device, &a.weight, [DEPTH, w_rows])?,
+        map(device, &a.y, [SLICE, WARP_ROWS])?,
+    ];
+    let (site, params) = site(device, a, &timed.tile, order, stream)?;
+    launch(kernel, site, maps, params)?;
+    Ok(true)
+}
+
+/// Launches the first of the kernels for few rows whose tiles have at least as many columns as `y` has rows, and
+/// returns `true`. These kernels compute tiles of the transpose of `y`. If there is no such kernel, returns
+/// `false` without a launch. If `skip` is not 0, the function skips the kernel and decreases `skip`.
+pub(crate) fn launch_few_rows<L: Copy>(
+    device: &Device,
+    a: &Product,
+    kernels: &[(GemmTile, L)],
+    skip: &mut usize,
+    stream: Stream,
+    launch: impl FnOnce(L, LaunchSite, [TensorMap; 3], GemmParams) -> Result<()>,
+) -> Result<bool> {
+    let Some((tile, kernel)) = kernels.iter().find(|(tile, _)| a.y.rows <= tile.columns) else {
+        return Ok(false);
+    };
+    if !is_supported(device, a)? {
+        return Ok(false);
+    }
+    if *skip > 0 {
+        *skip -= 1;
+        return Ok(false);
+    }
+    let [height, _] = tile.cluster_size();
+    let tiles = [a.weight.rows.div_ceil(height), 1];
+    let Some(order) = TileOrder::new(tiles, GROUP_ROWS) else { return Ok(false) };
+    let [w_rows, x_rows] = tile.box_rows(false);
+    let maps = [
+        map(device, &a.weight, [DEPTH, w_rows])?,
+        map(device, &a.x, [DEPTH, x_rows])?,
+        map(device, &a.y, [SLICE, tile.columns])?,
+    ];
+    let (site, params) = site(device, a, tile, order, stream)?;
+    launch(*kernel, site, maps, params)?;
+    Ok(true)
+}
+
+/// Returns whether the device has the kernels for Hopper, and TMA can access the operands and the result.
+fn is_supported(device: &Device, a: &Product) -> Result<bool> {
+    // The kernels load the bias of two columns at once.
+    let aligned_bias = (a.bias as usize).is_multiple_of(4);
+    Ok(library(device)?.has(Arch::Sm90a) && a.x.is_tma() && a.weight.is_tma() && a.y.is_tma() && aligned_bias)
+}
+
+/// Returns the launch site and the kernel argument for tiles in the order `order`.
+fn site(
+    device: &Device,
+    a: &Product,
+    tile: &GemmTile,
+    order: TileOrder,
+    stream: Stream,
+) -> Result<(LaunchSite, GemmParams)> {
+    let blocks = clusters(tile, device).min(order.count()) * tile.cluster;
+    let site = LaunchSite::new(device, a.y.dtype, block_shape(blocks, tile.threads()), stream)?;
+    let depth_tiles = a.x.columns.div_ceil(DEPTH);
+    Ok((site, GemmParams { bias: a.bias, columns: a.y.columns, depth_tiles, order }))
+}
+
+/// Makes the tensor map of a matrix. One TMA copy moves `part` columns and rows.
+fn map(device: &Device, matrix: &Matrix, part: [u32; 2]) -> Result<TensorMap> {
+    device.tensor_map(&HeadsMap {
+        base: matrix.base.cast_const().cast(),
+        dtype: matrix.dtype,
+        sizes: [matrix.columns, matrix.rows, 1, 1].map(u64::from),
+        strides: [matrix.row_bytes, 16, 16],
+        part,
+    })
+}

@@ -1,0 +1,115 @@
+//! Selects a fragment of the sums, and loads operands for a fragment.
+use cuda_std::elem::Elem;
+use cuda_std::mem::{self, Load};
+
+/// The place of a fragment in the result.
+#[derive(Clone, Copy)]
+pub(crate) struct FragmentPlace {
+    /// Row of the thread's first element.
+    pub row: u32,
+    /// Column of the thread's first element.
+    pub column: u32,
+}
+
+impl FragmentPlace {
+    /// Returns the row and the column of word `word` of the thread's values.
+    #[inline(always)]
+    pub fn word(self, word: u32) -> [u32; 2] {
+        [self.row + word % 2 * 8, self.column + word / 2 * 8]
+    }
+}
+
+/// Returns `fragment(index)`. A loop over fragments that is not unrolled needs this function, because
+/// registers have no index. The compiler evaluates `fragment` for each number below 24, the maximum number of
+/// fragments. The results for numbers above the number of fragments have no meaning.
+#[inline(always)]
+pub(crate) fn select(index: u32, fragment: impl Fn(usize) -> [f32; 8]) -> [f32; 8] {
+    match index {
+        0 => fragment(0),
+        1 => fragment(1),
+        2 => fragment(2),
+        3 => fragment(3),
+        4 => fragment(4),
+        5 => fragment(5),
+        6 => fragment(6),
+        7 => fragment(7),
+        8 => fragment(8),
+        9 => fragment(9),
+        10 => fragment(10),
+        11 => fragment(11),
+        12 => fragment(12),
+        13 => fragment(13),
+        14 => fragment(14),
+        15 => fragment(15),
+        16 => fragment(16),
+        17 => fragment(17),
+        18 => fragment(18),
+        19 => fragment(19),
+        20 => fragment(20),
+        21 => fragment(21),
+        22 => fragment(22),
+        _ => fragment(23),
+    }
+}
+
+/// Loads two neighbouring elements of 16 bits as a word. If `pair` is false, the function loads them one by
+/// one.
+///
+/// # Safety
+/// Both elements are readable. If `pair` is true, `from` is a multiple of 4.
+#[inline(always)]
+pub(crate) unsafe fn load_word(from: *const u8, pair: bool) -> u32 {
+    // SAFETY: the caller passes two readable elements, and an aligned address if `pair` is true.
+    unsafe {
+        if pair {
+            mem::load_u32(from, Load::ReadOnly)
+        } else {
+            let [low, high] = [0, 2].map(|offset| mem::load_u16(from.wrapping_add(offset), Load::ReadOnly));
+            u32::from(low) | u32::from(high) << 16
+        }
+    }
+}
+
+/// Returns the two elements of type `T` of a word in f32.
+#[inline(always)]
+pub(crate) fn halves<T: Elem>(word: u32) -> [f32; 2] {
+    [word & 0xffff, word >> 16].map(|bits| T::from_bits(bits).to_f32())
+}
+
+/// Adds the bias to the sums of a fragment. `bias` has the words of the two pairs of columns.
+#[inline(always)]
+pub(crate) fn plus_bias<T: Elem>(sums: [f32; 8], bias: [u32; 2]) -> [f32; 8] {
+    let bias = bias.map(halves::<T>);
+    core::array::from_fn(|i| sums[i] + bias[i / 4][i % 2])
+}
+
+/// The bias of a matrix product.
+#[derive(Clone, Copy)]
+pub(crate) struct Bias {
+    /// One element per row of `w`, or null.
+    pub base: *const u8,
+    /// Number of columns of the result.
+    pub columns: u32,
+    /// Whether `base` is a multiple of 4.
+    pub pairs: bool,
+}
+
+impl Bias {
+    /// Returns the bias of the columns of a fragment, as two words. `start` is the index of the bias of column
+    /// 0. If there is no bias, or if the columns are outside of the result, the function returns zeros.
+    ///
+    /// # Safety
+    /// The fields describe the bias of this launch.
+    #[inline(always)]
+    pub unsafe fn fetch(self, start: u32, column: u32) -> [u32; 2] {
+        [0, 8].map(|offset| {
+            if self.base.is_null() || column + offset >= self.columns {
+                return 0;
+            }
+            let from = self.base.wrapping_add(2 * (start + column + offset) as usize);
+            // SAFETY: the bias has one element per column. The number of columns is even, so both elements
+            // exist.
+            unsafe { load_word(from, self.pairs) }
+        })
+    }
+}

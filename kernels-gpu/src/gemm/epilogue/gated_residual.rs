@@ -1,0 +1,173 @@
+//! Adds a residual: `residual + gate * sum`.
+use cuda_std::elem::Elem;
+use cuda_std::mem;
+use cuda_std::prelude::*;
+
+use super::Epilogue;
+use super::fragments::{FragmentPlace, load_word};
+use crate::elementwise::partition::Divisor;
+use crate::elementwise::rounded_chain::RoundedVec;
+use crate::layout::operand_kind::OperandKind;
+use crate::norm::broadcast_elements::BroadcastElements;
+use crate::norm::gated_residual::gated_sum;
+use crate::norm::operand::Operand;
+
+/// The kernel argument: the residual and the gate.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct GatedResidualParams {
+    /// The residual, with the rows and columns of the result.
+    pub residual: *const u8,
+    /// Distance of two rows of the residual in bytes.
+    pub row_bytes: u64,
+    /// Rows of the result.
+    pub rows: u32,
+    /// Columns of the result. The number is a multiple of 8.
+    pub columns: u32,
+    /// The gate, which broadcasts to the result, or absent.
+    pub gate: Operand,
+    /// Rows per group of the gate's rows. Groups are `Rows::outer_stride` elements apart.
+    pub group: Divisor,
+    /// 1 if the gate has one element per column, 0 if it has one element per row.
+    pub gate_step: u32,
+    /// 1 if two neighbouring elements, from an even column on, can be read with one access: of the residual,
+    /// and of a gate in the element type of the result. Otherwise 0.
+    pub pairs: u32,
+    /// 1 to round the sum and the product to the element type. 0 to round only the result.
+    pub exact: u32,
+}
+
+/// `residual + gate * sum`. In exact mode, the roundings are those of the op `gated_residual`.
+#[derive(Clone, Copy)]
+pub(crate) struct GatedResidual(pub GatedResidualParams);
+
+impl GatedResidual {
+    /// Returns the address of the gate's element in column 0 of row `row`. An element has `size` bytes.
+    #[inline(always)]
+    fn gate_row(&self, row: u32, size: i64) -> *const u8 {
+        let (rows, [group, within]) = (&self.0.gate.rows, self.0.group.divide(row));
+        let offset = i64::from(within) * rows.inner_stride + i64::from(group) * rows.outer_stride;
+        rows.base.wrapping_offset((offset * size) as isize)
+    }
+
+    /// Returns `residual + sum`.
+    #[inline(always)]
+    fn without_gate<T: Elem<F32Vec = [f32; 8]>>(&self, residual: Pack<T>, sums: [f32; 8]) -> [u32; 4] {
+        if self.0.exact != 0 {
+            RoundedVec::of(residual).plus(RoundedVec::new(sums)).pack().words()
+        } else {
+            let residual = residual.lanes();
+            T::pack(core::array::from_fn(|i| residual[i] + sums[i]))
+        }
+    }
+
+    /// Returns the elements of the gate of a fragment. They are 16-bit elements, in pairs.
+    ///
+    /// # Safety
+    /// The gate belongs to this launch, and its elements have 16 bits.
+    #[inline(always)]
+    unsafe fn gate_words(&self, at: FragmentPlace) -> [u32; 4] {
+        let rows = [0, 8].map(|offset| self.gate_row(at.row + offset, 2));
+        core::array::from_fn(|i| {
+            let [row, column] = at.word(i as u32);
+            if row >= self.0.rows || column >= self.0.columns {
+                return 0;
+            }
+            let from = rows[i % 2];
+            // SAFETY: the row and the column are inside of the result, to which the gate broadcasts.
+            unsafe {
+                if self.0.gate_step == 0 {
+                    let bits = u32::from(mem::load_u16(from, Load::ReadOnly));
+                    bits | bits << 16
+                } else {
+                    load_word(from.wrapping_add(2 * column as usize), self.0.pairs != 0)
+                }
+            }
+        })
+    }
+
+    /// Returns the elements of an f32 gate of a fragment.
+    ///
+    /// # Safety
+    /// The gate belongs to this launch, and its elements are f32.
+    #[inline(always)]
+    unsafe fn gate_lanes(&self, at: FragmentPlace) -> [f32; 8] {
+        let rows = [0, 8].map(|offset| self.gate_row(at.row + offset, 4));
+        core::array::from_fn(|i| {
+            let [row, column] = at.word(i as u32 / 2);
+            if row >= self.0.rows || column >= self.0.columns {
+                return 0.0;
+            }
+            let offset = 4 * self.0.gate_step * (column + i as u32 % 2);
+            // SAFETY: the row and the column are inside of the result, to which the gate broadcasts.
+            f32::from_bits(unsafe {
+                mem::load_u32(rows[i / 2 % 2].wrapping_add(offset as usize), Load::ReadOnly)
+            })
+        })
+    }
+}
+
+/// A thread's operands of a fragment.
+#[derive(Clone, Copy)]
+pub(crate) struct FetchedResidual {
+    residual: [u32; 4],
+    gate: [u32; 4],
+    at: FragmentPlace,
+}
+
+impl Epilogue for GatedResidual {
+    type Fetched = FetchedResidual;
+
+    #[inline(always)]
+    unsafe fn prefetch(&self, [row, column]: [u32; 2], columns: u32) {
+        let p = &self.0;
+        if row < p.rows && column < p.columns {
+            let from = p.residual.wrapping_add((u64::from(row) * p.row_bytes) as usize);
+            // SAFETY: the row and the columns are inside of the residual, whose rows are aligned to 16 bytes
+            // in kernels that call this method.
+            unsafe {
+                mem::prefetch(from.wrapping_add(2 * column as usize), 2 * columns.min(p.columns - column));
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn fetch(&self, at: FragmentPlace) -> FetchedResidual {
+        let p = &self.0;
+        let residual = core::array::from_fn(|i| {
+            let [row, column] = at.word(i as u32);
+            if row >= p.rows || column >= p.columns {
+                return 0;
+            }
+            let from = p.residual.wrapping_add((u64::from(row) * p.row_bytes) as usize);
+            // SAFETY: the row and the column are inside of the residual. The number of columns is even, so
+            // both elements exist.
+            unsafe { load_word(from.wrapping_add(2 * column as usize), p.pairs != 0) }
+        });
+        // SAFETY: the caller guarantees that the gate belongs to this launch. Its kind states its type.
+        let gate = if p.gate.kind.is(OperandKind::SAME) { unsafe { self.gate_words(at) } } else { [0; 4] };
+        FetchedResidual { residual, gate, at }
+    }
+
+    #[inline(always)]
+    fn apply<T: Elem<F32Vec = [f32; 8]>>(
+        &self,
+        [sums, _]: [[f32; 8]; 2],
+        FetchedResidual { residual, gate, at }: FetchedResidual,
+    ) -> [u32; 4] {
+        let residual = Pack::<T>::from_words(residual);
+        let gate = match self.0.gate.kind {
+            OperandKind::ABSENT => return self.without_gate(residual, sums),
+            // SAFETY: the caller of `fetch` guaranteed that the gate belongs to this launch.
+            OperandKind::F32 => BroadcastElements::F32(unsafe { self.gate_lanes(at) }),
+            _ => BroadcastElements::Same(Pack::from_words(gate)),
+        };
+        if self.0.exact != 0 {
+            let round_each = self.0.gate.kind.is_not(OperandKind::F32);
+            gated_sum(residual, Pack::from_lanes(sums), gate, round_each).words()
+        } else {
+            let (residual, gate) = (residual.lanes(), gate.lanes());
+            T::pack(core::array::from_fn(|i| residual[i] + gate[i] * sums[i]))
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! The op `linear_gated_activation`: `y = f(gate) * up`, where `gate` and `up` are the two halves of the columns
+//! of `x wᵀ + bias`.
+//!
+//! The kernels have the tiles and the order of sums of the op `linear`. Their names have the rows of a tile, and
+//! the columns of its sums.
+// The tensor-core instructions of these kernels need sm_80.
+#![cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
+
+use cuda_std::prelude::*;
+
+use crate::gemm::epilogue::gated_activation::{GatedActivation, GatedActivationParams};
+use crate::gemm::mma::params::{LinearParams, T64X128, T128X128};
+use crate::gemm::mma::tiles::{halves_64x128, halves_128x128};
+
+entry! {
+    @shared(|_block| T128X128.shared_bytes())
+    linear_gated_activation_128x128_smem<T: [f16, bf16]>(p: LinearParams, e: GatedActivationParams) => halves_128x128::<T, _>(&p, GatedActivation(e));
+    @shared(|_block| T64X128.shared_bytes())
+    linear_gated_activation_64x128_smem<T: [f16, bf16]>(p: LinearParams, e: GatedActivationParams) => halves_64x128::<T, _, true>(&p, GatedActivation(e));
+    @shared(|_block| T64X128.shared_bytes())
+    linear_gated_activation_64x128_general_smem<T: [f16, bf16]>(p: LinearParams, e: GatedActivationParams) =>
+        halves_64x128::<T, _, false>(&p, GatedActivation(e))
+}
