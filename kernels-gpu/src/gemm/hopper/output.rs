@@ -72,7 +72,7 @@ pub(crate) unsafe fn store<K: GemmKernel>(
     epilogue: K::Epilogue,
     stores: &mut Stores,
 ) {
-    const { assert!(K::COLUMNS.is_multiple_of(SLICE)) };
+    const { assert!(K::COLUMNS.is_multiple_of(SLICE) || K::TILE.transposed) };
     let thread = own_thread();
     let (warp, lane) = (thread % 128 / 32, thread % 32);
     let buffers = layout.staging(group * 4 + warp);
