@@ -39,7 +39,7 @@ arguments! {
     /// The output for the gradient of a gate. It is optional.
     #[derive(Debug, Default)]
     pub struct GateGradient<'a> {
-        /// Gradient of the gate, contiguous, in the shape and dtype of the gate.
+        /// Gradient of the gate, contiguous, in the shape of the gate, and in the dtype of `y` or in f32.
         pub dgate: Option<ViewMut<'a>>,
         /// Scratch memory in f32 for partial sums. Its initial contents are ignored.
         /// [`gated_residual_backward_workspace`] returns the required number of elements. If the result is 0,
@@ -165,17 +165,13 @@ impl<'v, 'a> Tensors<'v, 'a> {
         for (arg, view) in [("dsum", self.dsum), ("dy", self.dy)] {
             view.expect_dtype(OP, arg, y.dtype())?;
         }
-        let kind = match gate.dtype() {
-            dtype if dtype == y.dtype() => OperandKind::SAME,
-            Dtype::F32 => OperandKind::F32,
-            got => return Err(Error::Dtype { op: OP, arg: "gate", got, expected: y.dtype().or_f32("y") }),
-        };
+        let kind = self.kind("gate", gate)?;
         gate.expect_on(OP, "gate", device)?;
         let mut taken = vec![Some(("dsum", self.dsum)), Some(("y", y)), Some(("gate", gate))];
         let dgate = self.dgate.map(|dgate| ("dgate", dgate));
         if let Some((arg, dgate)) = dgate {
             dgate.expect_on(OP, arg, device)?;
-            dgate.expect_dtype(OP, arg, gate.dtype())?;
+            self.kind(arg, dgate)?;
             dgate.expect_shape(OP, arg, gate.shape())?;
             expect_contiguous(arg, dgate)?;
         }
@@ -196,16 +192,26 @@ impl<'v, 'a> Tensors<'v, 'a> {
         [("y", self.y), ("dsum", self.dsum), ("dy", self.dy), ("gate", gate), ("dgate", dgate)]
     }
 
-    /// Returns `dgate` as a kernel argument. `rows` are its rows, and `kind` is the kind of the gate.
-    fn dgate_arg(&self, rows: Rows, kind: OperandKind) -> OperandArg {
-        if self.dgate.is_some() { OperandArg { rows, kind } } else { OperandArg::ABSENT }
+    /// Returns the kind of a gate or of its gradient. Returns an error if it has neither the dtype of `y` nor f32.
+    fn kind(&self, arg: &'static str, view: &View) -> Result<OperandKind> {
+        match view.dtype() {
+            dtype if dtype == self.y.dtype() => Ok(OperandKind::SAME),
+            Dtype::F32 => Ok(OperandKind::F32),
+            got => Err(Error::Dtype { op: OP, arg, got, expected: self.y.dtype().or_f32("y") }),
+        }
+    }
+
+    /// Returns `dgate` as a kernel argument. `rows` are its rows.
+    fn dgate_arg(&self, rows: Rows) -> Result<OperandArg> {
+        let Some(dgate) = self.dgate else { return Ok(OperandArg::ABSENT) };
+        Ok(OperandArg { rows, kind: self.kind("dgate", dgate)? })
     }
 
     fn per_token(&self, kind: OperandKind) -> Result<()> {
         let layout =
             RowLayout::of_mixed(OP, self.device, self.views(self.gate, self.dgate.unwrap_or(self.dy)))?;
         let [y, dsum, dy, gate, dgate] = layout.operands;
-        let (operands, dgate) = (self.arg([dsum, y, dy], gate, kind), self.dgate_arg(dgate, kind));
+        let (operands, dgate) = (self.arg([dsum, y, dy], gate, kind), self.dgate_arg(dgate)?);
         let launch = Elementwise::of_rows(OP, layout)?;
         launch.launch(self.device, PER_TOKEN, THREADS, self.stream, |kernel, site, extent| {
             // SAFETY: the kernel accesses only the tensors that it receives. `check` and the layout have
@@ -221,7 +227,7 @@ impl<'v, 'a> Tensors<'v, 'a> {
         let has_columns = [true, true, true, false, false];
         let layout = RowLayout::of_columns(OP, self.device, views, has_columns)?;
         let [y, dsum, dy, gate, dgate] = layout.operands;
-        let (operands, dgate) = (self.arg([dsum, y, dy], gate, kind), self.dgate_arg(dgate, kind));
+        let (operands, dgate) = (self.arg([dsum, y, dy], gate, kind), self.dgate_arg(dgate)?);
         let p = GateParams { rows: layout.rows, inner: layout.inner, cols: layout.cols };
         let blocks = layout.rows.div_ceil(u64::from(ROWS_PER_BLOCK));
         if blocks == 0 {

@@ -133,8 +133,8 @@ unsafe fn per_group<T: Elem, const VECTOR: bool>(operands: GateGradients, sums: 
 
 /// # Safety
 /// The host checked that `dsum`, `y`, `dy`, the gate and `dgate` have the rows that the kernel argument
-/// `extent` describes. `dgate` has the element type of the gate, or is absent. If `VECTOR` is true, all
-/// operands allow 16-byte accesses (`Rows::is_vector`). `dy` and `dgate` overlap no other operand.
+/// `extent` describes. `dgate.kind` states the element type of `dgate`. If `VECTOR` is true, all operands
+/// allow 16-byte accesses (`Rows::is_vector`). `dy` and `dgate` overlap no other operand.
 #[inline(always)]
 unsafe fn per_token<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
     operands: GateGradients,
@@ -159,9 +159,8 @@ unsafe fn per_token<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
 
 /// # Safety
 /// The host checked that `dsum`, `y` and `dy` have `p.rows` rows of `p.cols` elements. The gate and `dgate`
-/// have one element for each row. `dgate` has the element type of the gate, or is absent. If `VECTOR` is
-/// true, `dsum`, `y` and `dy` allow 16-byte accesses (`Rows::is_vector`). `dy` and `dgate` overlap no other
-/// operand.
+/// have one element for each row. `dgate.kind` states the element type of `dgate`. If `VECTOR` is true,
+/// `dsum`, `y` and `dy` allow 16-byte accesses (`Rows::is_vector`). `dy` and `dgate` overlap no other operand.
 #[inline(always)]
 unsafe fn per_row<T: Elem, const VECTOR: bool>(operands: GateGradients, dgate: Operand, p: GateParams) {
     thread::launch_bounds::<{ TEAM * ROWS_PER_BLOCK }, { blocks(TEAM * ROWS_PER_BLOCK, 8) }>();

@@ -273,7 +273,7 @@ SPECIAL = {
                 "rotation": (("q", "k", "cos", "sin"), {"norm": None}),
             },
         ),
-        OpInfo("residual_tanh_gated_rms_norm", norms.mochi_residual),
+        OpInfo("residual_tanh_gated_rms_norm", norms.mochi_residual, linear=True),
         OpInfo("residual_tanh_gated_rms_norm_modulated", norms.mochi_chained),
         OpInfo("rms_norm_gated", norms.rms_norm_gated, f"{KERNELS}; {TORCH} for a sigmoid"),
         OpInfo("rope", gradient=_NOT_TABLES, linear=True),
