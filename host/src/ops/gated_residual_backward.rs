@@ -5,7 +5,7 @@ use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::norm::operand::Operand as OperandArg;
 use kernels_gpu::norm_backward::column_sums::{COLUMNS, ColumnSums, ColumnSumsParams, STRIPES};
 use kernels_gpu::ops::gated_residual_backward::{
-    GateGradients, GateParams, ROWS_PER_BLOCK, TEAM, TEAMS, launch,
+    BLOCKS_PER_SM, GateGradients, GateParams, ROWS_PER_BLOCK, TEAM, TEAMS, launch,
 };
 
 use crate::arguments::arguments;
@@ -31,9 +31,7 @@ const PER_GROUP: [GroupKernel; 2] =
 const PER_TOKEN: [TokenKernel; 2] =
     [launch::gated_residual_backward_per_token_any, launch::gated_residual_backward_per_token_block1];
 const PER_ROW: [RowKernel; 2] =
-    [launch::gated_residual_backward_per_row_any, launch::gated_residual_backward_per_row_warp4];
-/// Blocks per SM of the kernels for a gate with one row per group.
-const BLOCKS_PER_SM: u32 = 4;
+    [launch::gated_residual_backward_per_row_any, launch::gated_residual_backward_per_row_warp2];
 
 arguments! {
     /// The output for the gradient of a gate. It is optional.

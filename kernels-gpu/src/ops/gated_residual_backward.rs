@@ -31,11 +31,10 @@ use crate::norm_backward::column_sums::{self, ColumnSums, column_sums};
 pub const TEAM: u32 = 32;
 /// Rows that a block of the kernel `per_group` processes at the same time.
 pub const TEAMS: u32 = 8;
+/// Blocks of the kernel `per_group` that run on an SM at the same time. With four blocks, ptxas spills registers.
+pub const BLOCKS_PER_SM: u32 = 3;
 /// Rows that a block of the kernel `per_row` processes.
 pub const ROWS_PER_BLOCK: u32 = 4;
-/// Number of rows that a thread of the kernel `per_group` loads before it computes their products. In
-/// `per_row`, it is the number of packs (16-byte vectors) of a row.
-const STEP: usize = 4;
 
 /// Kernel argument: the operands whose rows the kernels have in common.
 #[repr(C)]
@@ -87,19 +86,24 @@ unsafe fn lanes_of<T: Elem, const VECTOR: bool>(
     }
 }
 
+/// Computes `dy` and partial sums of `dgate` for some rows and columns of a group. Each thread loads its
+/// elements of `STEP` rows before it computes their products, so that these loads are in flight together.
+///
 /// # Safety
 /// The host checked that `dsum`, `y` and `dy` have `p.rows` rows of `p.cols` elements for each group, and the
 /// gate one row for each group. If `sums` is not null, it has a row of `p.cols` f32 for each block of the
 /// first two dimensions of the grid. If `VECTOR` is true, all operands allow 16-byte accesses
 /// (`Rows::is_vector`). `dy` and `sums` overlap no other operand.
 #[inline(always)]
-unsafe fn per_group<T: Elem, const VECTOR: bool>(operands: GateGradients, sums: *mut u8, p: GateParams) {
-    thread::launch_bounds::<{ TEAM * TEAMS }, { blocks(TEAM * TEAMS, 4) }>();
+unsafe fn per_group<T: Elem, const STEP: usize, const VECTOR: bool>(
+    operands: GateGradients,
+    sums: *mut u8,
+    p: GateParams,
+) {
+    thread::launch_bounds::<{ TEAM * TEAMS }, BLOCKS_PER_SM>();
     let block_rows = BlockRows::of_block(p.rows);
     let team = block_rows.team;
     let of_group = RowIndex::of(Team { row: u64::from(block_rows.group), ..team }, u64::MAX, 0);
-    // SAFETY: the host checked that the workspace is null or has a row for each block.
-    let sums = unsafe { SumsRow::<VECTOR>::of(sums, &block_rows, p.cols) };
     let memory = SharedMemory::of_launch().take(TEAM * TEAMS * T::F32Vec::LEN);
     let mut tile = thread::block_index()[2];
     while tile < p.cols.div_ceil(TEAM * T::F32Vec::LEN) {
@@ -126,6 +130,8 @@ unsafe fn per_group<T: Elem, const VECTOR: bool>(operands: GateGradients, sums: 
             }
             first += STEP as u64 * block_rows.step;
         }
+        // SAFETY: the host checked that the workspace is null or has a row for each block.
+        let sums = unsafe { SumsRow::<VECTOR>::of(sums, &block_rows, p.cols) };
         sums.write_over_teams(tile, sum, team, memory);
         tile += thread::grid_dim()[2];
     }
@@ -157,12 +163,19 @@ unsafe fn per_token<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
     }
 }
 
+/// Computes `dy` and `dgate` for the row of the calling team. Each thread loads `STEP` packs (16 bytes each) of
+/// `dsum` and of `y` before it computes their products, so that these loads are in flight together.
+///
 /// # Safety
 /// The host checked that `dsum`, `y` and `dy` have `p.rows` rows of `p.cols` elements. The gate and `dgate`
 /// have one element for each row. `dgate.kind` states the element type of `dgate`. If `VECTOR` is true,
 /// `dsum`, `y` and `dy` allow 16-byte accesses (`Rows::is_vector`). `dy` and `dgate` overlap no other operand.
 #[inline(always)]
-unsafe fn per_row<T: Elem, const VECTOR: bool>(operands: GateGradients, dgate: Operand, p: GateParams) {
+unsafe fn per_row<T: Elem, const STEP: usize, const VECTOR: bool>(
+    operands: GateGradients,
+    dgate: Operand,
+    p: GateParams,
+) {
     thread::launch_bounds::<{ TEAM * ROWS_PER_BLOCK }, { blocks(TEAM * ROWS_PER_BLOCK, 8) }>();
     let team = Team::of_block();
     let at = RowIndex::of(team, p.rows, p.inner);
@@ -214,10 +227,10 @@ unsafe fn per_row<T: Elem, const VECTOR: bool>(operands: GateGradients, dgate: O
 entry! {
     @overlap(Before) @shared(|block| block[0] * block[1] * (64 / size_of::<T>() as u32))
     gated_residual_backward_per_group_any<T: [f32, f16, bf16]>(operands: GateGradients, sums: *mut u8, p: GateParams)
-        => per_group::<T, false>(operands, sums, p);
+        => per_group::<T, 1, false>(operands, sums, p);
     @overlap(Before) @shared(|block| block[0] * block[1] * (64 / size_of::<T>() as u32))
     gated_residual_backward_per_group_block1<T: [f32, f16, bf16]>(operands: GateGradients, sums: *mut u8, p: GateParams)
-        => per_group::<T, true>(operands, sums, p);
+        => per_group::<T, 2, true>(operands, sums, p);
     @overlap(Before) @shared(|_block| column_sums::SHARED_BYTES)
     gated_residual_backward_sums_any<T: [f32, f16, bf16]>(dgate: ColumnSums, p: column_sums::ColumnSumsParams)
         => column_sums::<T>([dgate, dgate], p);
@@ -226,7 +239,7 @@ entry! {
     gated_residual_backward_per_token_block1<T: [f32, f16, bf16]>(operands: GateGradients, dgate: Operand, extent: Extent)
         => per_token::<T, true, { blocks(partition::THREADS, 8) }>(operands, dgate, extent);
     gated_residual_backward_per_row_any<T: [f32, f16, bf16]>(operands: GateGradients, dgate: Operand, p: GateParams)
-        => per_row::<T, false>(operands, dgate, p);
-    gated_residual_backward_per_row_warp4<T: [f32, f16, bf16]>(operands: GateGradients, dgate: Operand, p: GateParams)
-        => per_row::<T, true>(operands, dgate, p)
+        => per_row::<T, 1, false>(operands, dgate, p);
+    gated_residual_backward_per_row_warp2<T: [f32, f16, bf16]>(operands: GateGradients, dgate: Operand, p: GateParams)
+        => per_row::<T, 2, true>(operands, dgate, p)
 }
