@@ -225,6 +225,32 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
             }
         }
     }
+
+    /// Stores `lanes` as the thread's elements of the f32 operand `rows`. Elements past the end of the
+    /// launch's range are not stored.
+    ///
+    /// # Safety
+    /// The requirements of [`ThreadElements::store`] apply.
+    #[inline(always)]
+    pub unsafe fn store_lanes(&self, rows: &Rows, lanes: T::F32Vec) {
+        if !VECTOR {
+            for i in 0..Self::LEN as usize {
+                if let Some(location) = self.element(i) {
+                    // SAFETY: the caller passes all rows that the launch covers, and `element` checked the
+                    // index. Only this thread writes the element.
+                    unsafe { store_element(location.of::<f32>(rows), lanes.get(i)) };
+                }
+            }
+            return;
+        }
+        let at = self.location(self.first).of::<f32>(rows);
+        for i in (0..Self::LEN as usize).step_by(4) {
+            let words = core::array::from_fn(|j| lanes.get(i + j).to_bits());
+            // SAFETY: the caller passes 16-byte aligned rows, and `of_thread` checked that these elements are
+            // inside the range of the launch. Only this thread writes these elements.
+            unsafe { mem::store_u32x4(at.wrapping_add(i).cast(), words, Store::Default) };
+        }
+    }
 }
 
 /// # Safety

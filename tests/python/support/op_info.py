@@ -75,8 +75,6 @@ class OpInfo:
     first operand."""
     linear: bool = False
     """True if the result is linear in the first operand, unless it is clamped."""
-    twice: bool = False
-    """True if torch's operators compute the whole gradient. A second derivative then exists."""
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float16, torch.bfloat16)
     values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Values of arguments, which replace the values in `VALUES`."""
@@ -265,12 +263,8 @@ SPECIAL = {
         OpInfo("ada_norm_pair", norms.ada_norm_pair, result=1),
         OpInfo("attention", dtypes=_SIXTEEN, rows=None),
         OpInfo("cross_entropy", rows={"reduction": "none"}),
-        OpInfo("gated_residual", norms.gated_residual, f"{TORCH}, in float32", linear=True),
-        OpInfo(
-            "gated_residual_ada_norm",
-            norms.gated_residual_ada_norm,
-            f"{KERNELS}; {TORCH} for `y` and the gate",
-        ),
+        OpInfo("gated_residual", norms.gated_residual, linear=True),
+        OpInfo("gated_residual_ada_norm", norms.gated_residual_ada_norm),
         OpInfo("layer_norm", norms.layer_norm),
         OpInfo(
             "linear",
@@ -300,18 +294,8 @@ SPECIAL = {
                 "rotation": (("q", "k", "cos", "sin"), {"norm": None}),
             },
         ),
-        OpInfo(
-            "residual_tanh_gated_rms_norm",
-            norms.mochi_residual,
-            f"{TORCH}, which then make the result, too",
-            twice=True,
-        ),
-        OpInfo(
-            "residual_tanh_gated_rms_norm_modulated",
-            norms.mochi_chained,
-            f"{TORCH}, which then make the results, too",
-            twice=True,
-        ),
+        OpInfo("residual_tanh_gated_rms_norm", norms.mochi_residual, linear=True),
+        OpInfo("residual_tanh_gated_rms_norm_modulated", norms.mochi_chained),
         OpInfo("rms_norm_gated", norms.rms_norm_gated, f"{KERNELS}; {TORCH} for a sigmoid"),
         OpInfo("rope", gradient=_NOT_TABLES, linear=True),
         OpInfo("rope_1d", gradient=f"{KERNELS}; not of positions", linear=True),
