@@ -4,13 +4,13 @@
     python scripts/approximate_tables.py --from <folder>  # reads saved results instead
 
 The GPU computes `ex2`, `rcp`, `rsqrt` and `lg2` with a quadratic polynomial for each segment of the
-mantissas. The script reads the results of the instruction for all 2^23 mantissas, fits the three integer
-coefficients of each segment, and writes them to the file. It exits with an error if any mantissa has another
-result than the polynomial of its segment.
+mantissas. For each instruction, the script reads the results for all 2^23 mantissas, fits the three integer
+coefficients of each segment, and writes them to the file. It exits with an error if the result for any
+mantissa differs from the polynomial of its segment.
 
 On a GPU, the script also compares the polynomials with the instructions in whole octaves, and for all
 subnormal arguments of `rcp`, `rsqrt` and `lg2` without `.ftz`. With `--dump <folder>`, it saves the results
-for the 2^23 mantissas there. `--from` reads these files:
+for the 2^23 mantissas in this folder. `--from` reads these files:
 
 - `ex2.xz`, `rcp.xz`, `rsqrt0.xz`, `rsqrt1.xz`: int8, the result minus the correctly rounded result, in ulp.
   `rsqrt0` has the arguments from 1 to 2, and `rsqrt1` those from 2 to 4.
@@ -35,9 +35,9 @@ OUTPUT = Path(__file__).parents[1] / "cuda-std" / "src" / "cpu" / "data" / "appr
 MANTISSAS = 1 << 23
 NAMES = ("ex2", "rcp", "rsqrt0", "rsqrt1")
 SEGMENTS = {"ex2": 64, "rcp": 128, "rsqrt0": 64, "rsqrt1": 64, "lg2": 64}
-# The constant term of a polynomial is a multiple of 2^14 plus this number, in units of 2^-16 ulp. An ulp of
-# `lg2` is 2^-24. Its results only show the bits from 2^-36 on, so the low four bits of its number have no
-# effect.
+# The constant term of each polynomial is `c0 * 2^14` plus this number, in units of 2^-16 ulp. For `lg2`, an
+# ulp is 2^-24, so the unit is 2^-40. The results of `lg2` only show the bits from 2^-36 on, so the low four
+# bits of the number for `lg2` have no effect.
 BIAS = {"ex2": 12_228, "rcp": 4_046, "rsqrt0": 16_383, "rsqrt1": 16_383, "lg2": 3_348}
 EXACT: dict[str, Callable[[Array], Array]] = {
     "ex2": lambda m: np.exp2(m - 1),
@@ -60,8 +60,10 @@ def rounded(name: str) -> Array:
 def square(offset: Array) -> Array:
     """Return the square of a 17-bit number as the GPU computes it, in units of 2^19.
 
-    The GPU adds the products of two bits of `offset`. It omits all products below 2^19. In the square of the
-    upper 8 bits, this omits only the lowest bit. Bits 2 to 8 each have products with the upper bits.
+    Multiplied out, the square is a sum of products of two bits of `offset`. The product of bits i and j
+    occurs twice, as 2^(i + j + 1) in total. The GPU omits all terms below 2^19. Of the square of the upper 8
+    bits, it omits only the lowest bit. The sum has the products of bits 2 to 8 with bits that are high
+    enough.
     """
     upper = offset >> 9
     return (upper * upper >> 1) + sum((offset >> i & 1) * (offset >> 18 - i) for i in range(2, 9))
@@ -112,12 +114,13 @@ def fit_lg2(from_one: Array) -> list[tuple[int, int, int]]:
     """Return the coefficients `(c0, c1, c2)` of each segment, from the results of `lg2` from 1 to 2.
 
     The logarithm of a mantissa is `((c0 << 14) + BIAS + c1 * offset + c2 * square(offset)) >> 4`, in units of
-    2^-36. The results from 1 to 2 are this number, truncated to 24 significant bits. The only exception is
-    `lg2(1)`, which is exactly 0.
+    2^-36. For arguments from 1 to 2, the result of `lg2` is this number, truncated to 24 significant bits.
+    The only exception is `lg2(1)`, which is exactly 0.
     """
     segment, offset, squared = positions("lg2")
     start = (from_one.astype(np.float64) * 2.0**36).astype(np.int64)
-    # The logarithm is at least `start`, and less than `end`. Small results show all of its bits.
+    # The logarithm is at least `start`, and less than `end`. For small results, `end` is `start` + 1, because
+    # the 24 significant bits contain all bits of the logarithm.
     end = start + np.maximum(np.spacing(from_one).astype(np.float64) * 2.0**36, 1).astype(np.int64)
     found = []
     for number in range(SEGMENTS["lg2"]):
@@ -187,7 +190,7 @@ class Model:
         return np.where(small, root * np.where(small, root, 1), root)
 
     def rcp_subnormal(self, x: Array) -> Array:
-        """Compute `rcp.approx.f32` of nonzero numbers. They or their results may be subnormal."""
+        """Compute `rcp.approx.f32` of nonzero numbers. Arguments and results may be subnormal."""
         size = np.abs(x)
         scale = np.select([size > 2.0**126, size < 2.0**-126], [0.25, 2.0**24], 1).astype(np.float32)
         with np.errstate(over="ignore"):
@@ -206,7 +209,7 @@ class Model:
         """Compute `lg2.approx.ftz.f32` of positive normal numbers."""
         bits = x.view(np.uint32)
         fixed = ((bits >> 23).astype(np.int64) - 127 << 36) + self.logarithms[bits % MANTISSAS]
-        # The magnitude of a negative number is its ones' complement.
+        # The GPU computes the magnitude of a negative number as its ones' complement.
         size = np.where(fixed < 0, ~fixed, fixed).astype(np.float64)
         # Clearing the low 29 bits of a float64 rounds it to 24 significant bits, toward zero.
         size = (size.view(np.int64) >> 29 << 29).view(np.float64) * 2.0**-36
@@ -276,7 +279,8 @@ def check_gpu(model: Model) -> None:
             compare(f"rcp at exponent {exponent}", model.rcp(x), on_gpu("rcp.approx.ftz", x))
         x = octave(exponent)
         compare(f"rsqrt at exponent {exponent}", model.rsqrt(x), on_gpu("rsqrt.approx", x))
-    # The first number is 1 instead of 0, whose result is infinity.
+    # The first element would be 0. `rcp` and `rsqrt` of 0 are infinity, so the smallest subnormal replaces
+    # the 0.
     subnormals = np.maximum(np.arange(MANTISSAS), 1).astype(np.uint32).view(np.float32)
     for x in (octave(0), -octave(5), -octave(6), -octave(7)):
         compare(f"ex2 without .ftz from {x[0]}", model.ex2_subnormal(x), on_gpu("ex2.approx", x))

@@ -133,8 +133,8 @@ def launches(function: Any) -> bool:
 
 @dataclass
 class Cover:
-    """How `patch` computes a chain (a sequence of operations): in a rewritten method, in a fusion, or in a
-    replaced norm."""
+    """How `patch` computes a chain (a sequence of operations): in a rewritten method, in a fusion (a
+    hand-written method that replaces the original one), or in a replaced norm."""
 
     how: str
     """"rewritten" (the method was rewritten), "fusion" (a kernel replaces the method) or "norm" (a kernel
@@ -209,8 +209,8 @@ def covers_of(model: nn.Module) -> Covers:
 
 
 def add_fusion(covers: Covers, part: Any, recipe: FusedRecipe, cover: Cover) -> None:
-    """Record in `covers` a method that a fusion replaces, and the functions and modules that it then no
-    longer calls."""
+    """Record in `covers` a method that a fusion replaces, and the functions and modules that the model no
+    longer calls because of the fusion."""
     fusion, base = FUSIONS[recipe.fusion], base_of(part)
     known = (find(base) or (None, base))[1]
     functions = [getattr(base, fusion.method), *(resolve(name, base, known) for name in fusion.sources)]
@@ -251,8 +251,8 @@ def add_rewritten(covers: Covers, own: FunctionType, found: list[Cover]) -> None
                 names = {part.id for part in ast.walk(x) if isinstance(part, ast.Name)}
                 for tree, columns in trees:
                     places[at].update(sums_in(tree, names, columns))
-            # One call may replace two rotations: those of the queries and of the keys. The keys are then in
-            # the argument `other`.
+            # One call may replace two rotations: the rotation of the queries and the rotation of the keys.
+            # The keys are then in the argument `other`.
             lines.setdefault(at, []).extend(word.value.lineno for word in node.keywords if word.arg == "other")
         elif "norm" in node.func.id:
             norms.add(in_file(node, indent))
@@ -273,7 +273,7 @@ def sums_in(tree: ast.AST, names: set[str], indent: int) -> Iterator[Place]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     ]
-    # Another variable may have been assigned from the sum.
+    # If `names` contains `a` and the code has `a = b`, the sum may have been assigned to `b`.
     names = names | {value.id for name, value in assigned if name in names and isinstance(value, ast.Name)}
     for name, value in assigned:
         called = value.func if isinstance(value, ast.Call) and name in names else None
@@ -283,7 +283,7 @@ def sums_in(tree: ast.AST, names: set[str], indent: int) -> Iterator[Place]:
 
 
 def index_of(call: ast.Call) -> int | None:
-    """Return the index of the rewritten expression that `call` computes, which is its first argument. Return
+    """Return the first argument of `call`: the index of the rewritten expression that `call` computes. Return
     None if the first argument is no index."""
     at = call.args[0] if call.args else None
     at = at.elts[0] if isinstance(at, ast.Tuple) else at
@@ -332,8 +332,8 @@ def found_for(chain: Loose, path: str, first: int, caller: Line | None, trace: T
         rope = chain.kind == loose_chains.ROTARY and any("rope" in op for op in region.ops)
         if whole or (rope and region.lines[0] <= chain.end and chain.line <= region.lines[1]):
             found.append(region.cover)
-    # If every line that calls the function is in a rewritten chain that includes the function, this
-    # function's operations are computed there.
+    # If every line that calls the function is in a rewritten chain that includes the function, the kernels of
+    # these chains compute the function's operations.
     callers = trace.functions.get((path, first), set()) if caller is None else {caller}
     parts = [calling(line, (path, first), covers) for line in callers]
     found += sum(parts, []) if all(parts) else []
@@ -344,9 +344,8 @@ def found_for(chain: Loose, path: str, first: int, caller: Line | None, trace: T
     if chain.kind in (loose_chains.SUM_NORM, loose_chains.QK_NORM):
         for line in range(chain.line, chain.end + 1):
             norms = [covers.norms[key] for key in trace.modules.get((path, line), {}) if key in covers.norms]
-            # A chain is a sequence of operations that one kernel can compute. The chain of a norm of
-            # queries or keys has only the norm, and the norm's kernel computes all of it. A rotation after
-            # the norm is another chain.
+            # The chain of a norm of queries or keys consists only of the norm, so the norm's kernel computes
+            # the whole chain. A rotation after the norm is a separate chain.
             alone = chain.kind == loose_chains.QK_NORM
             found += [replace(norm, how="fusion") if alone else norm for norm in norms]
         if not found:  # A kernel may have computed the norm without the sum.
@@ -369,7 +368,8 @@ def calling(caller: Line, function: Line, covers: Covers) -> list[Cover]:
 
 
 def is_norm_there(chain: Loose, path: str, trace: Trace) -> bool:
-    """Return whether the norm of a chain was a norm when the model ran, and not `nn.Identity`."""
+    """Return whether the norm module of a chain (a sequence of operations) was a norm when the model ran, and
+    not `nn.Identity`."""
     lines = range(chain.line, chain.end + 1)
     modules = [module for line in lines for module in trace.modules.get((path, line), {}).values()]
     return not modules or any(not isinstance(module, nn.Identity) for module in modules)
@@ -399,7 +399,7 @@ def outcome(covers: list[Cover], before: Mapping[int, Counter[str]]) -> Outcome:
             continue
         now = cover.site.outcomes - before.get(id(cover.site), Counter())
         kernels = now.pop(RAN, 0)
-        if kernels or not now:  # Not run: its caller was replaced by a kernel.
+        if kernels or not now:  # not counted: a kernel replaced its caller
             results.append(Outcome(KERNEL, cover.how))
         else:
             results.append(Outcome(ORIGINAL, cover.how, now.most_common(1)[0][0]))

@@ -12,8 +12,8 @@ Part = Callable[[], Iterable[str]]
 
 
 def fill(text: str, script: str, parts: dict[str, Part]) -> str:
-    """Return the page `text` with new content in its generated sections. The keys of `parts` are the marks of
-    the sections, and the values are functions that return the new lines.
+    """Return the page `text` with new content in its generated sections. The keys of `parts` are the marks in
+    the first lines of the sections, and the values are functions that return the new lines.
 
     Raises:
         ValueError: the page does not contain a mark, or contains it more than once.

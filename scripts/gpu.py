@@ -7,7 +7,8 @@ import ctypes
 import sys
 
 ARCHS = {"sm_75": 75, "sm_80": 80, "sm_90": 90}
-# For a compute capability: PTX that runs only on it. GPUs load it in addition to the PTX of `ARCHS`.
+# Maps a compute capability to the PTX that runs only on it. Such GPUs load this PTX in addition to the PTX of
+# `ARCHS`.
 NATIVE = {90: ["sm_90a"]}
 MAJOR, MINOR = 75, 76  # CUdevice_attribute values of the compute capability: major, minor.
 

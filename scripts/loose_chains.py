@@ -1,8 +1,9 @@
 """Finds expressions in the source of a model that look like a chain: a sequence of operations for one kernel.
 
 `patch` has its own search for chains (`oxiwarp.patching.rewrite`), which finds only chains that a kernel can
-compute. With this module, scripts measure how many chains that search misses. Therefore this module does not
-use it. The rules here are few and imprecise, because they rely on the form and the names in the source.
+compute. Scripts use this module to measure how many chains the search of `patch` misses. Therefore this
+module does not use the search of `patch`. Its rules are few and imprecise, because they rely only on
+operators and names in the source.
 
 | kind | rule |
 | --- | --- |
@@ -14,7 +15,7 @@ use it. The rules here are few and imprecise, because they rely on the form and 
 | norm of q or k | the call of an attribute such as `norm_q` or `k_norm` |
 | rotary embedding | the call of a function with "rot" or "rope" in its name, except for functions that make tables |
 
-Before a rule is applied, a variable is replaced by the value that the function assigned to it last, in the
+Before a rule is applied, a variable is replaced by the value of its last assignment in the function, in the
 order of the lines. Assignments in another branch of an `if` are ignored. A variable whose last assignment is
 in a loop is not replaced after the loop.
 """
@@ -158,7 +159,7 @@ class Function:
     def reaches(self, first: int, line: int) -> bool:
         """Return whether line `line` may read a variable that line `first` assigned.
 
-        It may not if the two lines are in different branches of an `if`.
+        The result is False if the two lines are in different branches of an `if`.
         """
         own = self.around.get(line, {})
         return all(name == own.get(statement, name) for statement, name in self.around.get(first, {}).items())
@@ -259,11 +260,11 @@ class Function:
                 yield MODULATION
             if isinstance(value, ast.Call):
                 called = name_of(value.func)
-                if called == "tanh":  # The product `cap * tanh(x / cap)` limits logits.
+                if called == "tanh":  # `cap * tanh(x / cap)` limits logits, so it is no gate.
                     if "cap" not in ast.unparse(other):
                         yield TANH
                 elif ACTIVATIONS & set(words(called)):
-                    if not isinstance(other, ast.Attribute):  # An attribute is a number of the configuration.
+                    if not isinstance(other, ast.Attribute):  # an attribute is a number, not a tensor
                         yield ACTIVATION
                 else:
                     continue

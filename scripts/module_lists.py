@@ -31,8 +31,8 @@ def modules(folder: Path, suffix: str = ".rs") -> list[Path]:
 
 
 def kernels(root: Path) -> str:
-    """Return the text of `kernels-gpu/src/ops/mod.rs`. A build for the CPU compiles all of its modules, and a
-    build of PTX compiles only one."""
+    """Return the text of `kernels-gpu/src/ops/mod.rs`. A build for the CPU compiles all modules of this file,
+    and a build of PTX compiles only one of them."""
     ops = modules(root / KERNELS)
     declared = "".join(f'#[cfg(any(not(unit), unit = "{op.stem}"))]\npub mod {op.stem};\n' for op in ops)
     tables = "".join(f"    {op.stem}::KERNELS,\n" for op in ops)

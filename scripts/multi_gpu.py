@@ -280,7 +280,7 @@ def collective(place: Place, name: str, size: int) -> Row:
     require(torch.equal(y, expected), f"{name} of {size} bytes is wrong")
     if place.device.type == "cpu":
         return Row()
-    x.zero_()  # So repeated sums stay finite.
+    x.zero_()  # with zeros, the sums of repeated calls stay finite
     calls = 50 if size < 2**25 else 10
     eager = clocked(lambda: [call() for _ in range(calls)]) / calls
     graph = torch.cuda.CUDAGraph()
@@ -366,7 +366,7 @@ def checkpoint(name: str, folder: Path, small: bool) -> str:
     with torch.device("cpu" if small else "cuda"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     for path, parameter in model.named_parameters():
-        if "norm" in path:  # Without this, a norm has only ones or only zeros as weights.
+        if "norm" in path:  # Without this line, the weights of a norm would be only ones or only zeros.
             parameter.data.add_(torch.randn_like(parameter), alpha=0.1)
     model.to(torch.float32 if small else torch.bfloat16).save_pretrained(folder / name)
     return str(folder / name)
@@ -409,8 +409,7 @@ def language(ranks: Ranks) -> Iterator[Row]:
 
 
 def tensor_parallel(place: Place, path: str) -> Row:
-    """Compare a patched model under tensor parallelism with the unpatched model under tensor parallelism, and
-    with both on one GPU.
+    """Compare four runs of a model: patched and unpatched, each under tensor parallelism and on one GPU.
 
     oxiwarp's RMSNorm rounds at the same points as the class in transformers, but adds in another order. So
     patched and unpatched models do not have equal bits, even on one GPU.
@@ -484,7 +483,7 @@ def sharded(place: Place, path: str) -> Row:
     ids = tokens(model, place, 512 if place.device.type == "cuda" else 10)
     arguments = dict(input_ids=ids, use_cache=False, return_dict=False)
     row = Row()
-    # The gradients of the faster attention kernels differ between two runs.
+    # With torch's faster attention backends, two runs would give gradients with different bits.
     with sdpa_kernel(SDPBackend.MATH):
         for state in ("unpatched", "patched"):
             if state == "patched":
@@ -495,8 +494,8 @@ def sharded(place: Place, path: str) -> Row:
             expected, found = gradients(alone, ids), gradients(model, ids)
             row.figures[f"{state}: equal values"] = equal_share(both, one)
             row.figures[f"{state}: gradients differ by"] = max(off(found[name], expected[name]) for name in expected)
-            # On the CPU, safetensors may load a weight at an unaligned address. Another kernel then runs, and
-            # the bits may differ.
+            # On the CPU, safetensors may load a weight at an unaligned address. For this address, torch uses
+            # another kernel, whose results may have other bits.
             near = torch.equal(both, one) if place.device.type == "cuda" else torch.allclose(both, one, atol=1e-6)
             row.require(near, f"{state}: the bits are not those of one GPU")
     row.figures |= {"replaced modules": report.replaced, "kernels": sum(kernels.values())}
@@ -525,8 +524,8 @@ def in_context(place: Place, model: Any, rotation: str) -> Tensor:
     ids = tokens(model, place, CONTEXT if place.device.type == "cuda" else 16)
     embedded = model.get_input_embeddings()(ids).detach()
     positions = torch.arange(ids.shape[1], device=place.device)[None]
-    # accelerate also attaches these hooks. With them, attention is called with `is_causal` instead of a mask
-    # tensor.
+    # accelerate attaches the same hooks for its own context parallelism. With them, attention is called with
+    # `is_causal` instead of a mask tensor.
     _attach_context_parallel_hooks(model)
     set_rotate_method(rotation)
     with torch.no_grad(), context_parallel(place.mesh(), buffers=[embedded, positions], buffer_seq_dims=[1, 1]):
@@ -576,7 +575,7 @@ def context_parallel_of_torch(place: Place, path: str, rotation: str) -> Row:
 DOUBLE, SINGLE = 4, 8
 SENT = 4608 * 3072 * 2.0  # Bytes of the activations of 4608 tokens.
 # Additional time per block in µs: for the copies in diffusers' Ulysses, and for merging the partial results
-# in its ring attention.
+# in diffusers' ring attention.
 COPIES, MERGE = 53.0, 73.0
 
 

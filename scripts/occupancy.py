@@ -43,7 +43,8 @@ class Multiprocessor:
     def of(gpu: str, threads: int, blocks: int, tb_per_s: float, count: int) -> "Multiprocessor":
         """Return the limits of an SM.
 
-        The field `needed` is the memory bandwidth times a latency of 0.6 µs, divided by the number of SMs.
+        The field `needed` is the product of memory bandwidth and latency (0.6 µs), divided by the number of
+        SMs.
         """
         return Multiprocessor(gpu, threads, blocks, round(tb_per_s * 0.6e6 / count))
 

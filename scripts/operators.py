@@ -36,13 +36,14 @@ keyword-only. The examples assume `import torch, oxiwarp` and run on the CPU.
 
 - **Devices.** Tensors are on a CUDA device, or on the CPU for tests: the CPU executor runs the same kernels, slowly.
   CUDA calls run on torch's current stream and can be captured in CUDA graphs.
-- **Shapes** are given by roles, such as ROWS. The [table of roles](#roles-of-operands) has the shape and dtype of each.
-- **Exactness.** "The bits of" another function means that every bit of the results is equal. `mode` and `rounding`
+- **Shapes** are given by roles, such as ROWS. The [table of roles](#roles-of-operands) has the shape and dtype that
+  belong to each role.
+- **Exactness.** "Bitwise equal" means that every bit of two results is equal. The arguments `mode` and `rounding`
   select where an operator rounds. Measured results are in [exactness.md](exactness.md).
-- **Gradients** are computed in float32 and rounded once, unless the operator states otherwise. Those of 16-bit
-  operators therefore differ from eager autograd. In forward-mode AD, some operators raise torch's NotImplementedError,
-  which is a RuntimeError. [training.md](../guide/training.md#gradients) lists the gradients that torch's operators
-  compute.
+- **Gradients** are computed in float32 and rounded once, unless the operator states otherwise. In 16-bit dtypes,
+  they therefore differ from the gradients of eager autograd, which rounds after each operation. In forward-mode AD,
+  some operators raise torch's NotImplementedError, which is a subclass of RuntimeError. Some gradients are computed
+  with torch's operators instead of a kernel: [training.md](../guide/training.md#gradients) lists them.
 - **torch.compile and torch.func.** All operators work under `torch.compile` and `torch.func.vmap`.
 """
 
@@ -121,7 +122,7 @@ def operator(function: Callable[..., Any], info: OpInfo) -> Iterator[str]:
     yield f"## {function.__name__}\n"
     yield f"```text\n{signature(function)}\n```\n"
     yield f"{found['Summary']}\n"
-    yield f"**Shapes.** {operands(function)}.\n"
+    yield f"**Shapes** by [role](#roles-of-operands). {operands(function)}.\n"
     yield f"**Dtypes.** {dtypes}.\n"
     yield "**Arguments.**\n"
     yield from items(entries(found["Args"]))

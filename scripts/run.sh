@@ -7,6 +7,7 @@
 #   ./run.sh exactness [options]         the bits of every op compared with the models' classes
 #   ./run.sh curve [options]             time against bytes, from one row to more than 2^32 elements
 #   ./run.sh attention [options]         attention compared with torch's backends
+#   ./run.sh products [options]          matrix products in long windows, with clock and power
 #   ./run.sh models [bench options]      whole models, unpatched, compiled and patched; --model flux
 #   ./run.sh pipelines [bench options]   whole pipelines, prompt to picture; --pipeline ltx
 #   ./run.sh cold-start [options]        the first step in a new process, with an empty cache of PTX
@@ -127,7 +128,7 @@ bench-rust)
     programs
     step bench-rust "$work/bin/bench" --csv "$out/bench.csv" "$@"
     ;;
-exactness | curve | attention)
+exactness | curve | attention | products)
     packages
     step "$command" "$python" "$here/benches/python/$command.py" --out "$out/bench" "$@"
     ;;
@@ -161,7 +162,7 @@ demo)
     step demo "$python" -m oxiwarp demo --out "$out/demo.png" "$@"
     ;;
 *)
-    sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac

@@ -192,8 +192,8 @@ def outcomes_of(data: dict[str, Any], name: str, dtype: str) -> dict[int, list[s
 
 
 def merged(data: dict[str, Any], names: Iterable[str], dtype: str) -> dict[int, list[str]]:
-    """Return, for each chain (sequence of operations), the best of its outcomes in several models. The best
-    state is "kernel"."""
+    """Return, for each chain (sequence of operations), the best of its outcomes in several models. The state
+    "kernel" is better than all other states."""
     found: dict[int, list[str]] = {}
     for name in names:
         for chain, made in outcomes_of(data, name, dtype).items():
@@ -373,8 +373,8 @@ def show(results: dict[str, Any], by_class: bool) -> None:
 
 
 def print_shares(data: dict[str, Any]) -> None:
-    """Print two percentages of all chains (sequences of operations): those that `patch` rewrites, and those
-    that a kernel computed."""
+    """Print two percentages: how many of all chains (sequences of operations) `patch` rewrites, and how many
+    a kernel computed."""
     print("\n".join(summary(data)))
     for dtype in DTYPES:
         count, states = shares(merged(data, data["models"], dtype))

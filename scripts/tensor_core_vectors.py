@@ -47,7 +47,7 @@ def pack(source: str, target: str) -> None:
     """Convert a recording to the file of the Rust tests."""
     vectors = np.load(source)
     out = bytearray()
-    # Neighbours in this order have similar values, so that the file is small.
+    # Cases that are adjacent in this order have similar values, so they compress well.
     for name in sorted({key.rsplit("|", 1)[0] for key in vectors.files}):
         a, b, c, d = (np.ascontiguousarray(vectors[f"{name}|{part}"]) for part in "abcd")
         kinds = name.split("|")[0].split(",")
@@ -73,7 +73,7 @@ def inputs(name: str, kind: str, shape: tuple[int, int], random: torch.Generator
         return torch.where(torch.arange(shape[1]) == shape[1] // 2, normal * 2.0 ** (exponents // 2), normal)
     if name == "cancel":
         half = normal[:, : shape[1] // 2]
-        return torch.cat([half, half], 1)  # `record` negates the second half of b.
+        return torch.cat([half, half], 1)  # `record` negates the second half of b, so the products cancel.
     if name == "subnormal":
         return normal * smallest * torch.where(pick < 0.5, 1.0, 2.0**20 if exponents > 12 else 4.0)
     if name == "tiny":
@@ -109,7 +109,8 @@ def product(a, b, c, d, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
     at = m[:, None] * N + n[None, :]
     x = tl.load(a + m[:, None] * K + k[None, :])
     y = tl.load(b + n[None, :] * K + k[:, None])
-    # Without the argument `max_num_imprecise_acc`, a chain of fp8 steps accumulates in the tensor core only.
+    # Without the argument `max_num_imprecise_acc`, all K steps of fp8 products accumulate inside the tensor
+    # core.
     z = tl.dot(x, y, tl.load(c + at), input_precision="tf32")
     tl.store(d + at, z)
 
@@ -122,7 +123,7 @@ def record(target: str) -> None:
         kind = first if first == second else f"{first},{second}"
         step = STEPS[first]
         # Triton uses wgmma if M is at least 64, and mma.sync for smaller tiles.
-        # The model is about the fp8 operands of wgmma. mma.sync has fp8 operands too, but was not measured.
+        # The model describes fp8 operands only for wgmma. mma.sync with fp8 operands was not measured.
         shapes = [("wgmma", 64, 64)] + ([] if first.startswith("float8") else [("mma.sync", 16, 16)])
         for instruction, M, N in shapes:
             for sort in SORTS:
@@ -140,6 +141,7 @@ def record(target: str) -> None:
                         accumulators["c"] = torch.zeros(M, N).copysign(normal)
                     elif sort in SORTS[1:4]:
                         accumulators = {"0.0": torch.zeros(M, N).copysign(normal)}
+                    if sort in SORTS[:4]:
                         accumulators |= {str(x): torch.full((M, N), x).copysign(normal) for x in (1.0, 300.0)}
                     for name, c in accumulators.items():
                         d = torch.empty((M, N), device="cuda")

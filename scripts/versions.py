@@ -10,8 +10,8 @@ process with this folder first on `sys.path`. It calls no model. For each class 
   function before you add its fingerprint to the fusion.
 
 `loose_chains.py` finds chains independently of `patch`. The totals show how many of these chains a rewritten
-method or a fusion computes. Chains whose norm `patch` replaces as a module are not counted as computed,
-because only a model shows the class of its norms.
+method or a fusion computes. If `patch` replaces only the norm module of a chain, the chain is not counted as
+computed: without a model, the script does not know the class of its norms.
 """
 
 import argparse
@@ -85,8 +85,8 @@ def is_installed(requirement: Any) -> bool:
 def modules(package: str) -> Iterator[types.ModuleType]:
     """Import and yield the Python modules of a library that define models. Skip modules whose import fails,
     for example because a package is missing."""
-    # The library's own module of this name raises an error if installed packages have other versions than it
-    # expects.
+    # This empty module replaces the library's module `dependency_versions_check`, which raises an error if
+    # installed packages have other versions than the library expects.
     checks: Any = types.ModuleType(f"{package}.dependency_versions_check")
     checks.dep_version_check = lambda *arguments: None
     sys.modules[checks.__name__] = checks

@@ -1,5 +1,5 @@
-"""Checks `oxiwarp.attention` and torch's attention against float64 on a GPU. Then times both in alternation
-and reports TFLOP/s.
+"""Checks `oxiwarp.attention` and torch's attention against float64 on a GPU. Then times them alternately and
+reports TFLOP/s.
 
     python benches/python/attention.py [--rounds N] [--out FOLDER] [--flash-attention-3 LIBRARY]
     OXIWARP_ARCH=sm_80 python benches/python/attention.py  # use the sm_80 kernels on a Hopper GPU
@@ -186,7 +186,7 @@ def flash_attention_3(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Callable
 
 def error_of(case: Case, x: Inputs, result: Tensor) -> float:
     """Return the relative error of attention against float64, for the first and last `CHECKED` queries. If
-    there are more queries, check only two heads."""
+    the call has more than these queries, check only two heads."""
     queries = range(case.sizes[2])
     ends = sorted({*queries[:CHECKED], *queries[-CHECKED:]})
     heads = slice(None) if len(ends) < CHECKED else [0, -1]

@@ -1,9 +1,9 @@
 """Finds the sizes for which `oxiwarp.attention` is faster than torch's attention.
 
 The times come from attention_table.py. A size consists of two numbers: queries per head, and queries over all
-batches and heads. A region is given by a few minimal sizes. It contains each size that is at least as large
-as one of them in both numbers. oxiwarp is faster at each measured size in a region. If oxiwarp is faster at a
-size outside of all regions, this size is listed separately.
+batches and heads. A region is given by a few minimal sizes. It contains each size whose two numbers are at
+least as large as the two numbers of one of the minimal sizes. oxiwarp is faster at each measured size in a
+region. If oxiwarp is faster at a size outside of all regions, this size is listed separately.
 """
 
 from collections.abc import Iterable
@@ -22,13 +22,13 @@ Faster = dict[Kind, tuple[dict[int, Region], Alone]]
 
 
 def faster(ratios: Ratios) -> Faster:
-    """Map (head dimension, whether keys are padded) to a pair: the regions, and the faster sizes outside of
-    all regions.
+    """Return a pair for each kind of attention (head dimension, and whether keys are padded): the regions,
+    and the sizes outside of all regions at which oxiwarp is faster.
 
     A size consists of queries per head, and queries over all batches and heads. A region is a set of sizes,
-    without an upper limit, at which oxiwarp is faster than torch. A dict maps the minimum number of attention
-    keys to the region. If a call has a number of attention keys between two measured numbers, oxiwarp must be
-    faster at both of them.
+    without an upper limit, at which oxiwarp is faster than torch. Each region applies from a minimum number
+    of attention keys on: this number is its key in a dict. Between two measured numbers of keys, a region
+    contains only sizes at which oxiwarp is faster for both numbers.
 
     The ratio of the two times is not monotonic in the size, because some sizes leave SMs idle in the last
     wave of tiles.

@@ -1,5 +1,5 @@
-"""Measures for which sizes `oxiwarp.attention` is faster than torch's attention. Writes them to a table that
-`oxiwarp.patch` reads.
+"""Measures for which sizes `oxiwarp.attention` is faster than torch's attention. Writes these sizes to a
+table that `oxiwarp.patch` reads.
 
     python benches/python/attention_table.py [--rounds N] [--out FOLDER]  measures, writes attention_table.csv and .json
     python benches/python/attention_table.py --from FOLDER                writes the package's table from these files
@@ -98,8 +98,8 @@ def measure(columns: int, padded: bool, queries: int, keys: int, batches: int, h
     through several sets of inputs."""
     size = (columns, padded, queries, keys, batches, heads)
     first = inputs_of(*size)
-    # This tensor of NaN is freed at once. oxiwarp's result gets its memory, so an element that is not written
-    # stays NaN.
+    # This tensor of NaN is freed at once, and oxiwarp's result gets its memory. If oxiwarp does not write an
+    # element of the result, this element is therefore NaN.
     torch.full_like(first["q"], torch.nan)
     mine, right = ours(first).float(), torchs(first).float()
     difference = float((mine - right).norm() / right.norm())

@@ -99,8 +99,8 @@ def measure(
 ) -> "Measurement | None":
     """Check all implementations of an op on one shape, and time the correct implementations in alternation.
 
-    A device-to-device copy is timed together with them. With `alone`, time only oxiwarp. Return None if the
-    model's torch code does not run, because the check needs the error of this code.
+    A device-to-device copy is timed together with them. With `alone`, time only oxiwarp. If the model's torch
+    code does not run, return None, because the check needs the error of this code.
     """
     import torch
     from forms import Source, bytes_of, prepare

@@ -1,8 +1,8 @@
 """Checks the results of an implementation against float64. The error limit is twice the error of the model's
 torch code.
 
-Before the implementation runs, the memory for its results is filled with NaN. If it does not write an
-element, this element stays NaN, and the check fails.
+Before the implementation runs, the memory for its results is filled with NaN. If the implementation does not
+write an element, this element stays NaN, and the check fails.
 """
 
 from dataclasses import dataclass

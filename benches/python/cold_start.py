@@ -78,8 +78,8 @@ def warmup(cache: Path) -> float | None:
 
 
 def measure(model: str, device: str, small: bool) -> list[dict[str, Any]]:
-    """Measure all cases of a model. Return for each case its times, and how many seconds it takes more than
-    the unpatched model."""
+    """Measure all cases of a model. Return for each case its times, and how many seconds longer it takes
+    than the unpatched model."""
     with tempfile.TemporaryDirectory() as folder:
         stock, one, all_kernels = (Path(folder) / name for name in ("stock", "one", "all"))
         cases = [{"case": "stock", **child(model, "stock", stock, device, small)}]

@@ -4,8 +4,8 @@
 
 The arguments `<share> <of>` select the cases of one process, e.g. `0 4` for the first of four processes. This
 program measures nothing. If Inductor has several configurations of a kernel, this program compiles all of
-them. bench.py later times these configurations on an idle GPU. If a process fails, bench.py compiles the
-cases of that process.
+them. bench.py then only has to time them, on an idle GPU. If a process fails, bench.py compiles the cases of
+this process.
 """
 
 import argparse

@@ -105,8 +105,8 @@ def points_of(form: Form, device: torch.device) -> Iterator[Point]:
     source, ours = Source(device), form.call(form.modes[0])
     room, per_token = ROOM * torch.cuda.get_device_properties(device).total_memory, 0.0
     for tokens in tokens_of(form, shape):
-        # The factor 2 is necessary because the results of one eager call and of the CUDA graph exist at the
-        # same time.
+        # The factor 2 is necessary because the results of an eager call and the results of the CUDA graph
+        # exist at the same time.
         if 2 * per_token * tokens > room:
             return
         torch.cuda.empty_cache()

@@ -11,8 +11,9 @@ def cell(equal: float, ulps: int, claim: str) -> str:
     (ulp).
 
     The fraction is never rounded up to 100 %. If `claim` is "one rounding", the cell contains no difference
-    in ulp. Such an op is more accurate than eager mode, so its difference in ulp is large where large numbers
-    cancel. If `claim` is "bit-exact" and the bits differ, the cell contains FAIL.
+    in ulp. Such an op is more accurate than eager mode. If the eager result is the difference of two large
+    numbers, the difference in ulp is therefore large, although the op is right. If `claim` is "bit-exact" and
+    the bits differ, the cell contains FAIL.
     """
     if equal == 1 and ulps == 0:
         return "100 %"

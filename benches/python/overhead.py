@@ -1,4 +1,5 @@
-"""Measures overheads outside of the kernels: Python time per call, import time and the time of a first call.
+"""Measures times outside of the kernels: Python time per call, import time, and the time of the first call of
+an op.
 
 Import and first call are measured in new processes. The driver caches compiled PTX in the folder
 `CUDA_CACHE_PATH`. Each measurement of a first call therefore starts with a new folder.

@@ -26,13 +26,15 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch.nn.functional as F
 from environment import environment
 from exactness import own_result
-from forms import BIT_EXACT, Form, Inputs, Result, Source, tuple_of
+from forms import BIT_EXACT, NO_MODE, SAME_ROUNDINGS, Form, Inputs, Result, Shape, Source, tuple_of
 from ops import check_names, selected
 from providers import has_ours
 from torch import Tensor
-from torch_inputs import TorchSource
+
+import oxiwarp
 
 TOKENS = 24
 """Number of tokens. With fewer than 16 rows, an RMSNorm may not add its terms in torch's order."""
@@ -48,8 +50,8 @@ code."""
 class PortableSource(Source):
     """Creates inputs that have the same bits on every CPU and in every version of torch.
 
-    `torch.randn` computes its values by other instructions on other CPUs, and their last bits differ. The
-    bits of random numbers of a 16-bit type depend on the version of torch.
+    `torch.randn` uses different instructions on different CPUs, so the last bits of its values differ. For
+    16-bit types, its values also depend on the version of torch.
     """
 
     def normal(self, *shape: int, scale: float = 1.0, mean: float = 0.0, dtype: torch.dtype | None = None) -> Tensor:
@@ -63,29 +65,57 @@ class PortableSource(Source):
         return torch.rand(cols).add_(0.5).to(dtype or self.dtype)
 
 
-SOURCES: dict[str, type[Source]] = {"portable": PortableSource, "torch 2.11": TorchSource}
-"""Maps the fact `inputs` of a record to the class that creates its inputs."""
+def attention_form(columns: int, causal: bool) -> Form:
+    """Return a call of attention with `columns` columns per head. The lengths of the sequences are no multiples
+    of a tile's rows.
+    """
+
+    def inputs(source: Source, shape: Shape) -> Inputs:
+        batch, tokens, heads = shape
+        return {name: source.normal(batch, 8 * tokens + 8, heads, columns) for name in ("q", "k", "v")}
+
+    def eager(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        of_heads = (x.transpose(1, 2) for x in (q, k, v))
+        return F.scaled_dot_product_attention(*of_heads, is_causal=causal).transpose(1, 2)
+
+    return Form(
+        op="attention",
+        chain=f"{columns} columns" + ", causal" * causal,
+        cases=(("two heads", (BATCH, TOKENS, 2)),),
+        inputs=inputs,
+        eager=eager,
+        reference=eager,
+        ours=lambda q, k, v: oxiwarp.attention(q, k, v, causal=causal),
+        claims={NO_MODE: SAME_ROUNDINGS},
+        dtypes=(torch.bfloat16, torch.float16),
+    )
+
+
+ATTENTION = tuple(attention_form(columns, causal) for columns in (64, 72, 128, 256) for causal in (False, True))
+"""Calls of attention. `bench.py` does not measure it, so it is not an op of the benchmarks."""
 
 
 def calls(only: list[str] | None) -> Iterator[tuple[str, Form, torch.dtype]]:
-    """Yield a key, the use of an op, and the dtype of each recorded call."""
-    for form in selected(only):
+    """Yield three values for each recorded call: its key, the `Form` (a use of an op), and the dtype."""
+    attention = ATTENTION if only is None or "attention" in only else ()
+    for form in (*selected(only), *attention):
         if form.backward or not has_ours(form):
             continue
         for dtype in form.dtypes:
             yield f"{form.op}/{form.chain}/{str(dtype).removeprefix('torch.')}", form, dtype
 
 
-def inputs_of(form: Form, dtype: torch.dtype, device: torch.device, source: type[Source] = PortableSource) -> Inputs:
+def inputs_of(form: Form, dtype: torch.dtype, device: torch.device) -> Inputs:
     """Return the inputs of a call. Their values come from the CPU, so they are equal for all devices."""
     _, shape = form.cases[0]
     torch.manual_seed(0)
-    inputs = form.inputs(source(torch.device("cpu"), dtype), (min(BATCH, shape[0]), TOKENS, *shape[2:]))
+    inputs = form.inputs(PortableSource(torch.device("cpu"), dtype), (min(BATCH, shape[0]), TOKENS, *shape[2:]))
     return {name: x.to(device) for name, x in inputs.items()}
 
 
 def checksums(result: Result, chunk: int = CHUNK) -> list[list[int]]:
-    """Return the checksums of each result, one per `chunk` bytes. All NaN have the same bytes."""
+    """Return the checksums of each result, one per `chunk` bytes. Before that, every NaN is replaced by the
+    same NaN."""
     found = []
     for y in tuple_of(result):
         y = y.detach().cpu().contiguous()
@@ -128,12 +158,7 @@ def erf_of(facts: Mapping[str, Any]) -> Iterator[None]:
         yield
 
 
-def differences(
-    record: Mapping[str, Mapping[str, Any]],
-    only: list[str] | None,
-    device: torch.device,
-    source: type[Source] = PortableSource,
-) -> list[str]:
+def differences(record: Mapping[str, Mapping[str, Any]], only: list[str] | None, device: torch.device) -> list[str]:
     """Run the calls of a record on a device. Return a line for each result whose bits differ from the record, or
     from the eager result if the op is documented as bit-exact.
 
@@ -144,7 +169,7 @@ def differences(
         for key, form, dtype in calls(only):
             if key not in record:
                 continue
-            inputs = inputs_of(form, dtype, device, source)
+            inputs = inputs_of(form, dtype, device)
             if input_checksums(inputs) != record[key][INPUTS]:
                 lines.append(f"{key}: the inputs differ from those on the GPU's machine")
                 continue
@@ -183,16 +208,16 @@ def main() -> int:
     parser.add_argument("--device", type=torch.device, help="default: cuda, or cpu with --compare")
     parser.add_argument("file", type=Path)
     options = parser.parse_args()
-    check_names(options.only)
+    check_names([op for op in options.only or () if op != "attention"])
     device = options.device or torch.device("cpu" if options.compare else "cuda")
     if options.compare:
         facts, record = read(options.file)
         with erf_of(facts):
-            lines = differences(record, options.only, device, SOURCES[facts["inputs"]])
+            lines = differences(record, options.only, device)
         print(*lines, sep="\n")
         return int(bool(lines))
     record = recorded(options.only, device)
-    write(options.file, {**environment(), "inputs": "portable"}, record)
+    write(options.file, environment(), record)
     print(f"{len(record)} calls, {options.file.stat().st_size} bytes")
     return 0
 

@@ -83,8 +83,8 @@ def rotated(make: Callable[[], Inputs], count: int) -> list[Inputs]:
 
 
 def calls_for(output_bytes: int, sets: int, device: torch.device) -> int:
-    """Return the number of calls in a CUDA graph. It is at least the number of input sets. If this number is
-    below `CALLS`, the graph has up to `CALLS` calls, as far as the memory suffices for the results."""
+    """Return the number of calls in a CUDA graph. It is at least the number of input sets. If there are fewer
+    than `CALLS` input sets, it is up to `CALLS`, limited by the memory for the results."""
     room = int(torch.cuda.get_device_properties(device).total_memory * RESULTS)
     return max(sets, min(CALLS, room // output_bytes))
 
@@ -138,8 +138,8 @@ def copy_turn(device: torch.device) -> tuple[Turn, int]:
 
 
 def race(turns: dict[str, Turn], rounds: int) -> dict[str, Time]:
-    """Time all implementations in alternation. Map the name of each implementation to its time per call. The
-    rounds start with different implementations in turn."""
+    """Time all implementations alternately. Map the name of each implementation to its time per call. Each
+    round starts with another implementation."""
     for turn in turns.values():
         for _ in range(2):
             turn.run()

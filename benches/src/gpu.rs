@@ -26,7 +26,7 @@ impl Gpu {
     /// Opens the first GPU and creates a stream on it.
     ///
     /// # Errors
-    /// There is no usable GPU. The message gives the reason.
+    /// Returns an error if there is no usable GPU. The message gives the reason.
     pub fn open() -> Result<Self> {
         let device = Device::cuda(0)?;
         let stream = OwnedStream::new(&device)?;
@@ -51,7 +51,7 @@ impl Gpu {
     /// Returns the total GPU time of `replays` replays of `graph`.
     ///
     /// # Errors
-    /// The driver fails.
+    /// Returns an error if the driver fails.
     ///
     /// # Safety
     /// The caller keeps all memory that the graph reads or writes alive until this function returns.
@@ -100,7 +100,7 @@ impl Gpu {
     /// single launch.
     ///
     /// # Errors
-    /// There is not enough memory, or the driver fails.
+    /// Returns an error if there is not enough memory, or if the driver fails.
     pub fn copy_time(&self, bytes: usize) -> Result<Duration> {
         let (len, places) = ((bytes / 8).max(1), FLUSH_BYTES.div_ceil(bytes.max(1)).max(2));
         let buffers = || (0..places).map(|_| self.device.reserve::<f32>(len)).collect::<Result<Vec<_>>>();

@@ -233,7 +233,7 @@ impl Compilation<'_> {
         cargo
     }
 
-    /// Returns a command that runs this subcommand of cargo with the profile of device code.
+    /// Returns a command that runs the cargo subcommand `subcommand` with the profile of device code.
     fn release(&self, subcommand: &str) -> Command {
         let mut cargo = toolchain::tool("cargo", self.crate_dir, self.toolchain);
         cargo.args([subcommand, "--release", "--message-format=json-render-diagnostics", "--color=never"]);

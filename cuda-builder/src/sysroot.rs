@@ -21,7 +21,8 @@ const MANIFEST: &str =
 /// affects the compiled `core`, for example the compiler version.
 pub(crate) fn build(folder: &Path, key: &str, target: &str, mut cargo: Command) -> Result<PathBuf, Error> {
     let sysroot = folder.join(stamp::hash(key.as_bytes()));
-    // Several architectures need the folder at the same time. One of them builds it; the others wait.
+    // Builds for several architectures need the folder at the same time. One of these builds creates the
+    // folder, and the others wait for it.
     let _lock = files::lock(&sysroot.with_extension("lock"))?;
     if sysroot.exists() {
         return Ok(sysroot);

@@ -106,7 +106,8 @@ macro_rules! entry {
         #[doc = concat!("Launches the kernel `", stringify!($op), "`.")]
         ///
         /// # Errors
-        /// Returns the error of the launcher `on`, for example if the device rejects the launch shape.
+        /// Returns the error that the launcher `on` returns, for example if the device rejects the launch
+        /// shape.
         ///
         /// # Safety
         /// The safety conditions of the kernel's function must hold until the GPU, or the CPU executor, has
@@ -122,8 +123,8 @@ macro_rules! entry {
                 );
             }
             const INDEX: usize = $crate::launch::position(NAMES, stringify!($op));
-            // SAFETY: the parameters of this function have the types that the kernel declares. The caller
-            // satisfies the safety conditions of the kernel.
+            // SAFETY: the launch requires arguments of the types that the kernel declares, which the
+            // parameters of this function have. The caller satisfies the safety conditions of the kernel.
             unsafe { on.launch(&KERNELS[INDEX], &[$((&raw const $arg).cast()),*]) }
         }
     };
@@ -164,7 +165,8 @@ macro_rules! entry {
         #[allow(unused_variables)]
         unsafe fn shared($block: [u32; 3], args: &[*const ::core::ffi::c_void]) -> u32 {
             let [$($arg),*] = *args else { unreachable!("the launch has checked the number of arguments") };
-            // SAFETY: the code that launches the kernel passes pointers to values of the argument types.
+            // SAFETY: the read gets one kernel argument. The code that launches the kernel passes pointers to
+            // values of the arguments' types.
             $(let $arg = unsafe { $arg.cast::<$ty>().read() };)*
             $shared
         }
@@ -175,8 +177,9 @@ macro_rules! entry {
         type $T = $elem;
         unsafe fn run(args: &[*const ::core::ffi::c_void]) {
             let [$($arg),*] = *args else { unreachable!("the launch has checked the number of arguments") };
-            // SAFETY: the code that launches the kernel passes pointers to values of the argument types. It
-            // also satisfies the safety conditions of the kernel's function.
+            // SAFETY: the read gets one kernel argument, and the body runs the kernel. The code that launches
+            // the kernel passes pointers to values of the arguments' types, and satisfies the safety
+            // conditions of the kernel's function.
             unsafe {
                 $(let $arg = $arg.cast::<$ty>().read();)*
                 $body
@@ -186,8 +189,8 @@ macro_rules! entry {
     }};
 }
 
-/// Exports kernels as PTX entry points. This is the variant of the macro for PTX targets. The variant for
-/// other targets documents the syntax.
+/// Exports kernels as PTX entry points. This definition is the variant of the macro for PTX targets. The
+/// variant for other targets documents the syntax.
 #[cfg(target_arch = "nvptx64")]
 #[macro_export]
 macro_rules! entry {
@@ -206,12 +209,12 @@ macro_rules! entry {
         const _: () = {
             #[allow(dead_code)]
             type $T = $elem;
-            // SAFETY: exported names must be unique. Each name consists of the name of a declaration and an
+            // SAFETY: the exported name must be unique. It consists of the name of a declaration and an
             // element type, and each such pair occurs only once.
             #[unsafe(export_name = concat!(stringify!($op), "_", stringify!($elem)))]
             unsafe extern "ptx-kernel" fn entry($($arg: $ty),*) {
-                // SAFETY: the code that launches the kernel satisfies the safety conditions of the kernel's
-                // function.
+                // SAFETY: the body runs the kernel. The code that launches the kernel satisfies the safety
+                // conditions of the kernel's function.
                 unsafe { $body }
             }
         };

@@ -1,9 +1,9 @@
 //! Describes kernels to the host: their names, their parameters, and the functions that launch them.
 //!
 //! The macro [`entry!`](crate::entry!) declares kernels. For each declaration, it defines an [`Entry`] and a
-//! launch function. The launch function takes a [`Launcher`], which says where the kernel runs. This crate
-//! has the launcher [`cpu::Launch`](crate::cpu::Launch), which runs kernels on the CPU executor. Another
-//! launcher, which also runs kernels on a GPU, is in the host crate.
+//! launch function. The launch function takes a [`Launcher`], which says where the kernel runs. The launcher
+//! of this crate, [`cpu::Launch`](crate::cpu::Launch), runs kernels on the CPU executor. The host crate has a
+//! launcher that also runs kernels on a GPU.
 use core::ffi::c_void;
 use core::marker::PhantomData;
 use core::sync::atomic::AtomicPtr;
@@ -27,8 +27,8 @@ pub enum Overlap {
     /// instruction, the GPU starts fewer blocks per microsecond. Choose this variant if a measurement shows
     /// that the kernel is slower with `Both`.
     Before,
-    /// As `Before`, but for kernels without the instruction `ld.global.nc` (load through the read-only
-    /// cache).
+    /// Does the same as `Before`, for kernels without the instruction `ld.global.nc` (load through the
+    /// read-only cache).
     ///
     /// ptxas may move an `ld.global.nc` before `griddepcontrol.wait`. The load could then read an address
     /// before the previous launch has written it. To prevent this move, `Before` and `Both` insert a block

@@ -24,6 +24,9 @@ fn kernels_that_do_not_overlap_with_both_launches() {
     ];
     const BEFORE: &[&str] = &[
         "add_rms_norm_block2",
+        "gated_residual_backward_per_group_any",
+        "gated_residual_backward_per_group_block1",
+        "gated_residual_backward_sums_any",
         "layer_norm_backward_any",
         "layer_norm_backward_rows2_block2",
         "layer_norm_backward_block3",

@@ -42,8 +42,8 @@ impl Stack {
     }
 
     fn value(&mut self) -> u64 {
-        // SAFETY: reading `*self.next` and advancing it stay inside the argument stack. The caller of `new`
-        // reads each argument at most once, so `next` points to the next argument.
+        // SAFETY: the code reads the argument at `next` and advances the pointer to the following argument.
+        // Both stay inside the argument stack, because the caller of `new` reads each argument at most once.
         unsafe {
             let value = *self.next;
             self.next = self.next.add(1);
@@ -63,8 +63,9 @@ impl Stack {
         if cell.is_null() {
             return None;
         }
-        // SAFETY: a `Tensor?` argument that is not null points to one value on the heap. The kernel owns this
-        // value, so it may read the value and must free it.
+        // SAFETY: the code reads and frees the cell. A `Tensor?` argument that is not null points to such a
+        // cell on the heap, which contains one value. The kernel owns the cell, so it may read the value and
+        // must free it.
         unsafe {
             let handle = *cell;
             shim().delete_optional(cell);
@@ -101,7 +102,7 @@ pub fn run(op: &'static str, body: impl FnOnce() -> Result<(), Failure>) {
         }
     };
     let message = CString::new(message.replace('\0', " ")).unwrap_or_default();
-    // SAFETY: the thrown C++ exception may pass through boxed kernels, because they are "C-unwind". `body`
-    // has already dropped all arguments, and unwinding drops `message`.
+    // SAFETY: `throw` requires that unwinding is sound for this function and its callers. The boxed kernels
+    // are "C-unwind". `body` has already dropped all arguments, and unwinding drops `message`.
     unsafe { shim().throw(c"oxiwarp", &message) }
 }

@@ -62,8 +62,8 @@ impl Call {
     /// # Safety
     /// `stack` must be the argument stack of a call of this operator, and must be read only once.
     pub unsafe fn read(&mut self, stack: *const u64) {
-        // SAFETY: `stack` is the argument stack of this operator, as the caller guarantees. The loop reads
-        // each argument once, in the order and with the types of the schema.
+        // SAFETY: the loop reads each argument on the stack once, in the order and with the types of the
+        // schema. The caller guarantees that `stack` is the argument stack of this operator.
         let (mut stack, operator) = (unsafe { Stack::new(stack) }, self.operator);
         for Argument { name, kind } in &operator.schema.arguments {
             match *kind {

@@ -20,8 +20,8 @@ pub fn expect_classes(call: &Call) -> Result<(), Failure> {
     let rows = target.shape().iter().product::<i64>() as usize;
     for row in 0..rows {
         // SAFETY: the target of this row can be read. `oxiwarp::cross_entropy` has checked that the targets
-        // are contiguous integers, one per row. They are on the CPU, because this function has not returned
-        // early.
+        // are contiguous integers, one per row. The targets are on the CPU, because this function returns
+        // early for other devices.
         let class = unsafe {
             match target.dtype() {
                 Dtype::I32 => i64::from(*target.ptr().cast::<i32>().add(row)),

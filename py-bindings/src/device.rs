@@ -24,8 +24,8 @@ impl Location {
             Some(Place::Cuda) => {
                 let device = Device::cuda(self.index.max(0) as usize).map_err(|error| error.to_string())?;
                 let raw = shim().current_cuda_stream(self.index)?;
-                // SAFETY: `raw` is a valid stream of this device, because torch returned it for this device
-                // and keeps it alive.
+                // SAFETY: `from_raw` requires a valid stream of this device. torch returned `raw` for this
+                // device and keeps the stream alive.
                 Ok((device, unsafe { Stream::from_raw(raw) }))
             }
             None => Err(format!("expected a CPU or a CUDA tensor, got one on {self}")),

@@ -12,7 +12,8 @@ pub struct Fit<'s> {
     op: &'static str,
     inputs: Vec<&'s Argument>,
     tensors: usize,
-    /// One bool per output parameter of the `oxiwarp` function: whether the operator has this output.
+    /// One bool for each output parameter of the `oxiwarp` function. It is true if the operator has this
+    /// output.
     outputs: &'s [bool],
     written: usize,
     /// The number of floats, integers and bools that are left.

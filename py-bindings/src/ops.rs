@@ -14,7 +14,9 @@ use crate::schema::Schema;
 use crate::shim::{Boxed, shim};
 use oxiwarp::arguments::Argument;
 use oxiwarp::{Attention, Device, Heads as HeadsPair, HeadsOrder, QkNormRope, Result as HostResult, Rope};
-use oxiwarp::{Stream, attention_decode_workspace_of, norm_backward_workspace};
+use oxiwarp::{
+    Stream, attention_decode_workspace_of, gated_residual_backward_workspace, norm_backward_workspace,
+};
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
@@ -43,8 +45,8 @@ macro_rules! operators {
             registered: OnceLock::new(),
         };
         unsafe extern "C-unwind" fn kernel(stack: *mut u64, _inputs: u64, _outputs: u64) {
-            // SAFETY: torch calls this kernel only for the operator of this row, and `stack` is the argument
-            // stack of that call.
+            // SAFETY: `call` requires the argument stack of a call of this row's operator. torch calls this
+            // kernel only for this operator, and passes the argument stack of the call.
             unsafe { ROW.call(stack) }
         }
         &ROW
@@ -65,6 +67,7 @@ operators! {
     gated_activation_backward => oxiwarp::gated_activation_backward, [DoubleColumns];
     gated_residual => oxiwarp::gated_residual, [Like];
     gated_residual_ada_norm => oxiwarp::gated_residual_ada_norm, [Like, Like];
+    gated_residual_backward => oxiwarp::gated_residual_backward, [LikeOf("y"), Gradient("dgate"), GATE_SUMS];
     layer_norm => oxiwarp::layer_norm, [Like];
     layer_norm_backward => oxiwarp::layer_norm_backward, [Like, Gradient("dweight"), Gradient("dbias"), SUMS];
     linear, linear_out => oxiwarp::linear, [RowsOf("weight")];
@@ -100,6 +103,16 @@ const SUMS: Output = Workspace(|call: &Call| -> Result<Option<i64>, Failure> {
     let x = call.reference()?;
     let (x, count) = (x.view_as(x.dtype()?)?, 1 + wanted.count());
     Ok(Some(norm_backward_workspace(&device, &x, first.sizes()?, count) as i64))
+});
+
+/// The workspace for the gradient of a gate. In a line of the table, it must come after this gradient.
+const GATE_SUMS: Output = Workspace(|call: &Call| -> Result<Option<i64>, Failure> {
+    let wanted = call.outputs()[1..].iter().any(|output| output.is_written);
+    let (Some(y), Some(gate), true) = (call.named("y"), call.named("gate"), wanted) else { return Ok(None) };
+    let (device, _) = call.location.device_and_stream()?;
+    let y = y.view_as(y.dtype()?)?;
+    let numbers = gated_residual_backward_workspace(&device, &y, gate.sizes()?);
+    Ok((numbers > 0).then_some(numbers as i64))
 });
 
 /// Calls [`oxiwarp::qk_norm_rope`] with the arguments in the order of the schema.

@@ -71,8 +71,8 @@ pub fn load(path: &str) -> Result<(), String> {
     }
     let library = open_loaded(path).or_else(|_| open_loaded("libtorch_cpu.so"))?;
     let functions = Functions::find(&library)?;
-    // SAFETY: each symbol has the function type given here. torch's headers and the C++ ABI declare these
-    // types.
+    // SAFETY: `find` requires the right function type for each symbol. torch's headers and the C++ ABI
+    // declare the types that are given here.
     let (delete_value, last_exception, operator_delete) = unsafe {
         (
             find::<DeleteValue>(&library, "torch_delete_stable_ivalue").ok(),
@@ -148,8 +148,9 @@ impl Shim {
         ];
         let library = open_loaded(&format!("{}libtorch_cpu.so", self.directory)).ok()?;
         NAMES.iter().copied().find(|name| {
-            // SAFETY: the looked-up symbol has the type `Constant`. torch's headers declare every function
-            // whose name starts with `aoti_torch_dtype_` as `int32_t f()`.
+            // SAFETY: `find` requires the right function type for the symbol. torch's headers declare every
+            // function whose name starts with `aoti_torch_dtype_` as `int32_t f()`, which is the type
+            // `Constant`.
             let number = unsafe { find::<Constant>(&library, &format!("aoti_torch_dtype_{name}")) };
             // SAFETY: the function takes no arguments.
             number.is_ok_and(|number| unsafe { number() } == dtype)
@@ -158,8 +159,8 @@ impl Shim {
 
     /// Releases one owned tensor handle.
     pub fn delete_tensor(&self, tensor: Handle) {
-        // SAFETY: the handle is valid and is released only once. Its owner, a `Tensor`, calls this function
-        // when the `Tensor` is dropped.
+        // SAFETY: the call releases the handle. Its owner, a `Tensor`, calls this function only once: when
+        // the `Tensor` is dropped.
         unsafe { (self.functions.aoti_torch_delete_tensor_object)(tensor) };
     }
 
@@ -169,8 +170,8 @@ impl Shim {
     /// `value` must be a pointer from the argument stack, of a `Tensor?` argument that is not null. The
     /// caller must not use the pointer afterwards.
     pub unsafe fn delete_optional(&self, value: *mut u64) {
-        // SAFETY: torch allocated the cell with `new`, and the caller owns the cell. So the cell can be freed
-        // here, by torch or by operator delete.
+        // SAFETY: this code frees the cell, either with a function of torch or with operator delete. torch
+        // allocated the cell with `new`, and the caller owns it.
         unsafe {
             match (self.delete_value, self.operator_delete) {
                 (Some(delete), _) => _ = delete(value),
@@ -202,7 +203,7 @@ impl Shim {
         let mut tensor = std::ptr::null_mut();
         let create = self.functions.aoti_torch_empty_strided;
         // SAFETY: torch reads `sizes.len()` values from each of `sizes` and `strides`, which have at least as
-        // many. It writes the new handle to `tensor`.
+        // many values. torch writes the new handle to `tensor`.
         match unsafe {
             create(sizes.len() as i64, sizes.as_ptr(), strides.as_ptr(), dtype, place, index, &mut tensor)
         } {
@@ -212,8 +213,8 @@ impl Shim {
     }
 
     fn last_exception(&self) -> String {
-        // SAFETY: `get` has no preconditions. It returns null, or a NUL-terminated string that torch keeps
-        // for this thread.
+        // SAFETY: the function `get` has no preconditions. It returns null, or a NUL-terminated string that
+        // torch keeps for this thread.
         let text = self.last_exception.map_or(std::ptr::null(), |get| unsafe { get() });
         if text.is_null() {
             return String::new();

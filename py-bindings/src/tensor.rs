@@ -124,8 +124,8 @@ impl Tensor {
     #[inline]
     pub fn view_as(&self, dtype: Dtype) -> Result<View<'_>, Failure> {
         let (shape, strides) = self.parts()?;
-        // SAFETY: the pointer, sizes and strides describe this tensor. torch keeps them and the memory alive
-        // as long as the handle, which `self` owns.
+        // SAFETY: the view covers the memory of this tensor, with its pointer, sizes and strides. torch keeps
+        // them and the memory alive as long as the handle, which `self` owns.
         unsafe { View::from_raw(shim().data_ptr(self.handle)?, dtype, shape, &strides) }
             .map_err(|error| Failure(self.error(error.to_string())))
     }
@@ -135,8 +135,8 @@ impl Tensor {
     #[inline]
     pub fn view_mut_as(&self, dtype: Dtype) -> Result<ViewMut<'_>, Failure> {
         let (shape, strides) = self.parts()?;
-        // SAFETY: the pointer, sizes and strides describe this tensor. torch keeps them and the memory alive
-        // as long as the handle, which `self` owns.
+        // SAFETY: the view covers the memory of this tensor, with its pointer, sizes and strides. torch keeps
+        // them and the memory alive as long as the handle, which `self` owns.
         unsafe { ViewMut::from_raw(shim().data_ptr(self.handle)?, dtype, shape, &strides) }
             .map_err(|error| Failure(self.error(error.to_string())))
     }
@@ -211,8 +211,8 @@ impl Tensor {
             return Ok((&[], &[]));
         }
         let (sizes, strides) = (shim().sizes(self.handle)?, shim().strides(self.handle)?);
-        // SAFETY: `sizes` and `strides` point to arrays of torch with `dim` values each. The arrays stay
-        // valid as long as the handle, which `self` owns.
+        // SAFETY: the slices cover `dim` values at `sizes` and at `strides`, which point to arrays of torch.
+        // The arrays stay valid as long as the handle, which `self` owns.
         Ok(unsafe { (std::slice::from_raw_parts(sizes, dim), std::slice::from_raw_parts(strides, dim)) })
     }
 

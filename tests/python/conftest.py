@@ -61,18 +61,18 @@ def cuda() -> torch.device:
 
 @pytest.fixture(autouse=True, scope="session")
 def without_tf32():
-    """Compute convolutions in float32. TF32 has only 10 fraction bits. It would turn tiny differences between
-    two models into large ones."""
+    """Compute convolutions in float32. TF32 has only 10 fraction bits. With TF32, tiny differences between
+    two models would become large ones."""
     torch.backends.cudnn.allow_tf32 = False
 
 
 @pytest.fixture(autouse=True, scope="module")
 def without_old_objects():
-    """Exclude objects from garbage collection that exist before the tests of a file start, such as imported
-    modules.
+    """Exclude from garbage collection all objects that exist before the tests of a file start, such as
+    imported modules.
 
-    Each full collection would visit all these objects. The collector also runs less often, because tracing
-    and compiling create many objects that stay in use.
+    Each full collection would visit all these objects. Also make the collector run less often: tracing and
+    compiling create many objects that stay in use, so a collection would free few of them.
     """
     gc.collect()
     gc.freeze()

@@ -41,10 +41,11 @@ impl Approx {
 ///
 /// A thread computes the mean of its elements with Welford's algorithm. The roundings of these steps
 /// contribute 16 units, because later steps reduce the effect of earlier roundings. For one row, the kernel
-/// then merges two means up to eight times. A merge multiplies by a count and an approximate reciprocal, and
-/// has an error of 4 units, 32 in total.
+/// then merges two means up to eight times. A merge multiplies by a count and by an approximate reciprocal.
+/// It has an error of 4 units, so eight merges have 32 units.
 ///
-/// An error of the mean changes each `x - mean` by the same amount, and the variance by no more than that.
+/// An error of the mean changes every `x - mean` of the row by the same amount. It changes the variance by at
+/// most this amount.
 const LAYER: f64 = 48.0;
 /// Returns the relative error bound of `x * inv_rms`, in units of 2^-24.
 ///
@@ -55,10 +56,10 @@ fn rms(cols: usize) -> f64 {
     12.0 + cols as f64 / 2048.0
 }
 
-/// Returns the normalized rows, each value with its error bound for f32.
+/// Returns the normalized rows. Each value has an error bound for a computation in f32.
 ///
-/// The bound of LayerNorm grows with the ratio of a row's mean to its standard deviation. The error of a
-/// kernel that computed the variance as `E[x²] - E[x]²` would grow with the square of this ratio and exceed
+/// The bound of LayerNorm grows with the ratio of a row's mean to its standard deviation. If a kernel
+/// computed the variance as `E[x²] - E[x]²`, its error would grow with the square of this ratio and exceed
 /// the bound.
 pub fn normed(x: &[f64], cols: usize, norm: Norm, eps: f32) -> Vec<Approx> {
     let unit = 2.0_f64.powi(-24);

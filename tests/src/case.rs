@@ -22,8 +22,8 @@ pub fn set(case: String) {
     CASE.set(case);
 }
 
-/// Returns a new seed. It is determined by the seed of the running test and the number of earlier calls in
-/// this test.
+/// Returns a new seed. The new seed depends only on the seed of the running test and on the number of earlier
+/// calls in this test.
 pub fn seed() -> u64 {
     SEEDS.with_borrow_mut(|seeds| seeds.as_mut().expect("`case::run` runs the test").random())
 }

@@ -10,8 +10,9 @@ pub struct Candidate {
 }
 
 /// Returns the devices to test on: the CPU executor, and the first GPU three times. Each time, the GPU runs
-/// the PTX of another architecture. A GPU that is older than an architecture is skipped for it. Newer GPUs
-/// can also run the PTX of older architectures.
+/// the PTX of another architecture. This is possible because a GPU can also run the PTX of older
+/// architectures. If the GPU is older than one of the architectures, it cannot run this PTX. The candidate
+/// then contains the reason instead of a device.
 pub fn candidates() -> Vec<Candidate> {
     let gpu = |arch: Arch| Candidate {
         name: arch.name(),

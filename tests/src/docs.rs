@@ -1,5 +1,5 @@
-//! Runs the Rust code of README.md as a documentation test. Also checks that README.md quotes the error
-//! message of the CPU executor for its example of a missing barrier.
+//! Runs the Rust code of README.md as a documentation test. The test also checks that README.md quotes the
+//! error message of the CPU executor for its example of a missing barrier.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;
@@ -18,8 +18,8 @@ mod tests {
         let ([column, ..], [columns, ..]) = (thread::index(), thread::block_dim());
         let row: Shared<T> = SharedMemory::of_launch().take(columns);
         // SAFETY: each thread accesses elements inside `x` and inside the shared memory. `x` has one element
-        // per thread of the launch, and the shared memory has one per thread of the block. The CPU executor
-        // detects the missing barrier and ends the launch before a result is used.
+        // per thread of the launch, and the shared memory has one element per thread of the block. The CPU
+        // executor detects the missing barrier and ends the launch before a result is used.
         unsafe {
             let element = x.add((thread::block_index()[0] * columns + column) as usize);
             row.set(column, *element);
@@ -34,11 +34,12 @@ mod tests {
         let kernels = Kernels::load(&device, &[], KERNELS).unwrap();
         let mut x = device.upload(&[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0]).unwrap();
         let shape = Launch::of([2, 1, 1], [3, 1, 1]);
-        // SAFETY: as `reverse` requires, the launch has one block per row of `x` and one thread per column:
-        // `x` has two rows of three elements.
+        // SAFETY: `reverse` requires one block per row of `x` and one thread per column. `x` has two rows of
+        // three elements, and the launch has two blocks of three threads.
         let fault = unsafe { launch::reverse(kernels.on(Stream::default(), shape), x.as_mut_ptr()) };
         let message = fault.unwrap_err().to_string();
-        // In the README, the program is a file of its own, so the race has another line.
+        // README.md shows the kernel as a complete program, so the line number in its error message is
+        // another one.
         let readme = include_str!("../../README.md");
         let line = |text: &str| {
             text.lines().position(|line| line.trim() == "row.set(column, *element);").expect("the write") + 1

@@ -1,16 +1,15 @@
-"""Benchmarks of the gradients of `ada_norm`, activations, softmax and cross-entropy. They are derived from
-the benchmarks of the forward passes.
+"""Benchmarks of the gradients of `ada_norm`, residuals, activations, softmax and cross-entropy. They are
+derived from the benchmarks of the forward passes.
 
-The gradients of RoPE and gated residuals are not measured. Their backward passes do not read all inputs of
-the forward pass, but the benchmark counts the bytes of all inputs. It would report a bandwidth that is too
-high.
+The gradient of RoPE is not measured. Its backward pass does not read all inputs of the forward pass, but the
+benchmark counts the bytes of all inputs. It would report a bandwidth that is too high.
 """
 
 from dataclasses import replace
 
-from forms import ONE_ROUNDING, Form, Inputs, Shape, Source, tuple_of
+from forms import ONE_ROUNDING, Chain, Form, Inputs, Shape, Source, tuple_of
 
-from . import activations, ada_norm, gated_activations, losses
+from . import activations, ada_norm, gated_activations, gated_residual, losses, mochi
 
 
 def _gradient_of(
@@ -22,17 +21,21 @@ def _gradient_of(
 ) -> Form:
     """Create the benchmark of an op's gradient from the first benchmark of its forward pass. The op runs in
     its default mode."""
-    form = next(form for form in forms if form.op == op)
+    return _derived(next(form for form in forms if form.op == op), op, (case,), gradient, constants)
 
+
+def _derived(
+    form: Form, op: str, cases: tuple[tuple[str, Shape], ...], gradient: str = "", constants: tuple[str, ...] = ()
+) -> Form:
     def inputs(source: Source, shape: Shape) -> Inputs:
         given = form.inputs(source, shape)
-        (result,) = tuple_of(form.eager(**given))
-        return {**given, "grad": source.normal(*result.shape, dtype=result.dtype)}
+        results = dict(zip(("grad", "grad2"), tuple_of(form.eager(**given)), strict=False))
+        return given | {name: source.normal(*result.shape, dtype=result.dtype) for name, result in results.items()}
 
     return replace(
         form,
         op=f"{op}_backward",
-        cases=(case,),
+        cases=cases,
         inputs=inputs,
         ours=form.call(form.modes[0]),
         claims={"": ONE_ROUNDING},
@@ -46,9 +49,39 @@ def _gradient_of(
     )
 
 
+def _gradient_of_residual(form: Form, branch: str, cases: tuple[tuple[str, Shape], ...], gradient: str) -> Form:
+    """Create the benchmark of the gradients of a residual's branch and gate.
+
+    The backward pass reads neither the residual `x` nor the sum, and the gradient of `x` is the incoming
+    gradient. Therefore the inputs do not contain `x`. Its values have no effect on the gradients, so the
+    forward pass takes the output of the branch for it. `branch` is the name of this operand.
+    """
+
+    def with_x(chain: Chain) -> Chain:
+        return lambda **given: chain(x=given[branch].detach(), **given)
+
+    def inputs(source: Source, shape: Shape) -> Inputs:
+        given = form.inputs(source, shape)
+        return {name: tensor for name, tensor in given.items() if name != "x"}
+
+    chains = {name: with_x(getattr(form, name)) for name in ("eager", "reference")}
+    ours = with_x(form.call(form.modes[0]))
+    form = replace(form, inputs=inputs, ours=ours, claims={"": ONE_ROUNDING}, **chains)
+    return _derived(form, form.op, cases, gradient)
+
+
+PER_GROUP, WITH_FLOAT32, *_, PER_ROW, _ = gated_residual.FORMS
+_, RESIDUAL, RESIDUAL_AND_NORM = mochi.FORMS
 FAMILY = "backward"
 FORMS = (
     _gradient_of(ada_norm.FORMS, "ada_norm", ("Flux width", (1, 32768, 3072)), "layer_norm_backward"),
+    _gradient_of_residual(
+        PER_GROUP, "y", (("Flux", (1, 4608, 3072)), ("Flux width, large", (1, 32768, 3072))), "gated_residual_backward"
+    ),
+    _gradient_of_residual(WITH_FLOAT32, "y", (("Wan 14B", (1, 32760, 5120)),), "gated_residual_backward"),
+    _gradient_of_residual(PER_ROW, "y", (("large", (1, 65536, 4096)),), "gated_residual_backward"),
+    _gradient_of_residual(RESIDUAL, "x_res", mochi.CASES, "rms_norm_backward"),
+    _derived(RESIDUAL_AND_NORM, RESIDUAL_AND_NORM.op, mochi.CASES, "rms_norm_backward"),
     _gradient_of(activations.FORMS, "gelu_tanh", ("Flux", (1, 4608, 12288)), "activation_backward"),
     _gradient_of(gated_activations.FORMS, "geglu", ("SDXL", (2, 4096, 2560)), "gated_activation_backward"),
     _gradient_of(losses.FORMS, "softmax", ("wide rows", (1, 8192, 32768))),

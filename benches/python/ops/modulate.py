@@ -8,8 +8,8 @@ import oxiwarp
 
 
 def _eager(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Compute CogView4's modulation. CogView4 does not fuse it with the norm before it, because other layers
-    also use the norm's result."""
+    """Compute CogView4's modulation. It is not fused with the norm before it, because other layers of
+    CogView4 also use the norm's result."""
     return x * (1 + scale) + shift
 
 

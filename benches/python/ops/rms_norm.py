@@ -12,7 +12,7 @@ import oxiwarp
 EPS = 1e-6
 SAME = {NO_MODE: SAME_ROUNDINGS}
 
-# Models and shapes for which the baselines are measured.
+# The models and shapes for which `rms_norm` and the baselines are timed.
 CASES = (
     ("Flux text", (1, 512, 3072)),
     ("LTX width", (1, 1024, 2048)),

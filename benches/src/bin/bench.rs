@@ -30,7 +30,7 @@ const FAILED: u8 = 3;
 /// Measure every op on the first GPU: its time, its GB/s, and the time of a device copy divided by its time.
 ///
 /// The bytes of a case count every input and every result once. The copy reads and writes the same number of
-/// bytes in total, in the same run. Results must be finite; `tune` checks their values.
+/// bytes in total, in the same run. Results must be finite. The program `tune` checks their values.
 #[derive(Debug, Parser)]
 #[command(
     name = "bench",

@@ -6,7 +6,8 @@ use std::time::Instant;
 use oxiwarp::{Device, Result, RmsNorm, Stream, rms_norm};
 
 const ROUNDS: usize = 41;
-/// Calls per round. This many launches fit in the launch queue of the driver, so no call waits for the GPU.
+/// Calls per round. The launch queue of the driver has space for this number of launches, so no call waits
+/// for the GPU.
 const CALLS: u32 = 200;
 
 fn main() -> Result<()> {

@@ -1,6 +1,6 @@
-//! Checks and times the launch configurations of each op. Compares the times with the time of the op's
-//! default configuration. The program needs a GPU. Command:
-//! `cargo run --release -p oxiwarp-benches --bin tune [-- --out FOLDER --seconds 110 softmax rope]`
+//! Checks and times the launch configurations of each op, and compares each time with the time of the op's
+//! default configuration. The program needs a GPU. Command: `cargo run --release -p oxiwarp-benches --bin
+//! tune [-- --out FOLDER --seconds 110 softmax rope]`
 //!
 //! A case is an op with a tensor size. During the run, the program writes one line per configuration to
 //! `tune.csv`, and prints one line per case. It divides the time limit (`--seconds`) among the cases. If a

@@ -30,7 +30,7 @@ impl<'a> Part<'a> {
     /// Returns a contiguous tensor of `shape` that starts at the first element of this input.
     ///
     /// # Errors
-    /// The buffer has too few elements.
+    /// Returns an error if the buffer has too few elements.
     pub fn view(self, shape: &[i64]) -> Result<View<'a>> {
         count(self.viewed, shape);
         self.buffer.view_strided(self.offset, shape, &dense(shape))
@@ -41,7 +41,7 @@ impl<'a> PartMut<'a> {
     /// Returns a contiguous mutable tensor of `shape` that starts at the first element of this result.
     ///
     /// # Errors
-    /// The buffer has too few elements.
+    /// Returns an error if the buffer has too few elements.
     pub fn view_mut(self, shape: &[i64]) -> Result<ViewMut<'a>> {
         count(self.viewed, shape);
         self.buffer.view_strided_mut(self.offset, shape, &dense(shape))
@@ -91,7 +91,7 @@ impl<'a> Operands<'a> {
     /// rows, for example as its weight or scale.
     ///
     /// # Errors
-    /// The vector has fewer than `len` values.
+    /// Returns an error if the vector has fewer than `len` values.
     pub fn vector(&self, number: usize, len: i64) -> Result<View<'a>> {
         self.vectors[number].view(&[len])
     }

@@ -40,7 +40,7 @@ impl Case<'_> {
 
     /// Returns the number of memory slots that calls use in rotation. The pool has `sets` sets of buffers. A
     /// slot is one of these sets with an offset in its buffers. All slots together are larger than the L2
-    /// cache. So the data of a slot is no longer in L2 when a call uses the slot again.
+    /// cache. The data of a slot is therefore no longer in L2 when a call uses the slot again.
     pub fn places(&self, sets: usize) -> usize {
         FLUSH_BYTES.div_ceil(self.bytes()).max(sets)
     }
@@ -61,7 +61,7 @@ impl Case<'_> {
     /// slots (parts of the buffers) of `pool`.
     ///
     /// # Errors
-    /// The op refuses its operands, or the driver fails.
+    /// Returns an error if the op refuses its operands, or if the driver fails.
     pub fn call(&self, device: &Device, pool: &mut Pool, number: usize, stream: Stream) -> Result<()> {
         let operands = pool.operands(number % self.places(SETS), self.step(), [self.rows, self.cols]);
         (self.op.call)(device, operands, stream)

@@ -1,7 +1,7 @@
 //! Calls of the vec4 norms and of their gradients.
 use oxiwarp::{
-    AdaNorm, Affine, Device, GatedResidual, Modulation, Norm, ParameterGradients, Result, RmsNorm,
-    ScaleShift, Stream, norm_backward_workspace,
+    AdaNorm, Affine, Device, GateGradient, GatedResidual, Modulation, Norm, ParameterGradients, Result,
+    RmsNorm, ScaleShift, Stream, gated_residual_backward_workspace, norm_backward_workspace,
 };
 
 use super::Operands;
@@ -80,6 +80,36 @@ pub(super) fn tanh_gated_modulated(device: &Device, t: Operands, stream: Stream)
     let inputs = [t.x[0].view(&shape)?, t.x[1].view(&shape)?];
     let results = [normed.view_mut(&shape)?, y.view_mut(&shape)?];
     oxiwarp::residual_tanh_gated_rms_norm_modulated(device, inputs, gate, scale.into(), results, 1e-6, stream)
+}
+
+/// The gate has one row for all rows of `y`.
+pub(super) fn gated_residual_backward(device: &Device, t: Operands, stream: Stream) -> Result<()> {
+    let (gate, shape, cols, [dy, ..], [dgate, ..]) =
+        (t.vector(0, t.cols)?, t.shape(), [t.cols], t.y, t.singles);
+    let (dsum, y) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?);
+    let needed = gated_residual_backward_workspace(device, &y, &cols) as i64;
+    let gradient = GateGradient {
+        dgate: Some(dgate.view_mut(&cols)?),
+        workspace: Some(t.workspace.view_mut(&[needed])?),
+    };
+    oxiwarp::gated_residual_backward(device, dsum, y, gate, dy.view_mut(&shape)?, gradient, stream)
+}
+
+/// The gate has one row for each row of `y`.
+pub(super) fn gated_residual_backward_per_token(device: &Device, t: Operands, stream: Stream) -> Result<()> {
+    let (shape, [dy, dgate, _]) = (t.shape(), t.y);
+    let (dsum, y, gate) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?, t.x[2].view(&shape)?);
+    let gradient = GateGradient { dgate: Some(dgate.view_mut(&shape)?), workspace: None };
+    oxiwarp::gated_residual_backward(device, dsum, y, gate, dy.view_mut(&shape)?, gradient, stream)
+}
+
+/// The gate has one number for each row of `y`.
+pub(super) fn gated_residual_backward_per_row(device: &Device, t: Operands, stream: Stream) -> Result<()> {
+    let (shape, [dy, dgate, _]) = (t.shape(), t.y);
+    let of_gate = [shape[0], 1];
+    let (dsum, y, gate) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?, t.x[2].view(&of_gate)?);
+    let gradient = GateGradient { dgate: Some(dgate.view_mut(&of_gate)?), workspace: None };
+    oxiwarp::gated_residual_backward(device, dsum, y, gate, dy.view_mut(&shape)?, gradient, stream)
 }
 
 pub(super) fn rms_norm_backward(device: &Device, t: Operands, stream: Stream) -> Result<()> {

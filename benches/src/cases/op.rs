@@ -111,7 +111,7 @@ impl Selection {
     /// one.
     ///
     /// # Errors
-    /// No op has this name. The message lists all names.
+    /// Returns an error if no op has this name. The message lists all names.
     pub fn op_name(name: &str) -> std::result::Result<String, String> {
         let name = current_name(name);
         if OPS.iter().any(|op| op.is_called(name)) {

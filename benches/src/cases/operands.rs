@@ -85,7 +85,7 @@ impl Pool {
     /// Makes a pool of tensors on a GPU. The pool is large enough for every case (tensor size) of `ops`.
     ///
     /// # Errors
-    /// There is not enough memory.
+    /// Returns an error if there is not enough memory.
     pub fn of_ops(device: &Device, values: &Values, ops: &[&Op]) -> Result<Self> {
         let max = |count: fn(&Op) -> usize| ops.iter().map(|op| count(op)).max().unwrap_or(0);
         let operands = [max(|op| op.reads.len()), max(|op| op.writes.len())];
@@ -96,7 +96,7 @@ impl Pool {
     /// parameter vector has `max` elements.
     ///
     /// # Errors
-    /// There is not enough memory.
+    /// Returns an error if there is not enough memory.
     pub fn new(device: &Device, values: &Values, len: usize, max: usize, sets: usize) -> Result<Self> {
         Self::with(device, values, (len, max, sets), [INPUTS, OUTPUTS])
     }
@@ -121,7 +121,7 @@ impl Pool {
     /// inputs that the GPU pool for the same `values` has. A row has `cols` columns.
     ///
     /// # Errors
-    /// There is not enough memory.
+    /// Returns an error if there is not enough memory.
     pub fn of_rows(values: &Values, op: &Op, cols: usize, rows: &Range<usize>) -> Result<Self> {
         let widest = op.writes.iter().map(|width| width(cols)).max().unwrap_or(0);
         let (written, workspace) = (rows.len() * widest, 2 * rows.len() * cols);
@@ -185,7 +185,7 @@ impl Pool {
     /// find elements that a kernel does not write.
     ///
     /// # Errors
-    /// The driver fails.
+    /// Returns an error if the driver fails.
     pub fn poison(&mut self, stream: oxiwarp::Stream) -> Result<()> {
         for results in self.y.iter_mut().filter(|results| results[0].len() == self.poison.len()) {
             results[0].copy_from(&self.poison, stream)?;
@@ -196,7 +196,7 @@ impl Pool {
     /// Returns the elements `range` of the bf16 result with index `number` in the first set of tensors.
     ///
     /// # Errors
-    /// A kernel failed.
+    /// Returns an error if a kernel failed.
     pub fn result(&self, number: usize, range: Range<usize>) -> Result<Vec<f32>> {
         Ok(self.y[number][0].download_part(range)?.iter().map(|y| y.to_f32()).collect())
     }

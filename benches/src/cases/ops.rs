@@ -202,6 +202,23 @@ pub const OPS: &[Op] = &[
     },
     Op {
         columns: MODULATED,
+        singles: Singles::OfColumns(1),
+        vectors: &[ROW],
+        call: norms::gated_residual_backward,
+        ..op("gated_residual_backward", &[ROW; 2], &[ROW], Choices::Nothing)
+    },
+    Op {
+        columns: MODULATED,
+        call: norms::gated_residual_backward_per_token,
+        ..op("gated_residual_backward-per_token", &[ROW; 3], &[ROW; 2], Choices::Nothing)
+    },
+    Op {
+        columns: MODULATED,
+        call: norms::gated_residual_backward_per_row,
+        ..op("gated_residual_backward-per_row", &[ROW, ROW, ONE], &[ROW, ONE], Choices::Nothing)
+    },
+    Op {
+        columns: MODULATED,
         vectors: &[ROW; 2],
         call: rows::modulate,
         ..op("modulate", &[ROW], &[ROW], Choices::Threads(256))

@@ -26,7 +26,7 @@ impl Change {
 /// The comparison of two runs.
 #[derive(Debug)]
 pub struct Comparison {
-    /// The cases (ops with tensor sizes) that both runs measured, in the order of the new run.
+    /// The cases (ops with tensor sizes) that both runs have measured. They have the order of the new run.
     pub changes: Vec<Change>,
     /// Number of cases that only the new run has.
     pub only_new: usize,
@@ -39,7 +39,7 @@ impl Comparison {
     /// has are ignored, because the new run may have measured only a few ops.
     ///
     /// # Errors
-    /// The runs have no case in common.
+    /// Returns an error if the runs have no case in common.
     pub fn of(old: &[Record], new: &[Record]) -> Result<Self, String> {
         let by_key: HashMap<_, _> = old.iter().map(|record| (record.key(), record)).collect();
         let pairs = new.iter().filter_map(|record| Some((*by_key.get(&record.key())?, record)));

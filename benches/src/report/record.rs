@@ -79,7 +79,7 @@ impl Writer<File> {
     /// Creates a new file at `path`.
     ///
     /// # Errors
-    /// The file cannot be created.
+    /// Returns an error if the file cannot be created.
     pub fn create(path: &Path) -> io::Result<Self> {
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         File::create(path).map(Self::new).map_err(named)
@@ -95,7 +95,7 @@ impl<W: Write> Writer<W> {
     /// Writes the record as one line. The first call also writes the header line.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn write(&mut self, record: &Record) -> io::Result<()> {
         self.0.serialize(record)?;
         self.0.flush()
@@ -105,8 +105,8 @@ impl<W: Write> Writer<W> {
 /// Reads the records of a CSV file that `bench` wrote.
 ///
 /// # Errors
-/// The file cannot be read, has no record, or has a malformed line. In the last case, the message names the
-/// line.
+/// Returns an error if the file cannot be read, has no record, or has a malformed line. The message names a
+/// malformed line.
 pub fn read(path: &Path) -> Result<Vec<Record>, String> {
     let named = |problem: String| format!("{}: {problem}", path.display());
     let file = File::open(path).map_err(|error| named(error.to_string()))?;

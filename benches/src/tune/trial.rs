@@ -39,8 +39,8 @@ pub enum Verdict {
 pub struct Checks<'c> {
     case: Case<'c>,
     bands: Vec<Range<usize>>,
-    /// The expected results: values of the compared rows, and sums over all rows. Values that the CPU
-    /// executor does not compute are the results of the first configuration.
+    /// The expected results: values of the compared rows, and sums over all rows. If the CPU executor does
+    /// not compute a value, the expected value is the result of the first configuration.
     expected: Option<Results>,
     /// For an op that sums over all rows: a second case with few rows, and its expected results from the CPU
     /// executor.
@@ -52,7 +52,7 @@ impl<'c> Checks<'c> {
     /// Computes the expected results on the CPU executor, if the CPU executor is fast enough for this op.
     ///
     /// # Errors
-    /// The op's default configuration fails on the CPU executor.
+    /// Returns an error if the op's default configuration fails on the CPU executor.
     pub fn of(case: Case<'c>, values: &Values) -> Result<Self> {
         let bands = bands(&case);
         let mut expected = None;
@@ -72,12 +72,12 @@ impl<'c> Checks<'c> {
     /// Runs the op with the configuration `choice` and checks its results. In the first call, `choice` must
     /// be the op's default configuration.
     ///
-    /// The CPU executor computes the expected values of some rows, and the expected sums over a few rows. It
-    /// is too slow for some ops and for sums over all rows. There, the expected values are the results of the
-    /// default configuration. Differences up to a tolerance are allowed.
+    /// The CPU executor computes the expected values of some rows, and the expected sums over a few rows. For
+    /// some ops, and for sums over all rows, the CPU executor is too slow. In these cases, the expected
+    /// values are the results of the default configuration. Differences up to a tolerance are allowed.
     ///
     /// # Errors
-    /// The op's default configuration does not run, or a kernel failed.
+    /// Returns an error if the op's default configuration does not run, or if a kernel failed.
     pub fn check(
         &mut self,
         device: &Device,

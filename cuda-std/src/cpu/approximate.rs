@@ -14,13 +14,14 @@ include!("data/approximate.rs");
 
 /// The NaN that the instructions return.
 const NAN: f32 = f32::from_bits(0x7FFF_FFFF);
-/// Number of mantissas, and the value of the implicit leading bit of a mantissa.
+/// Number of different mantissas. Also the value of the implicit leading bit of a mantissa.
 const ONE: u32 = 1 << 23;
 const INFINITE: u32 = 0x7F80_0000;
 const TWO_24: f32 = 16_777_216.0;
 
-/// The products of bits 2 to 8 with bits 10 to 16 of a 17-bit number, in the sum of [`square`]. The index
-/// consists of bits 10 to 16, and of bits 2 to 8 above them.
+/// `PRODUCTS[128 * l + u]` is a part of the square of a 17-bit number: see [`square`]. The number has the
+/// bits `l` at the positions 2 to 8 and the bits `u` at the positions 10 to 16. The part is the sum of the
+/// products of one bit of `l` with one bit of `u`.
 static PRODUCTS: [u8; 1 << 14] = {
     let mut products = [0; 1 << 14];
     let mut at = 0;
@@ -38,9 +39,10 @@ static PRODUCTS: [u8; 1 << 14] = {
 
 /// Returns the square of the 17-bit number `offset` as the GPU computes it, in units of 2^19.
 ///
-/// The GPU adds the products of two bits of `offset`. It omits all products below 2^19. In the square of the
-/// upper 8 bits, this omits only the lowest bit. Each of the bits 2 to 8 has products with upper bits that
-/// are at least 2^19. The products of two of these lower bits are all smaller.
+/// The GPU computes the square as the sum of the products of two bits of `offset`, and omits all products
+/// below 2^19. Of the products of two of the upper 8 bits, it thereby omits only the lowest. Products of one
+/// of the bits 2 to 8 with an upper bit are included if they are at least 2^19. All other products are
+/// smaller.
 #[inline(always)]
 fn square(offset: u32) -> u32 {
     let upper = offset >> 9;
@@ -51,14 +53,14 @@ fn square(offset: u32) -> u32 {
 /// Coefficients of a polynomial, in units of 2^-16. The constant term comes first.
 type Polynomial = [i64; 4];
 
-/// Returns the polynomials of an instruction. Their constant terms are multiples of 2^14, plus the number
-/// `bias`, which is the same for all segments.
+/// Returns the polynomials of an instruction, one per segment. The constant term of a polynomial is a
+/// multiple of 2^14, plus the number `bias`, which is the same for all segments.
 const fn polynomials<const N: usize>(coefficients: [[i32; 3]; N], bias: i64) -> [Polynomial; N] {
     let mut polynomials = [[0; 4]; N];
     let mut at = 0;
     while at < N {
         let [c0, c1, c2] = coefficients[at];
-        // The fourth number only makes the size of an entry a power of two.
+        // The fourth number is not used. With it, the size of an entry is a power of two.
         polynomials[at] = [((c0 as i64) << 14) + bias, c1 as i64, c2 as i64, 0];
         at += 1;
     }
@@ -94,8 +96,8 @@ pub fn ex2_ftz(x: f32) -> f32 {
             _ => 0.0,
         };
     }
-    // The GPU truncates the absolute value to 23 fraction bits. For a negative number, it uses the ones'
-    // complement, except for integers.
+    // The GPU represents `x` as a fixed-point number: the absolute value, truncated to 23 fraction bits. If
+    // `x` is negative, the GPU uses the ones' complement of this number, except if `x` is an integer.
     let fixed = (x.abs() * ONE as f32) as i32;
     let fraction = fixed & (ONE as i32 - 1);
     let fixed = if x >= 0.0 { fixed } else { -fixed - i32::from(fraction != 0) };
@@ -158,7 +160,7 @@ pub fn rsqrt_ftz(x: f32) -> f32 {
     let odd = exponent & 1;
     let polynomial = &RSQRT_POLYNOMIALS[odd as usize][(mantissa >> 17) as usize];
     let significand = evaluate(polynomial, mantissa & 0x1_FFFF);
-    // The result for a power of four is exact. The polynomial would be one ulp too small.
+    // For a power of four, the result is exact. The polynomial would give a result that is one ulp too small.
     let exact = mantissa == 0 && odd == 0;
     float(significand + u32::from(exact), -24 - ((exponent - odd) >> 1))
 }
@@ -187,15 +189,16 @@ pub fn lg2_ftz(x: f32) -> f32 {
             _ => NAN,
         };
     }
-    // This result is exact. The polynomial would give about 0.9 * 2^-23, its constant term.
+    // The logarithm of 1 is exactly 0. The polynomial would give its constant term instead, about 0.9 *
+    // 2^-23.
     if x == 1.0 {
         return 0.0;
     }
     let (exponent, mantissa) = (i64::from(bits >> 23) - 127, bits & (ONE - 1));
     let [c0, c1, c2, _] = LG2_POLYNOMIALS[(mantissa >> 17) as usize];
     let offset = mantissa & 0x1_FFFF;
-    // The GPU truncates the polynomial to 36 fraction bits and adds the exponent. For a negative sum, it uses
-    // the ones' complement as the magnitude.
+    // The GPU truncates the polynomial to 36 fraction bits and adds the exponent. If the sum is negative, the
+    // magnitude of the result is the ones' complement of the sum.
     let fixed = (exponent << 36) + ((c0 + c1 * i64::from(offset) + c2 * i64::from(square(offset))) >> 4);
     let size = (fixed ^ fixed >> 63) as u64;
     // The result is the magnitude, truncated to 24 significant bits. The magnitude is never zero.
@@ -320,7 +323,8 @@ mod tests {
         }
     }
 
-    /// The results in another octave are those of the table's octave, scaled by a power of two.
+    /// The table covers one octave of arguments. For an argument in another octave, the result is the same,
+    /// scaled by a power of two.
     #[test]
     fn other_octaves_scale_the_results() {
         for number in numbers(50_000) {
@@ -338,12 +342,14 @@ mod tests {
         }
     }
 
-    /// 2^-n-f is 2^-n-1 times 2^(1 - f), with the ones' complement of `f` instead of 1 - f.
+    /// `2^(-n - f)` equals `2^(-n - 1)` times `2^(1 - f)`. The GPU uses the ones' complement of `f` instead
+    /// of `1 - f`.
     #[test]
     fn negative_exponents_use_the_complement() {
         for number in numbers(20_000).filter(|number| number & 0x7F_FFFF != 0) {
             let (fraction, whole) = (number & (ONE - 1), number >> 29);
-            // `x` keeps only some of the fraction bits. The others are zero.
+            // `x` has only 24 significant bits. If its integer part is not 0, the low fraction bits of
+            // `fraction` are rounded away.
             let x = -(whole as f32) - fraction as f32 / ONE as f32;
             let fixed = (f64::from(-x) * f64::from(ONE)) as u32;
             if fixed.is_multiple_of(ONE) {
@@ -407,7 +413,8 @@ mod tests {
         }
     }
 
-    /// The result at another exponent is the sum of an integer and the result at exponent 0 or -1, truncated.
+    /// For an argument with any exponent, the result is an integer plus the result for exponent 0 or -1. The
+    /// sum is truncated.
     #[test]
     fn other_octaves_add_to_the_logarithm() {
         for x in numbers(100_000).map(|number| f32::from_bits(number >> 1)).filter(|x| x.is_normal()) {

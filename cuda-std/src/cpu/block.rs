@@ -51,14 +51,14 @@ pub(crate) fn with<R>(f: impl FnOnce(&Block) -> R) -> R {
 }
 
 /// Calls `f` as [`with`] does, for an operation that may wait or raise a fault. If the running thread unwinds
-/// after a fault, does nothing and returns the default value: see [`Block::unwinds`].
+/// after a fault, the function does not call `f` and returns the default value: see [`Block::unwinds`].
 #[inline(always)]
 pub(crate) fn operate<R: Default>(f: impl FnOnce(&Block) -> R) -> R {
     with(|block| if block.unwinds() { R::default() } else { f(block) })
 }
 
-/// Returns the block that runs on this host thread. In contrast to a closure for [`with`], code with this
-/// function is always inlined.
+/// Returns the block that runs on this host thread. Code that uses this function is always inlined, unlike a
+/// closure that is passed to [`with`].
 ///
 /// # Safety
 /// The caller uses the block only while the running thread runs.
@@ -85,8 +85,9 @@ pub(crate) fn note_global() {
     GLOBAL.set(true);
 }
 
-/// Raises a fault if the running thread has accessed global memory since the scheduler resumed it. The thread
-/// now waits for earlier launches, and must not access global memory before.
+/// Raises a fault if the running thread has accessed global memory since the scheduler resumed it. The
+/// running thread calls this function when it waits for earlier launches. Before this wait, it must not
+/// access global memory.
 #[track_caller]
 pub(crate) fn expect_no_global() {
     if GLOBAL.get() {
@@ -95,7 +96,8 @@ pub(crate) fn expect_no_global() {
     }
 }
 
-/// Resets the note of accesses to global memory. The scheduler calls this function when it resumes a thread.
+/// Clears the flag which records that the running thread has accessed global memory. The scheduler calls this
+/// function when it resumes a thread.
 #[inline(always)]
 pub(super) fn reset_global() {
     GLOBAL.set(false);
@@ -112,7 +114,8 @@ pub(super) enum State {
     AtCluster,
     AtRegisters,
     AtWgmma,
-    /// Waits until a phase of an mbarrier ends or no other thread can continue, and then tests it again.
+    /// The thread waits until a phase of an mbarrier ends or no other thread can continue. Then it tests the
+    /// mbarrier again.
     Polling,
     Returned,
 }
@@ -127,12 +130,13 @@ pub(super) struct Slot {
     pub site: Cell<Option<&'static Location<'static>>>,
 }
 
-/// State of a GPU thread that the scheduler does not read, so that the slots stay small.
+/// The part of a GPU thread's state that the scheduler does not read. It is not stored in [`Slot`], so that
+/// slots stay small.
 #[derive(Default)]
 pub(super) struct ThreadNotes {
-    /// What the thread waits for in the state `AtMbarrier`, `Polling`, `AtNamed` or `AtWgmma`: the offset and
-    /// the phase of the mbarrier, the number and the threads of the named barrier, or the number of the
-    /// group.
+    /// What the thread waits for. In the states `AtMbarrier` and `Polling`: the offset and the phase of the
+    /// mbarrier. In the state `AtNamed`: the number of the named barrier, and its number of threads. In the
+    /// state `AtWgmma`: the number of the group.
     pub waits_for: Cell<Option<(u32, u32)>>,
     /// Number of calls at the barrier of the cluster.
     pub cluster_arrivals: Cell<u32>,
@@ -233,7 +237,7 @@ impl Block {
         unsafe { self.shared_base.write_bytes(0xFF, lines * size_of::<AlignedUnit>()) };
     }
 
-    /// Makes the device functions act on this block. The caller keeps the block until [`enter`] returns.
+    /// Makes device functions use this block. The block must exist until the function [`enter`] returns.
     pub(super) fn make_current(&self) {
         CURRENT.set(self);
     }
@@ -324,9 +328,10 @@ impl Block {
 
     /// Returns whether the running thread unwinds after a fault or a panic.
     ///
-    /// A destructor that runs during unwinding may call a device function. If it waited there, the executor
-    /// could unwind the suspended thread a second time, and if it raised a fault, this would be a panic
-    /// during a panic. Both would abort the process. Device functions therefore do nothing in this case.
+    /// A destructor that runs during unwinding may call a device function. If the device function suspended
+    /// the thread, the executor could unwind this thread a second time. If it raised a fault, there would be
+    /// a panic during a panic. Both would abort the process, so device functions do nothing while the thread
+    /// unwinds.
     #[inline]
     pub(super) fn unwinds(&self) -> bool {
         !self.host_panics && std::thread::panicking()
@@ -359,8 +364,8 @@ impl Block {
     /// Inlining removes one of these returns.
     #[inline(always)]
     pub(super) fn suspend(&self) {
-        // SAFETY: the coroutine of the running thread stored the pointer `yielder`, and this coroutine still
-        // runs.
+        // SAFETY: the code dereferences the pointer `yielder`. The coroutine of the running thread stored
+        // this pointer, and this coroutine still runs.
         unsafe { &*self.thread().yielder.get() }.suspend(());
     }
 
@@ -380,7 +385,7 @@ impl Block {
         std::panic::resume_unwind(Box::new(self.fault_of(self.running.get(), kind)))
     }
 
-    /// Ends the running thread with a fault of the call at `at` in the kernel's source code.
+    /// Ends the running thread with a fault. The fault names the call at `at` in the kernel's source code.
     #[cold]
     pub(crate) fn raise_at(&self, at: &'static Location<'static>, kind: FaultKind) -> ! {
         self.thread().site.set(Some(at));
@@ -390,8 +395,8 @@ impl Block {
     /// Returns the fault to report for a block in which no thread can continue.
     ///
     /// Some threads may wait at a warp call (shuffle, vote, warp barrier or `mma`) while others wait at the
-    /// block barrier. The function then reports the warp call. It is the cause, because the block barrier
-    /// waits for the threads at the warp call.
+    /// block barrier. The function then reports the warp call. The warp call is the cause, because the
+    /// barrier cannot complete before the threads at the warp call arrive there.
     pub(super) fn stalled(&self) -> Fault {
         let first = |state| self.states().position(|found| found.get() == state);
         if let Some(thread) = first(State::AtCall) {

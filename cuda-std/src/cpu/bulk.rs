@@ -13,8 +13,9 @@ pub(super) struct BulkGroups {
 }
 
 impl Block {
-    /// Records a copy that reads `bytes` bytes of shared memory at `from`, in the open bulk group of the
-    /// running thread. Returns agent and number of this group.
+    /// Records, for the open bulk group of the running thread, a copy that reads `bytes` bytes of shared
+    /// memory at `from`. Returns the group's agent (the number of this source of asynchronous accesses) and
+    /// the number of the group.
     pub(super) fn start_group_copy(&self, from: Place, bytes: u32) -> (u32, u32) {
         let (agent, time) = self.groups(|groups| {
             groups.last = groups.committed + 1;
@@ -31,7 +32,8 @@ impl Block {
         f(bulk.entry(self.own_agent()).or_insert_with(new))
     }
 
-    /// Returns a fault if the running thread has not waited for its bulk copies from shared memory.
+    /// Returns a fault if the running thread has started bulk copies from shared memory and has not waited
+    /// for them.
     pub(super) fn thread_returns_from_bulk(&self) -> Result<(), FaultKind> {
         let bulk = self.cluster.bulk.borrow();
         let Some(groups) = bulk.get(&self.own_agent()) else { return Ok(()) };
@@ -48,8 +50,8 @@ pub(crate) fn bulk_commit() {
     operate(|block| block.groups(|groups| groups.committed += 1));
 }
 
-/// Waits until at most the last `pending` bulk groups of the running thread have yet to read their bytes. If
-/// `writes` is true, waits until they have also written them.
+/// Waits until all bulk groups of the running thread, except at most the last `pending` ones, have read their
+/// bytes. If `writes` is true, these groups must also have written their bytes.
 pub(crate) fn bulk_wait(pending: u32, writes: bool) {
     operate(|block| {
         let (agent, last) = block.groups(|groups| (groups.agent, groups.committed.saturating_sub(pending)));
@@ -58,7 +60,8 @@ pub(crate) fn bulk_wait(pending: u32, writes: bool) {
     });
 }
 
-/// Starts a copy of `bytes` bytes of global memory to shared memory. The mbarrier counts the bytes.
+/// Starts a copy of `bytes` bytes of global memory to shared memory. The mbarrier at `barrier` counts the
+/// bytes that arrive.
 ///
 /// # Safety
 /// `from` points to `bytes` readable bytes until the copy ends.
@@ -92,8 +95,8 @@ pub(crate) unsafe fn bulk_store(to: *mut u8, from: u32, bytes: u32) {
     });
 }
 
-/// Starts a copy of `bytes` bytes of the own shared memory to another block of the cluster. The mbarrier of
-/// that block counts the bytes.
+/// Starts a copy of `bytes` bytes from the shared memory of the running block to another block of the
+/// cluster. The mbarrier at `barrier`, in that other block, counts the bytes that arrive.
 pub(crate) fn bulk_send(to: u32, from: u32, bytes: u32, barrier: u32) {
     operate(|block| {
         block.check_bulk(0, bytes);

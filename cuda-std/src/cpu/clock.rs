@@ -1,17 +1,19 @@
 //! Vector clocks, which say which events happen before which other events.
 //!
 //! An agent is a GPU thread, or a source of asynchronous operations such as an mbarrier. Each agent numbers
-//! its events. The knowledge of a thread has one entry per agent: the number of the agent's last event that
-//! happens before the thread's next event. A thread gets knowledge at a barrier from the threads that arrived
-//! there.
+//! its events. The knowledge of a thread says which events happen before the thread's next event. It has one
+//! entry per agent: the number of the agent's last such event. At a barrier, a thread adds the knowledge of
+//! the threads that arrived there to its own.
 //!
-//! Asynchronous copies and `wgmma` access shared memory through another path (the async proxy) than the loads
-//! and stores of threads. They see a thread's writes only after a proxy fence. Therefore a thread also has
-//! fenced knowledge: the events before its last proxy fence, and those that other threads fenced before they
-//! arrived at a barrier.
+//! Asynchronous copies and `wgmma` access shared memory through the async proxy, and loads and stores of
+//! threads through the generic proxy. The async proxy sees a thread's writes only after a proxy fence.
+//! Therefore a thread also has fenced knowledge, which contains two kinds of events. The first kind precedes
+//! the thread's last proxy fence. The second kind was fenced by other threads before they arrived at a
+//! barrier.
 use std::rc::Rc;
 
-/// For each agent, the number of its last known event. Agents past the end have the entry 0.
+/// A vector clock. For each agent (a thread or another source of accesses), it has the number of the agent's
+/// last known event. Agents past the end have the entry 0.
 type Known = Rc<Vec<u32>>;
 
 fn entry(known: &[u32], agent: u32) -> u32 {
@@ -53,7 +55,8 @@ impl Released {
     }
 }
 
-/// The clock of a thread: the number of its next event, and its knowledge.
+/// The clock of a thread: the number of its next event, and its knowledge (the events of all agents that
+/// happen before this next event).
 #[derive(Clone, Debug)]
 pub(super) struct Clock {
     pub agent: u32,
@@ -63,16 +66,16 @@ pub(super) struct Clock {
     fenced_own: u32,
 }
 
-/// Numbers of the events that stand for all accesses of a thread before the cluster became active. An access
-/// is part of the first event if a block barrier followed it, of the second if only a warp barrier followed
-/// it, and otherwise of the third.
+/// Numbers of three events of a thread, which together stand for all its accesses before the cluster became
+/// active. The number of an access depends on the barrier that followed it. The first number means a block
+/// barrier, the second only a warp barrier, and the third no barrier.
 pub(super) const BEFORE_BLOCK_BARRIER: u32 = 1;
 pub(super) const BEFORE_WARP_BARRIER: u32 = 2;
 pub(super) const BEFORE_NO_BARRIER: u32 = 3;
 
 impl Clock {
-    /// Makes the clocks of `blocks` blocks of `threads` threads. A thread knows those earlier accesses of its
-    /// block that a block barrier followed.
+    /// Makes the clocks of `blocks` blocks of `threads` threads. A thread knows the earlier accesses of its
+    /// block, if a block barrier followed them.
     pub fn of_threads(blocks: u32, threads: u32) -> Vec<Self> {
         let of_block = |rank: u32| {
             let mut known = vec![0; (rank * threads) as usize];
@@ -91,8 +94,8 @@ impl Clock {
         (0..blocks).flat_map(of_threads).collect()
     }
 
-    /// Adds the accesses of the lanes of a warp before their last warp barrier to the knowledge of the lanes.
-    /// The clocks are new.
+    /// Makes the lanes of a warp know each other's accesses before their last warp barrier. The clocks must
+    /// be new: the lanes have no other knowledge about each other.
     pub fn know_each_other(lanes: &mut [Self]) {
         let mut known = Vec::clone(&lanes[0].released.known);
         lanes.iter().for_each(|lane| raise(&mut known, lane.agent, BEFORE_WARP_BARRIER));
@@ -100,13 +103,14 @@ impl Clock {
         lanes.iter_mut().for_each(|lane| lane.released.known = Rc::clone(&known));
     }
 
-    /// Returns whether event `time` of `agent` happens before the thread's next event.
+    /// Returns whether event number `time` of the agent `agent` (a thread or another source of accesses)
+    /// happens before the thread's next event.
     pub fn knows(&self, agent: u32, time: u32) -> bool {
         agent == self.agent || self.seen(agent) >= time
     }
 
-    /// Returns those of the agents `32 * group` to `32 * group + 31` whose event `time` the thread does not
-    /// know, as a mask.
+    /// Returns a bit mask of agents: bit `i` is set if the thread does not know event `time` of agent `32 *
+    /// group + i`.
     pub fn unknown(&self, group: u32, time: u32) -> u32 {
         let first = 32 * group as usize;
         let known = self.released.known.get(first..).unwrap_or_default();
@@ -117,9 +121,10 @@ impl Clock {
         if self.agent / 32 == group { unknown & !(1 << (self.agent % 32)) } else { unknown }
     }
 
-    /// Returns whether a proxy fence follows event `time` of `agent`, before the thread's next event. Another
-    /// thread may have executed this fence, also for the thread's own events: base causality order is
-    /// transitive, and the fence needs only to lie on the path between both accesses.
+    /// Returns whether a proxy fence lies between event number `time` of the agent `agent` and the thread's
+    /// next event. Even if the event is the thread's own, another thread may have executed the fence. The
+    /// reason is that base causality order is transitive: the fence needs only to lie on the path from the
+    /// event to the next event.
     pub fn knows_fenced(&self, agent: u32, time: u32) -> bool {
         let own = if agent == self.agent { self.fenced_own } else { 0 };
         own.max(entry(&self.released.fenced, agent)) >= time
@@ -148,8 +153,8 @@ impl Clock {
 pub(super) struct Gate {
     known: Vec<u32>,
     fenced: Vec<u32>,
-    /// The knowledge that was added last. Most threads of a block have the same knowledge, except of their
-    /// own events.
+    /// The knowledge that was added last. Most threads of a block have the same knowledge of other threads,
+    /// so the next addition often has nothing new.
     last: Option<Released>,
 }
 
@@ -172,15 +177,16 @@ impl Gate {
         clock.now += 1;
     }
 
-    /// Adds what a thread knows about asynchronous operations: the agents from number `threads` on. Adds no
-    /// events of threads, neither its own nor those that it has learned at barriers.
+    /// Adds what a thread knows about asynchronous operations, whose agents have the numbers from `threads`
+    /// on. Adds no event of a thread: neither of this thread nor of threads whose events it knows.
     pub fn add_asynchronous(&mut self, clock: &Clock, threads: u32) {
         for (agent, &time) in (0..).zip(clock.released.known.iter()).skip(threads as usize) {
             self.add_event(agent, time);
         }
     }
 
-    /// Adds an event of an asynchronous operation. The async proxy sees its own writes without a fence.
+    /// Adds an event of an asynchronous operation. The event also becomes part of the fenced knowledge,
+    /// because the async proxy sees its own writes without a fence.
     pub fn add_event(&mut self, agent: u32, time: u32) {
         raise(&mut self.known, agent, time);
         raise(&mut self.fenced, agent, time);
@@ -189,7 +195,7 @@ impl Gate {
     /// Returns the collected knowledge and empties the gate.
     pub fn open(&mut self) -> Released {
         let Self { known, fenced, last } = std::mem::take(self);
-        // Without a new fence, the threads keep the object that they have.
+        // If there was no new fence, reuse the object of fenced knowledge that the threads already share.
         let kept = last.map(|last| last.fenced).filter(|last| covers(last, &fenced));
         Released { known: Rc::new(known), fenced: kept.unwrap_or_else(|| Rc::new(fenced)) }
     }
@@ -204,7 +210,8 @@ enum Lesson {
 }
 
 impl Lesson {
-    /// Returns `known` with this lesson. If one of both covers the other, makes no new object.
+    /// Returns the union of `known`, which is the knowledge of a thread, and this lesson, which is new
+    /// knowledge. If one of the two contains the other, returns it without creating a new object.
     fn added_to(&self, known: &Known) -> Known {
         match self {
             Self::Knowledge(from) if covers(from, known) => Rc::clone(from),
@@ -224,8 +231,9 @@ impl Lesson {
     }
 }
 
-/// The last additions of knowledge: the knowledge before, the lesson, and the knowledge after it. Lanes of a
-/// warp run one after the other, so a lane may add several lessons before the next lane adds the first one.
+/// A cache of the last additions to the knowledge of threads. Each entry has the knowledge before the
+/// addition, the lesson that was added, and the knowledge after it. The cache has several entries, because a
+/// lane of a warp may add several lessons before the next lane adds the first of them.
 #[derive(Debug, Default)]
 struct Lessons {
     last: Vec<(Known, Lesson, Known)>,
@@ -235,7 +243,7 @@ struct Lessons {
 impl Lessons {
     const KEPT: usize = 32;
 
-    /// Returns the result of an addition to `known`, if it is one of the last.
+    /// Returns the result of adding a lesson to `known`, if the cache contains this addition.
     #[inline]
     fn recall(&self, known: &Known, is_lesson: impl Fn(&Lesson) -> bool) -> Option<Known> {
         let fits =
@@ -247,7 +255,8 @@ impl Lessons {
     #[inline(never)]
     fn add(&mut self, known: &mut Known, lesson: Lesson) {
         let mut after = lesson.added_to(known);
-        // Threads that learn the same in another order share the result, too.
+        // If threads add the same lessons in different orders, the results are equal. In this case, let these
+        // threads share one object, too.
         if let Some((_, _, equal)) = self.last.iter().find(|(_, _, result)| *result == after) {
             after = Rc::clone(equal);
         }
@@ -262,7 +271,8 @@ impl Lessons {
     }
 }
 
-/// Adds knowledge to the clocks of threads. Threads that had the same knowledge before share the result.
+/// Adds knowledge to the clocks of threads. If several threads with the same knowledge make the same
+/// addition, they share the resulting object.
 #[derive(Debug, Default)]
 pub(super) struct Acquirer {
     known: Lessons,
@@ -328,7 +338,7 @@ mod tests {
         let mut clocks = Clock::of_threads(1, 3);
         let (mut acquirer, write) = (Acquirer::default(), clocks[0].now);
         acquirer.learn(&mut clocks[0], 3, 5);
-        // Thread 0 and its own events are then part of the knowledge of thread 0.
+        // From here on, the knowledge of thread 0 contains an entry for thread 0 itself, with its own events.
         let mut gate = Gate::default();
         clocks[..2].iter_mut().for_each(|clock| gate.add(clock));
         let released = gate.open();
@@ -381,7 +391,8 @@ mod tests {
         let (lanes, others) = clocks.split_at_mut(32);
         let mut acquirer = Acquirer::default();
         for round in 1..5 {
-            // The others arrive at an mbarrier, and each lane waits for it between two waits for `wgmma`.
+            // The other threads arrive at an mbarrier. Each lane waits for this mbarrier after one wait for
+            // `wgmma` and before the next.
             let mut gate = Gate::default();
             others.iter_mut().for_each(|other| gate.add(other));
             let released = gate.open();
@@ -405,7 +416,7 @@ mod tests {
         clocks.iter_mut().for_each(|clock| gate.add(clock));
         let released = gate.open();
         clocks.iter_mut().for_each(|clock| acquirer.acquire(clock, &released));
-        // No thread has executed a fence, so the fenced knowledge stays the same object.
+        // No thread has executed a fence, so all threads still share the same object of fenced knowledge.
         let fenced = Rc::clone(&clocks[0].released.fenced);
         assert!(clocks.iter().all(|clock| Rc::ptr_eq(&clock.released.known, &released.known)));
         assert!(clocks.iter().all(|clock| Rc::ptr_eq(&clock.released.fenced, &fenced)));

@@ -1,15 +1,15 @@
 //! Hopper's asynchronous operations on the CPU executor: mbarriers, named barriers, cluster barriers, bulk
 //! and TMA copies, `wgmma` and `setmaxnreg`.
 //!
-//! One host thread runs all blocks of a cluster. They share one [`Cluster`]. A copy moves its bytes as late
-//! as possible: when no thread of the cluster can continue, or when a thread waits for its bulk group. If the
-//! thread waits only for the reads of the group, the writes to global memory happen later. If several copies
-//! are pending, their order is pseudo-random. Until a copy to shared memory moves its bytes, the destination
-//! contains 0xFF bytes.
+//! One host thread runs all blocks of a cluster. These blocks share one [`Cluster`]. An asynchronous copy
+//! moves its bytes as late as possible. This is when no thread of the cluster can continue, or when a thread
+//! waits for the copy's bulk group. If the thread waits only until the group has read its bytes, the executor
+//! delays the writes to global memory further. If several copies are pending, their order is pseudo-random.
+//! Until a copy to shared memory moves its bytes, the destination contains 0xFF bytes.
 //!
-//! With the first operation of this module, the cluster becomes *active*: clocks and histories then decide
-//! which accesses to shared memory race, instead of [`race`](super::race). The executor therefore finds a
-//! race in every order in which threads and copies may run.
+//! The first operation of this module makes the cluster *active*. From then on, clocks and histories decide
+//! which accesses to shared memory race. Before that, the module [`race`](super::race) decides this. With
+//! clocks and histories, the executor finds a race no matter in which order the threads and copies run.
 use core::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -25,12 +25,13 @@ use super::tma::StartedCopy;
 use super::wgmma::Queue;
 use super::{Block, FaultKind, Origin, operate};
 
-/// The shared-memory address of the first byte of dynamic shared memory. A GPU guarantees only a multiple of
-/// 16. Here it is no multiple of a larger power of two, so that kernels must align their tiles.
+/// The shared-memory address of the first byte of dynamic shared memory. A GPU guarantees only that this
+/// address is a multiple of 16. The executor uses an address that is not a multiple of 32, so that a kernel
+/// fails if it does not align its tiles.
 pub(crate) const FIRST_ADDRESS: u32 = 1024 + 16;
 
-/// Distance between the shared memory of two blocks in the address space of a cluster. Addresses below this
-/// number refer to the own block.
+/// Distance from the shared memory of one block to that of the next block, in the address space of a cluster.
+/// Addresses below this number refer to the block that uses them.
 pub(super) const WINDOW: u32 = 1 << 24;
 
 /// Returns the address in the cluster of `address` in block `rank`.
@@ -63,7 +64,7 @@ pub(crate) struct Cluster {
     pub(super) acquirer: RefCell<Acquirer>,
     pub(super) agents: Cell<u32>,
     pub(super) histories: RefCell<Histories>,
-    /// The number of the history of each unit, by rank of the block.
+    /// For each block, by rank: the number of each unit's history. A unit is 2 bytes of shared memory.
     pub(super) units: RefCell<Vec<Vec<u32>>>,
     pub(super) mbarriers: RefCell<HashMap<Place, Mbarrier>>,
     pub(super) named: RefCell<HashMap<(u32, u32), NamedBarrier>>,
@@ -79,8 +80,8 @@ pub(crate) struct Cluster {
     pub(super) queues: RefCell<HashMap<u32, Queue>>,
     pub(super) pools: RefCell<HashMap<u32, RegisterPool>>,
     pub(super) exited: RefCell<Vec<bool>>,
-    /// For each block, the last access to its shared memory by each agent of another block, and by each
-    /// mbarrier that counts the bytes of copies.
+    /// For each block, the last access to its shared memory by each agent outside of the block. Such an agent
+    /// is a thread of another block, or an mbarrier that counts the bytes of copies.
     pub(super) remote: RefCell<Vec<HashMap<u32, u32>>>,
 }
 
@@ -89,8 +90,8 @@ impl Cluster {
         Rc::new(Self { blocks: Cell::new(blocks), ..Self::default() })
     }
 
-    /// Resets the state of the cluster that ran before. `running` are the blocks of the next cluster,
-    /// and `number` is its number in the grid.
+    /// Resets the state that the previous cluster left. `running` are the blocks of the next cluster, and
+    /// `number` is its number in the grid.
     pub fn enter(&self, running: &[Block], number: u64) {
         if self.active.replace(false) {
             self.clocks.take();
@@ -122,7 +123,8 @@ impl Cluster {
     }
 
     pub(super) fn block(&self, rank: u32) -> &Block {
-        // SAFETY: `enter` stored pointers to the blocks of the running cluster, which exist while it runs.
+        // SAFETY: the code dereferences a pointer that `enter` stored. The pointer points to a block of the
+        // running cluster, and the blocks exist while their cluster runs.
         unsafe { &*self.running.borrow()[rank as usize] }
     }
 
@@ -135,7 +137,8 @@ impl Cluster {
     }
 }
 
-/// The agents of threads are numbered by block and thread. Other agents follow.
+/// Methods for agents, which are sources of accesses. Threads have the first agent numbers, by block and
+/// thread. Other agents, such as mbarriers, have higher numbers.
 impl Block {
     pub(super) fn agent(&self, thread: usize) -> u32 {
         self.rank.get() * self.threads() + thread as u32
@@ -145,8 +148,9 @@ impl Block {
         self.agent(self.running.get())
     }
 
-    /// Makes the cluster active. Every operation of Hopper that records or orders accesses to shared memory
-    /// calls this function first. `stmatrix` and relaxed arrivals do not.
+    /// Makes the cluster active, so that clocks and histories find races. Each Hopper operation that records
+    /// or orders accesses to shared memory calls this function first. `stmatrix` and relaxed arrivals do not
+    /// call it.
     pub(super) fn activate(&self) -> &Cluster {
         let cluster = &*self.cluster;
         if !cluster.active.replace(true) {
@@ -161,14 +165,16 @@ impl Block {
         cluster
     }
 
-    /// Adds the accesses before the activation of the cluster to the histories. The threads of the block know
-    /// those that a block barrier followed, and the lanes of a warp those that a warp barrier followed. Other
-    /// blocks know no access, because a barrier of the cluster would have made the cluster active.
+    /// Adds the accesses that happened before the cluster became active to the histories. If a block barrier
+    /// followed an access, the threads of the block know it. If only a warp barrier followed it, the lanes of
+    /// the warp know it. Other blocks know no such access, because a barrier of the cluster would have made
+    /// the cluster active.
     fn record_earlier(&self) {
         let cluster = &*self.cluster;
         let mut units = cluster.units.borrow_mut();
         let (units, mut histories) = (&mut units[self.rank.get() as usize], cluster.histories.borrow_mut());
-        // Mostly, no warp needs knowledge of its own. The warps then share one object.
+        // Give a warp separate knowledge only if it has accesses that only a warp barrier followed. Usually
+        // there is no such warp, and all warps share one object.
         let mut of_warp = vec![false; self.slots.len().div_ceil(32)];
         self.races.each_access(|earlier| {
             of_warp[usize::from(earlier.thread) / 32] |= earlier.event == BEFORE_WARP_BARRIER;
@@ -187,13 +193,14 @@ impl Block {
         f(&mut self.activate().clocks.borrow_mut()[self.own_agent() as usize])
     }
 
-    /// Adds the event `time` of `agent` to the knowledge of the running thread.
+    /// Records that event number `time` of the agent `agent` happens before the next event of the running
+    /// thread.
     pub(super) fn learn(&self, agent: u32, time: u32) {
         self.clock(|clock| self.cluster.acquirer.borrow_mut().learn(clock, agent, time));
     }
 
-    /// Returns the place of `address`. Raises a fault if `bytes` bytes from there on are not in the dynamic
-    /// shared memory of a running block.
+    /// Returns the block and the offset to which `address` belongs. Raises a fault if the `bytes` bytes from
+    /// `address` on are not in the dynamic shared memory of a running block.
     pub(super) fn place(&self, address: u32, bytes: u32, align: u32) -> Place {
         let (window, at) = (address / WINDOW, address % WINDOW);
         let rank = if window == 0 { self.rank.get() } else { window - 1 };
@@ -225,7 +232,7 @@ impl Block {
         self.clock(|clock| SharedAccess { agent: clock.agent, time: clock.now, by: By::Thread })
     }
 
-    /// Records a load or store of the running thread in the active cluster.
+    /// Records a load or store by the running thread, if the cluster is active.
     #[cold]
     #[inline(never)]
     pub(super) fn note_active(&self, offset: usize, bytes: usize, writes: bool) {
@@ -240,7 +247,8 @@ impl Block {
         self.record(place, bytes, access, true);
     }
 
-    /// Records `access`, which the running thread makes or starts. Raises a fault if it is not ordered.
+    /// Records `access`, which the running thread makes or starts. Raises a fault if nothing orders this
+    /// access and an earlier access that conflicts with it.
     pub(super) fn record(&self, place: Place, bytes: u32, access: SharedAccess, writes: bool) {
         self.record_all(place.rank, bytes, std::iter::once(place.offset), access, writes);
         if place.rank != self.rank.get() {
@@ -248,7 +256,8 @@ impl Block {
         }
     }
 
-    /// Records `access` to `bytes` bytes at each of the offsets in the shared memory of block `rank`.
+    /// Records `access` for several ranges of `bytes` bytes, at the given offsets in the shared memory of
+    /// block `rank`.
     pub(super) fn record_all(
         &self,
         rank: u32,
@@ -314,7 +323,7 @@ impl Block {
         }
     }
 
-    /// Returns the index of a thread of this cluster, by its agent.
+    /// Returns the index of the thread whose agent number is `agent`. The thread belongs to this cluster.
     pub(super) fn thread_of(&self, agent: u32) -> [u32; 3] {
         self.slots[(agent % self.threads()) as usize].index
     }
@@ -327,8 +336,8 @@ impl Block {
         }
     }
 
-    /// Gives each of `threads` the knowledge of all of them. They have arrived at a block barrier or a warp
-    /// barrier.
+    /// Records that the threads `threads` have arrived at a block barrier or a warp barrier. After the
+    /// barrier, each of them knows what any of them knew before.
     #[cold]
     #[inline(never)]
     pub(super) fn synchronize_active(&self, threads: impl Iterator<Item = usize> + Clone) {
@@ -350,8 +359,8 @@ impl Block {
         self.thread_returns_from_wgmma()
     }
 
-    /// All threads of the block have returned. Returns a fault if another block may still access the shared
-    /// memory of this block, or if a copy to it is not done.
+    /// Called when all threads of the block have returned. Returns a fault if another block may still access
+    /// the shared memory of this block, or if a copy to it has not completed.
     pub(super) fn exits(&self) -> Result<(), (usize, FaultKind)> {
         let cluster = &*self.cluster;
         let rank = self.rank.get();
@@ -364,7 +373,8 @@ impl Block {
         let remote = cluster.remote.borrow();
         let knows = |agent, time| own.iter().any(|clock| clock.knows(agent, time));
         let unknown = remote[rank as usize].iter().filter(|&(&agent, &time)| !knows(agent, time));
-        // The first mbarrier by agent, so that the fault does not depend on the order of the map.
+        // Choose the agent with the lowest number, so that the reported fault does not depend on the
+        // iteration order of the map.
         match unknown.min_by_key(|&(&agent, _)| agent) {
             Some((&agent, &time)) => {
                 let unobserved = self.unobserved_copy(agent, time);

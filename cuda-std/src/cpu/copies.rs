@@ -19,8 +19,8 @@ enum Item {
     Commit,
 }
 
-/// The pending copies of a block. Each thread has a list of the copies that it started, and of the ends of
-/// their groups.
+/// The pending copies of a block. For each thread, there is a list of the copies that it started and of the
+/// points at which it closed a group.
 pub(super) struct Copies {
     of_thread: Vec<RefCell<Vec<Item>>>,
     pending: Cell<usize>,
@@ -59,8 +59,8 @@ pub(crate) fn wait() {
     complete(with(|block| block.own_copies().take()));
 }
 
-/// Completes the pending copies of the running thread, except those of its last `pending` groups and those
-/// that are in no group yet.
+/// Completes the pending copies of the running thread. The copies of its last `pending` groups stay pending,
+/// and so do copies that do not belong to a closed group yet.
 pub(crate) fn wait_for_groups(pending: usize) {
     complete(with(|block| {
         let mut items = block.own_copies().borrow_mut();
@@ -93,8 +93,8 @@ impl Block {
     }
 
     fn write(&self, offset: usize, bytes: [u8; BYTES]) {
-        // SAFETY: the caller of `begin` checked that the destination of the copy lies inside the launch's
-        // shared memory. Only one thread of the block runs at a time.
+        // SAFETY: the write covers the destination of a copy. The caller of `begin` checked that this
+        // destination lies inside the launch's shared memory. Only one thread of the block runs at a time.
         unsafe { self.shared_base().add(offset).cast::<[u8; BYTES]>().write(bytes) };
     }
 }

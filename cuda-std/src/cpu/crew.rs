@@ -10,11 +10,11 @@ use super::{Fault, FaultKind};
 
 type Thread = Coroutine<(), (), Result<(), Box<Fault>>, Stack>;
 
-/// Number of rounds in which threads may test mbarriers in vain, if no mbarrier, copy or thread of the
-/// cluster makes progress between them.
+/// Number of rounds in which threads may test mbarriers without success, if there is no progress between
+/// them. Progress is an arrival, a copy that starts or ends, or a thread that returns.
 const MAX_POLLS: u32 = 10_000;
 
-/// The rounds in which threads have tested mbarriers in vain since the last progress.
+/// Counts the rounds since the last progress in which threads tested mbarriers without success.
 #[derive(Default)]
 struct Polls {
     rounds: u32,
@@ -37,7 +37,7 @@ pub(super) struct Crew {
 }
 
 impl Crew {
-    /// Makes a crew for clusters of `blocks` blocks with `threads` threads each.
+    /// Creates a `Crew`, which can run clusters of `blocks` blocks with `threads` threads each.
     pub fn new(blocks: u32, threads: u32, draw: Draw) -> Self {
         let of_block =
             |_| Threads { all: (0..threads).map(|_| None).collect(), order: Order::new(threads), live: 0 };
@@ -62,12 +62,12 @@ impl Crew {
     }
 
     /// Runs the warps of each block one after the other, each until all its threads wait or have returned.
-    /// Then the function starts again with the first warp, until all threads have returned or no thread can
-    /// continue. If no thread can continue, an asynchronous copy completes.
+    /// The function repeats these steps until all threads have returned. If no thread can continue, it
+    /// completes an asynchronous copy.
     ///
     /// On a GPU, one warp may run to the next barrier before another warp starts. The CPU executor always
-    /// does this. If a barrier is missing, one warp may overwrite data before another warp has read it. The
-    /// executor can therefore show this error as a wrong result.
+    /// runs warps in this way. If a barrier is missing, one warp may thus overwrite data before another warp
+    /// has read it. The error then becomes visible as a wrong result.
     fn schedule(&mut self, blocks: &[Block]) -> Result<(), Fault> {
         let mut polls = Polls::default();
         while self.blocks.iter().any(|threads| threads.live > 0) {
@@ -84,13 +84,15 @@ impl Crew {
                 self.unblock(blocks, &mut polls)?;
             }
         }
-        // Threads may return before their copies from shared memory have written what they read.
+        // A thread may return before its copies from shared memory have written their bytes. Complete these
+        // copies here.
         while blocks[0].cluster.complete_one() {}
         Ok(())
     }
 
-    /// Completes an asynchronous copy, because no thread can continue. Without a copy, lets the threads that
-    /// poll mbarriers test them again. Without such threads, returns the fault of a waiting thread.
+    /// Called when no thread can continue. Completes an asynchronous copy if one is pending. Otherwise, lets
+    /// the threads that poll mbarriers test them again. If no thread polls, returns the fault of a waiting
+    /// thread.
     #[cold]
     #[inline(never)]
     fn unblock(&self, blocks: &[Block], polls: &mut Polls) -> Result<(), Fault> {
@@ -110,7 +112,8 @@ impl Crew {
         let has = |block: &&Block, state| block.states().any(|found| found.get() == state);
         let waiting: Vec<_> =
             blocks.iter().zip(&self.blocks).filter(|(_, threads)| threads.live > 0).collect();
-        // If some blocks wait at their own barrier, the cause is in another block.
+        // A block in which threads wait at the block barrier is usually not the cause, because the missing
+        // threads wait for another block. Report a block without such threads if there is one.
         let first = waiting.iter().find(|(block, _)| !has(block, State::AtBarrier)).or(waiting.first());
         Err(first.expect("a thread lives").0.stalled())
     }
@@ -120,7 +123,8 @@ impl Crew {
     fn dismiss(&mut self, blocks: &[Block]) {
         for (threads, block) in self.blocks.iter_mut().zip(blocks) {
             block.make_current();
-            // The calls of suspended lanes must not meet with those of destructors.
+            // Destructors that run during unwinding may make warp calls. Such a call must not exchange values
+            // with the calls of suspended lanes.
             block.calling.iter().for_each(|lanes| lanes.set(0));
             for (at, thread) in threads.all.iter_mut().enumerate() {
                 if let Some(mut thread) = thread.take() {
@@ -199,7 +203,8 @@ impl Drop for Crew {
 }
 
 /// The function that every coroutine executes. It runs the kernel for one GPU thread, and converts a panic of
-/// the kernel into a [`Fault`]. It is inlined because each return that follows a switch is mispredicted.
+/// the kernel into a [`Fault`]. The function is inlined, because the host CPU mispredicts each return
+/// instruction that follows a switch of coroutines.
 #[inline(always)]
 fn thread_main(yielder: &Yielder<(), ()>) -> Result<(), Box<Fault>> {
     with(|block| {

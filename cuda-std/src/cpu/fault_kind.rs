@@ -52,7 +52,7 @@ pub enum FaultKind {
         /// Whether the earlier access was a write.
         wrote: bool,
     },
-    /// An address that is no multiple of the required alignment, or a size of a bulk copy that is no multiple
+    /// An address is not a multiple of the required alignment, or the size of a bulk copy is not a multiple
     /// of 16.
     Misaligned {
         /// Address of the access.
@@ -93,7 +93,7 @@ pub enum FaultKind {
         /// Whether the second call is an arrival.
         arrives: bool,
     },
-    /// An access to the shared memory of a block of the cluster that has exited.
+    /// A thread accesses the shared memory of another block of its cluster, but that block has exited.
     ExitedBlock {
         /// Rank of the block.
         rank: u32,
@@ -111,7 +111,7 @@ pub enum FaultKind {
     Mbarrier {
         /// Offset of the mbarrier in shared memory.
         offset: usize,
-        /// Number of the phase, from 0. Its parity is the parity of this number.
+        /// Number of the phase, counted from 0. The parity of the phase is the parity of this number.
         phase: u32,
         /// Arrivals that are missing in this phase.
         missing: u32,
@@ -124,13 +124,15 @@ pub enum FaultKind {
     WrongPhase {
         /// Offset of the mbarrier in shared memory.
         offset: usize,
-        /// Number of the phase that the thread waits for, or whose end it had to wait for.
+        /// Number of the phase that the thread waits for. If the thread makes an access too early, the number
+        /// of the phase whose end it had to wait for.
         phase: u32,
-        /// Offset of the bytes that the thread accesses after it waited for an earlier phase. `None` if the
-        /// thread waits for a later phase, which never ends.
+        /// Offset of the bytes that the thread accesses, if it waited for an earlier phase than it should.
+        /// `None` if the thread waits for a later phase, which never ends.
         bytes_at: Option<usize>,
     },
-    /// An mbarrier ended a later phase before the thread saw the end of the phase that it waits for.
+    /// The thread waits for the end of a phase, but the mbarrier ended a later phase before the thread saw
+    /// this end.
     MissedPhase {
         /// Offset of the mbarrier in shared memory.
         offset: usize,
@@ -152,16 +154,16 @@ pub enum FaultKind {
         /// Whether this thread executed a fence after the initialization.
         fenced: bool,
     },
-    /// A number that an mbarrier cannot count. If `count` is 0, the thread initializes it for 0 arrivals, or
-    /// arrives more often than it expects.
+    /// A thread passes a number that the mbarrier cannot count. A `count` of 0 means that the thread
+    /// initializes the mbarrier for 0 arrivals, or that more arrivals occur than the mbarrier expects.
     MbarrierCount {
         /// Offset of the mbarrier in shared memory.
         offset: usize,
         /// The number of arrivals or bytes.
         count: u32,
     },
-    /// All arrivals of a phase of an mbarrier expect together fewer bytes than its copies have. The phase
-    /// would end before its last copy, or never.
+    /// All arrivals of a phase of an mbarrier have occurred, and they expect fewer bytes than the copies of
+    /// this phase have. The phase would end before its last copy, or never.
     MbarrierBytes {
         /// Offset of the mbarrier in shared memory.
         offset: usize,
@@ -179,8 +181,8 @@ pub enum FaultKind {
         /// The phase of this mbarrier that ends with the copy.
         phase: u32,
     },
-    /// The initialization of an mbarrier of another block, a wait at it, or a copy from the shared memory of
-    /// another block.
+    /// A thread initializes an mbarrier in another block, waits at an mbarrier of another block, or copies
+    /// from another block's shared memory. None of these is allowed.
     RemoteWait {
         /// Offset in shared memory.
         offset: usize,
@@ -196,8 +198,8 @@ pub enum FaultKind {
         /// Threads that the barrier expects.
         threads: u32,
     },
-    /// A named barrier whose number is not 1 to 15. Or its number of threads is 0, no multiple of 32, or too
-    /// large for the block.
+    /// A thread uses a named barrier whose number is not 1 to 15. Or the number of threads that it passes is
+    /// 0, not a multiple of 32, or too large for the block.
     NamedBarrierUse {
         /// Number of the barrier.
         id: u32,
@@ -213,8 +215,8 @@ pub enum FaultKind {
         /// Threads that the thread before expects.
         expected: u32,
     },
-    /// An access to bytes of shared memory that an asynchronous copy writes, by a thread that has not waited
-    /// for the end of the copy.
+    /// A thread accesses bytes of shared memory that an asynchronous copy writes, and has not waited for the
+    /// end of this copy.
     UnfinishedCopy {
         /// Offset of the access in bytes.
         offset: usize,
@@ -227,7 +229,7 @@ pub enum FaultKind {
         /// The phase of this mbarrier that ends with the copy.
         phase: u32,
     },
-    /// A race in which an access is asynchronous, or in which a thread of another block takes part.
+    /// A data race in which at least one access is asynchronous or comes from a thread of another block.
     AsyncRace {
         /// Offset of the access in bytes.
         offset: usize,
@@ -242,7 +244,7 @@ pub enum FaultKind {
         /// Whether the earlier access was a write.
         wrote: bool,
     },
-    /// A write over an initialized mbarrier by a store or a copy.
+    /// A store or a copy overwrites an initialized mbarrier.
     MbarrierOverwritten {
         /// Offset of the overwritten bytes.
         offset: usize,
@@ -251,7 +253,8 @@ pub enum FaultKind {
         /// The thread that initialized the mbarrier.
         by: [u32; 3],
     },
-    /// An asynchronous access to bytes that a thread wrote without a proxy fence.
+    /// An asynchronous operation accesses bytes that a thread wrote, and no proxy fence separates the write
+    /// from the operation.
     ProxyFence {
         /// Offset of the bytes.
         offset: usize,
@@ -264,39 +267,42 @@ pub enum FaultKind {
         /// The thread that wrote them.
         writer: [u32; 3],
     },
-    /// A `wgmma` reads a tile with another swizzle than the one with which TMA wrote it.
+    /// A `wgmma` reads a tile with another swizzle than the TMA copy that wrote the tile.
     Swizzle {
         /// Offset in shared memory.
         offset: usize,
-        /// Bytes per row of the pattern with which it was written. 16 means no swizzle.
+        /// Bytes per row of the swizzle pattern with which the tile was written. 16 means no swizzle.
         written: u32,
         /// Bytes per row of the pattern of the descriptor.
         read: u32,
     },
-    /// A `wgmma` descriptor whose tile does not start where the swizzle's pattern starts.
+    /// The descriptor of a `wgmma` operand has a start address at which the pattern of the swizzle does not
+    /// start.
     Descriptor {
         /// The address.
         address: u32,
         /// Bytes per row of the pattern.
         swizzle: u32,
     },
-    /// A `wgmma` descriptor with a base offset, which the executor does not have.
+    /// The descriptor of a `wgmma` operand has a base offset, which the executor does not support.
     DescriptorOffset {
         /// The base offset.
         offset: u32,
     },
-    /// A `wgmma` operand that is contiguous along M or N, and whose elements do not have 16 bits.
+    /// A `wgmma` operand is contiguous along M or N, but its elements do not have 16 bits, as such an operand
+    /// requires.
     TransposedOperand {
         /// Bytes of an element.
         bytes: usize,
     },
-    /// The thread accesses accumulator registers of a `wgmma` before `wait` and `settle`.
+    /// The thread accesses accumulator registers of a `wgmma` before it has called `wait` and `settle`.
     WgmmaRegisters,
-    /// A `wgmma` without a `fence` after the last `settle` of its registers.
+    /// The thread starts a `wgmma` without a `fence` since the last `settle` of its registers.
     WgmmaFence,
-    /// Accumulator registers were written between the start of a `wgmma` and `settle`.
+    /// The thread writes accumulator registers of a `wgmma` between the start of the `wgmma` and `settle`.
     WgmmaOverwritten,
-    /// A copy of accumulator registers is used that was made between the start of a `wgmma` and `settle`.
+    /// The thread copies accumulator registers between the start of a `wgmma` and `settle`, and uses the
+    /// copy.
     WgmmaMoved,
     /// The threads of a warpgroup execute different `wgmma` instructions.
     WgmmaLanes,
@@ -335,8 +341,8 @@ pub enum FaultKind {
         /// Registers of the block that are free.
         free: u32,
     },
-    /// A `setmaxnreg` with a number that is no multiple of 8 from 24 to 256, in the wrong direction, or
-    /// outside of a whole warpgroup.
+    /// A `setmaxnreg` is not valid. Its number of registers is not a multiple of 8 from 24 to 256, or it
+    /// changes the limit in the wrong direction. Or not all warps of a warpgroup execute it.
     RegisterCount {
         /// Registers per thread.
         count: u32,
@@ -345,14 +351,16 @@ pub enum FaultKind {
     },
     /// The warps of a warpgroup execute different `setmaxnreg` instructions.
     RegisterWarps {
-        /// Registers per thread of this warp's instruction. `None` if it executes fewer instructions.
+        /// The number of registers per thread in the `setmaxnreg` of this warp. `None` if this warp executes
+        /// fewer such instructions than the other warp.
         own: Option<u32>,
         /// Registers per thread of the instruction of another warp.
         other: Option<u32>,
     },
-    /// An argument that is no tensor map of the executor, or has another number of dimensions.
+    /// A kernel argument is not a tensor map of the executor, or its tensor has another number of dimensions
+    /// than the instruction.
     TensorMap {
-        /// Dimensions of the tensor map, or `None` if the argument is no tensor map.
+        /// Dimensions of the tensor map, or `None` if the argument is not a tensor map.
         dimensions: Option<usize>,
         /// Dimensions that the copy uses.
         used: usize,
@@ -370,8 +378,8 @@ pub enum FaultKind {
     Panic(String),
     /// The host could not allocate the stack of a thread.
     Stack(String),
-    /// A launch that the executor does not start, for example because a CUDA driver would reject its shape.
-    /// The fields `block` and `thread` of the fault then have no meaning.
+    /// The executor does not start the launch, for example because a CUDA driver would reject the launch
+    /// shape. The fields `block` and `thread` of the fault then have no meaning.
     BadLaunch(String),
 }
 

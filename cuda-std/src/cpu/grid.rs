@@ -53,7 +53,8 @@ pub(super) unsafe fn run(
     let cluster = known().as_ref().and_then(|known| known.get(&(body as usize)).copied()).unwrap_or(1);
     // SAFETY: the caller passes valid arguments.
     let outcome = unsafe { run_clusters(kernel, body, shape, args, draw, cluster) };
-    // A kernel declares its cluster size in its first line. If the size differs, no thread has done more.
+    // A kernel declares its cluster size in its first line. If the declared size differs from the size of
+    // this launch, no thread has run past this line, so the launch can start again.
     let Err(Fault { kind: FaultKind::ClusterSize { declared, blocks }, .. }) = &outcome else {
         return outcome;
     };
@@ -84,9 +85,9 @@ unsafe fn run_clusters(
     let work = Work { kernel, body, shape, args, draw, cluster, clusters, next, first_fault, fault };
     let workers = rayon_workers().min(usize::try_from(clusters).unwrap_or(usize::MAX));
     if inside_kernel() {
-        // A kernel that runs on the executor has started this launch. It runs on a new host thread, because
-        // the stack of the outer kernel's coroutine is too small. It uses no other host threads, because all
-        // worker threads of rayon may be waiting for this launch.
+        // A kernel that runs on the executor has started this launch. The launch runs on a new host thread,
+        // because the stack of the outer kernel's coroutine is too small. The launch uses no other host
+        // threads, because all worker threads of rayon may be waiting for it.
         std::thread::scope(|scope| _ = scope.spawn(|| work.run()));
     } else if workers == 1 {
         work.lead();
@@ -132,8 +133,8 @@ impl Work<'_> {
     fn run(&self) {
         let cluster = Cluster::new(self.cluster);
         let block = |rank| {
-            // SAFETY: the caller of the function `grid::run` passed kernel arguments that stay valid while
-            // `self` exists.
+            // SAFETY: `Block::new` requires kernel arguments that stay valid while the `Block` exists. The
+            // caller of the function `grid::run` guarantees this for the time in which `self` exists.
             unsafe { Block::new(self.kernel, self.body, self.shape, self.args, &cluster, rank) }
         };
         let blocks: Vec<_> = (0..self.cluster).map(block).collect();

@@ -1,18 +1,21 @@
-//! The history of each unit of shared memory: its last write, and the reads since then. With the clocks of
-//! the threads, the histories show which accesses are not ordered.
+//! The history of each unit (2 bytes) of shared memory: the last write to it, and the reads since this write.
+//! An access races with an earlier access in the history if the clock of its thread does not know the earlier
+//! one.
 //!
-//! Neighbouring units mostly have the same history. A unit therefore has only the number of its history, and
-//! each history is stored once.
+//! Adjacent units usually have the same history. Each history is therefore stored only once, and a unit
+//! refers to it by number.
 use core::ops::Range;
 
 use rustc_hash::FxHashMap;
 
 use super::clock::Clock;
 
-/// Histories are kept per unit of this many bytes, as in [`race`](super::race).
+/// Bytes per unit. Each unit of shared memory has a history. The size is the same as in
+/// [`race`](super::race).
 pub(super) const UNIT: usize = 2;
 
-/// The layout of 16-byte chunks in the rows of a tile, as TMA and the descriptors of `wgmma` name it.
+/// The swizzle of a tile, which permutes the 16-byte chunks within its rows. TMA and the descriptors of
+/// `wgmma` have the same swizzle modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Swizzle {
     /// No swizzle.
@@ -36,7 +39,8 @@ impl Swizzle {
         }
     }
 
-    /// Returns the address at which the hardware places the byte with this address of the tile.
+    /// Returns the address at which the hardware stores a byte of a tile. `address` is the address of this
+    /// byte without the swizzle.
     pub const fn place(self, address: u32) -> u32 {
         let chunks = match self {
             Self::None => 0,
@@ -68,9 +72,10 @@ impl By {
     }
 }
 
-/// An access to shared memory. An access of a thread is an event of this thread. The agent of an asynchronous
-/// access is an mbarrier, the bulk groups of a thread, or the `wgmma` groups of a warpgroup. The time is the
-/// number, from 1, of the phase or group that ends with the access.
+/// An access to shared memory, as an event of an agent. The agent of a thread's access is the thread, and
+/// `time` is the number of the event. The agent of an asynchronous access is an mbarrier, the bulk groups of
+/// a thread, or the `wgmma` groups of a warpgroup. `time` is then the number, from 1, of the phase or group
+/// that ends with the access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SharedAccess {
     pub agent: u32,
@@ -78,11 +83,11 @@ pub(super) struct SharedAccess {
     pub by: By,
 }
 
-/// Reads by up to 32 agents with neighbouring numbers, for example the lanes of a warp. With one entry per
-/// lane, the histories of a word that a whole block reads would be 32 times as large.
+/// Reads by up to 32 agents with neighbouring numbers, for example the lanes of a warp. If there was one
+/// entry per lane instead, the history of a word that a whole block reads would be 32 times as large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Readers {
-    /// The agents are `32 * group` to `32 * group + 31`.
+    /// The reads are by some of the agents with the numbers `32 * group` to `32 * group + 31`.
     group: u32,
     /// A mask of the agents that read.
     agents: u32,
@@ -93,7 +98,7 @@ struct Readers {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct History {
     write: Option<SharedAccess>,
-    /// In the order of `group` and `time`, so that equal histories have equal vectors.
+    /// The reads, sorted by `group` and `time`. Equal histories therefore have equal vectors.
     reads: Vec<Readers>,
 }
 
@@ -112,9 +117,11 @@ impl History {
 /// Why an access must not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Conflict {
-    /// Nothing orders it and this earlier access. `wrote` says whether the earlier access is a write.
+    /// No barrier or other synchronization orders the access and this earlier access. `wrote` says whether
+    /// the earlier access is a write.
     Unordered { earlier: SharedAccess, wrote: bool },
-    /// It reads or overwrites through the async proxy what a thread wrote, without a proxy fence.
+    /// The access uses the async proxy, and it reads or overwrites what a thread wrote. No proxy fence
+    /// separates the two accesses.
     Unfenced { earlier: SharedAccess },
     /// It overwrites an mbarrier.
     Mbarrier { earlier: SharedAccess },
@@ -127,16 +134,18 @@ pub(super) enum Conflict {
 pub(super) struct Histories {
     all: Vec<History>,
     numbers: FxHashMap<History, u32>,
-    /// A cache of the numbers that `after` returns. The key has the history before the access, the access,
-    /// whether it writes, and the agent and time of its thread. Agent and time determine the knowledge of the
-    /// thread.
+    /// A cache of the results of `after`. A key consists of the history before the access, the access,
+    /// whether it writes, and the agent and time of its thread. Agent and time determine what the thread
+    /// knows, so they determine the result.
     next: FxHashMap<(u32, SharedAccess, bool, [u32; 2]), u32>,
-    /// The size of all histories, and the size from which on `collect` forgets those that no unit has.
+    /// The total number of entries of all histories, and a limit. If the number exceeds the limit, `collect`
+    /// deletes the histories that no unit refers to.
     size: usize,
     limit: usize,
 }
 
-/// Histories with fewer entries than this number are kept, even if no unit has them.
+/// Minimum of the limit for the total number of entries. Below the limit, histories are kept even if no unit
+/// refers to them.
 const MIN_LIMIT: usize = 1 << 16;
 /// Maximum number of entries of the cache `next`. An entry is useful only until the clock of its thread
 /// advances.
@@ -156,8 +165,8 @@ impl Default for Histories {
 }
 
 impl Histories {
-    /// Forgets the histories that no unit of `units` has, if there are many. A kernel that runs through many
-    /// phases would otherwise need more and more memory.
+    /// Deletes the histories that no unit of `units` refers to, if the histories have many entries. Without
+    /// this function, a kernel with many phases would need more and more memory.
     #[inline]
     pub fn collect(&mut self, units: &mut [Vec<u32>]) {
         if self.size > self.limit {
@@ -177,8 +186,8 @@ impl Histories {
         self.limit = MIN_LIMIT.max(2 * self.size);
     }
 
-    /// Records an access to some ranges of `units`. `clock` is the clock of the thread that makes it or
-    /// starts it. If the access is not ordered, returns the conflict and the range.
+    /// Records an access to some ranges of `units`. `clock` is the clock of the thread that makes or starts
+    /// the access. If the access conflicts with an earlier one, returns the conflict and the range.
     pub fn record(
         &mut self,
         units: &mut [u32],
@@ -218,9 +227,11 @@ impl Histories {
         let history = if writes {
             History { write: Some(access), reads: Vec::new() }
         } else {
-            // A later write that knows of this access of a thread also knows of the reads before it. If it
-            // knows of this asynchronous access, it knows only of those by the same agent: an arrival may
-            // release a `wgmma` group without what its threads know.
+            // Keep only the reads that this access does not replace. If the access is by a thread, it
+            // replaces the reads that the thread knows. A later write that is ordered after the access is
+            // also ordered after these reads. If the access is asynchronous, it replaces only reads by the
+            // same agent. An arrival may release the access, for example of a `wgmma` group, without
+            // releasing what the threads know.
             let kept = |readers: &Readers| {
                 let mask = if access.by.is_generic() {
                     clock.unknown(readers.group, readers.time)
@@ -245,7 +256,7 @@ impl Histories {
         Ok(after)
     }
 
-    /// Returns the history `before` with an access that is known not to race.
+    /// Returns the history `before`, extended by an access that is known not to race.
     pub fn extended(&mut self, before: u32, access: SharedAccess, writes: bool) -> u32 {
         let mut history = self.all[before as usize].clone();
         if writes {
@@ -276,8 +287,9 @@ fn conflict(history: &History, access: SharedAccess, writes: bool, clock: &Clock
         if !clock.knows(write.agent, write.time) {
             return Some(Conflict::Unordered { earlier: write, wrote: true });
         }
-        // A read of a thread and a later asynchronous write need no fence. Pipelines rely on this rule: TMA
-        // overwrites a buffer after the readers have arrived at an mbarrier.
+        // A proxy fence is needed only after a write by a thread. Between a read by a thread and a later
+        // asynchronous write, no fence is needed. Pipelines rely on this rule: TMA overwrites a buffer after
+        // the readers have arrived at an mbarrier.
         let proxies = !access.by.is_generic() && write.by.is_generic();
         if proxies && !clock.knows_fenced(write.agent, write.time) {
             return Some(Conflict::Unfenced { earlier: write });
@@ -356,10 +368,12 @@ mod tests {
             largest = largest.max(histories.size);
             barrier(&mut clocks);
         }
-        // The size of a round is 1024 histories with 1 to 32 entries each for a warp, so that 20 rounds would
-        // have 358,000 entries. With one entry per lane, one round would have 525,000.
+        // In each round, 1024 threads read, which creates 1024 histories. A history has one entry per warp
+        // that has read, so 1 to 32 entries, and 20 rounds have 358,000 entries. With one entry per lane, a
+        // single round would have 525,000.
         assert!(largest <= MIN_LIMIT + 1024, "{largest}");
-        // Nothing is lost: the readers of the last round still race with a thread that has not met them.
+        // The collection has not deleted any history that is still needed. The reads of the last round still
+        // race with the write of a thread that is not synchronized with the readers.
         let reader = access(&clocks[7]);
         histories.record(&mut units[0], once(5..6), reader, false, &clocks[7]).unwrap();
         histories.limit = 0;

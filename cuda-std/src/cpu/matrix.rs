@@ -26,7 +26,8 @@ pub(crate) fn multiply(mut fragments: Fragments) -> [f32; 4] {
 /// Computes `c + a b` for a warp, and writes each lane's elements of the result to its `c`.
 ///
 /// # Safety
-/// The pointers in `lanes` are valid and distinct. No other code uses the fragments during the call.
+/// The pointers in `lanes` are valid and distinct. During the call, no other code uses the fragments that
+/// they point to.
 pub(super) unsafe fn multiply_all(lanes: [*mut Fragments; 32]) {
     let (mut a, mut b, mut c) = ([[0; STEP_BYTES]; 16], [[0; STEP_BYTES]; 8], [0.0; 16 * 8]);
     // SAFETY: the caller passes valid pointers.
@@ -59,6 +60,6 @@ pub(super) unsafe fn multiply_all(lanes: [*mut Fragments; 32]) {
 }
 
 thread_local! {
-    /// The decoded operands, kept from call to call because their creation allocates memory.
+    /// Buffers for the decoded operands. Calls reuse these buffers, because their creation allocates memory.
     static DECODED: RefCell<(DecodedA, DecodedB)> = const { RefCell::new((DecodedA::new(), DecodedB::new())) };
 }

@@ -21,21 +21,23 @@ pub(super) struct Mbarrier {
     missing: u32,
     pub phase: u32,
     bytes: i64,
-    /// Bytes that the arrivals of the current phase expect, and bytes of the copies that started in it.
+    /// Two byte counts of the current phase: the bytes that its arrivals expect, and the bytes of the copies
+    /// that started in it.
     expected: i64,
     started: i64,
     gate: Gate,
     done: Released,
-    /// For each thread of another block whose arrivals do not release its own events: its next event at the
-    /// last of these arrivals, and the number, from 1, of the phase.
+    /// Describes arrivals by threads of other blocks that do not release the thread's own accesses. For each
+    /// such thread, the map has the number of its next event at its last such arrival, and the number of the
+    /// phase, counted from 1.
     remote: FxHashMap<u32, (u32, u32)>,
     /// Agent and time of the initialization.
     init: (u32, u32),
-    /// Whether the initializing thread executed a fence after the initialization. The value is the number of
-    /// cluster barriers at which this thread had arrived.
+    /// `Some` if the initializing thread executed a fence after the initialization. The value is the number
+    /// of cluster barriers at which this thread had arrived at the time of the fence.
     published: Option<u32>,
-    /// For each thread that has waited, by agent: the phase whose end it saw last, and whether it waited for
-    /// the end of this phase more than once.
+    /// For each thread that has waited at this mbarrier, by agent: the phase whose end it saw last, and
+    /// whether it waited more than once for the end of this phase.
     seen: std::collections::HashMap<u32, (u32, bool)>,
 }
 
@@ -44,8 +46,9 @@ impl Mbarrier {
         self.missing == 0 && self.bytes == 0
     }
 
-    /// Returns a fault if no arrival is missing and the copies have more bytes than the phase expects. No
-    /// later arrival can then expect them: the phase would end before its copies, or never.
+    /// Returns a fault if all arrivals of the current phase have occurred, and its copies have more bytes
+    /// than the arrivals expect. No later arrival can expect the remaining bytes, so the phase would end
+    /// before its copies complete, or never.
     fn surplus(&self, offset: usize) -> Option<FaultKind> {
         let Self { phase, expected, started, .. } = *self;
         let surplus = self.missing == 0 && started > expected;
@@ -96,8 +99,9 @@ pub(crate) fn arrive(address: u32) {
     operate(|block| block.arrive_at_mbarrier(address, 0, true));
 }
 
-/// As [`arrive`], but releases only the asynchronous operations whose end the thread knows, for example
-/// `wgmma` groups that it has waited for.
+/// Arrives once at the mbarrier at `address`, without a release of the thread's own accesses. The arrival
+/// releases only the asynchronous operations whose end the thread knows, for example `wgmma` groups that it
+/// has waited for.
 pub(crate) fn arrive_after_wgmma(address: u32) {
     operate(|block| block.arrive_at_mbarrier(address, 0, false));
 }
@@ -110,7 +114,8 @@ pub(crate) fn expect(address: u32, bytes: u32) {
 /// Returns whether the phase with parity `parity` has ended. If it has not, other threads run first.
 pub(crate) fn test_wait(address: u32, parity: u32) -> bool {
     with(|block| {
-        // A destructor may call this function in a loop, which must end.
+        // If the thread unwinds, return true. Otherwise, a destructor that calls this function in a loop
+        // would never end.
         if block.unwinds() {
             return true;
         }
@@ -155,8 +160,8 @@ impl Block {
     }
 
     /// Calls `f` with the mbarrier at `place`. Raises a fault if no mbarrier is there, or if its
-    /// initialization is not visible to the running thread. For an asynchronous copy, the initialization must
-    /// also be fenced.
+    /// initialization is not visible to the running thread. If `copies` is true, an asynchronous copy uses
+    /// the mbarrier. A fence must then follow the initialization.
     pub(super) fn mbarrier<R>(&self, place: Place, copies: bool, f: impl FnOnce(&mut Mbarrier) -> R) -> R {
         let cluster = self.activate();
         let mut mbarriers = cluster.mbarriers.borrow_mut();
@@ -187,7 +192,8 @@ impl Block {
         }
     }
 
-    /// Arrives at the mbarrier at `address`. If `releases` is false, this orders no accesses of threads.
+    /// Arrives at the mbarrier at `address`. The phase then expects `bytes` more bytes. If `releases` is
+    /// false, the arrival does not order accesses of threads.
     fn arrive_at_mbarrier(&self, address: u32, bytes: u32, releases: bool) {
         let place = self.place(address, BYTES, BYTES);
         let offset = place.offset as usize;
@@ -231,8 +237,9 @@ impl Block {
         cluster.end_phase(place);
     }
 
-    /// Adds `bytes` to the bytes of the copies that started in the current phase of the mbarrier at `place`.
-    /// Returns the agent of the mbarrier and the number, from 1, of the phase.
+    /// Counts a copy of `bytes` bytes that starts in the current phase of the mbarrier at `place`. Returns
+    /// the agent number of the mbarrier, which identifies it as a source of accesses, and the number of the
+    /// phase, counted from 1.
     pub(super) fn count_copy(&self, place: Place, bytes: u32) -> (u32, u32) {
         let (agent, time, fault) = self.mbarrier(place, true, |barrier| {
             barrier.started += i64::from(bytes);
@@ -244,8 +251,9 @@ impl Block {
         (agent, time)
     }
 
-    /// Returns the fault of a block that exits and has not seen the end of phase number `time`, from 1, of
-    /// the mbarrier `agent`. Returns `None` if the agent is no mbarrier of the block.
+    /// Returns the fault of a block that exits too early: none of its threads has seen the end of phase
+    /// `time` (numbered from 1) of the mbarrier `agent`. Returns `None` if the agent is not an mbarrier of
+    /// this block.
     pub(super) fn unobserved_copy(&self, agent: u32, time: u32) -> Option<FaultKind> {
         let mbarriers = self.cluster.mbarriers.borrow();
         let mut own = mbarriers.iter().filter(|(place, _)| place.rank == self.rank.get());
@@ -253,7 +261,7 @@ impl Block {
         Some(FaultKind::UnobservedCopy { mbarrier: place.offset as usize, phase: time - 1 })
     }
 
-    /// If the phase with parity `parity` has ended, adds what happened before its end to the knowledge of the
+    /// If the phase with parity `parity` has ended, adds the events before its end to the knowledge of the
     /// running thread. Returns `None` if the phase has not ended.
     fn try_wait(&self, place: Place, parity: u32) -> Option<()> {
         let own = self.own_agent();
@@ -269,8 +277,9 @@ impl Block {
         Some(())
     }
 
-    /// Returns the fault of an access to bytes whose copy the running thread has not waited for. `copy` is
-    /// the write by the copy. Returns `None` if the copy does not use an mbarrier.
+    /// Returns the fault for an access to bytes that an asynchronous copy writes, if the running thread has
+    /// not waited for this copy. `copy` is the write by the copy. Returns `None` if the copy does not use an
+    /// mbarrier.
     pub(super) fn unfinished(
         &self,
         copy: SharedAccess,
@@ -288,7 +297,7 @@ impl Block {
         Some(FaultKind::UnfinishedCopy { offset, bytes, writes, mbarrier, phase })
     }
 
-    /// Returns the fault of thread `thread`, which waits at an mbarrier and cannot continue.
+    /// Returns the fault to report for thread `thread`, which waits at an mbarrier and can never continue.
     pub(super) fn stalled_at_mbarrier(&self, thread: usize) -> FaultKind {
         let (offset, phase) = self.notes[thread].waits_for.get().expect("waits at an mbarrier");
         let place = Place { rank: self.rank.get(), offset };
@@ -309,8 +318,9 @@ impl Block {
 }
 
 impl Cluster {
-    /// Returns whether an arrival at an mbarrier of block `rank`, by a thread of another block that did not
-    /// release its events, may still happen. `knows` says whether a thread of the block knows an event.
+    /// Returns whether a thread of another block may still arrive at an mbarrier of block `rank`. Only
+    /// arrivals that do not release the thread's own events count. The callback `knows` says whether a thread
+    /// of block `rank` knows an event.
     pub(super) fn expects_arrival(&self, rank: u32, knows: impl Fn(u32, u32) -> bool) -> bool {
         let mbarriers = self.mbarriers.borrow();
         let mut own = mbarriers.iter().filter(|(place, _)| place.rank == rank);
@@ -322,7 +332,8 @@ impl Cluster {
         })
     }
 
-    /// Counts `bytes` bytes of a copy that has ended. If nothing else is missing, ends the phase.
+    /// Subtracts `bytes` from the bytes that the current phase still expects, because a copy has ended. If no
+    /// bytes and no arrivals are missing any more, ends the phase.
     pub(super) fn complete_bytes(&self, place: Place, bytes: u32) {
         if let Some(barrier) = self.mbarriers.borrow_mut().get_mut(&place) {
             barrier.bytes -= i64::from(bytes);

@@ -107,8 +107,8 @@ pub const L2_BYTES: u64 = 4 << 10;
 ///
 /// # Safety
 /// `args` has one pointer per kernel parameter, which points to a value of the parameter's type. If this
-/// value contains a pointer, the pointer is valid for the accesses that the kernel makes through it. It must
-/// be valid to access this memory from several host threads at once.
+/// value contains a pointer, the pointer is valid for the accesses that the kernel makes through it. Several
+/// host threads access this memory at the same time, and the pointer must permit this.
 pub unsafe fn launch(kernel: &Kernel, shape: &Launch, args: &[*const c_void]) -> Result<(), Fault> {
     let bad = |why| Fault {
         kernel: kernel.name,
@@ -122,8 +122,8 @@ pub unsafe fn launch(kernel: &Kernel, shape: &Launch, args: &[*const c_void]) ->
     let shape = &Launch { shared_bytes, ..*shape };
     shape.check().map_err(bad)?;
     let draw = order::Draw::of_process().map_err(bad)?;
-    // SAFETY: `check` accepted the launch shape. The caller passes pointers to values of the kernel's
-    // parameter types.
+    // SAFETY: `grid::run` requires a checked launch shape, and `check` accepted this shape. The caller passes
+    // pointers to values of the kernel's parameter types.
     unsafe { grid::run(kernel.name, kernel.run, shape, args, draw) }
 }
 
@@ -134,8 +134,8 @@ impl<T: KernelElement> Launcher<T> for Launch {
     unsafe fn launch(self, entry: &'static Entry, args: &[*const c_void]) -> Result<(), Fault> {
         let kernel = T::ELEMENT.and_then(|element| entry.kernel(element));
         let kernel = kernel.unwrap_or_else(|| panic!("{} needs an element type", entry.name));
-        // SAFETY: the caller passes pointers to values of the kernel's parameter types, and satisfies the
-        // safety conditions of the kernel.
+        // SAFETY: `launch` requires pointers to values of the kernel's parameter types, and the safety
+        // conditions of the kernel. The caller guarantees both.
         unsafe { launch(kernel, &self, args) }
     }
 }

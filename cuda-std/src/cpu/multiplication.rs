@@ -45,12 +45,14 @@ pub(crate) struct Multiplication {
     /// Descriptor of `b`.
     pub b: u64,
     pub add: bool,
-    /// Whether `a` and `b` are contiguous along M and N, instead of K.
+    /// Two flags. The first says whether `a` is contiguous along M instead of K. The second says whether `b`
+    /// is contiguous along N instead of K.
     pub transposed: [bool; 2],
 }
 
 impl Multiplication {
-    /// If the descriptors of an operand differ, returns the one of `other` and the one of `self`.
+    /// If `self` and `other` have different descriptors for an operand in shared memory, returns both
+    /// descriptors: first the one in `other`, then the one in `self`.
     pub fn other_descriptor(&self, other: &Self) -> Option<(u64, u64)> {
         let a = match (self.a, other.a) {
             (Left::Shared(before), Left::Shared(now)) => Some((now, before)),
@@ -59,7 +61,8 @@ impl Multiplication {
         a.into_iter().chain([(other.b, self.b)]).find(|(now, before)| now != before)
     }
 
-    /// Whether the threads of a warpgroup that pass `self` and `other` execute the same instruction.
+    /// Returns whether two threads of a warpgroup execute the same instruction, if one passes `self` and the
+    /// other passes `other`.
     pub fn meets(&self, other: &Self) -> bool {
         let same_a = match (self.a, other.a) {
             (Left::Registers(_), Left::Registers(_)) => true,
@@ -86,10 +89,11 @@ pub(super) struct Started {
     pub right: Option<RecordedOperand>,
 }
 
-/// An operand in shared memory, and the knowledge of the thread that recorded the reads of it last.
+/// An operand in shared memory, and the knowledge of the thread that last recorded the reads of this operand.
 pub(super) type RecordedOperand = (Released, SharedOperand);
 
-/// Returns the index of an accumulator register of a thread of a warpgroup in a matrix with 64 rows.
+/// Returns the index of an accumulator element in a row-major matrix of 64 rows and `columns` columns. The
+/// element is in register `register` of thread `thread` of a warpgroup.
 pub(super) fn place(thread: usize, register: usize, columns: usize) -> usize {
     let (warp, lane) = (thread / 32, thread % 32);
     let row = warp * WARP_ROWS + lane / 4 + register / 2 % 2 * 8;
@@ -123,19 +127,21 @@ impl Started {
             Elements::Floats(of_a, of_b) => {
                 a.decode(of_a, ROWS, |row| left[row]);
                 b.decode(of_b, right.len(), |row| right[row]);
-                // SAFETY: f32 and u32 have the same size and alignment, and every bit pattern is valid.
+                // SAFETY: `floats` covers the elements of `matrix`. f32 and u32 have the same size and
+                // alignment, and every bit pattern is a valid f32.
                 let floats = unsafe { &mut *(std::ptr::from_mut(matrix) as *mut [f32]) };
                 multiply_step(a, b, floats);
             }
             Elements::Int8(a_signed, b_signed) => {
-                // SAFETY: i32 and u32 have the same size and alignment, and every bit pattern is valid.
+                // SAFETY: `integers` covers the elements of `matrix`. i32 and u32 have the same size and
+                // alignment, and every bit pattern is a valid i32.
                 let integers = unsafe { &mut *(std::ptr::from_mut(matrix) as *mut [i32]) };
                 multiply_int8(&left, a_signed, &right, b_signed, integers);
             }
         }
     }
 
-    /// Returns the rows of the left operand from the registers of the lanes.
+    /// Returns the rows of the left operand, whose elements are in the registers of the lanes.
     fn rows_of_registers(&self) -> Vec<[u8; STEP_BYTES]> {
         let mut rows = vec![[0; STEP_BYTES]; ROWS];
         for (thread, words) in self.a.iter().enumerate() {

@@ -18,7 +18,7 @@ pub(super) struct NamedBarrier {
     waiting: Vec<usize>,
 }
 
-/// The barrier of a cluster. A thread that has returned counts as arrived, as in PTX.
+/// The barrier of a cluster. A thread that has returned from the kernel counts as arrived, as in PTX.
 #[derive(Debug, Default)]
 pub(super) struct ClusterBarrier {
     /// Number of threads that have not returned.
@@ -31,7 +31,7 @@ pub(super) struct ClusterBarrier {
     done: Released,
 }
 
-/// Arrives at the named barrier `id` of `threads` threads, and waits until all of them have arrived.
+/// Arrives at the named barrier `id`, and waits until `threads` threads have arrived at it.
 pub(crate) fn named_sync(id: u32, threads: u32) {
     operate(|block| {
         if !block.arrive_at_named(id, threads, true) {
@@ -43,7 +43,7 @@ pub(crate) fn named_sync(id: u32, threads: u32) {
     });
 }
 
-/// Arrives at the named barrier `id` of `threads` threads and does not wait.
+/// Arrives at the named barrier `id`, which counts `threads` threads. Does not wait.
 pub(crate) fn named_arrive(id: u32, threads: u32) {
     operate(|block| _ = block.arrive_at_named(id, threads, false));
 }
@@ -88,7 +88,8 @@ pub(crate) fn cluster_wait() {
 }
 
 impl Block {
-    /// Counts the running thread at a named barrier. Returns whether this completes the barrier.
+    /// Counts the arrival of the running thread at a named barrier. Returns whether this arrival completes
+    /// the barrier.
     fn arrive_at_named(&self, id: u32, threads: u32, waits: bool) -> bool {
         if id == 0
             || id >= BARRIERS
@@ -140,7 +141,8 @@ impl Block {
         FaultKind::ClusterBarrier { arrived: threads - self.cluster.barrier.borrow().missing, threads }
     }
 
-    /// Counts thread `thread`, which has returned, as arrived at the barrier of the cluster.
+    /// Counts thread `thread` as arrived at the barrier of the cluster, because this thread has returned from
+    /// the kernel.
     #[cold]
     #[inline(never)]
     pub(super) fn returns_from_cluster_barrier(&self, thread: usize) {
@@ -156,17 +158,20 @@ impl Block {
 }
 
 impl Cluster {
-    /// Counts the threads that have not returned, before the first arrival at the barrier.
+    /// Before the first arrival at the barrier, sets the number of missing arrivals to the number of threads
+    /// that have not returned.
     fn count_live(&self) {
         let running = self.running.borrow();
-        // SAFETY: `enter` stored pointers to the blocks of the running cluster, which exist while it runs.
+        // SAFETY: the code dereferences pointers that `enter` stored. They point to the blocks of the running
+        // cluster, which exist while it runs.
         let states = running.iter().flat_map(|block| unsafe { &**block }.states());
         let live = states.filter(|state| state.get() != State::Returned).count() as u32;
         let mut barrier = self.barrier.borrow_mut();
         (barrier.live, barrier.missing) = (live, live);
     }
 
-    /// Counts one arrival at the barrier of the cluster. If no other is missing, completes the barrier.
+    /// Counts one arrival at the barrier of the cluster. If no other arrival is missing, completes the
+    /// barrier.
     fn arrive_at_barrier(&self) {
         let mut barrier = self.barrier.borrow_mut();
         barrier.missing -= 1;

@@ -3,7 +3,7 @@ use super::history::Swizzle;
 use super::tensor_core::STEP_BYTES;
 use super::{Block, FaultKind};
 
-/// The rows of an operand in shared memory that a warp reads.
+/// A part of an operand in shared memory: the rows that one warp reads.
 #[derive(Clone)]
 pub(super) struct SharedOperand {
     transposed: bool,
@@ -30,7 +30,8 @@ impl OperandLayout {
         if base != 0 {
             block.raise(FaultKind::DescriptorOffset { offset: base });
         }
-        // The hardware permutes chunks by the address. A tile must therefore start where the pattern does.
+        // The hardware permutes chunks as a function of their address bits. A tile must therefore start at an
+        // address at which the pattern of the swizzle starts.
         if swizzle != Swizzle::None && start >> 7 & (swizzle.row() / 16 - 1) != 0 {
             block.raise(FaultKind::Descriptor { address: start, swizzle: swizzle.row() });
         }
@@ -40,8 +41,8 @@ impl OperandLayout {
         Self { start, leading: field(16) << 4, stride: field(32) << 4, swizzle, transposed }
     }
 
-    /// Returns the address of the chunk that contains the bytes from `byte` on of row `row`, for an operand
-    /// that is contiguous along K.
+    /// Returns the address of a chunk (16 bytes) of an operand that is contiguous along K. The chunk contains
+    /// the bytes of row `row` from byte number `byte` on.
     fn row_chunk(&self, row: u32, byte: u32) -> u32 {
         let (group, within) = (row / 8 * self.stride, row % 8);
         match self.swizzle {
@@ -50,8 +51,8 @@ impl OperandLayout {
         }
     }
 
-    /// Returns the address of the chunk with eight rows from `row` on at column `k`, for an operand of 16-bit
-    /// elements that is contiguous along its rows.
+    /// Returns the address of a chunk (16 bytes) of an operand that has 16-bit elements and is contiguous
+    /// along its rows (M or N). The chunk contains the elements of eight rows, from `row` on, in column `k`.
     fn column_chunk(&self, row: u32, k: u32) -> u32 {
         let per_line = self.swizzle.row() / 2;
         let (line, within) = (row / per_line, row % per_line * 2);
@@ -64,7 +65,8 @@ impl OperandLayout {
         }
     }
 
-    /// Returns the offsets in shared memory of all chunks of `rows` rows from `first` on.
+    /// Returns the offsets in shared memory of all chunks (16 bytes each) of the rows `first` to `first +
+    /// rows - 1`.
     fn chunks(&self, block: &Block, first: u32, rows: u32) -> Vec<u32> {
         let addresses: Vec<_> = if self.transposed {
             (0..16)
@@ -82,8 +84,10 @@ impl OperandLayout {
 }
 
 impl SharedOperand {
-    /// Returns the rows from `first` on, and the swizzle of the descriptor. Raises a fault if the descriptor
-    /// is invalid, or if a row is not in shared memory. `element` is the number of bytes of an element.
+    /// Decodes the matrix descriptor `descriptor` of a `wgmma` operand. Returns the rows `first` to `first +
+    /// rows - 1` of this operand, and the swizzle that the descriptor selects. Raises a fault if the
+    /// descriptor is invalid, or if one of these rows is not in shared memory. An element has `element`
+    /// bytes.
     pub fn of(
         block: &Block,
         descriptor: u64,

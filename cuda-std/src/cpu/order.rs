@@ -1,10 +1,11 @@
 //! The order in which the CPU executor runs the threads of a block.
 //!
 //! A fixed order can hide a missing barrier. For example, if threads run in the order of their index, data
-//! from a thread with a lower index is always ready. Therefore each block runs its threads in a different
-//! order, derived from the block's number. In at least one of several blocks, the reader then runs before the
-//! writer. Without a barrier, the reader gets old data, or the NaN that fills new shared memory. The order
-//! depends only on the block number and the seed, so every run of a launch gives the same results.
+//! from a thread with a lower index is always ready. Therefore each block runs its threads in a pseudo-random
+//! order, derived from the block's number. If a launch has many blocks, the reader very probably runs before
+//! the writer in at least one block. Without a barrier, the reader then gets old data, or the NaN that fills
+//! new shared memory. The order depends only on the block number and the seed, so every run of a launch gives
+//! the same results.
 use std::sync::OnceLock;
 
 /// Environment variable that selects the thread orders. Its value is a number (the seed) or `index`.
@@ -20,8 +21,8 @@ pub(super) enum Draw {
 }
 
 impl Draw {
-    /// Returns the choice of orders that the environment variable [`VARIABLE`] makes, or an error message if
-    /// its value is invalid. The variable is read once per process.
+    /// Returns the order that the environment variable [`VARIABLE`] selects, or an error message if its value
+    /// is invalid. The variable is read once per process.
     pub fn of_process() -> Result<Self, String> {
         static DRAW: OnceLock<Result<Draw, String>> = OnceLock::new();
         DRAW.get_or_init(|| Self::parse(&std::env::var(VARIABLE).unwrap_or_default())).clone()

@@ -14,8 +14,8 @@ use super::{Block, FaultKind, current};
 /// may access the two 16-bit halves of a 32-bit word without a race.
 const UNIT: usize = 2;
 
-/// Summary of all reads, or of all writes, of one unit (2 bytes of shared memory) between two consecutive
-/// block barriers.
+/// Summary of some accesses to one unit (2 bytes of shared memory): all reads, or all writes, between two
+/// consecutive block barriers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Mark {
     /// Number of block barriers that had completed at the time of the accesses. The number is at least 1
@@ -24,8 +24,8 @@ struct Mark {
     barriers: u32,
     /// Number of warp barriers that the warp of `thread` had executed at the time of the last access.
     rendezvous: u32,
-    /// The thread that made the last access (`thread`). If `lanes` or `warps` is true, `other` is another
-    /// thread that made an access: one of another warp if `warps` is true.
+    /// `thread` is the thread that made the last access. If `lanes` or `warps` is true, `other` is another
+    /// thread that made an access. It belongs to another warp if `warps` is true, otherwise to the same warp.
     thread: u16,
     other: u16,
     /// `lanes` is true if other lanes of the thread's warp made an access since the warp's last barrier.
@@ -125,15 +125,16 @@ pub(super) struct EarlierAccess {
     /// The thread.
     pub thread: u16,
     pub writes: bool,
-    /// The event of the thread that stands for this access, by the barrier that followed.
+    /// The number of the thread's event that stands for this access. The number says which kind of barrier
+    /// followed the access.
     pub event: u32,
 }
 
 impl Races {
-    /// Calls `f` for the accesses of the block, up to two per unit for reads and for writes. If several warps
-    /// made an access since the last block barrier, it is unknown whether the other warp has executed a warp
-    /// barrier since then. The function supposes that it has, so a race between its lanes may remain
-    /// undetected.
+    /// Calls `f` for the recorded accesses of the block: for each unit, at most two reads and two writes. If
+    /// several warps made an access since the last block barrier, the record is incomplete. It does not say
+    /// whether the warp of `other` has executed a warp barrier since its access. The function assumes that it
+    /// has. A race between two lanes of this warp may therefore remain undetected.
     pub fn each_access(&self, mut f: impl FnMut(EarlierAccess)) {
         if !self.used.get() {
             return;

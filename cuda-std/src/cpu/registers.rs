@@ -1,4 +1,4 @@
-//! `setmaxnreg`: warpgroups give up registers and take registers that others gave up.
+//! `setmaxnreg`: some warpgroups give up registers, and other warpgroups take these registers.
 use super::block::State;
 use super::warp::{Operation, converge};
 use super::{Block, FaultKind, operate};
@@ -8,8 +8,8 @@ const REGISTERS: u32 = 1 << 16;
 /// Threads of a warpgroup.
 const WARP_GROUP: u32 = 128;
 
-/// The registers of a block. At the launch, each thread gets the same number, and the pool of the block is
-/// empty: the rest of the SM's registers belongs to no block.
+/// The registers of a block. At the launch, each thread gets the same number of registers, and the pool of
+/// free registers is empty. The remaining registers of the SM are not available to any block.
 #[derive(Debug)]
 pub(super) struct RegisterPool {
     /// Registers per thread, for each warp.
@@ -74,9 +74,9 @@ impl Block {
         }
     }
 
-    /// Returns a fault if the warp of the running thread has executed another number of `setmaxnreg` than a
-    /// warp of its warpgroup that has returned. The first lane of each warp notes the instructions of the
-    /// warp, so only these lanes are compared.
+    /// Returns a fault if the warp of the running thread has executed more or fewer `setmaxnreg` than a warp
+    /// of its warpgroup that has returned. Only the first lane of a warp records the instructions of the
+    /// warp, so only first lanes are compared.
     pub(super) fn thread_returns_from_registers(&self) -> Result<(), FaultKind> {
         let pools = self.cluster.pools.borrow();
         let Some(pool) = pools.get(&self.rank.get()) else { return Ok(()) };
@@ -97,8 +97,8 @@ impl Block {
         Ok(())
     }
 
-    /// Changes the limit of warp `warp`. Returns false if too few registers are free, and the present limit
-    /// if the change has the wrong direction.
+    /// Changes the register limit of warp `warp` to `count`. Returns `Ok(false)` if too few registers are
+    /// free. Returns the present limit as an error if `count` is on the wrong side of it.
     fn take_registers(&self, warp: usize, count: u32, up: bool) -> Result<bool, u32> {
         let cluster = self.activate();
         let mut pools = cluster.pools.borrow_mut();

@@ -2,10 +2,11 @@
 //! launch.
 //!
 //! The host threads keep their stacks because the creation of a stack takes longer than a small block runs.
-//! It needs two system calls and causes page faults. Linux allows 65,530 memory mappings per process, and
-//! each stack with its guard page uses two. Therefore the constant [`STACKS`] limits the number of stacks
-//! that idle host threads keep. It also limits the number of stacks in use: a host thread needs a [`Permit`]
-//! before it runs blocks. With blocks of 1024 threads, at most twelve blocks run at once.
+//! To create a stack, the executor makes two system calls and causes page faults. Linux allows 65,530 memory
+//! mappings per process, and each stack with its guard page uses two. Therefore the constant [`STACKS`]
+//! limits the number of stacks that idle host threads keep. [`STACKS`] also limits the number of stacks in
+//! use: a host thread needs a [`Permit`] before it runs blocks. With blocks of 1024 threads, at most twelve
+//! blocks run at once.
 use core::cell::RefCell;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -69,9 +70,10 @@ impl Stack {
     }
 }
 
-// SAFETY: the stack is a part of a `DefaultStack`, which has a guard page below its memory. It starts less
-// than 4 KiB below the top of 256 KiB, so more than the required minimum size remains. The distance to the
-// top is a multiple of 128, so the start is aligned.
+// SAFETY: the trait requires a stack of a minimum size with a guard page and an aligned start. This stack is
+// a part of a `DefaultStack`, which has a guard page below its memory. The stack starts less than 4 KiB below
+// the top of this memory of 256 KiB, so enough space remains. The distance to the top is a multiple of 128,
+// so the start is aligned.
 unsafe impl stack::Stack for Stack {
     #[inline]
     fn base(&self) -> StackPointer {

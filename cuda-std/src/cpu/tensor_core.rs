@@ -18,10 +18,9 @@
 //! | tf32 | 8 | 25 | 24 |
 //! | e4m3, e5m2 | 32 | 13 | 14 |
 //!
-//! The rule was measured on an H100. The tests contain a part of the measured products. The model assumes the
-//! same rule for these cases, which were not measured:
+//! The rule was measured on an H100 and an H200. The tests contain a part of the measured products. The model
+//! assumes the same rule for these cases, which were not measured:
 //!
-//! - products of e4m3 and e5m2
 //! - fp8 operands of `mma.sync`
 //! - tf32 operands whose lower 13 bits are not zero; a NaN becomes an infinity if only these bits mark it
 //! - the sign of the zero if all terms are negative zeros
@@ -35,13 +34,14 @@ const NAN: u32 = 0x7fff_ffff;
 /// Stands for the exponent of a zero. The sum of this value and any exponent except [`SPECIAL`] is below
 /// [`NO_TERM`].
 const ZERO: i16 = -6000;
-/// Stands for the exponent of an infinity or a NaN. The sum of this value and any exponent, even [`ZERO`], is
-/// above [`MAX_FAST`].
+/// Stands for the exponent of an infinity or a NaN. The sum of this value and any exponent, including
+/// [`ZERO`], is above [`MAX_FAST`].
 const SPECIAL: i16 = 12000;
-/// If the maximum exponent is at most this value, all terms are zero.
+/// If the largest exponent of the terms is at most this value, all terms are zero.
 const NO_TERM: i32 = -1000;
-/// The fast path computes elements with a maximum exponent in this range. In this range, no product overflows
-/// f32. A product that is inexact in f32 is cut to zero. The result is zero, normal or infinite.
+/// The fast path computes elements for which the largest exponent of the terms is in this range. In this
+/// range, no product overflows f32. A product that is inexact in f32 is so small that its term is cut to
+/// zero. The result is zero, normal or infinite.
 const MIN_FAST: i32 = -100;
 const MAX_FAST: i32 = 126;
 /// The lower bound of the exponent that aligns the terms.
@@ -85,7 +85,8 @@ impl OperandType {
 pub(crate) struct Decoded<const COLUMNS: bool> {
     operand: OperandType,
     rows: usize,
-    /// The number of elements between two rows of `a`, or between two values of K in `b`.
+    /// The distance, in elements, from a row of `a` to the next row. For `b`, the distance from a value of K
+    /// to the next value of K.
     stride: usize,
     /// The undecoded elements.
     bits: Vec<u32>,
@@ -147,7 +148,7 @@ impl<const COLUMNS: bool> Decoded<COLUMNS> {
         self.convert();
     }
 
-    /// Sets the shape. The bits of padding columns are zero. The caller must set the other bits.
+    /// Sets the shape, and clears the elements of padding columns. The caller must set the other elements.
     fn resize(&mut self, operand: OperandType, rows: usize) {
         let stride = if COLUMNS { rows.next_multiple_of(LANES) } else { operand.step() };
         let len = if COLUMNS { stride * operand.step() } else { stride * rows };
@@ -247,8 +248,8 @@ const fn power(exponent: i32) -> f32 {
     f32::from_bits((exponent.wrapping_add(127) as u32) << 23)
 }
 
-/// Adds one K step of the product of `a` and `b` to `d`: element `m * N + n` of `d` is the accumulator of row
-/// `m` of `a` and row `n` of `b`.
+/// Adds one K step of the product of `a` and `b` to `d`. Element `m * N + n` of `d` is the accumulator for
+/// row `m` of `a` and row `n` of `b`.
 pub(crate) fn multiply_step(a: &DecodedA, b: &DecodedB, d: &mut [f32]) {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
@@ -375,7 +376,8 @@ fn columns_fast<const STEP: usize, const FRACTION: i32, const BITS: u32, const W
     for k in 0..STEP {
         let b_values: &[f32; WIDTH] = b.values[k * b.stride + n..][..WIDTH].try_into().expect("a plane");
         for j in 0..WIDTH {
-            // SAFETY: the product is less than 2^(top + 2), so the scaled product is less than 2^27.
+            // SAFETY: the conversion requires a value that fits in an i32. The product is less than 2^(top +
+            // 2), so the scaled product is less than 2^27.
             let term = unsafe { (a_values[k] * b_values[j] * scales[j]).to_int_unchecked::<i32>() };
             sums[j] = sums[j].wrapping_add(term);
         }
@@ -389,11 +391,11 @@ fn columns_fast<const STEP: usize, const FRACTION: i32, const BITS: u32, const W
         let sum = sums[j].wrapping_add(accumulator);
         overflow |= (sum ^ sums[j]) & (sum ^ accumulator);
         let magnitude = sum.unsigned_abs();
-        // Clears the bit below the 24 significant bits, so that the conversion rounds toward zero. Other bits
-        // that this operation clears are lower. The magnitude 2^31 converts to -2^31, which has the right
-        // sign.
+        // The conversion to f32 must round toward zero. To achieve this, clear the bit below the 24
+        // significant bits. The operation also clears some lower bits, which the conversion drops anyway. The
+        // magnitude 2^31 converts to -2^31, which has the right sign.
         let cut = (magnitude & !(magnitude >> 24)) as i32 as f32;
-        // For fp8, the conversion was exact, because the sum is less than 2^21.
+        // For fp8, the conversion above was exact, because the sum is less than 2^21.
         let cut = f32::from_bits(cut.to_bits() & (u32::MAX << (24 - BITS)));
         let value = cut * unscales[j];
         results[j] = f32::from_bits(value.to_bits() | (sum as u32 & 0x8000_0000));
@@ -417,7 +419,7 @@ fn exact(a: &DecodedA, b: &DecodedB, m: usize, n: usize, accumulator: f32) -> f3
         top = top.max(i32::from(a.exponents[a_at]) + i32::from(b.exponents[b_at]));
     }
     if top > 2 * 127 || !accumulator.is_finite() {
-        // The sum is the correct infinity or a NaN, because a finite product does not overflow f64.
+        // A finite product does not overflow f64. An infinite or NaN sum is therefore the correct result.
         let products = products().map(|(a_at, b_at)| f64::from(a.values[a_at]) * f64::from(b.values[b_at]));
         let sum = products.sum::<f64>() + f64::from(accumulator);
         return if sum.is_nan() { f32::from_bits(NAN) } else { sum as f32 };
@@ -431,16 +433,16 @@ fn exact(a: &DecodedA, b: &DecodedB, m: usize, n: usize, accumulator: f32) -> f3
         sum += (f64::from(a.values[a_at]) * f64::from(b.values[b_at]) * scale) as i64;
     }
     let length = (u64::BITS - sum.unsigned_abs().leading_zeros()) as i32;
-    // The number of bits that are below the significant bits, or below 2^-149.
+    // The number of low bits to drop: those below the significant bits of the result, or below 2^-149.
     let dropped = (length - bits).max(-149 - (top - fraction)).max(0);
     let cut = (sum.unsigned_abs() >> dropped << dropped) as f64 * power(top - fraction);
     // The conversion is exact, or it gives an infinity.
     (if sum < 0 && cut != 0.0 { -cut } else { cut }) as f32
 }
 
-/// Adds one K step of 32 8-bit integers to `d`: element `m * N + n` of `d` is the accumulator of row `m` of
-/// `a` and row `n` of `b`. The flags state whether the elements are signed. Sums wrap around, as in the
-/// instructions without `.satfinite`.
+/// Adds one K step of a product of 8-bit integers to `d`. The step has 32 values of K. Element `m * N + n` of
+/// `d` is the accumulator for row `m` of `a` and row `n` of `b`. The flags state whether the elements are
+/// signed. Sums wrap around, as in the instructions without `.satfinite`.
 pub(crate) fn multiply_int8(
     a: &[[u8; STEP_BYTES]],
     a_signed: bool,

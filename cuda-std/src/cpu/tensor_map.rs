@@ -1,5 +1,5 @@
-//! Tensor maps of the executor. NVIDIA does not document the format of the driver's `CUtensorMap`, so the
-//! executor has a format of its own with the same size. Its rule for swizzles is stricter.
+//! Tensor maps of the executor. NVIDIA does not document the format of the driver's `CUtensorMap`. The
+//! executor therefore uses another format of the same size, and a stricter rule for swizzles.
 use half::{bf16, f16};
 
 use super::history::Swizzle;
@@ -54,7 +54,8 @@ pub enum Reduction {
 }
 
 impl Reduction {
-    /// Combines the bits of an element of the tensor with those of the box.
+    /// Combines an element of the tensor in global memory with the corresponding element of the box.
+    /// Arguments and result are the bits of the elements.
     pub(super) fn apply(self, element: TensorMapElement, tensor: u32, tile: u32) -> Option<u32> {
         let float = |wide: fn(u32) -> f32, narrow: fn(f32) -> u32| {
             let (a, b) = (wide(tensor), wide(tile));
@@ -188,9 +189,10 @@ impl TensorMapShape {
         u32::try_from(elements * u64::from(self.element.bytes())).unwrap_or(u32::MAX)
     }
 
-    /// Calls `f` for each row of the box that starts at `origin`, with the offset of the row in the box, the
-    /// address of its first element in the tensor, and the range of its elements that are in the tensor.
-    /// Addresses outside of the tensor may wrap around.
+    /// Calls `f` for each row of the box that starts at the coordinates `origin`. The first two arguments of
+    /// `f` are the offset of the row in the box, and the address of the row's first element in the tensor.
+    /// The third is the range of elements that lie inside the tensor. An address outside the tensor may have
+    /// wrapped around.
     pub(super) fn rows(&self, origin: &[i32], mut f: impl FnMut(u32, *const u8, std::ops::Range<u32>)) {
         let (width, bytes) = (self.tile[0], self.element.bytes());
         let rows: u32 = self.tile[1..].iter().product();

@@ -13,10 +13,10 @@ static REDUCTIONS: Mutex<()> = Mutex::new(());
 
 /// An asynchronous copy that a thread has started.
 pub(super) struct StartedCopy {
-    /// The rank of the block that started it, and the index of the thread in this block.
+    /// The thread that started the copy: the rank of its block, and its index in this block.
     pub by: (u32, usize),
-    /// The places in shared memory that it writes. A copy from one block to another also lists the place that
-    /// it reads.
+    /// The places in shared memory that the copy writes. If the copy goes from one block to another, the list
+    /// also contains the place that it reads.
     pub to: Vec<Place>,
     pub work: CopyWork,
 }
@@ -32,7 +32,8 @@ pub(super) enum CopyWork {
 /// Writes the bytes that a copy has read to global memory.
 type WriteBytes = Box<dyn FnOnce(&[u8])>;
 
-/// A copy from shared memory to global memory. It first reads all its bytes, and writes them later.
+/// A copy from shared memory to global memory. The copy first reads all its bytes, and writes them at a later
+/// time.
 pub(super) struct StartedStore {
     /// Agent and number of its bulk group.
     group: (u32, u32),
@@ -45,8 +46,8 @@ pub(super) struct StartedStore {
 
 impl StartedStore {
     fn read(&mut self) {
-        // SAFETY: the caller of `push_store` checked that the bytes are in the shared memory of a block of
-        // this cluster.
+        // SAFETY: the slice covers the source bytes of the copy. The caller of `push_store` checked that
+        // these bytes are in the shared memory of a block of this cluster.
         let copy = || unsafe { std::slice::from_raw_parts(self.from, self.bytes) }.to_vec();
         self.read.get_or_insert_with(copy);
     }
@@ -67,7 +68,8 @@ impl Cluster {
         let draw = self.draws.get().wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
         self.draws.set(draw);
         let at = (draw >> 33) as usize % pending.len();
-        // The copies of a bulk group, and those to one mbarrier, complete in any order.
+        // Complete a randomly chosen copy: the copies of one bulk group, or those that report to one
+        // mbarrier, may complete in any order.
         let copy = pending.swap_remove(at);
         drop(pending);
         self.note_progress();
@@ -78,8 +80,8 @@ impl Cluster {
         true
     }
 
-    /// Lets those bulk groups of the agent `agent` read their bytes whose numbers are at most `last`. If
-    /// `writes` is true, they also write them.
+    /// Completes the reads of those bulk groups of the agent `agent` whose numbers are at most `last`. If
+    /// `writes` is true, also completes their writes.
     pub(super) fn complete_groups(&self, agent: u32, last: u32, writes: bool) {
         let mut pending = self.pending.borrow_mut();
         for at in (0..pending.len()).rev() {
@@ -112,7 +114,8 @@ impl Cluster {
 impl Block {
     /// Reads the tensor map at `map`.
     fn tensor_map(&self, map: u64, origin: &[i32]) -> TensorMapShape {
-        // SAFETY: the kernel passes the address of a kernel argument of this type.
+        // SAFETY: the code reads the `TensorMap` at `map`. The kernel passes the address of such a value, for
+        // example of a kernel argument.
         let map = unsafe { &*std::ptr::with_exposed_provenance::<TensorMap>(map as usize) };
         match TensorMapShape::decode(map) {
             Some(shape) if shape.sizes.len() == origin.len() => shape,
@@ -123,13 +126,14 @@ impl Block {
         }
     }
 
-    /// Records a copy that writes `bytes` bytes at `to`, and fills them with 0xFF. The mbarrier at `barrier`
-    /// will count the bytes.
+    /// Records a copy that will write `bytes` bytes at `to`. Until the copy completes, these bytes are 0xFF.
+    /// The mbarrier at `barrier` counts the bytes.
     pub(super) fn start_copy(&self, to: Place, barrier: Place, bytes: u32, by: By) {
         let (agent, time) = self.count_copy(barrier, bytes);
         self.record(to, bytes, SharedAccess { agent, time, by }, true);
         self.cluster.remote.borrow_mut()[to.rank as usize].insert(agent, time);
-        // SAFETY: `place` checked that the bytes are in the shared memory of a running block.
+        // SAFETY: the write covers the destination of the copy. `place` checked that these bytes are in the
+        // shared memory of a running block.
         unsafe { self.pointer(to).write_bytes(0xFF, bytes as usize) };
     }
 
@@ -138,8 +142,8 @@ impl Block {
         self.push(to, CopyWork::Load(load));
     }
 
-    /// Adds a copy of `bytes` bytes of shared memory at `from`, which [`Block::place`] has checked, to the
-    /// pending copies. `write` gets these bytes.
+    /// Adds a copy of `bytes` bytes of shared memory at `from` to the pending copies. [`Block::place`] has
+    /// checked this range. When the copy writes, `write` gets the bytes that it has read.
     pub(super) fn push_store(&self, from: Place, bytes: u32, group: (u32, u32), write: WriteBytes) {
         let (from, bytes) = (self.pointer(from), bytes as usize);
         self.push(Vec::new(), CopyWork::Store(StartedStore { group, from, bytes, read: None, write }));
@@ -151,7 +155,7 @@ impl Block {
         self.cluster.pending.borrow_mut().push(StartedCopy { by, to, work });
     }
 
-    /// Returns the ranks of the blocks in a multicast mask. Without a mask, returns the own rank.
+    /// Returns the ranks of the blocks in a multicast mask. Without a mask, returns the rank of this block.
     fn destinations(&self, blocks: Option<u16>) -> Vec<u32> {
         let Some(mask) = blocks else { return vec![self.rank.get()] };
         let count = self.cluster.blocks.get();
@@ -163,8 +167,8 @@ impl Block {
 }
 
 /// Starts a TMA copy of the box at `origin` of the tensor to the shared memory at `to`. If `blocks` is a mask
-/// of block ranks, the copy writes to the same offset of each of these blocks, and the mbarrier at the same
-/// offset of each block counts the bytes.
+/// of block ranks, the copy writes to the same offset of each of these blocks. In each of them, the mbarrier
+/// at the offset of `barrier` counts the bytes.
 pub(crate) fn tensor_copy(to: u32, map: u64, origin: &[i32], barrier: u32, blocks: Option<u16>) {
     operate(|block| {
         let shape = block.tensor_map(map, origin);
@@ -181,7 +185,8 @@ pub(crate) fn tensor_copy(to: u32, map: u64, origin: &[i32], barrier: u32, block
         let to = places.iter().map(|&(to, _)| to).collect();
         let run = move |cluster: &Cluster| {
             for (to, barrier) in places {
-                // SAFETY: the kernel guarantees that the tensor is readable. `place` checked the bytes.
+                // SAFETY: `load_tile` reads the tensor and writes shared memory at `to`. The kernel
+                // guarantees that the tensor is readable, and `place` checked the destination.
                 unsafe { load_tile(&shape, &origin, cluster.block(to.rank).shared_base(), to.offset) };
                 cluster.complete_bytes(barrier, bytes);
             }
@@ -199,13 +204,15 @@ unsafe fn load_tile(shape: &TensorMapShape, origin: &[i32], base: *mut u8, offse
     shape.rows(origin, |row, from, inside| {
         line.fill(outside);
         let (first, last) = ((inside.start * size) as usize, (inside.end * size) as usize);
-        // SAFETY: `rows` gives the range of elements that are in the tensor.
+        // SAFETY: the copy reads the elements `first` to `last` of this row. `rows` returns only elements
+        // that lie inside the tensor, and the caller guarantees that the tensor is readable.
         unsafe {
             from.wrapping_add(first).copy_to_nonoverlapping(line[first..last].as_mut_ptr(), last - first);
         }
         for (at, chunk) in line.as_chunks::<16>().0.iter().enumerate() {
             let place = shape.swizzle.place(FIRST_ADDRESS + offset + row + 16 * at as u32) - FIRST_ADDRESS;
-            // SAFETY: the swizzle moves a chunk only within its 128 bytes, which are in the box.
+            // SAFETY: the write covers one chunk of the box. The swizzle moves a chunk only within its 128
+            // bytes, which are in the box.
             unsafe { base.add(place as usize).cast::<[u8; 16]>().write(*chunk) };
         }
     });
@@ -230,7 +237,8 @@ pub(crate) fn tensor_store(from: u32, map: u64, origin: &[i32], reduction: Optio
     });
 }
 
-/// Writes the box `tile` to the tensor. It was at `offset` of shared memory, a multiple of 128.
+/// Writes the box `tile` to the tensor. The bytes of `tile` come from `offset` in shared memory, which is a
+/// multiple of 128.
 ///
 /// # Safety
 /// The tensor is writable.
@@ -251,7 +259,8 @@ unsafe fn store_tile(
             let to = to.wrapping_add((element * size) as usize).cast_mut();
             let mut bits = [[0; 4]; 2];
             bits[0][..size as usize].copy_from_slice(&tile[from..][..size as usize]);
-            // SAFETY: `rows` gives the range of elements that are in the tensor.
+            // SAFETY: the accesses cover one element of the tensor. `rows` returns only elements that lie
+            // inside the tensor, and the caller guarantees that the tensor is writable.
             unsafe {
                 if let Some(reduction) = reduction {
                     to.copy_to_nonoverlapping(bits[1].as_mut_ptr(), size as usize);

@@ -19,13 +19,14 @@ pub(crate) enum Operation {
     ShuffleIdx,
     Ballot,
     Sync,
-    /// `ldmatrix` and `stmatrix`. Each consists of several exchanges, with the results of `ShuffleIdx`.
+    /// `ldmatrix` and `stmatrix`. Each of these instructions consists of several exchanges, and an exchange
+    /// has the same result as with `ShuffleIdx`.
     LoadMatrices,
     StoreMatrices,
     /// A wait for `wgmma` groups, and `setmaxnreg`: instructions that all lanes execute together
-    /// (`.sync.aligned`). The result is the value of the first lane. The executor lets them order memory
-    /// accesses as a warp barrier does, because kernels elect a lane after them that releases what all lanes
-    /// have read.
+    /// (`.sync.aligned`). The result is the value of the first lane. In the executor, these instructions
+    /// order memory accesses as a warp barrier does. The reason is a common pattern: after such an
+    /// instruction, one elected lane releases a buffer that all lanes have read.
     WgmmaWait,
     RegisterLimit,
     /// A matrix multiplication. Each lane passes its fragments, the matrix elements that it has in registers.
@@ -112,8 +113,8 @@ pub(crate) fn exchange(operation: Operation, mask: u32, value: u32, argument: u3
     block.meet(Call { operation, mask, value, argument, ..Call::NONE })
 }
 
-/// Exchanges values between all lanes of the warp, as [`exchange`] does. The place of the call in the source
-/// code stays as the caller has stored it.
+/// Exchanges values between all lanes of the warp, as [`exchange`] does. The caller has already stored the
+/// place of the call in the source code, and this function keeps it.
 #[inline(always)]
 pub(crate) fn exchange_here(operation: Operation, value: u32, argument: u32) -> u32 {
     // SAFETY: the block is used only in this function.
@@ -122,7 +123,8 @@ pub(crate) fn exchange_here(operation: Operation, value: u32, argument: u32) -> 
 }
 
 /// Waits until all lanes of the warp execute the instruction `operation`, and returns the value that the
-/// first lane passed. The place of the call in the source code stays as the caller has stored it.
+/// first lane passed. The caller has already stored the place of the call in the source code, and this
+/// function keeps it.
 #[inline(always)]
 pub(super) fn converge(operation: Operation, value: u32) -> u32 {
     exchange_here(operation, value, 0)
@@ -161,7 +163,8 @@ impl Block {
         if calling.get() & call.mask != call.mask || !self.all_meet(&call) {
             let waits = self.may_wait(State::AtCall);
             if !waits {
-                // The lane must not take part, because its fragments do not live until other lanes call.
+                // Remove the lane from the call. Its fragments are on its stack, which unwinds before the
+                // other lanes make the call.
                 calling.set(calling.get() & !(1 << lane));
             }
             return !waits;
@@ -210,8 +213,9 @@ impl Block {
         let warp = &self.slots[self.warp_start()..];
         if call.operation == Operation::Multiply {
             let fragments = std::array::from_fn(|lane| warp[lane].call.get().fragments);
-            // SAFETY: every lane of the warp is in `exchange_fragments`. All 32 pointers to fragments are
-            // therefore valid, and no other code uses the fragments until the call completes.
+            // SAFETY: `multiply_all` accesses the fragments of all 32 lanes. The pointers to them are valid,
+            // because every lane is in `exchange_fragments`. No other code uses the fragments until the call
+            // completes.
             unsafe { matrix::multiply_all(fragments) };
         }
         let mut values = [u32::MAX; 32];

@@ -1,9 +1,10 @@
 //! `wgmma`: matrix multiplication by the four warps of a warpgroup.
 //!
 //! A multiplication reads its operands from shared memory when the first warp waits for it. The executor then
-//! computes all 64 rows. As in PTX, a `wgmma` group belongs to the whole warpgroup: a wait returns when all
-//! four warps have committed the group, and after it the operands of all four warps may be overwritten.
-//! Until [`settle`], the accumulators contain 0xFF bytes, and the executor reports an access to them.
+//! computes all 64 rows. As in PTX, a `wgmma` group belongs to the whole warpgroup: a wait for the group
+//! returns when all four warps have committed it. After the wait, the operands of all four warps may be
+//! overwritten. Until the thread calls [`settle`], the accumulators contain 0xFF bytes, and the executor
+//! reports an access to them.
 use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
@@ -35,14 +36,15 @@ impl ThreadRegisters {
     }
 
     /// # Safety
-    /// These are registers of the running thread, and no other reference to them is in use.
+    /// `self` refers to registers of the running thread, and no other reference to them is in use.
     unsafe fn words<'a>(self) -> &'a mut [u32] {
         // SAFETY: the caller guarantees it.
         unsafe { std::slice::from_raw_parts_mut(self.at, self.len) }
     }
 }
 
-/// The accumulators of a lane between the start of the first multiplication and [`settle`].
+/// The accumulators of a lane in the time between the start of the first multiplication that uses them and
+/// the call of [`settle`].
 struct Accumulators {
     at: usize,
     values: Vec<u32>,
@@ -62,12 +64,15 @@ struct Lane {
     accumulators: Vec<Accumulators>,
     /// Number of fences that the lane has executed.
     fences: u32,
-    /// The value of `fences` at the last `settle` or access of each accumulator, by its address.
+    /// For each accumulator, by its address: the value of `fences` (the number of executed fences) at the
+    /// last `settle` of the accumulator or the last access to it.
     accessed: FxHashMap<usize, u32>,
-    /// The value of `fences` at the last `settle` of any accumulator, and at the last access of any.
+    /// The value of `fences` (the number of executed fences) at the last `settle` of any accumulator, and its
+    /// value at the last access to any accumulator.
     last_settled: u32,
     last_accessed: u32,
-    /// The value of `fences` at the last multiplication whose left operand was in registers.
+    /// The value of `fences` (the number of executed fences) at the last multiplication whose left operand
+    /// was in registers.
     last_left: u32,
 }
 
@@ -79,7 +84,8 @@ pub(super) struct Queue {
     started: VecDeque<Started>,
     /// The last group that all lanes have committed.
     committed: u32,
-    /// For each group after `committed`, the number of lanes that have committed it.
+    /// The groups that some lanes, but not all, have committed. For each such group, the number of lanes that
+    /// have committed it.
     commits: VecDeque<usize>,
     finished_group: u32,
     /// Threads that wait until other warps commit a group.
@@ -108,7 +114,7 @@ impl Block {
         f(cluster.queues.borrow_mut().entry(self.warpgroup_key(thread)).or_insert_with(new), thread % THREADS)
     }
 
-    /// Returns a fault if the running thread has not waited for its multiplications.
+    /// Returns a fault if the running thread has started multiplications and has not waited for them.
     pub(super) fn thread_returns_from_wgmma(&self) -> Result<(), FaultKind> {
         let thread = self.running.get();
         let queues = self.cluster.queues.borrow();
@@ -129,22 +135,24 @@ impl Block {
         Ok(())
     }
 
-    /// Returns the first lane of the warpgroup that has not committed the group that `thread` waits for, and
-    /// the number of the group.
+    /// Returns the first lane of the warpgroup that has not committed the `wgmma` group that `thread` waits
+    /// for. Also returns the number of this group.
     fn late_lane(&self, thread: usize) -> (usize, u32) {
         let (group, _) = self.notes[thread].waits_for.get().expect("waits for a group");
         let lanes = &self.cluster.queues.borrow()[&self.warpgroup_key(thread)].lanes;
         (lanes.iter().position(|lane| lane.committed < group).expect("a lane is missing"), group)
     }
 
-    /// Whether thread `thread`, which waits for multiplications, waits for a warp that has returned.
+    /// Returns whether thread `thread`, which waits for multiplications, waits for a commit by a warp that
+    /// has already returned.
     pub(super) fn lacks_returned_warp(&self, thread: usize) -> bool {
         let (lane, _) = self.late_lane(thread);
         let slot = self.slots.get(thread / THREADS * THREADS + lane);
         slot.is_none_or(|slot| slot.state.get() == State::Returned)
     }
 
-    /// Returns the fault of thread `thread`, which waits for multiplications and cannot continue.
+    /// Returns the fault to report for thread `thread`, which waits for multiplications and can never
+    /// continue.
     pub(super) fn stalled_at_wgmma(&self, thread: usize) -> FaultKind {
         let (lane, group) = self.late_lane(thread);
         let queues = self.cluster.queues.borrow();
@@ -156,8 +164,8 @@ impl Block {
         FaultKind::WgmmaCommit { group, warp: lane as u32 / 32, committed: other.committed }
     }
 
-    /// Records the reads of the multiplication that the running thread has started last. If another lane has
-    /// recorded them and this lane has the same knowledge, there is nothing to do.
+    /// Records the reads of the operands of the last multiplication that the running thread has started. Does
+    /// nothing if another lane with the same knowledge has already recorded these reads.
     fn record_operands(&self, multiplication: &Multiplication, columns: usize) {
         let knowledge = self.clock(|clock| clock.knowledge());
         let (index, agent, group, known) = self.queue(|queue, lane| {
@@ -180,7 +188,8 @@ impl Block {
         if let Left::Shared(descriptor) = multiplication.a
             && !known[0]
         {
-            // A warp reads only its own rows. Kernels may write them with a barrier of this warp only.
+            // A warp reads only its own rows of the left operand. A kernel may therefore write these rows
+            // with only a barrier of this warp.
             let left = operand(descriptor, transposed_a, WARP_ROWS * warp, WARP_ROWS);
             self.queue(|queue, _| queue.started[index].left[warp] = Some(left));
         }
@@ -199,7 +208,7 @@ pub(crate) fn fence() {
 /// Starts `multiplication` with the accumulators `d`.
 ///
 /// # Safety
-/// `d` are the registers of the running thread.
+/// `d` refers to the accumulator registers of the running thread.
 pub(crate) unsafe fn start(d: ThreadRegisters, multiplication: Multiplication) {
     // SAFETY: the caller passes the thread's registers.
     let registers = unsafe { d.words() };
@@ -258,10 +267,12 @@ impl Queue {
 }
 
 impl Lane {
-    /// Returns the index of the accumulators in flight that `registers` are.
+    /// Returns the index of the entry in `accumulators` whose registers are `registers`. Returns `None` if
+    /// these registers are not in flight.
     ///
-    /// Accumulators that were waited for, and then overwritten without a [`settle`], are abandoned: the
-    /// kernel does not need their values, and the address may now belong to another variable.
+    /// If a thread has waited for accumulators and overwrites them without a [`settle`], this method removes
+    /// their entry. The kernel does not need their values any more, and another variable may now have their
+    /// address.
     fn in_flight(&mut self, registers: &[u32]) -> Result<Option<usize>, FaultKind> {
         let (from, len) = (registers.as_ptr().addr(), registers.len());
         let mut index = 0;
@@ -284,7 +295,8 @@ impl Lane {
         Ok(None)
     }
 
-    /// Returns a fault if `registers`, which are not in flight, are a copy of registers in flight.
+    /// Returns a fault if `registers` are a copy of accumulators that are in flight. `registers` themselves
+    /// are not in flight.
     fn check_moved(&self, registers: &[u32]) -> Result<(), FaultKind> {
         let known = self.accumulators.iter().any(|known| known.values.len() == registers.len());
         if known && registers.iter().all(|&word| word == IN_FLIGHT) {
@@ -293,12 +305,13 @@ impl Lane {
         Ok(())
     }
 
-    /// Whether a fence is missing between an access of the thread to the registers of a multiplication and
-    /// this multiplication.
+    /// Returns whether a required fence is missing: a fence between an access of the thread to the registers
+    /// of `multiplication` and the multiplication.
     ///
-    /// The executor does not see which values the left operand in registers was computed from. It assumes the
-    /// accumulators that the thread has settled. It also assumes those that the thread has accessed, for the
-    /// first multiplication after a fence. A later one may use registers that were written before the fence.
+    /// The executor cannot see from which values the left operand in registers was computed. It assumes that
+    /// the thread computed the operand from every accumulator that it has settled. For the first
+    /// multiplication after a fence, it also assumes this for every accumulator that the thread has accessed.
+    /// Later multiplications may use registers that were written before the fence.
     fn is_unfenced(&self, at: usize, in_flight: bool, multiplication: &Multiplication) -> bool {
         let accumulators = !in_flight && self.fences <= self.accessed.get(&at).copied().unwrap_or(0);
         let left = matches!(multiplication.a, Left::Registers(_))
@@ -328,7 +341,7 @@ pub(crate) fn commit() {
     });
 }
 
-/// Waits until at most the last `pending` groups of the warpgroup are unfinished.
+/// Waits until all committed groups of the warpgroup, except at most the last `pending` ones, have finished.
 pub(crate) fn wait(pending: u32) {
     let target =
         operate(|block| block.queue(|queue, lane| queue.lanes[lane].committed.saturating_sub(pending)));
@@ -358,8 +371,8 @@ pub(crate) fn wait(pending: u32) {
 }
 
 impl Block {
-    /// Suspends the running thread until another group has been committed by all warps of its warpgroup.
-    /// Returns false if the thread cannot wait.
+    /// Suspends the running thread until all warps of its warpgroup have committed another group. Returns
+    /// false if the thread unwinds and therefore must not wait.
     fn wait_for_commits(&self, target: u32) -> bool {
         let may = self.may_wait(State::AtWgmma);
         if may {
@@ -374,7 +387,7 @@ impl Block {
 /// Writes the results of finished multiplications to the accumulators `d`.
 ///
 /// # Safety
-/// `d` are the registers of the running thread.
+/// `d` refers to the accumulator registers of the running thread.
 pub(crate) unsafe fn settle(d: ThreadRegisters) {
     operate(|block| {
         if !block.cluster.is_active() {
@@ -404,7 +417,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Notes an access of the thread to accumulators. Returns a fault if they are in flight.
+    /// Records an access of the thread to accumulators. Returns a fault if the accumulators are in flight.
     fn access(&mut self, registers: &[u32]) -> Result<(), FaultKind> {
         if self.in_flight(registers)?.is_some() {
             return Err(FaultKind::WgmmaRegisters);
@@ -429,8 +442,8 @@ pub(crate) fn check_settled(registers: &[u32]) {
 }
 
 impl Queue {
-    /// Returns whether a thread has not started a multiplication of the groups up to `target`, which all
-    /// threads have committed.
+    /// Returns whether some thread has not started one of the multiplications in the groups up to `target`,
+    /// although all threads have committed these groups.
     fn lane_skipped(&self, target: u32) -> bool {
         self.started.iter().take_while(|started| started.group <= target).any(|one| one.d.contains(&0))
     }
@@ -456,7 +469,7 @@ impl Queue {
         self.finished_group = target;
     }
 
-    /// Returns the accumulators of the warpgroup as a matrix of 64 rows.
+    /// Reads the accumulators of all threads of the warpgroup. Returns them as a matrix of 64 rows.
     fn gather(&self, d: &[usize], columns: usize) -> Vec<u32> {
         let mut matrix = vec![0; WARPS * WARP_ROWS * columns];
         for (thread, (lane, &at)) in self.lanes.iter().zip(d).enumerate() {

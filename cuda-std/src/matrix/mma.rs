@@ -10,15 +10,15 @@
 //! | C, 16 x 8, f32 | columns `2t, 2t + 1` of rows `g` and `g + 8` | [`C`] |
 //!
 //! The fragment of A consists of four 32-bit words. The rows and first columns of these words are, in order:
-//! `(g, 2t)`, `(g + 8, 2t)`, `(g, 2t + 8)`, `(g + 8, 2t + 8)`. A word of A or B contains two neighbouring
-//! elements, the first in its low half.
+//! `(g, 2t)`, `(g + 8, 2t)`, `(g, 2t + 8)`, `(g + 8, 2t + 8)`. A word of A or B contains two adjacent
+//! elements. The first of them is in the low half of the word.
 //!
-//! The C fragments of two neighbouring 16 x 8 matrices, rounded to 16 bits and packed in pairs, form one A
-//! fragment. Two results can therefore be operand A of the next multiplication, without an exchange between
-//! lanes.
+//! The results of two horizontally adjacent multiplications (16 x 8 each) can be operand A (16 x 16) of the
+//! next multiplication, without an exchange between lanes. For this purpose, each lane rounds its C fragments
+//! to 16 bits and packs them in pairs.
 //!
-//! If one lane of a warp calls a function of this module, all lanes must call it. The CPU executor computes
-//! products with the bits of Hopper's tensor cores.
+//! If one lane of a warp calls a function of this module, all lanes must call it. On the CPU executor,
+//! products have the same bits as on Hopper's tensor cores.
 use half::{bf16, f16};
 
 use crate::arch;

@@ -66,8 +66,8 @@ pub trait Elem: Copy + Send + Sync + 'static {
 
     /// Converts from f32 with one rounding.
     fn from_f32(value: f32) -> Self;
-    /// Converts a compile-time constant from f32. The compiler can evaluate this function at compile time. It
-    /// cannot do so with [`Elem::from_f32`], which uses inline assembly.
+    /// Converts a compile-time constant from f32. The compiler can evaluate this function at compile time.
+    /// The compiler cannot evaluate [`Elem::from_f32`], because this function uses inline assembly.
     fn constant(value: f32) -> Self;
     /// Converts to f32 exactly.
     fn to_f32(self) -> f32;

@@ -3,7 +3,7 @@
 //! The functions of this file use the algorithms, constants and instructions of libdevice's `__nv_expf`,
 //! `__nv_erff` and `__nv_tanhf` without fast math. A kernel that calls them can therefore give the same bits
 //! as a sequence of torch operators. All their instructions are IEEE operations, except `ex2.approx` and
-//! `rcp.approx`. The CPU executor has the bits of these two on a Hopper GPU.
+//! `rcp.approx`. On the CPU executor, these two return the same bits as on a Hopper GPU.
 //!
 //! The algorithms come from libdevice.10.bc of CUDA 13.0, and for [`Erf::CUDA_13_2`] from CUDA 13.2. The
 //! error bounds come from the CUDA C++ Programming Guide, section "Mathematical Functions". The tests in this
@@ -59,8 +59,8 @@ pub fn tanh(x: f32) -> f32 {
     if size >= 0.6 { far } else { near }
 }
 
-/// Coefficients of CUDA's `erff`. They differ between the CUDA versions up to 13.1 and from 13.2 on, and
-/// torch is built with both.
+/// Coefficients of CUDA's `erff`. CUDA 13.2 changed them, and builds of torch exist for older and for newer
+/// CUDA versions.
 #[derive(Clone, Copy)]
 pub struct Erf {
     /// The smallest `|x|` for which `erf` uses the coefficients `far`.

@@ -50,13 +50,14 @@ pub(crate) fn reduce_warps<T: warp::Exchange>(
     let partial = memory.take::<T>(x * y * z / warp::SIZE);
     let reduced = warp::reduce(value, warp::SIZE, combine);
     if warp::lane() == 0 {
-        // SAFETY: `partial` has one element per warp of the block. Only lane 0 of warp `number` writes
-        // element `number`, and other warps read it only after the barrier.
+        // SAFETY: the store writes element `number` of `partial`, which has one element per warp of the
+        // block. Only lane 0 of warp `number` writes this element, and other warps read it only after the
+        // barrier.
         unsafe { partial.set(number, reduced) };
     }
     sync();
-    // SAFETY: `first + slot` is the index of a warp of the block. This warp wrote the element with its index
-    // before the barrier.
+    // SAFETY: the load reads element `first + slot` of `partial`. This number is the index of a warp of the
+    // block, and the warp wrote the element before the barrier.
     reduce_lanes(|slot| unsafe { partial.get(first + slot) }, warps, neutral, combine)
 }
 
@@ -95,8 +96,8 @@ pub(crate) fn reduce_cluster<T: warp::Exchange, const BLOCKS: u32>(
     let exchange = cluster::ClusterExchange::open::<BLOCKS>(memory);
     let reduced = reduce(value, neutral, memory, combine);
     let words = exchange.all(reduced.to_bits());
-    // SAFETY: `block` is less than the cluster size, so `words` has this element. `all` returned only after
-    // the words of all blocks had arrived.
+    // SAFETY: the load reads element `block` of `words`. The element exists, because `block` is less than the
+    // cluster size. `all` returned only after the words of all blocks had arrived.
     reduce_lanes(
         |block| T::from_bits(unsafe { words.get(block) }),
         cluster::size::<BLOCKS>(),

@@ -108,8 +108,9 @@ impl ClusterExchange {
         let blocks = size::<BLOCKS>();
         let exchange = Self { words: memory.take(blocks), barrier: memory.take(1), blocks };
         if thread::linear_index() == 0 {
-            // SAFETY: the mbarrier is a word of this block's shared memory. Blocks send words only in `all`,
-            // after a cluster barrier, so no word arrives before the mbarrier is initialized.
+            // SAFETY: `cluster_expect` initializes an mbarrier in a word of this block's shared memory.
+            // Blocks send words only in `all`, after a cluster barrier, so no word arrives before the
+            // mbarrier is initialized.
             unsafe { arch::cluster_expect(exchange.barrier.address(0), blocks * 8) };
         }
         arch::cluster_arrive();
@@ -127,12 +128,13 @@ impl ClusterExchange {
         arch::cluster_wait();
         let to = thread::linear_index();
         if to < self.blocks {
-            // SAFETY: all blocks of the cluster have the same shared-memory layout, with one word for each
-            // rank. Block `to` does not exit before this word arrives, because it waits in `cluster_receive`.
+            // SAFETY: `cluster_send` writes a word to the shared memory of block `to`. All blocks of the
+            // cluster have the same shared-memory layout, with one word for each rank. Block `to` does not
+            // exit before this word arrives, because it waits in `cluster_receive`.
             unsafe { arch::cluster_send(self.words.address(rank()), self.barrier.address(0), to, word) };
         }
-        // SAFETY: thread 0 called `cluster_expect` in `open`, and the caller ensures that a block barrier
-        // followed.
+        // SAFETY: `cluster_receive` waits at an mbarrier, which thread 0 initialized in `open`. The caller
+        // guarantees that a block barrier followed.
         unsafe { arch::cluster_receive(self.barrier.address(0)) };
         self.words
     }

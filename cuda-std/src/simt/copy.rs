@@ -20,8 +20,8 @@ pub fn commit() {
     arch::copy_commit();
 }
 
-/// Waits until at most the last `PENDING` groups of the calling thread are incomplete. The copies of all
-/// earlier groups have then arrived in shared memory.
+/// Waits until all groups of the calling thread, except at most the last `PENDING` ones, are complete. The
+/// copies of the complete groups have then arrived in shared memory.
 #[inline(always)]
 #[track_caller]
 pub fn wait_for_groups<const PENDING: u32>() {

@@ -50,6 +50,7 @@ accesses! {
 #[inline(always)]
 #[track_caller]
 pub unsafe fn prefetch(from: *const u8, bytes: u32) {
-    // SAFETY: the caller passes a readable range that is aligned to 16 bytes.
+    // SAFETY: the prefetch accesses the `bytes` bytes at `from`. The caller guarantees that they are readable
+    // and aligned to 16 bytes.
     unsafe { arch::prefetch(from, bytes) }
 }

@@ -92,8 +92,8 @@ impl<T: Copy> Shared<T> {
     pub unsafe fn copy_from(&self, at: u32, from: *const u8) {
         const { assert!(size_of::<T>() == 16 && align_of::<T>() == 16) };
         self.note(at, true);
-        // SAFETY: `checked` ensures that `at` is in bounds. The caller passes 16 readable, aligned bytes at
-        // `from`.
+        // SAFETY: the copy reads 16 bytes at `from` and writes element `at`. The caller guarantees that the
+        // bytes are readable and aligned. `checked` ensures that `at` is in bounds.
         unsafe { arch::copy_async(self.checked(at), from) }
     }
 
@@ -109,8 +109,9 @@ impl<T: Copy> Shared<T> {
     pub unsafe fn copy_or_zero(&self, at: u32, from: *const u8, wanted: bool) {
         const { assert!(size_of::<T>() == 16 && align_of::<T>() == 16) };
         self.note(at, true);
-        // SAFETY: `window` ensures that `at` is in bounds. If `wanted` is true, the caller passes 16
-        // readable, aligned bytes at `from`.
+        // SAFETY: the copy writes element `at`, and reads 16 bytes at `from` if `wanted` is true. `window`
+        // ensures that `at` is in bounds. The caller guarantees that the bytes are readable and aligned if
+        // `wanted` is true.
         unsafe { arch::copy_async_or_zero(self.window(at), from, wanted) }
     }
 
@@ -160,8 +161,8 @@ impl<T: Copy> Shared<T> {
     #[track_caller]
     pub unsafe fn get(&self, at: u32) -> T {
         self.note(at, false);
-        // SAFETY: the caller keeps `at` in bounds and synchronizes the access. `SharedMemory::take` aligned
-        // the array for its element type.
+        // SAFETY: the read covers element `at`. The caller keeps `at` in bounds and synchronizes the access.
+        // `SharedMemory::take` aligned the array for its element type.
         unsafe { self.address(at).read() }
     }
 
@@ -174,8 +175,8 @@ impl<T: Copy> Shared<T> {
     #[track_caller]
     pub unsafe fn set(&self, at: u32, value: T) {
         self.note(at, true);
-        // SAFETY: the caller keeps `at` in bounds and synchronizes the access. `SharedMemory::take` aligned
-        // the array for its element type.
+        // SAFETY: the write covers element `at`. The caller keeps `at` in bounds and synchronizes the access.
+        // `SharedMemory::take` aligned the array for its element type.
         unsafe { self.address(at).write(value) }
     }
 }

@@ -65,8 +65,8 @@ pub fn opaque_address<T>(address: *const T) -> *const T {
 ///
 /// Each thread must call the function once before it accesses global memory. A thread that accesses no global
 /// memory need not call the function. The CPU executor reports an access before the call, unless the thread
-/// waited at a barrier or a shuffle between both. The function does nothing on GPUs before sm_90. A kernel
-/// without this call starts only after the earlier launches have finished.
+/// waited at a barrier or a shuffle between the access and the call. The function does nothing on GPUs before
+/// sm_90. A kernel without this call starts only after the earlier launches have finished.
 #[inline(always)]
 #[track_caller]
 pub fn wait_for_earlier_launches<T>(first: *const T) {
@@ -88,8 +88,8 @@ pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
 /// Declares [`launch_bounds`] with a different minimum number of blocks per SM for each GPU generation.
 ///
 /// The minimum is `TURING` on GPUs before sm_80, `AMPERE` from sm_80 to sm_89, and `HOPPER` from sm_90 on.
-/// The minimum may depend on the generation, because the maximum number of resident threads per SM does. For
-/// example, a Turing SM can have half as many resident threads as an sm_80 SM.
+/// The minimum may depend on the generation, because the maximum number of resident threads per SM depends on
+/// the generation. For example, a Turing SM can have half as many resident threads as an sm_80 SM.
 #[inline(always)]
 pub fn launch_bounds_by_generation<
     const MAX_THREADS: u32,

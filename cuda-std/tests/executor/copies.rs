@@ -17,8 +17,9 @@ impl Words {
 
     /// Starts to copy element `at` of this array to element `at` of the array in shared memory.
     fn begin(&self, at: u32) {
-        // SAFETY: `at` is in bounds of both arrays. Some tests omit a wait or a barrier on purpose, and check
-        // the effect on the executor.
+        // SAFETY: the copy reads element `at` of this array and writes element `at` of the array in shared
+        // memory. Both elements exist. Some tests omit a wait or a barrier on purpose, and check that the
+        // executor then shows or reports the error.
         unsafe { elements().copy_from(at, self.0[at as usize].as_ptr().cast()) };
     }
 }
@@ -28,17 +29,17 @@ fn elements() -> Shared<u128> {
 }
 
 fn get(at: u32) -> f32 {
-    // SAFETY: the index is in bounds. Some tests omit the barrier before this read on purpose, and check that
-    // the executor reports it.
+    // SAFETY: the load reads an element of the array in shared memory, and the index is in bounds. Some tests
+    // omit the barrier before this read on purpose, and check that the executor reports the missing barrier.
     let [.., last] = unsafe { elements().cast::<[f32; 4]>().get(at) };
     last
 }
 
 /// Lets each of 64 threads copy one element and then read one element. Returns the value that thread 5 read.
 ///
-/// If `neighbour` is true, thread 5 reads the element that thread 38 copied, otherwise the element that
-/// thread 5 itself copied. `waits` says whether each thread calls `copy::wait` before the read. `meets` says
-/// whether each thread calls `block::sync` before the read.
+/// If `neighbour` is true, thread 5 reads the element that thread 38 copied. If it is false, thread 5 reads
+/// the element that it copied itself. Before the read, each thread calls `copy::wait` if `waits` is true, and
+/// `block::sync` if `meets` is true.
 fn seen(waits: bool, meets: bool, neighbour: bool) -> Result<f32, Fault> {
     let (words, result) = (Words::new(), AtomicU32::new(0));
     run([1; 3], [64, 1, 1], 16 * 64, &|| {
@@ -109,7 +110,8 @@ fn a_wait_for_groups_leaves_the_last_groups_pending() {
     run([1; 3], [1, 1, 1], 16 * 4, &|| {
         let array: Shared<u128> = SharedMemory::of_launch().take(4);
         let value = |at| {
-            // SAFETY: the index is in bounds, and the block has only one thread.
+            // SAFETY: the load reads an element of the array in shared memory. The index is in bounds, and
+            // the block has only one thread.
             let [.., last] = unsafe { array.cast::<[f32; 4]>().get(at) };
             last
         };

@@ -1,5 +1,5 @@
-//! Tests the faults that the CPU executor reports, except faults at barriers and warp operations. Also tests
-//! that launches work after a fault.
+//! Tests the faults that the CPU executor reports, except faults at barriers and warp operations. The file
+//! also tests that launches work correctly after a fault.
 use std::time::{Duration, Instant};
 
 use cuda_std::cpu::{FaultKind, MAX_SHARED_BYTES};
@@ -32,8 +32,8 @@ fn a_misaligned_access() {
     let address = base.addr();
     let fault = fault(32, 0, &|| {
         let offset = aligned + if me() == 9 { 24 } else { 16 };
-        // SAFETY: the accessed bytes lie inside `words`. Their address is misaligned on purpose, and the test
-        // checks that the executor reports it.
+        // SAFETY: the load reads 16 bytes inside `words`. Their address is misaligned on purpose, and the
+        // test checks that the executor reports it.
         unsafe { mem::load_u32x4((&raw const words).cast::<u8>().add(offset), Load::Once) };
     });
     assert_eq!(fault.thread, [9, 0, 0]);
@@ -50,8 +50,8 @@ fn a_misaligned_prefetch() {
     for (begin, bytes, wrong) in [(8, 16, 8), (16, 40, 56)] {
         let fault = fault(32, 0, &|| {
             if me() == 3 {
-                // SAFETY: the accessed bytes lie inside `words`. Their address is misaligned on purpose, and
-                // the test checks that the executor reports it.
+                // SAFETY: the prefetch accesses bytes inside `words`. Their address is misaligned on purpose,
+                // and the test checks that the executor reports it.
                 unsafe { mem::prefetch((&raw const words).cast::<u8>().add(aligned + begin), bytes) };
             }
         });
@@ -177,8 +177,8 @@ fn the_fault_of_the_lowest_block_wins() {
         let fault = pool.install(|| {
             run([40, 50, 1], [32, 1, 1], 0, &|| {
                 let number = thread::block_index()[0] + 40 * thread::block_index()[1];
-                // All blocks from index 777 on fault. Block 777 waits until another block is about to fault,
-                // so its fault is not the first in time.
+                // All blocks with index 777 or higher fault. Block 777 waits until another block is about to
+                // fault. Its fault is therefore not the first in time, but has the lowest block index.
                 let start = Instant::now();
                 while number == 777 && later.load(Relaxed) == 0 && start.elapsed() < Duration::from_secs(5) {
                     std::thread::sleep(Duration::from_millis(2));

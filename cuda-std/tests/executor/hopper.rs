@@ -1,5 +1,5 @@
 //! Tests Hopper's operations: mbarriers, named barriers, TMA and bulk copies, clusters and `setmaxnreg`. The
-//! kernels of this file are correct. `hopper_faults` has kernels with faults.
+//! kernels in this file have no faults. The file `hopper_faults` has kernels with faults.
 use cuda_std::cpu::{Swizzle, TensorMapElement, TensorMapShape};
 use cuda_std::hopper::barrier::{Barrier, Named, publish};
 use cuda_std::hopper::tensor_map::{
@@ -19,11 +19,12 @@ pub fn mbarrier(at: u32) -> Barrier {
     Barrier::at(hopper::shared_base(16) + 8 * at)
 }
 
-/// Lets thread 0 initialize mbarriers, and synchronizes the block. `arrivals` has one number per mbarrier.
+/// Lets thread 0 initialize the mbarriers, and then synchronizes the block. Mbarrier number `i` expects
+/// `arrivals[i]` arrivals per phase.
 pub fn open(arrivals: &[u32]) {
     if me() == 0 {
         for (at, &arrivals) in (0..).zip(arrivals) {
-            // SAFETY: the mbarriers lie in shared memory, and one thread initializes them.
+            // SAFETY: the mbarrier lies in shared memory, and only thread 0 initializes it.
             unsafe { mbarrier(at).init(arrivals) };
         }
         publish();
@@ -54,7 +55,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Makes a tensor of `rows` rows and `columns` elements, of which TMA moves boxes of `tile`.
+    /// Creates a tensor of `rows` rows and `columns` columns. TMA copies boxes of the size `tile`.
     pub fn new(
         element: TensorMapElement,
         [rows, columns]: [u64; 2],
@@ -93,7 +94,8 @@ fn numbers(count: usize) -> Vec<u8> {
 
 #[test]
 fn a_pipeline_of_two_warps_runs_through_many_phases() {
-    // Warp 0 writes the numbers 0, 1, … to two buffers in turn, and warp 1 adds them up.
+    // Warp 0 writes the numbers 0, 1, … alternately to two buffers, and warp 1 adds up the numbers that it
+    // reads there.
     let sum = AtomicU32::new(0);
     run([3, 1, 1], [64, 1, 1], BYTES, &|| {
         open(&[32, 32, 32, 32]);
@@ -137,8 +139,8 @@ fn one_thread_may_poll_an_mbarrier() {
 
 #[test]
 fn a_thread_may_poll_as_often_as_it_likes() {
-    // Thread 0 tests each phase of mbarrier 0 before the other warp ends it. `both` also tests an mbarrier of
-    // which no phase ends.
+    // Thread 0 tests whether each phase of mbarrier 0 has ended, before the other warp ends it. If `both` is
+    // true, thread 0 also tests an mbarrier whose phase never ends.
     let of = |both: bool| {
         let (rounds, in_vain) = (12_000, AtomicU32::new(0));
         run([1; 3], [64, 1, 1], BYTES, &|| {
@@ -237,7 +239,8 @@ fn tma_swizzles_boxes_and_fills_what_is_outside() {
             let bytes = copied(&tensor, origin, 16 * row_bytes);
             for (r, c) in (0..16).flat_map(|r| (0..width as i32).map(move |c| (r, c))) {
                 let at = (r as u32 * row_bytes) + 2 * c as u32;
-                // In rows of 128 bytes, the chunk of 16 bytes is exchanged by the number of the row modulo 8.
+                // With the 128-byte swizzle, chunk `c` (16 bytes) of a row is stored at position `c` XOR the
+                // row number modulo 8.
                 let chunk = match swizzle {
                     Swizzle::None => 0,
                     _ => (at >> 7 & 7) % (row_bytes / 16),
@@ -255,7 +258,7 @@ fn tma_swizzles_boxes_and_fills_what_is_outside() {
 
 #[test]
 fn a_box_may_lie_far_outside_of_its_tensor() {
-    // The address of the box, as an offset in the tensor, does not fit in 64 bits.
+    // The address of the box would overflow: its offset in the tensor does not fit in 64 bits.
     let data = [7_u128; 8];
     let shape = TensorMapShape {
         base: data.as_ptr().cast(),
@@ -304,7 +307,8 @@ fn tma_stores_only_what_is_inside() {
         publish_shared();
         warp::sync(warp::ALL);
         if me() == 0 {
-            // SAFETY: the box is complete, and nothing else writes to the tensor.
+            // SAFETY: the store reads the box and writes to the tensor. The threads wrote all bytes of the
+            // box. No other code writes to the tensor.
             unsafe { tensor.map().store(tile(), [16, 4]) };
             close_stores();
             wait_for_groups::<1>();
@@ -383,7 +387,8 @@ fn stores_write_when_a_thread_waits_for_their_writes() {
         if me() > 0 {
             return;
         }
-        // SAFETY: the vector has 768 bytes. Thread 0 overwrites only bytes that were read.
+        // SAFETY: the copies write to the vector, which has 768 bytes. Thread 0 overwrites bytes of shared
+        // memory only after a copy has read them.
         unsafe {
             for group in 0..2 {
                 tile_of::<u32>().set(64 * group, 1 + group);
@@ -402,7 +407,7 @@ fn stores_write_when_a_thread_waits_for_their_writes() {
             note(3, 64);
             wait_for_writes();
             note(4, 64);
-            // A store that no thread waits for writes before the end of the kernel.
+            // No thread waits for this copy. The executor must complete it before the kernel ends.
             publish_shared();
             tensor_map::store_bytes(to.add(128).cast(), tile(), 256);
             close_stores();
@@ -424,7 +429,8 @@ fn blocks_of_a_cluster_share_memory() {
         cluster::bounds::<4>();
         let (rank, words) = (cluster::rank(), tile_of::<u32>());
         assert_eq!(rank, thread::block_index()[0] % 4);
-        // SAFETY: cluster barriers order the accesses, and the blocks run until the last one.
+        // SAFETY: the code accesses words in the shared memory of this and other blocks. Cluster barriers
+        // order the accesses, and no block exits before the last cluster barrier.
         unsafe {
             words.set(me(), thread::block_index()[0] * 100 + me());
             cluster::sync();
@@ -442,8 +448,9 @@ fn blocks_of_a_cluster_share_memory() {
 
 #[test]
 fn a_launch_without_clusters_has_the_barrier_of_a_cluster() {
-    // A thread that has returned counts as arrived, also if it returns after the others have arrived. Each
-    // host thread runs several blocks, whose barriers start with phase 0 again.
+    // A thread that has returned counts as arrived, even if it returns after the other threads have arrived.
+    // Each host thread runs several blocks one after the other. The barrier of each block starts with phase 0
+    // again.
     let passed = zeros(1);
     run([40, 1, 1], [64, 1, 1], BYTES, &|| {
         let words = tile_of::<u32>();
@@ -477,7 +484,7 @@ fn core_time() -> f64 {
 #[cfg(unix)]
 #[test]
 fn the_barrier_of_a_cluster_takes_linear_time() {
-    // The launch takes about 0.5 s. A scan of the threads at each arrival takes 3.5 s.
+    // The launch takes about 0.5 s. If each arrival scanned all threads, the launch would take 3.5 s.
     let start = core_time();
     run([8, 1, 1], [1_024, 1, 1], 0, &|| {
         cluster::bounds::<8>();
@@ -497,8 +504,9 @@ fn a_multicast_copy_reaches_every_block_of_its_mask() {
         let rank = cluster::rank();
         open(&[1, 3]);
         cluster::sync();
-        // SAFETY: block 0 copies to the blocks 0, 1 and 3, which wait for the copy. Their arrivals at the
-        // second mbarrier of block 0 end there before block 0 exits.
+        // SAFETY: block 0 copies to the shared memory of the blocks 0, 1 and 3. These blocks wait for the
+        // copy, so they have not exited. They then arrive at the second mbarrier of block 0, which does not
+        // exit before these arrivals.
         unsafe {
             if rank == 0 && me() == 0 {
                 mbarrier(0).expect(1024);
@@ -528,7 +536,8 @@ fn bytes_can_be_sent_to_another_block() {
         cluster::bounds::<2>();
         let (rank, words) = (cluster::rank(), tile_of::<u32>());
         open(&[1]);
-        // SAFETY: each block waits for the bytes that the other one sends.
+        // SAFETY: each block sends bytes to the other block. The other block has not exited, because it waits
+        // for these bytes.
         unsafe {
             words.set(me(), 1000 * rank + me());
             publish_shared();
@@ -568,7 +577,7 @@ fn stored_matrices_have_the_fragments_of_the_loads() {
     run([1; 3], [32, 1, 1], BYTES, &|| {
         let words = [0, 1, 2, 3].map(|matrix| 100 * matrix + me());
         let chunks = tile_of::<mma::Chunk>();
-        // SAFETY: each lane has its own row, and a barrier separates stores and loads.
+        // SAFETY: each lane stores to its own row, and a barrier separates the stores from the loads.
         unsafe {
             hopper::shared_store_matrices(tile() + 16 * me(), words);
             block::sync();
@@ -581,11 +590,11 @@ fn stored_matrices_have_the_fragments_of_the_loads() {
 #[test]
 fn stored_matrices_may_be_transposed() {
     run([1; 3], [32, 1, 1], BYTES, &|| {
-        // The lane passes column `lane / 4` and two rows of each matrix.
+        // In each matrix, a lane passes the elements of column `lane / 4` in two rows.
         let (column, row) = (me() / 4, me() % 4 * 2);
         let element = |matrix: u32, row: u32, column: u32| 100 * matrix + 10 * row + column;
         let word = |matrix| element(matrix, row, column) | element(matrix, row + 1, column) << 16;
-        // SAFETY: each lane has its own row, and a barrier separates stores and loads.
+        // SAFETY: each lane stores to its own row, and a barrier separates the stores from the loads.
         unsafe {
             hopper::shared_store_transposed(tile() + 16 * me(), [0, 1, 2, 3].map(word));
             block::sync();

@@ -1,5 +1,5 @@
-//! Kernels with faults in their use of Hopper's operations. The executor must report each fault with its
-//! name.
+//! Tests of kernels that use Hopper's operations incorrectly. The executor must report the right kind of
+//! fault for each kernel.
 use cuda_std::cpu::{FaultKind, Origin, Swizzle, TensorMapElement, TensorMapShape};
 use cuda_std::hopper::barrier::Named;
 use cuda_std::hopper::tensor_map::{self, close_stores, wait_for_stores};
@@ -11,7 +11,7 @@ use cuda_std::{cluster, warp};
 use super::hopper::{AlignedMap, BYTES, Tensor, mbarrier, open, tile, tile_of};
 use super::*;
 
-/// Offset of the first tile in shared memory, and of the first mbarrier.
+/// Offset of the first tile in shared memory, and offset of the first mbarrier.
 const TILE: usize = 1008;
 const MBARRIER: usize = 0;
 
@@ -26,7 +26,7 @@ fn source() -> Tensor {
 /// Bytes of a box of [`source`].
 const BOX: u32 = 64 * 128;
 
-/// Lets thread 0 start a copy of the box, for mbarrier 0.
+/// Lets thread 0 start a TMA copy of the box. Mbarrier 0 counts the bytes of the copy.
 fn load(tensor: &Tensor) {
     if me() == 0 {
         // SAFETY: the box fits, and the mbarrier counts its bytes.
@@ -37,7 +37,7 @@ fn load(tensor: &Tensor) {
     }
 }
 
-/// Initializes mbarrier 0 and starts a copy of the box for it.
+/// Initializes mbarrier 0, and starts a TMA copy of the box, whose bytes mbarrier 0 counts.
 fn open_and_load(tensor: &Tensor) {
     open(&[1]);
     load(tensor);
@@ -71,7 +71,7 @@ fn a_fault_names_the_line_of_the_call() {
     });
     let place = fault.location.unwrap();
     assert_eq!((place.file(), place.line()), (file!(), line.into_inner()), "{fault}");
-    // Only lane 0 waits, so that the call lacks the other lanes.
+    // Only lane 0 calls the wait, although all lanes of the warp must call it together.
     let line = AtomicU32::new(0);
     // SAFETY: the missing lanes are the fault that the test expects.
     let fault = fault_of(32, &|| unsafe {
@@ -93,7 +93,8 @@ fn missing_bytes() {
     let tensor = source();
     let fault = kind(32, &|| {
         open(&[1]);
-        // SAFETY: the box fits. The mbarrier expects too many bytes on purpose.
+        // SAFETY: the copy writes a box that fits at `tile()`. The mbarrier expects too many bytes, which is
+        // the fault that the test expects.
         unsafe {
             if me() == 0 {
                 mbarrier(0).expect(BOX + 16);
@@ -131,7 +132,8 @@ fn a_wait_for_an_earlier_phase() {
     let tensor = source();
     let fault = kind(32, &|| {
         open_and_load(&tensor);
-        // SAFETY: the mbarrier is initialized. The second wait has the wrong parity on purpose.
+        // SAFETY: the mbarrier is initialized. The second wait passes the wrong parity, which is the fault
+        // that the test expects.
         unsafe {
             mbarrier(0).wait(0);
             warp::sync(warp::ALL);
@@ -186,7 +188,8 @@ fn too_many_arrivals() {
     let tensor = source();
     let fault = kind(32, &|| {
         open_and_load(&tensor);
-        // SAFETY: the second arrival in the phase is the fault that the test expects.
+        // SAFETY: the mbarrier is initialized. It expects one arrival per phase, and this arrival has already
+        // occurred. A further arrival is the fault that the test expects.
         unsafe { mbarrier(0).arrive() };
     });
     assert_eq!(fault, FaultKind::MbarrierCount { offset: MBARRIER, count: 0 });
@@ -197,7 +200,8 @@ fn a_read_of_a_copy_that_is_not_done() {
     let tensor = source();
     let fault = kind(64, &|| {
         open_and_load(&tensor);
-        // SAFETY: the missing wait of thread 40 is the fault that the test expects.
+        // SAFETY: the access reads the word that the copy writes. Thread 40 does not wait for the copy, which
+        // is the fault that the test expects.
         unsafe {
             block::sync();
             if me() != 40 {
@@ -216,7 +220,8 @@ fn a_buffer_that_is_overwritten_before_its_release() {
     let tensor = source();
     let fault = kind(64, &|| {
         open(&[1, 32]);
-        // SAFETY: the missing wait for the release is the fault that the test expects.
+        // SAFETY: the second copy overwrites the tile. It does not wait until the readers have released the
+        // tile, which is the fault that the test expects.
         unsafe {
             if me() < 32 {
                 load(&tensor);
@@ -243,7 +248,8 @@ fn a_buffer_that_is_overwritten_before_its_release() {
     }
 }
 
-/// Multiplies the tile by itself, with or without the steps in `steps`: fence of the registers, wait, settle.
+/// Multiplies the tile by itself. Each element of the argument says whether the function executes one step:
+/// the fence of the registers, the wait, and `settle`.
 fn multiply([fence, wait, settle]: [bool; 3], descriptor: Descriptor) {
     let mut d = Registers::<32>::ZERO;
     // SAFETY: the missing steps are the faults that the tests expect.
@@ -398,7 +404,8 @@ fn a_buffer_that_is_overwritten_while_it_is_stored() {
     let tensor = source();
     let fault = kind(32, &|| {
         if me() == 0 {
-            // SAFETY: the missing wait before the write is the fault that the test expects.
+            // SAFETY: thread 0 writes to the tile before the store has read it. The missing wait before this
+            // write is the fault that the test expects.
             unsafe {
                 tensor.map().store(tile(), [0, 0]);
                 close_stores();
@@ -422,7 +429,9 @@ fn a_block_that_exits_while_its_cluster_writes_to_it() {
             let words = tile_of::<u32>();
             cluster::sync();
             if cluster::rank() == 0 && me() == 0 {
-                // SAFETY: block 1 runs if `waits` is true. Otherwise this is the fault that the test expects.
+                // SAFETY: the write goes to the shared memory of block 1. If `waits` is true, block 1 has not
+                // exited: it waits at the second `cluster::sync` until this thread arrives there. If `waits`
+                // is false, block 1 may have exited, which is the fault that the test expects.
                 unsafe { cluster::RemoteWord::of(&words, 0, 1).set(1) };
             }
             if waits {
@@ -445,7 +454,8 @@ fn a_copy_to_a_block_that_exits() {
     let fault = kind(32, &|| {
         open(&[1]);
         if me() == 0 {
-            // SAFETY: the vector has 64 bytes. The missing wait is the fault that the test expects.
+            // SAFETY: the copy reads 64 bytes, which is the size of the vector. The missing wait for the copy
+            // is the fault that the test expects.
             unsafe {
                 mbarrier(0).expect(64);
                 tensor_map::copy_bytes(tile(), core::ptr::with_exposed_provenance(address), 64, mbarrier(0));
@@ -488,7 +498,8 @@ fn a_copy_whose_end_no_thread_of_the_block_sees() {
 
 #[test]
 fn a_block_that_exits_before_its_bytes_are_sent() {
-    // Block 1 sees the end of the copy. Block 0, whose shared memory the copy reads, does not.
+    // Block 1 sees the end of the copy, but block 0 does not. The copy reads the shared memory of block 0,
+    // which therefore must not exit.
     let of = |last: bool| {
         run([2, 1, 1], [32, 1, 1], BYTES, &move || {
             cluster::bounds::<2>();
@@ -516,12 +527,13 @@ fn a_block_that_exits_before_its_bytes_are_sent() {
 #[test]
 fn a_phase_that_expects_too_few_bytes() {
     let tensor = source();
-    // The first number is the bytes that thread 0 expects. If `early` is true, the copies start before it
-    // arrives.
+    // `expected` is the number of bytes that thread 0 announces at its arrival. If `early` is true, the
+    // copies start before this arrival.
     let of = |expected: u32, early: bool| {
         run([1; 3], [32, 1, 1], BYTES, &|| {
             open(&[1]);
-            // SAFETY: the box fits twice. The wrong number of bytes is the fault that the test expects.
+            // SAFETY: the copies write two boxes, and two boxes fit in shared memory. The wrong number of
+            // expected bytes is the fault that the test expects.
             unsafe {
                 if me() == 0 {
                     let copy = |at| tensor.map().copy(tile() + at * BOX, [0, 0], mbarrier(0));
@@ -541,7 +553,7 @@ fn a_phase_that_expects_too_few_bytes() {
     for early in [false, true] {
         assert_eq!(of(2 * BOX, early), Ok(()));
         for expected in [0, BOX, 2 * BOX - 16] {
-            // Without `early`, an arrival that expects no bytes ends the phase before the copies start.
+            // If `early` is false, and the arrival expects no bytes, the phase ends before the copies start.
             let fault = of(expected, early).unwrap_err();
             if (expected, early) == (0, false) {
                 assert_eq!(fault, FaultKind::UnobservedCopy { mbarrier: MBARRIER, phase: 1 });
@@ -558,7 +570,8 @@ fn more_bytes_than_an_mbarrier_can_count() {
     let fault = kind(32, &|| {
         open(&[2]);
         if me() < 2 {
-            // SAFETY: the number of bytes is the fault that the test expects.
+            // SAFETY: the mbarrier is initialized. Both arrivals together expect more bytes than an mbarrier
+            // can count, which is the fault that the test expects.
             unsafe { mbarrier(0).expect(600_000) };
         }
     });
@@ -577,7 +590,8 @@ fn barriers_of_a_cluster() {
             unsafe { mbarrier(0).wait(0) };
         }
     });
-    // Thread 0 of block 1 waits at the barrier of its block, because the other threads wait in `sync`.
+    // Thread 0 of block 1 waits at the barrier of its block, because the other threads of the block wait in
+    // `cluster::sync`. The fault must name the cluster barrier.
     assert!(matches!(fault.unwrap_err().kind, FaultKind::ClusterBarrier { threads: 64, .. }));
     let fault = run([3, 1, 1], [32, 1, 1], BYTES, &|| cluster::bounds::<2>()).unwrap_err();
     assert_eq!(fault.kind, FaultKind::ClusterSize { declared: 2, blocks: 1 });
@@ -639,7 +653,8 @@ fn a_tensor_map_that_is_none() {
         })
     };
     assert_eq!(use_of(&maps.0[1]), FaultKind::TensorMap { dimensions: None, used: 2 });
-    // The second map has the alignment of its type, but not that of TMA.
+    // The address of the second map has the alignment of its Rust type, which is less than the 64 bytes that
+    // TMA requires.
     let misaligned = &raw const maps.2;
     assert_eq!(maps.1, 0);
     assert_eq!(use_of(misaligned), FaultKind::Misaligned { address: misaligned.addr(), bytes: 64 });
@@ -721,7 +736,8 @@ fn destinations_of_tma() {
 fn a_phase_that_ends_before_a_thread_saw_the_one_before() {
     let fault = kind(64, &|| {
         open(&[1]);
-        // SAFETY: the second arrival without a wait of the first warp is the fault that the test expects.
+        // SAFETY: the mbarrier is initialized. Thread 32 arrives a second time without waiting until the
+        // first warp has seen the end of the first phase. This is the fault that the test expects.
         unsafe {
             if me() < 32 {
                 mbarrier(0).wait(0);
@@ -773,7 +789,8 @@ fn operands_that_no_wgmma_has() {
     let fault = kind(128, &|| {
         open_and_load(&tensor);
         let mut d = Registers::<32>::ZERO;
-        // SAFETY: the layout of the operand is the fault that the test expects.
+        // SAFETY: the operands are in shared memory. The layout of the operand is not allowed for its element
+        // type, which is the fault that the test expects.
         unsafe {
             mbarrier(0).wait(0);
             wgmma::fence();
@@ -784,7 +801,8 @@ fn operands_that_no_wgmma_has() {
     let fault = kind(128, &|| {
         open_and_load(&tensor);
         let mut d = Registers::<32>::ZERO;
-        // SAFETY: the two descriptors of a warp are the fault that the test expects.
+        // SAFETY: the operands are in shared memory. The lanes of a warp pass two different descriptors,
+        // which is the fault that the test expects.
         unsafe {
             mbarrier(0).wait(0);
             wgmma::fence();
@@ -829,7 +847,8 @@ fn a_reduction_that_tma_does_not_have() {
     let tensor = Tensor::new(TensorMapElement::U8, [8, 32], [8, 32], Swizzle::None, &[0; 256]);
     let fault = kind(32, &|| {
         if me() == 0 {
-            // SAFETY: the wrong element type is the fault that the test expects.
+            // SAFETY: TMA cannot add elements of this type. The executor therefore writes nothing and raises
+            // the fault that the test expects.
             unsafe { tensor.map().add(tile(), [0, 0]) };
         }
     });

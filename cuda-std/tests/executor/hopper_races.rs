@@ -1,5 +1,5 @@
-//! Tests which accesses to shared memory count as ordered if a kernel uses Hopper's operations. Each test has
-//! a kernel that orders its accesses, and the same kernel without this order.
+//! Tests which accesses to shared memory count as ordered if a kernel uses Hopper's operations. Each test
+//! runs a kernel twice: with the synchronization that orders the accesses, and without it.
 use cuda_std::cpu::{FaultKind, Origin, Swizzle, TensorMapElement};
 use cuda_std::hopper::barrier::Barrier;
 use cuda_std::hopper::tensor_map::{self, close_stores, wait_for_stores};
@@ -21,7 +21,7 @@ fn outcome(threads: u32, body: Body) -> Result<(), FaultKind> {
     run([1; 3], [threads, 1, 1], BYTES, body).map_err(|fault| fault.kind)
 }
 
-/// Starts a copy of the box to the tile, for mbarrier 0.
+/// Starts a TMA copy of the box to the tile. Mbarrier 0 counts the bytes of the copy.
 fn load(tensor: &Tensor) {
     // SAFETY: the box fits, and the mbarrier counts its bytes.
     unsafe {
@@ -32,7 +32,8 @@ fn load(tensor: &Tensor) {
 
 /// Reads or writes word `at` of the tile.
 fn access(at: u32, writes: bool) {
-    // SAFETY: the word is in the tile. If the access is not ordered, the executor reports it.
+    // SAFETY: the accessed word is in the tile. If this access is not ordered with an earlier one, the
+    // executor reports a race.
     unsafe {
         if writes {
             tile_of::<u32>().set(at, me());
@@ -56,7 +57,8 @@ fn a_copy_over_what_threads_wrote_needs_a_proxy_fence() {
                     publish_shared();
                 }
                 block::sync();
-                // SAFETY: the vector has 64 bytes, and the mbarrier counts the bytes of the copies.
+                // SAFETY: the copies access the 64 bytes of the vector, and the mbarrier counts the bytes of
+                // the copies.
                 unsafe {
                     if me() == 0 && bulk {
                         mbarrier(0).expect(64);
@@ -106,7 +108,7 @@ fn a_proxy_fence_of_another_thread_covers_earlier_writes() {
     let of = |fence: bool| {
         outcome(64, &|| {
             open(&[1, 1]);
-            // SAFETY: the mbarriers are initialized, and the box is in shared memory.
+            // SAFETY: the code uses initialized mbarriers and copies a box, which is in shared memory.
             unsafe {
                 if me() == 0 {
                     (0..BOX / 4).for_each(|at| access(at, true));
@@ -132,7 +134,7 @@ fn a_proxy_fence_of_another_thread_covers_earlier_writes() {
 
 #[test]
 fn another_block_does_not_know_what_a_block_barrier_orders() {
-    // The first call of `cluster::sync` by a thread of block 0 makes the cluster active.
+    // When a thread of block 0 calls `cluster::sync` for the first time, the cluster becomes active.
     let of = |synced: bool| {
         run([2, 1, 1], [64, 1, 1], BYTES, &|| {
             cluster::bounds::<2>();
@@ -158,7 +160,8 @@ fn another_block_does_not_know_what_a_block_barrier_orders() {
 
 #[test]
 fn a_warp_barrier_orders_nothing_for_another_warp() {
-    // In one of the two orders, the cluster becomes active between both accesses.
+    // The test runs the two warps in both orders. In one of them, the cluster becomes active between the two
+    // accesses.
     for first in [0, 32] {
         let of = |synced: bool| {
             outcome(64, &|| {
@@ -263,7 +266,8 @@ fn an_mbarrier_must_not_be_overwritten() {
             }
         })
     };
-    // SAFETY: the writes over the mbarriers 0 and 1 are the faults that the test expects.
+    // SAFETY: this store overwrites a part of mbarrier 1, and the copies below overwrite mbarrier 0. These
+    // writes are the faults that the test expects.
     let store = of(|_| unsafe { SharedMemory::of_launch().take::<u32>(4).set(3, 0) });
     let now = Origin::Thread([0; 3]);
     assert_eq!(store, Err(FaultKind::MbarrierOverwritten { offset: 12, now, by: [0; 3] }));
@@ -285,7 +289,8 @@ fn an_mbarrier_must_not_be_overwritten() {
     assert_eq!(of(|_| unsafe { SharedMemory::of_launch().take::<u32>(8).set(4, 0) }), Ok(()));
 }
 
-/// What the warp of an elected thread executes between its reads and the arrival of the thread.
+/// What the warp of an elected thread executes after its reads of the buffer and before the arrival of the
+/// elected thread.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Between {
     Nothing,
@@ -300,7 +305,8 @@ fn an_elected_arrival_releases_the_reads_of_the_warp_only_after_a_barrier() {
     let of = |between: Between| {
         outcome(64, &|| {
             open(&[1, 1]);
-            // SAFETY: the mbarriers are initialized. A missing order is the fault that the test expects.
+            // SAFETY: the mbarriers are initialized, and all accesses are in the tile. If an access is not
+            // ordered, the executor reports the fault that the test expects.
             unsafe {
                 if me() >= 32 {
                     mbarrier(0).wait(0);
@@ -336,7 +342,8 @@ fn an_elected_arrival_releases_the_reads_of_the_warp_only_after_a_barrier() {
     }
 }
 
-/// What a warpgroup does with a buffer before thread 0 releases the buffer to the producer in another block.
+/// How a warpgroup uses a buffer before thread 0 of the warpgroup releases the buffer to the producer in
+/// another block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Use {
     Wgmma,
@@ -348,7 +355,8 @@ enum Use {
 }
 
 /// In a cluster of two blocks, lets block 0 copy a box to the tiles of both blocks, twice. The warpgroup of
-/// each block uses its tile, and then arrives at an mbarrier of block 0 by `arrive`.
+/// each block uses its block's tile as `used` says. Then it calls `arrive`, which arrives at an mbarrier of
+/// block 0.
 fn released(used: Use, arrive: impl Fn(Barrier) + Sync) -> Result<(), FaultKind> {
     const BOX: u32 = 64 * 128;
     let bytes = [0x80, 0x3F].repeat(64 * 64);
@@ -360,8 +368,8 @@ fn released(used: Use, arrive: impl Fn(Barrier) + Sync) -> Result<(), FaultKind>
         let (full, empty) = (mbarrier(0), mbarrier(1));
         let mut d = Registers::<32>::ZERO;
         for round in 0..2 {
-            // SAFETY: the mbarriers are initialized, and the box fits. If the accesses to the tile are not
-            // ordered, the executor reports it.
+            // SAFETY: the mbarriers are initialized, and the box fits in shared memory. If the accesses to
+            // the tile are not ordered, the executor reports this.
             unsafe {
                 if me() == 128 {
                     full.expect(BOX);
@@ -409,7 +417,8 @@ fn released(used: Use, arrive: impl Fn(Barrier) + Sync) -> Result<(), FaultKind>
 
 #[test]
 fn an_arrival_after_wgmma_releases_only_what_wgmma_has_read() {
-    // SAFETY: the mbarrier of block 0 is initialized, and the block runs until the last barrier.
+    // SAFETY: `arrive_in` accesses the mbarrier of block 0. It is initialized, and block 0 does not exit
+    // before the last barrier.
     let ordinary = |empty: Barrier| unsafe { empty.arrive_in(0) };
     // SAFETY: as above.
     let after_wgmma = |empty: Barrier| unsafe { empty.arrive_in_after_wgmma(0) };
@@ -432,13 +441,15 @@ fn an_arrival_after_wgmma_releases_only_what_wgmma_has_read() {
 
 #[test]
 fn a_block_waits_for_arrivals_after_wgmma() {
-    // Block 0 sees the arrival at its mbarrier, or at the barrier of the cluster, or not at all.
+    // There are three variants. Block 0 waits for the arrival at its mbarrier, or at a barrier of the
+    // cluster, or does not wait at all.
     let of = |waits: bool, synced: bool| {
         let body = || {
             cluster::bounds::<2>();
             open(&[if waits { 1 } else { 2 }]);
             cluster::sync();
-            // SAFETY: the mbarrier is initialized. If block 0 exits too early, the executor reports it.
+            // SAFETY: the mbarrier of block 0 is initialized. If block 0 exits before the arrival, the
+            // executor reports this.
             unsafe {
                 if me() == 0 && cluster::rank() == 1 {
                     mbarrier(0).arrive_in_after_wgmma(0);

@@ -1,5 +1,5 @@
-//! Tests the CPU executor. The tests compare its results with simple models of a GPU. They also cause each
-//! kind of fault that it can report.
+//! Tests of the CPU executor. They compare its results with simple models of a GPU, and cause each kind of
+//! fault that the executor can report.
 mod barrier;
 mod copies;
 mod faults;
@@ -22,7 +22,8 @@ use cuda_std::cpu::{self, Fault, Launch};
 use cuda_std::launch::{Cache, ElementType, Kernel, Overlap, Parameter};
 use cuda_std::prelude::*;
 
-/// The kernel body: a closure that every GPU thread calls. It captures what the kernel needs.
+/// A closure that serves as the body of the kernel. Every GPU thread calls it. The closure captures all data
+/// that the kernel needs.
 type Body<'a> = &'a (dyn Fn() + Sync);
 
 fn kernel(name: &'static str) -> Kernel {
@@ -43,8 +44,8 @@ fn kernel(name: &'static str) -> Kernel {
 /// Launches `body` as a kernel named `probe`.
 fn run(grid: [u32; 3], block: [u32; 3], shared_bytes: u32, body: Body) -> Result<(), Fault> {
     let shape = Launch { grid, block, shared_bytes };
-    // SAFETY: the kernel reads exactly one argument, a `Body`, and this call passes a pointer to one. A
-    // `Body` is `Sync`, so several host threads may call it.
+    // SAFETY: the kernel reads exactly one argument, a `Body`, and the call passes a pointer to a `Body`.
+    // Several host threads may call this closure at the same time, because it is `Sync`.
     unsafe { cpu::launch(&kernel("probe"), &shape, &[(&raw const body).cast::<c_void>()]) }
 }
 
@@ -53,7 +54,7 @@ fn fault(threads: u32, shared_bytes: u32, body: Body) -> Fault {
     run([1; 3], [threads, 1, 1], shared_bytes, body).expect_err("the launch must fault")
 }
 
-/// Returns the message of a fault without the place in the source code.
+/// Returns the message of a fault, without the location in the source code.
 fn message(fault: &Fault) -> String {
     Fault { location: None, ..fault.clone() }.to_string()
 }
@@ -83,8 +84,9 @@ fn tree_sum(value: f32, threads: u32) -> f32 {
         block::sync();
         width /= 2;
         if me() < width && me() + width < threads {
-            // SAFETY: each thread writes only the element with its index, which is less than `width`. In this
-            // step, threads read elements of other threads only from `width` on.
+            // SAFETY: each thread writes only the element with its own index, which is less than `width`. In
+            // this step, the elements that threads read from other threads have the index `width` or higher,
+            // so no thread writes them.
             unsafe { sums.set(me(), sums.get(me()) + sums.get(me() + width)) };
         }
     }

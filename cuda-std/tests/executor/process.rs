@@ -75,14 +75,15 @@ fn a_kernel_may_launch() {
 /// seconds.
 #[cfg(unix)]
 fn in_child(child: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child process only runs `child` and then exits with `_exit`. `child` may allocate memory,
-    // because glibc's allocator works after a fork.
+    // SAFETY: after a fork, the child process must not depend on other threads of the parent. It only runs
+    // `child` and then exits with `_exit`. `child` may allocate memory, because glibc's allocator works after
+    // a fork.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
     if pid == 0 {
         let right = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(false);
-        // SAFETY: `_exit` ends the child process. It does not run the exit handlers that the child inherited
-        // from its parent.
+        // SAFETY: the call of `_exit` only ends the child process. It does not run the exit handlers that the
+        // child inherited from its parent.
         unsafe { libc::_exit(if right { 0 } else { 1 }) };
     }
     let deadline = Instant::now() + Duration::from_secs(20);

@@ -25,14 +25,14 @@ fn words() -> Shared<f32> {
 }
 
 fn set(at: u32, value: f32) {
-    // SAFETY: the index lies inside the launch's shared memory. If a barrier is missing, the executor reports
-    // the race, which the tests check.
+    // SAFETY: the store writes a word inside the launch's shared memory. If a barrier is missing, the
+    // executor reports the race, which some tests expect.
     unsafe { words().set(at, value) };
 }
 
 fn get(at: u32) -> f32 {
-    // SAFETY: the index lies inside the launch's shared memory. If a barrier is missing, the executor reports
-    // the race.
+    // SAFETY: the load reads a word inside the launch's shared memory. If a barrier is missing, the executor
+    // reports the race, which some tests expect.
     unsafe { words().get(at) }
 }
 
@@ -102,8 +102,8 @@ fn a_write_over_what_another_lane_has_yet_to_read() {
 fn one_buffer_where_two_should_take_turns() {
     for buffers in [2, 1] {
         // Each step of the loop has only one barrier. One warp may therefore write its value of the next step
-        // while another warp still reads values of this step. This is correct only if consecutive steps use
-        // different buffers.
+        // while another warp still reads values of this step. The result is nevertheless correct if
+        // consecutive steps use different buffers.
         let result = || {
             let mut sum = 0.0;
             for step in 0..8 {

@@ -1,5 +1,6 @@
-//! Destructors that call device functions while their thread unwinds after a fault. Without care, such a call
-//! would wait forever, or raise a second fault, which aborts the process.
+//! Tests of destructors that call device functions while their thread unwinds after a fault. If device
+//! functions did not handle this case, such a call would wait forever, or raise a second fault, which aborts
+//! the process.
 use cuda_std::cpu::FaultKind;
 use cuda_std::hopper::barrier::{Named, publish};
 use cuda_std::hopper::tensor_map::{self, close_stores, wait_for_writes};
@@ -73,8 +74,8 @@ fn destructors_may_exchange() {
 
 #[test]
 fn destructors_do_not_meet_with_suspended_lanes() {
-    // Lanes 32 to 39 and 41 to 63 wait at an `mma` when lane 40 panics. Their fragments do not live until the
-    // last lane of the warp unwinds.
+    // Lanes 32 to 39 and 41 to 63 wait at an `mma` when lane 40 panics. The fragments of these lanes are on
+    // their stacks. They no longer exist when the last lane of the warp unwinds.
     let multiply = || core::hint::black_box(half::bf16::mma([0; 4], [0; 2], [1.0; 4]));
     let fault = fault(64, 0, &|| {
         let _end = AtEnd(|| assert_eq!(multiply(), [1.0; 4]));

@@ -1,5 +1,5 @@
-//! Compares the results of shuffles and votes with a simple model. Also tests the fault if the mask of a call
-//! contains a lane that does not make the call.
+//! Compares the results of shuffles and votes with a simple model. The file also tests which fault occurs if
+//! the mask of a call contains a lane that does not make the call.
 use cuda_std::cpu::{Absence, FaultKind};
 use cuda_std::hopper::{self, wgmma};
 use cuda_std::mma::{self, MatrixElem};

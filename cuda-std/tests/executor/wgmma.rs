@@ -15,7 +15,7 @@ const K_BYTES: u32 = 32;
 /// Bytes of the region of `a`. The region of `b` follows.
 const REGION: u32 = 8 << 10;
 
-/// An operand type of the tests: its size, its values, and how wrong a product may be.
+/// An operand type of the tests: the size of an element, its values, and the permitted error of a product.
 struct Type {
     bytes: u32,
     /// Returns the bits and the value of a random element.
@@ -79,7 +79,7 @@ struct Layout {
     rows: u32,
     /// Bytes of a row of the swizzle, 16 without swizzle.
     swizzle: u32,
-    /// Whether the matrix is contiguous along its rows (M or N), instead of K.
+    /// If true, the matrix is contiguous along its rows (M or N), otherwise along K.
     transposed: bool,
 }
 
@@ -90,7 +90,8 @@ impl Layout {
         match (self.transposed, line) {
             (false, 16) => Descriptor::of(address, self.rows * 16, 128, line),
             (false, _) => Descriptor::of(address, 16, 8 * line, line),
-            // Without swizzle, the leading offset is between groups of 8 K, otherwise between lines of rows.
+            // Without a swizzle, the leading offset of the descriptor is the distance between groups of eight
+            // values of K. With a swizzle, it is the distance between groups of `line / 2` rows.
             (true, 16) => Descriptor::of(address, 128, 256, line),
             (true, _) => Descriptor::of(address, 16 * line, 8 * line, line),
         }
@@ -132,10 +133,11 @@ fn fill(of: &Type, layout: Layout, region: u32, seed: u32) {
     }
 }
 
-/// How a test computes `d += a b` or `d = a b`: `(d, a, b, add)`.
+/// The function with which a test computes `d += a b` or `d = a b`. Its arguments are `(d, a, b, add)`.
 type Product<D> = unsafe fn(&mut D, Descriptor, Descriptor, bool);
 
-/// Multiplies two matrices twice, the second time with accumulation, and compares the result with f64.
+/// Multiplies two matrices twice. The second multiplication adds to the result of the first. Compares the
+/// final result with a computation in f64.
 fn check<D: Accumulator<Element: From<i8>>>(
     types: [&Type; 2],
     layouts: [Layout; 2],
@@ -153,7 +155,8 @@ fn check<D: Accumulator<Element: From<i8>>>(
         let mut d = D::ZERO;
         // The first product overwrites this value.
         d.as_mut().fill(7.into());
-        // SAFETY: the operands are in shared memory, and the whole warpgroup executes this code.
+        // SAFETY: the multiplications read operands that have been written to shared memory. The whole
+        // warpgroup executes this code.
         unsafe {
             wgmma::fence();
             product(&mut d, layouts[0].descriptor(a), layouts[1].descriptor(b), false);
@@ -223,7 +226,8 @@ fn operands_that_are_contiguous_along_their_rows() {
     }
 }
 
-/// Reads the thread's elements of `a`, a matrix along K without swizzle, into registers.
+/// Reads the thread's elements of `a` into registers. `a` is a matrix in shared memory that is contiguous
+/// along K and has no swizzle.
 fn fragments(a: u32) -> [u32; 4] {
     let (row, byte) = (me() / 32 * 16 + me() % 32 / 4, me() % 4 * 4);
     core::array::from_fn(|word| {

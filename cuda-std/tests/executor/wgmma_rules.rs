@@ -1,5 +1,5 @@
-//! Tests the rules of `wgmma` groups, accumulators and descriptors, and of `setmaxnreg`: kernels that follow
-//! them, and kernels that the executor must report.
+//! Tests the rules of `wgmma` groups, accumulators, descriptors, and of `setmaxnreg`. Some kernels follow the
+//! rules. Other kernels break a rule, and the executor must report them.
 use cuda_std::cpu::{FaultKind, Swizzle, TensorMapElement};
 use cuda_std::hopper::wgmma::{self, Accumulator, Descriptor, Registers};
 use cuda_std::hopper::{give_registers, take_registers};
@@ -17,7 +17,8 @@ fn ones() -> Tensor {
     Tensor::new(TensorMapElement::Bf16, [64, 64], [64, 64], Swizzle::B128, &bytes)
 }
 
-/// Starts a copy of the box to the buffer at `to`, for mbarrier `number`. One thread calls this function.
+/// Starts a TMA copy of the box to the buffer at `to`. Mbarrier `number` counts its bytes. One thread calls
+/// this function.
 fn load(tensor: &Tensor, to: u32, number: u32) {
     // SAFETY: the box fits, and the mbarrier counts its bytes.
     unsafe {
@@ -45,9 +46,11 @@ fn good() -> Descriptor {
     Descriptor::swizzled_128(tile(), 16)
 }
 
-/// Starts `d += a b` of 16 columns of the tile, or `d = a b`.
+/// Starts the multiplication `d += a b`, or `d = a b` if `add` is false. `a` and `b` are both the first 16
+/// columns of the tile.
 fn multiply(d: &mut Registers<32>, add: bool) {
-    // SAFETY: the tile is in shared memory, and the whole warpgroup executes this code.
+    // SAFETY: the multiplication reads the tile, which has been written to shared memory. The whole warpgroup
+    // executes this code.
     unsafe { wgmma::mma_shared::<bf16, _>(d, good(), good(), add) };
 }
 
@@ -116,7 +119,8 @@ fn a_warp_that_does_not_commit() {
         finish(&mut d);
     });
     let fault = fault.unwrap_err();
-    // Warp 2 has nothing to wait for, so it may settle its accumulators first.
+    // Two faults are possible. Warp 2 has nothing to wait for. If it runs first, it settles accumulators that
+    // are still in flight.
     let expected = FaultKind::WgmmaCommit { group: 1, warp: 2, committed: 0 };
     assert!(fault == expected || fault == FaultKind::WgmmaRegisters, "{fault:?}");
     let fault = with_tile(|| {
@@ -124,7 +128,8 @@ fn a_warp_that_does_not_commit() {
         fence();
         multiply(&mut d, false);
         if me() / 32 == 2 {
-            // SAFETY: the wait for a barrier that no thread completes is the fault that the test expects.
+            // SAFETY: the mbarrier is initialized. No thread ever completes the phase that this call waits
+            // for, which is the fault that the test expects.
             unsafe { mbarrier(0).wait(1) };
         }
         commit();
@@ -338,7 +343,8 @@ fn descriptors_with_a_base_offset() {
 
 #[test]
 fn setmaxnreg_has_only_the_registers_of_the_launch() {
-    // 384 threads get 168 registers each. The remaining 1,024 registers of the SM belong to no block.
+    // Each of the 384 threads gets 168 registers. The remaining 1,024 registers of the SM are not available
+    // to any block.
     let of = |body: Body| run([1; 3], [384, 1, 1], BYTES, body).map_err(|fault| fault.kind);
     // SAFETY: each warpgroup executes one instruction.
     unsafe {

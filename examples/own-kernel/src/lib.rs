@@ -45,8 +45,8 @@ impl L2Normalize {
         let shape = Launch::of([rows.div_ceil(ROWS), 1, 1], [32, ROWS, 1]);
         let site = self.0.on_dtype(dtype, stream, shape);
         let kernel = if vector { launch::l2_normalize_vector } else { launch::l2_normalize };
-        // SAFETY: this function and the method `rows` checked the kernel's requirements on `x` and `y`. The
-        // type `ViewMut` guarantees exclusive access to `y`.
+        // SAFETY: the kernel reads `x` and writes `y`. This function and the method `rows` checked the
+        // kernel's requirements on both. The type `ViewMut` guarantees exclusive access to `y`.
         unsafe { kernel(site, x_rows, y_rows, u64::from(rows), cols, eps) }
     }
 

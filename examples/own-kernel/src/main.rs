@@ -1,4 +1,4 @@
-//! Runs the kernel `l2_normalize` on the first GPU. If there is no GPU, runs it on the CPU executor.
+//! Runs the kernel `l2_normalize` on the first GPU, or on the CPU executor if there is no GPU.
 use own_kernel::L2Normalize;
 use oxiwarp_runtime::{Device, Result, Stream};
 

@@ -108,11 +108,11 @@ fn open() -> Result<Driver, String> {
     for (name, slot) in SLOTS {
         slot.store(function(name).unwrap_or(unsupported as *mut c_void), Ordering::Release);
     }
-    // SAFETY: the address belongs to the driver's `cuInit`. `Init` is the signature that the driver API
-    // documents for `cuInit`.
+    // SAFETY: the conversion requires a function with the signature `Init`. The address belongs to the
+    // driver's `cuInit`, for which the driver API documents this signature.
     let init = unsafe { std::mem::transmute::<*mut c_void, Init>(init) };
-    // SAFETY: the address belongs to the driver's `cuGetErrorString`. `ErrorString` is the signature that the
-    // driver API documents for this function.
+    // SAFETY: the conversion requires a function with the signature `ErrorString`. The address belongs to the
+    // driver's `cuGetErrorString`, for which the driver API documents this signature.
     let error_string = unsafe { std::mem::transmute::<*mut c_void, ErrorString>(error_string) };
     Ok(Driver { init, error_string, _library: library })
 }
@@ -135,7 +135,8 @@ unsafe extern "C" fn cuGetErrorString(error: CuResult, text: *mut *const c_char)
 /// function, before it calls any other driver function.
 extern "C" fn init(flags: c_uint) -> CuResult {
     match driver() {
-        // SAFETY: `driver.init` is the address of `cuInit` in the open library. `cuInit` has no precondition.
+        // SAFETY: the code calls `cuInit` in the open library, whose address is `driver.init`. `cuInit` has
+        // no precondition.
         Ok(driver) => match unsafe { (driver.init)(flags) } {
             SUCCESS => SUCCESS,
             code => known_code(code),
@@ -157,13 +158,15 @@ unsafe extern "C" fn error_string(error: CuResult, text: *mut *const c_char) -> 
         return INVALID_VALUE;
     }
     let message = match driver() {
-        // SAFETY: `driver.error_string` is the address of `cuGetErrorString` in the open library. `text` is
-        // not null, so the caller guarantees that it is writable.
+        // SAFETY: the code calls `cuGetErrorString` in the open library, whose address is
+        // `driver.error_string`. This function writes to `text`. `text` is not null, so the caller guarantees
+        // that it is writable.
         Ok(driver) if unsafe { (driver.error_string)(error, text) } == SUCCESS => return SUCCESS,
         Ok(_) => UNKNOWN,
         Err(_) => ABSENT,
     };
-    // SAFETY: `text` is not null, so the caller guarantees that it is writable.
+    // SAFETY: the write stores a pointer to `text`. `text` is not null, so the caller guarantees that it is
+    // writable.
     unsafe { text.write(message.as_ptr()) };
     SUCCESS
 }
@@ -233,8 +236,9 @@ mod tests {
             fn cuTensorMapEncodeTiled();
         }
         replace(c"cuTensorMapEncodeTiled", digits as *mut c_void);
-        // SAFETY: `cuTensorMapEncodeTiled` is defined in assembler in this crate. It forwards all arguments
-        // to `digits`, which has the signature `Twelve`.
+        // SAFETY: the conversion requires that the function has the signature `Twelve`.
+        // `cuTensorMapEncodeTiled` is defined in assembler in this crate. It forwards all arguments to
+        // `digits`, which has the signature `Twelve`.
         let call: Twelve = unsafe { std::mem::transmute(cuTensorMapEncodeTiled as *const ()) };
         assert_eq!(call(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12), 0);
     }

@@ -1,5 +1,5 @@
 //! Checks that a program that uses the crate `cust` links and starts on machines with and without an NVIDIA
-//! driver. Also checks that `cust` returns readable errors if there is no driver.
+//! driver. The tests also check that `cust` returns readable errors if there is no driver.
 //!
 //! Linking this file is part of the test, because this file calls functions of `cust` that reference symbols
 //! of the driver library. The linker would report an error if one of these symbols were not defined.

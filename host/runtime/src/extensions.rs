@@ -62,8 +62,8 @@ impl Node {
         if self.type_id != TypeId::of::<T>() {
             return None;
         }
-        // SAFETY: the cast to `T` is valid, because `append` stored the type of the value in `type_id`, and
-        // `type_id` is `T`.
+        // SAFETY: the cast requires a value of type `T`. `append` stored the type of the value in `type_id`,
+        // and `type_id` is `T`.
         Some(unsafe { &*std::ptr::from_ref(self.value).cast::<T>() })
     }
 }

@@ -10,9 +10,9 @@
 //! takes several values from the queues.
 use crate::{Error, View, ViewMut};
 
-/// The role of a tensor in an op, for example "bias". From the role and the other tensors of the op, the
-/// shape and dtype of the tensor follow. The Python file `oxiwarp/ops/_roles.py` gives each tensor of an
-/// operator a role. This enum has the roles that occur in operators with Rust kernels.
+/// The role of a tensor in an op, for example "bias". The role and the other tensors of the op determine the
+/// shape and dtype of the tensor. The Python file `oxiwarp/ops/_roles.py` gives each tensor of an operator a
+/// role. This enum has the roles that occur in operators with Rust kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Rows of one shape and dtype.

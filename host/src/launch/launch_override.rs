@@ -14,8 +14,8 @@ pub struct LaunchOverride {
     /// For ops on rows, such as `softmax`, that select their launch configuration from a table: the rung
     /// (table entry) to use.
     pub rung: Option<Rung>,
-    /// Number of kernels to skip. An op has a list of kernels, ordered by preference. It launches the first
-    /// kernel that supports the operands, after it has skipped `skip` such kernels.
+    /// Number of kernels to skip. An op has a list of kernels, ordered by preference. Of the kernels that
+    /// support the operands, the op skips the first `skip` and launches the next one.
     pub skip: usize,
     /// Threads per block, for kernels whose result does not depend on the number of threads.
     pub threads: Option<u32>,

@@ -28,8 +28,8 @@ impl Rung {
     }
 
     /// Returns whether the thread counts of this launch configuration are valid. For example, a block needs
-    /// 32 to 1024 threads. The function [`rung`] builds only configurations with valid thread counts. But a
-    /// launch override comes from a caller, who sets the fields directly and can choose invalid values.
+    /// 32 to 1024 threads. This check is for launch overrides: a caller sets their fields directly and can
+    /// choose invalid values. The function [`rung`] builds only configurations with valid thread counts.
     pub(crate) fn is_block(&self) -> bool {
         let team = self.threads_per_row;
         let is_team = team.is_multiple_of(32) || team.is_power_of_two() && team < 32;

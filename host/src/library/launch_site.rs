@@ -46,15 +46,15 @@ impl Launcher<AnyElement> for LaunchSite {
             // SAFETY: the caller passes arguments of the kernel's types.
             let shared_bytes =
                 kernel.and_then(|kernel| unsafe { kernel.shared_bytes(self.shape.block, args) });
-            // SAFETY: the recorder is valid, because the device owns it, and the device is borrowed while
-            // this `LaunchSite` is used.
+            // SAFETY: the code dereferences the pointer to the recorder. The pointer is valid, because the
+            // device owns the recorder, and the device is borrowed while this `LaunchSite` is used.
             let recorder = unsafe { &*recorder };
             recorder.note(entry.name, &Launch { shared_bytes: shared_bytes.unwrap_or(0), ..self.shape });
         }
         // SAFETY: the stream is borrowed while this `LaunchSite` is used.
         let stream = unsafe { Stream::from_raw(self.stream) };
-        // SAFETY: the caller passes arguments of the types that the kernel declares, and meets the kernel's
-        // safety requirements.
+        // SAFETY: `launch` requires arguments of the types that the kernel declares, and the kernel's safety
+        // requirements. The caller guarantees both.
         unsafe { self.kernels.on_dtype(self.dtype, stream, self.shape).launch(entry, args) }
     }
 }

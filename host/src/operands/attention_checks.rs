@@ -67,8 +67,9 @@ pub(crate) fn sequences(
 /// Offsets in GPU memory are not checked, because reading them would block until the GPU is done.
 fn ascending(op: &'static str, (arg, view): Operand, tokens: i64) -> Result<()> {
     let len = view.shape().first().map_or(0, |&len| len as usize);
-    // SAFETY: `contiguous` checked that `view` is a contiguous i32 tensor of `len` elements. The elements are
-    // in host memory, because this function is called only for the CPU executor.
+    // SAFETY: the slice covers the `len` elements of `view`. `contiguous` checked that `view` is a contiguous
+    // i32 tensor of this length. The elements are in host memory, because this function is called only for
+    // the CPU executor.
     let starts = unsafe { std::slice::from_raw_parts(view.ptr().cast::<i32>(), len) };
     let mut min = 0;
     for (index, got) in starts.iter().map(|&start| i64::from(start)).enumerate() {

@@ -8,7 +8,7 @@ pub(crate) struct Matrix {
     pub dtype: Dtype,
     pub rows: u32,
     pub columns: u32,
-    /// Distance of two rows in bytes. It is 16 if there is only one row.
+    /// Distance in bytes from the start of one row to the start of the next row. 16 if there is only one row.
     pub row_bytes: u64,
 }
 
@@ -52,8 +52,9 @@ impl Matrix {
         (self.base as usize).is_multiple_of(16) && self.row_bytes.is_multiple_of(16)
     }
 
-    /// Returns whether TMA can copy parts of the matrix: the address and the distance of rows are
-    /// multiples of 16 bytes, the distance is not 0, and the matrix has elements.
+    /// Returns whether TMA can copy parts of the matrix. TMA requires that the matrix has elements, and that
+    /// its address is a multiple of 16 bytes. The distance from row to row must be a multiple of 16 bytes and
+    /// not 0.
     pub fn is_tma(&self) -> bool {
         self.is_vector()
             && self.row_bytes > 0

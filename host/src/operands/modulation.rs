@@ -63,8 +63,8 @@ arguments! {
     }
 }
 
-/// What the checks of an operand need: the name of the op, its device, and its input `x`. All operands
-/// (scales, shifts, gates, weights and biases) broadcast to the shape of `x`.
+/// The data that the checks of an operand need: the name of the op, its device, and its input `x`. All
+/// operands (scales, shifts, gates, weights and biases) broadcast to the shape of `x`.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'v, 'a> {
     pub op: &'static str,

@@ -25,6 +25,9 @@ pub(crate) struct Product {
     pub bias: *const u8,
     /// The rows of `weight` at which the halves start that the epilogue combines. Without halves, both are 0.
     pub starts: [u32; 2],
+    /// Whether kernels can read two neighbouring elements of the epilogue's operands with one access. Only the
+    /// general kernel reads them one by one.
+    pub reads_pairs: bool,
 }
 
 impl ProductViews<'_, '_> {
@@ -56,6 +59,7 @@ impl ProductViews<'_, '_> {
             y: Matrix::of(op, "out", y)?,
             bias: bias.map_or(std::ptr::null(), |bias| bias.ptr().cast()),
             starts: [0, 0],
+            reads_pairs: true,
         };
         self.expect_disjoint(
             op,

@@ -50,9 +50,9 @@ impl<const N: usize> RowLayout<N> {
         Self::of_columns(op, device, operands, [true; N])
     }
 
-    /// Like [`RowLayout::of_mixed`]. `has_columns` says which operands have a value for each column. All
-    /// other operands have one value per row, and the stride 0 in the last dimension. Their alignment is not
-    /// checked.
+    /// Does the same as [`RowLayout::of_mixed`], but some operands may have only one value per row.
+    /// `has_columns` says which operands have a value for each column. All other operands have the stride 0
+    /// in the last dimension, and the function does not check their alignment.
     pub fn of_columns(
         op: &'static str,
         device: &Device,
@@ -165,8 +165,8 @@ fn apart<const N: usize>(op: &'static str, operands: &[Operand; N], sizes: &[i64
     let differ = |a: usize, b: usize| merge([operands[a].1, operands[b].1], sizes).is_none();
     // Here, `merge` succeeds for each operand separately. `merge` divides the row dimensions of an operand
     // into one or two groups of adjacent dimensions. It fails for all operands together only if two operands
-    // have the boundary between their two groups at different dimensions. Then `merge` also fails for these
-    // two operands together.
+    // have the boundary between their two groups at different dimensions. In this case, `merge` also fails
+    // for these two operands together.
     let (a, b) =
         (0..N).flat_map(|b| (0..b).map(move |a| (a, b))).find(|&(a, b)| differ(a, b)).unwrap_or((0, N - 1));
     let ((arg, view), (other, theirs)) = (operands[b], operands[a]);

@@ -29,9 +29,9 @@ const KERNELS_BY_DIM: [(u32, DecodeKernel, u32); 3] = [
     (256, launch::attention_decode_d256_smem, shared_bytes(16)),
 ];
 
-/// Maximum number of query rows per key head for split-KV decoding. This number is the number of queries
-/// times the number of query heads per key head. With more rows, the kernels of [`attention`] have enough
-/// blocks to fill a GPU, so it is unnecessary to divide the keys.
+/// Maximum number of query rows per key head for split-KV decoding. A key head has as many query rows as the
+/// number of queries times the number of query heads per key head. With more rows, the kernels of
+/// [`attention`] have enough blocks to fill a GPU, so it is unnecessary to divide the keys.
 const MAX_ROWS: u32 = 32;
 /// Minimum number of keys for split-KV decoding, which divides the keys of a head among blocks. A second
 /// kernel combines the partial results of the blocks. With fewer keys, this kernel takes more time than the

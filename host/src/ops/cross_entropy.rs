@@ -59,9 +59,9 @@ const LADDER: &[Rung] = &[
     rung(u32::MAX, 0, 512, 512),
 ];
 
-/// Returns the launch configuration for the rows of `layout`. This is the launch override of the device (a
-/// configuration set by the caller), if there is one and it is valid for this kernel. Otherwise it is the
-/// first entry of `LADDER` whose maximum row length is large enough.
+/// Returns the launch configuration for the rows of `layout`. If the device has a launch override (a
+/// configuration set by the caller) that is valid for this kernel, returns the override. Otherwise returns
+/// the first entry of `LADDER` whose maximum row length is large enough.
 pub(super) fn pick<const N: usize>(device: &Device, layout: &RowLayout<N>) -> Rung {
     if let Some(rung) =
         launch_override(device).rung.filter(|rung| rung.packs_per_thread == 0 && rung.is_block())

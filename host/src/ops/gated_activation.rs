@@ -82,8 +82,8 @@ pub(super) fn split<'a>(op: &'static str, arg: &'static str, packed: &View<'a>) 
     let shape: Vec<i64> = outer.iter().copied().chain([last / 2]).collect();
     let half = |skipped: i64| {
         let start = packed.ptr().cast::<u8>().wrapping_add(skipped as usize * packed.dtype().size());
-        // SAFETY: all elements of a half are elements of `packed`, so they are readable. The view of a half
-        // has the lifetime of `packed`.
+        // SAFETY: the view covers one half of `packed`. All its elements are elements of `packed`, so they
+        // are readable. The view has the lifetime of `packed`.
         unsafe { View::from_raw(start.cast(), packed.dtype(), &shape, packed.strides()) }
     };
     Ok([half(0)?, half(last / 2)?])

@@ -27,8 +27,8 @@ arguments! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct GatedResidual {
         /// Whether to round `gate * y` to the dtype of `x` before the addition, as torch's separate operators
-        /// do. This field has no effect if the gate or its table (an additional vector that is added to the
-        /// gate) is f32: then only the sum is rounded.
+        /// do. If the gate or its table (an additional vector that is added to the gate) is f32, this field
+        /// has no effect, and only the sum is rounded.
         pub exact: bool,
         /// Whether to clamp the sum to ±65504, the range of f16. diffusers clamps this sum in the models Flux
         /// and Qwen-Image if they run in f16.

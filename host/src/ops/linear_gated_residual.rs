@@ -50,7 +50,7 @@ pub fn linear_gated_residual(
     stream: Stream,
 ) -> Result<()> {
     let views = ProductViews { x: &x, weight: &weight, bias: bias.as_ref(), y: y.as_view() };
-    let product = views.check(OP, device, false)?;
+    let mut product = views.check(OP, device, false)?;
     residual.expect_on(OP, "residual", device)?;
     residual.expect_dtype(OP, "residual", product.y.dtype)?;
     residual.expect_shape(OP, "residual", views.y.shape())?;
@@ -60,13 +60,11 @@ pub fn linear_gated_residual(
         return Ok(());
     }
     expect_product_kernels(OP, device)?;
-    let e = epilogue(device, &residual, &matrix, gate, roundings)?;
+    let (e, pairs) = epilogue(device, &residual, &matrix, gate, roundings)?;
+    product.reads_pairs = pairs;
     let mut skip = launch_override(device).skip;
     // The kernels for Hopper prefetch the residual in units of 16 bytes.
-    if matrix.is_tma()
-        && e.pairs != 0
-        && linear_gated_residual_hopper(device, &product, e, &mut skip, stream)?
-    {
+    if matrix.is_tma() && linear_gated_residual_hopper(device, &product, e, &mut skip, stream)? {
         return Ok(());
     }
     KERNELS.launch(device, &product, skip, stream, |kernel, site, params| {
@@ -77,15 +75,17 @@ pub fn linear_gated_residual(
     })
 }
 
-/// Checks the gate, and returns the kernel argument of the epilogue. `matrix` is the residual.
+/// Checks the gate, and returns the kernel argument of the epilogue. `matrix` is the residual. Also returns
+/// whether kernels can read two neighbouring elements of 16 bits with one access: of the residual, and of the
+/// gate.
 fn epilogue(
     device: &Device,
     residual: &View,
     matrix: &Matrix,
     gate: Option<View>,
     roundings: Roundings,
-) -> Result<GatedResidualParams> {
-    let mut e = GatedResidualParams {
+) -> Result<(GatedResidualParams, bool)> {
+    let e = GatedResidualParams {
         residual: matrix.base.cast_const(),
         row_bytes: matrix.row_bytes,
         rows: matrix.rows,
@@ -93,10 +93,10 @@ fn epilogue(
         gate: OperandArg::ABSENT,
         group: Divisor::new(1),
         gate_step: 1,
-        pairs: u32::from((matrix.base as usize).is_multiple_of(4) && matrix.row_bytes.is_multiple_of(4)),
         exact: u32::from(roundings == Roundings::Exact),
     };
-    let Some(gate) = gate.map(Modulation::from) else { return Ok(e) };
+    let pairs = (matrix.base as usize).is_multiple_of(4) && matrix.row_bytes.is_multiple_of(4);
+    let Some(gate) = gate.map(Modulation::from) else { return Ok((e, pairs)) };
     let target = Target { op: OP, device, x: residual };
     let (over_rows, per_row) = target.gate_over_rows(&gate)?;
     let views = [("residual", residual), (GATE[0], &over_rows)];
@@ -105,7 +105,7 @@ fn epilogue(
     let ModulationArg { value, .. } = target.modulation(GATE, &gate, rows, &mut true)?;
     let even =
         (rows.base as usize).is_multiple_of(4) && rows.inner_stride % 2 == 0 && rows.outer_stride % 2 == 0;
-    e.pairs &= u32::from(even || per_row);
-    e.group = Divisor::new(if layout.inner == 0 { 1 << 31 } else { layout.inner });
-    Ok(GatedResidualParams { gate: value, gate_step: u32::from(!per_row), ..e })
+    let group = Divisor::new(if layout.inner == 0 { 1 << 31 } else { layout.inner });
+    let e = GatedResidualParams { gate: value, gate_step: u32::from(!per_row), group, ..e };
+    Ok((e, pairs && (even || per_row)))
 }

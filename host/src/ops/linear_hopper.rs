@@ -1,12 +1,12 @@
 //! The kernels of the op `linear` for Hopper.
 use cuda_std::tensor_map::TensorMap;
-use kernels_gpu::gemm::hopper::params::GemmParams;
+use kernels_gpu::gemm::hopper::params::{GemmParams, GemmTile, T64X16, T64X32, T64X64};
 use kernels_gpu::ops::linear_hopper::launch;
 
 use crate::library::LaunchSite;
 use crate::operands::product::Product;
 use crate::plan::product_hopper::{
-    T128X128, T128X192, T128X256, T192X192, T256X128, T256X192, TimedTile, launch_hopper,
+    T128X128, T128X192, T128X256, T192X192, T256X128, T256X192, TimedTile, launch_few_rows, launch_hopper,
 };
 use crate::{Device, Result, Stream};
 
@@ -22,11 +22,21 @@ const KERNELS: [(TimedTile, HopperKernel); 6] = [
     (T256X192, launch::linear_hopper_256x192_smem),
 ];
 
-/// Launches a Hopper kernel, as [`launch_hopper`] does.
+/// The kernels for results with few rows.
+const FEW_ROWS: [(GemmTile, HopperKernel); 3] = [
+    (T64X16, launch::linear_hopper_64x16_smem),
+    (T64X32, launch::linear_hopper_64x32_smem),
+    (T64X64, launch::linear_hopper_64x64_smem),
+];
+
+/// Launches a kernel for few rows, as [`launch_few_rows`] does, or another Hopper kernel, as [`launch_hopper`]
+/// does.
 pub(super) fn linear_hopper(device: &Device, a: &Product, skip: &mut usize, stream: Stream) -> Result<bool> {
-    launch_hopper(device, a, &KERNELS, skip, stream, |kernel, site, [x, w, y], params| {
+    let launch = |kernel: HopperKernel, site: LaunchSite, [x, w, y]: [TensorMap; 3], params: GemmParams| {
         // SAFETY: the kernel accesses only the tensors that the tensor maps and `params` describe. The caller
         // has checked these tensors.
         unsafe { kernel(site, x, w, y, params) }
-    })
+    };
+    Ok(launch_few_rows(device, a, &FEW_ROWS, skip, stream, launch)?
+        || launch_hopper(device, a, &KERNELS, skip, stream, launch)?)
 }

@@ -14,8 +14,9 @@ use kernels_gpu::softmax::online::SoftmaxParams;
 const OP: &str = "softmax_backward";
 
 /// Launch configurations by row length. Rows that do not fit in the registers of a block are read twice, by
-/// blocks of 512 threads. The forward pass uses blocks of 1024 threads for this. A thread of the backward
-/// pass reads two operands, `y` and `dy`, so it needs twice the registers and has twice the loads in flight.
+/// blocks of 512 threads. For such rows, the forward pass uses blocks of 1024 threads. A thread of the
+/// backward pass reads two operands, `y` and `dy`, so it needs twice the registers and has twice the loads in
+/// flight.
 const LADDER: Ladder =
     Ladder { short: SHORT_ROWS, in_registers: TWO_OPERANDS, blocks_up_to: u32::MAX, reread: 512 };
 /// A function that launches a kernel of this op.

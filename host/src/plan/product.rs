@@ -40,7 +40,7 @@ impl<L: Copy> PortableKernels<L> {
             || a.weight.rows <= small_tile.columns()
             || u64::from(device.multiprocessors().unwrap_or(1)) > count;
         let able = if small { [self.small, self.large] } else { [self.large, self.small] };
-        let able = if a.x.is_vector() && a.weight.is_vector() { &able[..] } else { &[] };
+        let able = if a.x.is_vector() && a.weight.is_vector() && a.reads_pairs { &able[..] } else { &[] };
         let &(kernel, tile) = able.get(skip).unwrap_or(&(self.general, small_tile));
         let Some(order) = TileOrder::new(tiles(a, tile), GROUP_ROWS) else {
             let (count, expected): (f64, _) = (

@@ -43,17 +43,18 @@ impl TimedTile {
         [a.y.rows.div_ceil(height), a.weight.rows.div_ceil(width)]
     }
 
-    /// Returns the number of clusters that run at the same time.
-    fn clusters(&self, device: &Device) -> u32 {
-        (device.multiprocessors().unwrap_or(EXECUTOR_SMS) / self.tile.cluster).max(1)
-    }
-
     /// Returns the estimated time of a launch in nanoseconds.
     fn time(&self, a: &Product, device: &Device) -> f64 {
-        let waves = self.tiles(a).map(f64::from).iter().product::<f64>() / f64::from(self.clusters(device));
+        let waves =
+            self.tiles(a).map(f64::from).iter().product::<f64>() / f64::from(clusters(&self.tile, device));
         let waves = waves + IDLE * (waves.ceil() - waves);
         waves * (f64::from(a.x.columns.div_ceil(DEPTH)) * self.step + self.rest)
     }
+}
+
+/// Returns the number of clusters that run at the same time.
+fn clusters(tile: &GemmTile, device: &Device) -> u32 {
+    (device.multiprocessors().unwrap_or(EXECUTOR_SMS) / tile.cluster).max(1)
 }
 
 /// Chooses a Hopper kernel, calls `launch` with it, and returns `true`. If no Hopper kernel supports the call,
@@ -67,11 +68,7 @@ pub(crate) fn launch_hopper<L: Copy>(
     stream: Stream,
     launch: impl FnOnce(L, LaunchSite, [TensorMap; 3], GemmParams) -> Result<()>,
 ) -> Result<bool> {
-    // The kernels load the bias of two columns at once.
-    let aligned_bias = (a.bias as usize).is_multiple_of(4);
-    if !library(device)?.has(Arch::Sm90a)
-        || !(a.x.is_tma() && a.weight.is_tma() && a.y.is_tma() && aligned_bias)
-    {
+    if !is_supported(device, a)? {
         return Ok(false);
     }
     let mut kernels: Vec<_> = kernels.iter().collect();
@@ -81,27 +78,85 @@ pub(crate) fn launch_hopper<L: Copy>(
         return Ok(false);
     };
     let Some(order) = TileOrder::new(timed.tiles(a), GROUP_ROWS) else { return Ok(false) };
-    let params =
-        GemmParams { bias: a.bias, columns: a.y.columns, depth_tiles: a.x.columns.div_ceil(DEPTH), order };
-    let tile = timed.tile;
-    let [x_rows, w_rows] = tile.box_rows(a.has_halves());
-    let map = |matrix: &Matrix, part| device.tensor_map(&map(matrix, part));
-    let maps =
-        [map(&a.x, [DEPTH, x_rows])?, map(&a.weight, [DEPTH, w_rows])?, map(&a.y, [SLICE, WARP_ROWS])?];
-    let blocks = timed.clusters(device).min(order.count()) * tile.cluster;
-    let site = LaunchSite::new(device, a.y.dtype, block_shape(blocks, tile.threads()), stream)?;
+    let [x_rows, w_rows] = timed.tile.box_rows(a.has_halves());
+    let maps = [
+        map(device, &a.x, [DEPTH, x_rows])?,
+        map(device, &a.weight, [DEPTH, w_rows])?,
+        map(device, &a.y, [SLICE, WARP_ROWS])?,
+    ];
+    let (site, params) = site(device, a, &timed.tile, order, stream)?;
     launch(kernel, site, maps, params)?;
     Ok(true)
 }
 
-/// Returns the description of a matrix from which the driver makes a tensor map. One TMA copy moves `part`
-/// columns and rows.
-fn map(matrix: &Matrix, part: [u32; 2]) -> HeadsMap {
-    HeadsMap {
+/// Launches the first of the kernels for few rows whose tiles have at least as many columns as `y` has rows, and
+/// returns `true`. These kernels compute tiles of the transpose of `y`. If there is no such kernel, returns
+/// `false` without a launch. If `skip` is not 0, the function skips the kernel and decreases `skip`.
+pub(crate) fn launch_few_rows<L: Copy>(
+    device: &Device,
+    a: &Product,
+    kernels: &[(GemmTile, L)],
+    skip: &mut usize,
+    stream: Stream,
+    launch: impl FnOnce(L, LaunchSite, [TensorMap; 3], GemmParams) -> Result<()>,
+) -> Result<bool> {
+    let Some((tile, kernel)) = kernels.iter().find(|(tile, _)| a.y.rows <= tile.columns) else {
+        return Ok(false);
+    };
+    if !is_supported(device, a)? {
+        return Ok(false);
+    }
+    if *skip > 0 {
+        *skip -= 1;
+        return Ok(false);
+    }
+    let [height, _] = tile.cluster_size();
+    let tiles = [a.weight.rows.div_ceil(height), 1];
+    let Some(order) = TileOrder::new(tiles, GROUP_ROWS) else { return Ok(false) };
+    let [w_rows, x_rows] = tile.box_rows(false);
+    let maps = [
+        map(device, &a.weight, [DEPTH, w_rows])?,
+        map(device, &a.x, [DEPTH, x_rows])?,
+        map(device, &a.y, [SLICE, tile.columns])?,
+    ];
+    let (site, params) = site(device, a, tile, order, stream)?;
+    launch(*kernel, site, maps, params)?;
+    Ok(true)
+}
+
+/// Returns whether the device has the kernels for Hopper, and TMA can access the operands and the result.
+fn is_supported(device: &Device, a: &Product) -> Result<bool> {
+    // The kernels load the bias of two columns at once.
+    let aligned_bias = (a.bias as usize).is_multiple_of(4);
+    Ok(library(device)?.has(Arch::Sm90a)
+        && a.x.is_tma()
+        && a.weight.is_tma()
+        && a.y.is_tma()
+        && aligned_bias
+        && a.reads_pairs)
+}
+
+/// Returns the launch site and the kernel argument for tiles in the order `order`.
+fn site(
+    device: &Device,
+    a: &Product,
+    tile: &GemmTile,
+    order: TileOrder,
+    stream: Stream,
+) -> Result<(LaunchSite, GemmParams)> {
+    let blocks = clusters(tile, device).min(order.count()) * tile.cluster;
+    let site = LaunchSite::new(device, a.y.dtype, block_shape(blocks, tile.threads()), stream)?;
+    let depth_tiles = a.x.columns.div_ceil(DEPTH);
+    Ok((site, GemmParams { bias: a.bias, columns: a.y.columns, depth_tiles, order }))
+}
+
+/// Makes the tensor map of a matrix. One TMA copy moves `part` columns and rows.
+fn map(device: &Device, matrix: &Matrix, part: [u32; 2]) -> Result<TensorMap> {
+    device.tensor_map(&HeadsMap {
         base: matrix.base.cast_const().cast(),
         dtype: matrix.dtype,
         sizes: [matrix.columns, matrix.rows, 1, 1].map(u64::from),
         strides: [matrix.row_bytes, 16, 16],
         part,
-    }
+    })
 }

@@ -33,8 +33,8 @@ choices! { Norm: Rms, Layer; }
 /// the same order as torch's norm kernel.
 const TEAM_THREADS: u32 = 32;
 /// Rows per block if this number of rows fits in shared memory. More rows per block would have no advantage,
-/// because the rows of a block do not depend on each other. They would have a disadvantage: with larger
-/// blocks, fewer SMs are busy in the last wave.
+/// because the rows of a block do not depend on each other. A disadvantage would be that fewer SMs are busy
+/// in the last wave of blocks.
 const TEAMS: u32 = 4;
 /// Rows per block if rows stay in registers.
 const ROWS_PER_BLOCK_IN_REGISTERS: u32 = 2;
@@ -128,8 +128,8 @@ impl Access {
         }
     }
 
-    /// Returns the argument `access` of a kernel. It tells a kernel that supports several ways of reading a
-    /// row which one to use.
+    /// Returns the argument `access` of a kernel. Some kernels support several ways of reading a row, and
+    /// this argument selects one of these ways.
     fn argument(self) -> RowAccess {
         match self {
             Self::Scalar => RowAccess::SCALAR,

@@ -4,10 +4,10 @@
 //! threads of a launch compute the same function and take the same branch, so warps do not diverge.
 //!
 //! Results are rounded as in torch. torch computes some functions, such as GELU, in one kernel, which rounds
-//! once. This module also computes such a function in f32, with the formulas of CUDA's
-//! [`libdevice`](cuda_std::libdevice) or with approximations that round to the same bits. Models write other
-//! functions, such as `x * sigmoid(1.702 * x)`, as a sequence of torch operators. For such a function, this
-//! module rounds the result of each operator to the element type.
+//! once. For such a function, this module also rounds once. It computes the function in f32, with the
+//! formulas of CUDA's [`libdevice`](cuda_std::libdevice) or with approximations that round to the same bits.
+//! Models write other functions, such as `x * sigmoid(1.702 * x)`, as a sequence of torch operators. For such
+//! a function, this module rounds the result of each operator to the element type.
 use core::f32::consts::{FRAC_1_SQRT_2, LN_2, LOG2_E};
 
 use cuda_std::libdevice::{Erf, tanh};
@@ -131,8 +131,9 @@ impl Function {
             Self::SIGMOID => {
                 let exp = x.map(|x| self.exp(x));
                 let sigmoid = exp.map(|exp| rcp_ftz(1.0 + exp));
-                // `sigmoid * exp` is `1 - sigmoid`, computed without cancellation. If `exp` is infinite,
-                // `sigmoid` is 0 and the product is NaN. `min` replaces this NaN by 1.
+                // `exp` is `e^-u`, and `sigmoid * exp` equals `1 - sigmoid`. The product has no cancellation
+                // error, unlike the difference. If `exp` is infinite, `sigmoid` is 0 and the product is NaN.
+                // `min` replaces this NaN by 1.
                 let remainder = sigmoid.zip(exp, |s, exp| (s * exp).min(1.0));
                 let product = x.zip(sigmoid, |x, s| x * s);
                 let steep =

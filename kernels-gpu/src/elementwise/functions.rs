@@ -62,8 +62,8 @@ impl Functions for Sigmoid {
     fn values_and_slopes<T: Elem>(_: Function, x: T::F32Vec) -> (T::F32Vec, T::F32Vec) {
         let exp = x.map(|x| ex2_ftz(-LOG2_E * x));
         let sigmoid = exp.map(|exp| rcp_ftz(1.0 + exp));
-        // `sigmoid * exp` is `1 - sigmoid`, computed without cancellation. If `exp` is infinite, `sigmoid` is
-        // 0 and the product is NaN. `min` replaces this NaN by 1.
+        // `sigmoid * exp` equals `1 - sigmoid`. The product has no cancellation error, unlike the difference.
+        // If `exp` is infinite, `sigmoid` is 0 and the product is NaN. `min` replaces this NaN by 1.
         let slope = sigmoid.zip(exp, |s, exp| s * (s * exp).min(1.0));
         (sigmoid, slope)
     }

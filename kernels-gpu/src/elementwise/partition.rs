@@ -17,8 +17,8 @@ pub const THREADS: u32 = 128;
 
 /// The cache hint of all loads of this module. The hint selects coherent loads (`ld.global`). ptxas never
 /// moves a coherent load before `griddepcontrol.wait`, the instruction that waits for earlier launches.
-/// Without this guarantee, a kernel needs a block barrier after this instruction. Kernels with very short
-/// blocks can use the launch mode `Overlap::Plain`, which omits the barrier.
+/// Without this guarantee, a kernel needs a block barrier after this instruction. Kernels whose blocks run
+/// only for a very short time can use the launch mode `Overlap::Plain`, which omits the barrier.
 const LOAD: Load = Load::Default;
 
 /// Returns the minimum number of blocks per SM, for use with `launch_bounds`. On Turing, the result is
@@ -136,8 +136,8 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
     pub unsafe fn load(&self, rows: &Rows) -> Pack<T> {
         if VECTOR {
             let at = self.location(self.first).of::<T>(rows);
-            // SAFETY: the caller passes 16-byte aligned rows, and `of_thread` checked that this pack is
-            // inside the range of the launch.
+            // SAFETY: the load reads one pack. The caller passes 16-byte aligned rows, and `of_thread`
+            // checked that this pack is inside the range of the launch.
             return Pack::from_words(unsafe { mem::load_u32x4(at.cast(), LOAD) });
         }
         // SAFETY: the caller passes all rows that the launch covers.
@@ -153,7 +153,8 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
         if !VECTOR {
             return T::F32Vec::from_fn(|i| {
                 let Some(location) = self.element(i) else { return 0.0 };
-                // SAFETY: the caller passes all rows that the launch covers, and `element` checked the index.
+                // SAFETY: the load reads one element. The caller passes all rows that the launch covers, and
+                // `element` checked the index.
                 unsafe { load_element(location.of::<E>(rows)).to_f32() }
             });
         }
@@ -162,8 +163,8 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
         T::F32Vec::from_fn(|i| {
             let within = i % Pack::<E>::LEN as usize;
             if within == 0 {
-                // SAFETY: the caller passes 16-byte aligned rows, and `of_thread` checked that these elements
-                // are inside the range of the launch.
+                // SAFETY: the load reads one pack of the operand. The caller passes 16-byte aligned rows, and
+                // `of_thread` checked that these elements are inside the range of the launch.
                 vector_pack = E::unpack(unsafe { mem::load_u32x4(at.wrapping_add(i).cast(), LOAD) });
             }
             vector_pack.get(within)
@@ -178,7 +179,8 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
     /// writes these elements.
     #[inline(always)]
     pub unsafe fn row_values<E: Elem>(&self, rows: &Rows) -> T::F32Vec {
-        // SAFETY: the caller passes the first element of all rows that the launch covers.
+        // SAFETY: the load reads the first element of a row. The caller guarantees that this element is
+        // readable in all rows that the launch covers.
         let value = |location: ElementLocation| unsafe {
             load_element(ElementLocation { column: 0, ..location }.of::<E>(rows)).to_f32()
         };
@@ -195,7 +197,8 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
     /// `base` is null, or the requirements of [`ThreadElements::load`] apply to the row at `base`.
     #[inline(always)]
     pub unsafe fn bias(&self, base: *const u8) -> Bias<T> {
-        // SAFETY: if `base` is not null, the caller passes a readable row with all columns of the operands.
+        // SAFETY: `load` reads the row at `base` only if `base` is not null. In this case, the caller
+        // guarantees a readable row with all columns of the operands.
         Bias((!base.is_null()).then(|| unsafe { self.load(&Rows::single(base)) }))
     }
 
@@ -209,17 +212,43 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
     pub unsafe fn store(&self, rows: &Rows, pack: Pack<T>) {
         if VECTOR {
             let at = self.location(self.first).of::<T>(rows);
-            // SAFETY: the caller passes 16-byte aligned rows that contain this pack. Only this thread writes
-            // this pack.
+            // SAFETY: the store writes one pack. The caller passes 16-byte aligned rows that contain this
+            // pack, and no other thread writes it.
             return unsafe { mem::store_u32x4(at.cast(), pack.words(), Store::Default) };
         }
         let lanes = pack.lanes();
         for i in 0..Self::LEN as usize {
             if let Some(location) = self.element(i) {
-                // SAFETY: the caller passes all rows that the launch covers, and `element` checked the index.
-                // Only this thread writes the element.
+                // SAFETY: the store writes one element. The caller passes all rows that the launch covers,
+                // and `element` checked the index. No other thread writes the element.
                 unsafe { store_element(location.of::<T>(rows), T::from_f32(lanes.get(i))) };
             }
+        }
+    }
+
+    /// Stores `lanes` as the thread's elements of the f32 operand `rows`. Elements past the end of the
+    /// launch's range are not stored.
+    ///
+    /// # Safety
+    /// The requirements of [`ThreadElements::store`] apply.
+    #[inline(always)]
+    pub unsafe fn store_lanes(&self, rows: &Rows, lanes: T::F32Vec) {
+        if !VECTOR {
+            for i in 0..Self::LEN as usize {
+                if let Some(location) = self.element(i) {
+                    // SAFETY: the caller passes all rows that the launch covers, and `element` checked the
+                    // index. Only this thread writes the element.
+                    unsafe { store_element(location.of::<f32>(rows), lanes.get(i)) };
+                }
+            }
+            return;
+        }
+        let at = self.location(self.first).of::<f32>(rows);
+        for i in (0..Self::LEN as usize).step_by(4) {
+            let words = core::array::from_fn(|j| lanes.get(i + j).to_bits());
+            // SAFETY: the caller passes 16-byte aligned rows, and `of_thread` checked that these elements are
+            // inside the range of the launch. Only this thread writes these elements.
+            unsafe { mem::store_u32x4(at.wrapping_add(i).cast(), words, Store::Default) };
         }
     }
 }
@@ -229,8 +258,8 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
 #[inline(always)]
 unsafe fn load_element<E: Elem>(at: *const E) -> E {
     let (at, hint) = (at.cast(), LOAD);
-    // SAFETY: the caller passes the address of a readable element, and each branch loads exactly the bytes of
-    // one `E`.
+    // SAFETY: the load reads one element at `at`, which the caller guarantees to be readable. Each branch
+    // loads exactly the bytes of one `E`.
     E::from_bits(unsafe {
         if size_of::<E>() == 2 { mem::load_u16(at, hint).into() } else { mem::load_u32(at, hint) }
     })
@@ -241,8 +270,8 @@ unsafe fn load_element<E: Elem>(at: *const E) -> E {
 #[inline(always)]
 unsafe fn store_element<E: Elem>(at: *mut E, element: E) {
     let (at, bits, hint) = (at.cast(), element.to_bits(), Store::Default);
-    // SAFETY: the caller passes the address of a writable element, and each branch stores exactly the bytes
-    // of one `E`.
+    // SAFETY: the store writes one element at `at`, which the caller guarantees to be writable. Each branch
+    // stores exactly the bytes of one `E`.
     unsafe {
         if size_of::<E>() == 2 {
             mem::store_u16(at, bits as u16, hint)

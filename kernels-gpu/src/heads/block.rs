@@ -53,8 +53,9 @@ impl<T: Elem> HeadRow<T> {
     #[inline(always)]
     unsafe fn normed<N: HeadNorm, A: Access>(&self, stats: Stats, at: u32, p: &HeadParams) -> [f32; 4] {
         let columns = Vec4Columns::of_one(at, self.operand.cols);
-        // SAFETY: the caller passes a readable row that has the column `at`. The host checked that weight and
-        // bias have as many columns as the row.
+        // SAFETY: the loads read four columns of the row, the weight and the bias. The caller passes a
+        // readable row that has the column `at`. The host checked that weight and bias have as many columns
+        // as the row.
         let (x, affine) = unsafe {
             (
                 Vec4Row::<T, A>::of(&Rows::single(self.x.cast()), RowIndex::FIRST, columns),
@@ -71,7 +72,8 @@ impl<T: Elem> HeadRow<T> {
     /// `at` is a column of the row.
     #[inline(always)]
     unsafe fn normed_element<N: HeadNorm>(&self, stats: Stats, at: u32, p: &HeadParams) -> f32 {
-        // SAFETY: the caller passes a column of the row, and scalar access needs no alignment.
+        // SAFETY: `normed` requires a column of the row, which the caller passes. Scalar access needs no
+        // alignment.
         let [a, b, c, d] = unsafe { self.normed::<N, Scalar>(stats, at / 4 * 4, p) };
         match at % 4 {
             0 => a,
@@ -88,8 +90,9 @@ impl<T: Elem> HeadRow<T> {
     #[inline(always)]
     unsafe fn write<N: HeadNorm>(&self, stats: Stats, at: u32, rotary: &Rotary, p: &HeadParams) {
         let (head, column) = divide(at, p.dim);
-        // SAFETY: `at` and the other column of its RoPE pair are columns of the row. The angle is read only
-        // if `rotates` returned true. The tables of angles then have an entry for this token and column.
+        // SAFETY: the code reads column `at` of the row and the other column of its RoPE pair. The row has
+        // both columns. The code reads the angle only if `rotates` returned true. The tables of angles have
+        // an entry for this token and column in this case.
         unsafe {
             let mut y = self.normed_element::<N>(stats, at, p);
             if rotary.rotates(self.token, column) {
@@ -121,8 +124,9 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(
     let row = HeadRow::<T>::of(q, k, &p, number as u32);
     let HeadsOperand { cols, inv_cols: inv, .. } = row.operand;
     let exists = number < u64::from(p.rows) * u64::from(p.warp_tasks[0] + p.warp_tasks[1]);
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. If the launch has no row for
-    // this team (the threads that share a row), `x` has 0 columns and nothing is read.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. If the launch has no row for this team (the threads that share a row), `x` has 0 columns and
+    // nothing is read.
     let x = unsafe { TeamRow::<T, A>::of(row.x, if exists { cols } else { 0 }, p.staged, &mut memory) };
     let by_fours = is_vector::<A>() || cols.is_multiple_of(LEN);
     let stats = N::of_row(&x, &mut memory, TeamCols { count: cols as f32, inv, by_fours }, p.norm);
@@ -135,8 +139,9 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(
             }
             continue;
         }
-        // SAFETY: the host checked the shapes, dtypes and alignment of weight, bias and output. Only the
-        // calling team (the threads that share this row) writes this row of the output.
+        // SAFETY: the loads and stores access weight, bias and output, whose shapes, dtypes and alignment the
+        // host checked. No thread outside of the calling team (the threads that share this row) writes this
+        // row of the output.
         let (affine, y) = unsafe {
             (
                 AffineRow::<T, A>::of(&row.operand.affine, columns),
@@ -147,8 +152,9 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(
         let (head, column) = divide(at, p.dim);
         if rotary.rotates(row.token, column) {
             let mut partners = vec4;
-            // SAFETY: `at` and the other column of its RoPE pair are columns of the row. The branch ensures
-            // that the tables of angles have entries for this token and column.
+            // SAFETY: the code reads column `at` of the row and the other column of its RoPE pair. The row
+            // has both columns. The branch ensures that the tables of angles have entries for this token and
+            // column.
             let angles = unsafe {
                 if rotary.halves != 0 {
                     partners = row.normed::<N, A>(stats, head * p.dim + rotary.partner(column), &p);

@@ -3,8 +3,8 @@
 //! consists of two adjacent columns.
 //!
 //! If all heads of a token are normalised together, they are one row. Otherwise, a row is one long head. A
-//! block processes the query row and the key row of a token. Both rows need the same angles, so the team that
-//! loads the angles later usually finds them in L1.
+//! block processes the query row and the key row of a token. Both rows need the same angles, so the second of
+//! the two teams usually finds them in L1.
 //!
 //! In torch's fused RMSNorm kernel, a thread has vectors of four columns. A thread of this kernel has vectors
 //! of eight columns. Such a vector contains the columns of two adjacent torch threads. To obtain torch's
@@ -50,8 +50,8 @@ pub(crate) unsafe fn register_rows<T: Elem, const IN_REGISTERS: usize>(
     let ([rank, team, _], [number, _, batch]) = (thread::index(), thread::block_index());
     let operand = if team < p.warp_tasks[0] { &q } else { &k };
     let token = Token { batch, number };
-    // SAFETY: the host checked the shapes, dtypes and alignment of all operands that this block reads and
-    // writes. Only the calling team (the threads that share this row) writes this row.
+    // SAFETY: this code reads and writes only operands whose shapes, dtypes and alignment the host checked.
+    // Only the calling team (the threads that share this row) writes this row.
     unsafe {
         let row = RegisterRow::<T, IN_REGISTERS>::read(operand, token, rank);
         let is_rotated = rotary.rotates(token, 0);
@@ -136,13 +136,13 @@ impl<T: Elem, const IN_REGISTERS: usize> RegisterRow<T, IN_REGISTERS> {
         let ([rank, team, _], [_, teams, _]) = (thread::index(), thread::block_dim());
         let partial = memory.take::<f32>(4 * teams);
         if rank % 16 == 0 {
-            // SAFETY: each emulated torch warp has one element of `partial`. Only the first of its 16 threads
-            // writes this element, before the barrier.
+            // SAFETY: the store writes the element of `partial` that belongs to this emulated torch warp.
+            // Only the first of the warp's 16 threads writes this element, before the barrier.
             unsafe { partial.set(4 * team + rank / 16, even + odd) };
         }
         block::sync();
-        // SAFETY: the four elements of `partial` that belong to this team (the threads that share the row)
-        // were written before the barrier.
+        // SAFETY: the load reads one of the four elements of `partial` that belong to this team (the threads
+        // that share the row). All four were written before the barrier.
         let of = |warp: u32| unsafe { partial.get(4 * team + warp) };
         let all = (of(0) + of(2)) + (of(1) + of(3));
         Stats { mean: 0.0, inv: rsqrt(all / cols.count + how.eps) }
@@ -166,10 +166,12 @@ impl<T: Elem, const IN_REGISTERS: usize> RegisterRow<T, IN_REGISTERS> {
                 return;
             }
             let at = self.at(tile);
-            // SAFETY: the host checked that the weight has as many columns as the row.
+            // SAFETY: the loads read the weight in the columns `at` to `at + 7`. The host checked that the
+            // weight has as many columns as the row.
             let parameters = unsafe { Rms::parameters_at::<T>(&operand.affine, [at, at + 4]) };
             let normed = Rms::apply::<T, 2>(stats, self.x[tile].opaque_lanes().vec4s(), &parameters, how);
-            // SAFETY: `has` is true, so the row has these columns. No other thread writes these columns.
+            // SAFETY: the store writes eight columns of the row. `has` is true, so the row has these columns.
+            // No other thread writes them.
             unsafe { Vec8::store(self.y.wrapping_add(at as usize), rotate(tile, normed)) };
         }
     }

@@ -37,8 +37,8 @@ pub(crate) trait HeadNorm: Copy {
     /// share each head.
     ///
     /// The group has `group.width` lanes, and `group.rank` is the index of the calling lane in the group.
-    /// `x[head][tile]` contains four columns of the head. They start at column `4 * (rank + tile * width)`.
-    /// Columns past the end of the head are zero.
+    /// `x[head][tile]` contains four columns of the head. These columns start at column `4 * (rank + tile *
+    /// width)`. Columns past the end of the head are zero.
     fn of_lanes<T: Elem, const TILES: usize, const HEADS: usize>(
         x: &[[Vec4<T>; TILES]; HEADS],
         group: Group,

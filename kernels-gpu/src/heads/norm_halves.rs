@@ -79,8 +79,8 @@ impl HalvesNorm for Rms {
 
     #[inline(always)]
     unsafe fn parameters_at<T: Elem>(affine: &Affine, columns: [u32; 2]) -> [Affine4; 2] {
-        // SAFETY: the caller passes a weight that is readable at these columns. The field `weight.kind`
-        // states the element type of the weight.
+        // SAFETY: the loads read the weight at these columns. The caller guarantees that the weight is
+        // readable there. The field `weight.kind` states the element type of the weight.
         unsafe {
             match affine.weight.kind {
                 OperandKind::ABSENT => [Affine4::NONE; 2],
@@ -98,7 +98,8 @@ impl HalvesNorm for Rms {
 /// The safety conditions of [`HalvesNorm::parameters_at`] apply.
 #[inline(always)]
 unsafe fn weights<E: Elem>(weight: &Operand, columns: [u32; 2]) -> [Affine4; 2] {
-    // SAFETY: the caller passes a weight with elements of type `E` that is readable at these columns.
+    // SAFETY: the loads read the weight at these columns as type `E`. The caller guarantees that the weight
+    // has elements of this type and is readable at these columns.
     let vec4s = columns.map(|at| unsafe { vec4_at::<E>(weight.rows.base.cast(), at, true) });
     vec4s.map(|vec4| Affine4 { weight: vec4.lanes(), ..Affine4::NONE })
 }

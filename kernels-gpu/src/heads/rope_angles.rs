@@ -49,8 +49,9 @@ impl Rotary {
     /// interleaved pairs with [`Rotary::WIDE`] tables. `token` is one of the tokens that RoPE rotates.
     #[inline(always)]
     pub(crate) unsafe fn vec4<T: Elem>(&self, token: Token, head: u32, column: u32, made: bool) -> Angles {
-        // SAFETY: the caller passes tables with the layout that the fields of `Rotary` describe. The tables
-        // have entries for this token and column, because RoPE rotates both.
+        // SAFETY: `vec4s` reads entries of the tables for this token and column. The tables have these
+        // entries, because RoPE rotates the token and the column. The caller passes tables with the layout
+        // that the fields of `Rotary` describe.
         unsafe {
             let [mut angles] = self.vec4s::<T, 1>(token, head, [column]);
             if made && self.angles >= Self::COUNTED {
@@ -92,8 +93,9 @@ impl Rotary {
         let by_pair = self.angles != Self::WIDE && self.angles != Self::COMPLEX;
         let at = columns.map(|column| if by_pair { self.pair(column) } else { column });
         let both = self.angles <= Self::NARROW;
-        // SAFETY: the caller passes tables with the layout that the fields of `Rotary` describe. The tables
-        // have entries for this token and these columns, because RoPE rotates them.
+        // SAFETY: `entries` reads entries of the tables for this token and these columns. The tables have
+        // these entries, because RoPE rotates the token and the columns. The caller passes tables with the
+        // layout that the fields of `Rotary` describe.
         let mut angles = unsafe { self.entries::<T, VEC4S>(token, head, at.map(|at| at / 4 * 4), both) };
         if by_pair && self.halves == 0 {
             for i in 0..VEC4S {
@@ -128,8 +130,8 @@ impl Rotary {
         at: [u32; VEC4S],
         both: bool,
     ) -> [Angles; VEC4S] {
-        // SAFETY: the caller passes tables with these entries. The field `single` says whether the tables are
-        // f32.
+        // SAFETY: `entries_of` reads these entries of the tables. The caller guarantees that the tables have
+        // them. The field `single` says whether the tables are f32.
         unsafe {
             if self.single != 0 {
                 self.entries_of::<f32, VEC4S>(token, head, at, both)
@@ -173,8 +175,9 @@ impl Rotary {
     ) -> (f32, f32) {
         let token = Token { number: token.number - self.first, ..token };
         let pair = self.pair(column);
-        // SAFETY: the caller passes tables with the layout that the fields of `Rotary` describe. The tables
-        // have entries for this token and column, because RoPE rotates both.
+        // SAFETY: the loads read the entries of the tables for this token and column. The tables have these
+        // entries, because RoPE rotates the token and the column. The caller passes tables with the layout
+        // that the fields of `Rotary` describe.
         let (cos, sin) = unsafe {
             match self.angles {
                 Self::WIDE | Self::NARROW => {
@@ -202,8 +205,8 @@ impl Rotary {
     /// The safety conditions of [`Rotary::element`] apply.
     #[inline(always)]
     unsafe fn entry<T: Elem>(&self, table: &Heads, token: Token, head: u32, at: u32) -> f32 {
-        // SAFETY: the caller passes a table with this entry. The field `single` says whether the table is
-        // f32.
+        // SAFETY: the load reads entry `at` of the table. The caller guarantees that the table has this
+        // entry. The field `single` says whether the table is f32.
         unsafe {
             if self.single != 0 {
                 element_at::<f32>(table.at(token, head), at)
@@ -224,8 +227,8 @@ impl Rotary {
         if self.angles == Self::COUNTED {
             return token.number as f32;
         }
-        // SAFETY: the caller passes a token that RoPE rotates, and `sin` has a position for each rotated
-        // token.
+        // SAFETY: the load reads the position of `token` in the table `sin`. The table has a position for
+        // each token that RoPE rotates, and the caller passes such a token.
         unsafe { element_at(self.sin.at::<f32>(token, 0), 0) }
     }
 }

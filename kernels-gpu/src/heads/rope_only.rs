@@ -1,8 +1,8 @@
 //! RoPE without a norm. All columns of a head are rotated, in interleaved pairs (pairs of adjacent columns).
 //!
 //! A thread rotates the same four columns of a query head and of the key head with the same index. The thread
-//! loads the angles once for both heads. If each head has its own angles, this saves much of the memory
-//! traffic. The kernel is also fast for long heads.
+//! loads the angles once for both heads. If each head has its own angles, loading them once instead of twice
+//! saves much of the memory traffic. The kernel is also fast for long heads.
 use cuda_std::prelude::*;
 
 use super::params::{HeadParams, HeadsOperand, Rotary};
@@ -31,9 +31,8 @@ pub(crate) unsafe fn rotated_rows<T: Elem>(q: HeadsOperand, k: HeadsOperand, rot
     let exists = token.number < p.tokens;
     let (is_query, is_key) = (exists && head < q.heads, exists && head < k.heads);
     let head_address = |tensor: &Heads| tensor.at::<T>(token, head);
-    // SAFETY: the host checked the shapes, dtypes and alignment of all operands that this block reads and
-    // writes. `is_query` and `is_key` exclude heads that do not exist, and no other thread writes these
-    // columns.
+    // SAFETY: this code reads and writes only operands whose shapes, dtypes and alignment the host checked.
+    // `is_query` and `is_key` exclude heads that do not exist, and no other thread writes these columns.
     unsafe {
         let (query, key) = (
             vec4_at::<T>(head_address(&q.x), column, is_query),

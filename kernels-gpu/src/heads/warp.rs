@@ -41,8 +41,8 @@ pub(crate) unsafe fn head_lanes<T: Elem, N: HeadNorm, const TILES: usize, const 
 ) {
     let Some(task) = WarpTask::of_warp(&p) else { return };
     let operand = if task.keys { &k } else { &q };
-    // SAFETY: the host checked the shapes, dtypes and alignment of all operands that this block reads and
-    // writes. No other warp writes the heads of this task.
+    // SAFETY: this code reads and writes only operands whose shapes, dtypes and alignment the host checked.
+    // No other warp writes the heads of this task.
     unsafe {
         let mut lanes = WarpHeads::<T, N, TILES>::of(operand, task, rotary, p);
         if rotary.by_head() {
@@ -159,8 +159,9 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
         let mut angles = [Angles::NONE; TILES];
         for tile in 0..TILES {
             if self.is_rotated(tile) && self.has(0, tile) {
-                // SAFETY: the branch ensures that the token and the column are rotated, and that the head
-                // exists. The tables therefore have entries for them.
+                // SAFETY: `vec4` reads the entries of the tables for this token, head and column. The tables
+                // have these entries, because the branch ensures that RoPE rotates the token and the column,
+                // and that the head exists.
                 angles[tile] = unsafe {
                     self.rotary.vec4::<T>(self.token, self.head, self.column(tile), N::MAKES_ANGLES)
                 };
@@ -179,7 +180,8 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
         let mut x = [[Vec4::<T>::ZERO; TILES]; HEADS];
         for nth in 0..HEADS {
             for tile in 0..TILES {
-                // SAFETY: `has` is true only if the operand has this head and the head has these columns.
+                // SAFETY: `vec4_at` reads four columns only if `has` is true. In this case, the operand has
+                // this head, and the head has these columns.
                 x[nth][tile] = unsafe { vec4_at(self.x, self.column(tile), self.has(nth, tile)) };
             }
             self.x = self.x.wrapping_offset(self.x_step as isize);
@@ -190,8 +192,8 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
             let lanes = N::apply::<T, TILES>(stats[nth], lanes, &self.parameters, self.p.norm);
             for tile in 0..TILES {
                 let y = self.rotate(&lanes, tile, angles[tile]);
-                // SAFETY: `has` is true only if the operand has these columns. No other lane writes these
-                // columns.
+                // SAFETY: `put_vec4_at` writes four columns only if `has` is true. In this case, the operand
+                // has these columns. No other lane writes them.
                 unsafe { put_vec4_at(self.y, self.column(tile), Vec4::from_lanes(y), self.has(nth, tile)) };
             }
             self.y = self.y.wrapping_offset(self.y_step as isize);

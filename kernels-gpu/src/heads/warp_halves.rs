@@ -37,8 +37,8 @@ pub(crate) unsafe fn head_halves<T: Elem, N: HalvesNorm, const DIM: u32, const T
     let columns = [lanes.column, lanes.column + DIM / 2];
     let is_rotated = rotary.rotates(task.token, 0);
     let mut angles = [Angles::NONE; 2];
-    // SAFETY: the host checked the shapes, dtypes and alignment of all operands that this block reads and
-    // writes. No other warp writes the heads of this task.
+    // SAFETY: this code reads and writes only operands whose shapes, dtypes and alignment the host checked.
+    // No other warp writes the heads of this task.
     unsafe {
         let mut x = lanes.read::<TOGETHER>();
         if is_rotated {
@@ -126,7 +126,8 @@ impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
         let mut heads = [[Vec4::<T>::ZERO; 2]; HEADS];
         for nth in 0..HEADS {
             let has = self.has(nth as u32);
-            // SAFETY: `has` is true only if the operand has this head. The columns are below `DIM`.
+            // SAFETY: `vec4_at` reads four columns only if `has` is true. In this case, the operand has this
+            // head. The columns are below `DIM`.
             heads[nth] = [0, DIM / 2].map(|at| unsafe { vec4_at(self.x, at, has) });
             self.x = self.x.wrapping_offset(opaque_step(self.x_step));
         }
@@ -141,7 +142,8 @@ impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
     #[inline(always)]
     unsafe fn write(&mut self, nth: u32, [near, far]: [[f32; 4]; 2]) {
         let has = self.has(nth);
-        // SAFETY: `has` is true only if the operand has this head. No other lane writes these columns.
+        // SAFETY: `put_vec4_at` writes four columns only if `has` is true. In this case, the operand has this
+        // head. No other lane writes these columns.
         unsafe {
             put_vec4_at(self.y, 0, Vec4::from_lanes(near), has);
             put_vec4_at(self.y, DIM / 2, Vec4::from_lanes(far), has);
@@ -149,13 +151,13 @@ impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
         self.y = self.y.wrapping_offset(opaque_step(self.y_step));
     }
 
-    /// Advances this lane by `heads` heads. Returns whether any lane of the warp still has a head to process.
+    /// Moves this lane on by `heads` heads. Returns whether any lane of the warp still has a head to process.
     #[inline(always)]
     fn go_on(&mut self, heads: u32) -> bool {
         self.left -= (heads * Self::HEADS_AT_ONCE) as i32;
-        // The warp processes several heads at once, and `lane / WIDTH` is the index of this lane's head among
-        // them. The sum of `left` and this index has the same value in all lanes: the `left` of lane 0, which
-        // is the largest in the warp. All lanes therefore return the same result.
+        // `lane / WIDTH` is the index of this lane's head among the heads that the warp processes at once. In
+        // all lanes, `left` plus this index has the same value, which is the `left` of lane 0. All lanes
+        // therefore return the same result.
         self.left + (warp::lane() / Self::WIDTH) as i32 > 0
     }
 }

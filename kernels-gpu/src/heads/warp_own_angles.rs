@@ -45,9 +45,8 @@ pub(crate) unsafe fn paired_heads<T: Elem, N: HalvesNorm>(
     let has = operands.map(|operand| head < operand.heads);
     let mut x = [[Vec4::<T>::ZERO; 2]; 2];
     let mut angles = [Angles::NONE; 2];
-    // SAFETY: the host checked the shapes, dtypes and alignment of all operands that this block reads and
-    // writes. `has` is false if an operand has no head `head`, and only one lane writes each column of a
-    // head.
+    // SAFETY: this code reads and writes only operands whose shapes, dtypes and alignment the host checked.
+    // `has` is false if an operand has no head `head`, and only one lane writes each column of a head.
     unsafe {
         for i in 0..2 {
             let start = operands[i].x.at::<T>(token, head);

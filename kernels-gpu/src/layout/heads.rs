@@ -81,8 +81,9 @@ pub(crate) fn divide(a: u32, b: u32) -> (u32, u32) {
 #[inline(always)]
 pub(crate) unsafe fn vec4_at<T: Elem>(start: *const T, column: u32, wanted: bool) -> Vec4<T> {
     let cols = if wanted { column + 4 } else { 0 };
-    // SAFETY: if `wanted` is true, the caller guarantees that the vec4 (four elements) is readable and
-    // aligned. If `wanted` is false, `cols` is 0, so this function reads nothing.
+    // SAFETY: the load reads the vec4 (four elements) if `wanted` is true. In this case, the caller
+    // guarantees that the vec4 is readable and aligned. If `wanted` is false, `cols` is 0, so the load reads
+    // nothing.
     unsafe {
         Vec4Row::<T, Vectorized>::of(
             &Rows::single(start.cast()),
@@ -101,8 +102,9 @@ pub(crate) unsafe fn vec4_at<T: Elem>(start: *const T, column: u32, wanted: bool
 #[inline(always)]
 pub(crate) unsafe fn put_vec4_at<T: Elem>(start: *mut T, column: u32, vec4: Vec4<T>, wanted: bool) {
     let cols = if wanted { column + 4 } else { 0 };
-    // SAFETY: if `wanted` is true, the caller guarantees that the vec4 (four elements) is writable and
-    // aligned. If `wanted` is false, `cols` is 0, so this function writes nothing.
+    // SAFETY: the store writes the vec4 (four elements) if `wanted` is true. In this case, the caller
+    // guarantees that the vec4 is writable and aligned. If `wanted` is false, `cols` is 0, so the store
+    // writes nothing.
     unsafe {
         Vec4RowMut::<T, Vectorized>::of(
             &Rows::single(start.cast()),
@@ -120,7 +122,8 @@ pub(crate) unsafe fn put_vec4_at<T: Elem>(start: *mut T, column: u32, vec4: Vec4
 #[inline(always)]
 pub(crate) unsafe fn element_at<T: Elem>(start: *const T, column: u32) -> f32 {
     let rows = Rows::single(start.wrapping_add(column as usize).cast());
-    // SAFETY: the only column of `rows` is the element, and the caller guarantees that it is readable.
+    // SAFETY: the load reads the only column of `rows`, which is the element. The caller guarantees that the
+    // element is readable.
     let [x, ..] =
         unsafe { Vec4Row::<T, Scalar>::of(&rows, RowIndex::FIRST, Vec4Columns::of_one(0, 1)) }.get(0).lanes();
     x
@@ -135,6 +138,7 @@ pub(crate) unsafe fn element_at<T: Elem>(start: *const T, column: u32) -> f32 {
 pub(crate) unsafe fn put_element_at<T: Elem>(start: *mut T, column: u32, value: f32) {
     let rows = Rows::single(start.wrapping_add(column as usize).cast());
     let vec4 = Vec4::from_lanes([value, 0.0, 0.0, 0.0]);
-    // SAFETY: the only column of `rows` is the element, and the caller guarantees that it is writable.
+    // SAFETY: the store writes the only column of `rows`, which is the element. The caller guarantees that
+    // the element is writable.
     unsafe { Vec4RowMut::<T, Scalar>::of(&rows, RowIndex::FIRST, Vec4Columns::of_one(0, 1)) }.put(0, vec4);
 }

@@ -118,8 +118,8 @@ impl Norm for MeanSquare {
 /// A loader for weight and bias. [`AffineRow`] tests their dtypes at run time. [`DenseAffine`] fixes the
 /// dtypes at compile time. The type `()` is for norms without weight and bias.
 pub(crate) trait Parameters: Copy {
-    /// `true` if the dtypes are compile-time constants. Then no branch separates the loads of several vec4s
-    /// (four elements each), so that these loads are in flight together.
+    /// `true` if the dtypes are compile-time constants. In this case, no branch separates the loads of
+    /// several vec4s (four elements each), so these loads are in flight together.
     const GROUPED: bool;
     /// The loaded weight and bias of one vec4.
     type Fetched: Copy;
@@ -172,8 +172,8 @@ impl<T: Elem, A: Access> AffineRow<T, A> {
     /// The requirements of [`OperandRow::of`] apply. Weight and bias have one row each.
     #[inline(always)]
     pub unsafe fn of(affine: &Affine, columns: Vec4Columns) -> Self {
-        // SAFETY: the caller passes a weight and a bias that each have one readable row with the columns of
-        // this thread.
+        // SAFETY: the loaders read this thread's columns of weight and bias. The caller guarantees that each
+        // of the two has one readable row with these columns.
         unsafe {
             Self {
                 weight: OperandRow::of(&affine.weight, RowIndex::FIRST, columns),
@@ -189,8 +189,8 @@ impl<T: Elem, A: Access> Parameters for AffineRow<T, A> {
     const EMPTY: Self::Fetched = (None, None);
     #[inline(always)]
     unsafe fn of(affine: &Affine, columns: Vec4Columns) -> Self {
-        // SAFETY: the caller passes a weight and a bias that each have one readable row with the columns of
-        // this thread.
+        // SAFETY: the loaders read this thread's columns of weight and bias. The caller guarantees that each
+        // of the two has one readable row with these columns.
         unsafe { Self::of(affine, columns) }
     }
     #[inline(always)]
@@ -217,8 +217,8 @@ impl<E: Elem, A: Access, const BOTH: bool> Parameters for DenseAffine<E, A, BOTH
     const EMPTY: [Vec4<E>; 2] = [Vec4::ZERO; 2];
     #[inline(always)]
     unsafe fn of(affine: &Affine, columns: Vec4Columns) -> Self {
-        // SAFETY: weight and bias, if they are present, each have one readable row of elements of type `E`,
-        // as the caller promises.
+        // SAFETY: the loaders read rows of weight and bias as type `E`. The caller guarantees that each of
+        // the two, if it is present, has one readable row with elements of this type.
         let [weight, bias] = [&affine.weight, &affine.bias]
             .map(|operand| unsafe { Dense::of_operand(operand, RowIndex::FIRST, columns) });
         Self { weight: weight.assume_present_if(BOTH), bias: bias.assume_present_if(BOTH) }

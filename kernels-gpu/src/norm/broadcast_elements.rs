@@ -23,8 +23,8 @@ impl<T: Elem> BroadcastElements<T> {
     /// element type of the operand.
     #[inline(always)]
     pub unsafe fn of<const VECTOR: bool>(operand: &Operand, elements: &ThreadElements<T, VECTOR>) -> Self {
-        // SAFETY: the caller passes an operand that is readable for all rows of the launch. `operand.kind`
-        // states its element type.
+        // SAFETY: `lanes` and `load` read the thread's elements of the operand. The caller guarantees that
+        // the operand is readable for all rows of the launch. `operand.kind` states its element type.
         unsafe {
             match operand.kind {
                 OperandKind::F32 => Self::F32(elements.lanes::<f32>(&operand.rows)),
@@ -44,8 +44,8 @@ impl<T: Elem> BroadcastElements<T> {
         operand: &Operand,
         elements: &ThreadElements<T, VECTOR>,
     ) -> Self {
-        // SAFETY: the caller passes an operand with one element per row. `operand.kind` states its element
-        // type.
+        // SAFETY: `row_values` reads one element per row of the operand. The caller guarantees that the
+        // operand has these elements. `operand.kind` states their type.
         unsafe {
             match operand.kind {
                 OperandKind::F32 => Self::F32(elements.row_values::<f32>(&operand.rows)),
@@ -78,7 +78,8 @@ impl<T: Elem> BroadcastElements<T> {
         if let OperandKind::ABSENT = gate.table.kind {
             return self;
         }
-        // SAFETY: the caller passes a readable table. `gate.table.kind` states its element type.
+        // SAFETY: `of` reads the thread's elements of the table. The caller guarantees that the table is
+        // readable. `gate.table.kind` states its element type.
         match (self, unsafe { Self::of(&gate.table, elements) }) {
             (Self::Same(value), Self::Same(table)) => {
                 Self::Same(RoundedVec::of(table).plus(RoundedVec::of(value)).pack())

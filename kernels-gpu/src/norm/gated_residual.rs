@@ -94,8 +94,8 @@ impl<T: Elem, F: ModulationSource<T>, A: Access> GatedRow<T, F, A> {
     #[inline(always)]
     pub unsafe fn of(gated: &GatedResidualArg, row: &RowContext<T, A>, rounds: impl RoundEach) -> Self {
         let (at, columns) = (row.at, row.columns);
-        // SAFETY: the caller passes operands whose rows have the columns of this thread. The gate has the
-        // dtype that the loader `F` expects.
+        // SAFETY: the loaders access this thread's columns of the operands. The caller guarantees that the
+        // rows of all operands have these columns. The gate has the dtype that the loader `F` expects.
         unsafe {
             Self {
                 x: Vec4Row::of(&gated.x, at, columns),

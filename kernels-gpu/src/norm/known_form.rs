@@ -60,7 +60,8 @@ pub(crate) unsafe fn in_form<T: Elem, const OUTPUTS: usize, A: Access>(
     // For f32 rows, rounding after each step does not change the results. All f32 kernels therefore use the
     // instantiation that rounds after each step, and the compiler removes the other instantiation.
     let each = p.round_each != 0 || size_of::<T>() == 4;
-    // SAFETY: `p.form` states the dtypes of the operands, and each branch uses loaders for these dtypes.
+    // SAFETY: `run` requires loaders for the dtypes of the operands. `p.form` states these dtypes, and each
+    // branch uses loaders for them.
     unsafe {
         if known!(is_any_length::<A>()) {
             part.run::<ModulationRow<T, A>, AffineRow<T, A>, _>(each)

@@ -40,10 +40,11 @@ impl<T: Elem, N: Norm, F: ModulationSource<T>, P: Parameters, R: RoundEach, cons
         (at, columns): (RowIndex, Vec4Columns),
         round_each: R,
     ) -> Self {
-        // SAFETY: the caller passes a weight and a bias with the dtypes that the loader `P` expects.
+        // SAFETY: the loader `P` requires a weight and a bias with the dtypes that it expects. The caller
+        // passes such operands.
         let affine = unsafe { P::of(affine, columns) };
-        // SAFETY: the caller passes scales and shifts with the dtypes that the loader `F` expects. The
-        // row of index `at` of each output `y` is writable.
+        // SAFETY: the loader `F` requires scales and shifts with the dtypes that it expects. The caller
+        // passes such operands. The caller also guarantees that row `at` of each output `y` is writable.
         let outputs = outputs.map(|Modulated { by, y }| unsafe {
             (
                 F::of(&by.scale, at, columns).assume_present(),
@@ -123,8 +124,8 @@ impl<N: Norm, S, const OUTPUTS: usize> ModulatedNorm<N, S, OUTPUTS> {
         S: Source<T, A>,
     {
         let at = (row.at, row.columns);
-        // SAFETY: the caller passes operands with the dtypes that the loaders `F` and `P` expect. Each output
-        // `y` has a writable row `row.at`.
+        // SAFETY: the loaders `F` and `P` require operands with the dtypes that they expect. The caller
+        // passes such operands. Each output `y` has a writable row `row.at`.
         let sink =
             unsafe { Modulate::<T, N, F, P, R, OUTPUTS, A>::of(&self.affine, self.outputs, at, rounds) };
         row.run::<N, _, _>(self.source, sink);

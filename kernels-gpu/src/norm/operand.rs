@@ -59,8 +59,8 @@ impl<T: Elem, A: Access> OperandRow<T, A> {
     /// The requirements of [`MixedRow::of`] apply. `operand.kind` states the element type of the operand.
     #[inline(always)]
     pub unsafe fn of(operand: &Operand, at: RowIndex, columns: Vec4Columns) -> Self {
-        // SAFETY: the caller passes an operand with readable rows, whose element type `operand.kind` states.
-        // An absent operand is never read.
+        // SAFETY: the loader reads rows of the operand with the element type that `operand.kind` states. The
+        // caller guarantees that these rows are readable. The loader never reads an absent operand.
         let row = unsafe { MixedRow::of(&operand.rows, at, columns, operand.kind.is(OperandKind::F32)) };
         Self { row, kind: operand.kind }
     }

@@ -12,11 +12,11 @@ use crate::layout::operand_kind::OperandKind;
 /// compile time. It can also fix whether the operand and its table are present. The loader tests only the
 /// remaining properties at run time.
 pub(crate) trait OperandSource<T: Elem>: Copy {
-    /// `true` if the dtype, and the presence of a table, are compile-time constants. Then no branch separates
-    /// the loads of several vec4s (four columns each), so that these loads are in flight together.
+    /// `true` if the dtype, and the presence of a table, are compile-time constants. In this case, no branch
+    /// separates the loads of several vec4s (four columns each), so these loads are in flight together.
     const GROUPED: bool;
-    /// `true` if a vec4 (four columns) of the operand has only 8 bytes. Then a thread has enough registers to
-    /// load the operand early.
+    /// `true` if a vec4 (four columns) of the operand has only 8 bytes. In this case, a thread has enough
+    /// registers to load the operand early.
     const EARLY: bool = false;
     /// The loaded data of one vec4.
     type Fetched: Copy;
@@ -47,8 +47,8 @@ impl<E: Elem, A: Access> Dense<E, A> {
     /// If the operand is present, the requirements of [`Vec4Row::of`] apply.
     #[inline(always)]
     pub unsafe fn of_operand(operand: &Operand, at: RowIndex, columns: Vec4Columns) -> Self {
-        // SAFETY: the caller passes an operand with readable rows of elements of type `E`. An absent operand
-        // is never read.
+        // SAFETY: the loader reads rows of the operand as type `E`. The caller guarantees that the operand
+        // has such rows and that they are readable. The loader never reads an absent operand.
         let row = unsafe { Vec4Row::of(&operand.rows, at, columns) };
         Self { row, exists: operand.kind.is_not(OperandKind::ABSENT) }
     }
@@ -124,8 +124,8 @@ impl<T: Elem, A: Access> OperandSource<T> for WithTable<T, A> {
 impl<T: Elem, A: Access> ModulationSource<T> for WithTable<T, A> {
     #[inline(always)]
     unsafe fn of(modulation: &Modulation, at: RowIndex, columns: Vec4Columns) -> Self {
-        // SAFETY: the caller passes a value and a table with readable rows of elements of type `T`. The table
-        // has one row.
+        // SAFETY: the loaders read rows of value and table as type `T`. The caller guarantees that both have
+        // such rows and that they are readable. The table has one row.
         unsafe {
             Self {
                 value: ModulationSource::<T>::of(modulation, at, columns),
@@ -180,8 +180,8 @@ pub(crate) trait ModulationSource<T: Elem>: OperandSource<T> + Sized {
 impl<T: Elem, E: Elem, A: Access> ModulationSource<T> for Dense<E, A> {
     #[inline(always)]
     unsafe fn of(modulation: &Modulation, at: RowIndex, columns: Vec4Columns) -> Self {
-        // SAFETY: the caller passes a modulation without a table. If the modulation is present, it has
-        // readable rows of type `E`.
+        // SAFETY: the loader reads rows of `modulation.value` as type `E`. The caller passes a modulation
+        // without a table. If the modulation is present, it has readable rows of this type.
         unsafe { Self::of_operand(&modulation.value, at, columns) }
     }
     #[inline(always)]
@@ -193,8 +193,8 @@ impl<T: Elem, E: Elem, A: Access> ModulationSource<T> for Dense<E, A> {
 impl<T: Elem, A: Access> ModulationSource<T> for ModulationRow<T, A> {
     #[inline(always)]
     unsafe fn of(modulation: &Modulation, at: RowIndex, columns: Vec4Columns) -> Self {
-        // SAFETY: the caller passes a modulation whose value and table have readable rows, if they are
-        // present.
+        // SAFETY: the loader reads rows of value and table. The caller guarantees that these rows are
+        // readable, if value and table are present.
         unsafe {
             Self {
                 value: OperandRow::of(&modulation.value, at, columns),

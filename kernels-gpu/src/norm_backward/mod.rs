@@ -22,7 +22,7 @@
 //! The kernels use no atomic additions, so the order of each sum depends only on the launch configuration.
 //! The forward pass does not save `mean(x)` and `r`, so the backward kernels compute both again.
 mod block_reduce;
-mod block_sums;
+pub(crate) mod block_sums;
 pub mod column_sums;
 pub(crate) mod gradients;
 mod multi_row;

@@ -4,7 +4,7 @@
 //! `activation_any_<dtype>` takes any layout. `activation_block1_<dtype>` needs rows that allow 16-byte
 //! accesses ([`Rows::is_vector`]).
 //!
-//! A kernel with `sigmoid` or `relu2` in its name computes only this function.
+//! If the name of a kernel contains `sigmoid` or `relu2`, the kernel supports only this activation function.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::ActivationParams;
@@ -25,7 +25,8 @@ unsafe fn activation<T: Elem, F: Functions, const VECTOR: bool, const MIN_BLOCKS
 ) {
     thread::launch_bounds::<THREADS, MIN_BLOCKS>();
     let Some(elements) = ThreadElements::<T, VECTOR>::of_thread(extent) else { return };
-    // SAFETY: the host checked `x`, `bias` and `y`, and the kernel argument `extent` describes their rows.
+    // SAFETY: the kernel reads `x` and `bias` and writes `y`. The host checked all three, and the kernel
+    // argument `extent` describes their rows.
     unsafe {
         let (x, bias) = (elements.load(&x), elements.bias(bias));
         let value = if p.exact != 0 {

@@ -2,7 +2,7 @@
 //! [`activation`](super::activation) with respect to `x`, and is rounded once. The gradient of the bias is
 //! the sum of `dx` over the rows. The caller computes this sum with a separate operator.
 //!
-//! A kernel with `sigmoid` or `relu2` in its name computes only this function.
+//! If the name of a kernel contains `sigmoid` or `relu2`, the kernel supports only this activation function.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::ActivationParams;
@@ -24,8 +24,8 @@ unsafe fn activation_backward<T: Elem, F: Functions, const VECTOR: bool, const M
 ) {
     thread::launch_bounds::<THREADS, MIN_BLOCKS>();
     let Some(elements) = ThreadElements::<T, VECTOR>::of_thread(extent) else { return };
-    // SAFETY: the host checked `dy`, `x`, `bias` and `dx`, and the kernel argument `extent` describes their
-    // rows.
+    // SAFETY: the kernel reads `dy`, `x` and `bias` and writes `dx`. The host checked all four, and the
+    // kernel argument `extent` describes their rows.
     unsafe {
         let (x, dy, bias) = (elements.load(&x), elements.load(&dy), elements.bias(bias));
         let (_, slope) = F::values_and_slopes::<T>(p.function, bias.added(x, p.exact != 0));

@@ -39,7 +39,8 @@ struct AdaNormPasses<T, N, const OUTPUTS: usize, A> {
 impl<T: Elem, N: Norm, const OUTPUTS: usize, A: Access> Formed<T, A> for AdaNormPasses<T, N, OUTPUTS, A> {
     #[inline(always)]
     unsafe fn run<F: ModulationSource<T>, P: Parameters, R: RoundEach>(self, rounds: R) {
-        // SAFETY: the caller passes operands with the dtypes that the loaders `F` and `P` expect.
+        // SAFETY: `run` requires operands with the dtypes that the loaders `F` and `P` expect. The caller
+        // passes such operands.
         unsafe { self.normed.run::<T, F, P, R, A>(&self.row, rounds) }
     }
 }
@@ -60,8 +61,9 @@ unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, A: Access>(
     p: NormParams,
 ) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
-    // SAFETY: the host checked the shapes and alignment of the operands, and `p.form` states their dtypes.
-    // Only the calling warp (or its block, if four warps share a row) writes row `row.at` of the outputs.
+    // SAFETY: the kernel accesses only its operands. The host checked their shapes and alignment, and
+    // `p.form` states their dtypes. No thread outside of the calling warp (or of its block, if four warps
+    // share a row) writes row `row.at` of the outputs.
     unsafe {
         let source = Vec4Row::<T, A>::of(&x, row.at, row.columns);
         let normed = ModulatedNorm::<N, _, OUTPUTS> { source, affine, outputs, norm: PhantomData };
@@ -80,8 +82,9 @@ unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
     p: NormParams,
 ) {
     thread::launch_bounds::<128, 4>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.access` to
-    // an access type (how many elements one load reads) that all operands allow.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The host sets `p.access` to an access type (how many elements one load reads) that all
+    // operands allow.
     unsafe {
         match p.access {
             RowAccess::VECTORIZED => ada_norm::<T, N, OUTPUTS, Vectorized>(x, affine, outputs, p),
@@ -101,11 +104,12 @@ unsafe fn in_registers<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOC
     y: Modulated,
     p: NormParams,
 ) {
-    // A Turing SM runs at most 1024 threads, fewer than newer SMs, but has as many registers. For Turing, the
-    // launch bounds therefore require only 4 blocks per SM, so that each thread can use more registers.
+    // A Turing SM runs at most 1024 threads, fewer than a newer SM, but both have the same number of
+    // registers. For Turing, the launch bounds therefore require only 4 blocks per SM, so that each thread
+    // can use more registers.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The operands have the dtypes
-    // for which the type `F` specializes the kernel.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The operands have the dtypes for which the type `F` specializes the kernel.
     unsafe { ada_norm::<T, N, 1, A>(x, affine, [y], p.of_form::<F>()) }
 }
 
@@ -120,11 +124,12 @@ unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>
     y: Modulated,
     p: NormParams,
 ) {
-    // A Turing SM runs at most 1024 threads, fewer than newer SMs, but has as many registers. For Turing, the
-    // launch bounds therefore require only 4 blocks per SM, so that each thread can use more registers.
+    // A Turing SM runs at most 1024 threads, fewer than a newer SM, but both have the same number of
+    // registers. For Turing, the launch bounds therefore require only 4 blocks per SM, so that each thread
+    // can use more registers.
     thread::launch_bounds_by_generation::<128, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The operands have the dtypes
-    // for which the type `F` specializes the kernel.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The operands have the dtypes for which the type `F` specializes the kernel.
     unsafe { ada_norm::<T, N, 1, A>(x, affine, [y], p.of_form::<F>()) }
 }
 
@@ -138,8 +143,8 @@ unsafe fn whole<T: Elem, N: Norm, const OUTPUTS: usize, const AMPERE: u32, const
     p: NormParams,
 ) {
     thread::launch_bounds_by_generation::<128, MIN_BLOCKS, AMPERE, MIN_BLOCKS>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. Their rows consist of whole
-    // tiles (128 columns each).
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. Their rows consist of whole tiles (128 columns each).
     unsafe { ada_norm::<T, N, OUTPUTS, WholeTiles>(x, affine, outputs, p) }
 }
 

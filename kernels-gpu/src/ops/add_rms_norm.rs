@@ -48,7 +48,8 @@ impl<T: Elem, const VECTOR: bool> RowSource<T> for Add<T, VECTOR> {
     }
     #[inline(always)]
     unsafe fn demote(&self, tile: u32) {
-        // SAFETY: the caller passes rows that start and end at the boundary of an L2 line.
+        // SAFETY: `demote` requires rows that start and end at the boundary of an L2 line. The caller passes
+        // such rows.
         unsafe {
             self.x.demote(tile);
             self.residual.demote(tile);
@@ -71,8 +72,9 @@ unsafe fn add_rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
 ) {
     let team = Team::of_block();
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows of all operands, and the weight. Only the calling team (the threads
-    // that share a row) writes row `at` of `y` and `sum`.
+    // SAFETY: the kernel accesses only its operands. The host checked the rows of all operands, and the
+    // weight. No thread outside of the calling team (the threads that share a row) writes row `at` of `y` and
+    // `sum`.
     unsafe {
         let source = Add {
             x: Row::<T, VECTOR>::of(&x, team, at, p.cols),
@@ -92,8 +94,8 @@ unsafe fn add_rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: RmsParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.vector` to
-    // 1 only if all operands allow 16-byte accesses.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The host sets `p.vector` to 1 only if all operands allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             add_rms_norm::<T, 0, true>(x, residual, weight, y, sum, p)
@@ -115,8 +117,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: RmsParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. All operands allow 16-byte
-    // accesses.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. All operands allow 16-byte accesses.
     unsafe { add_rms_norm::<T, IN_REGISTERS, true>(x, residual, weight, y, sum, p) }
 }
 

@@ -72,11 +72,11 @@ unsafe fn bounded<
 >(
     p: AttentionParams,
 ) {
-    // With these launch bounds, ptxas limits the registers per thread so that eight warps fit on an SM. A
-    // limit for more warps would be too low.
+    // With these launch bounds, ptxas limits the registers per thread so that eight warps fit on an SM. With
+    // a limit at which more warps fit, the kernel would have too few registers.
     thread::launch_bounds::<128, 2>();
-    // SAFETY: the host checked the parameters `p`, and the launch has as many bytes of shared memory as the
-    // function `Tiling::shared_bytes` returns.
+    // SAFETY: the kernel accesses the tensors in `p`, which the host checked. The launch has as many bytes of
+    // shared memory as the function `Tiling::shared_bytes` returns.
     unsafe { forward::<T, ROWS16, DIM16, KEYS16, WARPS, Q_IN_REGISTERS, GENERAL>(p) }
 }
 
@@ -99,8 +99,8 @@ unsafe fn bounded_ping_pong<
     } else {
         thread::launch_bounds::<128, 2>();
     }
-    // SAFETY: the host checked the parameters `p`, and the launch has as many bytes of shared memory as the
-    // function `Tiling::shared_bytes` returns.
+    // SAFETY: the kernel accesses the tensors in `p`, which the host checked. The launch has as many bytes of
+    // shared memory as the function `Tiling::shared_bytes` returns.
     unsafe { ping_pong::<T, ROWS16, DIM16, KEYS16, WARPS>(p) }
 }
 

@@ -76,15 +76,15 @@ unsafe fn bounded<
 >(
     p: BackwardParams,
 ) {
-    // With these launch bounds, ptxas limits the registers per thread so that eight warps fit on an SM. A
-    // limit for more warps would be too low.
+    // With these launch bounds, ptxas limits the registers per thread so that eight warps fit on an SM. With
+    // a limit at which more warps fit, the kernel would have too few registers.
     if WARPS == 8 {
         thread::launch_bounds::<256, 1>();
     } else {
         thread::launch_bounds::<128, 2>();
     }
-    // SAFETY: the host checked the parameters `p`, and the launch has as many bytes of shared memory as the
-    // function `shared_bytes` returns.
+    // SAFETY: the kernel accesses the tensors in `p`, which the host checked. The launch has as many bytes of
+    // shared memory as the function `shared_bytes` returns.
     unsafe { gradients::<T, ROWS16, DIM16, COLS16, WARPS, KEYS, FIRST, SECOND, GENERAL>(p) }
 }
 
@@ -93,7 +93,8 @@ unsafe fn bounded<
 #[inline(always)]
 unsafe fn bounded_delta<T: MatrixElem>(p: BackwardParams) {
     thread::launch_bounds::<DELTA_THREADS, 8>();
-    // SAFETY: the host checked the parameters `p`, and launches blocks of `DELTA_THREADS` threads.
+    // SAFETY: the kernel accesses the tensors in `p`, which the host checked. The host launches blocks of
+    // `DELTA_THREADS` threads.
     unsafe { delta::<T>(p) }
 }
 

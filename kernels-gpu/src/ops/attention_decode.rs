@@ -25,8 +25,8 @@ use crate::attention::mma::params::WARPS;
 #[inline(always)]
 unsafe fn bounded<T: MatrixElem, const DIM16: usize, const MIN_BLOCKS: u32>(p: DecodeParams) {
     thread::launch_bounds::<{ WARPS * warp::SIZE }, MIN_BLOCKS>();
-    // SAFETY: the host checked the parameters `p`, and the launch has as many bytes of shared memory as the
-    // function `shared_bytes` returns.
+    // SAFETY: the kernel accesses the tensors in `p`, which the host checked. The launch has as many bytes of
+    // shared memory as the function `shared_bytes` returns.
     unsafe { decode::<T, DIM16>(p) }
 }
 
@@ -36,8 +36,8 @@ unsafe fn bounded<T: MatrixElem, const DIM16: usize, const MIN_BLOCKS: u32>(p: D
 #[inline(always)]
 unsafe fn bounded_combine<T: MatrixElem>(p: DecodeParams) {
     thread::launch_bounds::<{ COMBINERS * warp::SIZE }, 2>();
-    // SAFETY: the host checked the parameters `p`. The host launches this kernel after the one that computes
-    // the partial results, with blocks of `COMBINERS` warps.
+    // SAFETY: the kernel accesses the tensors in `p`, which the host checked. The host launches this kernel
+    // after the kernel that computes the partial results, with blocks of `COMBINERS` warps.
     unsafe { combine::<T>(p) }
 }
 

@@ -113,8 +113,8 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
         loss = 0.0;
     }
     let row_address = |base: *mut u8| base.wrapping_add(team.row as usize * size_of::<f32>());
-    // SAFETY: the host checked that `loss` and `lse` have one element per row. Only this thread writes the
-    // elements of `team.row`.
+    // SAFETY: the stores write the elements of `loss` and `lse` for row `team.row`. The host checked that
+    // both have one element per row. No other thread writes these elements.
     unsafe {
         store_u32(row_address(losses.loss), loss.to_bits(), Store::Default);
         store_u32(row_address(losses.lse), lse.to_bits(), Store::Default);
@@ -127,8 +127,8 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, targets: Targets, losses: Losses, p: CrossEntropyParams) {
     thread::launch_bounds::<512, 2>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.vector`
-    // only if `x` allows 16-byte accesses.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The host sets `p.vector` only if `x` allows 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             cross_entropy::<T, 4, true>(x, targets, losses, p)

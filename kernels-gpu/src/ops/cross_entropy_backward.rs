@@ -43,7 +43,8 @@ impl Gradients {
     #[inline(always)]
     unsafe fn load(self, row: u64) -> [f32; 2] {
         let at = |base: *const u8| base.wrapping_add(row as usize * size_of::<f32>());
-        // SAFETY: the caller passes a `row` below the length of both arrays.
+        // SAFETY: the load reads element `row` of an array. The caller guarantees that `row` is below the
+        // length of both arrays.
         [self.lse, self.dloss].map(|base| f32::from_bits(unsafe { load_u32(at(base), Load::ReadOnly) }))
     }
 }
@@ -88,13 +89,13 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>
         return;
     }
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows of `x` and `dx`. Only the calling team (the threads that share a row)
-    // writes row `at` of `dx`.
+    // SAFETY: the kernel reads row `at` of `x` and writes row `at` of `dx`. The host checked the rows of
+    // both. No thread outside of the calling team (the threads that share a row) writes this row of `dx`.
     let (x, dx) = unsafe {
         (Row::<T, VECTOR>::of(&x, team, at, p.cols), RowMut::<T, VECTOR>::of(&dx, team, at, p.cols))
     };
-    // SAFETY: the host checked that targets, `lse` and `dloss` have one element per row, and
-    // `team.row < p.rows`.
+    // SAFETY: the loads read the elements of row `team.row`, which is less than `p.rows`. The host checked
+    // that targets, `lse` and `dloss` have one element per row.
     let (target, row_values) = unsafe { (targets.load(team.row), from.load(team.row)) };
     // Issue the first loads of the row here, before the first use of the target, `lse` and `dloss`. At this
     // first use, the kernel waits for the loads of these three values.
@@ -133,8 +134,8 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, targets: Targets, from: Gradients, dx: Rows, p: CrossEntropyParams) {
     thread::launch_bounds::<512, 2>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.vector`
-    // only if `x` and `dx` allow 16-byte accesses.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The host sets `p.vector` only if `x` and `dx` allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             cross_entropy_backward::<T, 4, true>(x, targets, from, dx, p)

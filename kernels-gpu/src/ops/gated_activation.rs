@@ -6,7 +6,7 @@
 //! `gated_activation_any_<dtype>` takes any layout. `gated_activation_block1_<dtype>` needs rows that allow
 //! 16-byte accesses ([`Rows::is_vector`]).
 //!
-//! A kernel with `sigmoid` or `relu2` in its name computes only this function.
+//! If the name of a kernel contains `sigmoid` or `relu2`, the kernel supports only this activation function.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::{ActivationParams, GatedOperands as Operands};
@@ -26,7 +26,8 @@ unsafe fn gated_activation<T: Elem, F: Functions, const VECTOR: bool, const MIN_
 ) {
     thread::launch_bounds::<THREADS, MIN_BLOCKS>();
     let Some(elements) = ThreadElements::<T, VECTOR>::of_thread(extent) else { return };
-    // SAFETY: the host checked all operands, and the kernel argument `extent` describes their rows.
+    // SAFETY: the kernel accesses only its operands. The host checked all of them, and the kernel argument
+    // `extent` describes their rows.
     unsafe {
         let (gate, x) = (elements.load(&operands.gate), elements.load(&operands.x));
         let (bias_gate, bias_x) = (elements.bias(operands.bias_gate), elements.bias(operands.bias_x));

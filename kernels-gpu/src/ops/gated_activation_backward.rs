@@ -2,7 +2,7 @@
 //! These results are the gradients of [`gated_activation`](super::gated_activation). As in the forward pass,
 //! the kernel first adds the biases to `x` and to the gate.
 //!
-//! A kernel with `sigmoid` or `relu2` in its name computes only this function.
+//! If the name of a kernel contains `sigmoid` or `relu2`, the kernel supports only this activation function.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::{ActivationParams, GatedOperands as Operands};
@@ -25,7 +25,8 @@ unsafe fn gated_activation_backward<T: Elem, F: Functions, const VECTOR: bool, c
     thread::launch_bounds::<THREADS, MIN_BLOCKS>();
     let Some(elements) = ThreadElements::<T, VECTOR>::of_thread(extent) else { return };
     let round = p.exact != 0;
-    // SAFETY: the host checked all operands, and the kernel argument `extent` describes their rows.
+    // SAFETY: the kernel accesses only its operands. The host checked all of them, and the kernel argument
+    // `extent` describes their rows.
     unsafe {
         let (gate, x, dy) = (elements.load(&operands.gate), elements.load(&operands.x), elements.load(&dy));
         let (bias_gate, bias_x) = (elements.bias(operands.bias_gate), elements.bias(operands.bias_x));

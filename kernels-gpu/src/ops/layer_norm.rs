@@ -53,8 +53,8 @@ impl<T: Elem, P: Parameters, A: Access> Sink<T> for AffineSink<T, P, A> {
 
 /// Returns `true` for kernels in which a warp keeps a row of five tiles (128 columns each) of a 16-bit type
 /// in registers. In these kernels, a thread has only 48 registers. The kernels therefore load f32 weights and
-/// biases one vec4 (four columns) at a time. For a norm without weight and bias, there is no special
-/// instantiation: these kernels use the one in which weight and bias are each optional.
+/// biases one vec4 (four columns) at a time. For a norm without weight and bias, there is no separate
+/// instantiation of these kernels. They use the instantiation in which weight and bias are each optional.
 const fn is_tight<T, A: Access>() -> bool {
     tiles_in_registers::<A>() == 5 && size_of::<T>() == 2
 }
@@ -66,8 +66,9 @@ const fn is_tight<T, A: Access>() -> bool {
 #[inline(always)]
 unsafe fn layer_norm<T: Elem, A: Access>(x: Rows, affine: Affine, y: Rows, p: NormParams) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
-    // SAFETY: the host checked the shapes and alignment of the operands, and `p.form` states their dtypes.
-    // Only the calling warp (or its block, if four warps share a row) writes row `row.at` of `y`.
+    // SAFETY: the kernel accesses only its operands. The host checked their shapes and alignment, and
+    // `p.form` states their dtypes. No thread outside of the calling warp (or of its block, if four warps
+    // share a row) writes row `row.at` of `y`.
     unsafe {
         let x = Vec4Row::<T, A>::of(&x, row.at, row.columns);
         if !is_block_shared::<A>() {
@@ -97,8 +98,8 @@ unsafe fn run<T: Elem, P: Parameters, A: Access>(
     y: Rows,
 ) {
     let columns = row.columns;
-    // SAFETY: the caller passes a weight and a bias with the dtypes that the loader `P` expects. No other
-    // warp or block writes this row of `y`.
+    // SAFETY: the loader `P` requires a weight and a bias with the dtypes that it expects. The caller passes
+    // such operands. No other warp or block writes this row of `y`.
     let scale = unsafe {
         AffineSink { affine: P::of(&affine, columns), y: Vec4RowMut::<T, A>::of(&y, row.at, columns) }
     };
@@ -111,8 +112,9 @@ unsafe fn run<T: Elem, P: Parameters, A: Access>(
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, affine: Affine, y: Rows, p: NormParams) {
     thread::launch_bounds::<128, 6>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.access` to
-    // an access type (how many elements one load reads) that all operands allow.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The host sets `p.access` to an access type (how many elements one load reads) that all
+    // operands allow.
     unsafe {
         match p.access {
             RowAccess::WHOLE_TILES => layer_norm::<T, WholeTiles>(x, affine, y, p),
@@ -132,11 +134,13 @@ unsafe fn in_registers<T: Elem, A: Access, const MIN_BLOCKS: u32>(
     y: Rows,
     p: NormParams,
 ) {
-    // A Turing SM runs at most 1024 threads, fewer than newer SMs, but has as many registers. For Turing, the
-    // launch bounds therefore require at most 4 blocks per SM, so that each thread can use more registers.
+    // A Turing SM runs at most 1024 threads, fewer than a newer SM, but both have the same number of
+    // registers. For Turing, the launch bounds therefore require at most 4 blocks per SM, so that each thread
+    // can use more registers.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The access type `A` fixes
-    // how many tiles (128 columns each) of a row stay in registers. A row has exactly this number of tiles.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The access type `A` fixes how many tiles (128 columns each) of a row stay in registers. A
+    // row has exactly this number of tiles.
     unsafe { layer_norm::<T, A>(x, affine, y, p) }
 }
 
@@ -151,11 +155,12 @@ unsafe fn of_block<T: Elem, A: Access, const TURING: u32, const MIN_BLOCKS: u32>
     y: Rows,
     p: NormParams,
 ) {
-    // A Turing SM runs at most 1024 threads, fewer than newer SMs, but has as many registers. For Turing, the
-    // launch bounds therefore require at most 4 blocks per SM, so that each thread can use more registers.
+    // A Turing SM runs at most 1024 threads, fewer than a newer SM, but both have the same number of
+    // registers. For Turing, the launch bounds therefore require at most 4 blocks per SM, so that each thread
+    // can use more registers.
     thread::launch_bounds_by_generation::<{ NormParams::SHARING }, TURING, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. A row has exactly the number
-    // of tiles (128 columns each) that the block keeps in registers.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. A row has exactly the number of tiles (128 columns each) that the block keeps in registers.
     unsafe { layer_norm::<T, A>(x, affine, y, p) }
 }
 

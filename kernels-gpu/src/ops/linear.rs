@@ -11,7 +11,9 @@
 use cuda_std::prelude::*;
 
 use crate::gemm::epilogue::identity::Identity;
-use crate::gemm::mma::params::{LinearParams, T64X64, T128X128};
+use crate::gemm::mma::params::LinearParams;
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::gemm::mma::params::{T64X64, T128X128};
 use crate::gemm::mma::tiles::{tile_64x64, tile_128x128};
 
 entry! {

@@ -9,7 +9,9 @@ use cuda_std::prelude::*;
 
 use crate::elementwise::activations::ActivationParams;
 use crate::gemm::epilogue::activation::Activation;
-use crate::gemm::mma::params::{LinearParams, T64X64, T128X128};
+use crate::gemm::mma::params::LinearParams;
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::gemm::mma::params::{T64X64, T128X128};
 use crate::gemm::mma::tiles::{tile_64x64, tile_128x128};
 
 entry! {

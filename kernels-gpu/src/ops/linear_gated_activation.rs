@@ -9,7 +9,9 @@
 use cuda_std::prelude::*;
 
 use crate::gemm::epilogue::gated_activation::{GatedActivation, GatedActivationParams};
-use crate::gemm::mma::params::{LinearParams, T64X128, T128X128};
+use crate::gemm::mma::params::LinearParams;
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::gemm::mma::params::{T64X128, T128X128};
 use crate::gemm::mma::tiles::{halves_64x128, halves_128x128};
 
 entry! {

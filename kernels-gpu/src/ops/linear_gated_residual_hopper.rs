@@ -20,14 +20,14 @@ use crate::gemm::hopper::shape::{Kernel128x128, Kernel128x192, Kernel192x192, Ke
 entry! {
     @shared(|_block| T128X128.shared_bytes())
     @only(sm_90a) linear_gated_residual_hopper_128x128_smem<T: [f16, bf16]>(_x: TensorMap, _w: TensorMap, _y: TensorMap, p: GemmParams, e: GatedResidualParams) =>
-        gemm::<Kernel128x128<T, GatedResidual>>(&p, GatedResidual(e));
+        gemm::<Kernel128x128<T, GatedResidual<true>>>(&p, GatedResidual(e));
     @shared(|_block| T128X192.shared_bytes())
     @only(sm_90a) linear_gated_residual_hopper_128x192_smem<T: [f16, bf16]>(_x: TensorMap, _w: TensorMap, _y: TensorMap, p: GemmParams, e: GatedResidualParams) =>
-        gemm::<Kernel128x192<T, GatedResidual>>(&p, GatedResidual(e));
+        gemm::<Kernel128x192<T, GatedResidual<true>>>(&p, GatedResidual(e));
     @shared(|_block| T192X192.shared_bytes())
     @only(sm_90a) linear_gated_residual_hopper_192x192_smem<T: [f16, bf16]>(_x: TensorMap, _w: TensorMap, _y: TensorMap, p: GemmParams, e: GatedResidualParams) =>
-        gemm::<Kernel192x192<T, GatedResidual>>(&p, GatedResidual(e));
+        gemm::<Kernel192x192<T, GatedResidual<true>>>(&p, GatedResidual(e));
     @shared(|_block| T256X128.shared_bytes())
     @only(sm_90a) linear_gated_residual_hopper_256x128_smem<T: [f16, bf16]>(_x: TensorMap, _w: TensorMap, _y: TensorMap, p: GemmParams, e: GatedResidualParams) =>
-        gemm::<Kernel256x128<T, GatedResidual>>(&p, GatedResidual(e))
+        gemm::<Kernel256x128<T, GatedResidual<true>>>(&p, GatedResidual(e))
 }

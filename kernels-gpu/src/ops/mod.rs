@@ -30,6 +30,8 @@ pub mod gated_activation_backward;
 pub mod gated_residual;
 #[cfg(any(not(unit), unit = "gated_residual_ada_norm"))]
 pub mod gated_residual_ada_norm;
+#[cfg(any(not(unit), unit = "gated_residual_backward"))]
+pub mod gated_residual_backward;
 #[cfg(any(not(unit), unit = "layer_norm"))]
 pub mod layer_norm;
 #[cfg(any(not(unit), unit = "layer_norm_backward"))]
@@ -86,6 +88,7 @@ pub(crate) static KERNELS: &[&[cuda_std::launch::Entry]] = &[
     gated_activation_backward::KERNELS,
     gated_residual::KERNELS,
     gated_residual_ada_norm::KERNELS,
+    gated_residual_backward::KERNELS,
     layer_norm::KERNELS,
     layer_norm_backward::KERNELS,
     linear::KERNELS,

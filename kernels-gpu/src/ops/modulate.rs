@@ -41,7 +41,8 @@ unsafe fn modulate<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(arg: Modu
     thread::launch_bounds::<THREADS, MIN_BLOCKS>();
     let Some(elements) = ThreadElements::<T, VECTOR>::of_thread(extent) else { return };
     let has_shift = !matches!(arg.shift.kind, OperandKind::ABSENT);
-    // SAFETY: the host checked `x`, scale and shift, and the kernel argument `extent` describes their rows.
+    // SAFETY: the loads read `x`, scale and shift. The host checked all three, and the kernel argument
+    // `extent` describes their rows.
     let (x, scale, shift) = unsafe {
         (
             elements.load(&arg.x),
@@ -59,7 +60,8 @@ unsafe fn modulate<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(arg: Modu
             shift.map_or(product, |shift| product.zip(shift.lanes(), |product, shift| product + shift)),
         )
     };
-    // SAFETY: the host checked the rows of `y`, which overlaps no other operand.
+    // SAFETY: the store writes elements of `y`. The host checked the rows of `y`, and `y` overlaps no other
+    // operand.
     unsafe { elements.store(&arg.y, y) };
 }
 

@@ -41,8 +41,8 @@ unsafe fn lanes<T: Elem, N: HeadNorm, const TILES: usize, const TOGETHER: usize,
     p: HeadParams,
 ) {
     thread::launch_bounds::<128, MIN_BLOCKS>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host chose a launch
-    // configuration that meets the requirements of this kernel.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The host chose a launch configuration that meets the requirements of this kernel.
     unsafe { head_lanes::<T, N, TILES, TOGETHER>(q, k, rotary, p) }
 }
 
@@ -51,8 +51,8 @@ unsafe fn lanes<T: Elem, N: HeadNorm, const TILES: usize, const TOGETHER: usize,
 #[inline(always)]
 unsafe fn halves<T: Elem, const DIM: u32>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams) {
     thread::launch_bounds::<256, 4>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host chose a launch
-    // configuration that meets the requirements of this kernel.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The host chose a launch configuration that meets the requirements of this kernel.
     unsafe { head_halves::<T, Rms, DIM, 2>(q, k, rotary, p) }
 }
 
@@ -61,8 +61,8 @@ unsafe fn halves<T: Elem, const DIM: u32>(q: HeadsOperand, k: HeadsOperand, rota
 #[inline(always)]
 unsafe fn paired<T: Elem>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams) {
     thread::launch_bounds::<256, 4>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host chose a launch
-    // configuration that meets the requirements of this kernel.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The host chose a launch configuration that meets the requirements of this kernel.
     unsafe { paired_heads::<T, Rms>(q, k, rotary, p) }
 }
 
@@ -76,8 +76,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MIN_BLOCKS: u32
     p: HeadParams,
 ) {
     thread::launch_bounds::<128, MIN_BLOCKS>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host chose a launch
-    // configuration that meets the requirements of this kernel.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The host chose a launch configuration that meets the requirements of this kernel.
     unsafe { register_rows::<T, IN_REGISTERS>(q, k, rotary, p) }
 }
 
@@ -91,8 +91,8 @@ unsafe fn rows<T: Elem, N: HeadNorm, A: Access, const MIN_BLOCKS: u32>(
     p: HeadParams,
 ) {
     thread::launch_bounds::<256, MIN_BLOCKS>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host chose a launch
-    // configuration that meets the requirements of this kernel.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The host chose a launch configuration that meets the requirements of this kernel.
     unsafe { head_rows::<T, N, A>(q, k, rotary, p) }
 }
 

@@ -57,8 +57,9 @@ pub struct Scaled {
 unsafe fn residual<T: Elem, A: Access>(gated: TanhGated, chained: Option<Scaled>, p: NormParams) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
     let (at, columns) = (row.at, row.columns);
-    // SAFETY: the host checked `x`, `branch`, `gate` and `out`. Only the calling warp (or its block, if four
-    // warps share a row) writes row `at` of `out`.
+    // SAFETY: the kernel reads `x`, `branch` and `gate` and writes `out`. The host checked all four. No
+    // thread outside of the calling warp (or of its block, if four warps share a row) writes row `at` of
+    // `out`.
     let sum = unsafe {
         SumRows {
             row,
@@ -69,8 +70,8 @@ unsafe fn residual<T: Elem, A: Access>(gated: TanhGated, chained: Option<Scaled>
             stats: Stats { mean: 0.0, inv: 0.0 },
         }
     };
-    // SAFETY: the host checked scale and `normed`. Only the calling warp (or its block, if four warps share a
-    // row) writes row `at` of `normed`.
+    // SAFETY: the kernel reads the scale and writes `normed`. The host checked both. No thread outside of the
+    // calling warp (or of its block, if four warps share a row) writes row `at` of `normed`.
     let sink = chained.map(|Scaled { scale, normed }| unsafe {
         ModulatedSink {
             scale: ModulationRow::<T, A>::of(&scale, at, columns),
@@ -207,8 +208,9 @@ unsafe fn any_layout<T: Elem, const MIN_BLOCKS: u32>(
     p: NormParams,
 ) {
     thread::launch_bounds::<128, MIN_BLOCKS>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.access` to
-    // an access type (how many elements one load reads) that all operands allow.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The host sets `p.access` to an access type (how many elements one load reads) that all
+    // operands allow.
     unsafe {
         match p.access {
             RowAccess::WHOLE_TILES => residual::<T, WholeTiles>(gated, chained, p),
@@ -223,8 +225,9 @@ unsafe fn any_layout<T: Elem, const MIN_BLOCKS: u32>(
 /// have the element type of the rows, and the scale has no table.
 #[inline(always)]
 unsafe fn team<T: Elem, const MIN_BLOCKS: u32>(gated: TanhGated, chained: Option<Scaled>, p: NormParams) {
-    // A Turing SM runs at most 1024 threads, fewer than newer SMs, but has as many registers. For Turing, the
-    // launch bounds therefore require only 4 blocks per SM, so that each thread can use more registers.
+    // A Turing SM runs at most 1024 threads, fewer than a newer SM, but both have the same number of
+    // registers. For Turing, the launch bounds therefore require only 4 blocks per SM, so that each thread
+    // can use more registers.
     thread::launch_bounds_by_generation::<{ NormParams::SHARING }, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // Set each field `kind` to a constant, so that the compiler removes the branches on `kind`. Otherwise,
     // the kernel would execute these branches for each vec4 (four columns).
@@ -234,8 +237,9 @@ unsafe fn team<T: Elem, const MIN_BLOCKS: u32>(gated: TanhGated, chained: Option
         scale: Modulation { value: same(scale.value), table: Operand::ABSENT },
         normed,
     });
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The operands have no tables
-    // (tensors that are added to them). A row has `4 * TILES` tiles (128 columns each).
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The operands have no tables (tensors that are added to them). A row has `4 * TILES` tiles
+    // (128 columns each).
     unsafe { residual::<T, BlockRegistersStaged<TILES>>(gated, chained, p) }
 }
 

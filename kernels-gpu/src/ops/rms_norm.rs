@@ -26,8 +26,8 @@ unsafe fn rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
     team: Team,
 ) {
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows of `x` and `y`, and the weight. Only the calling team (the threads
-    // that share a row) writes row `at` of `y`.
+    // SAFETY: the kernel reads `x` and the weight and writes `y`. The host checked all three. No thread
+    // outside of the calling team (the threads that share a row) writes row `at` of `y`.
     unsafe {
         let x = Row::<T, VECTOR>::of(&x, team, at, p.cols);
         let in_registers =
@@ -43,8 +43,8 @@ unsafe fn rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, weight: Weight, y: Rows, p: RmsParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.vector` to
-    // 1 only if all operands allow 16-byte accesses.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The host sets `p.vector` to 1 only if all operands allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             rms_norm::<T, 0, true>(x, weight, y, p, Team::of_block())
@@ -64,8 +64,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: RmsParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. All operands allow 16-byte
-    // accesses.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. All operands allow 16-byte accesses.
     unsafe { rms_norm::<T, IN_REGISTERS, true>(x, weight, y, p, Team::of_block()) }
 }
 
@@ -74,8 +74,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
 #[inline(always)]
 unsafe fn cluster<T: Elem>(x: Rows, weight: Weight, y: Rows, p: RmsParams) {
     thread::launch_bounds::<1024, 1>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. All operands allow 16-byte
-    // accesses.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. All operands allow 16-byte accesses.
     unsafe { rms_norm::<T, 8, true>(x, weight, y, p, Team::of_cluster()) }
 }
 

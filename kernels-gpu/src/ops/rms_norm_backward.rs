@@ -20,8 +20,8 @@ use crate::rms::weight::Weight;
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.vector` to
-    // 1 only if all operands allow 16-byte accesses.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The host sets `p.vector` to 1 only if all operands allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             norm_backward::<T, 0, true, false>(operands, weight, sums, p)
@@ -43,8 +43,8 @@ unsafe fn in_registers<T: Elem>(
     p: NormBackwardParams,
 ) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. All operands allow 16-byte
-    // accesses.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. All operands allow 16-byte accesses.
     unsafe { norm_backward::<T, 4, true, false>(operands, weight, sums, p) }
 }
 

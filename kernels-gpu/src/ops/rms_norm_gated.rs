@@ -127,8 +127,8 @@ unsafe fn in_order<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, const
 ) {
     let team = Team::of_block();
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows of `x`, the gate and `y`, and the weight. Only the calling team (the
-    // threads that share a row) writes row `at` of `y`.
+    // SAFETY: the kernel reads `x`, the gate and the weight and writes `y`. The host checked all four. No
+    // thread outside of the calling team (the threads that share a row) writes row `at` of `y`.
     unsafe {
         let source = GatedRows::<T, VECTOR, GATE_FIRST> {
             x: Row::of(&x, team, at, p.cols),
@@ -156,8 +156,8 @@ unsafe fn rms_norm_gated<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>
     y: Rows,
     p: RmsParams,
 ) {
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. In each branch, `GATE_FIRST`
-    // has the value of `gate.first != 0`.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. In each branch, `GATE_FIRST` has the value of `gate.first != 0`.
     unsafe {
         if gate.first != 0 {
             in_order::<T, IN_REGISTERS, VECTOR, true>(x, gate, weight, y, p)
@@ -173,8 +173,8 @@ unsafe fn rms_norm_gated<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, gate: GateArg, weight: Weight, y: Rows, p: RmsParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.vector` to
-    // 1 only if all operands allow 16-byte accesses.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The host sets `p.vector` to 1 only if all operands allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             rms_norm_gated::<T, 0, true>(x, gate, weight, y, p)
@@ -195,8 +195,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: RmsParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. All operands allow 16-byte
-    // accesses.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. All operands allow 16-byte accesses.
     unsafe { rms_norm_gated::<T, IN_REGISTERS, true>(x, gate, weight, y, p) }
 }
 

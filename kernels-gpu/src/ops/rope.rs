@@ -36,8 +36,8 @@ unsafe fn lanes<T: Elem, const TILES: usize, const TOGETHER: usize>(
     p: HeadParams,
 ) {
     thread::launch_bounds::<128, 7>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host chose a launch
-    // configuration that meets the requirements of this kernel.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The host chose a launch configuration that meets the requirements of this kernel.
     unsafe { head_lanes::<T, AsItIs, TILES, TOGETHER>(q, k, rotary, p) }
 }
 
@@ -51,8 +51,8 @@ unsafe fn halves<T: Elem, const DIM: u32, const MIN_BLOCKS: u32>(
     p: HeadParams,
 ) {
     thread::launch_bounds::<256, MIN_BLOCKS>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host chose a launch
-    // configuration that meets the requirements of this kernel.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The host chose a launch configuration that meets the requirements of this kernel.
     unsafe { head_halves::<T, AsItIs, DIM, 4>(q, k, rotary, p) }
 }
 
@@ -61,8 +61,8 @@ unsafe fn halves<T: Elem, const DIM: u32, const MIN_BLOCKS: u32>(
 #[inline(always)]
 unsafe fn rotated<T: Elem>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams) {
     thread::launch_bounds::<1024, 1>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host chose a launch
-    // configuration that meets the requirements of this kernel.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The host chose a launch configuration that meets the requirements of this kernel.
     unsafe { rotated_rows::<T>(q, k, rotary, p) }
 }
 
@@ -76,8 +76,8 @@ unsafe fn rows<T: Elem, A: Access, const MIN_BLOCKS: u32>(
     p: HeadParams,
 ) {
     thread::launch_bounds::<256, MIN_BLOCKS>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host chose a launch
-    // configuration that meets the requirements of this kernel.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The host chose a launch configuration that meets the requirements of this kernel.
     unsafe { head_rows::<T, AsItIs, A>(q, k, rotary, p) }
 }
 

@@ -75,8 +75,8 @@ unsafe fn softmax<T: Elem, const IN_REGISTERS: usize, const STEP: usize, const V
     team: Team,
 ) {
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows of `x` and `y`. Only the calling team (the threads that share a row)
-    // writes row `at` of `y`.
+    // SAFETY: the kernel reads `x` and writes `y`. The host checked the rows of both. No thread outside of
+    // the calling team (the threads that share a row) writes row `at` of `y`.
     let (x, y) = unsafe {
         (Row::<T, VECTOR>::of(&x, team, at, p.cols), RowMut::<T, VECTOR>::of(&y, team, at, p.cols))
     };
@@ -110,8 +110,8 @@ unsafe fn softmax<T: Elem, const IN_REGISTERS: usize, const STEP: usize, const V
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, y: Rows, p: SoftmaxParams) {
     thread::launch_bounds::<1024, 1>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.vector` to
-    // 1 only if all operands allow 16-byte accesses.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The host sets `p.vector` to 1 only if all operands allow 16-byte accesses.
     unsafe {
         let team = Team::of_block();
         if p.vector != 0 {
@@ -131,8 +131,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: SoftmaxParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. All operands allow 16-byte
-    // accesses.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. All operands allow 16-byte accesses.
     unsafe { softmax::<T, IN_REGISTERS, 0, true>(x, y, p, Team::of_block()) }
 }
 
@@ -145,8 +145,8 @@ unsafe fn cluster<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, co
     p: SoftmaxParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. All operands allow 16-byte
-    // accesses.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. All operands allow 16-byte accesses.
     unsafe { softmax::<T, IN_REGISTERS, 0, true>(x, y, p, Team::of_cluster()) }
 }
 

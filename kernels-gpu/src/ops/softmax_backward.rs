@@ -74,8 +74,8 @@ unsafe fn softmax_backward<T: Elem, const IN_REGISTERS: usize, const STEP: usize
 ) {
     let team = Team::of_block();
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked the rows of `y`, `dy` and `dx`. Only the calling team (the threads that share
-    // a row) writes row `at` of `dx`.
+    // SAFETY: the kernel reads `y` and `dy` and writes `dx`. The host checked the rows of all three. No
+    // thread outside of the calling team (the threads that share a row) writes row `at` of `dx`.
     let (source, dx) = unsafe {
         let (y, dy) =
             (Row::<T, VECTOR>::of(&y, team, at, p.cols), Row::<T, VECTOR>::of(&dy, team, at, p.cols));
@@ -112,8 +112,8 @@ unsafe fn softmax_backward<T: Elem, const IN_REGISTERS: usize, const STEP: usize
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(y: Rows, dy: Rows, dx: Rows, p: SoftmaxParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.vector` to
-    // 1 only if all operands allow 16-byte accesses.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The host sets `p.vector` to 1 only if all operands allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             softmax_backward::<T, 0, 4, true>(y, dy, dx, p)
@@ -134,8 +134,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: SoftmaxParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. All operands allow 16-byte
-    // accesses.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. All operands allow 16-byte accesses.
     unsafe { softmax_backward::<T, IN_REGISTERS, 0, true>(y, dy, dx, p) }
 }
 

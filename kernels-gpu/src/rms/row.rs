@@ -175,8 +175,9 @@ pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR:
     p: RmsParams,
 ) {
     let rows = Rows::single(weight.base);
-    // SAFETY: the caller guarantees a weight of `p.cols` elements. `same` accesses the weight as type `T`,
-    // and `single` accesses it as f32. The kernel reads only through the one that matches `weight.kind`.
+    // SAFETY: `same` reads the weight as type `T`, and `single` reads it as f32. The caller guarantees a
+    // weight of `p.cols` elements of the type in `weight.kind`. The kernel uses only `same` or only `single`,
+    // depending on this type.
     let (same, single) = unsafe {
         (
             Row::<T, VECTOR>::of(&rows, team, RowIndex::FIRST, p.cols),

@@ -26,7 +26,7 @@ impl ExpSum {
     /// The value for an empty set of logits.
     pub const EMPTY: Self = Self { max: f32::MIN, sum: 0.0 };
 
-    /// Returns the maximum and the sum for the set that also contains the logits of `packs`.
+    /// Adds the logits of `packs` to the set. Returns the maximum and the sum for the resulting set.
     #[inline(always)]
     pub fn with<T: Elem, const N: usize>(self, packs: [Pack<T>; N]) -> Self {
         let mut largest = packs[0];

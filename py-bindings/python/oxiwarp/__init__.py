@@ -20,7 +20,7 @@ from .patching.rewrite.recipe import patched_source
 
 try:
     __version__ = version("oxiwarp")
-except PackageNotFoundError:  # a source tree on the path
+except PackageNotFoundError:  # oxiwarp is imported from a source tree that is not installed
     __version__ = "0.0.0"
 
 _register.register_kernels()

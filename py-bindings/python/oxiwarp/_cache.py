@@ -77,9 +77,9 @@ def keep(
     Each stream has separate entries, because streams are not synchronized. While fake tensors are active,
     `store` is neither read nor written. Tensors that torch.func wraps are not cached.
 
-    During the capture of a CUDA graph, `graphs` decides. If it is False, `make` is called, and `store` is
-    neither read nor written. If it is True, the function `of_graph` returns the result: it uses the entry of
-    any stream, and retains it until the process ends.
+    During the capture of a CUDA graph, the argument `graphs` decides. If it is False, `make` is called, and
+    `store` is neither read nor written. If it is True, the function `of_graph` returns the result. It may
+    return an entry that was cached for another stream, and retains this entry until the process ends.
     """
     if dispatch_mode(FAKE) is not None:
         return make()
@@ -88,7 +88,7 @@ def keep(
         return of_graph(store, key, make) if graphs else make()
     made = store.get((key, stream))
     if made is None:
-        with torch.inference_mode(False), torch.no_grad():  # so that a backward may save the tensors
+        with torch.inference_mode(False), torch.no_grad():  # autograd cannot save tensors made in inference mode
             made = make()
         size = bytes_of(made)
         if not lasts(*tensors_of(made)) or size > most_bytes:
@@ -113,17 +113,17 @@ def stream_of(device: torch.device) -> int | None:
 
 
 def of_graph(store: Store, key: Any, make: Callable[[], Made]) -> Made:
-    """Return the tensors that `store` has for `key`, for use in a CUDA graph that is being captured. The
-    stream for which they were cached does not matter.
+    """Return the tensors that `store` has for `key`, for use in a CUDA graph that is being captured. They may
+    have been cached for any stream.
 
     The tensors are retained until the process ends, because the graph reads them at every replay. If `store`
-    has no tensors for `key`, call `make`, so that the graph computes them. Also call `make` if the tensors
-    are larger than `SMALL` and all retained tensors together would exceed `MOST_BYTES`.
+    has no tensors for `key`, call `make`: the graph then computes the tensors at every replay. Also call
+    `make` if the tensors are larger than `SMALL` and all retained tensors together would exceed `MOST_BYTES`.
     """
     found = next((made for held, made in list(store.items()) if held[0] == key), None)
     if found is None:
         return make()
-    if all(found is not held for held in _of_graphs):  # not yet retained for another layer
+    if all(found is not held for held in _of_graphs):  # no other layer of the graph has retained it
         size = bytes_of(found)
         if size > SMALL and size + sum(map(bytes_of, _of_graphs)) > MOST_BYTES:
             return make()

@@ -30,8 +30,8 @@ REFUSED = {"s_aux": "no sinks", "cache": "no paged cache"}
 def register() -> None:
     """Register "oxiwarp" as a value of `attn_implementation` in transformers.
 
-    transformers then passes the same masks to `forward` as to SDPA. If causal attention without a mask is
-    equivalent, it passes None as the mask.
+    transformers then passes the same masks to `forward` as to SDPA. If causal attention without a mask gives
+    the same result, transformers passes None as the mask.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
@@ -55,7 +55,7 @@ def forward(
 ) -> tuple[Tensor, None]:
     """Compute attention for a transformers model: `softmax(scaling * query @ key.T + mask) @ value`.
 
-    transformers calls this function. The parameters are those of transformers' attention interface.
+    transformers calls this function. Its parameters are defined by transformers' attention interface.
 
     Args:
         module (nn.Module): attention module. If the argument `is_causal` is None, the attribute
@@ -103,7 +103,7 @@ def forward(
         causal = False
     query, key, value, mask = autocast(query.device.type, query, key, value, attention_mask)
     columns = value.shape[-1]
-    if columns < key.shape[-1]:  # zero columns do not change the first columns; `[..., :columns]` drops them
+    if columns < key.shape[-1]:  # the kernel needs Dv = D; the last line drops the columns of zeros
         value = F.pad(value, (0, key.shape[-1] - columns))
     out: Any = attention(query, key, value, causal=causal, scale=scaling, mask=mask, softcap=softcap, layout="bhsd")
     return out[..., :columns].transpose(1, 2).contiguous(), None

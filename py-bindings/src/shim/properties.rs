@@ -11,8 +11,8 @@ macro_rules! getters {
             $(#[$doc])*
             pub fn $name(&self, tensor: Handle) -> Result<$ty, String> {
                 let mut value = std::mem::MaybeUninit::<$ty>::uninit();
-                // SAFETY: callers own the handle `tensor`, so it is valid. The shim function writes at most
-                // one value of this type to `value`.
+                // SAFETY: the shim function reads the tensor of the handle, and writes at most one value of
+                // this type to `value`. Callers own the handle `tensor`, so it is valid.
                 match unsafe { (self.functions.$function)(tensor, value.as_mut_ptr()) } {
                     // SAFETY: the shim wrote the value, because the code is 0.
                     0 => Ok(unsafe { value.assume_init() }),

@@ -22,7 +22,7 @@ pub fn open_loaded(path: &str) -> Result<Library, String> {
 /// # Safety
 /// `F` must be the type of the function that `name` names.
 pub unsafe fn find<F: Copy>(library: &Library, name: &str) -> Result<F, String> {
-    // SAFETY: the caller guarantees that the symbol is a function of type `F`.
+    // SAFETY: `get` requires that the symbol is a function of type `F`. The caller guarantees this.
     let symbol = unsafe { library.get::<F>(name.as_bytes()) };
     symbol.map(|symbol| *symbol).map_err(|error| format!("this torch lacks {name}: {error}"))
 }

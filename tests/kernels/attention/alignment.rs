@@ -12,7 +12,7 @@ pub const TESTS: &[Test] =
     &[("attention_alignment::each_tensor", each_tensor), ("attention_alignment::masks", masks)];
 
 /// Gives one tensor at a time (queries, keys, values or result) an offset in its buffer, or a gap after each
-/// head. With an offset or a gap of 8 elements (16 bytes), the tensor is still aligned.
+/// head. If the offset or gap is 8 elements (16 bytes), the tensor is still aligned.
 ///
 /// On Hopper GPUs, the op runs a general kernel for 6 queries. For 70 queries, it runs a Hopper kernel if all
 /// tensors are aligned.

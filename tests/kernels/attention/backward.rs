@@ -27,8 +27,8 @@ fn both(device: &Device, case: AttentionCase) {
 
 fn sizes(device: &Device) {
     // These sizes are close to the tile sizes. A thread block computes the gradient of 64 or 128 queries and
-    // iterates over tiles of 16 to 64 keys. For the gradients of keys and values, queries and keys are
-    // exchanged.
+    // iterates over tiles of 16 to 64 keys. For the gradients of keys and values, a block has 64 or 128 keys
+    // and iterates over tiles of queries.
     for (sq, sk) in [(1, 1), (65, 3), (3, 65), (70, 70), (64, 64), (5, 0), (130, 140)] {
         both(device, AttentionCase::of([1, sq, sk, 1, 1, 64]));
     }
@@ -94,8 +94,8 @@ fn reference(case: &AttentionCase, mask: Option<&Mask>, [q, k, v, dout]: [&[f64]
         let gradient: Vec<f64> = (0..sk).map(|j| dot(&dout[query..][..d], &v[key(j)..][..d])).collect();
         let delta = dot(&weights, &gradient);
         // The kernel computes `delta` as a sum of products `dout * out`, with a rounded `out`. The error of
-        // `delta` is therefore relative to `delta_size`, the sum of the magnitudes of these products. It may
-        // be larger than `delta`.
+        // `delta` is therefore relative to `delta_size`, the sum of the magnitudes of these products.
+        // `delta_size` may be larger than `delta`.
         let out = |c: usize| (0..sk).map(|j| weights[j] * v[key(j) + c]).sum::<f64>();
         let delta_size: f64 = (0..d).map(|c| (dout[query + c] * out(c)).abs()).sum();
         for j in 0..sk {

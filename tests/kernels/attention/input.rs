@@ -151,7 +151,8 @@ fn backward_refuses(device: &Device) {
 fn same_memory<'a>(other: &View<'a>, dtype: Dtype, shape: &[i64]) -> ViewMut<'a> {
     let mut strides = vec![1; shape.len()];
     (1..shape.len()).rev().for_each(|dim| strides[dim - 1] = strides[dim] * shape[dim]);
-    // SAFETY: the op rejects the view, so no kernel reads or writes through it.
+    // SAFETY: the view covers memory of another tensor. The op rejects this view, so no kernel reads or
+    // writes through it.
     unsafe { ViewMut::from_raw(other.ptr().cast_mut(), dtype, shape, &strides) }.unwrap()
 }
 

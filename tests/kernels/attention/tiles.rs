@@ -67,8 +67,8 @@ fn layouts(device: &Device) {
     }
 }
 
-/// Tests key padding masks: one mask per batch, one per batch and head, or a single mask for all. The keys
-/// fill several whole tiles and a part of the last tile.
+/// Tests key padding masks. The cases have one mask per batch, one mask per batch and head, or a single mask
+/// for all batches and heads. The keys fill several whole tiles and a part of the last tile.
 fn padding(device: &Device) {
     for dtype in [Some(Dtype::Bool), Some(Dtype::F32), None] {
         for full in
@@ -109,7 +109,7 @@ fn run(device: &Device, x: &Buffer<bf16>, y: &mut Buffer<bf16>, stream: Stream) 
 }
 
 /// Captures the first launch of a kernel on a new `Device` into a CUDA graph. The launch creates tensor maps
-/// (TMA descriptors). It must make no driver call that CUDA forbids during a capture.
+/// (TMA descriptors). The launch must not make a driver call that CUDA forbids during a capture.
 fn graph(device: &Device) {
     let fresh = Device::cuda_as(0, device.arch().expect("a GPU")).expect("it was there");
     let x: Vec<bf16> = values(&mut random(seed()), 300 * 4 * 128);
@@ -117,7 +117,7 @@ fn graph(device: &Device) {
     let mut y = fresh.alloc::<bf16>(x.len()).expect("memory");
     let stream = OwnedStream::new(&fresh).expect("a stream");
     let graph = stream.capture(|stream| run(&fresh, &x, &mut y, stream)).expect("a graph");
-    // SAFETY: the graph accesses only `x` and `y`, which stay alive until the stream has been synchronized.
+    // SAFETY: the graph accesses only `x` and `y`. Both stay alive until the stream has been synchronized.
     unsafe { graph.launch(&stream) }.expect("a launch");
     stream.synchronize().expect("a kernel that ran");
     let replayed = y.download().expect("a kernel that ran");

@@ -39,7 +39,7 @@ fn run(device: &Device, x: &Buffer<bf16>, y: &mut Buffer<bf16>, stream: Stream) 
 }
 
 /// Captures the first launch on a new `Device` into a CUDA graph. The `Device` must therefore load the kernel
-/// during the capture, although the driver might not allow a load then.
+/// during the capture. In the default capture mode, the driver would not allow this.
 fn capture(device: &Device) {
     let fresh = Device::cuda_as(0, device.arch().unwrap()).unwrap();
     let x = input(&fresh);
@@ -47,7 +47,7 @@ fn capture(device: &Device) {
     let stream = OwnedStream::new(&fresh).unwrap();
     let graph = stream.capture(|stream| run(&fresh, &x, &mut y, stream)).unwrap();
     assert!(y.download().unwrap().iter().all(|y| y.is_nan()), "a captured launch ran");
-    // SAFETY: `x` and `y` stay alive until the stream has been synchronized.
+    // SAFETY: the graph accesses only `x` and `y`. Both stay alive until the stream has been synchronized.
     unsafe { graph.launch(&stream) }.unwrap();
     stream.synchronize().unwrap();
     let replayed = y.download().unwrap();
@@ -55,8 +55,8 @@ fn capture(device: &Device) {
     same_bits(&replayed, &y.download().unwrap());
 }
 
-/// Lets several host threads launch a kernel that is not loaded yet, at the same time. Each thread may load
-/// the kernel, but the `Device` keeps only one loaded copy.
+/// Lets several host threads launch the same kernel at the same time, before this kernel is loaded. Each
+/// thread may load the kernel, but the `Device` keeps only one loaded copy.
 fn threads(device: &Device) {
     let fresh = Device::cuda_as(0, device.arch().unwrap()).unwrap();
     let x = input(&fresh);
@@ -109,9 +109,9 @@ fn out_of_memory(device: &Device) {
     run(device, &x, &mut y, Stream::default()).expect("it still works");
 }
 
-/// Checks that an op rejects memory of another device. Otherwise, a GPU kernel that reads a host pointer
-/// would destroy the CUDA context, which torch also uses. The CPU executor would crash the process if it read
-/// a device pointer.
+/// Checks that an op rejects memory of another device. Without this check, a GPU kernel could read a host
+/// pointer. The resulting error would destroy the CUDA context, which torch also uses. If the CPU executor
+/// read a device pointer, the process would crash.
 fn other_device(device: &Device) {
     let (here, there) = (input(device), input(&Device::cpu()));
     let mut y = device.alloc::<bf16>(here.len()).unwrap();
@@ -141,7 +141,7 @@ fn free_in_capture(device: &Device) {
         drop(scratch);
         Ok(())
     });
-    // SAFETY: `x` and `y` stay alive until the stream has been synchronized.
+    // SAFETY: the graph accesses only `x` and `y`. Both stay alive until the stream has been synchronized.
     unsafe { graph.expect("a capture").launch(&stream) }.unwrap();
     stream.synchronize().unwrap();
     assert!(y.download().unwrap().iter().all(|y| !y.is_nan()));
@@ -240,8 +240,8 @@ fn absent_kernel(device: &Device) {
     assert_eq!(kernels.names(), ["fill_f32"]);
     let mut x = device.upload(&[1.0_f32]).unwrap();
     let site = kernels.on(Stream::default(), Launch::of([1; 3], [1; 3]));
-    // SAFETY: the kernel `fill` writes one element of `x`, which has one, and the launch has one thread. The
-    // absent kernel does not run.
+    // SAFETY: the kernel `fill` writes one element of `x` per thread. `x` has one element, and the launch has
+    // one thread. The absent kernel does not run.
     let error = unsafe {
         fill::launch::fill(site, x.as_mut_ptr()).unwrap();
         fill::launch::fill_native(site, x.as_mut_ptr()).unwrap_err()

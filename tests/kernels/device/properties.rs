@@ -19,8 +19,8 @@ struct Case {
     seed: u64,
     shape: [i64; 2],
     layouts: [Layout; 2],
-    /// The element of a buffer at which the weight starts, and whether the weight is in f32. `None`: no
-    /// weight.
+    /// The element of a buffer at which the weight starts, and whether the weight is in f32. `None` if there
+    /// is no weight.
     weight: Option<(usize, bool)>,
     params: RmsNorm,
 }

@@ -137,8 +137,8 @@ fn gated_refuses(device: &Device) {
         .expect("it still works");
 }
 
-/// Tests that tensors without elements are accepted, with any number of dimensions. A tensor without
-/// dimensions has one element, which the op must process.
+/// Tests that the op accepts tensors without elements, with any number of dimensions. A tensor without
+/// dimensions (a scalar) has one element, which the op must process.
 fn no_elements(device: &Device) {
     let x = device.upload(&[0.0_f32, 3.0]).unwrap();
     let mut y = device.alloc::<f32>(2).unwrap();

@@ -11,7 +11,8 @@ use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::shapes::shapes;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, values};
 
-use super::activation::{ALL, allowed, reference, slope, within};
+use super::activation::ALL;
+use crate::support::activation_case::{allowed, reference, slope, within};
 use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
@@ -107,7 +108,8 @@ fn check<T: Element>(
     let wide = |i: usize| input.at(i, params.gate).map(f64::from);
     let expected: Vec<f64> = (0..y.len()).map(|i| wide(i)[0] * reference(f, wide(i)[1])).collect();
     // In exact mode, the op rounds the activation and the product to the element type, so the allowed error
-    // doubles. It also rounds sums with a bias, but the tests with a bias do not get here in exact mode.
+    // doubles. If there is a bias, the op also rounds the sums with the bias. This code does not allow for
+    // it, because tests with a bias do not get here in exact mode.
     let times = if params.roundings == Roundings::Exact { 2.0 } else { 1.0 };
     within(&y, &expected, |i| {
         let [x, gate] = wide(i);
@@ -147,8 +149,8 @@ fn against_f64<T: Element>(device: &Device) {
     }
 }
 
-/// Tests four layouts: contiguous, gaps between rows, and unaligned base addresses. Each layout of the input
-/// is combined with each layout of the output.
+/// Tests four layouts: contiguous rows, gaps of 64 elements between rows, gaps of one element, and a base
+/// address that is not aligned. Each layout of the input is combined with each layout of the output.
 fn layouts<T: Element>(device: &Device) {
     let seed = seed();
     for (i, cols) in [1, 64, 129, 640, 2560].into_iter().enumerate() {
@@ -220,8 +222,8 @@ fn biases_first(device: &Device) {
             }
             let [y, dx] = run(device, &input, packed, layout, params);
             // A second call without a bias, on the rounded sums `input + bias`, must give the same `y`. Its
-            // gradients are not compared: `run` passes the first input half as the incoming gradient `dy`,
-            // and in the second call this half includes the bias.
+            // gradients are not compared: `run` passes the first half of the input as the incoming gradient
+            // `dy`. In the second call, this half includes the bias, so `dy` differs between the calls.
             let rounded = |i: usize| input.at(i, Gate::Second).map(bf16::from_f32);
             let (first, second) = (0..y.len()).map(|i| rounded(i).into()).unzip();
             let sums = Input { first, second, bias: None, shape: input.shape };
@@ -233,7 +235,7 @@ fn biases_first(device: &Device) {
 }
 
 /// Tests a view `[3, 4, 2 * 64]` inside a tensor `[3, 6, 2 * 64]`. After every four rows, the view skips two
-/// rows. So its rows are not evenly spaced, and the op needs two strides to address them.
+/// rows. The rows of the view are therefore not evenly spaced, and the op needs two strides to address them.
 fn two_levels(device: &Device) {
     let input = Input::<f32>::random(seed(), [18, 64]);
     let (from, mut to) = (device.upload(&input.packed()).unwrap(), device.alloc::<f32>(3 * 4 * 64).unwrap());

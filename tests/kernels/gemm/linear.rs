@@ -33,7 +33,7 @@ fn skips(device: &Device) -> Range<usize> {
 }
 
 /// Returns the device, with which the op skips `skip` kernels.
-fn skipping(device: &Device, skip: usize) -> Device {
+pub(super) fn skipping(device: &Device, skip: usize) -> Device {
     device.with_override(LaunchOverride { skip, ..LaunchOverride::default() })
 }
 

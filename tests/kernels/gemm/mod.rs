@@ -2,6 +2,7 @@
 // The script scripts/module_lists.py writes the list of modules below. Run `make lists` after you add, rename
 // or remove a file.
 pub(crate) mod linear;
+pub(crate) mod linear_epilogue;
 pub(crate) mod linear_input;
 
 use crate::support::test::Test;
@@ -10,5 +11,6 @@ use crate::support::test::Test;
 #[rustfmt::skip] // a line for each
 pub(crate) const TESTS: &[&[Test]] = &[
     linear::TESTS,
+    linear_epilogue::TESTS,
     linear_input::TESTS,
 ];

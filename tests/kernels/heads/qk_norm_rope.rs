@@ -32,7 +32,7 @@ const CANCELLED: f64 = 2e-5;
 
 /// Returns the error bound of a result in ulp of the element type. A 16-bit result may have an error of half
 /// an ulp from its rounding, plus a small error from the f32 arithmetic. For f32 results, the bound is the
-/// one in the tests of `rms_norm`.
+/// same as in the tests of `rms_norm`.
 fn bound<T: Element>() -> f64 {
     if size_of::<T>() == 4 { 6.0 } else { 0.52 }
 }

@@ -96,9 +96,9 @@ fn targets(device: &Device) {
     assert!(lse[0].is_nan() && lse[1..].iter().all(|lse| (lse - 1.0 - right).abs() < 1e-6), "{lse:?}");
 }
 
-/// Tests masked classes, whose logit is -inf or the lowest finite number. They contribute nothing to the sum
-/// of exponentials. If the target is a masked class, or label smoothing averages over masked classes, the
-/// loss is infinite or huge.
+/// Tests masked classes, whose logit is -inf or the lowest finite number. Masked classes contribute nothing
+/// to the sum of exponentials. If the target is a masked class, or label smoothing averages over masked
+/// classes, the loss is infinite or huge.
 fn masked(device: &Device) {
     for cols in [5_usize, 33, 1024, 20_000] {
         let mask = |c: usize, low: f32| if c >= 4 { low } else { c as f32 };

@@ -71,11 +71,11 @@ fn layouts<T: Element>(device: &Device) {
     }
 }
 
-/// Checks the kernels that keep rows in registers. They exist only for some row lengths and some combinations
-/// of operands.
+/// Checks the kernels that keep rows in registers. Such kernels exist only for some row lengths and some
+/// combinations of operands.
 ///
-/// The results are compared with f64. For unaligned base addresses, the op must run another kernel, which
-/// must give the same bits.
+/// The results are compared with a computation in f64. For unaligned base addresses, the op must run another
+/// kernel, which must give the same bits.
 fn in_registers<T: Element>(device: &Device) {
     let (seed, usual) = (seed(), ModulationCase::USUAL);
     let forms = [

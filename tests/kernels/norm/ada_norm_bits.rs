@@ -1,5 +1,6 @@
-//! Tests the bits of the results of `ada_norm` and `ada_norm_pair`. The expected bits are those of the torch
-//! operators that the ops replace, computed on the host, or those of other launches.
+//! Tests the bits of the results of `ada_norm` and `ada_norm_pair`. Some tests compute the expected bits on
+//! the host, with the torch operators that the ops replace. Other tests take the expected bits from another
+//! launch.
 use half::{bf16, f16};
 use oxiwarp::{
     AdaNorm, Affine, Device, Element, Norm, ScaleShift, Stream, ada_norm, ada_norm_pair, layer_norm,
@@ -139,8 +140,8 @@ fn not_finite(device: &Device) {
         assert!(y[cols..2 * cols].iter().all(|y| y.is_nan()), "a NaN reaches its whole row");
         for row in [2, 3] {
             for at in row * cols..(row + 1) * cols {
-                // RMSNorm subtracts no mean. In a row with an infinity, it normalizes all finite elements to
-                // 0. The result is then the shift.
+                // RMSNorm subtracts no mean. If a row contains an infinity, its RMS is infinite, and all
+                // finite elements are normalized to 0. The result of such an element is then the shift.
                 let shift = by.shift.as_ref().map_or(0.0, |shift| shift.at(at));
                 let zero = params.norm == Norm::Rms && x[at].is_finite();
                 assert!(if zero { y[at] == shift } else { y[at].is_nan() }, "element {at} is {}", y[at]);

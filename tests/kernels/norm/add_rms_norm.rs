@@ -1,5 +1,5 @@
 //! Tests `add_rms_norm`, which adds two inputs and normalizes the rounded sum. The sum must have the expected
-//! bits. The norm is compared with f64.
+//! bits. The norm is compared with a computation in f64.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, RmsNorm, Rounding};
 use oxiwarp_tests::case;

@@ -78,15 +78,15 @@ fn rms_norm_refuses(device: &Device) {
         .expect("it still works");
 }
 
-/// Tests that the op rejects an output that overlaps an input. It accepts an output next to the input in the
-/// same buffer.
+/// Tests that the op rejects an output that overlaps an input. The op accepts an output that is next to the
+/// input in the same buffer.
 fn overlap(device: &Device, params: RmsNorm) {
     let memory = device.upload(&[2.0_f32; 128]).unwrap();
     let raw = memory.view(&[1]).unwrap().ptr().cast_mut();
     let at = |offset: usize, shape: &[i64], strides: &[i64]| {
         let ptr = raw.cast::<f32>().wrapping_add(offset).cast();
-        // SAFETY: the input view and the output view are inside the buffer, which is alive. If they overlap,
-        // the op rejects them before it accesses the memory.
+        // SAFETY: both views cover memory of the buffer, which is alive. If the two views overlap, the op
+        // rejects them before it accesses the memory.
         unsafe {
             let x = View::from_raw(ptr, oxiwarp::Dtype::F32, shape, strides).unwrap();
             (x, ViewMut::from_raw(ptr, oxiwarp::Dtype::F32, shape, strides).unwrap())

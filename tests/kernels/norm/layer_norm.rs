@@ -29,8 +29,8 @@ pub const TESTS: &[Test] = &[
 ];
 
 /// Returns a mean that is large compared with the standard deviation of the rows. Near this mean, `T` can
-/// represent few different values. A kernel that computed the variance as `E[x²] - E[x]²` would lose its
-/// leading digits by cancellation.
+/// represent few different values. If a kernel computed the variance as `E[x²] - E[x]²`, the leading digits
+/// of the variance would cancel.
 fn far<T: Element>() -> f32 {
     match T::DTYPE {
         Dtype::Bf16 => 500.0,
@@ -92,8 +92,8 @@ fn batch_invariance(device: &Device) {
     });
 }
 
-/// Tests a view `[3, 4, 64]` inside a tensor `[3, 6, 64]`. After every four rows, the view skips two rows. So
-/// its rows are not evenly spaced, and the op needs two strides to address them.
+/// Tests a view `[3, 4, 64]` inside a tensor `[3, 6, 64]`. After every four rows, the view skips two rows.
+/// The rows of the view are therefore not evenly spaced, and the op needs two strides to address them.
 fn two_levels(device: &Device) {
     let x: Vec<f32> = values(&mut random(seed()), 3 * 6 * 64);
     let (from, mut to) = (device.upload(&x).unwrap(), device.alloc::<f32>(3 * 4 * 64).unwrap());

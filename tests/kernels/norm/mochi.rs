@@ -1,5 +1,5 @@
 //! Compares the gated residual of the model Mochi with f64 results. A second op also applies an RMSNorm with
-//! a scale to the gated residual. It must give the same bits as two ops in sequence.
+//! a scale to the gated residual. The second op must give the same bits as two ops in sequence.
 use half::{bf16, f16};
 use oxiwarp::{
     AdaNorm, Affine, Device, Element, LaunchOverride, Norm, Overridable as _, ScaleShift, Stream,

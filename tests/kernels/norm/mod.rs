@@ -7,6 +7,7 @@ pub(crate) mod add_rms_norm;
 pub(crate) mod bad_input;
 pub(crate) mod gated_forms;
 pub(crate) mod gated_residual;
+pub(crate) mod gated_residual_backward;
 pub(crate) mod layer_norm;
 pub(crate) mod mochi;
 pub(crate) mod modulate;
@@ -30,6 +31,7 @@ pub(crate) const TESTS: &[&[Test]] = &[
     bad_input::TESTS,
     gated_forms::TESTS,
     gated_residual::TESTS,
+    gated_residual_backward::TESTS,
     layer_norm::TESTS,
     mochi::TESTS,
     modulate::TESTS,

@@ -182,9 +182,9 @@ fn bad_operands(device: &Device) {
     }
 }
 
-/// Tests scales, shifts and gates that an op rejects for an `x` of shape `[2, 2, 3, 16]`. Among the
-/// dimensions before the last, sizes of 1 that broadcast must be all at the start or all at the end. The
-/// shapes `[2, 1, 3, 16]` (in the middle) and `[1, 2, 1, 16]` (at both ends) are therefore errors.
+/// Tests scales, shifts and gates that an op rejects for an `x` of shape `[2, 2, 3, 16]`. If such an operand
+/// broadcasts in dimensions before the last, these dimensions must be all at the start or all at the end.
+/// `[2, 1, 3, 16]` broadcasts in the middle, and `[1, 2, 1, 16]` at both ends, so both shapes are errors.
 fn broadcasts_between(device: &Device, op: &str, args: &[&str], memory: &Buffer<f32>) {
     let (shape, inputs) = ([2, 2, 3, 16], Inputs::of(memory));
     let view = |shape: &[i64]| memory.view(shape).unwrap();
@@ -213,8 +213,8 @@ fn bad_rows(device: &Device) {
     let (inputs, integers) = (Inputs::of(&memory), device.upload(&[1_i32; 256]).unwrap());
     let view = |shape: &[i64], strides: &[i64]| memory.view_strided(0, shape, strides).unwrap();
     for (op, args, outs) in OPS {
-        // Give the shape `[16]` to every operand but the rows. This shape is valid for an `x` with any number
-        // of dimensions.
+        // Give the shape `[16]` to every operand except the rows. The last dimension of `x` has size 16, so
+        // this shape is valid for an `x` with any number of dimensions.
         let vectors = args.iter().filter(|arg| !["y", "x_res"].contains(arg));
         let inputs = vectors.fold(inputs, |inputs, arg| inputs.with(arg, view(&[16], &[1])));
         let refuses = |x: View, shape: &[i64], text: &str| {

@@ -11,13 +11,13 @@ pub const TESTS: &[Test] = &[("modulations::overlap", overlap)];
 /// Makes a writable view of the memory of `view`. The tests pass it as an output and check that the op
 /// rejects it.
 fn on<'a>(view: View<'a>, shape: &[i64], strides: &[i64]) -> ViewMut<'a> {
-    // SAFETY: the view is inside the buffer of `view`, which is alive. If the op gets overlapping views, it
-    // rejects them before it accesses the memory.
+    // SAFETY: the writable view covers memory of the buffer of `view`, which is alive. The op rejects an
+    // output that overlaps another tensor before it accesses the memory.
     unsafe { ViewMut::from_raw(view.ptr().cast_mut(), view.dtype(), shape, strides) }.expect("a shape")
 }
 
-/// Tests each output of each op in three ways: it overlaps an operand, its own elements overlap (stride 0),
-/// or it overlaps the op's other output.
+/// Tests each output of each op in three ways. The output overlaps an operand, or it overlaps the op's other
+/// output, or its own elements overlap (stride 0).
 fn overlap(device: &Device) {
     let memory = device.upload(&[2.0_f32; 256]).unwrap();
     let inputs = Inputs::of(&memory);

@@ -58,10 +58,10 @@ fn bad_operands(device: &Device) {
     assert!(dx.download().unwrap().iter().all(|dx| dx.is_nan()), "something was written");
 }
 
-/// Makes a writable view of the memory of `view`. The tests pass it to calls that the op rejects.
+/// Makes a writable view of the memory of `view`. The tests pass this view to calls that the op rejects.
 fn writable<'a>(view: View<'a>) -> ViewMut<'a> {
-    // SAFETY: pointer, shape and strides come from a valid view. The op rejects every call that gets the
-    // writable view, so it does not write.
+    // SAFETY: the writable view covers the memory of a valid view. The op rejects every call that gets the
+    // writable view, so it does not write to this memory.
     unsafe { ViewMut::from_raw(view.ptr().cast_mut(), view.dtype(), view.shape(), view.strides()) }.unwrap()
 }
 

@@ -1,6 +1,6 @@
-//! Tests two backward kernels of LayerNorm for rows that fill whole warps. A thread block of one kernel
-//! processes two rows at a time. In the other kernel, it processes one row with three packs (16-byte vectors)
-//! per thread.
+//! Tests two backward kernels of LayerNorm for rows that fill whole warps. In one kernel, a thread block
+//! processes two rows at a time. In the other kernel, a thread block processes one row, with three packs
+//! (16-byte vectors) per thread.
 //!
 //! Rows that a block processes together must not affect each other. The results must also be precise for rows
 //! whose mean is far from 0.
@@ -27,8 +27,8 @@ pub const TESTS: &[Test] = &[
     ("norm_backward::beside_three_dimensions", three_dimensions),
 ];
 
-/// Pairs: the number of columns of an f32 row, and the kernel that processes rows of this length. 16-bit rows
-/// for the same kernel have twice as many columns.
+/// Pairs of a number of columns and the kernel for f32 rows of this length. For 16-bit rows, the same kernel
+/// processes twice as many columns.
 const FORMS: [(i64, &str); 2] = [(512, "rows2_block2"), (1_536, "block3")];
 
 /// Returns the number of columns for which a row of type `T` has as many bytes as an f32 row of `of_f32`
@@ -61,7 +61,7 @@ fn odd_rows<T: Element>(device: &Device) {
 }
 
 /// Puts a NaN or an infinity into one of seven rows. The kernel first subtracts the mean of a row's first 16
-/// elements. The test puts the value among these 16 elements, or after them.
+/// elements. In some cases, the value is among these 16 elements, and in others it comes after them.
 fn not_finite(device: &Device) {
     let rows = 7;
     for (cols, kernel) in FORMS {

@@ -68,8 +68,8 @@ fn against_f64<T: Element>(device: &Device) {
     }
 }
 
-/// Tests four layouts: contiguous, gaps between rows, and unaligned base addresses. Each layout of the input
-/// is combined with each layout of the output.
+/// Tests four layouts: contiguous rows, gaps of 64 elements between rows, gaps of one element, and a base
+/// address that is not aligned. Each layout of the input is combined with each layout of the output.
 fn layouts<T: Element>(device: &Device) {
     let seed = seed();
     for cols in [1, 64, 129, 2048] {
@@ -112,8 +112,8 @@ fn kept(device: &Device) {
     }
 }
 
-/// Tests a view `[3, 4, 64]` inside a tensor `[3, 6, 64]`. After every four rows, the view skips two rows. So
-/// its rows are not evenly spaced, and the op needs two strides to address them.
+/// Tests a view `[3, 4, 64]` inside a tensor `[3, 6, 64]`. After every four rows, the view skips two rows.
+/// The rows of the view are therefore not evenly spaced, and the op needs two strides to address them.
 fn two_levels(device: &Device) {
     let x: Vec<f32> = values(&mut random(seed()), 3 * 6 * 64);
     let (from, mut to) = (device.upload(&x).unwrap(), device.alloc::<f32>(3 * 4 * 64).unwrap());

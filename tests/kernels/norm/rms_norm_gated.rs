@@ -1,5 +1,5 @@
-//! Compares `rms_norm_gated` with f64 results. To test where the op rounds, the tests also compare its bits
-//! with a sequence of separate operators that round their results.
+//! Compares `rms_norm_gated` with f64 results. The tests also check after which steps the op rounds. Its bits
+//! must equal those of a sequence of separate operators that each round their result.
 use half::{bf16, f16};
 use oxiwarp::{
     Device, Element, GateFunction, GateOrder, RmsNorm, RmsNormGated, Rounding, Stream, View, rms_norm_gated,
@@ -164,8 +164,8 @@ fn flips(got: &[bf16], expected: impl Fn(usize) -> bf16) {
     assert!(differ * 500 <= got.len(), "{differ} of {} differ", got.len());
 }
 
-/// Tests gates for which the gate function is 0, a gate near the lowest f32 number, and a NaN in the gate.
-/// The NaN must affect only its own row.
+/// Tests gates for which the gate function is 0, gates near the lowest f32 number, and a NaN in the gate. The
+/// NaN must affect only its own row.
 fn extremes(device: &Device) {
     let cols = 1024;
     let shape = [3, cols as i64];

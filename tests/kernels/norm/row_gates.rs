@@ -20,8 +20,8 @@ pub const TESTS: &[Test] = &[
 /// Batches and tokens of `x`.
 const ROWS: [i64; 2] = [2, 3];
 
-/// A gate of shape `[batches, tokens, 1]`: one number per row. In memory, a NaN precedes each number, so the
-/// gate has stride 2.
+/// A gate of shape `[batches, tokens, 1]`, which has one number per row. In memory, a NaN precedes each
+/// number, so the gate has stride 2.
 struct Numbers<T> {
     shape: [i64; 3],
     values: Vec<T>,

@@ -36,7 +36,8 @@ fn reference<T: Element>(x: &[T], by: &Norming<T>, cols: usize, params: AdaNorm)
     let round_each = params.exact && !by.is_f32();
     let round = |y: Approx, wanted: bool| if wanted { y.rounded(T::DTYPE) } else { y };
     // In torch, LayerNorm with weight and bias is one operator, which rounds once. RMSNorm with weight and
-    // bias is three operators: norm, product with the weight, sum with the bias.
+    // bias is three operators, and each rounds its result: the norm, the product with the weight, and the sum
+    // with the bias.
     let (step, in_norm) = (round_each, round_each && params.norm == Norm::Rms);
     let one = |(at, n): (usize, Approx)| {
         let mut y = round(n, in_norm);

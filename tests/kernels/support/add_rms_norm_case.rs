@@ -1,5 +1,5 @@
 //! A test case of `add_rms_norm`, which adds two inputs and normalizes the rounded sum. The sum must have the
-//! expected bits. The norm is compared with f64.
+//! expected bits. The norm is compared with a computation in f64.
 use oxiwarp::{Device, Element, RmsNorm, Rounding, Stream, add_rms_norm};
 use oxiwarp_tests::compare::{same_bits, within_ulps};
 use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
@@ -43,8 +43,8 @@ pub fn check<T: Element>(
     within_ulps(&y.download(), &norm, cols, allowed);
 }
 
-/// Returns whether the norm of `add_rms_norm` must have the same bits as `rms_norm` of the sum. This is so if
-/// inputs and outputs have the same layout, and a row has at most 32 KiB.
+/// Returns whether the norm of `add_rms_norm` must have the same bits as `rms_norm` of the sum. The bits must
+/// be equal if inputs and outputs have the same layout, and a row has at most 32 KiB.
 fn dense_short<T: Element>([_, cols]: [i64; 2], [read, write]: [Layout; 2]) -> bool {
     read == write && cols as usize * size_of::<T>() <= 32 << 10
 }

@@ -14,8 +14,8 @@ use super::heads::{Layout, Tensor};
 pub struct MaskCase {
     /// `Bool` or `F32`; `None` means the type of the heads.
     pub dtype: Option<Dtype>,
-    /// For each dimension of `[B, H, Q, K]`: true if the mask has the full size in this dimension, and false
-    /// if it has size 1.
+    /// One bool per dimension of `[B, H, Q, K]`: true if the mask has the full size in this dimension, false
+    /// if it has size 1 there.
     pub full: [bool; 4],
 }
 
@@ -197,9 +197,9 @@ pub fn check_by<T: Element>(device: &Device, case: &AttentionCase, run: Run) {
 /// Compares `got`, the result of one query, with the result that follows from the query's scores in f64.
 ///
 /// The kernel rounds each attention probability to the element type once, before the division by the row sum.
-/// At this point the largest one is 1, which is exact. A score is an f32 sum of products. In the largest
-/// tests, the error of the scores causes a relative error of about 2^-18. In f16, probabilities below 2^-14
-/// have the absolute rounding error of 2^-14.
+/// At this point, the largest probability of a row is 1, which needs no rounding. A score is an f32 sum of
+/// products. In the largest tests, the error of the scores causes a relative error of about 2^-18. In f16,
+/// probabilities below 2^-14 have the absolute rounding error of 2^-14.
 pub fn row_is_close<'a, T: Element>(
     got: &[T],
     scores: &[f64],

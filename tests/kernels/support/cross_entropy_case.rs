@@ -4,8 +4,8 @@ use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 use rand::Rng;
 
-/// Three sets of parameters: torch's defaults, with label smoothing, and with label smoothing and z-loss.
-/// Each set has another `ignore_index`.
+/// Three sets of parameters. The first has torch's defaults, the second has label smoothing, and the third
+/// has label smoothing and z-loss. Each set has a different `ignore_index`.
 pub const KINDS: [CrossEntropy; 3] = [
     CrossEntropy { ignore_index: -100, label_smoothing: 0.0, z_loss: 0.0 },
     CrossEntropy { ignore_index: 0, label_smoothing: 0.1, z_loss: 0.0 },

@@ -25,12 +25,12 @@ pub enum Layout {
     Dense,
     /// One of the three tensors in `[B, S, 3, heads, D]`.
     Fused,
-    /// `[B, S, heads, D]`. The tensor starts at element `offset` of a buffer, and `gap` unused elements
-    /// follow each head.
+    /// The layout is `[B, S, heads, D]`. The tensor starts at element `offset` of a buffer, and `gap` unused
+    /// elements follow each head.
     At { offset: usize, gap: usize },
     /// `[B, heads, S, D]`, dense.
     HeadsFirst,
-    /// `[B, heads, S, D]`, as a transposed view of a dense tensor `[B, S, heads, D]`.
+    /// The shape is `[B, heads, S, D]`. The tensor is a transposed view of a dense tensor `[B, S, heads, D]`.
     Transposed,
 }
 

@@ -4,8 +4,8 @@ use oxiwarp_tests::case::seed;
 use oxiwarp_tests::compare::ulp;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 
-/// The layouts of the operands of a test, relative to dense rows: the first element, and the additional
-/// distance of rows.
+/// The position of an operand in its buffer: the index of its first element, and the number of unused
+/// elements after each row.
 #[derive(Clone, Copy, Debug)]
 pub struct Placement {
     pub offset: usize,
@@ -14,7 +14,7 @@ pub struct Placement {
 
 pub const DENSE: Placement = Placement { offset: 0, gap: 0 };
 
-/// A product to test: `x` is `[m, k]`, and `weight` is `[n, k]`.
+/// A matrix product to test. `x` has the shape `[m, k]`, and `weight` has the shape `[n, k]`.
 #[derive(Clone, Copy, Debug)]
 pub struct LinearCase {
     pub m: i64,
@@ -91,8 +91,8 @@ fn expected(p: &LinearCase, x: &[f64], weight: &[f64], bias: &[f64]) -> Vec<(f64
         .collect()
 }
 
-/// Compares results with f64. The tensor cores add products in f32 and may truncate, so each step has an
-/// error of at most 2^-22 of the sum of the magnitudes. The result is rounded once.
+/// Compares results with f64. The tensor cores add products in f32 and may truncate the sums. The error of
+/// each step is therefore at most 2^-22 times the sum of the magnitudes. The result is rounded once.
 #[track_caller]
 pub fn close<T: Element>(got: &[T], expected: &[(f64, f64)], p: &LinearCase) {
     assert_eq!(got.len(), expected.len());

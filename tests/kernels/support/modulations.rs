@@ -6,9 +6,9 @@ use rand::rngs::StdRng;
 
 use super::layer_norm_case::PARAMETERS;
 
-/// Describes the operands of a norm with scale and shift. `form` is the shape of scale and shift. `single`:
-/// they are in f32. `table` and `parameters` (weight, bias): `Some(true)` is in f32, `Some(false)` in the
-/// dtype of the rows, `None` absent.
+/// Describes the operands of a norm with scale and shift. `form` is the shape of scale and shift, and
+/// `single` says whether they are in f32. For `table` and the two `parameters` (weight and bias),
+/// `Some(true)` means f32, `Some(false)` means the dtype of the rows, and `None` means absent.
 #[derive(Clone, Copy, Debug)]
 pub struct ModulationCase {
     pub form: Form,

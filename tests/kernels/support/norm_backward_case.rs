@@ -18,13 +18,13 @@ pub struct NormBackwardCase<T> {
     pub x: Vec<T>,
     pub dy: Vec<T>,
     pub dsum: Option<Vec<T>>,
-    /// The weights of all groups of rows, one vector per group. `Ok`: in the dtype of the rows. `Err`: in
-    /// f32.
+    /// The weights of all groups of rows, one vector per group. The variant `Ok` has the dtype of the rows,
+    /// and `Err` has f32.
     pub weight: Option<Result<Vec<T>, Vec<f32>>>,
     pub groups: usize,
     pub offset: f32,
-    /// The dtype of the gradients of weight and bias: f32 (`Some(true)`), or the dtype of the rows
-    /// (`Some(false)`). `None`: these gradients are not requested.
+    /// The dtype of the gradients of weight and bias. `Some(true)` means f32, and `Some(false)` means the
+    /// dtype of the rows. `None` means that these gradients are not requested.
     pub wanted: Option<bool>,
     /// Whether the error bound includes the effect of outliers among the first 16 elements of a row. The
     /// kernel first subtracts the mean of these elements, which may be far from the row's mean.
@@ -160,8 +160,8 @@ impl<T: Element> NormBackwardCase<T> {
     }
 }
 
-/// The gradient `dx` of one element of a row, and its contributions to `dweight` and `dbias`, in f64. Each is
-/// a pair: value and error bound for f32 arithmetic.
+/// The gradient `dx` of one element of a row, and the contributions of this element to `dweight` and `dbias`,
+/// in f64. Each of the three is a pair of a value and an error bound for f32 arithmetic.
 struct Element64 {
     dx: (f64, f64),
     dweight: (f64, f64),
@@ -179,7 +179,7 @@ fn line([layer, sampled]: [bool; 2], x: &[f64], dy: &[f64], weight: &[f64]) -> V
     let first = if sampled { (x[..16].iter().sum::<f64>() / 16.0 - mean).abs() } else { 0.0 };
     let r = 1.0 / (mean_of(&mut x.iter().map(|x| (x - mean).powi(2))) + f64::from(EPS)).sqrt();
     // The kernel first subtracts the mean of the first 16 elements. `first` is the distance of this mean from
-    // the row's mean. It adds to the error of the row's mean, and its square adds to the error of the
+    // the row's mean. `first` adds to the error of the row's mean, and its square adds to the error of the
     // variance.
     let (size, of_r) = (size + first, 1.0 + (first * r).powi(2));
     let xhat: Vec<(f64, f64)> =

@@ -24,9 +24,9 @@ pub fn reference(x: &[f64], cols: usize, log: bool) -> Vec<f64> {
 /// - For an f32 result, the exponential adds an error of 3 units. The reciprocal of the sum and the product
 ///   with it add 0.5 units each.
 /// - For a 16-bit result, the kernel computes `ex2.approx` of the binary logarithm of the result.
-///   `ex2.approx` adds an error of 2 units. The logarithm has an error of half an ulp. It contains
-///   `log2(sum)` from `lg2.approx`, with an error of 2 ulp, or of 2^-22 if the sum is at most 2 (CUDA C++
-///   Programming Guide, `__log2f`). The rounding of the result to 16 bits adds its own error.
+///   `ex2.approx` adds an error of 2 units. The logarithm has an error of half an ulp. This logarithm
+///   contains `log2(sum)` from `lg2.approx`, with an error of 2 ulp, or of 2^-22 if the sum is at most 2
+///   (CUDA C++ Programming Guide, `__log2f`). The rounding of the result to 16 bits adds its own error.
 /// - In `log_softmax`, the errors of the difference and of the sum are absolute errors. The logarithm of the
 ///   sum adds 2 units, and the last rounding adds 0.5 units. These two errors are relative to the result.
 #[track_caller]

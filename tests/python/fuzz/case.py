@@ -43,9 +43,6 @@ class Case:
     refusals: dict[str, Callable[[Sequence[Tensor]], bool]] = field(default_factory=dict)
     """Maps a regex for the message of a documented error to a function. The function returns True if the
     `out` tensors cause this error."""
-    torch_gradient: bool = False
-    """True if torch's operators compute the result when a gradient is needed. Its bits then differ from
-    the kernel's bits."""
     floor: float = 1.0
     """Factor by which the permitted absolute error of gradients is multiplied."""
     known: dict[str, str] = field(default_factory=dict)

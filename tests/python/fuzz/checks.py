@@ -16,8 +16,8 @@ RUNS = 5  # number of evaluations of a formula with simulated rounding errors
 # `RUNS` simulations do not reach the largest possible error. For gradients, the error of float32 autograd
 # counts as a simulated error.
 FACTOR = 6.0
-# Additional factor for gradients. Where a derivative is near 0, its terms cancel. The error of the gradient
-# may then exceed the errors of all simulations.
+# Additional factor for gradients. If a derivative is near 0, its terms cancel. The error of the gradient may
+# then exceed the errors of all simulations.
 GRADIENT_FACTOR = 5.0
 SENTINEL = 77.0
 # Results below the smallest normal number may be flushed to 0, as for example the docstring of softmax
@@ -255,7 +255,8 @@ class Space:
 
 
 def check_repeated(operator: Operator, case: Case, got: tuple[Tensor, ...], draw: Draw) -> None:
-    """Check that a second call gives the same bits, and that the operator does not overwrite its arguments."""
+    """Check that a second call with the same arguments gives the same bits, and that the operator does not
+    overwrite its arguments."""
     before = {name: bits(x).clone() for name, x in case.given().items()}
     same_bits(got, run(operator, case, case.given()), "repeated", "a second call")
     for name, x in case.given().items():
@@ -375,8 +376,7 @@ def check_gradients(operator: Operator, case: Case, got: tuple[Tensor, ...], dra
         right = formula(Exact(True))
         single = formula(Rounded(True))
         noisy = [formula(Noisy(seed + i, True, i == 0)) for i in range(RUNS)]
-    if not case.torch_gradient:
-        same_bits([y.detach() for y in ys], got, "gradient", "results where a gradient is recorded")
+    same_bits([y.detach() for y in ys], got, "gradient", "results where a gradient is recorded")
     filled = []
     for name, gradient in zip(names, found, strict=True):
         x = case.given()[name]
@@ -394,8 +394,8 @@ def check_gradients(operator: Operator, case: Case, got: tuple[Tensor, ...], dra
 
 
 def has_gradient(case: Case, at: int) -> bool:
-    """Return True if the result with index `at` has a gradient. Only `lse` (log-sum-exp) has none, which is
-    always the second result."""
+    """Return True if the result with index `at` has a gradient. Only `lse` (log-sum-exp), which is always the
+    second result, has no gradient."""
     return not (at == 1 and case.options.get("return_lse"))
 
 

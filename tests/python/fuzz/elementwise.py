@@ -116,8 +116,8 @@ def draw_activation(g: Draw) -> Case:
 def with_gradient(tensors: dict[str, Tensor | None]) -> tuple[str, ...]:
     """Return the names of the arguments whose gradients are compared.
 
-    If float16 inputs are large, the gradient of a bias is not compared. It is a sum of gradients that are
-    rounded to float16 and may overflow.
+    If float16 inputs are large, the gradient of a bias is not compared. This gradient is a sum of gradients
+    that are rounded to float16, and these may overflow.
     """
     x = tensors["x"]
     assert x is not None

@@ -122,7 +122,7 @@ def describe(operator: str, seed: int, number: int, outcome: Outcome, device: st
 
 def text(value: Any) -> str:
     """Return a text that describes an argument. The text for a tensor has dtype, shape, strides and storage
-    offset. It has the values if there are at most 8."""
+    offset. If the tensor has at most 8 elements, the text also has their values."""
     if isinstance(value, (tuple, list)) and any(isinstance(x, Tensor) for x in value):
         return "(" + ", ".join(map(text, value)) + ")"
     if not isinstance(value, Tensor):

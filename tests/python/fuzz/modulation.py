@@ -255,7 +255,7 @@ def draw_residual(g: Draw) -> Case:
     x_res = lay(g.rows(shape, dtype))
     x = like(g, x_res, lay)
     tensors = dict(x=x, x_res=x_res, gate=mochi_operand(g, shape, dtype))
-    return case(tensors, dict(eps=g.eps()), ("x", "x_res", "gate"), torch_gradient=True)
+    return case(tensors, dict(eps=g.eps()), ("x", "x_res", "gate"))
 
 
 def residual(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
@@ -276,7 +276,7 @@ def draw_residual_modulated(g: Draw) -> Case:
     x = made.tensors["x"]
     assert x is not None
     tensors = {**made.tensors, "scale": mochi_operand(g, tuple(x.shape), x.dtype)}
-    return case(tensors, made.options, ("x", "x_res", "gate", "scale"), torch_gradient=True)
+    return case(tensors, made.options, ("x", "x_res", "gate", "scale"))
 
 
 def residual_modulated(m: Exact, t: SimpleNamespace, c: Case) -> tuple[Tensor, Tensor]:

@@ -65,7 +65,7 @@ class Exact:
     def kept(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         """Round a sum or product to `dtype`.
 
-        The value is really rounded in every arithmetic, because the operator and torch give the same bits for
+        `Exact` and its subclasses all round this value, because the operator and torch give the same bits for
         it. The gradient is not rounded.
         """
         rounded = x.detach().float().to(dtype).to(x.dtype)

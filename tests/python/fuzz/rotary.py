@@ -143,7 +143,7 @@ def draw_tables(g: Draw, d: Drawn) -> dict[str, Any]:
     batches = g.pick(1, n.batches) if rank > 2 else 1
     heads = n.heads if rank == 4 and (d.tensors["k"] is None or n.heads == n.kv_heads) and g.maybe(0.5) else 1
     angles = g.normal((batches, tokens, heads, columns // 2), F32, g.pick(1.0, 30.0))
-    # Devices compute cos and sin with different last bits. The tables of a call are equal on all devices.
+    # Devices compute cos and sin with different last bits, so the CPU computes the tables for every device.
     cos, sin = (table(angles.cpu()).to(angles.device) for table in (torch.cos, torch.sin))
     if kind == "full":
         double = (lambda x: x.repeat_interleave(2, -1)) if options["interleaved"] else (lambda x: torch.cat((x, x), -1))

@@ -41,7 +41,8 @@ def cases(device):
 
 def test_other_layout(device):
     """If the shapes are valid only in the other layout ("bshd" or "bhsd"), the error names that layout. If
-    they are valid in both but look like the other one, `attention` warns and names it."""
+    they are valid in both layouts but the other layout is more likely, `attention` warns and names the other
+    layout."""
     q, k, v = (torch.zeros(1, heads, 300, 16, dtype=torch.bfloat16, device=device) for heads in (4, 2, 2))
     with pytest.raises(RuntimeError, match="the shapes are valid with layout='bhsd'$"):
         oxiwarp.attention(q[:, :, :5], k, v)

@@ -1,8 +1,8 @@
 """Tests of `oxiwarp.attention` on tensors at any address, with rows and masks of any stride.
 
 The kernels copy 16 bytes at a time if base address and strides are multiples of 16 bytes. On Hopper GPUs,
-such tensors use other kernels from 64 queries on. The tests therefore use 70 queries for the Hopper kernels,
-and 6 queries for the other kernels.
+calls with such tensors and at least 64 queries use other kernels. The tests therefore use 70 queries for the
+Hopper kernels, and 6 queries for the other kernels.
 """
 
 import pytest

@@ -168,12 +168,11 @@ def test_eps(eps, device):
 
 
 def test_two_layouts(device):
-    """An operator rejects two tensors if two nested loops, with one stride per tensor each, cannot address
-    the rows of both.
+    """An operator rejects two tensors if the same two nested loops cannot visit the rows of both.
 
-    A kernel has two strides per tensor: one between groups of rows, and one within a group. Both tensors must
-    have the same groups. Here the rows of `x` form 12 groups of 5, and the rows of `other` form 4 groups of
-    15.
+    A kernel addresses the rows of a tensor by two strides: the outer loop goes from one group of rows to the
+    next, and the inner loop from row to row within a group. Both tensors must have the same groups. Here the
+    rows of `x` form 12 groups of 5 rows, and the rows of `other` form 4 groups of 15 rows.
     """
     x, other = random((4, 3, 10, 8), F32, device)[:, :, :5], random((4, 6, 5, 8), F32, device, 1)[:, :3]
     text = (
@@ -250,8 +249,8 @@ def test_meta():
 def test_subclass():
     """A call with a tensor subclass runs the subclass's `__torch_dispatch__`.
 
-    Otherwise a kernel would read the storage of the subclass tensor itself, which is empty, because it only
-    wraps other tensors.
+    Otherwise a kernel would read the storage of the subclass tensor itself. This storage is empty, because
+    the subclass only wraps other tensors.
     """
     from torch.testing._internal.two_tensor import TwoTensor
 

@@ -230,7 +230,7 @@ def test_smoothing_of_logits_whose_sum_overflows(device):
     """With label smoothing, an overflow of the sum of the logits does not make the loss NaN.
 
     Label smoothing needs only the mean of the logits, which is finite even if their float32 sum overflows.
-    torch instead adds up log-probabilities, so its loss is infinite here.
+    torch adds up log-probabilities instead, and their sum overflows here, so its loss is infinite.
     """
     x = torch.full((2, 129), 3.4e38, device=device)
     x[:, 1::2] *= -1

@@ -49,7 +49,7 @@ def test_add_rms_norm(shape, weight, dtype, device):
 
     def right(x, residual, weight):
         total = x + residual
-        # The sum is rounded, but its gradient is computed as if it was not rounded.
+        # The sum is rounded, but its gradient is computed as if the sum were not rounded.
         total = total + (total.to(dtype).double() - total).detach()
         return reference(total, weight), total
 

@@ -40,8 +40,8 @@ def refused(name, device, message, changed, error=RuntimeError, **options):
 @CALL
 def test_dtypes(name, device):
     for key in CALLS[name].names[1:]:
-        # The error names only f32. An operand may have the dtype of x, and some may be float32, but x is
-        # float32 here.
+        # An operand must have the dtype of x, and some operands may also be float32. Here x is float32, so
+        # the error names only f32.
         expected = "f32$"
         refused(name, device, f"{key} is bf16, expected {expected}", {key: lambda t: t.bfloat16()})
         refused(name, device, f"{key} is float64, expected {expected}", {key: lambda t: t.double()})

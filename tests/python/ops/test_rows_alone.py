@@ -77,14 +77,11 @@ def results_of(form: Form, x: Tensor, others: Rows) -> list[Tensor]:
     """Return an operator's results and the gradient of its input `x`. Each is a matrix with one row per row
     of `x`.
 
-    The gradient is left out in three cases. In the first case, `info.twice` is true: torch operators compute
-    the gradient. In the second case, `info.rows_of_gradient` is false: torch computes it with a matrix
-    product. In the third case, each row has a separate scale, and the backward pass rounds the product of
-    incoming gradient and scale. A call with only one row has a single scale, for which this product is not
-    rounded.
+    The gradient is left out in two cases. In the first case, `info.rows_of_gradient` is false: torch computes
+    it with a matrix product. In the second case, each row has a separate scale, and the backward pass rounds
+    the product of incoming gradient and scale. A call with only one row has a single scale, for which this
+    product is not rounded.
     """
-    if form.info.twice:
-        return [result.view(len(x), -1) for result in form.call(x[None], others)]
     leaf = x.detach().requires_grad_()
     with torch.enable_grad():
         results = form.call(leaf[None], others)

@@ -5,7 +5,6 @@ import pytest
 import torch
 from helpers import random
 from models import net, net_input
-from norms import mochi_modulated, mochi_residual
 from op_info import FORMS
 from public_calls import NAMES, call_of
 from torch.utils.checkpoint import checkpoint
@@ -15,9 +14,7 @@ import oxiwarp
 CALLS = {name: call_of(name, "cpu") for name in NAMES}
 # These operators are linear in their first argument, so their second derivative is 0.
 LINEAR = [name for name in CALLS if FORMS[name].linear]
-# torch operators compute the gradients of these operators, so second derivatives work.
-MOCHI = ("residual_tanh_gated_rms_norm", "residual_tanh_gated_rms_norm_modulated")
-CURVED = [name for name in CALLS if not FORMS[name].linear and not FORMS[name].info.twice]
+CURVED = [name for name in CALLS if not FORMS[name].linear]
 REFUSED = "differentiate twice"
 
 
@@ -72,19 +69,6 @@ def test_constant_gradients(name):
         assert not torch.autograd.functional.hessian(f, x).any()
         with pytest.raises(RuntimeError, match=REFUSED):
             penalty(lambda z: CALLS[name][0](z).square().sum(), x)
-
-
-@pytest.mark.parametrize("name", MOCHI)
-def test_right_where_torch_computes_it(name):
-    x, x_res = (random((3, 4, 16), torch.float32, "cpu", seed) for seed in (0, 1))
-    gate, scale = random((3, 1, 16), torch.float32, "cpu", 2), random((3, 1, 16), torch.float32, "cpu", 3)
-    if name == MOCHI[0]:
-        ours = lambda z: oxiwarp.residual_tanh_gated_rms_norm(x, z, gate).sum()  # noqa: E731
-        right = lambda z: mochi_residual(x, z, gate).sum()  # noqa: E731
-    else:
-        ours = lambda z: oxiwarp.residual_tanh_gated_rms_norm_modulated(z, x_res, gate, scale)[0].sum()  # noqa: E731
-        right = lambda z: mochi_modulated(mochi_residual(z, x_res, gate), scale).sum()  # noqa: E731
-    torch.testing.assert_close(penalty(ours, x_res), penalty(right, x_res))
 
 
 def test_first_derivatives_with_a_graph():

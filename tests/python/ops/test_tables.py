@@ -134,9 +134,9 @@ def test_rope_1d_after_fake_tensors():
 def test_graphs_find_what_any_stream_made(halves, monkeypatch):
     """A call in a CUDA graph capture reads cache entries that were made on any stream.
 
-    A capture allows no copies from the CPU, so some results cannot be computed there. A cached tensor that a
-    graph reads is never freed. With `graphs=False`, a call in a capture ignores the cache and computes a new
-    result.
+    During a capture, nothing can be copied from the CPU to the GPU, so some results cannot be computed. A
+    cached tensor that a graph reads is never freed. With `graphs=False`, a call in a capture ignores the
+    cache and computes a new result.
     """
     device, stream, store = torch.device("cuda"), SimpleNamespace(now=7), {}
     monkeypatch.setattr(_cache, "stream_of", lambda device: stream.now)

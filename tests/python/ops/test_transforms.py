@@ -115,16 +115,13 @@ def test_vmap_over_parameters(dim, device):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_second_derivatives(name, device):
-    """A second derivative is an error, except for operators whose gradient is computed by torch operators."""
+    """A second derivative is an error."""
     call, x = call_of(name, device)
     with torch.enable_grad():
         leaf = x.clone().requires_grad_()
         (first,) = torch.autograd.grad(call(leaf).float().square().sum(), leaf, create_graph=True)
-        if FORMS[name].info.twice:
+        with pytest.raises(RuntimeError, match="once_differentiable"):
             first.sum().backward()
-        else:
-            with pytest.raises(RuntimeError, match="once_differentiable"):
-                first.sum().backward()
 
 
 def test_patched_models(device):
@@ -243,8 +240,8 @@ def test_streams_joined_under_tracers():
     """`joined(*apart(x, n))`, which splits a tensor and concatenates the parts, equals `x`. In eager mode, no
     data is copied.
 
-    Under torch.func's transforms and during tracing, `joined` copies its arguments. Tensors have no addresses
-    there, so it cannot detect that the arguments are adjacent slices of one tensor.
+    Under torch.func's transforms and during tracing, `joined` copies its arguments. There, tensors have no
+    addresses, so `joined` cannot detect that its arguments are adjacent slices of one tensor.
     """
     x = random((2, 17, 8), torch.float32, "cpu")
     assert again(x).data_ptr() == x.data_ptr(), "eager: without a copy"

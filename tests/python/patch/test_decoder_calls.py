@@ -1,8 +1,8 @@
 """Tests of optimizations in patched language models.
 
-If no gradients are needed, a layer does the work of its submodules without calling them. Under torch.compile,
-attention masks that attention does not need are omitted. For small inputs on a GPU, torch.compile traces the
-original code of the model.
+If no gradients are needed, a patched layer computes the results of its submodules without calling them. Under
+torch.compile, a patched model makes no attention mask that attention does not need. For small inputs on a
+GPU, torch.compile traces the original code of the model.
 """
 
 import copy

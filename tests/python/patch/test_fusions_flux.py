@@ -40,8 +40,8 @@ def outputs(models, **extra):
 def test_single_blocks_copy_nothing(monkeypatch):
     """A patched model calls `torch.cat` less often than the unpatched model.
 
-    The patched single-stream blocks keep text and image tokens in two tensors. In these blocks, attention and
-    activation write their results into one buffer.
+    The original single-stream blocks concatenate text and image tokens, the patched blocks keep them in two
+    tensors. In these blocks, attention and activation write their results into one buffer.
     """
     cat, counts = torch.cat, []
     for model in pair():
@@ -245,8 +245,9 @@ def test_learned_attention_beside(monkeypatch):
 def test_values_of_both(monkeypatch, device):
     """For batch size 1, a patched attention writes the values V of text and image directly into one tensor.
 
-    It writes V of text and V of the image into separate tensors if a value projection has a hook. It also
-    does so for a larger batch, or if the number of elements of a slice is not a multiple of `ALIGNED`.
+    The attention writes V of text and V of the image into separate tensors in three cases: a value projection
+    has a hook, the batch is larger than 1, or the number of elements of a slice is not a multiple of
+    `ALIGNED`.
     """
     family = FLUX
     monkeypatch.setattr(mmdit, "in_epilogue", plain_on_any_device)

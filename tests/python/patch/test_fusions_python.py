@@ -145,8 +145,8 @@ def test_mask_of_heads(queries, monkeypatch):
     """`mask_of_heads` returns a view of the mask that has the same values as the result of diffusers'
     `prepare_attention_mask`.
 
-    If the mask does not have one column per token, `mask_of_heads` calls `prepare_attention_mask`. It also
-    does so if the source code of `prepare_attention_mask` is unknown.
+    `mask_of_heads` calls `prepare_attention_mask` in two cases: the mask does not have one column per token,
+    or the source code of `prepare_attention_mask` is unknown.
     """
     attn = attention(transformer_ltx.LTXAttention)
     source, mask = random((2, 7, 32), torch.float32, "cpu"), random((2, queries, 7), torch.float32, "cpu")

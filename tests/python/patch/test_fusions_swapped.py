@@ -23,7 +23,8 @@ from oxiwarp.patching.fusions import FUSIONS, FusedRecipe
 def test_wrapped_after_patch(name):
     """If the user wraps a submodule that the patched method normally does not call, the original method runs.
 
-    Otherwise the wrapper would have no effect. After the wrapper is removed, the patched method runs again.
+    If the patched method ran, the wrapper would have no effect. After the wrapper is removed, the patched
+    method runs again.
     """
     make, make_input = MODELS[name]
     stock, ours = make(), make()

@@ -106,8 +106,8 @@ def test_rope_is_forgotten():
 def test_tables_that_are_written_to(inference):
     """If the caller modifies the cached cos or sin table, the next call of the module returns correct tables.
 
-    If cos and sin are unmodified, the attention reads cached tables of half the width instead. If the caller
-    modified or replaced one of the two tables, the attention reads cos and sin themselves.
+    If cos and sin are unmodified, the attention reads cached tables of half the width instead of cos and sin.
+    If the caller has modified or replaced cos or sin, the attention reads cos and sin.
     """
     module, right = patched_rope(), rope()(x(1), 2, 3, 4)
     with torch.inference_mode(inference):

@@ -119,7 +119,7 @@ def test_twice():
 def test_what_runs_the_own_forward(kernel_calls):
     """A patched norm runs its original `forward` for CPU tensors, unless `cpu_kernels=True`.
 
-    It also does so under autocast, in float64 and for mixed dtypes.
+    It also runs its original `forward` under autocast, in float64 and for mixed dtypes.
     """
     model, x = net(), net_input()
     stock = model(x)
@@ -188,7 +188,8 @@ def test_layouts(dtype, device, kernel_calls):
             y = norm(x)
             assert bool(kernel_calls) == has_kernel, case
             assert y.shape == own.shape and (y.stride() == own.stride() or y.numel() == 0), case
-            # The CPU executor's `rsqrt` has the bits of a GPU, and torch's on the CPU does not.
+            # On the CPU executor, `rsqrt` gives the bits of a GPU. On the CPU, `rsqrt` of torch gives other
+            # bits.
             units = 2 if device.type == "cpu" else 1
             assert y.numel() == 0 or same_roundings(y.contiguous(), own.contiguous(), units), case
             assert not kernel_calls or kernel_calls[0].data_ptr() == x.data_ptr(), case

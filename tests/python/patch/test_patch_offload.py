@@ -13,9 +13,9 @@ import oxiwarp
 def test_accelerate_offload(make, order):
     """accelerate's CPU offload can be applied before and after `patch`, and its hooks can be removed.
 
-    Between calls, the offloaded weights are on the meta device. A norm with an offload hook runs as a module,
-    not as a part of a larger kernel. The module may add the elements of a row in a different order than the
-    kernel.
+    Between calls, the offloaded weights are on the meta device. A norm with an offload hook is called as a
+    module instead of being computed by the kernel of its block. The module may add the elements of a row in a
+    different order than this kernel.
     """
     accelerate = pytest.importorskip("accelerate")
 

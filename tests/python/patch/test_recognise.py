@@ -296,7 +296,7 @@ def test_other_reasons():
 def test_probe_only_reads():
     """While `patch` recognises a norm, it does not change the state of random generators and calls no hook.
 
-    Recognition also works on the meta device.
+    `patch` also recognises a norm whose weight is on the meta device.
     """
     state = torch.random.get_rng_state()
     with torch.device("meta"):

@@ -133,7 +133,7 @@ def test_ran_names_the_reason():
 
 
 def test_a_replaced_function_is_called(monkeypatch):
-    """If the user replaces a helper function whose formula `patch` has already read, the new function
+    """If a helper function is replaced after `patch` has converted its source to a formula, the new function
     runs."""
     model, inputs = research_models.build(Adaptive, torch.float32)
     oxiwarp.patch(model, cpu_kernels=True)

@@ -1,9 +1,9 @@
-"""Tests of rewritten models that other libraries have changed. A rewritten model has methods whose source
-`patch` changed.
+"""Tests of rewritten models to which other libraries make changes. A rewritten model has methods whose source
+code `patch` has rewritten.
 
-The changes are quantized linears, adapters, caches of block results, casts of the weights, and offloading.
-Each change is tested in two orders: before `patch`, and after `patch`. test_patch_matrix.py tests the same
-changes with models in which `patch` replaces whole methods.
+A *change* is what another library does to a model: it quantizes linears, adds adapters, caches the results of
+blocks, casts the weights, or offloads them. Each change is tested in two orders: before `patch`, and after
+`patch`. test_patch_matrix.py tests the same changes with models in which `patch` replaces whole methods.
 """
 
 import contextlib
@@ -153,8 +153,10 @@ def check(row, name, order, calls=1, rounds_activations=False, dtype=torch.float
     by 1e-5 of the largest element, because the norm kernel and torch's CPU kernel add in different orders. In
     bfloat16, the difference must be less than the rounding error of the unpatched model.
 
-    Some changes round activations to integers. A difference in the last bit may then change such an integer
-    by 1. For these changes, the difference must be less than the error of the rounding to integers.
+    Some libraries quantize not only the weights of linears, but also their inputs (activations): they round
+    each activation to an integer. If two activations differ in their last bit, their integers may differ by
+    1. For such a change, pass `rounds_activations=True`. The difference must then be less than the error that
+    the rounding to integers causes in the unpatched model.
     """
     stock, ours = (Adapted(row, name, patched, dtype) for patched in (False, True))
     steps = STEPS[order].format(calls="call " * calls)

@@ -103,7 +103,7 @@ def test_a_sum_and_a_later_norm(between, tmp_path):
     """One kernel computes a sum and its norm, even if the scale of the norm is computed between the sum and
     the norm.
 
-    The condition is that no statement between sum and norm reads the sum.
+    This works only if no statement between the sum and the norm reads the sum.
     """
     middle = [between] if between else []
     statements = ["x = x + g * c", *middle, "s = self.lin(s)", "n = self.norm1(x) * (1 + s) + b", "return n, x, g, r"]

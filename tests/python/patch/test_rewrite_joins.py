@@ -196,8 +196,8 @@ def test_other_methods(cls, device):
 
 
 def test_parts_that_do_not_fit(device):
-    """If the operands of a concatenation have different dtypes or shapes, the result or error is that of
-    `torch.cat`."""
+    """If the operands of a concatenation have different dtypes or shapes, the rewritten method gives the
+    result or the error of `torch.cat`."""
     module, given = Joint().to(device), inputs(torch.float32, device)
     module.norm_added_q.bfloat16(), module.norm_added_k.bfloat16()
     mixed = [*given[:2], *(x.bfloat16() for x in given[2:4]), *given[4:]]

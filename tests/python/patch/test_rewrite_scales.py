@@ -20,8 +20,8 @@ class View(Scaled):
 
 
 class Reassigned(Scaled):
-    """A method whose variable first holds the factor `1 + scale` and then a view of this factor, as in the
-    final layer of Z-Image."""
+    """A method that assigns the factor `1 + scale` to a variable, and then a view of this factor to the same
+    variable, as in the final layer of Z-Image."""
 
     def forward(self, x, c):
         scale = 1.0 + self.proj(c)
@@ -31,8 +31,8 @@ class Reassigned(Scaled):
 
 
 class Loop(Scaled):
-    """A loop that assigns the factor in one branch. The next iteration reads it in the other branch, so the
-    factor must stay a variable."""
+    """A loop that assigns the factor `1 + scale` in one branch. The next iteration reads the factor in the
+    other branch, so the rewritten method must keep the variable."""
 
     def forward(self, x, c):
         for step in range(3):
@@ -45,8 +45,8 @@ class Loop(Scaled):
 
 
 class Index(Scaled):
-    """A method with two expressions that look like views of the factor. The first is a slice whose start
-    depends on the factor's values. The second computes new values."""
+    """A method with two expressions that look like views of the factor `1 + scale`, but are not. The first is
+    a slice whose start depends on the values of the factor. The second computes new values."""
 
     def forward(self, x, c):
         scale = 1.0 + c

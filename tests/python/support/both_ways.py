@@ -1,11 +1,11 @@
-"""Computes each chain of a rewritten model in two ways, by the kernel and by the original expression, and
-compares the results.
+"""Computes each sequence of operations that a kernel can replace twice: by the kernel and by the original
+expression. Compares the two results.
 
-A rewritten model has methods whose source code `patch` changed. A chain is a sequence of operations in such a
-method that a kernel can replace. `python -m support.both_ways every_diffusers_model [name ...]` compares the
-chains in tiny models of a library. After each comparison, the model continues with the result of the original
-expression. The comparison of a chain therefore does not depend on earlier chains, and the model's output has
-the bits of the unpatched model.
+Such a sequence of operations is called a chain. The models are rewritten: `patch` has changed the source code
+of their methods. `python -m support.both_ways every_diffusers_model [name ...]` compares the chains in tiny
+models of a library. After each comparison, the model continues with the result of the original expression.
+The comparison of a chain therefore does not depend on earlier chains, and the model's output has the bits of
+the unpatched model.
 """
 
 import importlib
@@ -160,9 +160,9 @@ def both_ways(found: list[Comparison]) -> Iterator[None]:
 def rewrite_all(model: nn.Module, cpu_kernels: bool, remark: str = "") -> int:
     """Rewrite every method of a model that has sequences of operations for which kernels exist.
 
-    Do so even if `patch` would replace the whole method instead. Return the number of rewritten objects.
-    Patch norms too, so that rewritten methods recognise them. On the CPU, these norms run their original
-    `forward`.
+    Also rewrite methods that `patch` would replace as a whole instead. Return the number of rewritten
+    objects. Patch norms too, so that rewritten methods recognise them. On the CPU, these norms run their
+    original `forward`.
     """
     count = 0
     for _, part in list(named_parts(model)):
@@ -206,8 +206,9 @@ def check(case: Any, dtype: torch.dtype) -> tuple[list[Comparison], dict[str, Co
         torch.manual_seed(0)
         stock = first(model(**arguments))
         with both_ways(found):
-            # oxiwarp caches the patched classes by their options. The remark is one of the options, so a new
-            # remark makes new classes, which call the functions that `both_ways` has replaced.
+            # oxiwarp caches the classes of patched modules by their options. The remark is one of the
+            # options. A new remark therefore makes new classes. These classes call the functions with which
+            # `both_ways` replaces oxiwarp's functions.
             rewrite_all(model, cpu_kernels=True, remark=f"run {next(RUNS)}")
             torch.manual_seed(0)
             made = first(model(**arguments))

@@ -676,7 +676,8 @@ class Case:
     inputs: Mapping[str, Any]
 
     def build(self, dtype: torch.dtype = torch.bfloat16) -> tuple[nn.Module, dict[str, Any]]:
-        """Return the model with random weights, and the keyword arguments for one call of the model."""
+        """Return a model of the class with random weights, and the keyword arguments for one call of the
+        model."""
         torch.manual_seed(0)
         model = self.cls(**constructor_arguments(self.cls, self.config)).eval()
         randomize(model)

@@ -28,7 +28,7 @@ def operand(
 
 
 def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = EPS) -> Tensor:
-    """Compute torch's layer_norm, or diffusers' FP32LayerNorm if the dtype of a parameter differs from that of x."""
+    """Compute torch's layer_norm, or diffusers' FP32LayerNorm if a parameter has another dtype than x."""
     if any(p is not None and p.dtype != x.dtype for p in (weight, bias)):
         weight, bias = (p if p is None else p.float() for p in (weight, bias))
         return F.layer_norm(x.float(), x.shape[-1:], weight, bias, eps).to(x.dtype)

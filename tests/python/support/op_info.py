@@ -54,6 +54,8 @@ MADE = {  # the roles for which `Operands.make` makes tensors
     Role.POSITIONS,
     Role.FREQUENCIES,
     Role.MATRIX,
+    Role.PRODUCT,
+    Role.PRODUCT_GATE,
 }
 KERNELS, TORCH = "kernels", "torch's operators"
 
@@ -73,8 +75,6 @@ class OpInfo:
     first operand."""
     linear: bool = False
     """True if the result is linear in the first operand, unless it is clamped."""
-    twice: bool = False
-    """True if torch's operators compute the whole gradient. A second derivative then exists."""
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float16, torch.bfloat16)
     values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Values of arguments, which replace the values in `VALUES`."""
@@ -162,7 +162,7 @@ class Form:
 
     @property
     def linear(self) -> bool:
-        return self.info.linear and not self.options.get("clip")
+        return self.info.linear and not (self.options.get("clip") or self.options.get("epilogue"))
 
     def arguments(self, x: Tensor, others: "Operands", **options: Any) -> dict[str, Any]:
         """Return all arguments by name, for rows `x` of shape `[B, S, N]`. `options` replaces options of
@@ -191,7 +191,8 @@ class Operands:
         self.broadcast = [random((1, 1, cols), dtype, device, seed, 0.5) for seed in (3, 4, 5, 6, 7)]
         self.vectors = [random((cols,), dtype, device, seed, 0.5) for seed in (8, 9, 10, 11, 12)]
         self.bias = random((2 * cols,), dtype, device, 13)
-        self.matrix = random((max(8, cols // 16 * 8), cols), dtype, device, 18, cols**-0.5)
+        self.matrix = random((max(16, cols // 32 * 16), cols), dtype, device, 18, cols**-0.5)
+        self.product = random((batch, tokens, len(self.matrix)), dtype, device, 19)
         self.head_vectors = [random((heads * dim,), dtype, device, 14) for heads in (1, cols // dim)]
         angles = random((tokens, dim // 2), torch.float32, device, 15)
         self.tables = {"cos": angles.cos(), "sin": angles.sin()}
@@ -219,6 +220,10 @@ class Operands:
                 return self.vectors[at]
             case Role.MATRIX:
                 return self.matrix
+            case Role.PRODUCT:
+                return self.product[: x.shape[0]].expand(*x.shape[:-1], -1).contiguous()
+            case Role.PRODUCT_GATE:
+                return self.product[:1, :1]
             case Role.BIAS if Role.MATRIX in form.info.roles.values():
                 return self.bias[: len(self.matrix)]
             case Role.BIAS:
@@ -258,14 +263,24 @@ SPECIAL = {
         OpInfo("ada_norm_pair", norms.ada_norm_pair, result=1),
         OpInfo("attention", dtypes=_SIXTEEN, rows=None),
         OpInfo("cross_entropy", rows={"reduction": "none"}),
-        OpInfo("gated_residual", norms.gated_residual, f"{TORCH}, in float32", linear=True),
-        OpInfo(
-            "gated_residual_ada_norm",
-            norms.gated_residual_ada_norm,
-            f"{KERNELS}; {TORCH} for `y` and the gate",
-        ),
+        OpInfo("gated_residual", norms.gated_residual, linear=True),
+        OpInfo("gated_residual_ada_norm", norms.gated_residual_ada_norm),
         OpInfo("layer_norm", norms.layer_norm),
-        OpInfo("linear", gradient=TORCH, linear=True, dtypes=_SIXTEEN, rows_of_gradient=False, copied=("x", "weight")),
+        OpInfo(
+            "linear",
+            gradient=f"{TORCH}; {KERNELS} for activations",
+            linear=True,
+            dtypes=_SIXTEEN,
+            rows_of_gradient=False,
+            copied=("x", "weight", "residual"),
+            without=("residual", "gate"),
+            extra={
+                "activation": (("x", "weight", "bias"), {"epilogue": "gelu_tanh"}),
+                "gated activation": (("x", "weight", "bias"), {"epilogue": "silu_and_mul"}),
+                "residual": (("x", "weight", "bias", "residual"), {}),
+                "gated residual": (("x", "weight", "bias", "residual", "gate"), {}),
+            },
+        ),
         OpInfo("modulate", norms.modulate, f"{TORCH}, in float32"),
         OpInfo("modulated_rms_norm", norms.mochi_modulated),
         OpInfo(
@@ -279,18 +294,8 @@ SPECIAL = {
                 "rotation": (("q", "k", "cos", "sin"), {"norm": None}),
             },
         ),
-        OpInfo(
-            "residual_tanh_gated_rms_norm",
-            norms.mochi_residual,
-            f"{TORCH}, which then make the result, too",
-            twice=True,
-        ),
-        OpInfo(
-            "residual_tanh_gated_rms_norm_modulated",
-            norms.mochi_chained,
-            f"{TORCH}, which then make the results, too",
-            twice=True,
-        ),
+        OpInfo("residual_tanh_gated_rms_norm", norms.mochi_residual, linear=True),
+        OpInfo("residual_tanh_gated_rms_norm_modulated", norms.mochi_chained),
         OpInfo("rms_norm_gated", norms.rms_norm_gated, f"{KERNELS}; {TORCH} for a sigmoid"),
         OpInfo("rope", gradient=_NOT_TABLES, linear=True),
         OpInfo("rope_1d", gradient=f"{KERNELS}; not of positions", linear=True),

@@ -76,7 +76,8 @@ class Tensors:
             case Role.OUTPUT if Role.FACTOR in operator.roles.values():
                 return self.random(batch * tokens, cols)
             case Role.OUTPUT if of_matrix:
-                return self.strided(batch, tokens, MATRIX_ROWS)
+                gated = operator.name.startswith("linear_gated_activation")
+                return self.strided(batch, tokens, MATRIX_ROWS // 2 if gated else MATRIX_ROWS)
             case Role.OUTPUT:
                 return self.strided(batch, tokens, cols // 2 if halves else cols)
             case Role.ROWS if Role.FACTOR in operator.roles.values():
@@ -105,6 +106,10 @@ class Tensors:
                 return self.random(tokens, HEAD_DIM // 2, dtype=torch.float32)
             case Role.MATRIX:
                 return self.random(MATRIX_ROWS, cols)
+            case Role.PRODUCT:
+                return self.random(batch, tokens, MATRIX_ROWS)
+            case Role.PRODUCT_GATE:
+                return self.random(batch, 1, MATRIX_ROWS)
             case Role.FACTOR:
                 return self.random(cols, cols)
         raise AssertionError(f"{operator.name}: {name} is {role}")

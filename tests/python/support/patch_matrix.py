@@ -12,8 +12,8 @@ from torch import nn
 import oxiwarp
 
 COMPARED = (bool, int, float, str, torch.dtype, torch.Size, type(None))
-# The models run on the CPU. `torch.manual_seed` would also record a stack trace for each device type that is
-# not available.
+# The models run on the CPU, so only the CPU's generator is seeded. `torch.manual_seed` would also record a
+# stack trace for each device type that is not available.
 SEEDED = torch.default_generator
 
 
@@ -66,7 +66,8 @@ class Subject:
         """Run the test steps that `steps` names. Return (step, mode, value) for each step "call" and each
         step "state".
 
-        If no step has changed an unpatched model since its last call, the result of this call is used again.
+        If an unpatched model is called again, and no step has changed it since its last call, it does not
+        run. The result of the last call is used instead.
         """
         for step in steps.split():
             if self.patched or step not in ("patch", "fast", "unpatch"):

@@ -32,7 +32,7 @@ def state(model: nn.Module) -> list[str]:
 
 def add_lines(found: list[str], path: str, x: Any, seen: dict[int, Any], name: Callable[[type], str]) -> None:
     """Append the lines of `x` to `found`. `seen` keeps the objects of earlier lines alive, so that Python
-    reuses no id."""
+    does not give their ids to new objects."""
     if isinstance(x, PLAIN):
         found.append(f"{path}: {'an address' if type(x) is int and x >= 1 << 32 else repr(x)}")
     elif isinstance(x, torch.Tensor):

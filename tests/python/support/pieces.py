@@ -1,6 +1,7 @@
 """Finds missing files and entries of ops (host code, tests, schema, docs) in a source tree, without a build.
 
-An op is a file of `kernels-gpu/src/ops` (a unit) or a module of `py-bindings/python/oxiwarp/ops`.
+An op of the kernels (a unit) is a file of `kernels-gpu/src/ops`. An op of Python is a module of
+`py-bindings/python/oxiwarp/ops`.
 """
 
 import ast

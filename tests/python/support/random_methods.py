@@ -236,8 +236,8 @@ def load(methods: dict[str, list[Statement]], folder: Path) -> Any:
 
 
 def without_each(statements: list[Statement]) -> list[list[Statement]]:
-    """Return shorter lists of statements. In each list, one statement is missing, or the statements inside a
-    compound statement (such as an `if`) replace it."""
+    """Return shorter lists of statements. In each list, one statement is missing, or one compound statement
+    (such as an `if`) is replaced by the statements inside it."""
     made = []
     for at, statement in enumerate(statements):
         before, after = statements[:at], statements[at + 1 :]

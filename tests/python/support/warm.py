@@ -1,9 +1,9 @@
 """Runs Python programs in forks of a process that has already imported torch, diffusers, transformers and
 matplotlib.
 
-These imports take about 5 s, and most programs of the tests then take less than 1 s. Each program still has a
-separate process, with a separate working directory, environment and output. oxiwarp is not imported before
-the fork.
+These imports take about 5 s. After the imports, most programs of the tests take less than 1 s. Each program
+still has a separate process, with a separate working directory, environment and output. oxiwarp is not
+imported before the fork.
 
 With a GPU, `run` starts a new interpreter instead. If an import has initialised CUDA, a fork cannot use CUDA.
 """

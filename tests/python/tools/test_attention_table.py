@@ -63,8 +63,8 @@ def test_keys_between():
 
 
 def test_queries_of_all_heads():
-    """A region (sizes at which oxiwarp is faster) has a minimum for queries per head, and one for the total
-    queries of all heads.
+    """A region (sizes at which oxiwarp is faster) has two minimums: of the queries per head, and of the
+    queries of all heads together.
 
     The second minimum is necessary because with many heads, oxiwarp can be faster even for few queries per
     head. A size is in the intersection of two regions if it is in both of them.

@@ -1,4 +1,5 @@
-"""Tests of `python -m oxiwarp bench --pipeline` with small pipelines, of its table, its files and its errors."""
+"""Tests of the command `python -m oxiwarp bench --pipeline`: the table that it prints, the results files that
+it writes, and its error messages. The tests use small pipelines."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""Tests of benches/python/cold_start.py with one small model on the CPU executor, and tests of the table of
+"""Tests of benches/python/cold_start.py with one small model on the CPU executor, and of the table that lists
 all cases."""
 
 import json

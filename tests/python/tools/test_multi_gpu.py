@@ -15,8 +15,7 @@ CHECKS = ("collectives", "language", "fsdp", "context", "flux")
 def test_it_runs_on_the_cpu(tmp_path):
     """Every check of the script that runs without GPUs passes.
 
-    The script's check `tests` is left out. It runs tests by pytest, and these tests are part of this test
-    suite anyway.
+    The script's check `tests` is left out, because it runs tests that are part of this test suite anyway.
     """
     options = [part for check in CHECKS for part in ("--check", check)]
     ran = subprocess.run(

@@ -14,8 +14,8 @@ from retired_words import RETIRED
 PART = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 # The check skips comments, strings and character literals.
 NO_CODE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^\\'\n])'", re.S)
-# The check for retired words skips the names of test functions, because these names are sentences. Retired
-# words are allowed in sentences.
+# The check for retired words skips the names of test functions, because these names are sentences, in which
+# these words may have their ordinary meaning.
 TEST = re.compile(r"#\[test\]\s*(?:#\[[^\]]*\]\s*)*fn \w+")
 STANDARD = re.compile(r"\bmem::forget\b|\.(?:try_)?fold\b|\bfold_left\b")
 

@@ -89,7 +89,7 @@ def test_nothing_to_do(two_gpus, monkeypatch, capsys):
 def test_on_a_gpu(cuda):
     """`warmup` compiles the kernels of an operator into the driver's cache.
 
-    The kernels can be launched afterwards.
+    After `warmup`, the kernels can be launched.
     """
     index = cuda.index or 0
     with pytest.raises(RuntimeError, match=r"there is no kernel softmaxx"):

@@ -3,7 +3,8 @@ use super::memory::shared_base;
 use crate::cpu::cluster::{FIRST_ADDRESS, map_address as map};
 use crate::cpu::{FaultKind, here, mbarrier, named, tma, with};
 
-/// Raises a fault if the launch has another cluster size. The launch then starts again with this size.
+/// Declares that the clusters of this kernel have `BLOCKS` blocks. If the launch runs with another cluster
+/// size, raises a fault. The executor then restarts the launch with clusters of `BLOCKS` blocks.
 #[track_caller]
 pub fn cluster_bounds<const BLOCKS: u32>() {
     here();

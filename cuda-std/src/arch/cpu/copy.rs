@@ -11,8 +11,8 @@ use crate::cpu::{copies, note_global};
 pub unsafe fn copy_async(to: usize, from: *const u8) {
     check_aligned(from.addr(), 16);
     note_global();
-    // SAFETY: the caller passes 16 readable bytes at `from`, and `check_aligned` checked the alignment of
-    // `from`.
+    // SAFETY: the read covers the 16 bytes at `from`. The caller guarantees that they are readable, and
+    // `check_aligned` checked the alignment of `from`.
     copies::begin(to, unsafe { from.cast::<[u8; 16]>().read() });
 }
 
@@ -24,7 +24,8 @@ pub unsafe fn copy_async(to: usize, from: *const u8) {
 pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
     let to = to - FIRST_ADDRESS;
     if wanted {
-        // SAFETY: if `wanted` is true, the caller passes 16 readable, aligned bytes at `from`.
+        // SAFETY: `copy_async` reads 16 bytes at `from`. The call happens only if `wanted` is true. In this
+        // case, the caller guarantees that the bytes are readable and aligned.
         unsafe { copy_async(to as usize, from) }
     } else {
         copies::begin(to as usize, [0; 16]);
@@ -41,8 +42,8 @@ pub unsafe fn prefetch(from: *const u8, bytes: u32) {
     check_aligned(from.addr(), 16);
     check_aligned(from.addr() + bytes as usize, 16);
     for at in (0..bytes as usize).step_by(16) {
-        // SAFETY: the caller passes `bytes` readable bytes, and the loop ensures that `at` is less than
-        // `bytes`.
+        // SAFETY: the read covers the byte at `from + at`. The caller guarantees `bytes` readable bytes, and
+        // the loop ensures that `at` is less than `bytes`.
         unsafe { from.add(at).read_volatile() };
     }
 }

@@ -176,7 +176,8 @@ pub unsafe fn bulk_send(to: u32, from: u32, bytes: u32, barrier: u32) {
     bulk::bulk_send(to, from, bytes, barrier);
 }
 
-/// Each lane writes the row whose address it passes. It gets the words of the row from four lanes.
+/// Each lane writes one row of a matrix, to the address that it passes. The words of this row come from four
+/// lanes.
 #[inline(never)]
 #[track_caller]
 pub unsafe fn store_matrices(address: u32, words: [u32; 4]) {
@@ -193,7 +194,8 @@ pub unsafe fn store_matrices(address: u32, words: [u32; 4]) {
     store_row(address, row);
 }
 
-/// As [`store_matrices`]. Each lane gets the eight elements of its row from eight lanes.
+/// Does the same as [`store_matrices`] with transposed matrices: the eight elements of the row that a lane
+/// writes come from eight lanes.
 #[inline(never)]
 #[track_caller]
 pub unsafe fn store_transposed(address: u32, words: [u32; 4]) {
@@ -219,8 +221,9 @@ fn store_row(address: u32, row: [u32; 4]) {
     unsafe { shared_base().add(offset).cast::<[u32; 4]>().write(row) };
 }
 
-/// Arguments of the executor have the alignment of their type, which is less than 64. Only maps in global
-/// memory are therefore checked.
+/// Returns the address of the tensor map, and checks that a map in global memory is aligned to 64 bytes. If a
+/// map is a kernel argument, use its address directly. On the executor, an argument has only the alignment of
+/// its Rust type, which is less than 64.
 #[track_caller]
 pub fn tensor_map_at(map: u64) -> u64 {
     super::memory::check_aligned(map as usize, 64);

@@ -46,7 +46,8 @@ macro_rules! accesses {
         pub unsafe fn $load(ptr: *const u8, _: Load) -> $bits {
             check_aligned(ptr.addr(), size_of::<$bits>());
             note_global();
-            // SAFETY: the caller passes a readable `ptr`, and `check_aligned` checked its alignment.
+            // SAFETY: the read covers one value at `ptr`. The caller guarantees that `ptr` is readable, and
+            // `check_aligned` checked its alignment.
             unsafe { ptr.cast::<$bits>().read() }
         }
 
@@ -57,7 +58,8 @@ macro_rules! accesses {
         pub unsafe fn $store(ptr: *mut u8, value: $bits, _: Store) {
             check_aligned(ptr.addr(), size_of::<$bits>());
             note_global();
-            // SAFETY: the caller passes a writable `ptr`, and `check_aligned` checked its alignment.
+            // SAFETY: the write covers one value at `ptr`. The caller guarantees that `ptr` is writable, and
+            // `check_aligned` checked its alignment.
             unsafe { ptr.cast::<$bits>().write(value) }
         }
     )* };
@@ -77,7 +79,7 @@ accesses! {
 /// `ptr` is the start of a cache line of readable memory.
 pub unsafe fn l2_demote(ptr: *const u8) {
     check_aligned(ptr.addr(), LINE as usize);
-    // SAFETY: the caller passes the start of a readable cache line. The first and the last byte are inside
-    // this line.
+    // SAFETY: the reads cover the first and the last byte of the cache line at `ptr`. The caller guarantees
+    // that the cache line is readable.
     unsafe { std::hint::black_box([ptr.read(), ptr.wrapping_add(LINE as usize - 1).read()]) };
 }

@@ -30,8 +30,8 @@ products! {
 #[inline(always)]
 unsafe fn element(address: u32, lane: u32, element: u32) -> u32 {
     let row = exchange_here(Operation::LoadMatrices, address, lane);
-    // SAFETY: lane `lane` got `row` from `Shared::window`, which checked that its 16 bytes lie in shared
-    // memory. `element` is less than 8.
+    // SAFETY: the read covers element `element` of the 16 bytes at `row`, and `element` is less than 8.
+    // `Shared::window` checked that these bytes lie in shared memory.
     u32::from(unsafe {
         shared_base().add((row - FIRST_ADDRESS) as usize).cast::<u16>().add(element as usize).read()
     })
@@ -46,8 +46,8 @@ pub unsafe fn load_matrices(row: u32) -> [u32; 4] {
     here();
     note((row - FIRST_ADDRESS) as usize, 16, false);
     let lane = lane();
-    // SAFETY: every lane passes the valid offset of a row, and a barrier separates this load from writes to
-    // the row.
+    // SAFETY: every lane passes the address of 16 bytes in shared memory, and a barrier separates this load
+    // from writes to these bytes.
     let word = |matrix: u32, at: u32| unsafe { element(row, 8 * matrix + lane / 4, at) };
     [0, 1, 2, 3].map(|matrix| word(matrix, lane % 4 * 2) | word(matrix, lane % 4 * 2 + 1) << 16)
 }
@@ -60,8 +60,8 @@ pub unsafe fn load_matrices_transposed(row: u32) -> [u32; 4] {
     here();
     note((row - FIRST_ADDRESS) as usize, 16, false);
     let lane = lane();
-    // SAFETY: every lane passes the valid offset of a row, and a barrier separates this load from writes to
-    // the row.
+    // SAFETY: every lane passes the address of 16 bytes in shared memory, and a barrier separates this load
+    // from writes to these bytes.
     let word = |matrix: u32, at: u32| unsafe { element(row, 8 * matrix + at, lane / 4) };
     [0, 1, 2, 3].map(|matrix| word(matrix, lane % 4 * 2) | word(matrix, lane % 4 * 2 + 1) << 16)
 }

@@ -33,8 +33,9 @@ pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
     });
 }
 
-/// Launches of the CPU executor do not overlap. Raises a fault if the thread has accessed global memory
-/// before.
+/// Raises a fault if the thread has accessed global memory before this call. On a GPU, such an access could
+/// happen before the earlier launches end. The executor itself does not wait here, because its launches do
+/// not overlap.
 #[track_caller]
 pub fn wait_for_earlier_launches(_address: u64) {
     expect_no_global();

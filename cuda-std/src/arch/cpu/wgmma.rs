@@ -83,7 +83,8 @@ macro_rules! accumulators {
             #[track_caller]
             fn check_settled(&self) {
                 here();
-                // SAFETY: f32 and i32 have the size and alignment of u32, and every bit pattern is valid.
+                // SAFETY: the slice covers the elements of `self`. These elements are f32 or i32, which have
+                // the size and alignment of u32. Every bit pattern is a valid u32.
                 wgmma::check_settled(unsafe { core::slice::from_raw_parts(self.as_ptr().cast(), $count) });
             }
         }

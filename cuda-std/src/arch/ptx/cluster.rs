@@ -53,7 +53,8 @@ pub fn cluster_arrive() {
 #[inline(always)]
 pub fn cluster_arrive_release() {
     if CLUSTERS {
-        // SAFETY: every thread of the cluster calls this function and then the matching `cluster_wait`.
+        // SAFETY: the instruction accesses no memory. Every thread of the cluster calls this function and
+        // then the matching `cluster_wait`.
         unsafe { arrive_release() };
     }
 }
@@ -77,7 +78,8 @@ pub fn map_address(address: u32, rank: u32) -> u32 {
 #[inline(always)]
 pub unsafe fn remote_load(address: u32) -> u32 {
     let value: u32;
-    // SAFETY: the caller passes the address of 4 bytes in the shared memory of a block of the cluster.
+    // SAFETY: the instruction reads 4 bytes at `address`. The caller guarantees that they are in the shared
+    // memory of a block of the cluster.
     unsafe {
         if CLUSTERS {
             asm!("ld.shared::cluster.u32 {}, [{}];", out(reg32) value, in(reg32) address, options(nostack));
@@ -91,7 +93,8 @@ pub unsafe fn remote_load(address: u32) -> u32 {
 /// Stores a word to the shared memory of a block of the cluster.
 #[inline(always)]
 pub unsafe fn remote_store(address: u32, value: u32) {
-    // SAFETY: the caller passes the address of 4 bytes in the shared memory of a block of the cluster.
+    // SAFETY: the instruction writes 4 bytes at `address`. The caller guarantees that they are in the shared
+    // memory of a block of the cluster.
     unsafe {
         if CLUSTERS {
             asm!("st.shared::cluster.u32 [{}], {};", in(reg32) address, in(reg32) value, options(nostack));
@@ -117,7 +120,8 @@ pub fn cluster_wait() {
 #[inline(always)]
 pub unsafe fn cluster_expect(barrier: *mut u64, bytes: u32) {
     if CLUSTERS {
-        // SAFETY: the caller passes a word of this block's shared memory that is not yet an mbarrier.
+        // SAFETY: the instruction writes the 64-bit word at `barrier`. The caller guarantees that this word
+        // is in this block's shared memory, and that it is not yet an mbarrier.
         unsafe {
             asm!(
                 "{{ .reg .b64 own; .reg .b32 at; cvta.to.shared.u64 own, {barrier}; cvt.u32.u64 at, own;",
@@ -136,16 +140,16 @@ pub unsafe fn cluster_expect(barrier: *mut u64, bytes: u32) {
 ///
 /// # Safety
 /// `to` and `barrier` point to 64-bit words of this block's shared memory. Block `rank` of the cluster has
-/// the same shared-memory layout as this block. It has called [`cluster_expect`], and does not exit before
-/// the value arrives.
+/// the same shared-memory layout as this block. Block `rank` has called [`cluster_expect`], and does not exit
+/// before the value arrives.
 #[inline(always)]
 pub unsafe fn cluster_send(to: *mut u64, barrier: *mut u64, rank: u32, value: u64) {
     if !CLUSTERS {
         // SAFETY: the caller passes a word of this block's shared memory.
         return unsafe { to.write(value) };
     }
-    // SAFETY: the caller passes words that block `rank` has at the same offsets, and ensures that block
-    // `rank` still runs.
+    // SAFETY: the instruction writes to the shared memory of block `rank`. The caller guarantees that block
+    // `rank` has these words at the same offsets, and that it still runs.
     unsafe {
         asm!(
             "{{ .reg .b64 own; .reg .b32 at, done; cvta.to.shared.u64 own, {to}; cvt.u32.u64 at, own;",

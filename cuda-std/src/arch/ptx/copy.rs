@@ -16,8 +16,9 @@ pub unsafe fn copy_async(to: usize, from: *const u8) {
         // SAFETY: the caller passes valid, aligned `to` and `from`.
         return unsafe { to.write(load_u32x4(from, Load::Once)) };
     }
-    // SAFETY: the caller passes a valid, aligned destination and source. `cp.async` needs sm_80. On sm_75,
-    // the function has returned before this line.
+    // SAFETY: the instruction reads 16 bytes at `from` and writes 16 bytes at `to`. The caller guarantees
+    // that both ranges are valid and aligned. `cp.async` needs sm_80. On sm_75, the function has returned
+    // before this line.
     unsafe {
         asm!(
             "cp.async.cg.shared.global [{}], [{}], 16;",
@@ -35,7 +36,8 @@ pub unsafe fn copy_async(to: usize, from: *const u8) {
 /// `from` points to 16 bytes of global memory that are aligned to 16 bytes. The GPU is sm_80 or newer.
 #[inline(always)]
 pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
-    // SAFETY: the caller passes a valid `to`. If `wanted` is true, the caller also passes a valid `from`.
+    // SAFETY: the instruction writes 16 bytes at `to`, and reads 16 bytes at `from` if `wanted` is true. The
+    // caller guarantees that both ranges are valid and aligned in these cases.
     unsafe {
         asm!(
             "cp.async.cg.shared.global.L2::128B [{}], [{}], 16, {};",
@@ -52,8 +54,8 @@ pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
 #[inline(always)]
 pub unsafe fn prefetch(from: *const u8, bytes: u32) {
     if cfg!(target_feature = "sm_90") {
-        // SAFETY: the caller passes a readable range that is aligned to 16 bytes. The surrounding `if` checks
-        // for sm_90.
+        // SAFETY: the instruction reads the `bytes` bytes at `from`. The caller guarantees that they are
+        // readable and aligned to 16 bytes. The surrounding `if` checks for sm_90.
         unsafe {
             asm!("cp.async.bulk.prefetch.L2.global [{}], {};", in(reg64) from, in(reg32) bytes, options(nostack));
         }

@@ -51,14 +51,16 @@ pub unsafe fn barrier_wait(barrier: u32, parity: u32) {
 #[inline(always)]
 pub unsafe fn shared_load_pair(address: u32) -> [f32; 2] {
     let (a, b): (f32, f32);
-    // SAFETY: the caller passes the address of 8 bytes in shared memory, and the address is a multiple of 8.
+    // SAFETY: the instruction reads 8 bytes at `address`. The caller guarantees that they are in shared
+    // memory, and that `address` is a multiple of 8.
     unsafe {
         asm!("ld.shared.v2.f32 {{{}, {}}}, [{}];", out(reg32) a, out(reg32) b, in(reg32) address, options(nostack))
     };
     [a, b]
 }
 
-/// Emits an instruction that takes the coordinates of a box, for a tensor of `D` dimensions.
+/// Emits an instruction that takes the coordinates of a box, a rectangular part of a tensor. The tensor has
+/// `D` dimensions.
 macro_rules! of_dimensions {
     ($at:ident: [$before:literal, $after:literal, $end:literal], $($operands:tt)*) => {
         match D {
@@ -80,7 +82,8 @@ macro_rules! of_dimensions {
 /// have arrived.
 #[inline(always)]
 pub unsafe fn tensor_copy<const D: usize>(to: u32, map: u64, at: [u32; D], barrier: u32) {
-    // SAFETY: the caller passes valid shared-memory addresses and the address of a valid tensor map.
+    // SAFETY: the instruction reads the tensor and writes shared memory. The caller passes valid
+    // shared-memory addresses and the address of a valid tensor map.
     unsafe {
         of_dimensions!(
             at: ["cp.async.bulk.tensor", "shared::cluster.global.mbarrier::complete_tx::bytes [{to}], [{map}, ", "], [{barrier}];"],
@@ -89,11 +92,13 @@ pub unsafe fn tensor_copy<const D: usize>(to: u32, map: u64, at: [u32; D], barri
     }
 }
 
-/// As [`tensor_copy`], but copies the box to the same offset of every block of the cluster whose bit is set
-/// in `blocks`. The mbarrier at the same offset of each of these blocks counts the bytes.
+/// Starts the same copy as [`tensor_copy`], but to several blocks of the cluster: those whose bit is set in
+/// `blocks`. The box arrives at the same offset of each of these blocks, and the mbarrier at the same offset
+/// of each block counts its bytes.
 #[inline(always)]
 pub unsafe fn tensor_multicast<const D: usize>(to: u32, map: u64, at: [u32; D], barrier: u32, blocks: u16) {
-    // SAFETY: the caller passes addresses that are valid in every block of the mask.
+    // SAFETY: the instruction writes to the address `to` of each block whose bit is set in `blocks`. The
+    // caller guarantees that the addresses are valid in these blocks.
     unsafe {
         of_dimensions!(
             at: [
@@ -110,7 +115,8 @@ pub unsafe fn tensor_multicast<const D: usize>(to: u32, map: u64, at: [u32; D], 
 /// Starts a TMA copy of a box of a tensor from shared memory to global memory.
 #[inline(always)]
 pub unsafe fn tensor_store<const D: usize>(from: u32, map: u64, at: [u32; D]) {
-    // SAFETY: the caller passes valid shared-memory addresses and the address of a valid tensor map.
+    // SAFETY: the instruction reads shared memory and writes the tensor. The caller passes valid
+    // shared-memory addresses and the address of a valid tensor map.
     unsafe {
         of_dimensions!(
             at: ["cp.async.bulk.tensor", "global.shared::cta.bulk_group [{map}, ", "], [{from}];"],
@@ -122,7 +128,8 @@ pub unsafe fn tensor_store<const D: usize>(from: u32, map: u64, at: [u32; D]) {
 /// Starts a TMA copy that adds a box in shared memory to a tensor in global memory.
 #[inline(always)]
 pub unsafe fn tensor_add<const D: usize>(from: u32, map: u64, at: [u32; D]) {
-    // SAFETY: the caller passes valid shared-memory addresses and the address of a valid tensor map.
+    // SAFETY: the instruction reads shared memory and adds to the tensor. The caller passes valid
+    // shared-memory addresses and the address of a valid tensor map.
     unsafe {
         of_dimensions!(
             at: ["cp.reduce.async.bulk.tensor", "global.shared::cta.add.tile.bulk_group [{map}, ", "], [{from}];"],
@@ -169,8 +176,8 @@ pub unsafe fn bulk_send(to: u32, from: u32, bytes: u32, barrier: u32) {
     }
 }
 
-/// Returns whether the mbarrier has completed the phase with parity `parity`. The instruction may wait for a
-/// short time.
+/// Returns whether the mbarrier has completed the phase with parity `parity`. The instruction may suspend the
+/// thread for a short time before it returns false.
 #[inline(always)]
 pub unsafe fn barrier_test(barrier: u32, parity: u32) -> bool {
     let done: u32;
@@ -192,8 +199,8 @@ pub unsafe fn barrier_test(barrier: u32, parity: u32) -> bool {
 /// Lane `i` passes the shared-memory address of row `i % 8` of matrix `i / 8`. A row has 16 bytes.
 #[inline(always)]
 pub unsafe fn store_matrices(address: u32, [a, b, c, d]: [u32; 4]) {
-    // SAFETY: every lane passes the address of 16 bytes in shared memory. The caller ensures that the whole
-    // warp executes the instruction.
+    // SAFETY: each lane writes 16 bytes at the address that it passes, which is in shared memory. The caller
+    // guarantees that the whole warp executes the instruction.
     unsafe {
         asm!(
             "stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [{address}], {{{a}, {b}, {c}, {d}}};",
@@ -218,14 +225,16 @@ pub unsafe fn store_transposed(address: u32, [a, b, c, d]: [u32; 4]) {
     }
 }
 
-/// Waits until at most the last `PENDING` bulk groups of the calling thread have not read their data yet.
+/// Waits until all bulk groups of the calling thread, except at most the last `PENDING` ones, have read their
+/// data.
 #[inline(always)]
 pub unsafe fn bulk_wait_pending<const PENDING: u32>() {
     // SAFETY: the instruction affects only the bulk groups of the calling thread.
     unsafe { asm!("cp.async.bulk.wait_group.read {};", const PENDING, options(nostack)) }
 }
 
-/// Waits until at most the last `PENDING` bulk groups of the calling thread have not written their data yet.
+/// Waits until all bulk groups of the calling thread, except at most the last `PENDING` ones, have written
+/// their data.
 #[inline(always)]
 pub unsafe fn bulk_wait_write_pending<const PENDING: u32>() {
     // SAFETY: the instruction affects only the bulk groups of the calling thread.
@@ -278,7 +287,7 @@ unsafe extern "C" {
     fn setmaxnreg_dec(count: u32);
 }
 
-/// Arrives at the named barrier `id` of `threads` threads and waits for them.
+/// Arrives at the named barrier `id`, and waits until `threads` threads have arrived at this barrier.
 #[inline(always)]
 pub unsafe fn named_sync(id: u32, threads: u32) {
     // SAFETY: the caller ensures that whole warps execute the instruction.

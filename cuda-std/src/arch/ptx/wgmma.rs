@@ -13,32 +13,35 @@ pub trait Accumulator: Copy {
     const ZERO: Self;
 
     /// Starts `self += a * b` if `add` is true, otherwise `self = a * b`. `a` and `b` are in shared memory.
-    /// The compiler must know `add`, because each value has an instruction of its own.
+    /// `add` must be a compile-time constant, because each of its values selects another instruction.
     ///
-    /// `a` has 64 rows (M), and `b` has `2 * LEN` columns (N). A row of K has 32 bytes. An operand is
-    /// contiguous along K, or along M or N if its flag is 1.
+    /// `a` has 64 rows (M), and `b` has `2 * LEN` columns (N). Each row of `a` and each column of `b` has 32
+    /// bytes along K. If the flag of an operand (`A` or `B`) is 0, the operand is contiguous along K. If the
+    /// flag is 1, it is contiguous along M or N instead.
     ///
     /// # Safety
     /// `a` and `b` are valid matrix descriptors. The whole warpgroup calls the function. No thread reads
     /// `self` before [`wgmma_wait`].
     unsafe fn mma_shared<const A: u32, const B: u32>(&mut self, kind: Kind, add: bool, a: u64, b: u64);
 
-    /// As [`Accumulator::mma_shared`], but one instruction tests `add` at run time.
+    /// Computes the same as [`Accumulator::mma_shared`], but `add` need not be a constant: the emitted
+    /// instruction tests it at run time.
     ///
     /// # Safety
     /// The requirements of [`Accumulator::mma_shared`] apply. All threads pass the same `add`.
     unsafe fn mma_shared_if<const A: u32, const B: u32>(&mut self, kind: Kind, add: bool, a: u64, b: u64);
 
     /// Starts `self += a * b` if `add` is true, otherwise `self = a * b`. `a` is in registers and `b` in
-    /// shared memory. `b` is contiguous along K, or along N if the flag `B` is 1. The compiler must know
-    /// `add`.
+    /// shared memory. `b` is contiguous along K, or along N if the flag `B` is 1. `add` must be a
+    /// compile-time constant.
     ///
     /// # Safety
     /// `b` is a valid matrix descriptor. The whole warpgroup calls the function. No thread reads `self`
     /// before [`wgmma_wait`].
     unsafe fn mma_registers<const B: u32>(&mut self, kind: Kind, add: bool, a: [u32; 4], b: u64);
 
-    /// As [`Accumulator::mma_registers`], but one instruction tests `add` at run time.
+    /// Computes the same as [`Accumulator::mma_registers`], but `add` need not be a constant: the emitted
+    /// instruction tests it at run time.
     ///
     /// # Safety
     /// The requirements of [`Accumulator::mma_registers`] apply. All threads pass the same `add`.
@@ -50,13 +53,15 @@ pub trait Accumulator: Copy {
     /// know about these writes.
     fn settle(&mut self);
 
-    /// Does nothing. The CPU executor checks that no `wgmma` may still write the registers.
+    /// Raises a fault on the CPU executor if a `wgmma` may still write the registers. This default
+    /// implementation does nothing.
     #[inline(always)]
     fn check_settled(&self) {}
 }
 
-/// Implements [`Accumulator`] for each width of the result. A line has the number of registers, the number of
-/// columns, and the registers that the width before does not have. 8-bit integers have only some widths.
+/// Implements [`Accumulator`] for each width of the result. A line of the macro's input has the number of
+/// registers and the number of columns. It also lists the indices of the registers that the line before does
+/// not have. For 8-bit integers, only some of the widths exist.
 macro_rules! widths {
     ([$($i:literal)*]) => {};
     ([$($i:literal)*] $count:literal $columns:literal integers: $($new:literal)*; $($rest:tt)*) => {
@@ -194,7 +199,8 @@ macro_rules! wgmma {
     };
 }
 
-/// Sets the predicate that says whether the product is added to the accumulators.
+/// Emits the PTX that sets the predicate `add`. If `add` is true, `wgmma` adds the product to the
+/// accumulators, otherwise it overwrites them.
 macro_rules! predicate {
     (always) => {
         "setp.eq.b32 add, 0, 0;"
@@ -278,7 +284,8 @@ pub unsafe fn wgmma_commit() {
     unsafe { commit_group() }
 }
 
-/// Waits until at most the last `PENDING` committed groups of `wgmma` operations are unfinished.
+/// Waits until all committed groups of `wgmma` operations, except at most the last `PENDING` ones, have
+/// finished.
 #[inline(always)]
 pub unsafe fn wgmma_wait<const PENDING: u32>() {
     // SAFETY: the caller ensures that the whole warpgroup executes the instruction.

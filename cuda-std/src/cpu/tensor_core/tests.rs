@@ -1,5 +1,5 @@
-//! Tests of the tensor-core model: the golden vectors of an H100, and random products that are compared with
-//! an independent implementation.
+//! Tests of the tensor-core model: the golden vectors of an H100 and an H200, and random products that are
+//! compared with an independent implementation.
 use std::io::Read;
 
 use lzma_rust2::LzmaReader;
@@ -31,7 +31,8 @@ fn implementations() -> Vec<(&'static str, Step)> {
     all
 }
 
-/// Multiplies two matrices of bits with `k` columns, in as many steps as needed.
+/// Multiplies two matrices with `k` columns, in as many K steps as needed. The elements of the matrices are
+/// passed as bits.
 fn multiply(
     step: Step,
     operands: (OperandType, OperandType),
@@ -50,7 +51,8 @@ fn multiply(
     d.iter().map(|x| x.to_bits()).collect()
 }
 
-/// The lower bound of `top` is visible only in sums that are close to the smallest subnormal f32.
+/// The smallest value of `top` is -133. This limit affects only sums that are close to the smallest subnormal
+/// f32.
 #[test]
 fn terms_are_cut_at_2_to_the_power_of_minus_158() {
     let operands = (OperandType::Bf16, OperandType::Bf16);
@@ -229,7 +231,7 @@ fn golden() -> Vec<Golden> {
 }
 
 #[test]
-fn golden_vectors_of_an_h100_have_equal_bits() {
+fn golden_vectors_of_hopper_gpus_have_equal_bits() {
     let mut values = 0;
     for Golden { name, operands, k, matrices: [a, b, c, d] } in golden() {
         let c: Vec<f32> = c.into_iter().map(f32::from_bits).collect();
@@ -238,7 +240,7 @@ fn golden_vectors_of_an_h100_have_equal_bits() {
         }
         values += d.len();
     }
-    assert_eq!(values, 214 * 144);
+    assert_eq!(values, 358 * 144);
 }
 
 /// Pseudorandom numbers: xorshift64.
@@ -313,7 +315,8 @@ fn random_inputs_give_the_bits_of_the_reference() {
             let mut a = matrix(&mut random, operands.0, m);
             let mut b = matrix(&mut random, operands.1, n);
             if random.below(4) == 0 {
-                // The second half of K cancels the first one, except for a few elements.
+                // The values in the second half of K cancel those in the first half, except for a few
+                // elements.
                 let sign = 1_u32 << (operands.1.bytes() * 8 - 1);
                 for at in (0..k / 2).filter(|_| random.below(20) != 0) {
                     (0..m).for_each(|row| a[row * k + k / 2 + at] = a[row * k + at]);

@@ -66,7 +66,8 @@ impl Barrier {
         unsafe { hopper::barrier_wait(self.address, parity) }
     }
 
-    /// Returns whether the phase with parity `parity` has ended. The function may wait for a short time.
+    /// Returns whether the phase with parity `parity` has ended. The function may suspend the thread for a
+    /// short time before it returns false.
     ///
     /// # Safety
     /// The mbarrier is initialized.
@@ -88,12 +89,12 @@ impl Barrier {
         unsafe { hopper::barrier_arrive_remote(cluster::map_address(self.address, rank)) }
     }
 
-    /// As [`Barrier::arrive_in`], but the arrival orders none of the thread's own memory accesses. It orders
-    /// the reads of the `wgmma` operations that the thread has waited for, which is enough to release a
-    /// buffer that only `wgmma` reads.
+    /// Does the same as [`Barrier::arrive_in`], but the arrival does not order the thread's own memory
+    /// accesses. It orders only the reads of the `wgmma` operations that the thread has waited for. This is
+    /// enough to release a buffer that only `wgmma` reads.
     ///
-    /// [`Barrier::arrive_in`] first waits until all memory accesses of the thread have been performed, which
-    /// takes about as long as a multiplication of a tile.
+    /// [`Barrier::arrive_in`] is slower, because it first waits until all memory accesses of the thread have
+    /// been performed. This wait takes about as long as the multiplication of one tile.
     ///
     /// # Safety
     /// The requirements of [`Barrier::arrive_in`] apply.

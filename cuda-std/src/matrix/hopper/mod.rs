@@ -47,8 +47,8 @@ pub fn shared_base(align: u32) -> u32 {
 #[inline(always)]
 #[track_caller]
 pub unsafe fn take_registers<const COUNT: u32>() {
-    // SAFETY: the caller ensures that the whole warpgroup executes the instruction and that the register
-    // limit was at most `COUNT`.
+    // SAFETY: `registers_up` requires that the whole warpgroup executes the instruction, and that the
+    // register limit was at most `COUNT`. The caller guarantees both.
     unsafe { hopper::registers_up::<COUNT>() }
 }
 
@@ -60,8 +60,8 @@ pub unsafe fn take_registers<const COUNT: u32>() {
 #[inline(always)]
 #[track_caller]
 pub unsafe fn give_registers<const COUNT: u32>() {
-    // SAFETY: the caller ensures that the whole warpgroup executes the instruction and that the register
-    // limit was at least `COUNT`.
+    // SAFETY: `registers_down` requires that the whole warpgroup executes the instruction, and that the
+    // register limit was at least `COUNT`. The caller guarantees both.
     unsafe { hopper::registers_down::<COUNT>() }
 }
 
@@ -73,15 +73,16 @@ pub unsafe fn give_registers<const COUNT: u32>() {
 #[inline(always)]
 #[track_caller]
 pub unsafe fn shared_store(address: u32, value: f32) {
-    // SAFETY: the caller passes an aligned address inside the launch's shared memory.
+    // SAFETY: the store writes the 4 bytes at `address`. The caller guarantees that they are aligned and lie
+    // inside the launch's shared memory.
     unsafe { hopper::shared_store(address, value) }
 }
 
 /// Writes four matrices to shared memory (`stmatrix.x4`). Each matrix has 8 rows of 16 bytes.
 ///
 /// Lane `i` passes in `address` the address of row `i % 8` of matrix `i / 8`. In `matrices`, it passes two
-/// elements of each matrix: row `i / 4`, columns `2 * (i % 4)` and `2 * (i % 4) + 1`. The accumulators of
-/// `mma.sync` and `wgmma` are distributed over the lanes in the same way.
+/// elements of each matrix. They are in row `i / 4`, and in the columns `2 * (i % 4)` and `2 * (i % 4) + 1`.
+/// The accumulators of `mma.sync` and `wgmma` are distributed over the lanes in the same way.
 ///
 /// # Safety
 /// Each address is a multiple of 16, and its 16 bytes lie inside the launch's shared memory. Barriers
@@ -90,19 +91,22 @@ pub unsafe fn shared_store(address: u32, value: f32) {
 #[inline(always)]
 #[track_caller]
 pub unsafe fn shared_store_matrices(address: u32, matrices: [u32; 4]) {
-    // SAFETY: every lane passes an aligned address inside the launch's shared memory.
+    // SAFETY: each lane writes the 16 bytes at its address. The caller guarantees that they are aligned and
+    // lie inside the launch's shared memory.
     unsafe { hopper::store_matrices(address, matrices) }
 }
 
-/// As [`shared_store_matrices`], but stores the transpose of each matrix (`stmatrix.x4.trans`): in
-/// `matrices`, the lane passes column `i / 4`, rows `2 * (i % 4)` and `2 * (i % 4) + 1`.
+/// Does the same as [`shared_store_matrices`], but stores the transpose of each matrix (`stmatrix.x4.trans`).
+/// In `matrices`, lane `i` passes the elements of column `i / 4` in the rows `2 * (i % 4)` and `2 * (i % 4) +
+/// 1`.
 ///
 /// # Safety
 /// The requirements of [`shared_store_matrices`] apply.
 #[inline(always)]
 #[track_caller]
 pub unsafe fn shared_store_transposed(address: u32, matrices: [u32; 4]) {
-    // SAFETY: every lane passes an aligned address inside the launch's shared memory.
+    // SAFETY: each lane writes the 16 bytes at its address. The caller guarantees that they are aligned and
+    // lie inside the launch's shared memory.
     unsafe { hopper::store_transposed(address, matrices) }
 }
 
@@ -122,6 +126,7 @@ pub fn publish_shared() {
 #[inline(always)]
 #[track_caller]
 pub unsafe fn shared_load_pair(address: u32) -> [f32; 2] {
-    // SAFETY: the caller passes an aligned address inside the launch's shared memory.
+    // SAFETY: the load reads the 8 bytes at `address`. The caller guarantees that they are aligned and lie
+    // inside the launch's shared memory.
     unsafe { hopper::shared_load_pair(address) }
 }

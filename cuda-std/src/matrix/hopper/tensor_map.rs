@@ -22,8 +22,8 @@ impl Map {
         Self { address: hopper::argument::<NUMBER>() }
     }
 
-    /// Returns the tensor map at `map` in global memory. `map` must be a multiple of 64, which is more than
-    /// the alignment of the type.
+    /// Returns the tensor map at `map` in global memory. The address `map` must be a multiple of 64. The
+    /// alignment of the type [`TensorMap`] is smaller, so it does not guarantee this.
     ///
     /// # Safety
     /// `map` points to a tensor map that no thread changes during the launch.
@@ -40,7 +40,8 @@ impl Map {
     #[inline(always)]
     #[track_caller]
     pub unsafe fn prefetch(self) {
-        // SAFETY: the caller ensures that `self` is the address of a tensor map.
+        // SAFETY: the instruction reads the tensor map at `self`. The caller guarantees that `self` is the
+        // address of a tensor map.
         unsafe { hopper::tensor_map_prefetch(self.address) }
     }
 
@@ -57,20 +58,22 @@ impl Map {
     #[inline(always)]
     #[track_caller]
     pub unsafe fn copy<const D: usize>(self, to: u32, origin: [u32; D], barrier: Barrier) {
-        // SAFETY: the caller ensures that the map has `D` dimensions and that the box fits at `to`.
+        // SAFETY: the copy reads a box of the tensor and writes it to shared memory at `to`. The caller
+        // guarantees that the map has `D` dimensions and that the box fits at `to`.
         unsafe { hopper::tensor_copy(to, self.address, origin, barrier.address()) }
     }
 
-    /// As [`Map::copy`], but copies the box to the address `to` of every block of the cluster whose bit is
-    /// set in `blocks`. In each of these blocks, the mbarrier at the address of `barrier` counts the copied
-    /// bytes.
+    /// Starts the same copy as [`Map::copy`], but to several blocks of the cluster: those whose bit is set in
+    /// `blocks`. In each of these blocks, the copy writes the box to the address `to`. In each of these
+    /// blocks, the mbarrier at the address of `barrier` counts the copied bytes.
     ///
     /// # Safety
     /// The requirements of [`Map::copy`] apply in each of these blocks.
     #[inline(always)]
     #[track_caller]
     pub unsafe fn multicast<const D: usize>(self, to: u32, origin: [u32; D], barrier: Barrier, blocks: u16) {
-        // SAFETY: the caller ensures that the map has `D` dimensions and that the box fits in each block.
+        // SAFETY: the copy reads a box of the tensor and writes it to shared memory of several blocks. The
+        // caller guarantees that the map has `D` dimensions and that the box fits in each of these blocks.
         unsafe { hopper::tensor_multicast(to, self.address, origin, barrier.address(), blocks) }
     }
 
@@ -86,13 +89,13 @@ impl Map {
     #[inline(always)]
     #[track_caller]
     pub unsafe fn store<const D: usize>(self, from: u32, origin: [u32; D]) {
-        // SAFETY: the caller ensures that the map has `D` dimensions and that all bytes of the box at `from`
-        // are visible to TMA.
+        // SAFETY: the copy reads a box at `from` in shared memory and writes it to the tensor. The caller
+        // guarantees that the map has `D` dimensions and that all bytes of the box are visible to TMA.
         unsafe { hopper::tensor_store(from, self.address, origin) }
     }
 
-    /// As [`Map::store`], but adds the elements of the box to those of the tensor. Several blocks may add to
-    /// the same elements.
+    /// Starts the same copy as [`Map::store`], but adds the elements of the box to the elements of the
+    /// tensor. Several blocks may add to the same elements.
     ///
     /// # Safety
     /// The requirements of [`Map::store`] apply, except that other threads may add to the elements.
@@ -109,7 +112,7 @@ impl Map {
 ///
 /// # Safety
 /// `from` points to `bytes` readable bytes. `to`, `from` and `bytes` are multiples of 16. No thread uses the
-/// bytes at `to` during the copy, and `barrier` expects them.
+/// bytes at `to` during the copy, and `barrier` expects `bytes` bytes.
 #[inline(always)]
 #[track_caller]
 pub unsafe fn copy_bytes(to: u32, from: *const u8, bytes: u32, barrier: Barrier) {
@@ -117,8 +120,8 @@ pub unsafe fn copy_bytes(to: u32, from: *const u8, bytes: u32, barrier: Barrier)
     unsafe { hopper::bulk_copy(to, from, bytes, barrier.address()) }
 }
 
-/// Starts a copy of `bytes` bytes at address `from` in shared memory to global memory. [`close_stores`] and
-/// [`wait_for_stores`] apply to it.
+/// Starts a copy of `bytes` bytes at address `from` in shared memory to global memory. As for [`Map::store`],
+/// the calling thread must then call [`close_stores`] and [`wait_for_stores`].
 ///
 /// # Safety
 /// `to` points to `bytes` writable bytes. `to`, `from` and `bytes` are multiples of 16.
@@ -153,8 +156,8 @@ pub fn close_stores() {
     unsafe { hopper::bulk_commit() }
 }
 
-/// Waits until at most the last `PENDING` bulk groups of the calling thread may still read from shared memory
-/// (`cp.async.bulk.wait_group.read`). The other groups may still write to global memory, see
+/// Waits until all bulk groups of the calling thread, except at most the last `PENDING` ones, have read their
+/// data from shared memory (`cp.async.bulk.wait_group.read`). Their data may not be in global memory yet: see
 /// [`wait_for_written_groups`].
 #[inline(always)]
 #[track_caller]
@@ -164,9 +167,9 @@ pub fn wait_for_groups<const PENDING: u32>() {
 }
 
 /// Waits until all TMA stores that the calling thread has committed have read their data from shared memory
-/// (`cp.async.bulk.wait_group.read 0`). Shared memory may then be overwritten. The data may not be in global
-/// memory yet: before the calling thread reads it there, or tells another thread that it is there, it must
-/// call [`wait_for_writes`].
+/// (`cp.async.bulk.wait_group.read 0`). Shared memory may then be overwritten, but the data may not be in
+/// global memory yet. The calling thread must call [`wait_for_writes`] before it reads the data there, and
+/// before it signals to another thread that the data is there.
 #[inline(always)]
 #[track_caller]
 pub fn wait_for_stores() {
@@ -174,8 +177,9 @@ pub fn wait_for_stores() {
     unsafe { hopper::bulk_wait_read() }
 }
 
-/// Waits until at most the last `PENDING` bulk groups of the calling thread may still write to global memory
-/// (`cp.async.bulk.wait_group`). The calling thread sees the data of the other groups in global memory.
+/// Waits until all bulk groups of the calling thread, except at most the last `PENDING` ones, have written
+/// their data to global memory (`cp.async.bulk.wait_group`). The calling thread then sees this data in global
+/// memory.
 #[inline(always)]
 #[track_caller]
 pub fn wait_for_written_groups<const PENDING: u32>() {

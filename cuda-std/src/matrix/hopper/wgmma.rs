@@ -1,9 +1,9 @@
 //! Asynchronous matrix multiplication by a warpgroup (`wgmma`). The operands are f16, bf16, tf32, fp8 or
 //! 8-bit integers. The accumulators, f32 or i32, are in registers.
 //!
-//! The result has 64 rows. Thread `t` of the warpgroup has elements of two rows,
-//! `row = 16 * (t / 32) + t % 32 / 4` and `row + 8`. For `r` and `c` in 0 and 1, its register
-//! `4 * j + 2 * r + c` has the element in row `row + 8 * r` and column `8 * j + 2 * (t % 4) + c`.
+//! The result has 64 rows. Thread `t` of the warpgroup has elements of two rows, `row = 16 * (t / 32) + t %
+//! 32 / 4` and `row + 8`. If `r` and `c` are each 0 or 1, the thread's register `4 * j + 2 * r + c` has the
+//! element in row `row + 8 * r` and column `8 * j + 2 * (t % 4) + c`.
 //!
 //! Sixteen columns of a result can be operand `a` of a following multiplication. For this purpose, each
 //! thread rounds the eight registers of these columns to 16 bits and packs the values in pairs. The threads
@@ -12,7 +12,7 @@ use crate::arch::wgmma as arch;
 use crate::arch::wgmma::Accumulator as _;
 use crate::base::wgmma::Kind;
 
-/// An element type of the operands. Types for which Rust has no number type have a name only, such as
+/// An element type of the operands. If Rust has no number type for it, the type is only a name, such as
 /// [`E4m3`].
 pub trait Operand: Copy {
     /// The types of both operands, for the instruction.
@@ -60,8 +60,8 @@ names! {
 /// form a tile of 64 rows and `2 * N` columns. For floats, `N` is a multiple of 4 up to 128, so that the tile
 /// has 8, 16, … 256 columns. For 8-bit integers, the tile has 8, 24, or a multiple of 16 columns.
 ///
-/// The registers can be read after [`wait`] and [`settle`]. The CPU executor reports an earlier access, and
-/// the use of a copy that was made earlier.
+/// The registers can be read after [`wait`] and [`settle`]. The CPU executor reports an access before that,
+/// and the use of a copy that the thread made before that.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Registers<const N: usize, E = f32>([E; N]);
@@ -148,8 +148,8 @@ impl Descriptor {
     }
 
     /// Returns the descriptor of an operand with any layout. `leading` and `stride` are the distances in
-    /// bytes that PTX calls leading and stride dimension byte offset. `swizzle` is the number of bytes of a
-    /// row of the swizzle: 128, 64, 32, or 16 for no swizzle.
+    /// bytes that PTX calls leading and stride dimension byte offset. `swizzle` is the span of the swizzle in
+    /// bytes: 128, 64, 32, or 16 for no swizzle.
     #[inline(always)]
     pub fn of(address: u32, leading: u32, stride: u32, swizzle: u32) -> Self {
         let mode = match swizzle {
@@ -169,8 +169,9 @@ impl Descriptor {
     }
 }
 
-/// Starts `d += a * b` if `add` is true, otherwise `d = a * b`. K has 32 bytes: 16 elements of 16 bits, 8
-/// elements of tf32, or 32 elements of 8 bits. `a` and `b` are in shared memory and contiguous along K.
+/// Starts `d += a * b` if `add` is true, otherwise `d = a * b`. Along K, each operand has 32 bytes: 16
+/// elements of 16 bits, 8 elements of tf32, or 32 elements of 8 bits. `a` and `b` are in shared memory and
+/// contiguous along K.
 ///
 /// `add` should be known at compile time. Otherwise the kernel has both instructions and a branch, and
 /// [`mma_shared_if`] is faster.
@@ -200,8 +201,8 @@ pub unsafe fn mma_registers<T: Operand, D: Accumulator>(d: &mut D, a: [u32; 4], 
     unsafe { d.array().mma_registers::<1>(T::KIND, true, a, b.0) }
 }
 
-/// As [`mma_shared`], for 16-bit operands that are contiguous along M or N: `a` if the flag `A` is 1, and `b`
-/// if the flag `B` is 1.
+/// Does the same as [`mma_shared`], for 16-bit operands that are contiguous along M or N. Operand `a` is
+/// contiguous along M if the flag `A` is 1, and `b` along N if the flag `B` is 1.
 ///
 /// # Safety
 /// The requirements of [`mma_shared`] apply.
@@ -217,7 +218,7 @@ pub unsafe fn mma_shared_transposed<T: Operand, D: Accumulator, const A: u32, co
     unsafe { d.array().mma_shared::<A, B>(T::KIND, add, a.0, b.0) }
 }
 
-/// As [`mma_registers`], but `b` is contiguous along K.
+/// Does the same as [`mma_registers`], but `b` is contiguous along K instead of N.
 ///
 /// # Safety
 /// The requirements of [`mma_registers`] apply.
@@ -228,8 +229,9 @@ pub unsafe fn mma_registers_along_k<T: Operand, D: Accumulator>(d: &mut D, a: [u
     unsafe { d.array().mma_registers::<0>(T::KIND, true, a, b.0) }
 }
 
-/// As [`mma_shared_transposed`], but `add` need not be known at compile time: the instruction has it as a
-/// predicate. The first step of a loop can therefore overwrite `d`, and the other steps add to it.
+/// Does the same as [`mma_shared_transposed`], but `add` need not be known at compile time: the instruction
+/// takes it as a predicate. In a loop, the first step can therefore overwrite `d`, and the other steps add to
+/// it.
 ///
 /// # Safety
 /// The requirements of [`mma_shared`] apply. All threads of the warpgroup pass the same `add`.
@@ -303,8 +305,8 @@ pub unsafe fn commit() {
     unsafe { arch::wgmma_commit() }
 }
 
-/// Waits until at most the last `PENDING` committed groups of multiplications are unfinished
-/// (`wgmma.wait_group`). A group belongs to the whole warpgroup: afterwards, all four warps have read the
+/// Waits until all committed groups of multiplications, except at most the last `PENDING` ones, have finished
+/// (`wgmma.wait_group`). A group belongs to the whole warpgroup: after the wait, all four warps have read the
 /// operands of the finished multiplications.
 ///
 /// # Safety

@@ -35,8 +35,9 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
             return None;
         }
         let at = self.start.wrapping_add(column as usize).cast();
-        // SAFETY: `column` is less than `cols`, so it lies inside the row. The caller of the constructor `of`
-        // ensured that the row is readable.
+        // SAFETY: the load reads the element in column `column`. This column lies inside the row, because
+        // `column` is less than `cols`. The caller of the constructor `of` guaranteed that the row is
+        // readable.
         let bits = unsafe {
             if size_of::<T>() == 2 { u32::from(mem::load_u16(at, hint)) } else { mem::load_u32(at, hint) }
         };

@@ -1,6 +1,6 @@
 //! Row accesses for kernels that accumulate rows in f32. If such a kernel also reads 16-bit rows, each thread
-//! accesses eight columns per tile in all rows. Eight columns of a 16-bit row are one pack (16-byte vector).
-//! Eight columns of an f32 row are two packs.
+//! accesses the same eight columns per tile in every row. In a 16-bit row, eight columns are one pack
+//! (16-byte vector). In an f32 row, they are two packs.
 use crate::numeric::elem::{Elem, F32Vec};
 use crate::rows::pack::Pack;
 use crate::simt::mem::{self, Store};
@@ -40,8 +40,8 @@ impl<const VECTOR: bool> RowMut<f32, VECTOR> {
             let at = base.wrapping_add(offset as usize);
             for i in (0..L::LEN as usize).step_by(4) {
                 let words = core::array::from_fn(|j| lanes.get(i + j).to_bits());
-                // SAFETY: `has` checked that the thread's `L::LEN` columns lie inside the row. No other
-                // thread writes these columns.
+                // SAFETY: the stores write the thread's `L::LEN` columns. `has` checked that these columns
+                // lie inside the row, and no other thread writes them.
                 unsafe { mem::store_u32x4(at.wrapping_add(i).cast(), words, Store::Default) };
             }
             return;
@@ -50,7 +50,8 @@ impl<const VECTOR: bool> RowMut<f32, VECTOR> {
             let offset = offset + i * columns.step();
             if columns.has(offset, L::LEN) {
                 let at = base.wrapping_add(offset as usize).cast();
-                // SAFETY: `has` checked that the column lies inside the row. No other thread writes it.
+                // SAFETY: the store writes one column of the thread. `has` checked that this column lies
+                // inside the row, and no other thread writes it.
                 unsafe { mem::store_u32(at, lanes.get(i as usize).to_bits(), Store::Default) };
             }
         }
@@ -76,14 +77,14 @@ impl<const VECTOR: bool> RowMut<f32, VECTOR> {
         let high = core::array::from_fn(|i| lanes.get(i + 4).to_bits());
         let sent = choose(low, high);
         let other = core::array::from_fn(|i| warp::shuffle_xor(warp::ALL, sent[i], 1));
-        // A pair of neighbouring threads first stores the eight columns of its thread with the even rank.
-        // Then it stores the eight columns of its other thread, which follow in memory.
+        // The two threads of a pair first store the eight columns of the thread with the even rank. Then they
+        // store the eight columns of the other thread, which follow in memory.
         let first = (self.columns.rank & !1) * L::LEN + self.columns.offset(tile, L::LEN);
         let put = |column: u32, words: [u32; 4]| {
             if column < self.columns.cols {
                 let at = self.start.wrapping_add((column + if is_odd { 4 } else { 0 }) as usize);
-                // SAFETY: `column` is inside the row, and so are the `L::LEN` columns from `column` on. This
-                // thread writes one half of these columns, and no other thread writes this half.
+                // SAFETY: the store writes one half of the `L::LEN` columns from `column` on. All these
+                // columns lie inside the row, and no other thread writes this half.
                 unsafe { mem::store_u32x4(at.cast(), words, Store::Default) };
             }
         };

@@ -175,8 +175,8 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
             return Pack::ZERO;
         }
         let at = self.first().wrapping_add(offset as usize);
-        // SAFETY: the caller of the constructor `of` ensured that the row is readable and consists of whole
-        // packs. `has` checked that the thread's pack starts inside the row.
+        // SAFETY: the load reads the thread's pack. `has` checked that the pack starts inside the row. The
+        // caller of the constructor `of` guaranteed that the row is readable and consists of whole packs.
         Pack::from_words(unsafe { mem::load_u32x4(at.cast(), hint) })
     }
 
@@ -191,8 +191,8 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         let offset = self.columns.offset(tile, len);
         let begins = ((self.columns.base(len) + offset) * size_of::<T>() as u32).is_multiple_of(l2::LINE);
         if VECTOR && begins && self.columns.has(offset, len) {
-            // SAFETY: the pack starts a cache line. The caller ensures that the row consists of whole cache
-            // lines, so this line lies inside the row.
+            // SAFETY: `demote` accesses the cache line at the start of the pack. The caller guarantees that
+            // the row consists of whole cache lines, so this line lies inside the row.
             unsafe { l2::demote(self.first().wrapping_add(offset as usize).cast()) };
         }
     }
@@ -216,8 +216,9 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         L::from_fn(|i| {
             let within = i % Pack::<T>::LEN as usize;
             if within == 0 {
-                // SAFETY: the caller of the constructor `of` ensured that the row is readable. `L::LEN` is a
-                // multiple of `Pack::<T>::LEN`, so every pack of these columns lies inside the row.
+                // SAFETY: the load reads one pack of the thread's columns. `L::LEN` is a multiple of
+                // `Pack::<T>::LEN`, so this pack lies inside the row. The caller of the constructor `of`
+                // guaranteed that the row is readable.
                 in_registers = T::unpack(unsafe { mem::load_u32x4(at.wrapping_add(i).cast(), hint) });
             }
             in_registers.get(within)
@@ -234,8 +235,8 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         }
         let at =
             self.start.wrapping_add(self.columns.base(len) as usize).wrapping_add(offset as usize).cast();
-        // SAFETY: `has` checked that the column lies inside the row. The caller of the constructor `of`
-        // ensured that the row is readable.
+        // SAFETY: the load reads one element. `has` checked that its column lies inside the row. The caller
+        // of the constructor `of` guaranteed that the row is readable.
         unsafe {
             if size_of::<T>() == 2 { u32::from(mem::load_u16(at, hint)) } else { mem::load_u32(at, hint) }
         }
@@ -269,8 +270,9 @@ impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
         let offset = columns.offset(tile, len);
         if VECTOR {
             if columns.has(offset, len) {
-                // SAFETY: the caller of the constructor `of` ensured that the row is writable and consists of
-                // whole packs. The thread's pack starts inside the row, and no other thread writes it.
+                // SAFETY: the store writes the thread's pack, which starts inside the row. The caller of the
+                // constructor `of` guaranteed that the row is writable and consists of whole packs, and that
+                // no other thread writes this pack.
                 unsafe { mem::store_u32x4(base.wrapping_add(offset as usize).cast(), pack.words(), hint) };
             }
             return;
@@ -279,8 +281,8 @@ impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
             let offset = offset + i * columns.step();
             if columns.has(offset, len) {
                 let at = base.wrapping_add(offset as usize).cast();
-                // SAFETY: `has` checked that the column lies inside the row. No other thread writes the
-                // column.
+                // SAFETY: the store writes one element. `has` checked that its column lies inside the row,
+                // and no other thread writes it.
                 unsafe {
                     if size_of::<T>() == 2 {
                         mem::store_u16(at, pack.bits(i) as u16, hint)

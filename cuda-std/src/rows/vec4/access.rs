@@ -125,7 +125,7 @@ pub struct WarpRegisters<const N: usize>;
 #[derive(Clone, Copy)]
 pub struct BlockRegisters<const N: usize>;
 
-/// As [`BlockRegisters`], but the block also has shared memory for one row.
+/// Does the same as [`BlockRegisters`], but the block also has shared memory for one row.
 #[derive(Clone, Copy)]
 pub struct BlockRegistersStaged<const N: usize>;
 

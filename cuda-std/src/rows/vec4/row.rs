@@ -53,8 +53,9 @@ impl<T: Elem, A: Access> Vec4Row<T, A> {
     #[inline(always)]
     pub fn copy_to(&self, staged: &SharedRow<T>, packs: bool) {
         if is_whole::<A>() || is_vector::<A>() && packs {
-            // SAFETY: the caller of the constructor `of` ensured that the row is readable. The access type
-            // `A`, or the flag `packs`, ensures that the row is aligned to 16 bytes.
+            // SAFETY: the copy reads the whole row. The caller of the constructor `of` guaranteed that the
+            // row is readable. The access type `A`, or the flag `packs`, ensures that the row is aligned to
+            // 16 bytes.
             return unsafe { staged.copy(self.start, self.columns.cols) };
         }
         let (tiles, mut first) = (self.columns.cols.div_ceil(TILE), 0);
@@ -75,9 +76,9 @@ impl<T: Elem, A: Access> Vec4Row<T, A> {
             return Vec4::ZERO;
         }
         let at = self.columns.place(self.start, tile);
-        // SAFETY: `has` returned true, so the thread has columns of the row in this tile. If an access reads
-        // one element, `count` limits the accesses to these columns. If an access reads four elements, the
-        // row consists of whole vec4s.
+        // SAFETY: the loads read the thread's columns in this tile. `has` returned true, so the row has at
+        // least one of these columns. If a load reads one element, `count` limits the loads to columns of the
+        // row. If a load reads four elements, the row consists of whole vec4s.
         let words = unsafe {
             if is_scalar::<A>() {
                 let count = self.columns.count(tile);
@@ -102,7 +103,8 @@ impl<T: Elem, A: Access> Vec4Row<T, A> {
 /// The requirements of [`mem::load_u32x4`] apply.
 #[inline(always)]
 unsafe fn load_words<T>(at: *const T, hint: Load) -> [u32; 4] {
-    // SAFETY: the caller passes a readable address, aligned to the size of a vec4.
+    // SAFETY: the load reads one vec4 at `at`. The caller passes a readable address that is aligned to the
+    // size of a vec4.
     unsafe {
         if size_of::<T>() == 2 {
             let [a, b] = mem::load_u32x2(at.cast(), hint);

@@ -64,8 +64,8 @@ impl<T: Elem> SharedRow<T> {
     pub unsafe fn copy(&self, from: *const T, cols: u32) {
         let mut at = self.rank * Self::PER_LINE;
         while at < cols {
-            // SAFETY: the caller passes `cols` readable elements at `from`, aligned to 16 bytes. The loop
-            // bound keeps `at` below `cols`.
+            // SAFETY: the copy reads 16 bytes from element `at` on. The caller passes `cols` readable
+            // elements at `from`, aligned to 16 bytes. The loop bound keeps `at` below `cols`.
             unsafe { self.row.copy_from(at / Self::PER_LINE, from.wrapping_add(at as usize).cast()) };
             at += self.size * Self::PER_LINE;
         }

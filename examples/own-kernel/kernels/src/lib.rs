@@ -16,8 +16,9 @@ use cuda_std::prelude::*;
 unsafe fn l2_normalize<T: Elem, const VECTOR: bool>(x: Rows, y: Rows, rows: u64, cols: u32, eps: f32) {
     let team = Team::of_block();
     let at = RowIndex::of(team, rows, 0);
-    // SAFETY: the caller passes `x` and `y` with `rows` rows of `cols` elements. Each team (the threads that
-    // share a row, here a warp) processes a different row.
+    // SAFETY: the kernel reads the rows of `x` and writes the rows of `y`. The caller passes `x` and `y` with
+    // `rows` rows of `cols` elements. Each team (the threads that share a row, here a warp) processes a
+    // different row.
     let (x, y) =
         unsafe { (Row::<T, VECTOR>::of(&x, team, at, cols), RowMut::<T, VECTOR>::of(&y, team, at, cols)) };
     // Columns past the end of the row read as 0, which adds 0 to a sum of squares. For a sum of another

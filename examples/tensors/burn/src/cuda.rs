@@ -29,9 +29,10 @@ pub fn softplus(x: FloatTensor<Cuda>) -> Result<FloatTensor<Cuda>, Box<dyn Error
     // cubecl does not give access to its stream, so the kernel runs on another stream. The host therefore
     // waits for cubecl's stream before the launch, and for the kernel after it.
     burn::cubecl::future::block_on(x.client.sync())?;
-    // SAFETY: `x` is contiguous, and both allocations have `len` elements. cubecl and oxiwarp use the primary
-    // context of the same GPU, so the pointers are valid in both libraries. No other code has a handle of
-    // `y`. The resources `from` and `to` live until the kernel is done.
+    // SAFETY: the kernel reads `x` and writes `y`. `x` is contiguous, and both allocations have `len`
+    // elements. cubecl and oxiwarp use the primary context of the same GPU, so the pointers are valid in both
+    // libraries. No other code has a handle of `y`. The resources `from` and `to` live until the kernel is
+    // done.
     let (from_view, to_view) = unsafe {
         let from = View::from_raw_contiguous(from.resource().ptr as *const c_void, dtype, &[len as i64])?;
         (from, ViewMut::from_raw_contiguous(to.resource().ptr as *mut c_void, dtype, &[len as i64])?)

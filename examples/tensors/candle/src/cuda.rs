@@ -30,11 +30,11 @@ fn of_dtype<T: Element + CudaDType + DeviceRepr>(x: &CudaStorage, layout: &Layou
     let mut launch = || {
         let (x, _read) = x.device_ptr(&stream);
         let (y, _write) = y.device_ptr_mut(&stream);
-        // SAFETY: both slices have `shape` elements of type `T`. candle's cudarc and oxiwarp use the primary
-        // context of the same GPU, so pointers and stream are valid in both libraries. The kernel runs on
-        // candle's stream, after the work that wrote `x`. cudarc frees the memory of a slice in stream order,
-        // after the events that the guards `_read` and `_write` record. The memory therefore exists until the
-        // kernel is done.
+        // SAFETY: the kernel reads `x` and writes `y`. Both slices have `shape` elements of type `T`.
+        // candle's cudarc and oxiwarp use the primary context of the same GPU, so pointers and stream are
+        // valid in both libraries. The kernel runs on candle's stream, after the work that wrote `x`. cudarc
+        // frees the memory of a slice in stream order, after the events that the guards `_read` and `_write`
+        // record. The memory therefore exists until the kernel is done.
         let (x, y, stream) = unsafe {
             let x = View::from_raw_contiguous(x as *const c_void, T::DTYPE, &shape)?;
             let y = ViewMut::from_raw_contiguous(y as *mut c_void, T::DTYPE, &shape)?;

@@ -52,8 +52,8 @@ impl Softplus {
             return Ok(());
         }
         let site = self.0.on_dtype(dtype, stream, Launch::of([blocks, 1, 1], [THREADS, 1, 1]));
-        // SAFETY: both tensors have `len` elements of `dtype` without gaps. The type `ViewMut` guarantees
-        // exclusive access to `y`.
+        // SAFETY: the kernel reads `x` and writes `y`. Both tensors have `len` elements of `dtype` without
+        // gaps. The type `ViewMut` guarantees exclusive access to `y`.
         unsafe { launch::softplus(site, x.ptr().cast(), y.ptr().cast_mut().cast(), len) }
     }
 

@@ -90,8 +90,8 @@ pub(crate) struct Gpu {
     /// Bytes of L2.
     pub l2_bytes: u32,
     /// Whether launches may use programmatic dependent launch (PDL). The value is true if the driver supports
-    /// PDL in captured graphs and the user did not switch PDL off. This value does not consider a further
-    /// condition: a launch uses PDL only if the target of its PTX is sm_90 or newer.
+    /// PDL in captured graphs and the user did not switch PDL off. A launch uses PDL only if, in addition,
+    /// the target of its PTX is sm_90 or newer.
     pub overlaps: bool,
     pub extensions: Extensions,
     /// The primary context. It is never released, because kernels may still run after all owners of this

@@ -51,8 +51,8 @@ impl Module {
 impl Drop for Module {
     fn drop(&mut self) {
         let _relaxed = Relaxed::new();
-        // SAFETY: the module is dropped only here. It can be unloaded: the context in which it was loaded is
-        // still current, and none of its kernels was launched.
+        // SAFETY: `drop` unloads the module, and no other code drops it. The context in which it was loaded
+        // is still current, and none of its kernels was launched.
         unsafe { ManuallyDrop::drop(&mut self.0) };
     }
 }
@@ -64,8 +64,8 @@ fn error_log(text: &CStr) -> String {
     let mut values = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
     let mut module = std::ptr::null_mut();
     let (image, options) = (text.as_ptr().cast(), raw::ERROR_LOG.as_ptr());
-    // SAFETY: `text` ends with NUL. As `ERROR_LOG` announces, `values` has two elements: the address of the
-    // log buffer, and its length.
+    // SAFETY: the driver reads `text`, which ends with NUL, and the arrays of options. As `ERROR_LOG`
+    // announces, `values` has two elements: the address of the log buffer, and its length.
     if unsafe { raw::cuModuleLoadDataEx(&mut module, image, 2, options, values.as_mut_ptr()) } == 0 {
         return "the second attempt succeeded".into();
     }
@@ -128,8 +128,8 @@ impl Function {
             attribute_count: u32::from(overlaps),
         };
         let (args, extra) = (args.as_ptr(), std::ptr::null());
-        // SAFETY: the caller passes arguments of the types that the kernel declares. `config` stays valid
-        // during the call.
+        // SAFETY: the driver reads `config`, which stays valid during the call, and the kernel's arguments.
+        // The caller passes arguments of the types that the kernel declares.
         raw::check("cuLaunchKernelEx", unsafe { raw::cuLaunchKernelEx(&config, self.raw, args, extra) })
     }
 

@@ -121,7 +121,8 @@ fn text(code: c_uint) -> String {
     if text.is_null() {
         return format!("unknown error {code}");
     }
-    // SAFETY: `text` is not null, and the driver's string ends with NUL and lives until the process ends.
+    // SAFETY: `from_ptr` reads the string at `text`. `text` is not null, and the driver's string ends with
+    // NUL and lives until the process ends.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 

@@ -122,7 +122,8 @@ impl OwnedStream {
     /// Returns the error of `launches`, or a driver error if a call cannot be captured.
     pub fn capture(&self, launches: impl FnOnce(Stream) -> Result<()>) -> Result<Graph> {
         let _current = self.0.gpu.current()?;
-        // SAFETY: `self` owns the stream. The guard `Capture` ends the capture, also after an error.
+        // SAFETY: the call needs a valid stream, and `self` owns this stream. The guard `Capture` ends the
+        // capture, also after an error.
         raw::check("cuStreamBeginCapture", unsafe {
             raw::cuStreamBeginCapture_v2(self.raw(), raw::THREAD_LOCAL)
         })?;
@@ -159,8 +160,8 @@ impl Drop for Capture {
             self.end();
         }
         if !self.graph.is_null() {
-            // SAFETY: this guard is the only owner of the captured graph, which is destroyed here. An
-            // executable graph that was made from it stays valid.
+            // SAFETY: the call destroys the captured graph, and this guard is its only owner. An executable
+            // graph that was made from the captured graph stays valid.
             unsafe { raw::cuGraphDestroy(self.graph) };
         }
     }
@@ -186,8 +187,8 @@ impl Graph {
     /// Returns a driver error, for example if `stream` belongs to another GPU.
     pub unsafe fn launch(&self, stream: &OwnedStream) -> Result<()> {
         let _current = self.0.gpu.current()?;
-        // SAFETY: the graph is instantiated. The caller guarantees that the memory of the captured launches
-        // is valid.
+        // SAFETY: the launch requires an instantiated graph, which this value is. The caller guarantees that
+        // the memory of the captured launches is valid.
         raw::check("cuGraphLaunch", unsafe { raw::cuGraphLaunch(self.0.value.0, stream.raw()) })
     }
 }
@@ -232,7 +233,8 @@ mod tests {
     #[test]
     fn a_stream_of_cust_is_its_handle() {
         let handle = 0x1234 as *mut c_void;
-        // SAFETY: `ManuallyDrop` never drops the stream, so the handle is not destroyed.
+        // SAFETY: `owned_stream` requires that no other code destroys the stream. The test never drops this
+        // stream, because it is in a `ManuallyDrop`.
         let stream = ManuallyDrop::new(unsafe { owned_stream(handle) });
         assert_eq!(stream.as_inner().cast(), handle);
     }

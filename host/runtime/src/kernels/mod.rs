@@ -61,8 +61,8 @@ struct OnGpu {
     functions: RwLock<HashMap<usize, &'static GpuKernel>>,
 }
 
-/// Returns whether operators on the CPU executor use the kernels for sm_90a, as on a Hopper GPU. They are
-/// slower on the executor than the general kernels, because their blocks have more threads.
+/// Returns whether operators on the CPU executor use the kernels for sm_90a, as on a Hopper GPU. On the
+/// executor, these kernels are slower than the general kernels, because their blocks have more threads.
 fn runs_hopper() -> bool {
     static HOPPER: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *HOPPER.get_or_init(|| std::env::var("OXIWARP_EXECUTOR_HOPPER").is_ok_and(|value| value == "1"))
@@ -298,7 +298,8 @@ impl Kernels {
         let Some(kernel) = self.by_name.get(name) else { return Err(self.no_kernel(name)) };
         kernel.check(args).map_err(Error::Arguments)?;
         let args: Vec<_> = args.iter().map(Argument::as_ptr).collect();
-        // SAFETY: the caller of this function guarantees that `args` have the types that the kernel declares.
+        // SAFETY: `launch_kernel` requires arguments of the types that the kernel declares. The caller of
+        // this function guarantees this for `args`.
         unsafe { self.launch_kernel(kernel, shape, stream, &args) }
     }
 
@@ -465,8 +466,8 @@ macro_rules! launches {
             unsafe fn launch(self, entry: &'static Entry, args: &[*const c_void]) -> Result<()> {
                 let kernel = <$t as KernelElement>::ELEMENT.and_then(|element| entry.kernel(element));
                 let kernel = kernel.expect("the launch function checks the element type");
-                // SAFETY: the caller passes arguments of the types that the kernel declares, and meets the
-                // kernel's safety requirements.
+                // SAFETY: `launch_kernel` requires arguments of the types that the kernel declares, and the
+                // kernel's own safety requirements. The caller guarantees both.
                 unsafe { self.kernels.launch_kernel(kernel, self.shape, self.stream, args) }
             }
         }
@@ -490,8 +491,8 @@ impl Launcher<AnyElement> for DtypeSite<'_> {
         let Some(kernel) = self.dtype.element().and_then(|element| entry.kernel(element)) else {
             return Err(kernels.no_kernel(&format!("{}_{}", entry.name, self.dtype)));
         };
-        // SAFETY: the caller passes arguments of the types that the kernel declares, and meets the kernel's
-        // safety requirements.
+        // SAFETY: `launch_kernel` requires arguments of the types that the kernel declares, and the kernel's
+        // own safety requirements. The caller guarantees both.
         unsafe { kernels.launch_kernel(kernel, shape, stream, args) }
     }
 }
@@ -508,8 +509,8 @@ mod tests {
         unsafe fn add<T: Elem>(x: *mut T, n: u64, value: f32) {
             let at = u64::from(thread::index()[0]);
             if at < n {
-                // SAFETY: `x` has `n` elements, and the index `at` is less than `n`. Each thread accesses its
-                // own element.
+                // SAFETY: each thread reads and writes only element `at` of `x`. `x` has `n` elements, and
+                // `at` is less than `n`.
                 unsafe {
                     let x = x.add(at as usize);
                     *x = T::from_f32((*x).to_f32() + value);
@@ -599,8 +600,8 @@ mod tests {
         let kernels = Kernels::load(&device, &[], KERNELS).unwrap();
         let mut x = device.upload(&[1.0_f32; 2]).unwrap();
         let (pointer, n, short, value) = (x.as_mut_ptr(), 2_u64, 2_u32, 4.0_f32);
-        // SAFETY: some calls pass wrong arguments, but the check rejects them before the kernel runs. All
-        // other calls pass the arguments that the kernel declares.
+        // SAFETY: the kernel requires the arguments that it declares. Some calls pass wrong arguments, but
+        // the check rejects them before the kernel runs. All other calls pass the declared arguments.
         let says = |name: &str, args: &[Argument]| unsafe {
             kernels.launch(name, SHAPE, Stream::default(), args).map_err(|error| error.to_string())
         };

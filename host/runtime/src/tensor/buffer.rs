@@ -88,8 +88,8 @@ impl<T: Scalar> Buffer<T> {
         assert_eq!(values.len(), self.len);
         match &mut self.memory {
             Place::Gpu(memory) => memory.upload(bytes_of(values)),
-            // SAFETY: `address` is the host memory of the buffer. `assert_eq!` has checked that the buffer
-            // has the length of `values`.
+            // SAFETY: the copy writes the host memory of the buffer at `address`. `assert_eq!` has checked
+            // that the buffer has the length of `values`.
             Place::Host(address) => unsafe {
                 std::ptr::copy_nonoverlapping(values.as_ptr(), address.cast(), values.len());
                 Ok(())
@@ -142,8 +142,8 @@ impl<T: Scalar> Buffer<T> {
     /// Returns an error if the tensor extends past the end of the buffer.
     pub fn view_strided(&self, offset: usize, shape: &[i64], strides: &[i64]) -> Result<View<'_>> {
         let ptr = self.inside(offset, shape, strides)?;
-        // SAFETY: the view is valid, because `inside` checked that all its elements are in the buffer, and
-        // the view borrows the buffer.
+        // SAFETY: the view covers only elements of the buffer, as `inside` checked. The elements stay valid,
+        // because the view borrows the buffer.
         unsafe { View::from_raw(ptr, T::DTYPE, shape, strides) }
             .map(|view| view.placed(self.device.location()))
     }
@@ -154,8 +154,8 @@ impl<T: Scalar> Buffer<T> {
     /// Returns the errors of [`Buffer::view_strided`].
     pub fn view_strided_mut(&mut self, offset: usize, shape: &[i64], strides: &[i64]) -> Result<ViewMut<'_>> {
         let ptr = self.inside(offset, shape, strides)?;
-        // SAFETY: the view is valid, because `inside` checked that all its elements are in the buffer. No
-        // other code accesses them, because the view borrows the buffer mutably.
+        // SAFETY: the view covers only elements of the buffer, as `inside` checked. No other code accesses
+        // them, because the view borrows the buffer mutably.
         unsafe { ViewMut::from_raw(ptr, T::DTYPE, shape, strides) }
             .map(|view| view.placed(self.device.location()))
     }
@@ -175,13 +175,14 @@ impl<T: Scalar> Buffer<T> {
             return Err(Error::Device { op, arg, expected: self.device.name().into() });
         }
         match (&self.memory, &from.memory) {
-            // SAFETY: both buffers have `self.len` elements and are on the same GPU. They stay valid until
-            // the copy is done, because `drop` frees a buffer only after all submitted GPU work.
+            // SAFETY: the copy accesses `self.len` elements of both buffers, which have this length and are
+            // on the same GPU. The buffers stay valid until the copy is done, because `drop` frees a buffer
+            // only after all submitted GPU work.
             (Place::Gpu(to), Place::Gpu(from)) => unsafe {
                 to.copy_from(from, self.len * size_of::<T>(), stream)
             },
-            // SAFETY: `self` and `from` are host buffers of the same length. They do not overlap, because
-            // `self` is borrowed mutably.
+            // SAFETY: the copy accesses `self.len` elements of both buffers, which are host buffers of this
+            // length. They do not overlap, because `self` is borrowed mutably.
             _ => unsafe {
                 std::ptr::copy_nonoverlapping(from.as_ptr(), self.as_mut_ptr(), self.len);
                 Ok(())
@@ -228,8 +229,8 @@ impl<T: Scalar> Buffer<T> {
                 let end = start + size_of_val(&values[..]);
                 memory.download(bytes_of_mut(&mut values), start..end)?;
             }
-            // SAFETY: the buffer is on the host. `inside` checked that the range is in the buffer, and
-            // `values` has the length of the range.
+            // SAFETY: the copy reads the range from host memory, and `inside` checked that the range is in
+            // the buffer. It writes to `values`, which has the length of the range.
             Place::Host(_) => unsafe {
                 std::ptr::copy_nonoverlapping(from.cast::<T>(), values.as_mut_ptr(), values.len())
             },
@@ -242,8 +243,9 @@ impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
         if let Place::Host(address) = self.memory {
             let bytes = self.len * size_of::<T>();
-            // SAFETY: `reserve` allocated the memory with this layout. No view of the memory exists any more,
-            // because every view borrows the buffer.
+            // SAFETY: `dealloc` requires the layout with which `reserve` allocated the memory, and
+            // `host_layout` returns this layout. No view of the memory exists any more, because every view
+            // borrows the buffer.
             unsafe { std::alloc::dealloc(address, host_layout(bytes)) };
         }
     }
@@ -255,7 +257,7 @@ fn bytes_of<T: Scalar>(values: &[T]) -> &[u8] {
 }
 
 fn bytes_of_mut<T: Scalar>(values: &mut [T]) -> &mut [u8] {
-    // SAFETY: a `Scalar` is a number without padding. The caller may write any bytes, because every sequence
-    // of bytes is a valid number.
+    // SAFETY: the slice covers the bytes of `values`. A `Scalar` is a number without padding. The caller may
+    // write any bytes, because every sequence of bytes is a valid number.
     unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) }
 }

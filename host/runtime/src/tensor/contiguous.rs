@@ -31,8 +31,8 @@ impl<'a> View<'a> {
     /// # Errors
     /// Returns the errors of [`View::from_raw`].
     pub unsafe fn from_raw_contiguous(ptr: *const c_void, dtype: Dtype, shape: &[i64]) -> Result<Self> {
-        // SAFETY: the caller guarantees that `ptr` is valid for every element of a contiguous tensor of
-        // `shape`.
+        // SAFETY: `from_raw` requires that `ptr` is valid for every element of a contiguous tensor of
+        // `shape`. The caller guarantees this.
         unsafe { Self::from_raw(ptr, dtype, shape, &contiguous(shape)) }
     }
 
@@ -83,8 +83,8 @@ impl<'a> View<'a> {
     /// Returns an error if the tensor is larger than `memory`, and in the cases of [`View::from_raw`].
     pub fn of_cust<T: DeviceCopy>(memory: &'a DeviceSlice<T>, dtype: Dtype, shape: &[i64]) -> Result<Self> {
         let ptr = memory.as_device_ptr().as_raw() as usize as *const c_void;
-        // SAFETY: the view borrows `memory`. If the tensor is larger than `memory`, the `if` after this line
-        // drops the view and returns an error.
+        // SAFETY: the view covers memory of `memory`, which it borrows. If the tensor is larger than
+        // `memory`, the `if` after this line drops the view and returns an error.
         let view = unsafe { Self::from_raw_contiguous(ptr, dtype, shape) }?;
         let bytes = memory.len() as u64 * size_of::<T>() as u64;
         if count(shape).checked_mul(dtype.size() as u64).is_none_or(|needed| needed > bytes) {
@@ -104,9 +104,9 @@ impl<'a> ViewMut<'a> {
     /// # Errors
     /// Returns the errors of [`View::from_raw`].
     pub unsafe fn from_raw_contiguous(ptr: *mut c_void, dtype: Dtype, shape: &[i64]) -> Result<Self> {
-        // SAFETY: the caller guarantees that `ptr` is valid for every element of a contiguous tensor of
-        // `shape`. The caller also guarantees that the elements are writable, and that no other code accesses
-        // them.
+        // SAFETY: `from_raw_contiguous` requires that `ptr` is valid for every element of a contiguous tensor
+        // of `shape`. The caller guarantees this. The caller also guarantees that the elements are writable,
+        // and that no other code accesses them.
         unsafe { View::from_raw_contiguous(ptr, dtype, shape) }.map(Self)
     }
 
@@ -178,8 +178,9 @@ impl<'a> ViewMut<'a> {
 /// # Safety
 /// `ptr` must be valid for `len` elements during `'a`.
 unsafe fn of_elements<'a, T: Scalar>(ptr: *const T, len: usize, shape: &[i64]) -> Result<View<'a>> {
-    // SAFETY: the caller guarantees that `ptr` is valid for `len` elements. If the tensor has another number
-    // of elements, the `if` after this line drops the view and returns an error.
+    // SAFETY: the view may cover only elements for which `ptr` is valid. The caller guarantees `len` such
+    // elements. If the tensor has another number of elements, the `if` after this line drops the view and
+    // returns an error.
     let view = unsafe { View::from_raw_contiguous(ptr.cast(), T::DTYPE, shape) }?;
     if count(shape) != len as u64 {
         return Err(bad_shape(shape, format!("a tensor of {len} elements")));

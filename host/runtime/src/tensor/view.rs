@@ -220,8 +220,8 @@ impl<'a> ViewMut<'a> {
     /// Returns the errors of [`View::from_raw`].
     #[inline]
     pub unsafe fn from_raw(ptr: *mut c_void, dtype: Dtype, shape: &[i64], strides: &[i64]) -> Result<Self> {
-        // SAFETY: the caller guarantees that `ptr` is valid for every element that `shape` and `strides`
-        // address.
+        // SAFETY: `View::from_raw` requires that `ptr` is valid for every element that `shape` and `strides`
+        // address. The caller guarantees this.
         unsafe { View::from_raw(ptr, dtype, shape, strides) }.map(Self)
     }
 

@@ -130,8 +130,8 @@ impl NormOp {
         let p = ColumnSumsParams { splits: plan.splits, cols: dims.cols };
         let shape = Launch::of([dims.cols.div_ceil(COLUMNS), dims.groups, 2], [COLUMNS, STRIPES, 1]);
         let site = LaunchSite::new(device, dims.dtype, shape, stream)?;
-        // SAFETY: `run` has checked the tensors that the kernel receives. If a gradient is not requested, its
-        // pointer is null, and the kernel does not access this pointer.
+        // SAFETY: the kernel accesses only the tensors that it receives, and `run` has checked these tensors.
+        // If a gradient is not requested, its pointer is null, and the kernel does not access this pointer.
         unsafe { (self.sums)(site, dweight, dbias, p) }
     }
 }

@@ -6,4 +6,5 @@ mod plan;
 
 pub use columns::ParameterGradients;
 pub(crate) use launch::{Given, NormOp};
+pub(crate) use plan::multiprocessors;
 pub use plan::norm_backward_workspace;

@@ -15,19 +15,22 @@ const RESIDENT: u32 = 512;
 /// Threads per block for short rows. Several short rows share a block.
 const THREADS: u32 = 128;
 
-/// Returns how many blocks run at the same time on the largest GPU of the architecture (T4, A100, H100 or
-/// H200).
+/// Returns the number of SMs of the largest GPU of the architecture (T4, A100, H100 or H200).
 ///
 /// The function assumes a constant number of SMs per architecture, and does not query the GPU. Two GPUs of
 /// one architecture therefore use the same number of blocks, and add the partial sums in the same order.
 /// Their results are bitwise equal.
-fn resident_blocks(device: &Device, threads: u32) -> u32 {
-    let multiprocessors = match library(device).ok().and_then(Kernels::arch) {
+pub(crate) fn multiprocessors(device: &Device) -> u32 {
+    match library(device).ok().and_then(Kernels::arch) {
         Some(Arch::Sm75) => 40,
         Some(Arch::Sm80) => 108,
         None | Some(Arch::Sm90 | Arch::Sm90a) => 132,
-    };
-    multiprocessors * launch_override(device).parallelism.unwrap_or((RESIDENT / threads).min(5))
+    }
+}
+
+/// Returns how many blocks run at the same time on the GPU of [`multiprocessors`].
+fn resident_blocks(device: &Device, threads: u32) -> u32 {
+    multiprocessors(device) * launch_override(device).parallelism.unwrap_or((RESIDENT / threads).min(5))
 }
 
 /// How a kernel reads a row, and where the kernel keeps it.

@@ -1,6 +1,7 @@
 //! Two statistics of each query, which the attention backward pass needs: `delta` and `lse`. `delta` is the
 //! sum of `dO * O` over the columns, and the function [`delta`] computes it. `lse` is the log-sum-exp of the
-//! scores, which the forward pass saved. The function [`statistics`] loads both statistics.
+//! query's scores. The forward pass computed and saved `lse`. The function [`statistics`] loads both
+//! statistics.
 use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
@@ -28,8 +29,9 @@ const MIN_LSE: f32 = -8e6;
 #[inline(always)]
 pub(super) unsafe fn statistics(p: &BackwardParams, coords: &TileCoords, query: u32) -> [f32; 2] {
     let at = coords.number(&p.forward, query);
-    // SAFETY: the element of this query exists. The host checked that `lse` and `delta` have one element per
-    // head and query, and the caller guarantees that the query is in the sequence.
+    // SAFETY: the two loads read this query's element of `lse` and of `delta`. The host checked that both
+    // tensors have one element per head and query, and the caller guarantees that the sequence contains the
+    // query.
     let read = |numbers: *mut f32| unsafe {
         f32::from_bits(mem::load_u32(numbers.wrapping_add(at).cast_const().cast(), Load::Default))
     };
@@ -63,8 +65,9 @@ pub(crate) unsafe fn delta<T: MatrixElem>(p: BackwardParams) {
             let (out, dout) = (row(&f.out), row(&p.dout));
             let mut col = 8 * lane;
             while col < f.dim {
-                // SAFETY: both rows have `f.dim` readable columns, because the query is in the sequence.
-                // `col` is a multiple of 8 and less than `f.dim`.
+                // SAFETY: `eight` reads columns of the query's row of O and of dO. Both rows exist, because
+                // the sequence contains the query, and both have `f.dim` readable columns. `col` is a
+                // multiple of 8 and less than `f.dim`.
                 let [a, b] = [out, dout].map(|row| unsafe { eight(row, col, f.dim, p.vector != 0) });
                 for at in 0..8 {
                     sum = fma(a[at], b[at], sum);
@@ -75,16 +78,16 @@ pub(crate) unsafe fn delta<T: MatrixElem>(p: BackwardParams) {
         let sum = warp::sum(sum, 8);
         if lane == 0 && query < coords.queries {
             let to = p.delta.wrapping_add(coords.number(f, query));
-            // SAFETY: the element exists, because the host checked that `delta` has one element per head and
-            // query.
+            // SAFETY: the store writes this query's element of `delta`. The element exists, because the host
+            // checked that `delta` has one element per head and query.
             unsafe { mem::store_u32(to.cast(), sum.to_bits(), Store::Default) };
         }
     }
 }
 
-/// Loads eight columns of a row, from column `col` on. A row has `dim` columns, and the function returns 0
-/// for each column after the end of the row. If `vector` is true, the function uses one 16-byte load. In this
-/// case, the row must be aligned to 16 bytes, and `dim` must be a multiple of 8.
+/// Loads eight columns of a row, from column `col` on. A row has `dim` columns. For each of the eight columns
+/// that the row does not have, the result is 0. If `vector` is true, the function uses one 16-byte load. In
+/// this case, the row must be aligned to 16 bytes, and `dim` must be a multiple of 8.
 ///
 /// # Safety
 /// The row has `dim` readable columns. `col` is a multiple of 8 and less than `dim`.
@@ -92,8 +95,9 @@ pub(crate) unsafe fn delta<T: MatrixElem>(p: BackwardParams) {
 unsafe fn eight<T: MatrixElem>(row: *const T, col: u32, dim: u32, vector: bool) -> [f32; 8] {
     let at = row.wrapping_add(col as usize);
     if vector {
-        // SAFETY: `dim` and `col` are multiples of 8, and `col` is less than `dim`. The eight columns
-        // therefore exist and are aligned to 16 bytes.
+        // SAFETY: `load` reads 16 bytes, which are the eight columns from `col` on. `dim` and `col` are
+        // multiples of 8 and `col` is less than `dim`, so the row has these columns. The caller guarantees
+        // that the row is aligned to 16 bytes.
         let [[a, b, c, d], [e, f, g, h]] = unsafe { Vec8::load(at, true) }.vec4s();
         return [a, b, c, d, e, f, g, h];
     }
@@ -101,7 +105,8 @@ unsafe fn eight<T: MatrixElem>(row: *const T, col: u32, dim: u32, vector: bool) 
         if col + i >= dim {
             return 0.0;
         }
-        // SAFETY: `col + i` is less than `dim`, and the caller passes a row of `dim` columns.
+        // SAFETY: the load reads column `col + i` of the row. This column exists, because `col + i` is less
+        // than `dim`, and the caller passes a row of `dim` columns.
         let bits = unsafe { mem::load_u16(at.wrapping_add(i as usize).cast(), Load::ReadOnly) };
         T::from_bits(u32::from(bits)).to_f32()
     })

@@ -1,6 +1,6 @@
-//! Attention backward kernel. A block keeps one tile, the outer-loop tile, in shared memory and loops over
-//! other tiles, the inner-loop tiles. If the rows of the outer-loop tile are queries, the rows of the
-//! inner-loop tiles are keys, and vice versa.
+//! Attention backward kernel. A block computes the gradients of the rows of one tile, the outer-loop tile,
+//! which it keeps in shared memory. It loops over other tiles, the inner-loop tiles. If the rows of the
+//! outer-loop tile are queries, the rows of the inner-loop tiles are keys, and vice versa.
 use cuda_std::copy;
 use cuda_std::math::ex2_ftz;
 use cuda_std::mma::MatrixElem;
@@ -48,15 +48,16 @@ pub(crate) unsafe fn gradients<
     let (rows, cols) = (WARPS * 16 * ROWS16 as u32, 16 * COLS16 as u32);
     // SAFETY: the host validated the kernel argument `p`.
     let Some(coords) = (unsafe { TileCoords::of_rows(&p.forward, rows, KEYS) }) else {
-        // SAFETY: `of_rows` returned `None`, so the launch has packed sequences, and this block has no
-        // outer-loop tile. The host checked that the outputs are writable.
+        // SAFETY: `clear_rest` requires packed sequences and a block without an outer-loop tile. Both
+        // conditions hold here, because `of_rows` returns `None` in no other case. The host checked that the
+        // outputs are writable.
         return unsafe { clear_rest::<KEYS, FIRST, SECOND>(&p, rows) };
     };
     let (window, there) = rows_of::<KEYS>(&p, &coords);
     let vector = !GENERAL || p.vector != 0;
     let begin = window.first(coords.first) as u32 / cols;
-    // Without the optimization barrier `opaque`, LLVM would combine the minimum
-    // `(coords.first + rows).min(there)` with a maximum. The combined instruction does not exist on sm_80.
+    // Without the optimization barrier `opaque`, LLVM would merge the minimum `(coords.first +
+    // rows).min(there)` and a maximum into one instruction, which sm_80 does not have.
     let [end, _] = thread::opaque([window.end((coords.first + rows).min(there) - 1) as u32, 0]);
     let tiles = if end as i32 > 0 { end.div_ceil(cols).saturating_sub(begin) } else { 0 };
 
@@ -66,12 +67,12 @@ pub(crate) unsafe fn gradients<
         InnerTile::<T, DIM16, WARPS, KEYS, GENERAL>::take(&mut memory, &p, coords, [begin, tiles, cols]);
     if inner.steps() > 0 {
         for (copier, to) in operands(&p, &coords, KEYS, 0, WARPS * warp::SIZE).iter().zip(&tiles_of_rows) {
-            // SAFETY: the host checked that the tensors are readable. No thread has accessed the outer-loop
-            // tiles yet.
+            // SAFETY: the copy reads rows that the host checked to be readable. It writes the outer-loop
+            // tiles, which no thread has accessed yet.
             unsafe { copier.copy(to, coords.first, rows, vector) };
         }
-        // SAFETY: the host checked that the tensors are readable. The loop has not started, so no thread has
-        // accessed the buffers yet.
+        // SAFETY: the copies and loads read tensors that the host checked to be readable. They fill the
+        // buffers of the first step, which no thread has accessed yet, because the loop has not started.
         unsafe {
             inner.copy(inner.first(), 0);
             inner.copy(inner.first(), 1);
@@ -88,14 +89,15 @@ pub(crate) unsafe fn gradients<
     let mut step = inner.first();
     while step.number < inner.steps() {
         let after = inner.after(step);
-        // SAFETY: the tensors are readable. The copy overwrites the buffer that the previous step used, and
-        // all warps finished that step before the last barrier.
+        // SAFETY: the copy and the load read tensors that the host checked to be readable. The copy
+        // overwrites the buffer of the step before `step`, and all warps finished that step before the last
+        // barrier.
         let numbers = unsafe {
             inner.copy(after, 0);
             inner.read(after)
         };
-        // SAFETY: the copies of the tiles of step `step` were complete before the last barrier. The host
-        // checked that the mask is readable.
+        // SAFETY: `add` reads the tiles of step `step` in shared memory, and the copies of these tiles were
+        // complete before the last barrier. The host checked that the mask is readable.
         unsafe {
             add::<T, ROWS16, DIM16, COLS16, WARPS, KEYS, FIRST, SECOND, GENERAL>(
                 &mut sums,
@@ -105,25 +107,28 @@ pub(crate) unsafe fn gradients<
             )
         };
         copy::wait();
-        // SAFETY: this store overwrites the buffer that the previous step used, and all warps finished that
-        // step before the last barrier.
+        // SAFETY: the store overwrites the statistics of the step before `step`. All warps finished that step
+        // before the last barrier.
         unsafe { inner.store(after, numbers) };
         block::sync();
         step = after;
     }
-    // SAFETY: the call overwrites this warp's rows of the outer-loop tiles. No other warp accesses these
-    // rows. The outputs are writable.
+    // SAFETY: `write` overwrites this warp's rows of the outer-loop tiles, and no other warp accesses these
+    // rows. The host checked that the outputs are writable.
     unsafe { write::<T, ROWS16, DIM16, KEYS, FIRST, SECOND>(&p, &coords, there, &outer, &sums, vector) };
 }
 
 /// Writes zeros to the padding rows of each gradient that the kernel computes. Padding rows are the rows of a
-/// packed tensor after its last sequence. Only blocks without an outer-loop tile call this function.
+/// packed tensor after its last sequence. In a launch with packed sequences, the grid can have more blocks
+/// than the sequences have tiles. Only such an extra block, for which there is no tile to compute, calls this
+/// function.
 ///
 /// # Safety
 /// The launch has packed sequences, and this block has no outer-loop tile. The outputs are writable.
 #[inline(always)]
 unsafe fn clear_rest<const KEYS: bool, const FIRST: bool, const SECOND: bool>(p: &BackwardParams, rows: u32) {
-    // SAFETY: the caller guarantees that the block has no outer-loop tile, and that the outputs are writable.
+    // SAFETY: `clear` and `of_block` require a launch with packed sequences, a block without an outer-loop
+    // tile, and writable outputs. The caller guarantees all three.
     unsafe {
         let unused_rows = UnusedRows::of_block(&p.forward, rows, KEYS);
         if KEYS && FIRST {
@@ -142,8 +147,8 @@ unsafe fn clear_rest<const KEYS: bool, const FIRST: bool, const SECOND: bool>(p:
 /// inner loop. The function also starts to copy the second operand (V or dO) of the next step, `after`.
 ///
 /// # Safety
-/// The copies of the tiles of step `step` to shared memory are complete, and a barrier followed. All threads
-/// have finished the previous step. If there is a mask, the mask is readable.
+/// The copies of the tiles of step `step` to shared memory were complete before the last barrier. All threads
+/// have finished the step before `step`. If there is a mask, the mask is readable.
 #[inline(always)]
 unsafe fn add<
     T: MatrixElem,
@@ -163,17 +168,18 @@ unsafe fn add<
 ) {
     let ([first, last], col, cols) = (outer.span, inner.row(step), inner.rows);
     if first > last || outer.window.hides(outer.span, col, cols) {
-        // SAFETY: this copy overwrites the tile of the previous step. The caller guarantees that all threads
-        // have finished that step.
+        // SAFETY: this copy overwrites the tile that the step before `step` used. The caller guarantees that
+        // all threads have finished that step.
         return unsafe { inner.copy(after, 1) };
     }
     let (f, right) = (&inner.p.forward, inner.tiles_of(step));
-    // Without the optimization barrier `opaque`, the compiler would compute the mask offsets of the rows
-    // before the loop over steps. These offsets would occupy registers throughout the loop.
+    // Without the optimization barrier `opaque`, the compiler would compute each row's offset in the mask
+    // once, before the loop over steps. The offsets would then occupy registers throughout the loop.
     let at = At { row: thread::opaque([first, 0])[0], col };
     let mut slopes = [[[[1.0; 4]; 2]; COLS16]; ROWS16];
-    // SAFETY: the caller guarantees that the copies of the tiles are complete, and that the mask is readable.
-    // The buffer of step `after` is free, because all threads have finished the previous step.
+    // SAFETY: the matrix multiplications read the tiles of step `step`, whose copies are complete, and `add`
+    // reads the mask. The caller guarantees both. The copy of step `after` overwrites a buffer that no thread
+    // reads any more, because all threads have finished the step before `step`.
     unsafe {
         let product = |operands: usize| -> Scores<ROWS16, COLS16> {
             let rows = Queries::<T, ROWS16, DIM16, false>::of(outer.tiles[operands], outer.lanes);
@@ -226,7 +232,7 @@ unsafe fn add<
 }
 
 /// Writes the gradients of the warp's rows to global memory. The warp first copies the gradients to shared
-/// memory. There, they overwrite the warp's rows of the outer-loop tiles.
+/// memory, where they overwrite the warp's rows of the outer-loop tiles.
 ///
 /// # Safety
 /// No other warp accesses this warp's rows of the tiles. The outputs are writable.

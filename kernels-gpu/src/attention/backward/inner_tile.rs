@@ -126,8 +126,8 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
     /// last step, this function does nothing.
     ///
     /// # Safety
-    /// The tensors are readable. The copy overwrites the tile of step number `step.number - 2`, and all
-    /// threads have finished that step.
+    /// The tensors are readable. The copy overwrites the tile that was copied for step number `step.number -
+    /// 2`, and all threads have finished that step.
     #[inline(always)]
     pub unsafe fn copy(&self, step: Step, tensor: usize) {
         if step.number >= self.steps() {
@@ -135,8 +135,8 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         }
         let copiers = operands(self.p, &self.coords, !KEYS, step.member, WARPS * warp::SIZE);
         let vector = !GENERAL || self.p.vector != 0;
-        // SAFETY: the caller guarantees that the tensors are readable, and that no thread accesses the
-        // destination buffer.
+        // SAFETY: the copy reads rows of the tensors and writes a buffer of step `step`. The caller
+        // guarantees that the tensors are readable, and that no thread accesses this buffer.
         unsafe { copiers[tensor].copy(&self.tiles_of(step)[tensor], self.row(step), self.rows, vector) };
     }
 
@@ -153,7 +153,7 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         if !KEYS || thread::index()[0] >= self.rows || !there {
             return [0.0; 2];
         }
-        // SAFETY: the test of `there` above guarantees that the sequence contains the query `query`.
+        // SAFETY: `statistics` requires a query that is in the sequence. The condition `there` checked this.
         unsafe { statistics(self.p, &self.coords.with_member(step.member), query) }
     }
 
@@ -161,15 +161,15 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
     /// false, this function does nothing.
     ///
     /// # Safety
-    /// The function overwrites the statistics of step number `step.number - 2`, and all threads have finished
-    /// that step.
+    /// The function overwrites the statistics that were stored for step number `step.number - 2`, and all
+    /// threads have finished that step.
     #[inline(always)]
     pub unsafe fn store(&self, step: Step, [lse, delta]: [f32; 2]) {
         if KEYS && thread::index()[0] < self.rows {
             let to = 2 * (step.number % 2 * self.rows + thread::index()[0]);
             let numbers = self.numbers.cast::<f32>();
-            // SAFETY: each thread writes two elements that no other thread writes. The caller guarantees that
-            // no thread reads this buffer now.
+            // SAFETY: each thread writes two elements of the statistics' buffer, which no other thread
+            // writes. The caller guarantees that no thread reads this buffer now.
             unsafe {
                 numbers.set(to, lse);
                 numbers.set(to + 1, delta);
@@ -182,13 +182,13 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
     /// columns. `operands` selects the accumulator of its left (0) or its right (1) eight columns.
     ///
     /// # Safety
-    /// [`InnerTile::store`] was called for step `step`, and a barrier followed.
+    /// [`InnerTile::store`] was called for step `step`, and the block has executed a barrier since then.
     #[inline(always)]
     pub unsafe fn numbers(&self, step: Step, pair: usize, operands: usize) -> [[f32; 2]; 2] {
         let two = 8 * pair as u32 + 4 * operands as u32 + warp::lane() % 4;
         let at = step.number % 2 * self.rows / 2 + two;
-        // SAFETY: the caller guarantees a barrier after the values were stored. The index `at` lies in the
-        // buffer of this step.
+        // SAFETY: the load reads element `at` of the buffer of this step. The caller guarantees that a
+        // barrier separates the stores to this buffer from this load.
         let Chunk([a, b, c, d]) = unsafe { self.numbers.get(at) };
         [[a, b], [c, d]].map(|numbers| numbers.map(f32::from_bits))
     }

@@ -18,9 +18,10 @@
 //! use `dSᵀ` and `Pᵀ` as A operands.
 //!
 //! The kernels use no atomics, so the order of each sum is fixed, and results are reproducible bit for bit.
-//! Without atomics, `dQ` needs a separate launch. The scores and the gradients of `P` are therefore computed
-//! twice: once for `dQ`, and once for `dK` and `dV`. For head dimensions above 128, `dK` and `dV` have
-//! separate launches, too, and both compute the scores.
+//! Without atomics, `dQ` needs a separate launch: a block that computes `dK` and `dV` of some keys knows only
+//! these keys' contribution to `dQ`. The scores and the gradients of `P` are therefore computed twice: once
+//! for `dQ`, and once for `dK` and `dV`. For head dimensions above 128, `dK` and `dV` have separate launches,
+//! too, and both compute the scores.
 pub(crate) mod delta;
 pub(crate) mod gradients;
 mod inner_tile;

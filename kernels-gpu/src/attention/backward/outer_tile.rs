@@ -47,7 +47,8 @@ impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize> OuterTile<T, ROWS16
         for row in 0..2 * ROWS16 {
             let query = first + 8 * row as u32 + warp::lane() / 4;
             if !KEYS && query < there {
-                // SAFETY: `query` is less than the number of queries in the sequence.
+                // SAFETY: `statistics` requires that `query` is less than the number of queries in the
+                // sequence. The condition above checked this.
                 numbers[row / 2][row % 2] = unsafe { statistics(p, coords, query) };
             }
         }

@@ -29,9 +29,9 @@ pub const DELTA_THREADS: u32 = 128;
 /// Queries per block of the `_delta` kernels, which compute the sum of `dO * O` for each query.
 pub const DELTA_ROWS: u32 = 64;
 
-/// Returns the bytes of shared memory per block. Shared memory contains one outer-loop tile of two operands,
-/// and two buffers for inner-loop tiles of two operands. It also contains the statistics `lse` and `delta` of
-/// the queries in these buffers.
+/// Returns the bytes of shared memory per block. Shared memory contains one outer-loop tile for each of two
+/// operands, and two inner-loop buffers for each of two operands. It also contains the statistics `lse` and
+/// `delta` of the queries in the inner-loop buffers.
 pub const fn shared_bytes(tiling: &Tiling) -> u32 {
     let cols = 16 * tiling.cols16 as u32;
     (2 * tiling.rows() + 4 * cols) * (2 * tiling.dim16 as u32 + 1) * 16 + 4 * cols * 4

@@ -1,5 +1,6 @@
-//! Second kernel of split-KV decoding ([`decode`](crate::attention::decode)). The first kernel computes
-//! attention separately for each split of the keys. This kernel combines these results.
+//! Second kernel of split-KV decoding ([`decode`](crate::attention::decode)). The first kernel divides the
+//! keys into splits, and computes attention separately for each split. This kernel combines the results of
+//! the splits.
 use cuda_std::math::{ex2_ftz, lg2};
 use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
@@ -10,8 +11,8 @@ use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::divide;
 
 /// Warps per block. A block combines the results of all splits of the keys for one query of one head. Warp
-/// `w` adds the results of splits `w`, `w + COMBINERS` and so on. Several warps keep more loads in flight
-/// than one warp.
+/// `w` adds the results of splits `w`, `w + COMBINERS` and so on. A block has several warps, because they
+/// keep more loads in flight than one warp.
 pub const COMBINERS: u32 = 16;
 /// Largest head dimension that the kernel supports. A warp processes one row in [`STEPS`] steps, with four
 /// columns per lane and step.
@@ -49,8 +50,8 @@ impl Splits<'_> {
     #[inline(always)]
     unsafe fn lse(&self, split: u32) -> f32 {
         let from = self.p.partial_lse.wrapping_add(self.at(split));
-        // SAFETY: the element exists, because the kernel `decode` wrote one element per split and row, and
-        // `split` is less than `count`.
+        // SAFETY: the load reads this row's element for split `split`. The element exists, because the kernel
+        // `decode` wrote one element per split and row, and `split` is less than `count`.
         f32::from_bits(unsafe { mem::load_u32(from.cast_const().cast(), Load::ReadOnly) })
     }
 
@@ -62,8 +63,8 @@ impl Splits<'_> {
     #[inline(always)]
     unsafe fn columns(&self, split: u32, col: u32) -> [f32; 4] {
         let from = self.p.partial.wrapping_add(self.at(split) * self.p.forward.dim as usize + col as usize);
-        // SAFETY: the kernel `decode` wrote these four columns. The address is aligned to 16 bytes, because
-        // `dim` and `col` are multiples of 4, and the host checked the base address.
+        // SAFETY: the load reads four columns that the kernel `decode` wrote. Their address is aligned to 16
+        // bytes, because `dim` and `col` are multiples of 4, and the host checked the base address.
         unsafe { mem::load_u32x4(from.cast_const().cast(), Load::ReadOnly) }.map(f32::from_bits)
     }
 
@@ -79,7 +80,8 @@ impl Splits<'_> {
         let (mut max, mut total) = (f32::NEG_INFINITY, 0.0);
         let mut split = warp::lane();
         while split < self.count {
-            // SAFETY: the kernel `decode` has finished, and the loop bound keeps `split` below `count`.
+            // SAFETY: the method `lse` requires that the kernel `decode` has finished, which the caller
+            // guarantees. It also requires that `split` is below `count`, which the loop bound ensures.
             max = max.max(unsafe { self.lse(split) });
             split += warp::SIZE;
         }
@@ -89,7 +91,8 @@ impl Splits<'_> {
         let shift = if max == f32::NEG_INFINITY { 0.0 } else { max };
         let mut split = warp::lane();
         while split < self.count {
-            // SAFETY: the kernel `decode` has finished, and the loop bound keeps `split` below `count`.
+            // SAFETY: the method `lse` requires that the kernel `decode` has finished, which the caller
+            // guarantees. It also requires that `split` is below `count`, which the loop bound ensures.
             total += weight(unsafe { self.lse(split) }, shift);
             split += warp::SIZE;
         }
@@ -112,12 +115,16 @@ impl Splits<'_> {
             for slot in 0..IN_FLIGHT {
                 let split = split + slot as u32 * COMBINERS;
                 if split < self.count {
-                    // SAFETY: the kernel `decode` has finished, and `split` is less than `count`.
+                    // SAFETY: the method `lse` requires that the kernel `decode` has finished, which the
+                    // caller guarantees, and that `split` is less than `count`, which the condition above
+                    // checked.
                     weights[slot] = unsafe { self.lse(split) };
                     for step in 0..STEPS {
                         if column(step) < self.p.forward.dim {
-                            // SAFETY: the kernel `decode` has finished. `split` is less than `count`, and
-                            // `column(step)` is a multiple of 4 and less than the head dimension.
+                            // SAFETY: the method `columns` requires that the kernel `decode` has finished,
+                            // which the caller guarantees. The conditions above checked that `split` is less
+                            // than `count`, and that `column(step)` is less than the head dimension.
+                            // `column(step)` is a multiple of 4.
                             values[slot][step] = unsafe { self.columns(split, column(step)) };
                         }
                     }
@@ -170,7 +177,8 @@ pub(crate) unsafe fn combine<T: MatrixElem>(p: DecodeParams) {
     let thread = thread::index()[0];
     let warp = thread / warp::SIZE;
     let shared = SharedMemory::of_launch().take::<f32>(COMBINERS * COLS);
-    // SAFETY: the kernel `decode` has finished. Each lane writes its own elements of shared memory.
+    // SAFETY: `weights` and `sum` read results of the kernel `decode`, which has finished. Each lane writes
+    // its own elements of shared memory.
     let [shift, total] = unsafe {
         let [shift, total] = splits.weights();
         let sums = splits.sum(warp, shift);
@@ -196,14 +204,16 @@ pub(crate) unsafe fn combine<T: MatrixElem>(p: DecodeParams) {
         }
         let to = coords.query::<T>(&f.out).wrapping_offset((i64::from(query) * f.out.token_stride) as isize);
         let word = T::pair(pair[0] * inverse, pair[1] * inverse);
-        // SAFETY: `col` and `dim` are even, so both columns exist. The host checked that the output permits
-        // 4-byte stores of two adjacent columns.
+        // SAFETY: the store writes the columns `col` and `col + 1` of the output row. Both columns exist,
+        // because `col` and `dim` are even. The host checked that the output permits 4-byte stores of two
+        // adjacent columns.
         unsafe { mem::store_u32(to.wrapping_add(col as usize).cast(), word, Store::Default) };
     }
     if thread == 0 && !f.lse.is_null() {
         let lse = if total == 0.0 { f32::NEG_INFINITY } else { shift + core::f32::consts::LN_2 * lg2(total) };
         let to = f.lse.wrapping_add(coords.number(f, query));
-        // SAFETY: the element exists, because the host checked that `lse` has one element per head and query.
+        // SAFETY: the store writes this query's element of `lse`. The element exists, because the host
+        // checked that `lse` has one element per head and query.
         unsafe { mem::store_u32(to.cast(), lse.to_bits(), Store::Default) };
     }
 }

@@ -11,8 +11,8 @@ use crate::attention::mma::output::Accumulator;
 use crate::attention::mma::params::WARPS;
 use crate::attention::mma::softmax::RowSoftmax;
 
-/// The attention results of the block's warps, in shared memory. They overwrite the tiles of queries, keys
-/// and values, which the block does not need any more.
+/// The attention results of the block's warps, in shared memory. These results overwrite the tiles of
+/// queries, keys and values, which the block does not need any more.
 pub(super) struct Found<const DIM16: usize> {
     /// Normalized results of the warps, with the shape `[WARPS, ROWS, Self::STRIDE]`.
     values: Shared<f32>,
@@ -53,8 +53,8 @@ impl<const DIM16: usize> Found<DIM16> {
             }
             let line = warp * ROWS + row;
             if lane.is_multiple_of(4) {
-                // SAFETY: the caller guarantees a barrier after earlier uses of this memory. Each lane writes
-                // its own elements.
+                // SAFETY: the store overwrites shared memory that the block used for other data. The caller
+                // guarantees a barrier after those uses. Each lane writes its own elements.
                 unsafe { self.lse.set(line, lse) };
             }
             for pair in 0..DIM16 {
@@ -62,8 +62,8 @@ impl<const DIM16: usize> Found<DIM16> {
                     let col = 16 * pair as u32 + 8 * side as u32 + lane % 4 * 2;
                     for odd in 0..2 {
                         let value = out[0][pair][side][2 * half + odd] * inverse;
-                        // SAFETY: the caller guarantees a barrier after earlier uses of this memory. Each
-                        // lane writes its own elements.
+                        // SAFETY: the stores overwrite shared memory that the block used for other data. The
+                        // caller guarantees a barrier after those uses. Each lane writes its own elements.
                         unsafe { self.values.set(line * Self::STRIDE + col + odd as u32, value) };
                     }
                 }
@@ -76,8 +76,8 @@ impl<const DIM16: usize> Found<DIM16> {
     /// consecutively. A thread computes two columns of each row.
     ///
     /// # Safety
-    /// All warps have called [`Found::store`], and a barrier followed. The outputs have an entry number
-    /// `split`.
+    /// All warps have called [`Found::store`], and the block has executed a barrier since then. The outputs
+    /// have an entry with number `split`.
     #[inline(always)]
     pub unsafe fn add_up(&self, p: &DecodeParams, split: u32) {
         let col = 2 * thread::index()[0];
@@ -110,8 +110,8 @@ impl<const DIM16: usize> Found<DIM16> {
             let line = split as usize * ROWS as usize + row as usize;
             let to = p.partial.wrapping_add(line * self.dim as usize + col as usize);
             let words = sums.map(|sum| (sum * inverse).to_bits());
-            // SAFETY: the caller guarantees that the output has entry number `split`. `col` and `dim` are
-            // even, so the address is aligned to 8 bytes.
+            // SAFETY: the store writes two columns of entry `split` of `partial`. The caller guarantees that
+            // this entry exists. `col` and `dim` are even, so the address is aligned to 8 bytes.
             unsafe { mem::store_u32x2(to.cast(), words, Store::Default) };
             if col == 0 {
                 let to = p.partial_lse.wrapping_add(line);

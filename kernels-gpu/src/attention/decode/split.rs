@@ -17,9 +17,9 @@ use crate::attention::mma::tile_coords::TileCoords;
 use crate::attention::mma::window::Window;
 use crate::layout::heads::divide;
 
-/// Returns two values: the coordinates of the first of the query heads that share the block's key head (GQA),
-/// and the first row of the block's row tile. `above` is the number of this row tile. The row tiles of all
-/// batches and key heads are numbered consecutively.
+/// Returns the coordinates of a query head, and the first row of the block's row tile. The query head is the
+/// first of those that share the block's key head (GQA). `above` is the number of this row tile. The row
+/// tiles of all batches and key heads are numbered consecutively.
 #[inline(always)]
 fn coords(f: &AttentionParams, above: u32) -> (TileCoords, u32) {
     let (head, tile) = divide(above, f.tiles);
@@ -44,14 +44,15 @@ pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) 
         .map(|heads| (coords.key(heads, f.group), heads.token_stride))
         .map(|(head, stride)| Copier::<T, DIM16>::of(head, stride, [f.keys, f.dim], WARPS * warp::SIZE));
     let (begin, end) = (split * SPLIT, (split * SPLIT + SPLIT).min(f.keys));
-    // SAFETY: the host checked that the tensors are readable. The copy overwrites a buffer that all warps
-    // finished reading before the last barrier.
+    // SAFETY: the copies read tensors that the host checked to be readable. They overwrite buffers in shared
+    // memory that all warps finished reading before the last barrier.
     let copy = |key: u32| unsafe {
         let to = key / KEYS % 2 * KEYS;
         k_copier.copy(&k_tiles.at_row(to), key, KEYS, true);
         v_copier.copy(&v_tiles.at_row(to), key, KEYS, true);
     };
-    // SAFETY: the host checked that the tensors are readable. No thread has accessed `q_tile` yet.
+    // SAFETY: the copy reads queries, which the host checked to be readable. It writes `q_tile`, which no
+    // thread has accessed yet.
     unsafe { copy_queries(f, &coords, first, &q_tile) };
     copy(begin);
     copy::wait();
@@ -75,8 +76,8 @@ pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) 
             copy(key + KEYS);
         }
         let from = key / KEYS % 2 * KEYS + 16 * warp;
-        // SAFETY: the copies of the queries and of these keys and values were complete before the last
-        // barrier.
+        // SAFETY: the matrix multiplications read queries, keys and values in shared memory. The copies of
+        // these tiles were complete before the last barrier.
         unsafe {
             let mut scores =
                 products::<T, 1, DIM16, 1, true>(&queries, &k_tiles.at_row(from), &lanes, |_| ());
@@ -88,8 +89,9 @@ pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) 
         key += KEYS;
     }
     let found = Found::<DIM16>::of_block((f.queries * f.group - first).min(ROWS), f.dim);
-    // SAFETY: `store` overwrites the tiles, which no thread reads after the last barrier. The host checked
-    // that the outputs have entries for all splits of all row tiles.
+    // SAFETY: `store` overwrites the tiles in shared memory, which no thread reads after the last barrier.
+    // `add_up` writes to the outputs, and the host checked that these have entries for all splits of all row
+    // tiles.
     unsafe {
         found.store(warp, &softmax, &out);
         block::sync();
@@ -119,8 +121,8 @@ unsafe fn copy_queries<T: MatrixElem, const DIM16: usize>(
             let there = first + row < f.queries * f.group && 8 * chunk < f.dim;
             let offset = i64::from(query) * f.q.token_stride + i64::from(8 * chunk);
             let from = coords.with_member(member).query::<T>(&f.q).wrapping_offset(offset as isize);
-            // SAFETY: `there` is false for rows and columns that do not exist, so `copy_chunk` does not read
-            // them. The caller guarantees that no thread uses the tile.
+            // SAFETY: `copy_chunk` reads global memory only if `there` is true, and `there` is false for rows
+            // and columns that do not exist. The caller guarantees that no thread uses the tile.
             unsafe { tile.copy_chunk(row, chunk, from, there) };
         }
     }
@@ -128,7 +130,7 @@ unsafe fn copy_queries<T: MatrixElem, const DIM16: usize>(
 
 /// Sets the scores of keys outside a row's sliding window to minus infinity. `key` is the index of the first
 /// of the 16 keys of these scores. `seen` has one range of visible keys for each of the lane's two rows. A
-/// range consists of the index of its first key, and the index of its last key plus one.
+/// range consists of the index of the first visible key, and the index of the last visible key plus one.
 #[inline(always)]
 fn hide(scores: &mut Scores<1, 1>, key: u32, seen: &[[i32; 2]; 2]) {
     for side in 0..2 {

@@ -7,9 +7,9 @@
 //! - The matrix multiplications of one consumer warpgroup run while the other consumer warpgroups compute
 //!   exponentials.
 //!
-//! In kernels with three consumer warpgroups, named barriers (PTX `barrier` with an index) let the warpgroups
-//! start their matrix multiplications one after the other (ping-pong). This order makes these kernels faster.
-//! Kernels with two consumer warpgroups are faster without named barriers.
+//! In kernels with three consumer warpgroups, named barriers (PTX `barrier` with an index) make the
+//! warpgroups start their matrix multiplications one after the other (ping-pong). These kernels are faster
+//! with this fixed order. Kernels with two consumer warpgroups are faster without named barriers.
 use cuda_std::hopper::barrier::{Barrier, Named};
 use cuda_std::hopper::tensor_map::Map;
 use cuda_std::hopper::wgmma::{self, Accumulator};
@@ -32,8 +32,8 @@ struct Consumer<'a, K: Shape> {
     group: u32,
     /// Pipeline position (buffer and mbarrier phase) of the current key tile.
     slot: Slot,
-    /// Parity (0 or 1) of an mbarrier phase. This phase completes when the next query tile has arrived in
-    /// shared memory.
+    /// Parity (0 or 1) of the mbarrier phase that completes when the next query tile has arrived in shared
+    /// memory.
     query_parity: u32,
     /// Scores of the current key tile. The softmax replaces them by unnormalized probabilities.
     scores: K::Scores,
@@ -89,9 +89,9 @@ impl<K: Shape> Consumer<'_, K> {
         let first = number * K::KEYS;
         if K::PADDED {
             let buffer = self.layout.masks(self.slot);
-            // SAFETY: the wait on the mbarrier `full` guarantees that the mask is in shared memory. All lanes
-            // of the warp execute this code. This is necessary because the mbarrier `empty` of a mask buffer
-            // counts one arrival of each lane.
+            // SAFETY: `mask::add` reads the mask in shared memory. The wait on the mbarrier `full` guarantees
+            // that the mask has been written. All lanes of the warp execute this code. This is necessary,
+            // because the mbarrier `empty` of the mask buffer counts one arrival of each lane.
             unsafe {
                 buffer.full.wait(self.slot.parity);
                 mask::add(self.scores.as_mut(), buffer.data);
@@ -116,8 +116,8 @@ impl<K: Shape> Consumer<'_, K> {
     #[inline(always)]
     unsafe fn first(&mut self, tile: QueryTile) {
         let number = tile.key_tiles - 1;
-        // SAFETY: the waits on the mbarriers `full` guarantee that queries and keys are in shared memory. The
-        // whole warpgroup executes this code.
+        // SAFETY: the matrix multiplication reads queries and keys in shared memory. The waits on the
+        // mbarriers `full` guarantee that both have arrived. The whole warpgroup executes this code.
         unsafe {
             self.layout.queries().full.wait(self.query_parity);
             self.query_parity ^= 1;
@@ -144,8 +144,8 @@ impl<K: Shape> Consumer<'_, K> {
         let before = self.slot;
         self.slot = before.next::<K>();
         let (keys, values) = (self.layout.keys(self.slot), self.layout.values(before));
-        // SAFETY: the waits on the mbarriers `full` guarantee that keys and values are in shared memory. The
-        // whole warpgroup executes this code.
+        // SAFETY: the matrix multiplications read keys and values in shared memory. The waits on the
+        // mbarriers `full` guarantee that both have arrived. The whole warpgroup executes this code.
         unsafe {
             keys.full.wait(self.slot.parity);
             if K::PING_PONG {
@@ -180,8 +180,8 @@ impl<K: Shape> Consumer<'_, K> {
     #[inline(always)]
     unsafe fn last(&mut self) {
         let values = self.layout.values(self.slot);
-        // SAFETY: the wait on the mbarrier `full` guarantees that the values are in shared memory. The whole
-        // warpgroup executes this code.
+        // SAFETY: the matrix multiplication reads the values in shared memory. The wait on the mbarrier
+        // `full` guarantees that they have arrived. The whole warpgroup executes this code.
         unsafe {
             values.full.wait(self.slot.parity);
             wgmma::fence();
@@ -194,14 +194,16 @@ impl<K: Shape> Consumer<'_, K> {
     }
 
     /// Releases the buffer of key tile number `number`, so that the producer can overwrite the buffer. If
-    /// `number` is 0, this function also releases the buffer of the queries. For each query tile, the kernel
-    /// processes key tile 0 last, and needs the queries only until it has the scores of this tile.
+    /// `number` is 0, this function also releases the buffer of the queries. Key tile 0 is the last key tile
+    /// that the kernel processes for a query tile. After its scores are computed, the kernel does not need
+    /// the queries any more.
     ///
     /// # Safety
     /// The mbarriers are initialized. The whole consumer warpgroup calls this function.
     #[inline(always)]
     unsafe fn release_keys(&self, empty: Barrier, number: u32) {
-        // SAFETY: the mbarriers are initialized, and the whole warp executes this code.
+        // SAFETY: `release` requires initialized mbarriers, and a call by the whole warp. The caller
+        // guarantees both.
         unsafe {
             release(empty);
             if number == 0 {
@@ -217,8 +219,8 @@ impl<K: Shape> Consumer<'_, K> {
     #[inline(always)]
     unsafe fn hand_over(&self) {
         let next = if self.group + 1 == K::GROUPS { 0 } else { self.group + 1 };
-        // SAFETY: the whole warp arrives on the named barrier. For each of these arrivals, the next warpgroup
-        // waits once at this barrier.
+        // SAFETY: a named barrier requires that whole warps arrive. The whole warp executes this code. The
+        // next warpgroup waits at this barrier once for each such arrival.
         unsafe { ping_pong(next).arrive() }
     }
 }
@@ -241,8 +243,9 @@ pub(crate) unsafe fn consume<K: Shape>(layout: Layout<K>, group: u32, out: Map, 
         result: K::Result::ZERO,
         softmax: OnlineSoftmax::new(p.scale),
     };
-    // SAFETY: the caller guarantees that `p` and the tensor map belong to this launch, and that the mbarriers
-    // are initialized. The whole warpgroup executes this code.
+    // SAFETY: the methods read tiles in shared memory and store the result. The caller guarantees that `p`
+    // and the tensor map belong to this launch, and that the mbarriers are initialized. The whole warpgroup
+    // executes this code.
     unsafe {
         if K::PING_PONG && group + 1 == K::GROUPS {
             consumer.hand_over();

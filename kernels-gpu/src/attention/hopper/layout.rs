@@ -13,11 +13,12 @@ use super::shape::Shape;
 
 /// Bytes per row of a column slice.
 pub(crate) const PART_ROW: u32 = PART * 2;
-/// Alignment of the tiles in bytes. The pattern of the 128-byte swizzle repeats after 1024 bytes.
+/// Alignment of the tiles in bytes. The pattern of the 128-byte swizzle repeats every 1024 bytes, so each
+/// tile must start at a multiple of 1024.
 const ALIGN: u32 = 1024;
 
-/// Addresses of the regions of a block's shared memory. The regions have this order: query tile, key tiles,
-/// value tiles, result (staged for TMA), masks, mbarriers.
+/// The address of a block's shared memory, from which the methods compute the addresses of its regions. The
+/// regions have this order: query tile, key tiles, value tiles, result (staged for TMA), masks, mbarriers.
 #[derive(Clone, Copy)]
 pub(crate) struct Layout<K> {
     base: u32,
@@ -106,8 +107,8 @@ impl<K: Shape> Layout<K> {
         self.buffer(0, 0)
     }
 
-    /// Returns the address of the region in which the block stages its result for TMA. A column slice (64
-    /// columns) of this region has as many bytes as a column slice of the query tile.
+    /// Returns the address of the region in which the block stages its result for TMA. One column slice (64
+    /// columns) of this region is as large as one of the query tile.
     #[inline(always)]
     pub fn result(self) -> u32 {
         self.base + Self::RESULT
@@ -146,8 +147,8 @@ impl<K: Shape> Layout<K> {
                 // a buffer of mask values, all 32 lanes of one producer warp and of each consumer warp
                 // arrive.
                 let speakers = if number > 2 * K::STAGES { warp::SIZE } else { 1 };
-                // SAFETY: the caller guarantees that the mbarriers are in the shared memory of the launch.
-                // Only thread 0 initializes the mbarriers.
+                // SAFETY: `init` writes the mbarriers. The caller guarantees that they are in the shared
+                // memory of the launch. Only thread 0 initializes them.
                 unsafe {
                     buffer.full.init(speakers);
                     buffer.empty.init(4 * K::GROUPS * speakers);

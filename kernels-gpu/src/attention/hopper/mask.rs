@@ -18,8 +18,8 @@ fn column(register: usize) -> u32 {
     (register / 4 * 8 + register % 2) as u32
 }
 
-/// Hides keys from the thread's two rows. In row `row` (0 or 1), this function sets the scores of the keys
-/// from index `ends[row]` on to minus infinity. Index 0 is the first key of the tile.
+/// Hides keys from the thread's two rows. In row `row` (0 or 1), this function sets the scores of all keys
+/// with index `ends[row]` or higher to minus infinity. Index 0 is the first key of the tile.
 #[inline(always)]
 pub(crate) fn hide(scores: &mut [f32], ends: [i32; 2]) {
     let first = (own_thread() % VEC4 * 2) as i32;
@@ -40,7 +40,8 @@ pub(crate) fn hide(scores: &mut [f32], ends: [i32; 2]) {
 pub(crate) unsafe fn add(scores: &mut [f32], mask: u32) {
     let first = mask + own_thread() % VEC4 * 8;
     for j in 0..scores.len() / 4 {
-        // SAFETY: the caller guarantees a mask with one element per key of the tile.
+        // SAFETY: the load reads two mask values at `mask`. The caller guarantees that the mask has one value
+        // per key of the tile.
         let pair = unsafe { shared_load_pair(first + 4 * column(4 * j)) };
         for i in 0..4 {
             scores[4 * j + i] += pair[i % 2];
@@ -49,8 +50,8 @@ pub(crate) unsafe fn add(scores: &mut [f32], mask: u32) {
 }
 
 /// Writes the additive mask values of `keys` keys, from key `first` on, to address `mask` in shared memory.
-/// The consumers add these values to unscaled scores, and multiply the sums by the scale. This function
-/// therefore divides the mask values by the scale.
+/// The consumers add these values to unscaled scores, and multiply the sums by the scale. To compensate for
+/// this multiplication, the function divides the mask values by the scale.
 ///
 /// # Safety
 /// The whole warp calls this function. The buffer at `mask` has at least `keys` f32 elements. The mask is
@@ -66,11 +67,13 @@ pub(crate) unsafe fn prefetch<T: Elem>(
     let row = i64::from(batch) * batches + i64::from(head) * heads;
     let mut key = warp::lane();
     while key < keys {
-        // Keys after the last key of the batch get the mask value of the last key. The consumers set the
-        // scores of these keys to minus infinity, so any mask value is correct.
+        // There may be no key with this index, because the last tile can extend past the last key of the
+        // batch. The function then loads the mask value of the last key instead. The consumers set the scores
+        // of such keys to minus infinity, so any value is correct.
         let at = row + i64::from((first + key).min(p.keys - 1)) * stride;
-        // SAFETY: the load reads the mask at an existing key, because `min` clamps the index. The store is in
-        // the buffer, because the caller passes a buffer of `keys` values.
+        // SAFETY: the load reads the mask at an existing key, because `min` clamps the index. The store
+        // writes element `key` of the buffer. The caller passes a buffer of `keys` values, and `key` is less
+        // than `keys`.
         unsafe { shared_store(mask + 4 * key, addend(load::<T>(&p.mask, at), p.unscale)) };
         key += 32;
     }
@@ -84,8 +87,8 @@ pub(crate) unsafe fn prefetch<T: Elem>(
 #[inline(always)]
 unsafe fn load<T: Elem>(mask: &Mask, at: i64) -> f32 {
     let at = at as isize;
-    // SAFETY: the caller passes a readable element. Each branch reads as many bytes as an element of this
-    // mask kind has.
+    // SAFETY: the load reads one mask element, which the caller guarantees to be readable. Each branch reads
+    // as many bytes as an element of this mask kind has.
     unsafe {
         match mask.kind {
             Mask::BOOL if mem::load_u8(mask.base.wrapping_offset(at), Load::ReadOnly) == 0 => {

@@ -1,5 +1,5 @@
-//! Starts the asynchronous matrix multiplications QKᵀ and PV of one key tile. The caller waits for their
-//! results.
+//! Starts the asynchronous matrix multiplications QKᵀ and PV of one key tile. The functions return before the
+//! results are complete, and the caller waits for them.
 use cuda_std::hopper::wgmma::{self, Descriptor};
 
 use super::layout::{Layout, PART_ROW};
@@ -38,8 +38,9 @@ pub(super) unsafe fn begin_result<K: Shape>(result: &mut K::Result, weights: &K:
     let v = Descriptor::swizzled_128(values, Layout::<K>::KEY_PART);
     for (step, &weights) in weights.as_ref().iter().enumerate() {
         let v = v.offset(step as u32 * 16 * PART_ROW);
-        // SAFETY: the caller guarantees that the values are in shared memory. It also guarantees that no code
-        // accesses the registers of P and of the result while `wgmma` runs.
+        // SAFETY: `wgmma` reads the values in shared memory, and accesses the registers of P and of the
+        // result. The caller guarantees that the values have arrived, and that no other code accesses these
+        // registers while `wgmma` runs.
         unsafe { wgmma::mma_registers::<K::Elem, K::Result>(result, weights, v) };
     }
     // SAFETY: the whole warpgroup executes this code.

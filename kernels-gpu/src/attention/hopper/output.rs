@@ -34,8 +34,9 @@ pub(crate) unsafe fn store<K: Shape>(
     map: Map,
     p: &HopperParams,
 ) {
-    // SAFETY: the caller guarantees that `p` and the tensor map belong to this launch. No other warp accesses
-    // this warp's rows of the staging region.
+    // SAFETY: the stores write this warp's rows of the staging region, and rows of the result. The caller
+    // guarantees that `p` and the tensor map belong to this launch. No other warp accesses this warp's rows
+    // of the staging region.
     unsafe {
         let inverse = finish_rows(softmax, tile, row, p);
         if K::STAGED {
@@ -63,8 +64,9 @@ unsafe fn finish_rows(softmax: &OnlineSoftmax, tile: QueryTile, row: u32, p: &Ho
             let head = u64::from(tile.batch * p.heads.get() + tile.head);
             let lse = (softmax.max[r] * softmax.scale + cuda_std::math::lg2(sums[r])) * LN_2;
             let lse = if sums[r] == 0.0 { f32::NEG_INFINITY } else { lse };
-            // SAFETY: the element exists. The host checked that `lse` has one element per head and query, and
-            // `row` is less than the number of queries.
+            // SAFETY: the store writes the element of `lse` for query `row`. The element exists, because the
+            // host checked that `lse` has one element per head and query, and `row` is less than the number
+            // of queries.
             unsafe { p.lse.add((head * u64::from(p.queries) + u64::from(row)) as usize).write(lse) };
         }
     }
@@ -107,8 +109,9 @@ unsafe fn store_staged<K: Shape>(
     warp::sync(u32::MAX);
     if lane == 0 {
         for part in 0..Layout::<K>::PARTS {
-            // SAFETY: `map` is the tensor map of the result. `publish_shared` and the warp barrier have made
-            // the warp's writes to shared memory visible to TMA.
+            // SAFETY: the TMA store reads the warp's rows in shared memory and writes the tensor of `map`.
+            // `map` is the tensor map of the result. `publish_shared` and the warp barrier have made the
+            // warp's writes visible to TMA.
             unsafe {
                 map.store(shared_address + part * Layout::<K>::QUERY_PART, [part * PART, row, head, batch])
             };
@@ -137,15 +140,15 @@ unsafe fn store_directly<T: Elem<F32Vec = [f32; 8]>>(
         let row = row + 8 * r as u32;
         let to = p.out.wrapping_offset((head + i64::from(row) * queries) as isize);
         for block in 0..out.len() / 16 {
-            // In each block of 32 columns, this thread has eight values of the row: four pairs of adjacent
-            // columns, with 8 columns from one pair to the next. Returns the register that contains value
+            // In each block of 32 columns, this thread has eight values of the row. They are four pairs of
+            // adjacent columns, and the pairs are 8 columns apart. Returns the register that contains value
             // number `i` (0 to 7) of this block.
             let at = |i: usize| 16 * block + i / 2 * 4 + 2 * r + i % 2;
             let words = transpose(T::pack(core::array::from_fn(|i| out[at(i)] * inverse[r])), vec4);
             let column = 32 * block as u32 + 8 * vec4;
             if row < p.queries && column < p.dim {
-                // SAFETY: `dim` is a multiple of 8 and larger than `column`, so these 8 columns exist. The
-                // host checked that rows are aligned to 16 bytes.
+                // SAFETY: the store writes 8 columns, from `column` on. They exist, because `dim` is a
+                // multiple of 8 and larger than `column`. The host checked that rows are aligned to 16 bytes.
                 unsafe { store_u32x4(to.wrapping_add(2 * column as usize), words, Store::Default) }
             }
         }

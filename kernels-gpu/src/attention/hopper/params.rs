@@ -23,12 +23,12 @@ pub struct Tiles {
     pub groups: u32,
     /// Pipeline stages. Each stage has one buffer for a key tile and one buffer for a value tile.
     pub stages: u32,
-    /// True if the block stages its result in a separate region of shared memory, from which TMA stores the
-    /// result to global memory.
+    /// True if the block first writes its result to a separate region of shared memory, from which TMA stores
+    /// the result to global memory.
     ///
-    /// If false, threads store the result from registers. At small head dimensions or for few keys, stores
-    /// from registers are at least as fast. The reason is that a launch with more shared memory per block
-    /// takes longer. At head dimension 256, shared memory has no space for a separate region.
+    /// If false, threads store the result from registers. At small head dimensions or for few keys, these
+    /// stores are at least as fast, because a launch with more shared memory per block takes longer. At head
+    /// dimension 256, there is no space for a separate region.
     pub staged: bool,
 }
 
@@ -95,8 +95,8 @@ pub struct HopperParams {
     /// Total number of query tiles of all heads and batches.
     pub tiles: u32,
     /// Number of heads per section, in causal kernels. A section is a group of consecutive heads. A kernel
-    /// processes all query tiles of one section before the next section, so that the keys and values of a
-    /// section stay in L2.
+    /// processes all query tiles of one section before it starts the next section. The keys and values of a
+    /// section then stay in L2.
     pub section: NonZero<u32>,
     /// Number of query tiles per section, in causal kernels. A section is a group of consecutive heads.
     pub section_tiles: NonZero<u32>,
@@ -108,7 +108,7 @@ pub struct HopperParams {
     pub scale: f32,
     /// The reciprocal `1 / s` of the scale `s` of the scores. This scale does not include the factor log2(e).
     pub unscale: f32,
-    /// The mask, which is the same for all queries. Only kernels whose const parameter `PADDED` is true use
-    /// the mask.
+    /// The mask, which is the same for all queries. Kernels use this field only if their const parameter
+    /// `PADDED` is true.
     pub mask: Mask,
 }

@@ -31,7 +31,8 @@ pub(crate) struct Maps {
 #[inline(always)]
 unsafe fn fill<K: Shape>(buffer: Buffer, parity: u32, bytes: u32, map: Map, [row, head, batch]: [u32; 3]) {
     let parts = Layout::<K>::PARTS;
-    // SAFETY: the tensor map belongs to this launch. The wait guarantees that no consumer reads the buffer.
+    // SAFETY: the TMA copies read the tensor of `map` and write the buffer. The tensor map belongs to this
+    // launch. The wait guarantees that no consumer reads the buffer.
     unsafe {
         buffer.empty.wait(parity ^ 1);
         buffer.full.expect(parts * bytes);
@@ -52,12 +53,14 @@ pub(crate) unsafe fn produce_keys<K: Shape>(layout: Layout<K>, maps: Maps, p: &H
     let mut query_parity = 0;
     let first = |tile: QueryTile| {
         let at = [tile.row, tile.head, tile.batch];
-        // SAFETY: the tensor maps belong to this launch, and only this thread fills the buffer.
+        // SAFETY: `fill` requires tensor maps of this launch, and that no other thread fills the buffer. The
+        // caller guarantees both.
         unsafe { fill::<K>(layout.queries(), query_parity, Layout::<K>::QUERY_PART, maps.q, at) };
         query_parity ^= 1;
     };
     each_tile::<K>(p, first, |tile, slot, key| {
-        // SAFETY: the tensor maps belong to this launch, and only this thread fills the buffer.
+        // SAFETY: `fill` requires tensor maps of this launch, and that no other thread fills the buffer. The
+        // caller guarantees both.
         unsafe {
             fill::<K>(layout.keys(slot), slot.parity, Layout::<K>::KEY_PART, maps.k, tile.keys_at(key, p))
         };
@@ -77,7 +80,8 @@ pub(crate) unsafe fn produce_values<K: Shape>(layout: Layout<K>, maps: Maps, p: 
         |_| (),
         |tile, slot, key| {
             let at = tile.keys_at(key, p);
-            // SAFETY: the tensor maps belong to this launch, and only this thread fills the buffer.
+            // SAFETY: `fill` requires tensor maps of this launch, and that no other thread fills the buffer.
+            // The caller guarantees both.
             unsafe { fill::<K>(layout.values(slot), slot.parity, Layout::<K>::KEY_PART, maps.v, at) };
         },
     );
@@ -96,8 +100,8 @@ pub(crate) unsafe fn produce_masks<K: Shape>(layout: Layout<K>, p: &HopperParams
         |_| (),
         |tile, slot, key| {
             let buffer = layout.masks(slot);
-            // SAFETY: the host checked that the mask is readable. The wait guarantees that no consumer reads
-            // the buffer.
+            // SAFETY: `prefetch` reads the mask, which the host checked to be readable. It writes the buffer,
+            // and the wait guarantees that no consumer reads this buffer.
             unsafe {
                 buffer.empty.wait(slot.parity ^ 1);
                 mask::prefetch::<K::Elem>(buffer.data, K::KEYS, [key, tile.head, tile.batch], p);
@@ -109,8 +113,8 @@ pub(crate) unsafe fn produce_masks<K: Shape>(layout: Layout<K>, p: &HopperParams
 
 /// Iterates over the query tiles of the block. For each query tile with visible keys, calls the callback
 /// `first` with the query tile. Then calls the callback `then` once for each key tile that the queries attend
-/// to, from last to first. The arguments of `then` are the query tile, the pipeline position of the key tile,
-/// and the index of the key tile's first key.
+/// to, from the last key tile to the first. The arguments of `then` are the query tile, the pipeline position
+/// of the key tile, and the index of the key tile's first key.
 #[inline(always)]
 fn each_tile<K: Shape>(
     p: &HopperParams,

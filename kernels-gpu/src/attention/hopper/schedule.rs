@@ -36,8 +36,8 @@ impl QueryTile {
     ///
     /// Causal kernels process the heads in sections (groups of heads). All query tiles of one section come
     /// before those of the next section, so that the keys and values of a section stay in L2. Within a
-    /// section, the query tiles that attend to the most keys come first. At the end of the launch, query
-    /// tiles with few keys then fill the SMs that become idle.
+    /// section, the query tiles that attend to the most keys come first. The launch then ends with query
+    /// tiles that take little time, so the SMs finish at about the same time.
     #[inline(always)]
     pub fn of<K: Shape>(number: u32, p: &HopperParams) -> Self {
         let (query_tile, head) = if K::CAUSAL {

@@ -43,7 +43,8 @@ impl OnlineSoftmax {
     /// `fma` to multiply by the scale and to subtract the maximum. With a mask, all scores of a row can be
     /// equal and huge, for example if the mask hides keys with the lowest f32 number. The rounding error of
     /// the `fma` would then be large. If `added` is true, this function therefore subtracts the maximum
-    /// before it multiplies by the scale. For scores that equal the maximum, the exponent is then exactly 0.
+    /// before it multiplies by the scale. For scores that equal the maximum, the difference is exactly 0, and
+    /// so is the exponent.
     #[inline(always)]
     pub fn step(&mut self, scores: &mut [f32], added: bool) -> [f32; 2] {
         let mut max = self.max;

@@ -4,9 +4,9 @@
 //! A row has `2 * DIM16` chunks of 16 bytes, and each lane copies one chunk per copy instruction. A row has
 //! at most 32 chunks. If it has fewer, one copy instruction of a warp copies chunks of several rows.
 //!
-//! The single-buffered forward kernel of attention uses these copies. This kernel has no free registers. The
-//! kernel therefore keeps tile coordinates and pointers in shared memory, and computes each source address
-//! from the source address of the copy before.
+//! The single-buffered forward kernel of attention uses these copies. All registers of this kernel are in
+//! use. The kernel therefore keeps tile coordinates and pointers in shared memory, and computes the source
+//! address of each copy from the source address of the copy before.
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
@@ -14,8 +14,7 @@ use super::tile::Tile;
 use super::tile_coords::TileCoords;
 
 /// Describes which rows of a tile a warp copies. The copy instructions for a tile are numbered in the order
-/// of the rows. The warps of the block take turns: warp `warp` issues the copies whose number modulo `warps`
-/// is `warp`.
+/// of the rows, and warp `warp` issues those whose number modulo `warps` is `warp`.
 #[derive(Clone, Copy)]
 pub(super) struct WarpCopies<const DIM16: usize> {
     /// The warp's index in the block.
@@ -53,10 +52,10 @@ impl<const DIM16: usize> WarpCopies<DIM16> {
         warp::lane() % Self::TEAM
     }
 
-    /// Returns the limit that [`WarpCopies::of`] takes, so that this lane copies no row outside the sequence.
-    /// The sequence has `rows` rows. The limit is `rows` minus the index of this lane's row in the warp's
-    /// first copy. If the columns of the lane's chunk do not exist, the limit is `i32::MIN`, so that the lane
-    /// reads nothing.
+    /// Returns the limit that [`WarpCopies::of`] takes, so that this lane reads no row outside the sequence.
+    /// The limit is `rows`, the number of rows of the sequence, minus the index of this lane's row in the
+    /// warp's first copy. If the columns of the lane's chunk do not exist, the limit is `i32::MIN`, so that
+    /// the lane reads nothing.
     #[inline(always)]
     pub fn limit(&self, rows: u32) -> i32 {
         if 8 * Self::chunk() < self.dim { rows as i32 - self.first() as i32 } else { i32::MIN }
@@ -93,8 +92,8 @@ pub(super) struct Copies<T, const DIM16: usize> {
 }
 
 impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
-    /// Issues copy number `number` of the warp's copies for a tile. The rows and columns of the tile that lie
-    /// outside the sequence or the head dimension become zero.
+    /// Issues copy number `number` of the warp's copies for a tile. Tile elements become zero if their row is
+    /// outside the sequence or their column is outside the head dimension.
     ///
     /// # Safety
     /// The rows of the head are readable with 16-byte accesses. `tile` has space for the copied rows, and no
@@ -106,8 +105,8 @@ impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
         let uniform = WarpCopies::<DIM16>::UNIFORM;
         let from = if uniform { self.from.wrapping_add(8 * chunk as usize) } else { self.from };
         let wanted = ((self.first + row) as i32) < self.limit;
-        // SAFETY: `wanted` is false for rows outside the sequence, so `copy_chunk` does not read them. The
-        // caller guarantees that no thread accesses the destination.
+        // SAFETY: `copy_chunk` reads global memory only if `wanted` is true, and `wanted` is false for rows
+        // outside the sequence. The caller guarantees that no thread accesses the destination.
         unsafe { tile.copy_chunk(self.copies_of_warp.first() + row, chunk, from, wanted) };
         // Without the optimization barrier `opaque_address`, the compiler would keep the source offsets of
         // all copies in registers.
@@ -115,8 +114,8 @@ impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
     }
 
     /// Issues at most one copy for a tile of `rows` rows. The caller executes `pairs` groups of MMAs, and
-    /// calls this function after group number `pair`. The function spreads the copies of the tile over the
-    /// first half of the groups. The last copy can then complete during the second half.
+    /// calls this function after group number `pair`. The function issues all copies during the first half of
+    /// the groups, so that the last copy can complete during the second half.
     ///
     /// # Safety
     /// The rows of the head are readable with 16-byte accesses. `tile` has `rows` rows, and no thread

@@ -40,8 +40,9 @@ pub(crate) unsafe fn forward<
     let (rows, keys) = (WARPS * 16 * ROWS16 as u32, 16 * KEYS16 as u32);
     // SAFETY: the host validated the kernel argument `p`.
     let Some(coords) = (unsafe { TileCoords::of_block(&p, rows) }) else {
-        // SAFETY: `of_block` returned `None`, so the launch has packed sequences, and this block has no tile
-        // of queries. The host checked that the outputs are writable.
+        // SAFETY: `clear_rest` requires packed sequences and a block without a tile of queries. Both
+        // conditions hold here, because `of_block` returns `None` in no other case. The host checked that the
+        // outputs are writable.
         return unsafe { clear_rest(&p, rows) };
     };
     let window = Window::of(coords.queries, coords.keys, p.before, p.after);
@@ -61,8 +62,8 @@ pub(crate) unsafe fn forward<
     if begin < end {
         let there = [coords.queries, p.dim];
         let copier = Copier::<T, DIM16>::of(coords.query(&p.q), p.q.token_stride, there, threads);
-        // SAFETY: the host checked that the tensors are readable. No thread has accessed the tiles in shared
-        // memory yet.
+        // SAFETY: the copies read tensors that the host checked to be readable. They write tiles in shared
+        // memory that no thread has accessed yet.
         unsafe {
             copier.copy(&q_tile, coords.first, rows, vector);
             kv.copy(KEYS, begin);
@@ -86,15 +87,15 @@ pub(crate) unsafe fn forward<
             kv.copy(KEYS, tile + 1);
             kv.copy(VALUES, tile + 1);
         }
-        // Without the optimization barrier `opaque`, the compiler would compute the first and last visible
-        // key of each row before the loop over tiles. These values would occupy registers throughout the
-        // loop.
+        // Without the optimization barrier `opaque`, the compiler would compute each row's first and last
+        // visible key once, before the loop over tiles. These values would then occupy registers throughout
+        // the loop.
         let [query, _] = thread::opaque([first, 0]);
         let at = At { row: query, col: tile * keys };
         let seen = first <= last && !window.hides(span, at.col, keys);
         if seen {
-            // SAFETY: the copies of this tile of keys and values were complete before the last barrier. The
-            // host checked that the mask is readable.
+            // SAFETY: the matrix multiplication reads tiles whose copies were complete before the last
+            // barrier. The host checked that the mask is readable.
             unsafe {
                 let mut scores: Scores<ROWS16, KEYS16> =
                     products(&queries, &kv.tile(KEYS, tile), &lanes, |_| ());
@@ -116,14 +117,15 @@ pub(crate) unsafe fn forward<
 }
 
 /// Clears padding rows, which are the rows of a packed tensor after its last sequence. In these rows, writes
-/// zeros to `out` and minus infinity to `lse` (log-sum-exp). Only blocks without a tile of queries call this
-/// function.
+/// zeros to `out` and minus infinity to `lse` (log-sum-exp). A launch can have more blocks than there are
+/// tiles of queries, and only these additional blocks call this function.
 ///
 /// # Safety
 /// The launch has packed sequences, and this block has no tile of queries. The outputs are writable.
 #[inline(always)]
 pub(crate) unsafe fn clear_rest(p: &AttentionParams, rows: u32) {
-    // SAFETY: the caller guarantees that the block has no tile of queries, and that the outputs are writable.
+    // SAFETY: `of_block` and `clear` require a launch with packed sequences, a block without a tile of
+    // queries, and writable outputs. The caller guarantees all three.
     unsafe {
         let unused_rows = UnusedRows::of_block(p, rows, false);
         unused_rows.clear(&p.out);
@@ -157,8 +159,8 @@ pub(crate) unsafe fn accumulate<
     }
 }
 
-/// Updates the row maxima with the scores of a key tile. If a row maximum rose, multiplies the accumulator by
-/// the factors that the new maxima require.
+/// Updates the row maxima with the scores of a key tile. If a maximum rose, multiplies each row of the
+/// accumulator by the factor that converts it from the old to the new maximum.
 #[inline(always)]
 pub(crate) fn rescale<const ROWS16: usize, const DIM16: usize, const KEYS16: usize>(
     out: &mut Accumulator<ROWS16, DIM16>,
@@ -201,8 +203,9 @@ pub(crate) unsafe fn finish<T: MatrixElem, const ROWS16: usize, const DIM16: usi
             let query = first + 16 * row as u32 + 8 * half as u32 + lane / 4;
             if !p.lse.is_null() && lane.is_multiple_of(4) && query < coords.queries {
                 let at = p.lse.wrapping_add(coords.number(p, query));
-                // SAFETY: the element exists. The host checked that `lse` has one element per head and query,
-                // and the sequence contains query number `query`.
+                // SAFETY: the store writes the element of `lse` for this query. The element exists, because
+                // the host checked that `lse` has one element per head and query, and the sequence contains
+                // query number `query`.
                 unsafe { mem::store_u32(at.cast(), lse.to_bits(), Store::Default) };
             }
         }

@@ -58,8 +58,8 @@ impl<T: MatrixElem, const DIM16: usize> Keys<T, DIM16> {
     pub unsafe fn copy(&self, side: usize, tile: u32) {
         if tile < self.end {
             let (to, first) = (self.tile(side, tile), tile * self.count);
-            // SAFETY: the caller guarantees that the tensors are readable, and executed a barrier after
-            // earlier accesses to the destination buffer.
+            // SAFETY: the copy reads rows of the tensor and overwrites a buffer. The caller guarantees that
+            // the tensors are readable, and that a barrier followed earlier accesses to this buffer.
             unsafe { self.copiers[side].copy(&to, first, self.count, self.vector) };
         }
     }

@@ -99,8 +99,8 @@ pub(crate) fn each<const ROWS16: usize, const COLS16: usize>(
 /// limit and `log2(e)` is finite, too.
 ///
 /// Some masks contain the most negative f32 or bf16 number instead of minus infinity. If such a mask hides
-/// all keys of a row, all scores of the row become equal and finite because of this limit. The result of the
-/// row is then the mean of all rows of V, as in torch.
+/// all keys of a row, this limit makes all scores of the row equal and finite. The result of the row is then
+/// the mean of all rows of V, as in torch.
 const MIN: f32 = -2.3e38;
 
 /// Returns `element * unscale`, which the caller adds to a score for the mask element `element`. After the
@@ -159,8 +159,8 @@ impl Lines {
         scores: &mut Scores<ROWS16, COLS16>,
         at: At,
     ) {
-        // SAFETY: the caller guarantees a readable mask. Each branch reads as many bytes as an element of
-        // this mask kind has.
+        // SAFETY: the loads read mask elements of existing rows and columns, which the caller guarantees to
+        // be readable. Each branch reads as many bytes as an element of this mask kind has.
         unsafe {
             match self.kind {
                 Mask::BOOL => self.add_elements(scores, at, 1, |ptr| {
@@ -199,8 +199,8 @@ impl Lines {
         };
         let lines: [[_; 2]; ROWS16] = core::array::from_fn(|row| [line(row, 0), line(row, 1)]);
         for pair in 0..COLS16 {
-            // Without this warp barrier, the compiler would load all mask elements of the tile at once. They
-            // would need more registers than a thread has.
+            // Without this warp barrier, the compiler would load all mask elements of the tile at once. These
+            // elements would need more registers than a thread has.
             warp::sync(warp::ALL);
             for side in 0..2 {
                 for odd in 0..2 {

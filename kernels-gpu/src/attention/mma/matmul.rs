@@ -7,9 +7,9 @@ use super::q_fragments::Queries;
 use super::softmax::Scores;
 use super::tile::{FragmentLanes, Tile};
 
-/// Returns QKᵀ: the scores of the warp's queries for a tile of keys. The function processes the tile in
-/// 16 x 16 matrices. After the MMAs with the `i`-th matrix, it calls `operands(i)`. The caller can issue
-/// copies in this callback.
+/// Returns QKᵀ: the scores of the warp's queries for a tile of keys. The function processes the tile in 16 x
+/// 16 matrices. After the MMAs with matrix number `i`, it calls the callback `operands(i)`, in which the
+/// caller can issue copies.
 ///
 /// # Safety
 /// The copies of queries and keys to shared memory are complete, and a barrier followed.
@@ -27,9 +27,11 @@ pub(crate) unsafe fn products<
     mut operands: impl FnMut(usize),
 ) -> Scores<ROWS16, KEYS16> {
     let mut scores = [[[[0.0; 4]; 2]; KEYS16]; ROWS16];
-    // SAFETY: the caller guarantees that the copy of the queries is complete, and that a barrier followed.
+    // SAFETY: `get` reads the tile of queries. The caller guarantees that the copy to this tile is complete,
+    // and that a barrier followed.
     let left = |col| -> [_; ROWS16] { core::array::from_fn(|row| unsafe { queries.get(row, col) }) };
-    // SAFETY: the caller guarantees that the copy of the keys is complete, and that a barrier followed.
+    // SAFETY: `columns` reads the tile of keys. The caller guarantees that the copy to this tile is complete,
+    // and that a barrier followed.
     let right = |at: usize| unsafe { keys.columns(lanes, at % KEYS16, at / KEYS16) };
     // Read each matrix from shared memory one step before the MMAs that use it, so that reads and MMAs
     // overlap.
@@ -66,7 +68,8 @@ pub(crate) unsafe fn add_product<T: MatrixElem, const ROWS16: usize, const DIM16
     step: usize,
 ) {
     for col in 0..DIM16 {
-        // SAFETY: the caller guarantees that the copy of `right` is complete, and that a barrier followed.
+        // SAFETY: `rows` reads the tile `right`. The caller guarantees that the copy to this tile is
+        // complete, and that a barrier followed.
         let b = unsafe { right.rows(lanes, step, col) };
         for row in 0..ROWS16 {
             for side in 0..2 {
@@ -77,9 +80,9 @@ pub(crate) unsafe fn add_product<T: MatrixElem, const ROWS16: usize, const DIM16
 }
 
 /// Multiplies the A operands `left(0)` to `left(STEPS - 1)` by the tile `right`, and adds the product to
-/// `sums`. The function processes the tile in 16 x 16 matrices. After the MMAs with the `i`-th matrix, it
-/// reads matrix `i + 2` from shared memory, and then calls `operands(i)`. The caller can issue copies in this
-/// callback.
+/// `sums`. The function processes the tile in 16 x 16 matrices. After the MMAs with matrix number `i`, it
+/// reads matrix `i + 2` from shared memory. Then it calls the callback `operands(i)`, in which the caller can
+/// issue copies.
 ///
 /// # Safety
 /// The copy of `right` to shared memory is complete, and a barrier followed.
@@ -96,7 +99,8 @@ pub(crate) unsafe fn add_products<
     lanes: &FragmentLanes<DIM16>,
     mut operands: impl FnMut(usize),
 ) {
-    // SAFETY: the caller guarantees that the copy of `right` is complete, and that a barrier followed.
+    // SAFETY: `rows` reads the tile `right`. The caller guarantees that the copy to this tile is complete,
+    // and that a barrier followed.
     let read = |at: usize| unsafe { right.rows(lanes, at / DIM16, at % DIM16) };
     let mut ahead = [read(0), read(1)];
     for step in 0..STEPS {

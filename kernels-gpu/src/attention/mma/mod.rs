@@ -1,8 +1,8 @@
 //! Attention forward pass, `O = softmax(scale Q Kᵀ + mask) V`, with `mma.sync` on every GPU from sm_80 on.
 //!
 //! The algorithm is FlashAttention-2 (arXiv:2307.08691). A block has four or eight warps, and computes the
-//! result for one tile of queries of one head. The block loads keys and values tile by tile into shared
-//! memory. The block copies the next tile while it computes on the current tile.
+//! result for one tile of queries of one head. It loads keys and values tile by tile into shared memory, and
+//! copies the next tile while it computes on the current tile.
 //!
 //! Each warp processes all keys for its own queries, so warps exchange no results. The warps of a block
 //! synchronize only when a copied tile must be complete, or before a copy overwrites a tile. Scores and
@@ -13,11 +13,11 @@
 //!   apart. The eight rows of an `ldmatrix` matrix (8 x 8) are therefore in different banks.
 //! - Before the exponential, the kernels subtract the largest score of the row so far. The largest
 //!   unnormalized probability of a row is therefore exactly 1. If no row maximum in a warp rises, the warp
-//!   does not rescale its accumulator. The rescaling would take as many instructions as the exponentials.
+//!   does not rescale its accumulator, because this would take as many instructions as the exponentials.
 //! - FlashAttention-4 (arXiv:2603.05451) rescales less often, because it does not update the maximum for
-//!   small rises. The kernels in this module update the maximum for every key tile. Otherwise, the largest
-//!   probability of a row could differ from 1, and would then be rounded to 16 bits. The value 1 needs no
-//!   rounding.
+//!   small rises. The kernels in this module update the maximum for every key tile. With FlashAttention-4's
+//!   rule, the largest probability of a row could differ from 1, and the conversion to 16 bits would round
+//!   it. The value 1 needs no rounding.
 //! - A warp skips a key tile if none of the warp's queries attends to a key of the tile. If all of the warp's
 //!   queries attend to all keys of the tile, the warp omits the comparisons that hide single keys.
 mod copy_slices;

@@ -41,8 +41,8 @@ impl<T: MatrixElem> Output<T> {
         factors: &[[f32; 2]; ROWS16],
     ) {
         let lane = warp::lane();
-        // The next loop overwrites `tile`, which can contain rows that other lanes of this warp still read,
-        // such as queries. Wait until all lanes have finished reading.
+        // The next loop overwrites `tile`. Other lanes of this warp may still read the rows in it, for
+        // example queries. Wait until all lanes have finished reading.
         warp::sync(warp::ALL);
         for row in 0..ROWS16 {
             for half in 0..2 {
@@ -52,8 +52,8 @@ impl<T: MatrixElem> Output<T> {
                         let c = sums[row][pair][side];
                         let word = T::pair(c[2 * half] * factor, c[2 * half + 1] * factor);
                         let at = 8 * pair as u32 + 4 * side as u32 + lane % 4;
-                        // SAFETY: the caller guarantees that `tile` has all rows of the accumulator, and that
-                        // only this warp accesses it.
+                        // SAFETY: `put` writes a word of `tile`. The caller guarantees that `tile` has all
+                        // rows of the accumulator, and that only this warp accesses it.
                         unsafe { tile.put(line, at, word) };
                     }
                 }
@@ -70,7 +70,7 @@ impl<T: MatrixElem> Output<T> {
             }
             let offset = i64::from(self.first + line) * self.stride + i64::from(8 * chunk);
             // SAFETY: the store is inside the output, because the comparison above excludes rows outside the
-            // sequence. The warp executed a barrier after it wrote the chunk that `tile.chunk` reads.
+            // sequence. `tile.chunk` reads a chunk that this warp wrote before the last warp barrier.
             unsafe {
                 self.store(self.head.wrapping_offset(offset as isize), tile.chunk(line, chunk).0, cols)
             };
@@ -86,8 +86,8 @@ impl<T: MatrixElem> Output<T> {
     unsafe fn store(&self, to: *mut T, words: [u32; 4], cols: u32) {
         if self.vector {
             if cols > 0 {
-                // SAFETY: the host checked that rows are aligned to 16 bytes, and that the head dimension is
-                // a multiple of 8. All eight elements at `to` therefore exist.
+                // SAFETY: the store writes the eight elements at `to`. These elements exist, because the head
+                // dimension is a multiple of 8. The host checked this, and that rows are aligned to 16 bytes.
                 unsafe { mem::store_u32x4(to.cast(), words, Store::Default) };
             }
             return;
@@ -95,7 +95,8 @@ impl<T: MatrixElem> Output<T> {
         for at in 0..8 {
             if at < cols {
                 let bits = (words[at as usize / 2] >> (16 * (at % 2))) as u16;
-                // SAFETY: `at` is less than `cols`, and the caller passes `cols` writable elements.
+                // SAFETY: the store writes element `at` of the elements at `to`. `at` is less than `cols`,
+                // and the caller passes `cols` writable elements.
                 unsafe { mem::store_u16(to.wrapping_add(at as usize).cast(), bits, Store::Default) };
             }
         }

@@ -2,8 +2,8 @@
 //! rows are the rows after the last sequence.
 //!
 //! A launch with packed sequences can have more blocks than there are tiles in the sequences. The additional
-//! blocks clear the padding. This module does not use values that the attention loop also uses. It computes
-//! its own indices, because the loop has no free registers to keep such values.
+//! blocks clear the padding. This module computes all its indices itself. If it shared index values with the
+//! attention loop, these values would stay in registers during the loop, which has no free registers.
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
@@ -31,8 +31,8 @@ impl UnusedRows {
     pub unsafe fn of_block(p: &AttentionParams, rows: u32, keys: bool) -> Self {
         let [_, head, tile] = tile_of_block(p, keys);
         let (starts, there) = if keys { (p.key_starts, p.keys) } else { (p.query_starts, p.queries) };
-        // SAFETY: `starts` has an element with index `p.batches`, because the host checked that the array has
-        // one more element than there are sequences.
+        // SAFETY: the load reads the element of `starts` with index `p.batches`. The element exists, because
+        // the host checked that the array has one more element than there are sequences.
         let end = unsafe { mem::load_u32(starts.wrapping_add(p.batches as usize).cast(), Load::ReadOnly) };
         let end = end.min(there);
         // Tile numbers below `before` belong to the sequences, and larger numbers to the padding.
@@ -53,8 +53,9 @@ impl UnusedRows {
         while at < self.rows * self.cols {
             let (row, col) = divide(at, self.cols);
             let to: *mut u16 = heads.at(Token { batch: 0, number: self.first + row }, self.head);
-            // SAFETY: the element exists, because the loop bound keeps `row` below `rows` and `col` below
-            // `cols`. The caller passes a writable tensor.
+            // SAFETY: the store writes column `col` of row `row` of the tensor. This element exists, because
+            // the loop bound keeps `row` below `rows` and `col` below `cols`. The caller passes a writable
+            // tensor.
             unsafe { mem::store_u16(to.wrapping_add(col as usize).cast(), 0, Store::Default) };
             at += thread::block_dim()[0];
         }
@@ -73,8 +74,8 @@ impl UnusedRows {
         }
         let number = u64::from(self.head) * u64::from(p.queries) + u64::from(self.first + row);
         let to = p.lse.wrapping_add(number as usize);
-        // SAFETY: the element exists. `row` is less than the number of padding rows of this block, and the
-        // caller guarantees one element per head and query.
+        // SAFETY: the store writes the element of `lse` for this padding row. `row` is less than the number
+        // of padding rows of this block, and the caller guarantees one element per head and query.
         unsafe { mem::store_u32(to.cast(), f32::NEG_INFINITY.to_bits(), Store::Default) };
     }
 }

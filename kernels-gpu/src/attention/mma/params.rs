@@ -92,8 +92,8 @@ pub struct AttentionParams {
 /// is larger than every number of keys.
 pub const UNLIMITED: i32 = 1 << 30;
 
-/// Bytes of shared memory per block that a kernel can use on every GPU from sm_80 on. The limit is this low
-/// on sm_86, sm_89 and sm_120, and higher on other GPUs.
+/// Bytes of shared memory per block that a kernel can use on every GPU from sm_80 on. The GPUs sm_86, sm_89
+/// and sm_120 have exactly this limit. Other GPUs have a higher limit.
 pub const SHARED_BYTES_EVERYWHERE: u32 = 99 << 10;
 
 /// Warps per block of the [`decode`](crate::attention::decode) kernels.

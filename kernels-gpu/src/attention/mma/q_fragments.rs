@@ -32,8 +32,8 @@ impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize, const Q_IN_REGISTER
         if Q_IN_REGISTERS {
             for row in 0..ROWS16 {
                 for col in 0..DIM16 {
-                    // SAFETY: the caller guarantees that the copy of the queries is complete, and that a
-                    // barrier followed.
+                    // SAFETY: `left` reads the tile of queries. The caller guarantees that the copy to this
+                    // tile is complete, and that a barrier followed.
                     self.in_registers[row][col] = unsafe { self.tile.left(&self.lanes, row, col) };
                 }
             }
@@ -50,8 +50,8 @@ impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize, const Q_IN_REGISTER
         if Q_IN_REGISTERS {
             self.in_registers[row][col]
         } else {
-            // SAFETY: the caller guarantees that the copy of the queries is complete, and that a barrier
-            // followed.
+            // SAFETY: `left` reads the tile of queries. The caller guarantees that the copy to this tile is
+            // complete, and that a barrier followed.
             unsafe { self.tile.left(&self.lanes, row, col) }
         }
     }

@@ -51,8 +51,9 @@ pub(crate) unsafe fn ping_pong<
     let rows = WARPS * own_rows;
     // SAFETY: the host validated the kernel argument `p`.
     let Some(coords) = (unsafe { TileCoords::of_block(&p, rows) }) else {
-        // SAFETY: `of_block` returned `None`, so the launch has packed sequences, and this block has no tile
-        // of queries. The host checked that the outputs are writable.
+        // SAFETY: `clear_rest` requires packed sequences and a block without a tile of queries. Both
+        // conditions hold here, because `of_block` returns `None` in no other case. The host checked that the
+        // outputs are writable.
         return unsafe { clear_rest(&p, rows) };
     };
     let window = Window::of(coords.queries, coords.keys, p.before, p.after);
@@ -63,7 +64,8 @@ pub(crate) unsafe fn ping_pong<
     let [q_tile, k_tile, v_tile] = [rows, keys, keys].map(|rows| Tile::<T, DIM16>::take(&mut memory, rows));
     let heads = [&p.k, &p.v].map(|heads| coords.key::<T>(heads, p.group).cast_const());
     let block_state = BlockState { coords, heads }.put(&mut memory);
-    // SAFETY: thread 0 wrote the block state, and the first call of this closure comes after a barrier.
+    // SAFETY: the load reads the block state, which thread 0 wrote before a barrier. The first call of this
+    // closure comes after this barrier.
     let block_state = || unsafe { block_state.get(0) };
     // All lanes of a warp have the same warp index, but ptxas treats the index as warp-uniform only after a
     // shuffle from lane 0.
@@ -78,8 +80,8 @@ pub(crate) unsafe fn ping_pong<
     };
     if begin < end {
         let limit = copies_of_warp.limit(coords.queries);
-        // SAFETY: the host checked that the tensors are readable. No thread has accessed the tiles in shared
-        // memory yet.
+        // SAFETY: the copies read tensors that the host checked to be readable. They write tiles in shared
+        // memory that no thread has accessed yet.
         unsafe {
             copies_of_warp
                 .of(coords.query::<T>(&p.q).cast_const(), p.q.token_stride, coords.first, limit)
@@ -99,14 +101,14 @@ pub(crate) unsafe fn ping_pong<
         let (window, row) =
             (Window::of(coords.queries, coords.keys, p.before, p.after), coords.first + own_rows * warp);
         // Without the optimization barrier `opaque`, the compiler would compute the row numbers of the copies
-        // before the loop over tiles. These numbers would occupy registers throughout the loop.
+        // once, before the loop over tiles. These numbers would then occupy registers throughout the loop.
         let [col, next] = thread::opaque([tile * keys, (tile + 1) * keys]);
         let (at, span) = (At { row, col }, [row, (row + own_rows - 1).min(coords.queries - 1)]);
         let seen = row < coords.queries && !window.hides(span, col, keys);
         let mut scores: Scores<ROWS16, KEYS16> = [[[[0.0; 4]; 2]; KEYS16]; ROWS16];
         let mut values = copies(VALUES, col);
-        // SAFETY: the copies of queries and keys were complete before the last barrier. The new copies
-        // overwrite the previous tile of values, which no warp reads after this barrier.
+        // SAFETY: the copies of queries and keys were complete before the last barrier. The copies that start
+        // here overwrite the previous tile of values, which no warp reads after this barrier.
         unsafe {
             if seen {
                 scores = products(&queries, &k_tile, &lanes, |pair| {
@@ -123,8 +125,8 @@ pub(crate) unsafe fn ping_pong<
         copy::wait();
         block::sync();
         let mut next_keys = copies(KEYS, next);
-        // SAFETY: the copy of the values was complete before the last barrier. The new copies overwrite the
-        // current tile of keys, which no warp reads after this barrier.
+        // SAFETY: the copy of the values was complete before the last barrier. The copies that start here
+        // overwrite the current tile of keys, which no warp reads after this barrier.
         unsafe {
             if seen {
                 let weights =

@@ -32,9 +32,9 @@ impl<const ROWS16: usize> RowSoftmax<ROWS16> {
         Self { max: [[f32::NEG_INFINITY; 2]; ROWS16], sum: [[0.0; 2]; ROWS16], factor }
     }
 
-    /// Updates the row maxima with the scores of a key tile. If a row maximum in the warp rose, rescales the
-    /// row sums, and returns one factor per row. The caller must multiply the accumulator by these factors.
-    /// Otherwise returns `None`.
+    /// Updates the row maxima with the scores of a key tile. If no row maximum in the warp rose, returns
+    /// `None`. Otherwise rescales the row sums, and returns one factor per row. The caller must multiply the
+    /// accumulator by these factors.
     #[inline(always)]
     pub fn advance<const KEYS16: usize>(
         &mut self,

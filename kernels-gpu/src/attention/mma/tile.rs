@@ -16,8 +16,8 @@ pub(crate) struct Tile<T, const DIM16: usize> {
 }
 
 impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
-    /// Distance from one row to the next, in 16-byte chunks. The distance is odd, because an even distance
-    /// would cause bank conflicts.
+    /// Distance from one row to the next, in 16-byte chunks. The distance is odd, so that the eight rows of
+    /// an 8 x 8 matrix, which `ldmatrix` reads together, are in different banks.
     const PITCH: u32 = 2 * DIM16 as u32 + 1;
 
     /// Allocates a tile of `rows` rows in shared memory.
@@ -38,8 +38,8 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
     /// The matrix lies inside the tile. A barrier separates this read from the writes to the tile.
     #[inline(always)]
     pub unsafe fn left(&self, lanes: &FragmentLanes<DIM16>, row16: usize, col16: usize) -> mma::A {
-        // SAFETY: the caller guarantees that the matrix lies inside the tile, and that a barrier separates
-        // the writes from this read.
+        // SAFETY: `load` reads a 16 x 16 matrix of the tile. The caller guarantees that the matrix lies
+        // inside the tile, and that a barrier separates the writes from this read.
         unsafe { mma::load(&self.chunks, self.first + lanes.along + Self::chunk16(row16, col16)) }
     }
 
@@ -51,8 +51,8 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
     /// The matrix lies inside the tile. A barrier separates this read from the writes to the tile.
     #[inline(always)]
     pub unsafe fn columns(&self, lanes: &FragmentLanes<DIM16>, row16: usize, col16: usize) -> [mma::B; 2] {
-        // SAFETY: the caller guarantees that the matrix lies inside the tile, and that a barrier separates
-        // the writes from this read.
+        // SAFETY: `load` reads a 16 x 16 matrix of the tile. The caller guarantees that the matrix lies
+        // inside the tile, and that a barrier separates the writes from this read.
         let [a, b, c, d] =
             unsafe { mma::load(&self.chunks, self.first + lanes.across + Self::chunk16(row16, col16)) };
         [[a, b], [c, d]]
@@ -65,8 +65,8 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
     /// The matrix lies inside the tile. A barrier separates this read from the writes to the tile.
     #[inline(always)]
     pub unsafe fn rows(&self, lanes: &FragmentLanes<DIM16>, row16: usize, col16: usize) -> [mma::B; 2] {
-        // SAFETY: the caller guarantees that the matrix lies inside the tile, and that a barrier separates
-        // the writes from this read.
+        // SAFETY: `load_transposed` reads a 16 x 16 matrix of the tile. The caller guarantees that the matrix
+        // lies inside the tile, and that a barrier separates the writes from this read.
         let [a, b, c, d] = unsafe {
             mma::load_transposed(&self.chunks, self.first + lanes.along + Self::chunk16(row16, col16))
         };
@@ -87,8 +87,8 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
     /// these columns.
     #[inline(always)]
     pub unsafe fn put(&self, row: u32, pair: u32, word: u32) {
-        // SAFETY: the caller guarantees that the columns lie inside the tile, and that no other thread
-        // accesses them.
+        // SAFETY: the store writes one word with two columns of the tile. The caller guarantees that these
+        // columns lie inside the tile, and that no other thread accesses them.
         unsafe { self.chunks.cast::<u32>().set((self.first + row * Self::PITCH) * 4 + pair, word) };
     }
 
@@ -111,8 +111,8 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
     /// The chunk lies inside the tile. A barrier separates this read from the writes to the tile.
     #[inline(always)]
     pub unsafe fn chunk(&self, row: u32, chunk: u32) -> Chunk {
-        // SAFETY: the caller guarantees that the chunk lies inside the tile, and that a barrier separates the
-        // writes from this read.
+        // SAFETY: the load reads one chunk of the tile. The caller guarantees that the chunk lies inside the
+        // tile, and that a barrier separates the writes from this read.
         unsafe { self.chunks.get(self.first + row * Self::PITCH + chunk) }
     }
 }
@@ -176,10 +176,10 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
         Self { from, stride, rows, row, chunk, cols, pass: threads / Self::TEAM, whole }
     }
 
-    /// Starts to copy `count` rows of the head, from row `first` on. Rows of the tile for which the head has
-    /// no row become zero, and so do columns after the head dimension. If `vector` is false, the threads read
-    /// single elements. If `vector` is true, they use 16-byte copies. All rows must then be aligned to 16
-    /// bytes, and the length of a row must be a multiple of 16 bytes.
+    /// Starts to copy `count` rows of the head, from row `first` on. Elements of the tile become zero if the
+    /// head does not have their row or their column. If `vector` is false, the threads read single elements.
+    /// If `vector` is true, they use 16-byte copies. In this case, all rows must be aligned to 16 bytes, and
+    /// the length of a row must be a multiple of 16 bytes.
     ///
     /// # Safety
     /// The rows of the head are readable. The tile has `count` rows, and no thread accesses the tile until
@@ -192,8 +192,9 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
         let mut at = tile.first + self.row * Tile::<T, DIM16>::PITCH + self.chunk;
         if vector && self.whole && first + count <= self.rows {
             for _ in 0..count / self.pass {
-                // SAFETY: the condition above guarantees that all source rows belong to the head. The caller
-                // guarantees that no thread accesses the `count` rows of the tile.
+                // SAFETY: the copy reads a chunk of a row that belongs to the head, because the condition
+                // above checked all rows. The copy writes a chunk of the tile, and the caller guarantees that
+                // no other thread accesses the tile.
                 unsafe { tile.chunks.copy_or_zero(at, from.cast(), true) };
                 at += self.pass * Tile::<T, DIM16>::PITCH;
                 from = from.wrapping_offset(step);
@@ -206,8 +207,9 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
         for _ in 0..passes {
             if self.chunk < 2 * DIM16 as u32 {
                 let cols = if row < self.rows { self.cols } else { 0 };
-                // SAFETY: for a row outside the head, `cols` is 0, so nothing is read. The caller guarantees
-                // that no thread accesses the `count` rows of the tile.
+                // SAFETY: a copy or load reads `cols` columns of a row. For a row outside the head, `cols` is
+                // 0, so nothing is read. The caller guarantees that no thread accesses the `count` rows of
+                // the tile.
                 unsafe {
                     if vector {
                         tile.chunks.copy_or_zero(at, from.cast(), cols > 0);
@@ -232,7 +234,8 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
             if at >= cols {
                 return 0;
             }
-            // SAFETY: `at` is less than `cols`, and the caller passes `cols` readable elements.
+            // SAFETY: the load reads element `at` of the elements at `from`. `at` is less than `cols`, and
+            // the caller passes `cols` readable elements.
             u32::from(unsafe { mem::load_u16(from.wrapping_add(at as usize).cast(), Load::ReadOnly) })
         };
         Chunk([0, 2, 4, 6].map(|at| bits(at) | bits(at + 1) << 16))

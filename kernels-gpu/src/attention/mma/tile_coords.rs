@@ -6,8 +6,8 @@ use cuda_std::prelude::*;
 use super::params::AttentionParams;
 use crate::layout::heads::{Heads, Token, divide};
 
-/// The coordinates of a tile. The rows of a tile belong to one head of one sequence. They are queries, except
-/// in the backward kernels for dK and dV. There, the rows are keys.
+/// The coordinates of a tile. The rows of a tile belong to one head of one sequence. The rows are queries,
+/// except in the backward kernels for dK and dV. There, the rows are keys.
 #[derive(Clone, Copy)]
 pub(crate) struct TileCoords {
     /// Index of the batch, or 0 for packed sequences (several sequences in one tensor).
@@ -37,8 +37,8 @@ impl TileCoords {
     /// The host validated the kernel argument `p` for this launch.
     #[inline(always)]
     pub unsafe fn of_block(p: &AttentionParams, rows: u32) -> Option<Self> {
-        // SAFETY: `of_rows` requires a kernel argument that the host validated for this launch, and the
-        // caller guarantees this.
+        // SAFETY: `of_rows` requires a kernel argument that the host validated for this launch. The caller
+        // guarantees that `p` is such an argument.
         unsafe { Self::of_rows(p, rows, false) }
     }
 
@@ -59,8 +59,8 @@ impl TileCoords {
             return Some(Self { batch, head, first, queries, keys, query_start: 0, key_start: 0 });
         }
         let coords = Self { batch: 0, head, first: 0, queries: 0, keys: 0, query_start: 0, key_start: 0 };
-        // SAFETY: the caller guarantees that the host validated `p`. The launch has packed sequences, because
-        // `query_starts` is not null.
+        // SAFETY: `in_sequence` requires a validated kernel argument, which the caller guarantees, and packed
+        // sequences. The launch has packed sequences, because `query_starts` is not null.
         unsafe { coords.in_sequence(p, tile, rows, keys) }
     }
 
@@ -69,9 +69,9 @@ impl TileCoords {
     /// sequences. Some numbers between two sequences are unused.
     ///
     /// A tile has `rows` rows. Sequence `s`, which starts at row `start` of the packed tensor, has the tile
-    /// numbers from `start / rows + s` on. With this formula, each sequence has enough numbers for all its
-    /// tiles. The formula needs only the start of the sequence, so a block can find its sequence by binary
-    /// search.
+    /// numbers from `start / rows + s` on. The numbers before the first number of sequence `s + 1` suffice
+    /// for all tiles of sequence `s`. The formula needs only the start of the sequence, so a block can find
+    /// its sequence by binary search over the starts.
     ///
     /// # Safety
     /// The host validated the kernel argument `p` for this launch. The launch has packed sequences.

@@ -1,5 +1,5 @@
-//! Tile sizes of an attention kernel. They determine the number of threads per block and the shared memory
-//! per block.
+//! Tile sizes of an attention kernel. The tile sizes determine the number of threads and the bytes of shared
+//! memory per block.
 use super::single_buffer;
 
 /// The tile sizes of an attention kernel. Fields with the suffix `16` count in units of 16 rows or columns,

@@ -1,5 +1,5 @@
-//! Sliding windows of attention. A window determines the range of keys that each query attends to.
-//! Transposed, it determines the range of queries that attend to each key.
+//! Sliding windows of attention. A window determines the range of keys that each query attends to. The
+//! transposed window determines the range of queries that attend to each key.
 
 /// A sliding window. In row `i` of the score matrix, the visible columns are `i + offset - before` to
 /// `i + offset + after`, inclusive. Rows are queries and columns are keys. In a window that

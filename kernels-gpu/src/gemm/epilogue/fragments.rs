@@ -70,19 +70,6 @@ pub(crate) unsafe fn load_word(from: *const u8, pair: bool) -> u32 {
     }
 }
 
-/// Returns the two elements of type `T` of a word in f32.
-#[inline(always)]
-pub(crate) fn halves<T: Elem>(word: u32) -> [f32; 2] {
-    [word & 0xffff, word >> 16].map(|bits| T::from_bits(bits).to_f32())
-}
-
-/// Adds the bias to the sums of a fragment. `bias` has the words of the two pairs of columns.
-#[inline(always)]
-pub(crate) fn plus_bias<T: Elem>(sums: [f32; 8], bias: [u32; 2]) -> [f32; 8] {
-    let bias = bias.map(halves::<T>);
-    core::array::from_fn(|i| sums[i] + bias[i / 4][i % 2])
-}
-
 /// The bias of a matrix product.
 #[derive(Clone, Copy)]
 pub(crate) struct Bias {
@@ -95,21 +82,35 @@ pub(crate) struct Bias {
 }
 
 impl Bias {
-    /// Returns the bias of the columns of a fragment, as two words. `start` is the index of the bias of column
-    /// 0. If there is no bias, or if the columns are outside of the result, the function returns zeros.
+    /// Returns the bias of the columns of a fragment: of two neighbouring columns from `column` on, and of two
+    /// columns from `column + 8` on. `start` is the index of the bias of column 0.
     ///
     /// # Safety
     /// The fields describe the bias of this launch.
     #[inline(always)]
-    pub unsafe fn fetch(self, start: u32, column: u32) -> [u32; 2] {
-        [0, 8].map(|offset| {
-            if self.base.is_null() || column + offset >= self.columns {
-                return 0;
-            }
-            let from = self.base.wrapping_add(2 * (start + column + offset) as usize);
-            // SAFETY: the bias has one element per column. The number of columns is even, so both elements
-            // exist.
-            unsafe { load_word(from, self.pairs) }
-        })
+    pub unsafe fn fetch<T: Elem>(self, start: u32, column: u32) -> [[f32; 2]; 2] {
+        // SAFETY: the caller guarantees that the fields describe the bias of this launch.
+        [0, 8].map(|offset| unsafe { self.pair::<T>(start, column + offset) })
     }
+
+    /// Returns the bias of two columns, or zeros if there is no bias or the columns are outside of the result.
+    ///
+    /// # Safety
+    /// The fields describe the bias of this launch.
+    #[inline(always)]
+    unsafe fn pair<T: Elem>(self, start: u32, column: u32) -> [f32; 2] {
+        if self.base.is_null() || column >= self.columns {
+            return [0.0; 2];
+        }
+        let from = self.base.wrapping_add(2 * (start + column) as usize);
+        // SAFETY: the bias has one element per column. The number of columns is even, so both elements exist.
+        let word = unsafe { load_word(from, self.pairs) };
+        [word & 0xffff, word >> 16].map(|bits| T::from_bits(bits).to_f32())
+    }
+}
+
+/// Adds the bias to the sums of a fragment.
+#[inline(always)]
+pub(crate) fn plus_bias(sums: [f32; 8], bias: [[f32; 2]; 2]) -> [f32; 8] {
+    core::array::from_fn(|i| sums[i] + bias[i / 4][i % 2])
 }

@@ -30,24 +30,31 @@ pub struct GatedResidualParams {
     pub group: Divisor,
     /// 1 if the gate has one element per column, 0 if it has one element per row.
     pub gate_step: u32,
-    /// 1 if two neighbouring elements, from an even column on, can be read with one access: of the residual,
-    /// and of a gate in the element type of the result. Otherwise 0.
-    pub pairs: u32,
     /// 1 to round the sum and the product to the element type. 0 to round only the result.
     pub exact: u32,
 }
 
-/// `residual + gate * sum`. In exact mode, the roundings are those of the op `gated_residual`.
+/// `residual + gate * sum`. In exact mode, the roundings are those of the op `gated_residual`. If `PAIRS` is
+/// true, two neighbouring elements of the residual, and of a gate in the element type of the result, can be
+/// read with one access, from an even column on.
 #[derive(Clone, Copy)]
-pub(crate) struct GatedResidual(pub GatedResidualParams);
+pub(crate) struct GatedResidual<const PAIRS: bool>(pub GatedResidualParams);
 
-impl GatedResidual {
-    /// Returns the address of the gate's element in column 0 of row `row`. An element has `size` bytes.
+impl<const PAIRS: bool> GatedResidual<PAIRS> {
+    /// Returns the address of the gate's element in column 0 of row `row`.
     #[inline(always)]
-    fn gate_row(&self, row: u32, size: i64) -> *const u8 {
+    fn gate_row(&self, row: u32) -> *const u8 {
         let (rows, [group, within]) = (&self.0.gate.rows, self.0.group.divide(row));
         let offset = i64::from(within) * rows.inner_stride + i64::from(group) * rows.outer_stride;
+        let size = if self.0.gate.kind.is(OperandKind::F32) { 4 } else { 2 };
         rows.base.wrapping_offset((offset * size) as isize)
+    }
+
+    /// Returns whether the result has word `word` of a fragment.
+    #[inline(always)]
+    fn has(&self, at: FragmentPlace, word: u32) -> bool {
+        let [row, column] = at.word(word);
+        row < self.0.rows && column < self.0.columns
     }
 
     /// Returns `residual + sum`.
@@ -67,22 +74,19 @@ impl GatedResidual {
     /// The gate belongs to this launch, and its elements have 16 bits.
     #[inline(always)]
     unsafe fn gate_words(&self, at: FragmentPlace) -> [u32; 4] {
-        let rows = [0, 8].map(|offset| self.gate_row(at.row + offset, 2));
+        let rows = [0, 8].map(|offset| self.gate_row(at.row + offset));
+        if self.0.gate_step == 0 {
+            let values = [0, 1].map(|i| {
+                // SAFETY: the row is inside of the result, to which the gate broadcasts.
+                let load = || u32::from(unsafe { mem::load_u16(rows[i], Load::ReadOnly) });
+                if self.has(at, i as u32) { load() * 0x1_0001 } else { 0 }
+            });
+            return [values[0], values[1], values[0], values[1]];
+        }
         core::array::from_fn(|i| {
-            let [row, column] = at.word(i as u32);
-            if row >= self.0.rows || column >= self.0.columns {
-                return 0;
-            }
-            let from = rows[i % 2];
+            let from = rows[i % 2].wrapping_add(2 * at.word(i as u32)[1] as usize);
             // SAFETY: the row and the column are inside of the result, to which the gate broadcasts.
-            unsafe {
-                if self.0.gate_step == 0 {
-                    let bits = u32::from(mem::load_u16(from, Load::ReadOnly));
-                    bits | bits << 16
-                } else {
-                    load_word(from.wrapping_add(2 * column as usize), self.0.pairs != 0)
-                }
-            }
+            if self.has(at, i as u32) { unsafe { load_word(from, PAIRS) } } else { 0 }
         })
     }
 
@@ -92,17 +96,13 @@ impl GatedResidual {
     /// The gate belongs to this launch, and its elements are f32.
     #[inline(always)]
     unsafe fn gate_lanes(&self, at: FragmentPlace) -> [f32; 8] {
-        let rows = [0, 8].map(|offset| self.gate_row(at.row + offset, 4));
+        let rows = [0, 8].map(|offset| self.gate_row(at.row + offset));
         core::array::from_fn(|i| {
-            let [row, column] = at.word(i as u32 / 2);
-            if row >= self.0.rows || column >= self.0.columns {
-                return 0.0;
-            }
-            let offset = 4 * self.0.gate_step * (column + i as u32 % 2);
+            let column = at.word(i as u32 / 2)[1] + i as u32 % 2;
+            let from = rows[i / 2 % 2].wrapping_add((4 * self.0.gate_step * column) as usize);
             // SAFETY: the row and the column are inside of the result, to which the gate broadcasts.
-            f32::from_bits(unsafe {
-                mem::load_u32(rows[i / 2 % 2].wrapping_add(offset as usize), Load::ReadOnly)
-            })
+            let bits = || unsafe { mem::load_u32(from, Load::ReadOnly) };
+            f32::from_bits(if self.has(at, i as u32 / 2) { bits() } else { 0 })
         })
     }
 }
@@ -115,7 +115,7 @@ pub(crate) struct FetchedResidual {
     at: FragmentPlace,
 }
 
-impl Epilogue for GatedResidual {
+impl<const PAIRS: bool> Epilogue for GatedResidual<PAIRS> {
     type Fetched = FetchedResidual;
 
     #[inline(always)]
@@ -133,19 +133,19 @@ impl Epilogue for GatedResidual {
 
     #[inline(always)]
     unsafe fn fetch(&self, at: FragmentPlace) -> FetchedResidual {
-        let p = &self.0;
+        let rows = [0, 8].map(|offset| {
+            let offset = u64::from(at.row + offset) * self.0.row_bytes;
+            self.0.residual.wrapping_add(offset as usize)
+        });
         let residual = core::array::from_fn(|i| {
-            let [row, column] = at.word(i as u32);
-            if row >= p.rows || column >= p.columns {
-                return 0;
-            }
-            let from = p.residual.wrapping_add((u64::from(row) * p.row_bytes) as usize);
+            let from = rows[i % 2].wrapping_add(2 * at.word(i as u32)[1] as usize);
             // SAFETY: the row and the column are inside of the residual. The number of columns is even, so
             // both elements exist.
-            unsafe { load_word(from.wrapping_add(2 * column as usize), p.pairs != 0) }
+            if self.has(at, i as u32) { unsafe { load_word(from, PAIRS) } } else { 0 }
         });
         // SAFETY: the caller guarantees that the gate belongs to this launch. Its kind states its type.
-        let gate = if p.gate.kind.is(OperandKind::SAME) { unsafe { self.gate_words(at) } } else { [0; 4] };
+        let gate =
+            if self.0.gate.kind.is(OperandKind::SAME) { unsafe { self.gate_words(at) } } else { [0; 4] };
         FetchedResidual { residual, gate, at }
     }
 

@@ -4,10 +4,10 @@ use cuda_std::hopper::tensor_map::Map;
 use cuda_std::hopper::wgmma::{self, Descriptor};
 
 use super::layout::{ROW_BYTES, RingLayout, RingPosition};
-use super::output;
 use super::params::{DEPTH, GemmParams, WGMMA_ROWS};
-use super::schedule::places;
+use super::schedule::{Place, numbers};
 use super::shape::GemmKernel;
+use super::{output, output_transposed};
 use crate::layout::own_thread::own_thread;
 
 /// Elements of K of a `wgmma` instruction.
@@ -29,7 +29,10 @@ pub(crate) unsafe fn consume<K: GemmKernel>(
     let mut at = RingPosition::FIRST;
     let first_row = if K::TILE.ping_pong { 0 } else { group * K::TILE.blocks * WGMMA_ROWS };
     let (mut owner, mut sums, mut stores) = (0, K::ZERO, output::Stores::default());
-    for place in places::<K>(p) {
+    let [mut number, step] = numbers::<K>();
+    while number < p.order.count() {
+        let place = Place::of::<K>(number, p);
+        number += step;
         if K::TILE.ping_pong && owner != group {
             owner = group;
             at = at.skip::<K>(p.depth_tiles);
@@ -38,7 +41,9 @@ pub(crate) unsafe fn consume<K: GemmKernel>(
         // SAFETY: the caller guarantees that `p` and the tensor map belong to this launch, and that the
         // mbarriers are initialized. The whole warpgroup executes this code.
         unsafe {
-            output::prefetch::<K>([place.row + first_row, place.column], epilogue);
+            if !K::TILE.transposed {
+                output::prefetch::<K>([place.row + first_row, place.column], epilogue);
+            }
             if K::TILE.ping_pong {
                 ping_pong(group).sync();
             }
@@ -48,7 +53,11 @@ pub(crate) unsafe fn consume<K: GemmKernel>(
                 }
             });
             let place = [place.row + first_row, place.column];
-            output::store::<K>(sums.as_ref(), layout, group, place, y, p, epilogue, &mut stores);
+            if K::TILE.transposed {
+                output_transposed::store::<K>(&sums.as_ref()[0], layout, group, place, y, p);
+            } else {
+                output::store::<K>(sums.as_ref(), layout, group, place, y, p, epilogue, &mut stores);
+            }
         }
         owner = group ^ 1;
     }

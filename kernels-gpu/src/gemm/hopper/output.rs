@@ -1,4 +1,6 @@
 //! Writes the result of a tile. Each warp copies its rows to shared memory, and TMA stores them.
+use core::mem::replace;
+
 use cuda_std::hopper::tensor_map::{Map, close_stores, wait_for_groups, wait_for_stores};
 use cuda_std::hopper::{publish_shared, shared_store_matrices};
 use cuda_std::{thread, warp};
@@ -70,22 +72,24 @@ pub(crate) unsafe fn store<K: GemmKernel>(
     epilogue: K::Epilogue,
     stores: &mut Stores,
 ) {
-    const { assert!(K::COLUMNS.is_multiple_of(SLICE)) };
+    const { assert!(K::COLUMNS.is_multiple_of(SLICE) || K::TILE.transposed) };
     let thread = own_thread();
     let (warp, lane) = (thread % 128 / 32, thread % 32);
-    let row = row + warp * WARP_ROWS;
     let buffers = layout.staging(group * 4 + warp);
-    let fragments = Fragments::<K> { sums, lane, place: [row, column], p, epilogue };
+    let fragments = Fragments::<K> { sums, lane, first: [row + warp * WARP_ROWS, column], p, epilogue };
+    // SAFETY: the caller guarantees that the epilogue belongs to this launch.
+    let mut ahead = unsafe { fragments.fetch(0, 0) };
     let mut part = 0;
     while part < Fragments::<K>::PARTS {
-        let [slice, block] = [part / K::TILE.blocks, part % K::TILE.blocks];
         let buffer = buffers + stores.take::<K>() * STAGING_BYTES;
         let mut pair = 0;
         while pair < SLICE / 16 {
             // SAFETY: the caller guarantees that `p` and the epilogue belong to this launch. Only this warp
             // accesses its staging buffers, and TMA has read this one.
             unsafe {
-                let words = fragments.results(block, slice * (SLICE / 16) + pair);
+                let operands = fragments.fetch(part, pair + u32::from(Fragments::<K>::AHEAD));
+                let operands = if Fragments::<K>::AHEAD { replace(&mut ahead, operands) } else { operands };
+                let words = fragments.results(part, pair, operands);
                 shared_store_matrices(buffer + chunk_offset(lane, pair), words);
             }
             pair = counter::<K>(pair + 1);
@@ -93,9 +97,10 @@ pub(crate) unsafe fn store<K: GemmKernel>(
         publish_shared();
         warp::sync(u32::MAX);
         if lane == 0 {
+            let [row, column] = fragments.place(part, 0);
             // SAFETY: `y` is the tensor map of the result. `publish_shared` and the warp barrier have made
             // the warp's writes to shared memory visible to TMA.
-            unsafe { y.store(buffer, [column + slice * SLICE, row + block * WGMMA_ROWS, 0, 0]) };
+            unsafe { y.store(buffer, [column, row, 0, 0]) };
             close_stores();
         }
         part = counter::<K>(part + 1);
@@ -123,8 +128,8 @@ fn chunk_offset(lane: u32, pair: u32) -> u32 {
 struct Fragments<'a, K: GemmKernel> {
     sums: &'a [K::Sums],
     lane: u32,
-    /// The place in `y` of the warp's first sum.
-    place: [u32; 2],
+    /// The row and the column in `y` of the warp's first sum.
+    first: [u32; 2],
     p: &'a GemmParams,
     epilogue: K::Epilogue,
 }
@@ -135,42 +140,71 @@ impl<K: GemmKernel> Fragments<'_, K> {
     /// Fragments per block of 64 rows.
     const PER_BLOCK: u32 = K::TILE.columns / 16;
 
-    /// Returns the results of fragment `number` of block `block`, rounded and in pairs.
-    ///
-    /// # Safety
-    /// `p` and the epilogue belong to this launch.
+    /// Whether the operands of a fragment are loaded before the results of the previous fragment are computed.
+    /// A ping-pong kernel does not need it: while one warpgroup waits for operands, the other one multiplies.
+    /// It also lacks the registers.
+    const AHEAD: bool = !K::TILE.ping_pong && !K::Epilogue::UNROLLED;
+
+    /// Returns the row and the column in `y` of the warp's first sum of the 16 columns with number `pair`, in
+    /// the slice and block with number `part`. `pair` may be the number after the last one.
     #[inline(always)]
-    unsafe fn results(&self, block: u32, number: u32) -> [u32; 4] {
-        let at = FragmentPlace {
-            row: self.place[0] + block * WGMMA_ROWS + self.lane / 4,
-            column: self.place[1] + 16 * number + self.lane % 4 * 2,
-        };
-        let bias = Bias { base: self.p.bias, columns: self.p.columns, pairs: true };
-        let starts = self.epilogue.starts();
-        // SAFETY: the caller guarantees that `p` and the epilogue belong to this launch.
-        unsafe {
-            let operands = self.epilogue.fetch(at);
-            let first = plus_bias::<K::Elem>(self.sums(block, number), bias.fetch(starts[0], at.column));
-            let second = if K::Epilogue::HALVES {
-                let sums = self.sums(block, number + Self::PER_BLOCK / 2);
-                plus_bias::<K::Elem>(sums, bias.fetch(starts[1], at.column))
-            } else {
-                [0.0; 8]
-            };
-            self.epilogue.apply::<K::Elem>([first, second], operands)
-        }
+    fn place(&self, part: u32, pair: u32) -> [u32; 2] {
+        let part = part + pair / (SLICE / 16);
+        let column = part / K::TILE.blocks * SLICE + 16 * (pair % (SLICE / 16));
+        [self.first[0] + part % K::TILE.blocks * WGMMA_ROWS, self.first[1] + column]
     }
 
-    /// Returns fragment `number` of block `block`.
+    /// Returns the place of the thread's first sum of a fragment.
     #[inline(always)]
-    fn sums(&self, block: u32, number: u32) -> [f32; 8] {
+    fn at(&self, part: u32, pair: u32) -> FragmentPlace {
+        let [row, column] = self.place(part, pair);
+        FragmentPlace { row: row + self.lane / 4, column: column + self.lane % 4 * 2 }
+    }
+
+    /// Loads the epilogue's operands of a fragment.
+    ///
+    /// # Safety
+    /// The epilogue belongs to this launch.
+    #[inline(always)]
+    unsafe fn fetch(&self, part: u32, pair: u32) -> <K::Epilogue as Epilogue>::Fetched {
+        let mut at = self.at(part, pair);
+        if K::TILE.ping_pong {
+            // The optimization barrier makes the compiler compute the addresses of the row again for each
+            // fragment. These kernels lack the registers to keep them.
+            [at.row, at.column] = thread::opaque([at.row, at.column]);
+        }
+        // SAFETY: the caller guarantees that the epilogue belongs to this launch.
+        unsafe { self.epilogue.fetch(at) }
+    }
+
+    /// Returns the results of a fragment, rounded and in pairs.
+    ///
+    /// # Safety
+    /// `p` belongs to this launch.
+    #[inline(always)]
+    unsafe fn results(&self, part: u32, pair: u32, operands: <K::Epilogue as Epilogue>::Fetched) -> [u32; 4] {
+        let (column, starts) = (self.at(part, pair).column, self.epilogue.starts());
+        let bias = Bias { base: self.p.bias, columns: self.p.columns, pairs: true };
+        let index = part % K::TILE.blocks * Self::PER_BLOCK + part / K::TILE.blocks * (SLICE / 16) + pair;
+        // SAFETY: the caller guarantees that `p` belongs to this launch.
+        let bias = starts.map(|start| unsafe { bias.fetch::<K::Elem>(start, column) });
+        let first = plus_bias(self.sums(index), bias[0]);
+        let second = match K::Epilogue::HALVES {
+            true => plus_bias(self.sums(index + Self::PER_BLOCK / 2), bias[1]),
+            false => [0.0; 8],
+        };
+        self.epilogue.apply::<K::Elem>([first, second], operands)
+    }
+
+    /// Returns fragment number `index` of all blocks.
+    #[inline(always)]
+    fn sums(&self, index: u32) -> [f32; 8] {
         let fragment = |index: usize| {
             let [block, number] = [index / Self::PER_BLOCK as usize, index % Self::PER_BLOCK as usize];
             let fragment =
                 self.sums.get(block).and_then(|sums| sums.as_ref().get(8 * number..8 * number + 8));
             fragment.map_or([0.0; 8], |sums| core::array::from_fn(|i| sums[i]))
         };
-        let index = block * Self::PER_BLOCK + number;
         if K::Epilogue::UNROLLED { fragment(index as usize) } else { select(index, fragment) }
     }
 }

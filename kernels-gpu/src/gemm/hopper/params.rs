@@ -34,24 +34,69 @@ pub struct GemmTile {
     /// Whether each consumer warpgroup computes its own tile. While one warpgroup multiplies, the other one
     /// writes its results. Otherwise, the warpgroups divide the rows of a tile.
     pub ping_pong: bool,
+    /// Whether the tile is a tile of the transpose of `y`. A row of the tile is then a row of `w`, which gives
+    /// a column of `y`, and the kernel's `x` and `w` are exchanged. `wgmma` needs 64 rows, so this is for
+    /// results with few rows.
+    pub transposed: bool,
 }
 
 /// For most shapes with K up to about 5,000, the fastest kernel.
-pub const T128X192: GemmTile =
-    GemmTile { blocks: 2, columns: 192, groups: 2, stages: 5, cluster: 2, shares_x: false, ping_pong: true };
+pub const T128X192: GemmTile = GemmTile {
+    blocks: 2,
+    columns: 192,
+    groups: 2,
+    stages: 5,
+    cluster: 2,
+    shares_x: false,
+    ping_pong: true,
+    transposed: false,
+};
 /// For small shapes. With larger tiles, many SMs would have no tile.
 pub const T128X128: GemmTile = GemmTile { columns: 128, stages: 6, ..T128X192 };
 /// For shapes such as 4608 x 3072. With this tile size, the fewest SMs are idle in the last wave.
-pub const T192X192: GemmTile =
-    GemmTile { blocks: 1, columns: 192, groups: 3, stages: 4, cluster: 2, shares_x: false, ping_pong: false };
+pub const T192X192: GemmTile = GemmTile {
+    blocks: 1,
+    columns: 192,
+    groups: 3,
+    stages: 4,
+    cluster: 2,
+    shares_x: false,
+    ping_pong: false,
+    transposed: false,
+};
 /// For large K. Cooperative warpgroups with tiles of 256 x 128, 128 x 256 and 256 x 192 read less from L2
 /// than smaller tiles, and so leave more of the GPU's power to the tensor cores.
-pub const T256X128: GemmTile =
-    GemmTile { blocks: 2, columns: 128, groups: 2, stages: 4, cluster: 2, shares_x: true, ping_pong: false };
+pub const T256X128: GemmTile = GemmTile {
+    blocks: 2,
+    columns: 128,
+    groups: 2,
+    stages: 4,
+    cluster: 2,
+    shares_x: true,
+    ping_pong: false,
+    transposed: false,
+};
 /// As [`T256X128`], with wide tiles.
 pub const T128X256: GemmTile = GemmTile { blocks: 1, columns: 256, shares_x: false, ..T256X128 };
 /// As [`T256X128`], with the largest tiles.
 pub const T256X192: GemmTile = GemmTile { columns: 192, stages: 3, ..T256X128 };
+/// For results with at most 16 rows. The kernel reads `w` at the speed of memory. The ring is as large as
+/// possible, so that many copies are in flight.
+pub const T64X16: GemmTile = GemmTile {
+    blocks: 1,
+    columns: 16,
+    groups: 2,
+    stages: 20,
+    cluster: 1,
+    shares_x: false,
+    ping_pong: true,
+    transposed: true,
+};
+/// As [`T64X16`], for at most 32 rows.
+pub const T64X32: GemmTile = GemmTile { columns: 32, stages: 16, cluster: 2, ..T64X16 };
+/// As [`T64X16`], for at most 64 rows. Two blocks share the rows of `x`, which would otherwise take as much of
+/// the bandwidth of L2 as `w`.
+pub const T64X64: GemmTile = GemmTile { columns: 64, stages: 12, ..T64X32 };
 
 impl GemmTile {
     /// Returns the number of rows of a tile.

@@ -5,7 +5,7 @@ use cuda_std::thread;
 
 use super::layout::{ROW_BYTES, RingLayout, RingPosition};
 use super::params::{DEPTH, GemmParams};
-use super::schedule::places;
+use super::schedule::{Place, numbers};
 use super::shape::GemmKernel;
 use crate::gemm::epilogue::Epilogue;
 
@@ -36,7 +36,10 @@ pub(crate) unsafe fn produce<K: GemmKernel>(
         false => w_half,
     };
     let mut at = RingPosition::FIRST;
-    for place in places::<K>(p) {
+    let [mut number, step] = numbers::<K>();
+    while number < p.order.count() {
+        let place = Place::of::<K>(number, p);
+        number += step;
         let (mut depth, mut left) = (0, p.depth_tiles);
         while left > 0 {
             let stage = layout.stage(at);

@@ -13,24 +13,21 @@ pub(crate) struct Place {
     pub column: u32,
 }
 
-/// Iterates over the tiles of this block.
+/// Returns the number of the block's first tile, and the distance to the number of its next tile. The number of
+/// a tile is that of its cluster's tile in the order of tiles.
+///
+/// The callers count in a `while` loop. For an iterator, LLVM emits a second condition, after which ptxas does
+/// not treat the loop as equal in all threads of a warp.
 #[inline(always)]
-pub(crate) fn places<K: GemmKernel>(p: &GemmParams) -> impl Iterator<Item = Place> {
-    let clusters = K::TILE.cluster;
-    let (mut next, step) = (thread::block_index()[0] / clusters, thread::grid_dim()[0] / clusters);
-    core::iter::from_fn(move || {
-        let number = next;
-        next += step;
-        (number < p.order.count()).then(|| Place::of::<K>(p.order.place(number)))
-    })
+pub(crate) fn numbers<K: GemmKernel>() -> [u32; 2] {
+    [thread::block_index()[0], thread::grid_dim()[0]].map(|blocks| blocks / K::TILE.cluster)
 }
 
 impl Place {
-    /// Returns the place of the block's tile in a tile of the clusters, whose row and column are given in
-    /// tiles.
+    /// Returns the place of the block's tile in tile number `number` of the clusters.
     #[inline(always)]
-    fn of<K: GemmKernel>([row, column]: [u32; 2]) -> Self {
-        let [height, width] = K::CLUSTER_SIZE;
+    pub fn of<K: GemmKernel>(number: u32, p: &GemmParams) -> Self {
+        let ([row, column], [height, width]) = (p.order.place(number), K::CLUSTER_SIZE);
         let (row, column) = (row * height, column * width);
         if K::TILE.cluster == 1 {
             return Self { row, column };

@@ -4,7 +4,9 @@ use core::marker::PhantomData;
 use cuda_std::elem::Elem;
 use cuda_std::hopper::wgmma::{Accumulator, Operand, Registers};
 
-use super::params::{DEPTH, GemmTile, T128X128, T128X192, T128X256, T192X192, T256X128, T256X192};
+use super::params::{
+    DEPTH, GemmTile, T64X16, T64X32, T64X64, T128X128, T128X192, T128X256, T192X192, T256X128, T256X192,
+};
 use crate::gemm::epilogue::Epilogue;
 
 /// The types and sizes of a kernel, as associated types and constants.
@@ -47,6 +49,7 @@ pub(crate) struct GemmShape<
     const CLUSTER: u32,
     const SHARES_X: bool,
     const PING_PONG: bool,
+    const TRANSPOSED: bool,
 >(PhantomData<(T, E)>);
 
 impl<
@@ -59,7 +62,8 @@ impl<
     const CLUSTER: u32,
     const SHARES_X: bool,
     const PING_PONG: bool,
-> GemmKernel for GemmShape<T, E, N, B, GROUPS, STAGES, CLUSTER, SHARES_X, PING_PONG>
+    const TRANSPOSED: bool,
+> GemmKernel for GemmShape<T, E, N, B, GROUPS, STAGES, CLUSTER, SHARES_X, PING_PONG, TRANSPOSED>
 where
     T: Operand + Elem<F32Vec = [f32; 8]>,
     E: Epilogue,
@@ -78,6 +82,7 @@ where
         cluster: CLUSTER,
         shares_x: SHARES_X,
         ping_pong: PING_PONG,
+        transposed: TRANSPOSED,
     };
 }
 
@@ -95,10 +100,14 @@ macro_rules! kernels {
             { $tile.cluster },
             { $tile.shares_x },
             { $tile.ping_pong },
+            { $tile.transposed },
         >;
     )* };
 }
 kernels! {
+    Kernel64x16: T64X16;
+    Kernel64x32: T64X32;
+    Kernel64x64: T64X64;
     Kernel128x128: T128X128;
     Kernel128x192: T128X192;
     Kernel128x256: T128X256;

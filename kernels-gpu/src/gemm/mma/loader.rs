@@ -16,6 +16,7 @@ pub(super) const PASS_ROWS: u32 = THREADS / ROW_CHUNKS;
 /// thread copies one chunk. `VECTOR` is true if rows are aligned to 16 bytes. Otherwise the threads load
 /// single elements. If `HALVES` is true, the rows of every second pass come from a second half of the
 /// operand.
+#[derive(Clone, Copy)]
 pub(super) struct Loader<const VECTOR: bool, const HALVES: bool> {
     /// Address of this thread's chunk in the first pass of the next tile.
     from: *const u8,

@@ -66,22 +66,23 @@ where
         let column = self.place[1] + 16 * column16 + lane % 4 * 2;
         let bias = Bias { base: self.p.bias, columns: self.p.w.rows, pairs: false };
         // SAFETY: the caller guarantees that `p` belongs to this launch.
-        let bias = self.epilogue.starts().map(|start| unsafe { bias.fetch(start, column) });
+        let bias = self.epilogue.starts().map(|start| unsafe { bias.fetch::<T>(start, column) });
         let mut row16 = 0;
         while row16 < M16 as u32 {
             let at = FragmentPlace { row: self.place[0] + 16 * row16 + lane / 4, column };
             // SAFETY: the caller guarantees that the epilogue belongs to this launch.
             let operands = unsafe { self.epilogue.fetch(at) };
-            let first = plus_bias::<T>(self.fragment(row16, column16), bias[0]);
+            let first = plus_bias(self.fragment(row16, column16), bias[0]);
             let second = match E::HALVES {
-                true => plus_bias::<T>(self.fragment(row16, column16 + Self::COLUMNS16), bias[1]),
+                true => plus_bias(self.fragment(row16, column16 + Self::COLUMNS16), bias[1]),
                 false => [0.0; 8],
             };
             let words = self.epilogue.apply::<T>([first, second], operands);
-            for (i, word) in words.into_iter().enumerate() {
-                let (row, chunk) = (16 * row16 + i as u32 % 2 * 8 + lane / 4, 2 * column16 + i as u32 / 2);
+            for i in 0..4 {
+                let (row, chunk) = (16 * row16 + i % 2 * 8 + lane / 4, 2 * column16 + i / 2);
+                let index = SwizzledRows::<CHUNKS>::index(row, chunk);
                 // SAFETY: the row is one of the `16 * M16` rows of `tile`, and only this lane writes the word.
-                unsafe { self.tile.set_word(SwizzledRows::<CHUNKS>::index(row, chunk), lane % 4, word) };
+                unsafe { self.tile.set_word(index, lane % 4, words[i as usize]) };
             }
             row16 = Self::counter(row16 + 1);
         }

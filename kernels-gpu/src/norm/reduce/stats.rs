@@ -15,8 +15,8 @@ pub(crate) struct Cols {
     pub count: f32,
     /// `1 / count`.
     pub inv: f32,
-    /// `true` if the row consists of whole tiles (128 columns each). Then all lanes add the same number of
-    /// elements.
+    /// `true` if the row consists of whole tiles (128 columns each). In this case, all lanes add the same
+    /// number of elements.
     pub even: bool,
     /// `true` if the number of columns is a multiple of 4. This property selects the formula with which torch
     /// merges the means of two threads: see [`Welford::with`].

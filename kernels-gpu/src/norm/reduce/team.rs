@@ -165,16 +165,16 @@ fn warps_of<const N: usize>(team: Team, memory: &mut SharedMemory, values: [f32;
     let slot = |warp: u32, value: usize| (thread::index()[1] * 4 + warp) * N as u32 + value as u32;
     if warp::lane() == 0 {
         for value in 0..N {
-            // SAFETY: each warp has one slot of `partial` per value. Only lane 0 of the warp writes the slots
-            // of the warp, before the barrier.
+            // SAFETY: the store writes a slot of `partial`, which has one slot per warp and value. Only lane
+            // 0 of the warp writes the slots of the warp, before the barrier.
             unsafe { partial.set(slot(team.rank / warp::SIZE, value), values[value]) };
         }
     }
     block::sync();
     for value in 0..N {
         for warp in 0..4 {
-            // SAFETY: the team (the threads that share a row) has four warps. Lane 0 of each warp wrote its
-            // slots before the barrier.
+            // SAFETY: the load reads a slot of one of the team's four warps. A team is the set of threads
+            // that share a row. Lane 0 of each warp wrote its slots before the barrier.
             found[value][warp] = unsafe { partial.get(slot(warp as u32, value)) };
         }
     }

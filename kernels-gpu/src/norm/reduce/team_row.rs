@@ -75,8 +75,9 @@ impl<T: Elem, A: Access> TeamRow<T, A> {
     #[inline(always)]
     fn read(&self, tile: u32) -> Vec4<T> {
         let rows = Rows::single(self.start.cast());
-        // SAFETY: the caller of the function `of` passed a readable row of `cols` columns. The row has the
-        // alignment that the access type `A` (how many elements one load reads) requires.
+        // SAFETY: the load reads the thread's columns of the row. The caller of the function `of` passed a
+        // readable row of `cols` columns, with the alignment that the access type `A` (how many elements one
+        // load reads) requires.
         unsafe { Vec4Row::<T, A>::of(&rows, RowIndex::FIRST, self.columns(tile)) }.get(0)
     }
 

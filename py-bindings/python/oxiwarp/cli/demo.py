@@ -5,12 +5,12 @@ The model is diffusers' LTXVideoTransformer3DModel with seeded random weights an
 the real 28-layer model runs in bf16 with classifier-free guidance on 49 frames of 512 x 768 pixels (2 x 2688 tokens).
 On the CPU, a small model runs in float32 and bf16. The CPU executor runs oxiwarp's kernels.
 
-The demo also measures how much the latents of the two models may differ. For this, it runs the unpatched
-model a second time, in the next wider dtype. The unpatched latents in the two dtypes differ by the rounding
-error E of the unpatched model. The patched model rounds at the same points, and only adds the values of a row
-in a different order. Its rounding error is therefore also about E, so the patched and the unpatched latents
-should differ by at most 2 E. The demo fails if the mean or the maximum of the difference exceeds twice the
-mean or the maximum of E.
+The demo also measures how much the latents of the two models may differ. For this, the demo runs the
+unpatched model a second time, in the next wider dtype. The difference between its latents in the two dtypes
+is the rounding error E of the unpatched model. The patched model rounds at the same points, and only adds the
+values of a row in a different order. Its rounding error is therefore also about E. So the latents of the
+patched and of the unpatched model should differ by at most 2 E. The demo fails if the mean or the maximum of
+the difference exceeds twice the mean or the maximum of E.
 """
 
 import importlib
@@ -53,7 +53,8 @@ class Outcome:
     """Results of one job, which is a model with a size and a dtype.
 
     The latents come from three runs: the unpatched model in the next wider dtype (`wide`), the unpatched
-    model (`stock`), and the patched model. The times are the seconds of each step, without those of `wide`.
+    model (`stock`), and the patched model. The times are the seconds of each step of `stock` and of the
+    patched model.
     """
 
     job: Job

@@ -15,8 +15,8 @@ class Function(torch.autograd.Function):
     """Base class of autograd functions whose `forward` and `backward` call operators.
 
     `forward` takes no context, and `setup_context` saves the tensors for the backward. The transforms of
-    torch.func require that these methods are separate. Under torch.vmap, torch applies the vmap rule of each
-    operator, which calls the operator once per batch element.
+    torch.func require that `forward` and `setup_context` are separate methods. Under torch.vmap, torch
+    applies the vmap rule of each operator, which calls the operator once per batch element.
     """
 
     generate_vmap_rule = True

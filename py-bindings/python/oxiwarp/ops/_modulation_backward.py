@@ -1,5 +1,5 @@
-"""Computes the gradients of modulated norms and of gates, with the backward kernels of the norms and with
-float32 sums.
+"""Computes the gradients of modulated norms and of gates, with the backward kernels of the norms and of gated
+residuals, and with float32 sums.
 
 The forward is `y = n * (1 + scale) + shift` with `n = norm(x) * weight + bias`. `dy` is the incoming gradient
 of `y`. Consecutive rows that share one row of `scale` form a group. The backward kernel of the norm takes
@@ -11,8 +11,8 @@ scale, shift, weight and bias follow from these sums:
     dweight = sum((1 + scale) * A)            dbias  = sum((1 + scale) * B)      (sums over the groups)
 
 If the rows do not form such groups, torch first computes `dy * (1 + scale)`. The backward kernel of the norm
-takes this product as its incoming gradient. All gradients are those of the formula without the intermediate
-roundings of the forward pass.
+takes this product as its incoming gradient. The gradients are computed for the exact formula: they ignore
+that the forward pass may round intermediate results.
 """
 
 import math
@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 
 from ._checks.rows import summed
+from .gated_residual_backward import GROUPS
+from .gated_residual_backward import op as gated_residual_backward
 from .layer_norm import op as layer_norm
 from .layer_norm_backward import op as layer_norm_backward
 from .rms_norm import op as rms_norm
 from .rms_norm_backward import op as rms_norm_backward
-
-GROUPS = 65_535  # maximum number of groups that the norms' backward kernels support
 
 
 class Norm(NamedTuple):
@@ -193,7 +193,7 @@ def groups_of(modulation: Tensor, x: Tensor) -> int | None:
     own, sizes, first = (1,) * (x.dim() - modulation.dim()) + tuple(modulation.shape), x.shape[:-1], 0
     while first < len(sizes) and own[first] == sizes[first]:
         first += 1
-    groups, rows = math.prod(sizes[:first]), math.prod(sizes[first:])  # numel() specializes symbolic sizes
+    groups, rows = math.prod(sizes[:first]), math.prod(sizes[first:])  # numel() would fix symbolic sizes
     shared = rows > 1 or groups == 1
     return groups if shared and 0 < groups <= GROUPS and all(size == 1 for size in own[first:-1]) else None
 
@@ -214,8 +214,8 @@ def of_modulation(
     """Return two gradients: of a modulation's value, in the dtype of the value, and of its table, in the
     dtype of the table.
 
-    `gradient` is the gradient of their sum. `wanted` has two flags: whether the caller needs the gradient of
-    the value, and that of the table. A gradient that the caller does not need is None.
+    `gradient` is the gradient of their sum. `wanted` has two flags: whether the caller needs the first
+    gradient, and whether it needs the second. A gradient that the caller does not need is None.
     """
     if gradient is None or modulation is None:
         return None, None
@@ -235,8 +235,8 @@ def ada_norm_gradients(
     """Return the gradients of x, scale, scale table, shift, shift table, weight and bias, each in the dtype
     of its operand.
 
-    `wanted` has one flag per gradient, in this order: whether the caller needs it. The gradient of `x` is
-    always computed. If `dsum` is not None, it is added to the gradient of `x`.
+    `wanted` has seven flags in the same order. Each flag says whether the caller needs the gradient. The
+    gradient of `x` is always computed. If `dsum` is not None, it is added to the gradient of `x`.
     """
     scale, shift = by
     all_of = modulated(dy.contiguous(), x, norm, scale, shift, dsum, any(wanted[1:]))
@@ -257,11 +257,55 @@ def gated(
     `dtotal` is the incoming gradient. `wanted` has one flag per gradient: whether the caller needs it.
     Gradients that the caller does not need are None.
     """
-    dy = (dtotal * summed(gate.value.float(), gate.table)).to(y.dtype) if wanted[0] else None
-    if not (wanted[1] or wanted[2]):
-        return dy, None, None
-    dgate = sum_to(dtotal.float() * y, gate.value)
-    return dy, *of_modulation(dgate, gate, wanted[1:])
+    if not any(wanted):
+        return None, None, None
+    value = gate.value if gate.table is None else gate.value.float() + gate.table
+    form = _supported(value, y)
+    if form is None:
+        dy = (dtotal * value).to(y.dtype) if wanted[0] else None
+        of_product = dtotal.float() * y if any(wanted[1:]) else None
+    else:
+        dy, of_product = gated_residual_backward(dtotal.contiguous(), y, form, any(wanted[1:]))
+    if of_product is None or not any(wanted[1:]):
+        return dy if wanted[0] else None, None, None
+    same = form is not None and math.prod(form.shape) == math.prod(value.shape)
+    dgate = of_product.reshape(value.shape) if same else sum_to(of_product, value)
+    return dy if wanted[0] else None, *of_modulation(dgate, gate, wanted[1:])
 
 
-__all__ = ["Modulation", "Norm", "ada_norm_gradients", "gated", "modulations"]
+def _supported(gate: Tensor, y: Tensor) -> Tensor | None:
+    """Return the gate in a shape that the operator `gated_residual_backward` supports, or None if there is
+    none.
+
+    If a gate with one column is broadcast to the rows of `y`, it is converted to float32. Its gradient is then
+    a sum of the gradients for the rows, which are not rounded before the sum.
+    """
+    cols, rows = y.shape[-1], y.shape[:-1]
+    if gate.shape[-1] != cols:
+        return gate if gate.shape == (*rows, 1) else gate.float().expand(*rows, 1)
+    if math.prod(gate.shape) == math.prod(y.shape):  # numel() specializes symbolic sizes
+        return gate.reshape(y.shape)
+    groups = groups_of(gate, y)
+    return None if groups is None else gate.reshape(groups, cols)
+
+
+def multiplied(
+    dy: Tensor, x: Tensor, norm: Norm, factor: Tensor, wanted: tuple[bool, bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return two gradients of the product `norm(x) * factor`: of `x`, and of the factor in float32.
+
+    The norm has no weight and no bias. The factor is float32, and broadcasts to `x`. `dy` is the incoming
+    gradient. `wanted` has one flag per gradient: whether the caller needs it.
+    """
+    if not any(wanted):
+        return None, None
+    groups = groups_of(factor, x)
+    if groups is not None:
+        rows = factor.reshape(groups, x.shape[-1]).contiguous()
+        dx, dfactor, _ = norm.gradients(dy, x, rows, None, (wanted[1], False))
+        return dx, None if dfactor is None else dfactor.reshape(factor.shape)
+    dx = norm.gradients((dy * factor).to(x.dtype), x, None, None, (False, False))[0] if wanted[0] else None
+    return dx, sum_to(dy.float() * norm(x, torch.float32), factor) if wanted[1] else None
+
+
+__all__ = ["Modulation", "Norm", "ada_norm_gradients", "gated", "modulated", "modulations", "multiplied"]

@@ -21,7 +21,7 @@ def check(op: str, dy: Tensor, x: Tensor, weight: Tensor | None, dsum: Tensor | 
         return
     if weight.device != x.device:
         raise RuntimeError(f"{op}: weight is on {weight.device}, expected {x.device}, the device of x")
-    cols, rows = x.shape[-1], math.prod(x.shape[:-1])  # numel() specializes symbolic sizes
+    cols, rows = x.shape[-1], math.prod(x.shape[:-1])  # numel() would fix symbolic sizes
     fits = weight.dim() == 1 or (weight.dim() == 2 and rows % weight.shape[0] == 0)
     if not fits or weight.shape[-1] != cols:
         raise RuntimeError(

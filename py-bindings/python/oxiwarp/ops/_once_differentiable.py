@@ -31,10 +31,10 @@ class _ReadOnce:
 def _apart(tensor: Tensor) -> Tensor:
     """Return a tensor with the memory of `tensor` and without autograd history.
 
-    Autograd does not treat `tensor.data` as a view. If an autograd function with several outputs returned a
-    view, torch would forbid in-place writes to this output.
+    The result is `tensor.data`, because autograd does not treat it as a view. If an autograd function with
+    several outputs returned a view, torch would forbid in-place writes to this output.
     """
-    if is_functorch_wrapped_tensor(tensor) or is_legacy_batchedtensor(tensor):  # reading their `data` aborts
+    if is_functorch_wrapped_tensor(tensor) or is_legacy_batchedtensor(tensor):  # reading `data` aborts
         return tensor.view_as(tensor)
     return tensor.data
 
@@ -67,10 +67,10 @@ def once(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[..., tu
 
     The results can be differentiated if the caller passes `create_graph=True` to the first backward. torch's
     decorator `once_differentiable` adds an error node to the autograd graph, but the graph has no path from
-    this node to the saved tensors. Therefore the second derivative is 0 instead of an error in two cases. In
-    the first case, the incoming gradient is constant (for example after `y.sum()`). In the second case, the
-    caller asks `torch.autograd.grad` for the derivative with respect to certain inputs. The decorator `once`
-    makes all saved tensors and incoming gradients inputs of the error node.
+    this node to the saved tensors. Therefore torch's decorator gives a second derivative of 0 instead of an
+    error in two cases. In the first case, the incoming gradient is constant (for example after `y.sum()`). In
+    the second case, the caller asks `torch.autograd.grad` for the derivative with respect to certain inputs.
+    The decorator `once` makes all saved tensors and incoming gradients inputs of the error node.
 
     If a gradient depends only on constants, its second derivative is still 0. An example is the gradient of a
     rotation if the incoming gradient is constant.

@@ -74,8 +74,8 @@ def define_in_place(schema: str, run: Callable[..., Any], **roles: Role) -> Any:
 
     Return a function that calls the operator under torch.compile, and `run` in eager mode. The operator
     avoids a copy under torch.compile. If a compiled function called an in-place operator of torch,
-    torch.compile would replace the call by an out-of-place operator and a copy. torch.compile does not
-    replace calls of this operator.
+    torch.compile would replace the call by an out-of-place operator and a copy. It does not do so for the
+    operator that this function defines.
     """
     name = schema.partition("(")[0]
     op = _define(schema, lambda *args: None, roles, in_python=True)
@@ -128,8 +128,8 @@ def empty_batch(op: Any, arguments: list[Any], dims: list[int | None]) -> tuple[
     """Return the results of the operator `op` under torch.vmap for an empty batch.
 
     The function `one_by_one` calls an operator once per batch element, so it cannot get results for an empty
-    batch. To determine the shapes of the results, this function calls the operator for one batch element on
-    the meta device.
+    batch. To determine the shapes of the results, the operator is called for one batch element on the meta
+    device.
     """
     device = next(value.device for value in arguments if isinstance(value, Tensor))
     element = [
@@ -245,13 +245,13 @@ def write(name: str, op_out: Any, arguments: tuple[Any, ...], outs: tuple[Tensor
     op_out(*arguments, *outs)
     for out in outs:
         if not compiling and out is not None and not out.is_inference():
-            torch.autograd.graph.increment_version(out)  # so that autograd notices if a backward saved `out`
+            torch.autograd.graph.increment_version(out)  # autograd then raises an error if a backward has saved `out`
 
 
 def refuse_forward_mode(op: str) -> None:
     """Raise RuntimeError if forward-mode AD is active.
 
-    Without this error, the operator `op` would return a result that has no tangent.
+    Without this error, the result of the operator `op` would have no tangent, so derivatives would be wrong.
     """
     if forward_ad._current_level >= 0:
         raise RuntimeError(
@@ -317,7 +317,7 @@ def explain(
         raise TypeError(f"{op}: {name} is {got}, expected {_KINDS.get(expected, expected)}") from None
     operator, colon, rest = str(error).partition(": ")
     uneven = _STRIDES.match(rest)
-    if uneven is not None and not uneven[1].endswith("out"):  # a copy of an output would not get the result
+    if uneven is not None and not uneven[1].endswith("out"):  # for an output, `.contiguous()` would be no remedy
         raise RuntimeError(f"{op}: {rest}: call {uneven[1]}.contiguous()") from None
     if colon and operator != op and operator in OPERATORS:
         raise RuntimeError(f"{op}: {rest}") from None

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-TENSOR = re.compile(r"Tensor(?:\([a-z]!\))?\?? (\w+)")  # an argument: results have no name
+TENSOR = re.compile(r"Tensor(?:\([a-z]!\))?\?? (\w+)")  # matches an argument; results have no name
 
 
 class Role(enum.Enum):

@@ -20,8 +20,8 @@ from ._checks.positions import check_theta
 def frequencies(dim: int, theta: float, device: torch.device) -> Tensor:
     """Return the frequencies `theta**(-2i/dim)` in float32, of shape `[dim / 2]`.
 
-    The frequencies are computed on the CPU, as in transformers, so that they are equal to those of
-    transformers.
+    The frequencies are computed on the CPU, as in transformers, so that they have the same bits as the
+    frequencies in transformers.
     """
     check_theta(theta)
     return (1.0 / (theta ** (torch.arange(0, dim, 2, dtype=torch.float32, device="cpu") / dim))).to(device)

@@ -128,8 +128,8 @@ def gelu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
         x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. If `x` is contiguous and there
             is no bias, `x` may have any shape, and may be empty. Otherwise the shape is `[..., N]`, and the
             last stride is 1. `Tensor.view` must then be able to merge all dimensions before the last into at
-            most two. This is the case for slices and chunks of a contiguous tensor. If `out` is given, the
-            same dimensions must be mergeable in `x` and `out`.
+            most two. This is the case for slices and chunks of a contiguous tensor. If `out` is given,
+            `Tensor.view` must be able to merge the same dimensions of `out`.
         bias (Tensor | None): shape `[N]`, contiguous, in the dtype of `x`. GELU is applied to `x + bias`.
         mode (str): "exact" rounds after each torch operator, as eager torch does. "fast" rounds only the
             result.
@@ -148,15 +148,15 @@ def gelu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" and eager torch give bitwise equal results for every input. "fast" uses
-            an approximate division in float32, and then rounds to the dtype of `x`. For inputs of -20 or
+        Exactness: On a GPU, "exact" and eager torch give bitwise equal results for every input. "fast"
+            computes in float32 with an approximate division, and rounds only the result. For inputs of -20 or
             more, the error before this rounding is a few units in the last place (ulp) of float32. For inputs
             below -20, this error grows to 90 ulp in activation functions that compute an exponential, such as
             `silu`. For inputs below -88.7, `silu` returns 0, as in torch.
         Gradients: The gradient of `x` is computed in float32 and rounded once. Torch's autograd rounds after
             each operator instead. The gradient of `bias` is the sum of the rounded gradient of `x` over the
-            rows. torch's operators compute this sum. A second derivative and forward-mode AD raise
-            RuntimeError.
+            rows. oxiwarp computes this sum with `Tensor.sum`, after the kernel. A second derivative and
+            forward-mode AD raise RuntimeError.
 
     Source:
         `torch.nn.functional.gelu`; Hendrycks and Gimpel, "Gaussian Error Linear Units" (arXiv:1606.08415).
@@ -192,8 +192,8 @@ def gelu_tanh(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out
         Exactness: On a GPU, "exact" and eager torch give bitwise equal results for every input. The docstring
             of `gelu` states the error bounds of "fast".
         Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the
-            sum of the rounded gradient of `x` over the rows. torch's operators compute this sum. A second
-            derivative and forward-mode AD raise RuntimeError.
+            sum of the rounded gradient of `x` over the rows. oxiwarp computes this sum with `Tensor.sum`,
+            after the kernel. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         `torch.nn.functional.gelu(x + bias, approximate="tanh")`; arXiv:1606.08415.
@@ -230,11 +230,11 @@ def gelu_new(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out:
             rounds after each of the eight operators of `NewGELUActivation`. The docstring of `gelu` states
             the error bounds of "fast".
         Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the
-            sum of the rounded gradient of `x` over the rows. torch's operators compute this sum. A second
-            derivative and forward-mode AD raise RuntimeError.
+            sum of the rounded gradient of `x` over the rows. oxiwarp computes this sum with `Tensor.sum`,
+            after the kernel. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
-        transformers' `NewGELUActivation`. Its formula is mathematically equal to that of `gelu_tanh`.
+        transformers' `NewGELUActivation`. Its formula is mathematically equal to the formula of `gelu_tanh`.
 
     Example:
         >>> oxiwarp.gelu_new(torch.tensor([-1.0, 0.0, 2.0]))
@@ -268,12 +268,12 @@ def gelu_fast(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out
             rounds after each operator of `FastGELUActivation`. The docstring of `gelu` states the error
             bounds of "fast".
         Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the
-            sum of the rounded gradient of `x` over the rows. torch's operators compute this sum. A second
-            derivative and forward-mode AD raise RuntimeError.
+            sum of the rounded gradient of `x` over the rows. oxiwarp computes this sum with `Tensor.sum`,
+            after the kernel. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
-        transformers' `FastGELUActivation`. Its formula is mathematically equal to that of `gelu_tanh`, but
-        the order of the operations differs.
+        transformers' `FastGELUActivation`. Its formula is mathematically equal to the formula of `gelu_tanh`,
+        but the order of the operations differs.
 
     Example:
         >>> oxiwarp.gelu_fast(torch.tensor([-1.0, 0.0, 2.0]))
@@ -307,8 +307,8 @@ def gelu_quick(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", ou
             rounds after each of the three operators of `QuickGELUActivation`. The docstring of `gelu` states
             the error bounds of "fast".
         Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the
-            sum of the rounded gradient of `x` over the rows. torch's operators compute this sum. A second
-            derivative and forward-mode AD raise RuntimeError.
+            sum of the rounded gradient of `x` over the rows. oxiwarp computes this sum with `Tensor.sum`,
+            after the kernel. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         transformers' `QuickGELUActivation` and diffusers' `ApproximateGELU`.
@@ -344,8 +344,8 @@ def silu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
         Exactness: On a GPU, "exact" and eager torch give bitwise equal results for every input. The docstring
             of `gelu` states the error bounds of "fast".
         Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the
-            sum of the rounded gradient of `x` over the rows. torch's operators compute this sum. A second
-            derivative and forward-mode AD raise RuntimeError.
+            sum of the rounded gradient of `x` over the rows. oxiwarp computes this sum with `Tensor.sum`,
+            after the kernel. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         `torch.nn.functional.silu`.
@@ -381,8 +381,8 @@ def relu2(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Te
         Exactness: On a GPU, the result of "exact" is bitwise equal to `torch.square(torch.relu(x + bias))`
             for every input. The docstring of `gelu` states the error bounds of "fast".
         Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the
-            sum of the rounded gradient of `x` over the rows. torch's operators compute this sum. A second
-            derivative and forward-mode AD raise RuntimeError.
+            sum of the rounded gradient of `x` over the rows. oxiwarp computes this sum with `Tensor.sum`,
+            after the kernel. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         transformers' `ReLUSquaredActivation`; So et al., "Primer" (arXiv:2109.08668).

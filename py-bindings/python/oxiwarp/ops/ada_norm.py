@@ -117,9 +117,10 @@ def ada_norm(
             (`[A, 1, 1, N]`, `[A, B, 1, N]`). Broadcasting only in the middle (`[A, 1, C, N]`) or at both ends
             (`[1, B, 1, N]`) is not supported.
         shift (Tensor | None): tensor that is added last. It may have the shapes and dtypes that `scale` may
-            have. If `scale` and `shift` are both broadcast along some but not all dimensions before the last,
-            these must be the same dimensions. `Tensor.view` must be able to merge all dimensions before the
-            last into at most two. The same dimensions must be mergeable in `x`, `scale` and `shift`.
+            have. If `scale` and `shift` are both broadcast along some, but not all, dimensions before the
+            last, both must be broadcast along the same dimensions. `Tensor.view` must be able to merge all
+            dimensions of `x` before the last into at most two, and to merge the same dimensions of `scale`
+            and `shift`.
         norm (str): "layer_norm" or "rms_norm". RMSNorm is `x * rsqrt(mean(x**2) + eps)`.
         weight (Tensor | None): weight of the norm, contiguous, shape `[N]`, in the dtype of `x` or in
             float32.
@@ -131,8 +132,8 @@ def ada_norm(
         mode (str): "exact" or "fast". The section "Exactness" describes both.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `x`. The result of a row depends only on this row, its
-        scale and shift, and the norm's parameters, in every bit.
+        Contiguous Tensor with the shape and dtype of `x`. Every bit of a row of the result depends only on
+        the same row of `x`, on its scale and shift, and on the norm's parameters.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and

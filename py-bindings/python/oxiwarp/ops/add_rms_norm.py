@@ -87,10 +87,9 @@ def add_rms_norm(
 
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA
-            device. Its strides must be supported by `rms_norm`.
-        residual (Tensor): shape, dtype and device of `x`. As for `rms_norm`, `Tensor.view` must be able to
-            merge all dimensions before the last into at most two. The same dimensions must be mergeable in
-            `x` and `residual`.
+            device. It may have the strides that `rms_norm` supports.
+        residual (Tensor): shape, dtype and device of `x`. `Tensor.view` must be able to merge all dimensions
+            before the last into at most two, and to merge the same dimensions of `x`.
         weight (Tensor | None): contiguous, shape `[N]`, in the dtype of `x` or in float32.
         eps (float): added to the mean of squares; finite, 0 or more.
         weight_offset (float): number that is added to `weight` in float32, as in `rms_norm`.
@@ -108,8 +107,8 @@ def add_rms_norm(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: `sum` is bitwise equal to torch's `x + residual`. The norm reads this rounded sum and has
-            the exactness of `rms_norm`.
+        Exactness: `sum` is bitwise equal to torch's `x + residual`. The norm reads this rounded sum, and is
+            as exact as `rms_norm`.
         Gradients: The gradients are computed as for `rms_norm`. The backward kernel adds the incoming
             gradient of `sum` before it rounds the gradient of `x`. A second derivative and forward-mode AD
             raise RuntimeError.

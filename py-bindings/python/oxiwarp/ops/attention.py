@@ -189,7 +189,7 @@ def _refuse_options(causal: Any, **numbers: Any) -> None:
     the operator's whole schema.
     """
     if not isinstance(causal, (bool, torch.SymBool)):
-        kind = type(causal)  # numpy.bool needs its module's name in the message
+        kind = type(causal)  # name the module too, because numpy.bool is also called bool
         name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
         raise TypeError(f"attention: causal is {name}, expected a bool")
     for name, value in numbers.items():
@@ -309,8 +309,7 @@ def attention(
             last bits of the result depend on the kernel. On Hopper GPUs, calls with 64 queries or more use
             other kernels than calls with fewer queries. A third kind of kernel (split-KV) distributes the
             keys of a key head over several thread blocks. This kernel runs for calls with 1024 keys or more,
-            if at most 32 queries share a key head. This number is the number of queries, times the number of
-            query heads per key head.
+            if the number of queries times the number of query heads per key head is at most 32.
         Gradients: `q`, `k` and `v` have gradients. `mask` has no gradient. The gradients are deterministic. A second
             derivative and forward-mode AD raise RuntimeError.
         Special values: If a query attends to no key, or if its scores are all -inf, its result is 0 and its
@@ -360,7 +359,7 @@ def attention(
         out, lse = apply(_Attention, *arguments) if recorded else op(*arguments)
     except RuntimeError as error:
         explain(error, "attention", 1, q, "q", k=k, v=v, mask=mask)
-        _check("attention", q, k, v, mask, starts, LAYOUTS[layout])  # a clearer message for dtypes
+        _check("attention", q, k, v, mask, starts, LAYOUTS[layout])  # raises a clearer message if a dtype is wrong
         raise
     if not torch.compiler.is_compiling():
         _warn_of_layout(k, layout)

@@ -112,8 +112,8 @@ def counted(target: Tensor, ignore_index: int) -> Tensor | int:
     """Return the number of rows whose target is not `ignore_index`.
 
     If the dtype of `target` cannot represent `ignore_index`, no row is ignored, and the result is the number
-    of all rows. In torch, the comparison `target != ignore_index` would convert `ignore_index` to this dtype.
-    Integer overflow could then turn it into a valid class.
+    of all rows. The comparison `target != ignore_index` in torch would convert `ignore_index` to this dtype.
+    By integer overflow, `ignore_index` could then become a valid class.
     """
     limits = torch.iinfo(target.dtype)
     return (target != ignore_index).sum() if limits.min <= ignore_index <= limits.max else target.numel()
@@ -134,8 +134,8 @@ def cross_entropy(
 
     Args:
         logits (Tensor): float32, float16 or bfloat16, shape `[..., V]` with V at least 1 (tested up to
-            262,144), on the CPU or a CUDA device. The classes are always in the last dimension. In torch, the
-            classes of a tensor with three or more dimensions are in dimension 1. The last stride is 1.
+            262,144), on the CPU or a CUDA device. The classes are always in the last dimension. In torch's
+            function, they are in dimension 1 if a tensor has three or more dimensions. The last stride is 1.
             `Tensor.view` must be able to merge all dimensions before the last into at most two. Slices and
             chunks of a contiguous tensor fulfil this condition, for example `logits[:, :-1]`.
         target (Tensor): class of each row, int64 or int32, shape `[...]`.

@@ -164,7 +164,8 @@ def geglu(
         x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. The shape is `[..., 2 * H]` if
             `x` contains both halves, or `[..., H]` if `gate` is given. The last stride is 1. `Tensor.view`
             must be able to merge all dimensions before the last into at most two. This is the case for slices
-            and chunks of a contiguous tensor. The same dimensions must be mergeable in `x`, `gate` and `out`.
+            and chunks of a contiguous tensor. `Tensor.view` must be able to merge the same dimensions of
+            `gate` and `out`.
         gate (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
             half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
@@ -191,8 +192,8 @@ def geglu(
             states the error bounds of "fast".
         Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. If
             `gate` is given, the gradients of `x` and `gate` are the two halves of one tensor. The gradient of
-            `bias` is the sum of these rounded gradients over the rows. torch's operators compute this sum. A
-            second derivative and forward-mode AD raise RuntimeError.
+            `bias` is the sum of these rounded gradients over the rows. oxiwarp computes this sum with
+            `Tensor.sum`, after the kernel. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         The operation after the linear layer in diffusers' `GEGLU`; Shazeer, "GLU Variants Improve
@@ -238,8 +239,8 @@ def swiglu(
         Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
             states the error bounds of "fast".
         Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The
-            gradient of `bias` is the sum of these rounded gradients over the rows. torch's operators compute
-            this sum. A second derivative and forward-mode AD raise RuntimeError.
+            gradient of `bias` is the sum of these rounded gradients over the rows. oxiwarp computes this sum
+            with `Tensor.sum`, after the kernel. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         The operation after the linear layer in diffusers' `SwiGLU`; arXiv:2002.05202.
@@ -282,8 +283,8 @@ def mul_and_silu(
         Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
             states the error bounds of "fast".
         Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The
-            gradient of `bias` is the sum of these rounded gradients over the rows. torch's operators compute
-            this sum. A second derivative and forward-mode AD raise RuntimeError.
+            gradient of `bias` is the sum of these rounded gradients over the rows. oxiwarp computes this sum
+            with `Tensor.sum`, after the kernel. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         `MulAndSilu` of vLLM and of kernels-community.
@@ -325,8 +326,8 @@ def silu_and_mul(
         Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
             states the error bounds of "fast".
         Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The
-            gradient of `bias` is the sum of these rounded gradients over the rows. torch's operators compute
-            this sum. A second derivative and forward-mode AD raise RuntimeError.
+            gradient of `bias` is the sum of these rounded gradients over the rows. oxiwarp computes this sum
+            with `Tensor.sum`, after the kernel. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         The operation between the linear layers of LLaMA's MLP; `SiluAndMul` of vLLM; arXiv:2002.05202.
@@ -368,8 +369,8 @@ def gelu_and_mul(
         Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
             states the error bounds of "fast".
         Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The
-            gradient of `bias` is the sum of these rounded gradients over the rows. torch's operators compute
-            this sum. A second derivative and forward-mode AD raise RuntimeError.
+            gradient of `bias` is the sum of these rounded gradients over the rows. oxiwarp computes this sum
+            with `Tensor.sum`, after the kernel. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         `GeluAndMul` of vLLM and of kernels-community; arXiv:2002.05202.
@@ -412,8 +413,8 @@ def gelu_tanh_and_mul(
         Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
             states the error bounds of "fast".
         Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The
-            gradient of `bias` is the sum of these rounded gradients over the rows. torch's operators compute
-            this sum. A second derivative and forward-mode AD raise RuntimeError.
+            gradient of `bias` is the sum of these rounded gradients over the rows. oxiwarp computes this sum
+            with `Tensor.sum`, after the kernel. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         The operation between the linear layers of Gemma's MLP; `GeluTanhAndMul` of kernels-community;
@@ -467,8 +468,8 @@ def fatrelu_and_mul(
         Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
             states the error bounds of "fast".
         Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The
-            gradient of `bias` is the sum of these rounded gradients over the rows. torch's operators compute
-            this sum. A second derivative and forward-mode AD raise RuntimeError.
+            gradient of `bias` is the sum of these rounded gradients over the rows. oxiwarp computes this sum
+            with `Tensor.sum`, after the kernel. A second derivative and forward-mode AD raise RuntimeError.
         Special values: `threshold` is rounded to the dtype of `x`, as in torch's CUDA kernel. It may be
             infinite, but not NaN.
 
@@ -513,8 +514,8 @@ def relu2_and_mul(
             `torch.square(torch.relu(first)) * second`. The docstring of `gelu` states the error bounds of
             "fast".
         Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The
-            gradient of `bias` is the sum of these rounded gradients over the rows. torch's operators compute
-            this sum. A second derivative and forward-mode AD raise RuntimeError.
+            gradient of `bias` is the sum of these rounded gradients over the rows. oxiwarp computes this sum
+            with `Tensor.sum`, after the kernel. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         The operation between the linear layers of BitNet's MLP; `ReLUSquaredActivation` of transformers;
@@ -558,8 +559,8 @@ def sigmoid_and_mul(
             The function `torch.nn.functional.glu` differs: it applies sigmoid to the second half, and rounds
             only the result. The docstring of `gelu` states the error bounds of "fast".
         Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The
-            gradient of `bias` is the sum of these rounded gradients over the rows. torch's operators compute
-            this sum. A second derivative and forward-mode AD raise RuntimeError.
+            gradient of `bias` is the sum of these rounded gradients over the rows. oxiwarp computes this sum
+            with `Tensor.sum`, after the kernel. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         The gate that Krea 2, Qwen3-Next and other models apply to the attention output; the gated linear unit

@@ -116,9 +116,9 @@ def gated_residual(
             operators do. If the gate is float32 and `x` is not, as in Wan, "exact" rounds only the sum.
             "fast" always rounds only the sum. In both modes, `gate + gate_table` is rounded if `gate` and
             `gate_table` have the dtype of `x`.
-        Gradients: All operands have gradients, also the table. The gradients are computed by torch's
-            operators, in float32, and rounded once. A second derivative and forward-mode AD raise
-            RuntimeError.
+        Gradients: All operands have gradients, also the table. The gradients are computed in float32 and rounded
+            once. The gradient of `y` is bitwise equal to that of torch's operators if there is no `gate_table`. A
+            second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         The gates of adaLN-Zero (arXiv:2212.09748).

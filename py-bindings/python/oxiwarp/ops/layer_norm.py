@@ -75,19 +75,19 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: Mean and biased variance are computed in float32 by Welford's method. The order of the
-            operations is that of torch's CUDA kernel. The result is rounded once. On a GPU, if N is divisible
-            by 4, the result is bitwise equal to that of `torch.nn.functional.layer_norm` in the same dtype.
-            If `x` is 16-bit and the parameters are float32, the function computes what diffusers'
-            `FP32LayerNorm` computes. The result of a row depends only on this row and the parameters, in
-            every bit.
+        Exactness: Mean and biased variance are computed in float32 by Welford's method. The operations have
+            the same order as in torch's CUDA kernel. The result is rounded once. On a GPU, if N is divisible
+            by 4, the result is bitwise equal to the result of `torch.nn.functional.layer_norm` in the same
+            dtype. If `x` is 16-bit and the parameters are float32, the function computes what diffusers'
+            `FP32LayerNorm` computes. Every bit of a row of the result depends only on the same row of `x` and
+            on the parameters.
         Gradients: The gradients are computed in float32 from `x` and rounded once. The gradients of `weight`
             and `bias` are sums over all rows. These sums are deterministic. A second derivative and
             forward-mode AD raise RuntimeError.
-        Special values: If all elements of a row are equal, the result of this row is the bias. But if N is
-            divisible by 4, the mean may be rounded, and the result may then differ from the bias, as in
-            torch. If the variance of a row overflows float32, the result of this row depends on N, as in
-            torch. If N is divisible by 4, the result is NaN. Otherwise, it is the bias.
+        Special values: If all elements of a row are equal, the result of this row is the bias. There is one
+            exception: if N is divisible by 4, the mean may be rounded, and the result may then differ from
+            the bias, as in torch. If the variance of a row overflows float32, the result of this row depends
+            on N, as in torch. If N is divisible by 4, the result is NaN. Otherwise, it is the bias.
 
     Source:
         `torch.nn.functional.layer_norm`; Ba, Kiros and Hinton, "Layer Normalization" (arXiv:1607.06450).

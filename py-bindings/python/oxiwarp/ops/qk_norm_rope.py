@@ -113,8 +113,9 @@ def _norm_backward(
     the gradient of the weight or of the bias, it is None.
 
     `grad` is the incoming gradient. `parameters` is the pair of weight and bias. `wants` has two flags:
-    whether the caller needs the gradient of the weight, and that of the bias. The gradient of `x` is always
-    computed. `how` is a pair of numbers: the norm's number in the dict `NORMS`, and eps.
+    whether the caller needs the gradient of the weight, and whether it needs the gradient of the bias. The
+    gradient of `x` is always computed. `how` is a pair of numbers: the norm's number in the dict `NORMS`, and
+    eps.
     """
     (weight, bias), (wants_weight, wants_bias), (norm, eps) = parameters, wants, how
     if norm == 0:
@@ -229,11 +230,12 @@ def qk_norm_rope(
             number of heads may differ.
         cos (Tensor | None): table of cosines, as for `rope`. If it is None, the function only normalizes.
         sin (Tensor | None): table of sines, as for `rope`.
-        norm (str | None): name of the norm. The kernel reproduces the summation order and the roundings of a
-            module. "rms_norm" is torch.nn.RMSNorm, which rounds once (Flux, LTX-Video, Wan). "llama_rms_norm"
-            is the RMSNorm of Llama, Qwen and diffusers, which rounds before and after the multiplication by
-            the weight. "mochi_rms_norm" is Mochi's RMSNorm, which computes with torch's operators in float32
-            and rounds once. "layer_norm" is torch.nn.LayerNorm (CogVideoX, GLM). None means no norm.
+        norm (str | None): name of the norm. Each name stands for a module, whose order of the sum and
+            roundings the kernel reproduces. "rms_norm" is torch.nn.RMSNorm, which rounds once (Flux,
+            LTX-Video, Wan). "llama_rms_norm" is the RMSNorm of Llama, Qwen and diffusers, which rounds before
+            and after the multiplication by the weight. "mochi_rms_norm" is Mochi's RMSNorm, which computes
+            with torch's operators in float32 and rounds once. "layer_norm" is torch.nn.LayerNorm (CogVideoX,
+            GLM). None means no norm.
         q_weight (Tensor | None): weight of the norm for `q`, contiguous, in the dtype of `q` or in float32.
             Its shape is `[D]`, or `[heads * D]` with `across_heads`.
         k_weight (Tensor | None): weight of the norm for `k`, with the shapes and dtypes that `q_weight` may
@@ -274,11 +276,11 @@ def qk_norm_rope(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: "exact" rounds after the norm, and then at the points where `rope` rounds, as separate
-            modules do. On a GPU, if D is divisible by 4, the result is bitwise equal to that of the eager
-            modules. If the weights are float32, the rotation after "llama_rms_norm" is also computed in
-            float32, as in diffusers. In this case, `q_weight` and `k_weight` must both be float32. "fast"
-            rounds only the result.
+        Exactness: "exact" rounds after the norm, and then at the points where `rope` rounds, as a model does
+            that computes norm and rotation separately. On a GPU, if D is divisible by 4, the result is
+            bitwise equal to the result of the model's eager code. If the weights are float32, the rotation
+            after "llama_rms_norm" is also computed in float32, as in diffusers. In this case, `q_weight` and
+            `k_weight` must both be float32. "fast" rounds only the result.
         Gradients: The backward runs two kernels one after the other: the backward of `rope`, and the backward
             of `rms_norm` or `layer_norm`. The gradient that the first kernel returns is rounded to the dtype
             of `q`. Tables have no gradient. A second derivative and forward-mode AD raise RuntimeError.

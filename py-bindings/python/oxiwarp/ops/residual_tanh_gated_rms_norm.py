@@ -4,11 +4,16 @@ RMSNorm that follows it.
 The operators are `residual_tanh_gated_rms_norm` and `residual_tanh_gated_rms_norm_modulated` in `torch.ops.oxiwarp`.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from ._checks.rows import check_eps, check_modulation
-from ._register import check_rows, define, explain, needs_grad, refuse_types
+from ._function import Function, apply
+from ._modulation_backward import Modulation, Norm, modulated, multiplied
+from ._once_differentiable import once
+from ._register import check_rows, define, explain, needs_grad, refuse_forward_mode, refuse_types
 from ._roles import Role
 from .modulated_rms_norm import per_batch
 
@@ -54,13 +59,64 @@ op_chained = define(
 ROLES = {"gate": Role.PER_BATCH, "scale": Role.PER_BATCH}
 
 
-def _rms(x: Tensor, eps: float) -> Tensor:
-    x = x.float()
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+class _Residual(Function):
+    """Autograd function that saves `x_res` and the gate."""
+
+    @staticmethod
+    def forward(x: Tensor, x_res: Tensor, gate: Tensor, eps: float) -> Tensor:
+        return op(x, x_res, gate, eps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, x_res, gate, ctx.eps = inputs
+        ctx.save_for_backward(x_res, gate)
+
+    @staticmethod
+    @once
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        of_branch = _branch_gradients(dout.contiguous(), *ctx.saved_tensors, ctx.eps, ctx.needs_input_grad[1:3])
+        return dout if ctx.needs_input_grad[0] else None, *of_branch, None
 
 
-def _formula(x: Tensor, x_res: Tensor, gate: Tensor, eps: float) -> Tensor:
-    return x + (_rms(x_res, eps) * torch.tanh(gate)).to(x.dtype)
+class _Modulated(Function):
+    """Autograd function that saves the residual's sum, `x_res`, the gate and the scale.
+
+    Both outputs, `normed` and `out`, have an incoming gradient. The backward kernel of the norm computes the
+    gradient that flows through `normed`, and adds the incoming gradient of `out`.
+    """
+
+    @staticmethod
+    def forward(x: Tensor, x_res: Tensor, gate: Tensor, scale: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        return op_chained(x, x_res, gate, scale, None, eps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        _, x_res, gate, scale, ctx.eps = inputs
+        ctx.save_for_backward(output[1], x_res, gate, scale)
+
+    @staticmethod
+    @once
+    def backward(ctx: Any, dnormed: Tensor, dout: Tensor) -> tuple[Tensor | None, ...]:
+        out, x_res, gate, scale = ctx.saved_tensors
+        wanted, norm = ctx.needs_input_grad, Norm(True, ctx.eps, None, None)
+        by = Modulation(scale, None)
+        of_norm = modulated(dnormed.contiguous(), out, norm, by, None, dout.contiguous(), wanted[3])
+        of_branch = _branch_gradients(of_norm.x, x_res, gate, ctx.eps, wanted[1:3])
+        dscale = None if of_norm.scale is None else of_norm.scale.to(scale.dtype)
+        return of_norm.x if wanted[0] else None, *of_branch, dscale, None
+
+
+def _branch_gradients(
+    dout: Tensor, x_res: Tensor, gate: Tensor, eps: float, wanted: tuple[bool, bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return two gradients of `rms(x_res) * tanh(gate)`: of `x_res` and of the gate.
+
+    `dout` is the incoming gradient. `wanted` has one flag per gradient: whether the caller needs it.
+    """
+    factor = torch.tanh(gate.float())
+    dx_res, dfactor = multiplied(dout, x_res, Norm(True, eps, None, None), factor, wanted)
+    dgate = None if dfactor is None else (dfactor * (1 - factor.square())).to(gate.dtype)
+    return dx_res if wanted[0] else None, dgate
 
 
 def residual_tanh_gated_rms_norm(x: Tensor, x_res: Tensor, gate: Tensor, eps: float = 1e-6) -> Tensor:
@@ -81,7 +137,8 @@ def residual_tanh_gated_rms_norm(x: Tensor, x_res: Tensor, gate: Tensor, eps: fl
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing.
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised in
+            forward-mode AD.
         TypeError: `x`, `x_res` or `gate` is not a tensor, or `eps` is not a number.
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
@@ -89,8 +146,9 @@ def residual_tanh_gated_rms_norm(x: Tensor, x_res: Tensor, gate: Tensor, eps: fl
         Exactness: The kernel rounds where Mochi's modules round. `tanh(gate)` is rounded to the dtype of
             `gate`. The product `rms(x_res) * tanh(gate)` is computed in float32. This product and the sum are
             each rounded to the dtype of `x`.
-        Gradients: If an input requires grad, or in forward-mode AD, torch's operators replace the kernel.
-            Second derivatives and forward-mode AD are supported.
+        Gradients: All operands have gradients. They are computed in float32 and rounded once. The gradient of
+            the formula without the rounding of `tanh(gate)` is computed. A second derivative and forward-mode AD
+            raise RuntimeError.
 
     Source:
         `residual_tanh_gated_rmsnorm` of genmo's Mochi 1 and diffusers' `MochiTransformerBlock`.
@@ -103,10 +161,10 @@ def residual_tanh_gated_rms_norm(x: Tensor, x_res: Tensor, gate: Tensor, eps: fl
     if not (isinstance(x, Tensor) and isinstance(x_res, Tensor) and isinstance(gate, Tensor)):
         refuse_types(NAME, {"x": x, "x_res": x_res, "gate": gate}, {})
     gate = per_batch(gate, x)
-    if needs_grad(x, x_res, gate):
-        _check(NAME, x, x_res, gate, eps)
-        return _formula(x, x_res, gate, eps)
     try:
+        if needs_grad(x, x_res, gate):
+            refuse_forward_mode(NAME)
+            return apply(_Residual, x, x_res, gate, eps)
         return op(x, x_res, gate, eps)
     except RuntimeError as error:
         explain(error, NAME, 1, x, x_res=x_res, gate=gate)
@@ -135,15 +193,17 @@ def residual_tanh_gated_rms_norm_modulated(
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing.
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised in
+            forward-mode AD.
         TypeError: `x`, `x_res`, `gate` or `scale` is not a tensor, or `eps` is not a number.
         torch.OutOfMemoryError: The results do not fit in GPU memory.
 
     Note:
-        Exactness: The results are bitwise equal to those of `residual_tanh_gated_rms_norm` followed by
+        Exactness: The results are bitwise equal to the results of `residual_tanh_gated_rms_norm` followed by
             `modulated_rms_norm`.
-        Gradients: If an input requires grad, or in forward-mode AD, torch's operators replace the kernel.
-            Second derivatives and forward-mode AD are supported.
+        Gradients: All operands have gradients. They are computed in float32 and rounded once, except those of
+            `x_res` and `gate`: these are computed from the rounded gradient of `out`. A second derivative and
+            forward-mode AD raise RuntimeError.
 
     Source:
         `residual_tanh_gated_rmsnorm` and `modulated_rmsnorm` of genmo's Mochi 1; diffusers' `MochiTransformerBlock`.
@@ -160,12 +220,10 @@ def residual_tanh_gated_rms_norm_modulated(
     if not (tensors and isinstance(gate, Tensor) and isinstance(scale, Tensor)):
         refuse_types(CHAINED, {"x": x, "x_res": x_res, "gate": gate, "scale": scale}, {})
     gate, scale = per_batch(gate, x), per_batch(scale, x)
-    if needs_grad(x, x_res, gate, scale):
-        _check(CHAINED, x, x_res, gate, eps)
-        check_modulation(CHAINED, "scale", scale, None, x)
-        out = _formula(x, x_res, gate, eps)
-        return (_rms(out, eps) * (1 + scale.float())).to(x.dtype), out
     try:
+        if needs_grad(x, x_res, gate, scale):
+            refuse_forward_mode(CHAINED)
+            return apply(_Modulated, x, x_res, gate, scale, eps)
         return op_chained(x, x_res, gate, scale, None, eps)
     except RuntimeError as error:
         explain(error, CHAINED, 2, x, x_res=x_res, gate=gate, scale=scale)

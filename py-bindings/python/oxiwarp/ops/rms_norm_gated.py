@@ -77,8 +77,9 @@ def _gated_gradients(dy: Tensor, x: Tensor, gate: Tensor, sigmoid: bool) -> tupl
 class _RmsNormGated(Function):
     """Autograd function that saves the operands.
 
-    The backward recomputes the input of the second operation. This is the norm or, if `gate_first` is True,
-    the product of `x` and the activated gate.
+    The norm and the multiplication by the activated gate are two operations. The backward recomputes the
+    result of the first operation. This is the norm or, if `gate_first` is True, the product of `x` and the
+    activated gate.
     """
 
     @staticmethod
@@ -133,17 +134,16 @@ def rms_norm_gated(
 
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA
-            device. Its strides must be supported by `rms_norm`.
-        gate (Tensor): shape, dtype and device of `x`. As for `rms_norm`, `Tensor.view` must be able to merge
-            all dimensions before the last into at most two. The same dimensions must be mergeable in `x` and
-            `gate`.
+            device. It may have the strides that `rms_norm` supports.
+        gate (Tensor): shape, dtype and device of `x`. `Tensor.view` must be able to merge all dimensions
+            before the last into at most two, and to merge the same dimensions of `x`.
         weight (Tensor | None): contiguous, shape `[N]`, in the dtype of `x` or in float32.
         eps (float): added to the mean of squares; finite, 0 or more.
         rounding (str): "before_weight" rounds the normalized value to the dtype of `x`. If `weight` has the
             dtype of `x`, the product with `weight` is also rounded. Qwen3-Next, Qwen3.5 and OLMo hybrid round
-            like this. Mamba2, Bamba, Zamba2 and Nemotron-H with one group also do, and use `gate_first`.
-            "once" rounds only the result, as Kimi Linear, Bailing hybrid and Falcon-H1 do. If `x` is float32,
-            "before_weight" and "once" give the same result.
+            like this. So do Mamba2, Bamba, Zamba2 and Nemotron-H (with one group), which also need
+            `gate_first=True`. "once" rounds only the result, as Kimi Linear, Bailing hybrid and Falcon-H1 do.
+            If `x` is float32, "before_weight" and "once" give the same result.
         activation (str): function that is applied to `gate`: "silu", or "sigmoid" (used by Kimi Linear and
             Bailing hybrid).
         gate_first (bool): if True, compute `rms_norm(x * activation(gate), weight, eps)` instead. The product
@@ -161,13 +161,13 @@ def rms_norm_gated(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: The norm has the exactness of `rms_norm`. The activation is computed in float32 and is not
+        Exactness: The norm is as exact as `rms_norm`. The activation is computed in float32 and is not
             rounded. In float16 and bfloat16, the activation has the accuracy of `silu` in mode "fast". For
             gates below -87.3, the activation is 0.
         Gradients: The backward kernels of the norm and of the gate run one after the other. The gradient that
             the first kernel returns is rounded to the dtype of `x`. If `x` is float16, this gradient is
-            float32 instead. If `activation` is "sigmoid", torch's operators replace the backward kernel of
-            the gate. A second derivative and forward-mode AD raise RuntimeError.
+            float32 instead. If `activation` is "sigmoid", the backward of the gate uses torch's operators
+            instead of a kernel. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         Norm first: Yang, Kautz and Hatamizadeh, "Gated Delta Networks" (arXiv:2412.06464). Gate first: Dao and Gu,

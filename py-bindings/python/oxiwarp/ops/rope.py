@@ -171,11 +171,13 @@ def rope(
 
     Note:
         Exactness: "exact" rounds at the same points as eager models. For float32 tables, it rounds only the
-            result. For 16-bit tables, as in Llama, it rounds `x * cos`, `rotated * sin` and their sum. "fast" always
-            rounds only the result, as Cohere's model does. For real tables, the kernel computes products and sum as
-            separate float32 operations, without fused multiply-add. The result is therefore bitwise equal to
-            `x * cos + rotated * sin` in torch. For complex tables, the result is bitwise equal to that of
-            torch's CUDA kernel, which computes each sum with one fused multiply-add.
+            result. For 16-bit tables, as in Llama, it rounds `x * cos`, `rotated * sin` and their sum. Here
+            `rotated` is `rotate_half(x)`, or its counterpart for interleaved pairs: each pair `(a, b)` is
+            replaced by `(-b, a)`. "fast" always rounds only the result, as Cohere's model does. For real
+            tables, the kernel computes the products and the sum as separate float32 operations, without fused
+            multiply-add. The result is therefore bitwise equal to the result of `x * cos + rotated * sin` in
+            torch. For complex tables, the result is bitwise equal to the complex product of torch's CUDA
+            kernel, which computes each sum with one fused multiply-add.
         Gradients: `q` and `k` have gradients. Tables have no gradient. The backward rotates the incoming
             gradient by the negative angles. A second derivative is 0 if the incoming gradient
             requires no gradient, as after `y.sum()`. Otherwise, a second derivative raises RuntimeError.
@@ -228,8 +230,8 @@ def rope_1d(
     """Rotate queries and keys by angles that depend on the token position: pair `i` has the angle
     `position * theta**(-2i / rotary_dim)`.
 
-    The kernel computes the angles, so no tables are needed. It computes the sine and cosine of an angle once,
-    and uses them for several heads of a token.
+    The kernel computes the angles, so no tables are needed. It computes the sine and cosine of each angle
+    once, and uses them for several heads of the token.
 
     Args:
         q (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. The shape is
@@ -256,19 +258,20 @@ def rope_1d(
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its
             value and the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is
-            missing. Also raised if `positions` or `inv_freq` requires grad. The messages begin with `rope`.
+            missing. Also raised if `positions` or `inv_freq` requires grad. The messages begin with `rope`,
+            the name of the operator.
         ValueError: `theta` is not finite or not greater than 0, or an integer argument is too small.
         TypeError: A tensor argument is not a tensor, or a number has the wrong type.
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
         Exactness: Frequencies, angles, sine and cosine are float32, as in eager models, and the result is
-            rounded once. For angles up to 105,615, sine and cosine are bitwise equal to those of torch's CUDA
-            kernels. The absolute error of sine and cosine is at most 2^-23 for angles up to 10^6. For angles
-            up to 6.5 * 10^6, it is at most 1e-5. Results for larger angles are wrong.
+            rounded once. For angles up to 105,615, sine and cosine are bitwise equal to the results of
+            torch's CUDA kernels. The absolute error of sine and cosine is at most 2^-23 for angles up to
+            10^6. For angles up to 6.5 * 10^6, it is at most 1e-5. Results for larger angles are wrong.
         Gradients: `q` and `k` have gradients. `positions` and `inv_freq` have no gradient. A second
-            derivative is 0 if the incoming gradient is constant. Otherwise, it raises RuntimeError.
-            Forward-mode AD raises RuntimeError.
+            derivative is 0 if the incoming gradient is constant. Otherwise, a second derivative raises
+            RuntimeError. Forward-mode AD raises RuntimeError.
 
     Source:
         The rotary embeddings of the models in transformers; arXiv:2104.09864.
@@ -342,16 +345,16 @@ def rope_3d(
             product of the three numbers is S. With `offset`, the product is at most `S - offset`. `grid` may
             be None if `coordinates` is given.
         splits (tuple[int, int, int] | None): how many columns of a head are rotated for the axes frame, row
-            and column. The three numbers are even, and their sum is D. The default is that of the model Wan:
-            `2 * (D // 6)` columns for the row, as many for the column, and the remaining columns for the
-            frame. For D = 128, the default is `(44, 42, 42)`.
+            and column. The three numbers are even, and their sum is D. The default is the choice of the model
+            Wan: `2 * (D // 6)` columns for the row, the same number for the column, and the remaining columns
+            for the frame. For D = 128, the default is `(44, 42, 42)`.
         theta (float): base of the frequencies; finite, greater than 0, and not 1 with `coordinates`.
         coordinates (Tensor | None): selects the scheme of LTX-Video instead of `splits`. Shape `[S, 3]` or
             `[B, S, 3]`. Each coordinate is the frame, row or column of a token, divided by the maximum of
-            this axis. In this scheme, `q` has shape `[B, S, N]` without a head dimension. There are
-            `n = N // 6` frequencies per axis. Pair `3 * i + axis` has the angle
-            `pi / 2 * theta**(i / (n - 1)) * (2 * coordinate[axis] - 1)`. The first `N % 6` columns are
-            copied. The count of the pairs starts after them.
+            this axis. In this scheme, `q` has shape `[B, S, N]` without a head dimension, and there are `n =
+            N // 6` frequencies per axis. Pair `3 * i + axis` has the angle `pi / 2 * theta**(i / (n - 1)) *
+            (2 * coordinate[axis] - 1)`. The first `N % 6` columns are copied, and pair 0 starts after these
+            columns.
         interleaved (bool): if True, columns `2 * i` and `2 * i + 1` form a pair. If False, columns `i` and
             `i + n / 2` form a pair, as in `rotate_half` of transformers. n is the number of rotated columns.
         offset (int | None): index of the first rotated token, which is the first token of the grid. Tokens
@@ -368,7 +371,7 @@ def rope_3d(
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its
             value and the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is
-            missing. The messages begin with `rope`.
+            missing. The messages begin with `rope`, the name of the operator.
         ValueError: `grid` does not match the number of tokens, or `splits` are not three even numbers whose
             sum is D. Also raised if `splits` and `coordinates` are both given. Also raised for an unsupported
             `theta` or `mode`, and for an integer argument that is too small.
@@ -376,9 +379,10 @@ def rope_3d(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: torch's operators compute the tables of cosines and sines. With `splits`, the angles are
-            float64, as in Wan and Flux. With `coordinates`, the angles are float32, as in LTX-Video. The
-            rotation has the exactness of `rope`. The tables of the most recent grids are cached.
+        Exactness: The tables of cosines and sines are computed with torch's operators, before the kernel.
+            With `splits`, the angles are float64, as in Wan and Flux. With `coordinates`, the angles are
+            float32, as in LTX-Video. The rotation has the exactness of `rope`. The tables of the most recent
+            grids are cached.
         Gradients: `q` and `k` have gradients. `coordinates` have no gradient. A second derivative is 0 if the
             incoming gradient requires no gradient, as after `y.sum()`. Otherwise, a second derivative raises
             RuntimeError. Forward-mode AD raises RuntimeError.

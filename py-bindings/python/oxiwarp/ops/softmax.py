@@ -75,8 +75,9 @@ def softmax(x: Tensor, *, log: bool = False) -> Tensor:
             differ from torch's result.
         Gradients: The gradient is `y * (dy - sum(dy * y))`. With `log`, it is `dy - exp(y) * sum(dy)`. `dy`
             is the incoming gradient, and `y` is the rounded result. The gradient is computed in float32, as
-            in torch. In 16-bit dtypes, `y` has a rounding error. If the sum of `dy` is large, this rounding
-            error changes the gradient visibly. A second derivative and forward-mode AD raise RuntimeError.
+            in torch. In 16-bit dtypes, `y` has a rounding error. With `log`, the gradient multiplies `exp(y)`
+            by the sum of `dy`, so for a large sum this error changes the gradient visibly. A second
+            derivative and forward-mode AD raise RuntimeError.
         Special values: If a row contains NaN or +inf, or only -inf, its result is NaN, as in torch. Results
             that are below 2^-126 in float32 (before the rounding to the dtype of `x`) are replaced by 0.
 

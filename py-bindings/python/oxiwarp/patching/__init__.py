@@ -2,8 +2,9 @@
 restores the model.
 
 The subpackage `fusions` recognises blocks and attention processors by their source code. The subpackage
-`norms` runs the original forward of a norm on a small tensor, and recognises the norm by the output. The
-module `class_swap` replaces the method of a recognised object.
+`norms` runs the original `forward` of a norm on a small tensor, and recognises the norm by the result. The
+subpackage `rewrite` rewrites expressions in the source of other methods. The module `class_swap` replaces the
+method of a recognised object.
 """
 
 import fnmatch
@@ -25,9 +26,9 @@ from .report import Report
 from .rewrite import recipe as rewrite
 
 # Maps the mode of `patch` to a text for the report. The text says how closely the results of the RMSNorm
-# kernel agree with those of a module's original eager forward. In both modes, the kernel rounds at the same
-# points as the original forward, because these roundings take no extra time. The kernel and the original
-# forward differ only in the order in which the squares of a row are summed.
+# kernel agree with the results of a module's original `forward` in eager mode. In both modes, the kernel
+# rounds at the same points as the original forward, because these roundings take no extra time. The kernel
+# and the original forward differ only in the order in which the squares of a row are summed.
 EXACTNESS = {"exact": "same roundings", "fast": "same roundings"}
 EXCLUDED = "excluded by only= or skip="
 PATCHED_BEFORE = "excluded now, patched before"
@@ -40,7 +41,7 @@ NO_GPU = (
 class Settings(NamedTuple):
     """The options of one `patch` call.
 
-    Each recipe depends on these options. A recipe is the data from which the method of an object is replaced.
+    Each recipe contains these options. A recipe is the data that the new method of an object needs.
     """
 
     mode: str
@@ -69,12 +70,12 @@ def patch(
     Args:
         x: a diffusers pipeline (any object with `.components`), a transformers pipeline (any object with `.model`), or
             an nn.Module.
-        mode (str): in mode "exact", the results agree with those of the original methods as closely as the
-            kernels can. In mode "fast", a kernel that replaces several operations rounds once, instead of
-            once per operation. Mode "fast" also computes GELU in the epilogue of the preceding matrix
-            multiplication, and sets `attention` to True by default. Some kernels are not faster in mode
-            "fast" than in mode "exact". For each replaced class, the report says how closely the results
-            agree with those of the original method.
+        mode (str): in mode "exact", the kernels round at the same points as the original methods. In mode
+            "fast", a kernel that replaces several operations rounds once, instead of once per operation. Mode
+            "fast" also computes GELU in the epilogue of the preceding matrix multiplication, and sets
+            `attention` to True by default. Not every kernel is faster in mode "fast" than in mode "exact".
+            For each replaced class, the report says how closely the results agree with the results of the
+            original method.
         only, skip (str or list of str): `fnmatch` patterns of class names or dotted module names. `patch` considers
             the modules that match `only` and do not match `skip`. Default: all modules.
         cpu_kernels (bool): if True, replaced methods also run the kernels for CPU tensors, on the CPU
@@ -117,7 +118,8 @@ def patch(
     settings = Settings(mode, cpu_kernels, fusions.attention_measured() if wanted else None)
     only, skip = as_patterns("only", only, ["*"]), as_patterns("skip", skip, [])
     probed: Probed = {}
-    # The objects that this call replaced, each with its previous recipe, or None if it had no recipe.
+    # The objects whose methods this call replaced. Each has its previous recipe, or None if it was not
+    # patched.
     done: list[tuple[Any, Recipe | None]] = []
     # Maps dotted module names to remarks for the report.
     inner: dict[str, str] = {}
@@ -211,7 +213,7 @@ def patched(x: Any, **options: Any) -> Iterator[Report]:
 def replace_one(
     report: Report, name: str, part: Any, settings: Settings, probed: Probed, remark: str, owner: Any
 ) -> Recipe | None:
-    """Replace the method of `part`, and return the recipe (the data of the replacement).
+    """Replace the method of `part`, and return the recipe (the data that the new method needs).
 
     If no replacement is possible, return None. In both cases, add `part` to the report. `remark` is a text
     for the report. If `part` is an attention processor, `owner` is the module that has this processor.
@@ -240,7 +242,7 @@ def put_back(x: Any, recipe: Recipe | None) -> None:
 
 
 def recipe_for(x: Any, settings: Settings, probed: Probed, owner: Any) -> Recipe:
-    """Return the recipe for `x`: the data from which the method of `x` is replaced.
+    """Return the recipe for `x`: the data that the new method of `x` needs.
 
     If no replacement is possible, raise `Unsuitable` with the reason.
     """
@@ -262,9 +264,8 @@ def recipe_for(x: Any, settings: Settings, probed: Probed, owner: Any) -> Recipe
             return kind(formulas, eps_name, settings.cpu_kernels, weight_name(x))
         except Unsuitable as error:
             why = error
-    # A fusion (a replacement for a known class) may replace more operations than a rewritten method.
-    # Therefore the report on a rewritten method also says why the fusion of its class, if there is one, does
-    # not apply.
+    # A fusion (a hand-written replacement for a known class) may replace more operations than a rewritten
+    # method. If the class has a fusion that does not apply, the report therefore also gives the reason.
     text = "" if found is None or why is None else str(why)
     try:
         recipe = rewrite.recipe_for(x, *settings, text, owner)
@@ -279,7 +280,7 @@ def outcome(recipe: Any, mode: str, x: Any) -> dict[str, str]:
     """Return what the report says about a replaced object `x`: operators, exactness and a remark. The result
     is a dict of keyword arguments for `Report.add`.
 
-    `recipe` is the data from which `patch` replaced the method of `x`.
+    `recipe` is the data that the new method of `x` needs.
     """
     if isinstance(recipe, NormRecipe):
         op = "rms_norm_gated" if isinstance(recipe, GatedNormRecipe) else "rms_norm"

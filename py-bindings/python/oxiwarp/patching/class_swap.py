@@ -35,7 +35,7 @@ BOUND = ("forward", "_old_forward")  # instance attributes that may store a boun
 REGISTRY, REFERENCES = (
     "_diffusers_hook",
     ("forward", "original_forward"),
-)  # where diffusers' hooks store a forward
+)  # diffusers' hooks store a forward there
 
 
 class Unsuitable(Exception):
@@ -45,8 +45,7 @@ class Unsuitable(Exception):
 class Recipe(Protocol):
     """Protocol of recipes.
 
-    A recipe is the data from which a method of an object is replaced. Recipes must support hashing and
-    pickling.
+    A recipe is the data that the new method of an object needs. Recipes must support hashing and pickling.
     """
 
     @property
@@ -63,12 +62,12 @@ class Recipe(Protocol):
         """
 
 
-# `_classes` maps an original class and a recipe (the data of a replacement) to the subclass for both.
-# `_lasting` keeps subclasses alive while no object uses them. An object that is patched again then gets the
-# same subclass, for which torch.compile already has code. `_lasting` has only subclasses of importable
-# classes, because importable classes exist until the process ends anyway. A class that is not importable may
-# refer to a module, and must be freed together with this module. For example, torch's parametrizations create
-# such classes.
+# `_classes` maps an original class and a recipe (the data that the new method needs) to the subclass that
+# `patch` made for this pair. `_lasting` keeps subclasses alive while no object uses them. If an object is
+# unpatched and patched again, it then gets the same subclass, for which torch.compile already has code.
+# `_lasting` has only subclasses of importable classes, because importable classes exist until the process
+# ends anyway. A class that is not importable may refer to a module, and must be freed together with this
+# module. For example, torch's parametrizations create such classes.
 _classes: WeakKeyDictionary[type, WeakValueDictionary[Recipe, type]] = WeakKeyDictionary()
 _lasting: set[type] = set()
 _lock = threading.RLock()

@@ -42,7 +42,7 @@ def is_few(x: Any) -> bool:
         return False
     # This line is only reached under torch.compile, which has already imported `symbolic_shapes`. An import
     # of `symbolic_shapes` at the top of this file would import SymPy in every process. The import of SymPy
-    # takes longer than that of oxiwarp.
+    # takes longer than the import of oxiwarp.
     return on_gpu(x) and torch.fx.experimental.symbolic_shapes.statically_known_true(x.numel() <= MOST)
 
 

@@ -5,8 +5,9 @@ A pickle of a patched model contains the names of the Python modules that define
 Some of these modules were renamed. Therefore this file adds their old names to `sys.modules`. If you rename
 one of these modules again, add its old name to `OLD_NAMES`.
 
-A pickled recipe (the data of a replacement) also contains the names of its fields. A pickled `FusedRecipe`
-contains the name of its fusion. The names of the fields and of the fusions must not change.
+A recipe is the data that the new method of a patched object needs. A pickled recipe also contains the names
+of its fields. A pickled `FusedRecipe` contains the name of its fusion. The names of the fields and of the
+fusions must not change.
 """
 
 import sys
@@ -16,7 +17,7 @@ from .fusions.core import recipe
 from .norms import forward, probe
 
 OLD_NAMES = {
-    "fusions": fusions,  # before the modules below it
+    "fusions": fusions,  # listed before the modules that this package contains
     "fusions._fusion": recipe,
     "norms": forward,
     "probe": probe,

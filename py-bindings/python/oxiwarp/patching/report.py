@@ -110,8 +110,8 @@ class Report:
                 self.watched.append((module_class, site, site.outcomes.copy()))
 
     def ran(self) -> RanReport:
-        """Return how often a kernel has run since `patch`, for each sequence of operations that a kernel can
-        replace.
+        """Return how often a kernel has run since the call of `patch`, for each sequence of operations that a
+        kernel can replace.
 
         The result also says how often the original code ran instead, and why. Models with the same classes
         and options share the counts. Only calls in eager mode are counted.
@@ -204,7 +204,7 @@ class Report:
             yield Text(path, overflow="fold")
             for row in rows:
                 style, label = "" if row.status == "replaced" else "dim", row.label
-                if len(label) > width:  # the label gets a separate line
+                if len(label) > width:  # print the label in a line of its own
                     yield Padding(Text(label, style, overflow="fold"), INDENT)
                     label = ""
                 line = Table.grid(padding=(0, 2, 0, 0))

@@ -94,7 +94,7 @@ class RanReport(tuple[Ran, ...]):
 
 
 def ran(watched: Iterable[tuple[str, Site, Counter[str]]]) -> RanReport:
-    """Return the counts since `patch`.
+    """Return the counts since the call of `patch`.
 
     Each item of `watched` has three values: a class name, a `Site`, and the counts of this `Site` at the time
     of `patch`.

@@ -115,8 +115,8 @@ def where(device: torch.device) -> str:
 
 
 def show(results: list[Result], console: Any) -> None:
-    """Print tables with the times of the variants, the agreement of their outputs with that of the unpatched
-    model, and their profiles.
+    """Print tables with the times and the profiles of the variants, and with the agreement between the output
+    of each variant and the output of the unpatched model.
     """
     from rich.table import Table
 

@@ -282,8 +282,8 @@ def run_step(workload: Workload, run: Callable[..., Any], arguments: dict[str, A
 def timed(step: Callable[[], object], device: torch.device) -> tuple[float, float]:
     """Execute a step and return two times in milliseconds.
 
-    Both start with the step. The first time ends when Python has launched all kernels. The second time ends
-    when the GPU has completed the kernels.
+    Both are measured from the start of the step. The first time ends when Python has launched all kernels.
+    The second time ends when the GPU has completed the kernels.
     """
     synchronize(device)
     started = time.perf_counter()

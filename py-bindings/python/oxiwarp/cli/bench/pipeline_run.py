@@ -80,7 +80,7 @@ def measure_pipeline(
     progress: Progress,
 ) -> Iterator[list[PipelineResult]]:
     """Call each variant once, and compare its picture with the unpatched pipeline's picture. Then time
-    further calls, which alternate between the variants.
+    further calls. In these calls, the variants alternate.
 
     Yield all results after the first call of each variant and at the end, so that an interruption does not
     lose them. The first variant must be the unpatched pipeline. If this variant fails, its exception is

@@ -23,8 +23,8 @@ PROMPT = "a river at dawn"
 
 @dataclass(frozen=True)
 class PipelineKind:
-    """A pipeline of one model, such as LTX-Video, with the size of its published results. A measurement can
-    use another `Size` instead.
+    """Describes the pipeline of one model, such as LTX-Video: how to build it, and for which `Size` its
+    results are published. A measurement can use another `Size`.
     """
 
     name: str
@@ -64,9 +64,9 @@ class Size:
 
 
 class RandomTokens:
-    """Replaces a tokenizer, so that no tokenizer files are necessary.
+    """Stands in for a tokenizer, so that no tokenizer files are necessary.
 
-    It returns random token ids. The text is the seed, so the same text always gives the same ids.
+    A call returns random token ids. The text is the seed, so the same text always gives the same ids.
     """
 
     def __init__(self, vocabulary: int, length: int) -> None:
@@ -144,7 +144,8 @@ def _t5(small: bool, width: int, vocabulary: int = 32128) -> Any:
 
 
 def _clip(projected: bool = False, **sizes: Any) -> Any:
-    """Return a text encoder of CLIP. If `projected` is True, the encoder also projects the pooled state."""
+    """Return a text encoder of CLIP. If `projected` is True, the encoder also applies a linear projection to
+    the pooled state."""
     from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
     config = CLIPTextConfig(hidden_act="gelu" if projected else "quick_gelu", **sizes)
@@ -159,7 +160,8 @@ SMALL_CLIP: Arguments = dict(vocab_size=64, intermediate_size=32, num_hidden_lay
 
 
 def _picture_vae(small: bool, **options: Any) -> Any:
-    """Return a VAE with the blocks that SDXL and FLUX.1 have in common. `options` has what differs."""
+    """Return a VAE with the blocks that SDXL and FLUX.1 have in common. `options` has the arguments that
+    differ between the two models."""
     from diffusers import AutoencoderKL
 
     sizes: Arguments = dict(block_out_channels=(128, 256, 512, 512), layers_per_block=2)

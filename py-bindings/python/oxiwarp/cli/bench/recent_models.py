@@ -135,8 +135,8 @@ def _wan22(small: bool) -> Any:
 def recent(wan_arguments: Any) -> tuple[Workload, ...]:
     """Return the workloads of this file.
 
-    `wan_arguments` is the function that creates the arguments of a step of Wan 2.1. It also serves Wan 2.2,
-    which takes the same arguments.
+    `wan_arguments` is the function that creates the arguments of a step of Wan 2.1. The workloads for Wan 2.2
+    use the same function, because Wan 2.2 takes the same arguments.
     """
     few: Any = dict(steps=FEW_STEPS, large=True)
     return (

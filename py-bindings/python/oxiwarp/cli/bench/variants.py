@@ -32,7 +32,7 @@ VARIANTS = (
 )
 
 # Maps old names of variants to their current names. The old names occur in results files that were written
-# until 2026-11-25, also in the commands that these files record.
+# until 2026-11-25. They also occur in the commands that these files record.
 OLD_NAMES = {
     "torch.compile": COMPILED,
     "patched + attention": "patched-attention",

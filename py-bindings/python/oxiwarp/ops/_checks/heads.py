@@ -18,7 +18,7 @@ ROTATION = (
 )
 TABLE_ROLES = {"cos": Role.TABLE, "sin": Role.TABLE}
 TABLES, COMPLEX, FREQUENCIES = range(3)
-INTEGERS = (int, torch.SymInt, Integral)  # Integral covers numpy's integers
+INTEGERS = (int, torch.SymInt, Integral)  # Integral includes the integers of numpy
 
 
 class Rotation(NamedTuple):
@@ -171,9 +171,9 @@ def transposed(how: Rotation, x: Tensor) -> Rotation:
 
     For the columns `a` and `b` of a pair, the forward computes `a * cos_a - b * sin_a` and
     `b * cos_b + a * sin_b`. If `da` and `db` are the incoming gradients of these two results, the gradients of
-    `a` and `b` are `da * cos_a + db * sin_b` and `db * cos_b - da * sin_a`. The kernel computes these with
-    the negative angles, if the two sines of each pair are exchanged in the table. In a table with one entry
-    per pair, both columns have the same sine.
+    `a` and `b` are `da * cos_a + db * sin_b` and `db * cos_b - da * sin_a`. The kernel computes these two
+    gradients if it rotates by the negative angles, and if `sin_a` and `sin_b` are exchanged in the table. In
+    a table with one entry per pair, `sin_a` and `sin_b` are equal, so nothing is exchanged.
     """
     sin = how.sin
     columns = how.rotary_dim or sizes(x, how)[3]

@@ -1,8 +1,8 @@
 """Checks of the arguments of `rope_1d` and `rope_3d` that describe positions: grids, coordinates and
 frequencies.
 
-The function `check_theta` is called only when frequencies or a table are computed. If they are in the cache,
-their `theta` was checked when they were computed.
+The function `check_theta` is called only when frequencies or a table are computed. For cached frequencies and
+tables, `theta` was already checked when they were computed.
 """
 
 import math
@@ -15,8 +15,9 @@ from torch import Tensor
 from .._register import dtype_name
 from .heads import INTEGERS
 
-# `theta` is part of a cache key, so it must be hashable. Values of these types are hashable, so they need no
-# check before the cache lookup. Values of other types, such as arrays, may not be hashable.
+# `theta` is part of a cache key, so it must be hashable. Values of these types are hashable, so they are not
+# checked before the cache lookup. Values of other types, such as arrays, may not be hashable, and are
+# checked.
 NUMBERS = (float, int, torch.SymFloat, torch.SymInt)
 Three = tuple[int, int, int]
 

@@ -1,3 +1,3 @@
-"""Recognises RMSNorm modules by the output of their original `forward`. The new `forward` of a recognised
-module runs one kernel.
+"""Recognises RMSNorm modules by the results of their original `forward`. A recognised module gets a new
+`forward`, which runs one kernel.
 """

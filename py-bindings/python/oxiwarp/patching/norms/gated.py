@@ -19,7 +19,7 @@ from .recognise import input_names
 
 
 class GatedNormRecipe(NormRecipe):
-    """Recipe (the data of a replacement) of a norm whose `forward` takes a gate.
+    """Recipe of a norm whose `forward` takes a gate: the data that its new `forward` needs.
 
     Its formulas have the type `GatedFormula` instead of `Formula`.
     """
@@ -50,10 +50,9 @@ class GatedNormRecipe(NormRecipe):
 def run(module: nn.Module, recipe: NormRecipe, x: Any, gate: Any) -> Tensor | None:
     """Run the kernel and return its result. Return None if the original `forward` must run instead.
 
-    The conditions for the kernel are those of a norm without a gate (function `run` in forward.py), and
-    further ones for the gate. The gate must have the shape and device of `x`. `x` may be float32 while gate
-    and weight are 16-bit, as after the scan of Mamba 2. In this case, gate and weight are cast to float32, as
-    in the original `forward`.
+    The kernel runs under the conditions that the function `run` in forward.py lists. In addition, the gate
+    must have the shape and device of `x`. `x` may be float32 while gate and weight are 16-bit, as after the
+    scan of Mamba 2. In this case, gate and weight are cast to float32, as in the original `forward`.
     """
     found = parameters(module, recipe, x)
     if found is None or type(gate) not in PLAIN or gate.shape != x.shape or gate.device != x.device:

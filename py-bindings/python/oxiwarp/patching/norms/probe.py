@@ -144,8 +144,8 @@ def probe_tensors(cols: int, pair: DtypePair, eps: float) -> tuple[Tensor, Tenso
     """Return two tensors: a random input `x` of shape `[2, 5, cols]`, and a random weight with a mean near 1
     and some negative values.
 
-    `pair` has two dtypes: that of `x`, and that of the weight or None. The five rows of `x` have the
-    magnitudes 1, 30, sqrt(eps), 0.03, and a large number whose square does not overflow float32.
+    `pair` has the dtype of `x`, and the dtype of the weight or None. The five rows of `x` have the magnitudes
+    1, 30, sqrt(eps), 0.03, and a large number whose square does not overflow float32.
     """
     generator = torch.Generator("cpu").manual_seed(0)
     of: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # torch's default dtype and device may be different
@@ -257,8 +257,8 @@ def same_values(y: Any, r: Tensor) -> bool:
 
 
 def same_roundings(y: Tensor, r: Tensor) -> bool:
-    """Return whether `y` and `r` differ so little that both can have the same roundings. Only the order of a
-    float32 sum may then be different.
+    """Return whether `y` and `r` differ so little that both can have the same roundings, with only another
+    order of a float32 sum.
 
     A different order of the sum changes less than one 16-bit value in a thousand, by one unit in the last
     place. An additional or missing cast changes about one value in four. Therefore up to one 16-bit value in

@@ -315,11 +315,13 @@ class Deferring:
         return sorted(found, key=lambda node: self.order[id(node)])
 
     def taken(self, statement: ast.stmt, node: ast.Name, calls: set[int], only: bool) -> ast.AST | None:
-        """Return the expression in `statement` that reads the variable `node`, if it accepts a `Deferred` as
-        the variable's value. Otherwise return None.
+        """Return the expression in `statement` that reads the variable `node` and can take a `Deferred` as
+        the variable's value. Return None if there is no such expression.
 
-        A `Deferred` is a placeholder for a tensor that is not computed yet. `only` says whether exactly one
-        norm is assigned to the variable. If so, the argument of this norm is always a tensor.
+        A `Deferred` is a placeholder for a tensor that is not computed yet. The variable gets a `Deferred` at
+        each statement that assigns the result of a norm to it. `only` says whether the method has exactly one
+        such statement. If so, the argument of the norm in this statement is always a tensor, because no other
+        norm has assigned a `Deferred` to the variable before.
         """
         own = assigned(statement)
         if own is not None:

@@ -2,8 +2,8 @@
 torch's function.
 
 `oxiwarp.attention` is enabled by `attention=True` or mode "fast" of `patch`. It only runs for numbers of
-queries and keys for which it was measured to be faster. It rounds differently from torch's attention
-backends. So mode "exact" does not use it by default.
+queries and keys for which it was measured to be faster. `oxiwarp.attention` and torch's attention backends
+round differently, so mode "exact" does not use it by default.
 """
 
 import math
@@ -125,8 +125,8 @@ def sdpa(
     D]`.
 
     Call `oxiwarp.attention` if it is enabled and was measured to be faster (`is_ours`). Otherwise, call
-    `F.scaled_dot_product_attention`. Also call it if another tool has replaced it, or if an option such as
-    `is_causal` is set.
+    `F.scaled_dot_product_attention`. Also call `F.scaled_dot_product_attention` if another tool has replaced
+    this function, or if an option such as `is_causal` is set.
     """
     plain = not any(options.values()) and F.scaled_dot_product_attention is SDPA
     if plain and is_ours(how, query, key, value, attn_mask, 2):

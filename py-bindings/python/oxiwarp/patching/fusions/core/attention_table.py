@@ -4,9 +4,9 @@ benches/python/attention_table.py writes the tables in this file. `FASTER` maps 
 dict. The dict maps (head dimension, whether a mask hides padded keys) to two tables:
 
 1. Ranges of sizes. This table maps a minimum number of attention keys per head to pairs. A pair has the
-   minimum number of queries per head, and the minimum number of queries in all batches and heads. The entry
-   with the largest sufficient minimum of attention keys applies. `oxiwarp.attention` was faster at every
-   measured size that reaches both numbers of one of its pairs.
+   minimum number of queries per head, and the minimum number of queries in all batches and heads. For a call,
+   only the entry with the largest minimum that does not exceed the call's number of keys applies.
+   `oxiwarp.attention` was faster at every measured size that reaches both numbers of a pair of this entry.
 2. Single measured sizes, outside of these ranges, at which `oxiwarp.attention` was faster. The table maps a
    number of attention keys to a dict. The dict maps a number of queries per head to the numbers of queries in
    all batches and heads.

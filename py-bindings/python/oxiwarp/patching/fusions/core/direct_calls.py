@@ -83,7 +83,7 @@ def norm(module: Any, x: Tensor, tokens: tuple[int, ...]) -> Tensor:
     """
     held = module.__dict__
     recipe, weight = held.get(RECIPE), held["_parameters"].get("weight")
-    if "weight" in held:  # An attribute `weight` hides the parameter `weight` from the original forward.
+    if "weight" in held:  # The original forward would read this attribute instead of the parameter `weight`.
         return called(module, x, tokens)
     if type(recipe) is NormRecipe and bare(held) and type(weight) in PLAIN and recipe.eps_name in held:
         formula, eps = recipe.formulas.get((x.dtype, weight.dtype)), held[recipe.eps_name]

@@ -1,9 +1,10 @@
-"""Defines a fusion: a rewritten method of a model's class, in which one kernel computes several operations.
+"""Defines a fusion: a hand-written method that replaces a method of a model's class. In a fusion, one kernel
+computes several operations.
 
 `patch` installs a fusion only if the source code of the original method is known. `Fusion.sources` has hashes
-of the source of this method and of every function that the fusion reimplements. A source may have another
-hash, for example in another version of the model's library. Then the model's object keeps its original
-method, and the report of `patch` gives the reason.
+of the source of this method and of every function that the fusion reimplements. If a source has another hash,
+for example in another version of the model's library, the object keeps its original method. The report of
+`patch` then gives the reason.
 """
 
 from collections.abc import Callable, Mapping
@@ -76,8 +77,8 @@ class Fusion:
         return tuple(tuple(path.split(".")) for path in self.skips)
 
     def kinds(self, x: Any) -> tuple[Kind | None, ...] | None:
-        """Return the `Kind` (class and parameter names) of each submodule in `skips`. Return None if the
-        fusion is for an attention processor."""
+        """Return the `Kind` (class and parameter names) of each submodule in `skips`, or None for an
+        attention processor. `skips` lists the submodules that the new method does not call."""
         return tuple(kind_of(submodule(x, path)) for path in self.paths) if self.method == "forward" else None
 
     @property
@@ -88,8 +89,8 @@ class Fusion:
         return ", ".join(dict.fromkeys(chain.rpartition(": ")[2] for chain in self.chains))
 
     def promise(self, mode: str) -> str:
-        """Return how much the results of the new method may differ from the original results. An example is
-        "bit-exact".
+        """Return a text that says how much the results of the new method may differ from the original
+        results. An example is "bit-exact".
 
         `mode` is "exact" or "fast". In mode "fast", the text is "one rounding", unless `exactness` maps each
         mode to a text.
@@ -99,8 +100,8 @@ class Fusion:
         return self.exactness[mode]
 
     def difference(self, cls: type, known: type) -> str | None:
-        """Return a text that names the first function with an unknown source: its hash is not in `sources`.
-        Return None if all sources are known.
+        """Return a text that names the first function whose source is unknown, which means that the hash of
+        the source is not in `sources`. Return None if all sources are known.
 
         `known` is `cls` or the base class of `cls` whose name matches `Fusion.classes`.
         """

@@ -68,11 +68,11 @@ def has_hooks(module: nn.Module) -> bool:
     This function ignores torch's global hooks.
     """
     held = module.__dict__
-    bound = held.get("forward")  # accelerate stores the class's forward in the instance
+    bound = held.get("forward")  # accelerate stores the class's own forward here, which is no hook
     if bound is not None and getattr(bound, "__func__", None) is not type(module).forward:
         return True
-    # Dynamo makes no guard for `bool(hooks)`. So compiled code ignores hooks that are added after the
-    # compilation. Without `patch`, torch.compile ignores such hooks too.
+    # Under torch.compile, `bool(hooks)` creates no guard. Compiled code therefore ignores hooks that are
+    # added after the compilation. Without `patch`, torch.compile ignores such hooks too.
     if compiling():
         hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
         return any([bool(held) for held in hooks])

@@ -1,13 +1,14 @@
 """Converts operands that torch's operators accept and oxiwarp's operators reject.
 
-A fused method (a rewritten `forward`) calls submodules such as linears and attentions. A user may have
-replaced a submodule, for example by an adapter or by a module that computes in float32. The result of the new
-submodule may have another dtype than the residual stream. The result may also have a batch size of 1, or a
-last dimension that is not contiguous. torch's operators promote dtypes, broadcast shapes and read any
+A fused method (oxiwarp's replacement for a `forward`) calls submodules such as linears and attentions. A user
+may have replaced a submodule, for example by an adapter or by a module that computes in float32. The result
+of the new submodule may have another dtype than the residual stream. The result may also have a batch size of
+1, or a last dimension that is not contiguous. torch's operators promote dtypes, broadcast shapes and read any
 strides. oxiwarp's operators raise an error instead. So the functions here convert the operands.
 
-In eager mode, they convert only after an oxiwarp operator has raised an error, and call the operator again.
-So if the operands are valid, the additional time is that of one Python call.
+In eager mode, the functions first call the oxiwarp operator. Only if it raises an error do they convert the
+operands and call the operator again. If the operands are valid, the additional time is therefore only the
+time of one Python call.
 """
 
 import functools
@@ -149,8 +150,8 @@ def same(made: tuple[Any, ...], args: tuple[Any, ...]) -> bool:
 def looked_at(name: str, op: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """Return the operator's result under torch.compile.
 
-    torch.compile does not trace `except`. So this function converts the operands first, without waiting for
-    an error of the operator.
+    torch.compile does not trace `except`. This function therefore converts the operands before it calls the
+    operator, instead of after an error.
     """
     made = refitted(name, args, options)
     return op(*args, **options) if made is NotImplemented else made

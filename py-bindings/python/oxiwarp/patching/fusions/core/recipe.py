@@ -68,7 +68,7 @@ class FusedRecipe:
 
         They include the fused method, the fingerprint (source hash) of the original method, and the name of a
         Python module. This Python module defines the class that matches `Fusion.classes`. The last attribute
-        records which code path ran.
+        lists the `Site` that counts how often the kernels and the original method ran.
         """
         fusion, found = FUSIONS[self.fusion], find(base)
         site = Site(fusion.ops)
@@ -80,8 +80,8 @@ class FusedRecipe:
 
 
 def fused(how: FusedRecipe, fusion: Fusion, own: Callable[..., Any], site: Site) -> Callable[..., Any]:
-    """Return a method that calls `fusion.run` if the kernels support the arguments. Otherwise the method
-    calls the original method `own`."""
+    """Return the new method of an object. It calls `fusion.run`, which runs the kernels, if the kernels
+    support the arguments. Otherwise it calls the original method `own`."""
     skipped = fusion.paths
 
     @functools.wraps(own)
@@ -111,12 +111,13 @@ def ready(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> bool:
-    """Return whether the oxiwarp kernels may run for this call of a fused method.
+    """Return whether the oxiwarp kernels may run for this call of a fused method (a method that replaces the
+    original one).
 
     The tensor arguments must be plain tensors on a supported device. Autocast and forward-mode AD must be
-    off. The submodules in `Fusion.skips` must have no hooks, because the fused method does not call these
-    submodules. This function must be fast: it runs for every block in every step, and the GPU may be idle
-    while it runs.
+    off. The submodules in `Fusion.skips` must have no hooks, because the fused method computes their results
+    without calling them. This function must be fast: it runs for every block in every step, and the GPU may
+    be idle while it runs.
     """
     first = None
     for value in (*args, *kwargs.values()):
@@ -134,10 +135,10 @@ def ready(
         return False
     if torch.is_autocast_enabled("cuda" if on_gpu else "cpu") or forward_ad._current_level >= 0:
         return False
-    # torch.jit.trace records sizes as tensors, which the operators reject.
+    # Under torch.jit.trace, sizes are tensors, which the operators reject.
     if hooks_everywhere() or torch._C._get_tracing_state() is not None:
         return False
-    owner = x if fusion.method != "__call__" else args[0] if args else kwargs["attn"]  # attention module
+    owner = x if fusion.method != "__call__" else args[0] if args else kwargs["attn"]  # the attention module
     kinds, device = how.kinds, first.device
     for at, path in enumerate(skipped):
         module, kind = submodule(owner, path), None if kinds is None else kinds[at]

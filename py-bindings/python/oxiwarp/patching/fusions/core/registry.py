@@ -19,7 +19,7 @@ FUSIONS: dict[str, Fusion] = {}
 
 
 def find(cls: type) -> tuple[Fusion, type] | None:
-    """Return the fusion (rewritten method) for `cls`, and the class whose name the fusion lists: `cls` or a
+    """Return the fusion (replacement method) for `cls`, and the class whose name the fusion lists: `cls` or a
     base class of `cls`.
 
     If several fusions list this name, return the first fusion that knows the hash of the class's source. If
@@ -31,10 +31,11 @@ def find(cls: type) -> tuple[Fusion, type] | None:
 
 @cache_weakly
 def found_for(cls: type) -> tuple[Fusion, int] | None:
-    """Return the fusion (rewritten method) for `cls`, and the index in `cls.__mro__` of the class that the
+    """Return the fusion (replacement method) for `cls`, and the index in `cls.__mro__` of the class that the
     fusion lists.
 
-    The result is cached. A class in the cached result would stay alive, so the result has its index instead.
+    The result is cached. The cache would keep a class alive, so the result contains the index of the class
+    instead of the class.
     """
     named = named_like(cls)
     known_ones = [found for found in named if found[0].difference(cls, found[1]) is None]
@@ -43,7 +44,7 @@ def found_for(cls: type) -> tuple[Fusion, int] | None:
 
 
 def named_like(cls: type) -> list[tuple[Fusion, type]]:
-    """Return the fusions (rewritten methods) whose name patterns match `cls` or a base class of `cls`, each
+    """Return the fusions (replacement methods) whose name patterns match `cls` or a base class of `cls`, each
     with the matching class."""
     return [
         (fusion, known)
@@ -54,8 +55,8 @@ def named_like(cls: type) -> list[tuple[Fusion, type]]:
 
 
 def is_meant(fusion: Fusion, cls: type) -> bool:
-    """Return whether a fusion (rewritten method) is probably written for another version of the class `cls`.
-    The source of `cls` itself has an unknown hash.
+    """Return whether a fusion (replacement method) is probably written for another version of the class
+    `cls`. The source of `cls` itself has a hash that no fusion knows.
 
     If so, the report of `patch` says why the class is not replaced. The name patterns for decoders also match
     unrelated classes of the library transformers, such as `T5Attention`. So for a class of transformers, one

@@ -19,7 +19,7 @@ PROCESSOR = "diffusers.models.attention_processor"
 MODELS = "diffusers.models.transformers.transformer"
 FORWARDS = (
     *("52757ae59bd5", "f7591fc2704c", "da955de3cf32", "34680a2e00e6", "35553156b0d7", "f3b637f914f2"),
-    *("55719bfef25a", "775053703060", "709e71bfbc64", "de5760aa6cb4", "a94d1e5bf50f"),  # with Optional: diffusers 0.36
+    *("55719bfef25a", "775053703060", "709e71bfbc64", "de5760aa6cb4", "a94d1e5bf50f"),  # of diffusers 0.36
 )
 
 
@@ -39,10 +39,12 @@ NONE = Signature(frozenset(), (), -1)
 
 
 def signature(module: type[Any], processor: type[Any]) -> Signature:
-    """Return with which arguments a module's `forward` can pass a call on to its processor unchanged.
+    """Return a description of the calls of a module's `forward` whose arguments the processor can get
+    unchanged.
 
-    The processor must accept all arguments of the module's `forward`. Their order must be the same, or the
-    module must pass them by name. If not, return `NONE`, which allows no call.
+    The processor must accept all arguments of the module's `forward`. Both must have the arguments in the
+    same order, unless the module passes them by name. If these conditions are not met, return `NONE`, which
+    describes no call.
     """
     try:
         _, *own = inspect.signature(module.forward).parameters.values()
@@ -73,13 +75,13 @@ def hands_on_by_name(module: type[Any]) -> bool:
 
 @cache_weakly
 def signatures(module: type) -> WeakKeyDictionary[type, Signature]:
-    """Return the cache for one class of modules. It maps the class of a processor to the result of
-    `signature` for both classes."""
+    """Return the cache for the class `module`. The cache maps the class of a processor to the result of
+    `signature` for `module` and this class."""
     return WeakKeyDictionary()
 
 
 def call(self: Any, how: FusedRecipe, *args: Any, **kwargs: Any) -> Any:
-    """Run the module's `forward`."""
+    """Call the processor directly, without the inspection of its signature."""
     return self.processor(self, *args, **kwargs)
 
 
@@ -87,7 +89,7 @@ def accepts(self: Any, *args: Any, **kwargs: Any) -> bool:
     """Return whether the processor can get the arguments of this call unchanged.
 
     If not, the original `forward` must run: it drops an argument with a warning, or passes a default value
-    other than the processor's.
+    that differs from the default value of the processor.
     """
     module: type = type(self)
     processor: type = type(self.processor)

@@ -34,7 +34,7 @@ def block(
     class_labels: Tensor | None = None,
     added_cond_kwargs: dict[str, Tensor] | None = None,
 ) -> Tensor:
-    """Run `BasicTransformerBlock.forward`."""
+    """Compute the result of `BasicTransformerBlock.forward` with oxiwarp's kernels."""
     extra = {name: value for name, value in (cross_attention_kwargs or {}).items() if name != "gligen"}
     source = encoder_hidden_states if self.only_cross_attention else None
     own = {"encoder_hidden_states": source, "attention_mask": attention_mask, **extra}
@@ -145,8 +145,8 @@ def norms(self: Any) -> list[Any]:
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if its norms are LayerNorms of a supported
-    `norm_type`.
+    """Return None if the norms of the block are LayerNorms of a supported `norm_type`. Otherwise, return the
+    reason why `patch` cannot replace the block.
 
     If the `norm_type` is "ada_norm_zero", as in DiT, norm1 also returns the gates. Such a block must not have
     a second attention.
@@ -169,7 +169,7 @@ def attention(
     temb: Tensor | None = None,
     scale: None = None,
 ) -> Tensor:
-    """Run `AttnProcessor2_0.__call__`."""
+    """Compute the result of `AttnProcessor2_0.__call__` without operations that have no effect."""
     source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
     if attention_mask is not None:
         attention_mask = mask_of_heads(attn, attention_mask, source)
@@ -200,7 +200,7 @@ def accepts_attention(
 
 
 def feed_forward_module(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
-    """Run `FeedForward.forward`."""
+    """Compute the result of `FeedForward.forward` without dropouts that have no effect."""
     return in_turn(self.net, hidden_states)
 
 

@@ -1,6 +1,8 @@
 """Fusions for CogVideoX and ConsisID. In diffusers, the blocks are in
 models/transformers/{cogvideox,consisid}_transformer_3d.py, and the attention is in
 models/attention_processor.py.
+
+A fusion is a hand-written method that replaces a method of a model's class.
 """
 
 import functools
@@ -40,7 +42,7 @@ def block(
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
     attention_kwargs: dict[str, Any] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run `CogVideoXBlock.forward`."""
+    """Compute the result of `CogVideoXBlock.forward` with oxiwarp's kernels."""
     text = encoder_hidden_states
     norm1, norm2 = affine(self.norm1.norm), affine(self.norm2.norm)
     shift, scale, gate, shift_text, scale_text, gate_text = modulations(self.norm1, temb)
@@ -76,8 +78,8 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if its norms are `CogVideoXLayerNormZero` of
-    diffusers."""
+    """Return None if the norms of the block are `CogVideoXLayerNormZero` of diffusers. Otherwise, return the
+    reason why `patch` cannot replace the block."""
     from diffusers.models.normalization import CogVideoXLayerNormZero
 
     norms = self.norm1, self.norm2
@@ -105,8 +107,8 @@ def attention(
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
     project: Callable[[Any, Tensor], Iterable[Tensor]] = separate,
 ) -> tuple[Tensor, Tensor]:
-    """Run `CogVideoXAttnProcessor2_0.__call__`. Text and video tokens form one sequence. RoPE rotates only
-    the video tokens."""
+    """Compute the result of `CogVideoXAttnProcessor2_0.__call__` with oxiwarp's kernels. Text and video
+    tokens form one sequence. RoPE rotates only the video tokens."""
     text_tokens = encoder_hidden_states.shape[1]
     hidden_states = torch.cat([encoder_hidden_states, hidden_states], dim=1)
     batch, tokens, _ = hidden_states.shape

@@ -42,7 +42,7 @@ def block(
     image_rotary_emb: Tables | None = None,
     joint_attention_kwargs: dict[str, Any] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run `FluxTransformerBlock.forward`."""
+    """Compute the result of `FluxTransformerBlock.forward` with oxiwarp's kernels."""
     normed, *modulation = self.norm1(hidden_states, emb=temb)
     normed_text, *text_modulation = self.norm1_context(encoder_hidden_states, emb=temb)
     attended, attended_text, *of_ip_adapter = self.attn(
@@ -70,7 +70,7 @@ def single_block(
     image_rotary_emb: Tables | None = None,
     joint_attention_kwargs: dict[str, Any] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run `FluxSingleTransformerBlock.forward`."""
+    """Compute the result of `FluxSingleTransformerBlock.forward` with oxiwarp's kernels."""
     hidden_states = joined(encoder_hidden_states, hidden_states)
     normed, gate = self.norm(hidden_states, emb=temb)
 
@@ -93,8 +93,8 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if the norms before the feed-forwards have no
-    weights."""
+    """Return None if the block's norms before the feed-forwards have no weights. Otherwise, return the reason
+    why `patch` cannot replace the block."""
     return affine_norm(self, "norm2", "norm2_context")
 
 
@@ -107,7 +107,7 @@ def attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Run `FluxAttnProcessor.__call__`."""
+    """Compute the result of `FluxAttnProcessor.__call__` with oxiwarp's kernels."""
     from diffusers.models.transformers.transformer_flux import _get_qkv_projections
 
     projected = project(attn, hidden_states, encoder_hidden_states, _get_qkv_projections)
@@ -123,9 +123,9 @@ def attention(
 def project(attn: Any, image: Tensor, text: Tensor | None, own: Callable[..., Sequence[Any]]) -> Sequence[Any]:
     """Return query, key and value of the image tokens, then of the text tokens.
 
-    `own` is the function of diffusers that computes these tensors. `products` may be able to write the value
-    vectors of all tokens into one tensor. This tensor is then returned twice: as the value tensor of the
-    image and as that of the text.
+    `own` is the function of diffusers that computes these tensors. The function `products` can write the
+    value vectors of all tokens into one tensor, if the modules permit this. This tensor is then returned
+    twice: as the value tensor of the image and as the value tensor of the text.
     """
     if text is None or attn.fused_projections:
         return own(attn, image, text)

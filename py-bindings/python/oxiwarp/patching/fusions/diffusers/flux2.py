@@ -1,8 +1,8 @@
 """Fusions for Flux 2 (diffusers: models/transformers/transformer_flux2.py). All blocks of Flux 2 get the same
 modulations, unlike the blocks of Flux.
 
-In a single-stream block of Flux 2, one linear computes query, key, value and the input of the feed-forward's
-activation.
+A fusion is a hand-written method that replaces a method of a model's class. In a single-stream block of Flux
+2, one linear computes query, key, value and the input of the feed-forward's activation.
 """
 
 from typing import Any
@@ -34,7 +34,7 @@ def block(
     image_rotary_emb: Tables | None = None,
     joint_attention_kwargs: dict[str, Any] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run `Flux2TransformerBlock.forward`."""
+    """Compute the result of `Flux2TransformerBlock.forward` with oxiwarp's kernels."""
     hidden_states, encoder_hidden_states = as_rows(hidden_states), as_rows(encoder_hidden_states)
     shift, scale, *modulation = parts(temb_mod_img, 6)
     text_shift, text_scale, *text_modulation = parts(temb_mod_txt, 6)
@@ -78,7 +78,8 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if its norms are LayerNorms without weights."""
+    """Return None if the norms of the block are LayerNorms without weights. Otherwise, return the reason why
+    `patch` cannot replace the block."""
     return affine_norm(self, *NORMS)
 
 
@@ -93,7 +94,7 @@ def single_block(
     split_hidden_states: bool = False,
     text_seq_len: int | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Run `Flux2SingleTransformerBlock.forward`."""
+    """Compute the result of `Flux2SingleTransformerBlock.forward` with oxiwarp's kernels."""
     if encoder_hidden_states is not None:
         text_seq_len = encoder_hidden_states.shape[1]
         hidden_states = joined(encoder_hidden_states, hidden_states)
@@ -125,7 +126,8 @@ def accepts_single_block(
 
 
 def fits_single_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if its norm is a LayerNorm without weight."""
+    """Return None if the norm of the block is a LayerNorm without weight. Otherwise, return the reason why
+    `patch` cannot replace the block."""
     return affine_norm(self, "norm")
 
 
@@ -138,7 +140,7 @@ def attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Run `Flux2AttnProcessor.__call__`."""
+    """Compute the result of `Flux2AttnProcessor.__call__` with oxiwarp's kernels."""
     from diffusers.models.transformers.transformer_flux2 import _get_qkv_projections
 
     projected = _get_qkv_projections(attn, hidden_states, encoder_hidden_states)
@@ -158,7 +160,7 @@ def parallel_attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> Tensor:
-    """Run `Flux2ParallelSelfAttnProcessor.__call__`."""
+    """Compute the result of `Flux2ParallelSelfAttnProcessor.__call__` with oxiwarp's kernels."""
     projected = attn.to_qkv_mlp_proj(hidden_states)
     of_attention = 3 * attn.inner_dim
     whole = of_attention + attn.mlp_hidden_dim * attn.mlp_mult_factor

@@ -1,7 +1,8 @@
 """Fusions for HunyuanVideo and HunyuanVideo 1.5 (diffusers:
 models/transformers/transformer_hunyuan_video.py).
 
-The blocks of both model versions have the same `forward`.
+A fusion is a hand-written method that replaces a method of a model's class. The blocks of both model versions
+have the same `forward`.
 """
 
 from typing import Any
@@ -37,7 +38,7 @@ Tables = tuple[Tensor, Tensor]
 def refiner_block(
     self: Any, how: FusedRecipe, hidden_states: Tensor, temb: Tensor, attention_mask: Tensor | None = None
 ) -> Tensor:
-    """Run `HunyuanVideoIndividualTokenRefinerBlock.forward`."""
+    """Compute the result of `HunyuanVideoIndividualTokenRefinerBlock.forward` with oxiwarp's kernels."""
     normed = self.norm1(hidden_states)
     attended = self.attn(hidden_states=normed, encoder_hidden_states=None, attention_mask=attention_mask)
     gate_msa, gate = self.norm_out(temb)
@@ -51,7 +52,8 @@ def accepts_refiner_block(self: Any, hidden_states: Tensor, temb: Tensor, attent
 
 
 def fits_refiner_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if norm2 is torch's LayerNorm."""
+    """Return None if norm2 of the block is torch's LayerNorm. Otherwise, return the reason why `patch` cannot
+    replace the block."""
     return None if base_of(self.norm2) is nn.LayerNorm else "its norm2 is not torch's LayerNorm"
 
 
@@ -66,7 +68,7 @@ def block(
     *args: Any,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Run `HunyuanVideoTransformerBlock.forward`."""
+    """Compute the result of `HunyuanVideoTransformerBlock.forward` with oxiwarp's kernels."""
     normed, *modulation = self.norm1(hidden_states, emb=temb)
     normed_text, *text_modulation = self.norm1_context(encoder_hidden_states, emb=temb)
     attended, attended_text = self.attn(
@@ -94,7 +96,7 @@ def single_block(
     *args: Any,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Run `HunyuanVideoSingleTransformerBlock.forward`."""
+    """Compute the result of `HunyuanVideoSingleTransformerBlock.forward` with oxiwarp's kernels."""
     image = hidden_states.shape[1]
     hidden_states = joined(hidden_states, encoder_hidden_states)
     normed, gate = self.norm(hidden_states, emb=temb)
@@ -105,8 +107,9 @@ def single_block(
 def both_branches(
     self: Any, how: FusedRecipe, normed: Tensor, image: int, attention_mask: Tensor | None, tables: Tables | None
 ) -> Tensor | LaterLinear:
-    """Compute attention and feed-forward of a single-stream block, and the linear `proj_out` that projects
-    both results. The result may be a placeholder for this linear."""
+    """Compute attention and feed-forward of a single-stream block (a block on the concatenated tokens of
+    video and text), and the linear `proj_out` that projects both results. The result may be a placeholder
+    for this linear."""
 
     def attended(_: Place | None) -> Tensor:
         streams = self.attn(
@@ -129,8 +132,8 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if the norms before the feed-forwards have no
-    weights."""
+    """Return None if the block's norms before the feed-forwards have no weights. Otherwise, return the reason
+    why `patch` cannot replace the block."""
     return affine_norm(self, "norm2", "norm2_context")
 
 
@@ -143,7 +146,7 @@ def attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run `HunyuanVideoAttnProcessor2_0.__call__`."""
+    """Compute the result of `HunyuanVideoAttnProcessor2_0.__call__` with oxiwarp's kernels."""
     image, heads = hidden_states.shape[1], (attn.heads, -1)
     cos, sin = (None, None) if image_rotary_emb is None else image_rotary_emb
     if attn.add_q_proj is None:

@@ -1,7 +1,8 @@
 """Fusions for HunyuanVideo's image-to-video blocks, in which the tokens of the first frame have a separate
 modulation.
 
-Therefore each kernel that reads the modulation of the video is launched twice: for the tokens of the first
+A fusion is a hand-written method that replaces a method of a model's class. Because of the separate
+modulation, each kernel that reads the modulation of the video is launched twice: for the tokens of the first
 frame, and for all other tokens.
 """
 
@@ -29,7 +30,7 @@ def norm(
     token_replace_emb: Tensor,
     first_frame_num_tokens: int,
 ) -> tuple[Tensor, ...]:
-    """Run `HunyuanVideoTokenReplaceAdaLayerNormZero.forward`.
+    """Compute the result of `HunyuanVideoTokenReplaceAdaLayerNormZero.forward` with oxiwarp's kernels.
 
     Return a tuple. Its first element is the modulated norm. The next elements are the parts of the modulation
     that the norm does not use, such as gates. The parts for later tokens come first, then the parts for
@@ -49,7 +50,8 @@ def single_norm(
     token_replace_emb: Tensor,
     first_frame_num_tokens: int,
 ) -> tuple[Tensor, ...]:
-    """Run `HunyuanVideoTokenReplaceAdaLayerNormZeroSingle.forward`."""
+    """Compute the result of `HunyuanVideoTokenReplaceAdaLayerNormZeroSingle.forward` with oxiwarp's
+    kernels."""
     normed, of_others, of_first = both_modulated(
         self, how, hidden_states, emb, token_replace_emb, first_frame_num_tokens, 3
     )
@@ -99,7 +101,7 @@ def block(
     token_replace_emb: Tensor | None = None,
     num_tokens: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run `HunyuanVideoTokenReplaceTransformerBlock.forward`."""
+    """Compute the result of `HunyuanVideoTokenReplaceTransformerBlock.forward` with oxiwarp's kernels."""
     normed, *modulation = self.norm1(hidden_states, temb, token_replace_emb, num_tokens)
     normed_text, *text_modulation = self.norm1_context(encoder_hidden_states, emb=temb)
     attended, attended_text = self.attn(
@@ -133,7 +135,8 @@ def single_block(
     token_replace_emb: Tensor | None = None,
     num_tokens: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run `HunyuanVideoTokenReplaceSingleTransformerBlock.forward`."""
+    """Compute the result of `HunyuanVideoTokenReplaceSingleTransformerBlock.forward` with oxiwarp's
+    kernels."""
     image = hidden_states.shape[1]
     hidden_states = joined(hidden_states, encoder_hidden_states)
     normed, gate, first_gate = self.norm(hidden_states, temb, token_replace_emb, num_tokens)

@@ -1,5 +1,8 @@
 """Fusions for single LayerNorms (torch.nn.LayerNorm, diffusers' FP32LayerNorm). They also replace LayerNorms
-of models for which there are no fused blocks."""
+of models for which there are no fused blocks.
+
+A fusion is a hand-written method that replaces a method of a model's class.
+"""
 
 from typing import Any
 
@@ -14,7 +17,7 @@ from ..core.recipe import FusedRecipe
 
 
 def run(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:
-    """Run `LayerNorm.forward`."""
+    """Compute the result of `LayerNorm.forward` with oxiwarp's kernels."""
     return layer_norm(x, self.weight, self.bias, self.eps)
 
 
@@ -36,7 +39,8 @@ def accepts(self: Any, x: Tensor | None = None, /, **by_name: Tensor) -> bool:
 
 
 def fits(self: Any) -> str | None:
-    """Return the reason not to replace the norm, or None if the norm normalises only the last dimension."""
+    """Return None if the norm normalises only the last dimension. Otherwise, return the reason why `patch`
+    cannot replace the norm."""
     return None if len(self.normalized_shape) == 1 else f"it normalises {len(self.normalized_shape)} dimensions"
 
 

@@ -30,7 +30,7 @@ def block(
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
     encoder_attention_mask: Tensor | None = None,
 ) -> Tensor:
-    """Run `LTXVideoTransformerBlock.forward`."""
+    """Compute the result of `LTXVideoTransformerBlock.forward` with oxiwarp's kernels."""
     hidden_states = as_rows(hidden_states)
     table = self.scale_shift_table.unbind(0)
     values = temb.unflatten(-1, (len(table), -1)).unbind(2)
@@ -79,8 +79,8 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if its norms are diffusers' RMSNorms without
-    weights."""
+    """Return None if the norms of the block are diffusers' RMSNorms without weights. Otherwise, return the
+    reason why `patch` cannot replace the block."""
     from diffusers.models.normalization import RMSNorm
 
     known = all(is_exactly(norm, RMSNorm) and norm.weight is None for norm in (self.norm1, self.norm2))
@@ -96,7 +96,7 @@ def attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """Run `LTXVideoAttnProcessor.__call__`."""
+    """Compute the result of `LTXVideoAttnProcessor.__call__` with oxiwarp's kernels."""
     source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
     if attention_mask is not None:
         attention_mask = mask_of_heads(attn, attention_mask, source)

@@ -1,6 +1,7 @@
 """Fusions for LTX-2 (diffusers: models/transformers/transformer_ltx2.py).
 
-Video tokens attend to video, text and audio tokens. Audio tokens attend to audio, text and video tokens.
+A fusion is a hand-written method that replaces a method of a model's class. Video tokens attend to video,
+text and audio tokens. Audio tokens attend to audio, text and video tokens.
 """
 
 from dataclasses import dataclass
@@ -123,7 +124,7 @@ def block(
     perturbation_mask: Tensor | None = None,
     all_perturbed: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run `LTX2VideoTransformerBlock.forward`."""
+    """Compute the result of `LTX2VideoTransformerBlock.forward` with oxiwarp's kernels."""
     video, audio = Stream(as_rows(hidden_states), how), Stream(as_rows(audio_hidden_states), how)
     how_to: dict[str, Any] = {"encoder_hidden_states": None}
     if self.perturbed_attn:
@@ -244,8 +245,8 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if its norms are diffusers' RMSNorms without
-    weights."""
+    """Return None if the norms of the block are diffusers' RMSNorms without weights. Otherwise, return the
+    reason why `patch` cannot replace the block."""
     from diffusers.models.normalization import RMSNorm
 
     for name in NORMS:

@@ -23,7 +23,7 @@ def attention(
     query_rotary_emb: Tables | None = None,
     key_rotary_emb: Tables | None = None,
 ) -> Tensor:
-    """Run `LTX2AudioVideoAttnProcessor.__call__`."""
+    """Compute the result of `LTX2AudioVideoAttnProcessor.__call__` with oxiwarp's kernels."""
     source, attention_mask, gates = prepared(attn, hidden_states, encoder_hidden_states, attention_mask)
     query, key, value = attn.to_q(hidden_states), attn.to_k(source), attn.to_v(source)
     query, key = turned(attn, how, query, key, query_rotary_emb, key_rotary_emb)
@@ -42,7 +42,8 @@ def perturbed_attention(
     perturbation_mask: Tensor | None = None,
     all_perturbed: Any = None,
 ) -> Tensor:
-    """Run `LTX2PerturbedAttnProcessor.__call__`, which computes the values before query and key."""
+    """Compute the result of `LTX2PerturbedAttnProcessor.__call__` with oxiwarp's kernels. This method
+    computes the values before query and key."""
     source, attention_mask, gates = prepared(attn, hidden_states, encoder_hidden_states, attention_mask)
     value = attn.to_v(source)
     if all_perturbed is None:

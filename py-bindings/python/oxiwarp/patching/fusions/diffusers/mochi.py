@@ -37,8 +37,8 @@ def block(
     encoder_attention_mask: Tensor,
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run `MochiTransformerBlock.forward`. The last block of the model applies no feed-forward to the text
-    tokens."""
+    """Compute the result of `MochiTransformerBlock.forward` with oxiwarp's kernels. The last block of the
+    model applies no feed-forward to the text tokens."""
     scale, *rest = self.norm1.linear(self.norm1.silu(temb)).chunk(4, dim=1)
     normed = modulated_rms_norm(hidden_states, scale, self.norm1.norm.eps)
     context = self.norm1_context
@@ -101,8 +101,8 @@ def more_than_one_eps(self: Any) -> str | None:
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if its norms are Mochi's norm modules. Each of them
-    must contain an RMSNorm without weight.
+    """Return None if the norms of the block are Mochi's norm modules, and each of them contains an RMSNorm
+    without weight. Otherwise, return the reason why `patch` cannot replace the block.
 
     Norms that one kernel computes together must have the same eps.
     """
@@ -132,7 +132,7 @@ def attention(
     attention_mask: Tensor,
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run `MochiAttnProcessor2_0.__call__`.
+    """Compute the result of `MochiAttnProcessor2_0.__call__` with oxiwarp's kernels.
 
     To save `torch.cat`, the kernel writes query and key of the video tokens into larger tensors. The text
     tokens are then copied after them. If gradients are enabled, and under torch.func transforms and

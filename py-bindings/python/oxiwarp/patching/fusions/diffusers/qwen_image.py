@@ -27,7 +27,7 @@ def block(
     joint_attention_kwargs: dict[str, Any] | None = None,
     modulate_index: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run `QwenImageTransformerBlock.forward`."""
+    """Compute the result of `QwenImageTransformerBlock.forward` with oxiwarp's kernels."""
     first, second = self.img_mod(temb).chunk(2, dim=-1)
     of_text, of_text_mlp = self.txt_mod(temb.chunk(2)[0] if self.zero_cond_t else temb).chunk(2, dim=-1)
     shift, scale, gate = by_token(first, modulate_index)
@@ -80,7 +80,8 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if its norms are LayerNorms without weights."""
+    """Return None if the norms of the block are LayerNorms without weights. Otherwise, return the reason why
+    `patch` cannot replace the block."""
     return affine_norm(self, *NORMS)
 
 
@@ -94,7 +95,7 @@ def attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run `QwenDoubleStreamAttnProcessor2_0.__call__`."""
+    """Compute the result of `QwenDoubleStreamAttnProcessor2_0.__call__` with oxiwarp's kernels."""
     if encoder_hidden_states_mask is not None:
         everywhere = torch.ones(hidden_states.shape[:2], dtype=torch.bool, device=hidden_states.device)
         attention_mask = torch.cat([encoder_hidden_states_mask, everywhere], dim=1)[:, None, None, :]

@@ -23,7 +23,7 @@ def block(
     temb: Tensor,
     joint_attention_kwargs: dict[str, Any] | None = None,
 ) -> tuple[Tensor | None, Tensor]:
-    """Run `JointTransformerBlock.forward`."""
+    """Compute the result of `JointTransformerBlock.forward` with oxiwarp's kernels."""
     options = joint_attention_kwargs or {}
     normed, *modulation = self.norm1(hidden_states, emb=temb)
     if self.context_pre_only:
@@ -64,13 +64,13 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if the norms before the feed-forwards have no
-    weights."""
+    """Return None if the block's norms before the feed-forwards have no weights. Otherwise, return the reason
+    why `patch` cannot replace the block."""
     return affine_norm(self, *(["norm2"] if self.norm2_context is None else ["norm2", "norm2_context"]))
 
 
 def single_block(self: Any, how: FusedRecipe, hidden_states: Tensor, temb: Tensor) -> Tensor:
-    """Run `SD3SingleTransformerBlock.forward`."""
+    """Compute the result of `SD3SingleTransformerBlock.forward` with oxiwarp's kernels."""
     normed, *modulation = self.norm1(hidden_states, emb=temb)
     attended = self.attn(hidden_states=normed, encoder_hidden_states=None)
     return after_attention(hidden_states, attended, modulation, self.norm2, self.ff, how)
@@ -82,8 +82,8 @@ def accepts_single_block(self: Any, hidden_states: Tensor, temb: Tensor) -> bool
 
 
 def fits_single_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if the norm before the feed-forward has no
-    weight."""
+    """Return None if the block's norm before the feed-forward has no weight. Otherwise, return the reason why
+    `patch` cannot replace the block."""
     return affine_norm(self, "norm2")
 
 
@@ -97,8 +97,8 @@ def attention(
     *args: Any,
     **kwargs: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Run `JointAttnProcessor2_0.__call__`. The attention gets query, key and value in the memory layout that
-    diffusers gives them."""
+    """Compute the result of `JointAttnProcessor2_0.__call__` with oxiwarp's kernels. The attention gets
+    query, key and value in the memory layout that diffusers gives them."""
     heads = (attn.heads, -1)
     query, key, value = (project(hidden_states).unflatten(2, heads) for project in (attn.to_q, attn.to_k, attn.to_v))
     if encoder_hidden_states is None:
@@ -153,8 +153,8 @@ def accepts_attention(
 
 
 def fits_attention(attn: Any) -> str | None:
-    """Return the reason not to replace the processor of an attention module, or None if the module normalises
-    its queries.
+    """Return None if the attention module normalises its queries. Otherwise, return the reason why `patch`
+    cannot replace the module's processor.
     """
     return None if attn.norm_q is not None else "its attention has no norms of queries and keys"
 

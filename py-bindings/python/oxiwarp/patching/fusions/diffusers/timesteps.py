@@ -1,9 +1,9 @@
-"""A fusion for the sinusoidal timestep embedding of diffusers (models/embeddings.py). It launches half as
-many kernels as the original method.
+"""A fusion for the sinusoidal timestep embedding of diffusers (models/embeddings.py). The fused method
+launches half as many kernels as the original method.
 
-Every denoising step begins with this embedding, while the GPU is idle. The frequencies depend only on
-constants of the module, so they are cached. Cosines and sines are concatenated directly in the order that the
-model uses.
+A fusion is a hand-written method that replaces a method of a model's class. Every denoising step begins with
+this embedding, while the GPU is idle. The frequencies depend only on constants of the module, so they are
+cached. Cosines and sines are concatenated directly in the order that the model uses.
 """
 
 import math
@@ -21,7 +21,7 @@ MAX_PERIOD = 10000
 
 
 def embedding(self: Any, how: FusedRecipe, timesteps: Tensor) -> Tensor:
-    """Run `Timesteps.forward`."""
+    """Compute the result of `Timesteps.forward` with cached frequencies."""
     count, shift = self.num_channels // 2, self.downscale_freq_shift
     angles = timesteps[:, None].float() * frequencies(count, shift, timesteps.device)
     if self.scale != 1:

@@ -1,9 +1,9 @@
 """Fusions for Wan 2.1 and 2.2, including VACE, Animate and ChronoEdit (diffusers:
 models/transformers/transformer_wan*.py).
 
-The modulations (shifts, scales and gates) are float32: `scale_shift_table + temb.float()`. Therefore the
-original blocks compute norms and sums in float32 and cast only the results. The fused blocks do the same, in
-mode "exact" and in mode "fast".
+A fusion is a hand-written method that replaces a method of a model's class. The modulations (shifts, scales
+and gates) are float32: `scale_shift_table + temb.float()`. Therefore the original blocks compute norms and
+sums in float32 and cast only the results. The fused blocks do the same, in mode "exact" and in mode "fast".
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ def block(
     temb: Tensor,
     rotary_emb: Any,
 ) -> Tensor:
-    """Run `WanTransformerBlock.forward`."""
+    """Compute the result of `WanTransformerBlock.forward` with oxiwarp's kernels."""
     hidden_states = as_rows(hidden_states)
     values, tables = modulations(self, temb)
     shift_msa, scale_msa, gate_msa, shift_mlp, scale_mlp, gate_mlp = values
@@ -97,8 +97,8 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """Return the reason not to replace the block, or None if its norms are diffusers' FP32LayerNorm. The
-    second norm may be missing.
+    """Return None if the norms of the block are diffusers' FP32LayerNorm (the second norm may be missing).
+    Otherwise, return the reason why `patch` cannot replace the block.
 
     Only the second norm (norm2, before the cross-attention) may have parameters.
     """
@@ -120,8 +120,8 @@ def vace_block(
     temb: Tensor,
     rotary_emb: Any,
 ) -> tuple[Tensor | None, Tensor]:
-    """Run `WanVACETransformerBlock.forward`: a Wan block for the control tokens, with an optional linear
-    before it and another after it."""
+    """Compute the result of `WanVACETransformerBlock.forward` with oxiwarp's kernels. This is a Wan block for
+    the control tokens, with an optional linear before it and another after it."""
     if self.proj_in is not None:
         control_hidden_states = self.proj_in(control_hidden_states) + hidden_states
     control_hidden_states = block(self, how, control_hidden_states, encoder_hidden_states, temb, rotary_emb)
@@ -156,7 +156,7 @@ def attention(
     attention_mask: Tensor | None = None,
     rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """Run `WanAttnProcessor.__call__`."""
+    """Compute the result of `WanAttnProcessor.__call__` with oxiwarp's kernels."""
     from diffusers.models.transformers.transformer_wan import _get_added_kv_projections, _get_qkv_projections
 
     options: dict[str, Any] = {"dropout_p": 0.0, "is_causal": False, "backend": self._attention_backend}
@@ -165,7 +165,7 @@ def attention(
         assert encoder_hidden_states is not None
         image_length = encoder_hidden_states.shape[1] - 512  # the last 512 are text tokens
         image, encoder_hidden_states = encoder_hidden_states[:, :image_length], encoder_hidden_states[:, image_length:]
-    source: Any = encoder_hidden_states  # may be None, unlike in diffusers' annotation
+    source: Any = encoder_hidden_states  # Any: it may be None, which diffusers' annotation excludes
     query, key, value = _get_qkv_projections(attn, hidden_states, source)
     heads = {"eps": attn.norm_q.eps, "across_heads": True, "head_dim": query.shape[-1] // attn.heads, "mode": how.mode}
     if rotary_emb is not None:

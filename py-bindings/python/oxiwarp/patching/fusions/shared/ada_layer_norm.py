@@ -1,5 +1,8 @@
 """Fusions for the modulated norms of diffusers (models/normalization.py), which Flux, SD3, HunyuanVideo and
-many other models use."""
+many other models use.
+
+A fusion is a hand-written method that replaces a method of a model's class.
+"""
 
 from typing import Any
 
@@ -24,7 +27,7 @@ def zero(
     hidden_dtype: Any = None,
     emb: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    """Run `AdaLayerNormZero.forward`."""
+    """Compute the result of `AdaLayerNormZero.forward` with oxiwarp's kernels."""
     if self.emb is not None:
         emb = self.emb(timestep, class_labels, hidden_dtype=hidden_dtype)
     shift, scale, *rest = self.linear(self.silu(emb)).chunk(6, dim=1)
@@ -32,20 +35,20 @@ def zero(
 
 
 def single(self: Any, how: FusedRecipe, x: Tensor, emb: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Run `AdaLayerNormZeroSingle.forward`."""
+    """Compute the result of `AdaLayerNormZeroSingle.forward` with oxiwarp's kernels."""
     shift, scale, gate = self.linear(self.silu(emb)).chunk(3, dim=1)
     return modulated(self, how, x, scale, shift), gate
 
 
 def continuous(self: Any, how: FusedRecipe, x: Tensor, conditioning_embedding: Tensor) -> Tensor:
-    """Run `AdaLayerNormContinuous.forward`."""
+    """Compute the result of `AdaLayerNormContinuous.forward` with oxiwarp's kernels."""
     emb = self.linear(self.silu(conditioning_embedding).to(x.dtype))
     scale, shift = emb.chunk(2, dim=1)
     return modulated(self, how, x, scale, shift)
 
 
 def twice(self: Any, how: FusedRecipe, hidden_states: Tensor, emb: Tensor | None = None) -> tuple[Tensor, ...]:
-    """Run `SD35AdaLayerNormZeroX.forward`."""
+    """Compute the result of `SD35AdaLayerNormZeroX.forward` with oxiwarp's kernels."""
     shift, scale, *rest, shift2, scale2, gate2 = self.linear(self.silu(emb)).chunk(9, dim=1)
     if scale.dtype != hidden_states.dtype:
         first, second = (modulated(self, how, hidden_states, *by) for by in ((scale, shift), (scale2, shift2)))
@@ -106,8 +109,8 @@ def accepts_single(self: Any, x: Tensor, emb: Tensor | None = None) -> bool:
 
 
 def fits(self: Any) -> str | None:
-    """Return the reason not to replace the modulated norm, or None if the norm inside it is torch's
-    LayerNorm."""
+    """Return None if the norm inside the modulated norm is torch's LayerNorm. Otherwise, return the reason
+    why `patch` cannot replace the modulated norm."""
     cls = base_of(self.norm)
     return None if cls is nn.LayerNorm else f"its norm is {cls.__name__}, expected LayerNorm"
 

@@ -1,10 +1,11 @@
 """Fusions for diffusers' activation modules (models/activations.py), which apply a linear and then an
 activation.
 
-If measurements say so (see `core/linear.py`), `oxiwarp.linear` computes the linear and the activation.
-Otherwise, in mode "exact", the new `forward` calls the linear, and one kernel computes the activation. In mode "fast",
-if the activation is `GELU(approximate="tanh")`, one cuBLASLt matrix multiplication computes both. The
-epilogue of the multiplication adds the bias and applies the GELU, so the result is rounded once. The module
+A fusion is a hand-written method that replaces a method of a model's class. If measurements say so (see
+`core/linear.py`), `oxiwarp.linear` computes the linear and the activation. Otherwise, in mode "exact", the new
+`forward` calls the linear, and one kernel computes the activation. In mode "fast", if the activation is
+`GELU(approximate="tanh")`, one cuBLASLt matrix multiplication computes both. The epilogue of the
+multiplication adds the bias and applies the GELU, so the result is rounded once. The module
 `LinearActivation`, which applies a SiLU, is not replaced, because torch's SiLU is as fast as a kernel of
 oxiwarp.
 """
@@ -31,7 +32,7 @@ FEED_FORWARD = "basic.feed_forward"
 
 
 def gelu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
-    """Run `GELU.forward`."""
+    """Compute the result of `GELU.forward` with oxiwarp's kernels."""
     op, kind = (gelu_tanh, "gelu_tanh") if self.approximate == "tanh" else (gelu, "gelu")
     if (product := later(how, kind, self.proj, hidden_states)) is not None:
         return product.activated(op)
@@ -66,7 +67,7 @@ def in_epilogue(proj: nn.Module, x: Tensor) -> bool:
 
 
 def geglu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
-    """Run `GEGLU.forward`."""
+    """Compute the result of `GEGLU.forward` with oxiwarp's kernels."""
     if (product := later(how, "geglu", self.proj, hidden_states)) is not None:
         return product.activated(geglu)
     projected = self.proj(hidden_states)
@@ -77,7 +78,7 @@ def geglu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
 
 
 def swiglu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
-    """Run `SwiGLU.forward`."""
+    """Compute the result of `SwiGLU.forward` with oxiwarp's kernels."""
     if (product := later(how, "swiglu", self.proj, hidden_states)) is not None:
         return product.activated(swiglu)
     projected = self.proj(hidden_states)
@@ -88,7 +89,7 @@ def swiglu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
 
 
 def quick_block(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:
-    """Run `ApproximateGELU.forward`."""
+    """Compute the result of `ApproximateGELU.forward` with oxiwarp's kernels."""
     if (product := later(how, "gelu_quick", self.proj, x)) is not None:
         return product.activated(gelu_quick)
     projected = self.proj(x)
@@ -96,7 +97,7 @@ def quick_block(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:
 
 
 def silu_and_mul_block(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:
-    """Run `Flux2SwiGLU.forward`."""
+    """Compute the result of `Flux2SwiGLU.forward` with oxiwarp's kernels."""
     return silu_and_mul(x, mode=how.mode)
 
 
@@ -191,7 +192,8 @@ def fits_gelu(self: Any) -> str | None:
 
 
 def fits_swiglu(self: Any) -> str | None:
-    """Return the reason not to replace the SwiGLU module, or None if its gate activation is a SiLU."""
+    """Return None if the gate activation of the SwiGLU module is a SiLU. Otherwise, return the reason why
+    `patch` cannot replace the SwiGLU module."""
     gate = self.activation if hasattr(self, "activation") else self.gate_fn
     return None if type(gate) is nn.SiLU else f"its gate is a {type(gate).__name__}, expected SiLU"
 

@@ -35,8 +35,8 @@ CHUNK = torch.complex128
 def copy_chunks(y: Tensor, x: Tensor) -> None:
     """Compute `y.copy_(x)`, in chunks of 16 bytes if alignment and dtypes permit.
 
-    If a tensor is not contiguous, torch copies it one element at a time. As `complex128`, an element has 16
-    bytes.
+    If a tensor is not contiguous, torch copies it one element at a time. This function therefore copies views
+    with dtype `complex128`, whose elements have 16 bytes.
     """
     if y.dtype == x.dtype and in_chunks(y) and in_chunks(x):
         y, x = y.view(CHUNK), x.view(CHUNK)
@@ -87,7 +87,7 @@ class Place:
     def heads(self, query: Tensor) -> Tensor | None:
         """Return the columns for the attention's result as a view in the shape of `query`, `[B, S, H, D]`.
 
-        Return None if dtype, batch size or number of tokens of `query` differ from those of the feed-forward.
+        Return None if `query` has another dtype, batch size or number of tokens than the feed-forward.
         """
         if query.dtype != self.projected.dtype or query.shape[:2] != self.projected.shape[:2]:
             return None
@@ -186,18 +186,18 @@ def activated(
 def give_place(attn: Any, x: Tensor, out: Place | None) -> None:
     """Store `out` as an attribute of `x`. The attention with the input `x` then writes its result into `out`.
 
-    Store it only if `patch` replaced the processor of `attn` and `attn` has no hooks. A hook could change the
-    attention's result, or keep a reference to it.
+    Store `out` only if `patch` replaced the processor of `attn` and `attn` has no hooks. A hook could change
+    the attention's result, or keep a reference to it.
     """
     if out is not None and RECIPE in getattr(attn.__dict__.get("processor"), "__dict__", ()) and not hooked(attn):
         setattr(x, PLACE, out)
 
 
 def take_place(x: Tensor) -> Place | None:
-    """Return the `Place` (memory) into which the attention with the input `x` must write, or None. Remove it
-    from `x`.
+    """Return the `Place` (memory) into which the attention with the input `x` must write, or None. Remove
+    this attribute from `x`.
 
-    So a second attention with the same input allocates new memory for its result.
+    A second attention with the same input then allocates new memory for its result.
     """
     out = getattr(x, PLACE, None)
     if out is not None:

@@ -21,9 +21,9 @@ def residual_layer_norm(
     """Compute `sum = x + gate * y` and return two tensors: `norm(sum)` and `sum`.
 
     This function calls the operator `gated_residual_ada_norm` with a scale of zeros. The operator multiplies
-    each row by `1 + scale`. Here this factor is 1, which changes no bit. The zeros have the dtype of the
-    norm's parameters, because the operator has a separate kernel for this case. The arguments and the errors
-    are the same as for the operator.
+    each row by `1 + scale`. Because `scale` is zero, this factor is 1, which changes no bit. The zeros have
+    the dtype of the norm's parameters, because the operator has a separate kernel for this case. The
+    arguments and the errors are the same as for the operator.
 
     Under torch.compile, if there is no gate, Inductor generates a kernel from torch operations instead.
     Inductor's kernel needs less Python time per launch than the operator, and can also compute the operation

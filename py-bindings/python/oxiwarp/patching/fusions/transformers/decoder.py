@@ -1,8 +1,9 @@
 """Fusions for decoders of the library transformers: Llama, Mistral, Qwen 2 and 3, Gemma 1 to 3, Phi-3, and
 models with copies of their layers.
 
-In transformers, code is copied from model to model. So the layers of many other models have the same source
-code, and the fusions in this file replace the methods of these layers too.
+A fusion is a hand-written method that replaces a method of a model's class. In transformers, code is copied
+from model to model. So the layers of many other models have the same source code, and the fusions in this
+file replace the methods of these layers too.
 """
 
 from typing import Any
@@ -24,7 +25,7 @@ GATED = {"SiLUActivation": silu_and_mul, "GELUActivation": gelu_and_mul, "GELUTa
 
 
 def mlp(self: Any, how: FusedRecipe, x: Tensor, tokens: tuple[int, ...] | None = None) -> Tensor:
-    """Run `LlamaMLP.forward`.
+    """Compute the result of `LlamaMLP.forward` with oxiwarp's kernels.
 
     If `tokens` is `(batch, tokens)`, `x` has shape `[batch * tokens, columns]`. The caller must then have
     checked that `direct()` is True: eager mode, no gradients, no global hooks.
@@ -36,7 +37,7 @@ def mlp(self: Any, how: FusedRecipe, x: Tensor, tokens: tuple[int, ...] | None =
 
 
 def packed_mlp(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
-    """Run `Phi3MLP.forward`."""
+    """Compute the result of `Phi3MLP.forward` with oxiwarp's kernels."""
     gated = GATED[type(self.activation_fn).__name__]
     if (product := later(how, gated.__name__, self.gate_up_proj, hidden_states)) is not None:
         return self.down_proj(product.activated(gated))
@@ -44,7 +45,8 @@ def packed_mlp(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
 
 
 def gates(self: Any) -> str | None:
-    """Return the reason not to replace the MLP, or None if its activation has a kernel."""
+    """Return None if there is a kernel for the activation of the MLP. Otherwise, return the reason why
+    `patch` cannot replace the MLP."""
     name = type(self.act_fn if hasattr(self, "act_fn") else self.activation_fn).__name__
     return None if name in GATED else f"its activation is {name}"
 
@@ -59,7 +61,8 @@ def has_gate(self: Any, *args: Any, **kwargs: Any) -> bool:
 
 
 def layer(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Run `LlamaDecoderLayer.forward`, or Phi-3's version of it, which also has dropouts."""
+    """Compute with oxiwarp's kernels the result of `LlamaDecoderLayer.forward`, or of Phi-3's version of this
+    method, which also has dropouts."""
     modules, options = self._modules, named(args, kwargs)
     if direct() and "resid_attn_dropout" not in modules and hidden_states.dim() == 3:
         return in_rows(modules, hidden_states, options)
@@ -112,7 +115,8 @@ def rows_of(y: Tensor, sizes: tuple[int, int]) -> Tensor:
 
 
 def sandwich(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Run `Gemma3DecoderLayer.forward`, which has norms before and after the attention and the MLP."""
+    """Compute the result of `Gemma3DecoderLayer.forward` with oxiwarp's kernels. This layer has norms before
+    and after the attention and the MLP."""
     attended, _ = self.self_attn(hidden_states=self.input_layernorm(hidden_states), **kwargs)
     attended = self.post_attention_layernorm(attended)
     normed, total = add_and_norm(attended, hidden_states, self.pre_feedforward_layernorm)
@@ -167,7 +171,8 @@ def accepts_sandwich(self: Any, hidden_states: Tensor, *args: Any, **kwargs: Any
 
 
 def fits_layer(self: Any) -> str | None:
-    """Return the reason not to replace the layer, or None if the norm after the attention is an RMSNorm.
+    """Return None if the norm after the attention is an RMSNorm. Otherwise, return the reason why `patch`
+    cannot replace the layer.
 
     This check is necessary: Starcoder 2's layer, for example, has the same source as Llama's layer, but
     contains LayerNorms.
@@ -176,7 +181,8 @@ def fits_layer(self: Any) -> str | None:
 
 
 def fits_sandwich(self: Any) -> str | None:
-    """Return the reason not to replace the layer, or None if the norm before the MLP is an RMSNorm."""
+    """Return None if the norm before the MLP is an RMSNorm. Otherwise, return the reason why `patch` cannot
+    replace the layer."""
     return not_rms("pre_feedforward_layernorm", self.pre_feedforward_layernorm)
 
 

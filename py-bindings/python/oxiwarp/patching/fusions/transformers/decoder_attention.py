@@ -1,5 +1,8 @@
 """Fusions for the attention of decoders of transformers: Llama, Mistral, Qwen 2 and 3, Gemma 1 to 3, Phi-3,
-and models with copies of their attention."""
+and models with copies of their attention.
+
+A fusion is a hand-written method that replaces a method of a model's class.
+"""
 
 import sys
 from collections.abc import Callable
@@ -21,7 +24,7 @@ from ..core.source import fingerprint
 
 ROTATION = {":apply_rotary_pos_emb": ("5b72a18e3c8f", "05a4eb9d2426"), ":rotate_half": ("316f106bf0b7",)}
 SDPA = ("d6c8021e82de",)  # Fingerprint (source hash) of `sdpa_attention_forward` of transformers.
-# Names of arguments that a layer passes to its attention, and that the attention ignores.
+# Names of arguments that a layer passes to its attention, but that the attention ignores.
 HANDED_ON = {"position_ids", "use_cache"}
 
 
@@ -51,8 +54,8 @@ BESIDES: dict[str, dict[str, Callable[[Any], Any]]] = {
 
 
 def attention(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
-    """Run `LlamaAttention.forward`, or a variant of it that has query and key norms, a window or a soft
-    cap."""
+    """Compute with oxiwarp's kernels the result of `LlamaAttention.forward`, or of a variant of this method
+    with query and key norms, a window or a soft cap."""
     sizes = hidden_states.shape[0], hidden_states.shape[1]
     return attention_of(self, how, hidden_states, sizes, called, *args, **kwargs)
 
@@ -161,8 +164,8 @@ def llama_norms(self: Any, query: Tensor) -> bool:
 
 
 def is_llama(norm: Any, x: Tensor) -> bool:
-    """Return whether the norm rounds before it multiplies by its weight and has no hooks. A kernel can then
-    compute it without a module call.
+    """Return whether the norm has no hooks and rounds before it multiplies by its weight. A kernel can then
+    compute the norm without a module call.
 
     In float32, every norm counts as rounding before the multiplication, because such a rounding to float32
     changes nothing.

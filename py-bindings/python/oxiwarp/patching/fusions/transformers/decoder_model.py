@@ -1,10 +1,11 @@
 """A fusion for decoder models of transformers. If the attention mask is only causal, the fusion creates no
 mask tensor.
 
-Attention kernels are faster with `is_causal=True` or without a mask than with a mask tensor. In eager mode,
-transformers also omits a causal mask tensor, but first reads the positions from the GPU, so Python waits for
-the GPU. Under torch.compile, transformers omits a causal mask tensor from torch 2.14 on. The fusion decides
-from the arguments of the call and reads no tensor.
+A fusion is a hand-written method that replaces a method of a model's class. Attention kernels are faster with
+`is_causal=True` or without a mask than with a mask tensor. In eager mode, transformers also omits a causal
+mask tensor, but first reads the positions from the GPU, so Python waits for the GPU. Under torch.compile,
+transformers omits a causal mask tensor from torch 2.14 on. The fusion decides from the arguments of the call
+and reads no tensor.
 """
 
 from typing import Any
@@ -31,7 +32,8 @@ def forward(
     inputs_embeds: Tensor | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Run `Qwen3Model.forward` with `attention_mask={"full_attention": None}`, so that it creates no mask."""
+    """Call the original `Qwen3Model.forward` with `attention_mask={"full_attention": None}`, so that it
+    creates no mask."""
     kwargs |= {"position_ids": position_ids, "past_key_values": past_key_values, "inputs_embeds": inputs_embeds}
     own: Any = base_of(self)
     return own.forward(self, input_ids=input_ids, attention_mask=dict(NO_MASK), **kwargs)

@@ -1,0 +1,77 @@
+//! Writes a tile of the transpose of the result, without an epilogue. A warpgroup copies its tile to shared
+//! memory, transposed, and TMA stores it.
+use cuda_std::elem::Elem;
+use cuda_std::hopper::barrier::Named;
+use cuda_std::hopper::tensor_map::{Map, close_stores, wait_for_groups};
+use cuda_std::hopper::{publish_shared, shared_store_transposed};
+use cuda_std::mem::{self, Load};
+
+use super::layout::{ROW_BYTES, RingLayout};
+use super::params::{GemmParams, STAGING_BYTES, WARP_ROWS};
+use super::shape::GemmKernel;
+use crate::layout::own_thread::own_thread;
+
+/// Adds the bias to the sums of consumer warpgroup `group`, and starts to store the results. `column` is the
+/// column of `y` of the tile's first row, and `row` the row of `y` of its first column.
+///
+/// # Safety
+/// `p` and the tensor map `y` belong to this launch. The whole warpgroup calls this function.
+#[inline(always)]
+pub(crate) unsafe fn store<K: GemmKernel>(
+    sums: &K::Sums,
+    layout: RingLayout<K>,
+    group: u32,
+    [column, row]: [u32; 2],
+    y: Map,
+    p: &GemmParams,
+) {
+    const {
+        assert!(!K::TILE.transposed || K::TILE.blocks == 1 && K::TILE.ping_pong);
+        assert!(!K::TILE.transposed || K::TILE.columns * ROW_BYTES <= 4 * K::TILE.staging() * STAGING_BYTES);
+    }
+    let thread = own_thread() % 128;
+    let (warp, lane) = (thread / 32, thread % 32);
+    let buffer = layout.staging(group * 4);
+    let warpgroup = Named::<128>(3 + group);
+    let own = column + warp * WARP_ROWS + lane / 4;
+    // SAFETY: the caller guarantees that `p` belongs to this launch.
+    let bias = [0, 8].map(|offset| unsafe { bias::<K>(own + offset, p) });
+    // SAFETY: thread 0 waits until TMA has read the previous tile. The whole warpgroup executes this code, and
+    // only this warpgroup accesses its staging buffers. The last barrier makes the writes of all threads
+    // visible to the thread that starts the store.
+    unsafe {
+        if thread == 0 {
+            wait_for_groups::<0>();
+        }
+        warpgroup.sync();
+        for pair in 0..K::TILE.columns / 16 {
+            let sums = &sums.as_ref()[8 * pair as usize..];
+            let words = K::Elem::pack(core::array::from_fn(|i| sums[i] + bias[i % 4 / 2]));
+            // A lane passes the address of a row of a transposed matrix, which has eight columns of `y`. In the
+            // 128-byte swizzle, the position of a chunk of 16 bytes is its index XOR the row modulo 8.
+            let own_row = 16 * pair + lane / 16 * 8 + lane % 8;
+            let chunk = (2 * warp + lane / 8 % 2) ^ (own_row % 8);
+            shared_store_transposed(buffer + own_row * ROW_BYTES + chunk * 16, words);
+        }
+        publish_shared();
+        warpgroup.sync();
+        if thread == 0 {
+            y.store(buffer, [column, row, 0, 0]);
+            close_stores();
+        }
+    }
+}
+
+/// Returns the bias of a column of `y`, or 0 if there is no bias or no such column.
+///
+/// # Safety
+/// `p` belongs to this launch.
+#[inline(always)]
+unsafe fn bias<K: GemmKernel>(column: u32, p: &GemmParams) -> f32 {
+    if p.bias.is_null() || column >= p.columns {
+        return 0.0;
+    }
+    // SAFETY: the bias has one element per column.
+    let bits = unsafe { mem::load_u16(p.bias.wrapping_add(2 * column as usize), Load::ReadOnly) };
+    K::Elem::from_bits(bits.into()).to_f32()
+}

@@ -1,0 +1,37 @@
+"""Tests of the benchmark of matrix products. They need no GPU."""
+
+import sys
+
+import pytest
+import torch
+from checkout import ROOT
+
+sys.path.append(str(ROOT / "benches" / "python"))
+
+import products  # noqa: E402
+
+
+def test_cases():
+    """`--only` selects the cases in which the name of the model or of the torch code contains the given
+    text."""
+    everything = products.cases(None)
+    assert {form.op for form, _, _ in everything} == {"linear"} and len(everything) > 15
+    models = [model for _, model, _ in products.cases("square")]
+    assert models == ["square"]
+    assert 0 < len(products.cases("with bias")) < len(everything)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_equal_share(dtype):
+    """Values are equal if their bits are equal: 0 and -0 differ, and a NaN equals itself."""
+    x = torch.tensor([0.0, 1.0, float("nan"), 3.0], dtype=dtype)
+    y = torch.tensor([-0.0, 1.0, float("nan"), 4.0], dtype=dtype)
+    assert products.equal_share(x, x) == 1.0
+    assert products.equal_share(x, y) == 0.5
+
+
+def test_without_a_gpu(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["products.py"])
+    assert products.main() == 0
+    assert "nothing measured" in capsys.readouterr().out
