@@ -9,7 +9,7 @@ import csv
 import json
 import sys
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from generated import ROOT, table, write
@@ -171,9 +171,9 @@ def newer_models() -> Iterator[str]:
 
 
 @cache
-def pipelines_h100() -> list[dict[str, Any]]:
-    """Load the results of `bench --pipeline` on an H100."""
-    found: list[dict[str, Any]] = json.loads((LATEST / "nvidia-h100" / "pipelines.json").read_text())["pipelines"]
+def pipeline_records(gpu: str) -> list[dict[str, Any]]:
+    """Load the results of `bench --pipeline` on a GPU."""
+    found: list[dict[str, Any]] = json.loads((LATEST / gpu / "pipelines.json").read_text())["pipelines"]
     return found
 
 
@@ -189,21 +189,21 @@ def pipeline_seconds() -> Iterator[str]:
     """Yield the README's table of pipelines: seconds from the prompt to the picture or video, on an H100."""
 
     def lines() -> Iterator[list[str]]:
-        for record in pipelines_h100():
+        for record in pipeline_records("nvidia-h100"):
             seconds = {result["variant"]["name"]: result["seconds"] for result in record["results"]}
             yield [record["title"], *(f"{seconds[name]:.2f}" for name in PIPELINE_COLUMNS)]
 
     yield from table(["prompt to result, seconds", *PIPELINE_COLUMNS.values()], lines())
 
 
-def pipelines() -> Iterator[str]:
-    """Yield one table per pipeline on an H100.
+def pipelines(gpu: str) -> Iterator[str]:
+    """Yield one table per pipeline on a GPU.
 
     The columns are seconds, steps per second, seconds of each stage, first call, memory and agreement with
     eager mode.
     """
-    for record in pipelines_h100():
-        yield f"\n### {record['title']}\n"
+    for record in pipeline_records(gpu):
+        yield f"\n### {record['title']}, {gpu.removeprefix('nvidia-').upper()}\n"
         versions = ", ".join(f"{name} {record['versions'][name]}" for name in ("torch", "diffusers"))
         yield f"`{record['command']}`, {record['date'][:10]}, {versions}.\n"
         rival = next(result["seconds"] for result in record["results"] if result["variant"]["name"] == "compiled")
@@ -440,7 +440,8 @@ def exactness() -> Iterator[str]:
 PAGES = {
     "README.md": {"pipelines": pipeline_seconds},
     "docs/performance.md": {
-        "pipelines on an H100": pipelines,
+        "pipelines on an H100": partial(pipelines, "nvidia-h100"),
+        "pipelines on an H200": partial(pipelines, "nvidia-h200"),
         "cold start on an H100": cold_start,
         "step times": step_times,
         "models": models,
