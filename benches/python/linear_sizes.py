@@ -61,24 +61,24 @@ def parsed(text: str) -> Size:
     return Size(m, k, n, kind or None)
 
 
-def of_model(name: str) -> list[Size]:
+def of_model(name: str, place: str = "cuda", small: bool = False) -> list[Size]:
     """Return the sizes for which a patched model asks the tables in one step. `name` is a workload of
-    `python -m oxiwarp bench`. The weights are random."""
+    `python -m oxiwarp bench`. The weights are random. `small` says whether to build a small model, for tests."""
     import oxiwarp
     from oxiwarp.cli.bench.workloads import WORKLOADS
 
-    workload, device, asked = WORKLOADS[name], torch.device("cuda"), list[Product]()
+    workload, device, asked = WORKLOADS[name], torch.device(place), list[Product]()
     torch.set_default_dtype(torch.bfloat16)
     with device:
-        model = workload.build(False).eval().requires_grad_(False)
+        model = workload.build(small).eval().requires_grad_(False)
     torch.set_default_dtype(torch.float32)
-    oxiwarp.patch(model)
+    oxiwarp.patch(model, cpu_kernels=place == "cpu")
     known, refused = dict(SPEED), linear.refused
-    SPEED.setdefault(capability_of(torch.cuda.current_device()), {})
+    SPEED.setdefault(capability_of(torch.empty(0, device=device).get_device()), {})
     linear.refused = lambda product, index, fast: (asked.append(product), "recorded")[1]  # type: ignore[assignment]
     try:
         with torch.no_grad():
-            model(**workload.arguments(model, False, device, torch.bfloat16))
+            model(**workload.arguments(model, small, device, torch.bfloat16))
     finally:
         linear.refused = refused
         SPEED.clear()

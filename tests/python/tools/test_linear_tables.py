@@ -15,7 +15,7 @@ sys.path.append(str(ROOT / "benches" / "python"))
 
 import linear_results  # noqa: E402
 from linear_results import adopt, text_of  # noqa: E402
-from linear_sizes import SIZES, Size, parsed, with_rows  # noqa: E402
+from linear_sizes import SIZES, Size, of_model, parsed, with_rows  # noqa: E402
 from linear_tables import Bits, Speed, fused, separate  # noqa: E402
 
 import oxiwarp  # noqa: E402
@@ -132,6 +132,16 @@ def test_tables_of_the_package():
         assert (linear_results.TABLES / name).read_text() == text_of(read(name)) + "\n"
     for kinds in SPEED.values():
         assert all(len({row.m for row in rows}) == len(rows) for rows in kinds.values())
+
+
+def test_sizes_of_a_model():
+    """A model asks for its activations and its gated residuals, and the tables are unchanged afterwards."""
+    before = dict(SPEED)
+    sizes = of_model("ltx", "cpu", small=True)
+    kinds = {size.kind: size for size in sizes}
+    assert kinds.keys() == {"gelu_tanh", GATED_RESIDUAL} and before == SPEED
+    first, second = kinds["gelu_tanh"], kinds[GATED_RESIDUAL]
+    assert (first.m, first.k, first.n) == (second.m, second.n, second.k) and first.n == 4 * first.k
 
 
 def test_places():
