@@ -9,7 +9,12 @@ import sys
 import pytest
 import torch
 
-NO_CUDA = "no CUDA device"
+# Without a GPU, pytest does not collect the thousands of GPU cases, which it would skip one by one.
+DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+
+
+def pytest_report_header() -> str:
+    return f"devices: {', '.join(DEVICES)}"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,17 +50,15 @@ def pytest_runtest_makereport(item: pytest.Item):
     return report
 
 
-@pytest.fixture(params=["cpu", "cuda"])
+@pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest) -> torch.device:
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip(NO_CUDA)
     return torch.device(request.param)
 
 
 @pytest.fixture
 def cuda() -> torch.device:
     if not torch.cuda.is_available():
-        pytest.skip(NO_CUDA)
+        pytest.skip("no CUDA device")
     return torch.device("cuda")
 
 

@@ -1,5 +1,6 @@
 """Tests of the RMSNorm operators with torch.compile: opcheck, fullgraph, dynamic shapes and export."""
 
+import itertools
 import shutil
 
 import pytest
@@ -37,6 +38,17 @@ def test_opcheck_strided(op, device):
 def backends():
     compiler = pytest.param("inductor", marks=pytest.mark.skipif(not shutil.which("gcc"), reason="no C compiler"))
     return ["eager", "aot_eager", compiler]
+
+
+def backends_by_size():
+    """Return (backend, dynamic) of tests with several sizes. Inductor with fixed sizes compiles C++ for each
+    size, which takes seconds, so these cases are `extra`."""
+    for backend, dynamic in itertools.product(backends(), (False, True)):
+        if isinstance(backend, str):
+            yield backend, dynamic
+        else:
+            marks = backend.marks if dynamic else (*backend.marks, pytest.mark.extra)
+            yield pytest.param(*backend.values, dynamic, marks=marks)
 
 
 def counting(graphs):

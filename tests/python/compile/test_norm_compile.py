@@ -5,7 +5,7 @@ import torch
 from helpers import DTYPES, random
 from norm_calls import CALLS, Call, op_of, results
 from norms import BF16, F32
-from test_compile import backends, calls, counting
+from test_compile import backends_by_size, calls, counting
 
 import oxiwarp
 
@@ -49,8 +49,7 @@ def test_opcheck(dtype, device):
         torch.library.opcheck(op.default, arguments)
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize(("backend", "dynamic"), backends_by_size())
 @CALL
 def test_compiles(name, backend, dynamic, device):
     """Each norm compiles without a graph break, and gives the eager results for 3 and for 5 tokens."""

@@ -207,4 +207,4 @@ def torch_attention(t: SimpleNamespace, c: Case) -> Tensor | None:
     return y.transpose(1, 2) if o["layout"] == "bshd" else y
 
 
-register("attention", draw_attention, attention, torch=torch_attention, cases=30, contiguous=False)
+register("attention", draw_attention, attention, torch=torch_attention, cases=20, contiguous=False)

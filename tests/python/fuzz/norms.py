@@ -190,5 +190,5 @@ def torch_softmax(t: SimpleNamespace, c: Case) -> Tensor | None:
 register("rms_norm", draw_rms_norm, rms_norm, torch=torch_rms_norm)
 register("add_rms_norm", draw_add_rms_norm, add_rms_norm)
 register("rms_norm_gated", draw_rms_norm_gated, rms_norm_gated)
-register("layer_norm", draw_layer_norm, layer_norm, torch=torch_layer_norm, cases=40)
+register("layer_norm", draw_layer_norm, layer_norm, torch=torch_layer_norm, cases=20)
 register("softmax", draw_softmax, softmax, torch=torch_softmax)

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import DTYPES, GPU_SHAPES, SHAPES, random
-from test_compile import backends
+from test_compile import backends_by_size
 
 import oxiwarp
 
@@ -167,8 +167,7 @@ def test_opcheck(dtype, device):
     torch.library.opcheck(OPS.cross_entropy.default, (logits[..., 16:], target.int() % 16, -1, 0.0, 0.0))
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize(("backend", "dynamic"), backends_by_size())
 def test_compiles(backend, dynamic, device):
     """`cross_entropy` compiles to one graph, forward and backward, for any number of rows."""
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from gradients import check, gradients, wide
 from helpers import DTYPES, random
-from test_compile import backends
+from test_compile import backends_by_size
 
 import oxiwarp
 
@@ -189,8 +189,7 @@ def test_only_what_is_asked_for(device):
             first.sum().backward()
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize(("backend", "dynamic"), backends_by_size())
 def test_compiles(backend, dynamic, device):
     """Modulation operators, called as in a transformer block, compile to one graph for any number of tokens.
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from gradients import check, gradients, wide
 from helpers import DTYPES, VARIANTS, make_weight, random, reference
-from test_compile import backends
+from test_compile import backends_by_size
 
 import oxiwarp
 
@@ -136,8 +136,7 @@ def test_opcheck(dtype, device):
         torch.library.opcheck(OPS.layer_norm_backward.default, (dy, x, *arguments))
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize(("backend", "dynamic"), backends_by_size())
 def test_compiles(backend, dynamic, device):
     """The norms compile to one graph, forward and backward, for any number of rows."""
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from helpers import DTYPES, GPU_SHAPES, SHAPES, check_error, random, ulps
-from test_compile import backends
+from test_compile import backends_by_size
 
 import oxiwarp
 
@@ -131,8 +131,7 @@ def test_opcheck(dtype, device):
     torch.library.opcheck(OPS.softmax.default, (random((4, 3, 64), dtype, device)[..., 32:], False))
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize(("backend", "dynamic"), backends_by_size())
 def test_compiles(backend, dynamic, device):
     """`softmax` compiles to one graph, forward and backward, for any number of rows."""
 
