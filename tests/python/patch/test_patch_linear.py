@@ -431,6 +431,10 @@ class Sums(nn.Module):
         if self.case == "norm":
             x = x + gate * self.out(h)
             return self.norm(x)
+        if self.case == "branch":
+            if gate is not None:
+                x = x + gate * self.out(h)
+            return self.norm(x)
         if self.case == "twice":
             y = self.out(h)
             return x + gate * y, y
@@ -445,7 +449,7 @@ class Sums(nn.Module):
         return None
 
 
-@pytest.mark.parametrize("case", ("norm", "twice", "gate", "written", "cast"))
+@pytest.mark.parametrize("case", ("norm", "branch", "twice", "gate", "written", "cast"))
 def test_not_deferred(case, tables, calls):
     """The linear is computed at its place if the sum has a norm, if other code reads its result, or if other code
     of the expression may have side effects."""
