@@ -115,6 +115,14 @@ fn masked(device: &Device) {
             let smoothed = CrossEntropy { label_smoothing: 0.1, ..CrossEntropy::default() };
             assert!(run(device, &matrix, &[3_i64], smoothed)[0][0] > 1e32, "no padding is smoothed over");
         }
+        // The softcap makes the mask -2, so that a masked class counts, but the padding of a row does not.
+        let x: Vec<f32> = (0..cols).map(|c| mask(c, f32::NEG_INFINITY)).collect();
+        let matrix = Matrix::upload(device, &x, [1, cols as i64], Layout::dense(cols as i64));
+        let params = CrossEntropy { softcap: 2.0, ..CrossEntropy::default() };
+        let [loss, _] = run(device, &matrix, &[3_i64], params);
+        let cap = |x: f64| 2.0 * (x / 2.0).tanh();
+        let right = x.iter().map(|&x| (cap(x.into()) - cap(3.0)).exp()).sum::<f64>().ln();
+        assert!((f64::from(loss[0]) - right).abs() < 1e-5, "{loss:?}, expected {right}");
         let x = vec![f32::MIN; cols];
         let matrix = Matrix::upload(device, &x, [1, cols as i64], Layout::dense(cols as i64));
         let [loss, _] = run(device, &matrix, &[3_i64], CrossEntropy::default());

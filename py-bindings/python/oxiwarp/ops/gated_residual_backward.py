@@ -26,8 +26,8 @@ def _check(dsum: Tensor, y: Tensor, gate: Tensor) -> None:
     shapes = ((cols,), tuple(y.shape), (*y.shape[:-1], 1))
     if not grouped and tuple(gate.shape) not in shapes:
         raise RuntimeError(
-            f"{NAME}: gate has shape {list(gate.shape)}, expected [{cols}], [groups, {cols}] with up to {GROUPS} groups "
-            f"that divide the rows of y, or the shape of y, {list(y.shape)}, with {cols} columns or one"
+            f"{NAME}: gate has shape {list(gate.shape)}, expected [{cols}], [groups, {cols}] with up to {GROUPS} "
+            f"groups that divide the rows of y, or the shape of y, {list(y.shape)}, with {cols} columns or one"
         )
 
 
