@@ -129,16 +129,16 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool, const CA
 /// # Safety
 /// The requirements of [`cross_entropy`] apply. If `p.vector` is 1, all operands allow 16-byte accesses
 /// (`Rows::is_vector`). In this case, `STEP` is the number of packs that a thread loads at a time. With a
-/// softcap and four packs, ptxas spills registers.
+/// softcap, two blocks per SM leave too few registers, so that ptxas spills some of them.
 #[inline(always)]
-unsafe fn any_layout<T: Elem, const STEP: usize, const CAPPED: bool>(
+unsafe fn any_layout<T: Elem, const STEP: usize, const CAPPED: bool, const MIN_BLOCKS: u32>(
     x: Rows,
     targets: Targets,
     losses: Losses,
     p: CrossEntropyParams,
     softcap: Softcap,
 ) {
-    thread::launch_bounds::<512, 2>();
+    thread::launch_bounds::<512, MIN_BLOCKS>();
     // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.vector`
     // only if `x` allows 16-byte accesses.
     unsafe {
@@ -153,9 +153,9 @@ unsafe fn any_layout<T: Elem, const STEP: usize, const CAPPED: bool>(
 entry! {
     @shared(|block| Team::shared_bytes(block))
     cross_entropy_any<T: [f32, f16, bf16]>(x: Rows, targets: Targets, losses: Losses, p: CrossEntropyParams)
-        => any_layout::<T, 4, false>(x, targets, losses, p, Softcap::NONE);
+        => any_layout::<T, 4, false, 2>(x, targets, losses, p, Softcap::NONE);
     @shared(|block| Team::shared_bytes(block))
     cross_entropy_softcap_any<T: [f32, f16, bf16]>
         (x: Rows, targets: Targets, losses: Losses, p: CrossEntropyParams, softcap: Softcap)
-        => any_layout::<T, 2, true>(x, targets, losses, p, softcap)
+        => any_layout::<T, 2, true, 1>(x, targets, losses, p, softcap)
 }

@@ -157,6 +157,10 @@ fn refuses(device: &Device) {
         let text = format!("z_loss is {got}, expected a finite number of 0 or more");
         says_of(run(logits, target, &[4], CrossEntropy { z_loss, ..plain }), &text);
     }
+    for softcap in [-1.0, f32::INFINITY, f32::NAN] {
+        let params = CrossEntropy { softcap, ..plain };
+        says_of(run(logits, target, &[4], params), "expected a finite number of 0 or more");
+    }
     run(logits, target, &[4], plain).expect("it still works");
     assert!(loss.download().unwrap().iter().all(|loss| !loss.is_nan()));
     let integers = rms_norm(

@@ -178,8 +178,8 @@ def cross_entropy(
 
     Returns:
         The loss in the dtype of `logits`, or in `dtype`. The loss is a scalar, or has shape `[...]` with
-        `reduction="none"`. If `return_lse` is True, the function returns the pair `(loss, lse)`. `lse` is float32 of shape
-        `[...]` and has no gradient.
+        `reduction="none"`. If `return_lse` is True, the function returns the pair `(loss, lse)`. `lse` is
+        float32 of shape `[...]` and has no gradient.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
