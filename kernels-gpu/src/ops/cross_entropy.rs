@@ -6,8 +6,8 @@
 //! the largest logit that it has read so far.
 //!
 //! With label smoothing `s`, the result is `(1 - s) * loss[r] + s * (lse[r] - mean_c(x[r, c]))` instead of
-//! `loss[r]`. The kernel `cross_entropy_softcap` replaces each logit `x` by `cap * tanh(x / cap)` when it reads
-//! it. z-loss with the factor `z` adds `z * lse[r]^2` to the result. A row with an ignored target has
+//! `loss[r]`. The kernel `cross_entropy_softcap` replaces each logit `x` by `cap * tanh(x / cap)` when it
+//! reads it. z-loss with the factor `z` adds `z * lse[r]^2` to the result. A row with an ignored target has
 //! loss 0. A row whose target is not a class has loss NaN.
 use cuda_std::mem::store_u32;
 use cuda_std::prelude::*;

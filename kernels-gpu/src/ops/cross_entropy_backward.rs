@@ -7,8 +7,9 @@
 //!
 //! With label smoothing `s`, `(1 - s) * [c == target[r]] + s / cols` replaces `[c == target[r]]`. With the
 //! factor `z` of z-loss, the exponential is multiplied by `1 + 2 * z * lse[r]`. The gradient of a row with an
-//! ignored target is 0. With a softcap, the formula takes `cap * tanh(x / cap)` in place of `x`, and the gradient
-//! is multiplied by the derivative of this expression. The gradient of a row whose target is not a class is NaN.
+//! ignored target is 0. With a softcap, the formula takes `cap * tanh(x / cap)` in place of `x`, and the
+//! gradient is multiplied by the derivative of this expression. The gradient of a row whose target is not a
+//! class is NaN.
 use cuda_std::mem::load_u32;
 use cuda_std::prelude::*;
 

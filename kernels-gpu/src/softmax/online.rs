@@ -43,8 +43,8 @@ impl ExpSum {
         Self { max, sum }
     }
 
-    /// Like [`ExpSum::with`], but for logits with a softcap. `packs` are the thread's packs of the row `x`, from
-    /// tile number `first` on.
+    /// Like [`ExpSum::with`], but for logits with a softcap. `packs` are the thread's packs of the row `x`,
+    /// from tile number `first` on.
     #[inline(always)]
     pub fn with_capped<T: Elem, const N: usize, const VECTOR: bool>(
         self,
