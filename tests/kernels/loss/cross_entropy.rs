@@ -159,7 +159,7 @@ fn refuses(device: &Device) {
     }
     for softcap in [-1.0, f32::INFINITY, f32::NAN] {
         let params = CrossEntropy { softcap, ..plain };
-        says_of(run(logits, target, &[4], params), "expected a finite number of 0 or more");
+        says_of(run(logits, target, &[4], params), "softcap is");
     }
     run(logits, target, &[4], plain).expect("it still works");
     assert!(loss.download().unwrap().iter().all(|loss| !loss.is_nan()));

@@ -219,20 +219,19 @@ def cross_entropy(
         cap = 0.0 if softcap is None else softcap
         arguments = (logits, target.contiguous(), ignore_index, label_smoothing, z_loss, cap)
         loss, lse = apply(_CrossEntropy, *arguments) if needs_grad(logits) else op(*arguments)
+        if weight is not None:
+            check_vector("cross_entropy", "weight", weight, logits)
+            if label_smoothing:
+                raise RuntimeError(f"cross_entropy: label_smoothing is {label_smoothing:g}, expected 0 with weight")
+            factors = _factors(weight, target, ignore_index)
+            loss = loss * factors
     except RuntimeError as error:
-        explain(error, "cross_entropy", 0, logits, "logits", target=target)
+        explain(error, "cross_entropy", 0, logits, "logits", target=target, weight=weight)
         raise
-    factors = None
-    if weight is not None:
-        check_vector("cross_entropy", "weight", weight, logits)
-        if label_smoothing:
-            raise RuntimeError(f"cross_entropy: label_smoothing is {label_smoothing:g}, expected 0 with weight")
-        factors = _factors(weight, target, ignore_index)
-        loss = loss * factors
     if reduction != "none":
         loss = loss.sum()
     if reduction == "mean":
-        loss = loss / (counted(target, ignore_index) if factors is None else factors.sum())
+        loss = loss / (counted(target, ignore_index) if weight is None else factors.sum())
     loss = loss.to(dtype or logits.dtype)
     return (loss, lse) if return_lse else loss
 
