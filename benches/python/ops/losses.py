@@ -8,6 +8,7 @@ from torch import Tensor
 import oxiwarp
 
 CLAIMS = {NO_MODE: ONE_ROUNDING}
+SOFTCAP = 30.0  # of the logits of Gemma 2
 VOCABULARIES = (
     ("Llama 3 vocabulary", (1, 8192, 128256)),
     ("Qwen vocabulary", (1, 4096, 151936)),
@@ -43,6 +44,11 @@ def _reference_loss(logits: Tensor, target: Tensor) -> Tensor:
     return logarithm - logits.gather(-1, target[:, None])[:, 0]
 
 
+def _gemma(logits: Tensor, target: Tensor) -> Tensor:
+    """Compute the softcap of transformers' `Gemma2ForCausalLM`, and its loss."""
+    return _causal_lm(torch.tanh(logits / SOFTCAP) * SOFTCAP, target)
+
+
 FAMILY = "losses"
 FORMS = (
     Form(
@@ -73,5 +79,15 @@ FORMS = (
         peers={
             "QuACK": Peer("quack", lambda quack, logits, target: quack.cross_entropy(logits, target, reduction="none"))
         },
+    ),
+    Form(
+        op="cross_entropy",
+        chain="softcap: Gemma 2",
+        cases=(("Gemma 2 vocabulary", (1, 2048, 256000)),),
+        inputs=_inputs_target,
+        eager=_gemma,
+        reference=lambda logits, target: _reference_loss(SOFTCAP * (logits / SOFTCAP).tanh(), target),
+        ours=lambda logits, target: oxiwarp.cross_entropy(logits, target, reduction="none", softcap=SOFTCAP),
+        claims=CLAIMS,
     ),
 )

@@ -1,6 +1,7 @@
 //! `loss = ln(sum(exp(x))) - x[target]` per row, over the last dimension.
 use crate::launch::launch_override;
 use kernels_gpu::ops::cross_entropy::{Losses, launch};
+use kernels_gpu::softmax::softcap::Softcap;
 use kernels_gpu::softmax::target::CrossEntropyParams;
 use kernels_gpu::softmax::target::Targets;
 
@@ -25,13 +26,16 @@ arguments! {
         /// Weight of the term `lse^2` in the loss (`lse` is the log-sum-exp of the logits). The weight must
         /// be finite and at least 0.
         pub z_loss: f32,
+        /// If not 0, each logit `x` is replaced by `softcap * tanh(x / softcap)`, in f32. The softcap must be
+        /// finite and at least 0.
+        pub softcap: f32,
     }
 }
 
 impl Default for CrossEntropy {
     /// The defaults of `torch.nn.functional.cross_entropy`.
     fn default() -> Self {
-        Self { ignore_index: -100, label_smoothing: 0.0, z_loss: 0.0 }
+        Self { ignore_index: -100, label_smoothing: 0.0, z_loss: 0.0, softcap: 0.0 }
     }
 }
 
@@ -76,7 +80,7 @@ pub(super) fn pick<const N: usize>(device: &Device, layout: &RowLayout<N>) -> Ru
 /// in f32.
 ///
 /// `loss` is the result of `torch.nn.functional.cross_entropy` with reduction="none". With the fields of
-/// [`CrossEntropy`], the loss also has label smoothing or a term `z_loss * lse^2`.
+/// [`CrossEntropy`], the loss also has label smoothing, a softcap of the logits, or a term `z_loss * lse^2`.
 ///
 /// `x` has the shape `[..., classes]` and the dtype f32, f16 or bf16. `x` must be viewable as
 /// `[n, m, classes]` without a copy. `target`, `loss` and `lse` have the shape `[...]` and are contiguous.
@@ -112,7 +116,13 @@ pub fn cross_entropy(
     launch_rows(OP, device, rung, None, &layout, stream, |site| {
         // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the shape,
         // dtype, strides and device of each of these tensors.
-        unsafe { launch::cross_entropy_any(site, x, targets, losses, p) }
+        unsafe {
+            if params.softcap == 0.0 {
+                launch::cross_entropy_any(site, x, targets, losses, p)
+            } else {
+                launch::cross_entropy_softcap_any(site, x, targets, losses, p, Softcap::of(params.softcap))
+            }
+        }
     })
 }
 
@@ -126,12 +136,13 @@ pub(super) fn check<const N: usize>(
     params: CrossEntropy,
     layout: &RowLayout<N>,
 ) -> Result<(Targets, CrossEntropyParams)> {
-    let CrossEntropy { ignore_index, label_smoothing, z_loss } = params;
+    let CrossEntropy { ignore_index, label_smoothing, z_loss, softcap } = params;
     if !(0.0..=1.0).contains(&label_smoothing) {
         let got = label_smoothing.into();
         return Err(Error::Value { op, arg: "label_smoothing", got, expected: "0 to 1" });
     }
     finite(op, "z_loss", z_loss, 0.0)?;
+    finite(op, "softcap", softcap, 0.0)?;
     if !Dtype::INDICES.contains(&target.dtype()) {
         return Err(Error::Dtype { op, arg: "target", got: target.dtype(), expected: "i64 or i32".into() });
     }

@@ -1,5 +1,6 @@
 //! The gradient of a cross-entropy: `dx = (exp(x - lse) - onehot(target)) * dloss`.
 use kernels_gpu::ops::cross_entropy_backward::{Gradients, launch};
+use kernels_gpu::softmax::softcap::Softcap;
 
 use super::cross_entropy::{CrossEntropy, check, expect_row_values, pick};
 use crate::operands::overlap::expect_disjoint;
@@ -41,6 +42,13 @@ pub fn cross_entropy_backward(
     launch_rows(OP, device, pick(device, &layout), None, &layout, stream, |site| {
         // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the shape,
         // dtype, strides and device of each of these tensors.
-        unsafe { launch::cross_entropy_backward_any(site, x, targets, from, dx, p) }
+        unsafe {
+            if params.softcap == 0.0 {
+                launch::cross_entropy_backward_any(site, x, targets, from, dx, p)
+            } else {
+                let softcap = Softcap::of(params.softcap);
+                launch::cross_entropy_backward_softcap_any(site, x, targets, from, dx, p, softcap)
+            }
+        }
     })
 }

@@ -85,9 +85,8 @@ struct Grid {
 }
 
 impl Grid {
-    /// Divides `rows` rows per group among the blocks. All blocks of the launch run at the same time, if there
-    /// are not too many groups and columns. `vector` says whether a thread processes 16 bytes of a row, or one
-    /// element after the other. Both kernels process the same number of columns per block.
+    /// Divides `rows` rows per group among the blocks. All blocks of the launch run at the same time, if
+    /// there are not too many groups and columns. The grid is the same for both kernels.
     fn of(device: &Device, rows: u64, groups: u32, cols: u32, dtype: Dtype) -> Self {
         let slabs = cols.div_ceil(TEAM * 16 / dtype.size() as u32).min(MAX_GRID_YZ);
         let per_sm = launch_override(device).parallelism.unwrap_or(BLOCKS_PER_SM);
@@ -97,15 +96,15 @@ impl Grid {
     }
 }
 
-/// Computes the gradients of [`gated_residual`](crate::gated_residual) with respect to `y` and the gate: `dy =
-/// gate * dsum`, and `dgate`, the sum of `dsum * y` over the elements that share a value of the gate. `dgate`
-/// is computed if `gradient` has an output for it. The gradient of `x` is `dsum`.
+/// Computes the gradients of [`gated_residual`](crate::gated_residual) with respect to `y` and the gate:
+/// `dy = gate * dsum`, and `dgate`, the sum of `dsum * y` over the elements that share a value of the gate.
+/// `dgate` is computed if `gradient` has an output for it. The gradient of `x` is `dsum`.
 ///
-/// `dsum`, `y` and `dy` have the same shape and dtype. The gate has this dtype or is f32, and has one of these
-/// shapes:
+/// `dsum`, `y` and `dy` have the same shape and dtype. The gate has this dtype or is f32, and has one of
+/// these shapes:
 ///
-/// - `[columns]`, or `[groups, columns]` if the rows form `groups` groups of consecutive rows that share a row
-///   of the gate;
+/// - `[columns]`, or `[groups, columns]` if the rows form `groups` groups of consecutive rows that share a
+///   row of the gate;
 /// - the shape of `y`;
 /// - the shape of `y`, but with one column.
 ///
@@ -156,8 +155,8 @@ struct Tensors<'v, 'a> {
 }
 
 impl<'v, 'a> Tensors<'v, 'a> {
-    /// Checks dtypes, devices, the shape of `dgate`, and that outputs overlap no other tensor. Returns the kind
-    /// of the gate.
+    /// Checks dtypes, devices, the shape of `dgate`, and that outputs overlap no other tensor. Returns the
+    /// kind of the gate.
     fn check(&self, gradient: &'v GateGradient<'a>) -> Result<OperandKind> {
         let (y, gate, device) = (self.y, self.gate, self.device);
         for (arg, view) in [("dsum", self.dsum), ("dy", self.dy)] {
@@ -190,7 +189,8 @@ impl<'v, 'a> Tensors<'v, 'a> {
         [("y", self.y), ("dsum", self.dsum), ("dy", self.dy), ("gate", gate), ("dgate", dgate)]
     }
 
-    /// Returns the kind of a gate or of its gradient. Returns an error if it has neither the dtype of `y` nor f32.
+    /// Returns the kind of a gate or of its gradient. Returns an error if it has neither the dtype of `y` nor
+    /// f32.
     fn kind(&self, arg: &'static str, view: &View) -> Result<OperandKind> {
         match view.dtype() {
             dtype if dtype == self.y.dtype() => Ok(OperandKind::SAME),
@@ -278,8 +278,8 @@ impl<'v, 'a> Tensors<'v, 'a> {
         unsafe { launch::gated_residual_backward_sums_any(site, to, p) }
     }
 
-    /// Checks the workspace, and returns its address. Returns null if `dgate` is not requested, or if there are
-    /// no rows.
+    /// Checks the workspace, and returns its address. Returns null if `dgate` is not requested, or if there
+    /// are no rows.
     fn workspace(&self, grid: &Grid, cols: u32, workspace: Option<&ViewMut>) -> Result<*mut u8> {
         let needed = u64::from(grid.groups) * u64::from(grid.splits) * u64::from(cols);
         if self.dgate.is_none() || needed == 0 {

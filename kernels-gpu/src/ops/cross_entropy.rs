@@ -6,12 +6,14 @@
 //! the largest logit that it has read so far.
 //!
 //! With label smoothing `s`, the result is `(1 - s) * loss[r] + s * (lse[r] - mean_c(x[r, c]))` instead of
-//! `loss[r]`. z-loss with the factor `z` adds `z * lse[r]^2` to the result. A row with an ignored target has
+//! `loss[r]`. The kernel `cross_entropy_softcap` replaces each logit `x` by `cap * tanh(x / cap)` when it
+//! reads it. z-loss with the factor `z` adds `z * lse[r]^2` to the result. A row with an ignored target has
 //! loss 0. A row whose target is not a class has loss NaN.
 use cuda_std::mem::store_u32;
 use cuda_std::prelude::*;
 
 use crate::softmax::online::{ExpSum, ln, logits};
+use crate::softmax::softcap::Softcap;
 use crate::softmax::target::{Class, CrossEntropyParams, Targets};
 
 /// Kernel argument: the two outputs. Each output has one f32 per row.
@@ -52,11 +54,12 @@ fn sum_scaled<L: F32Vec>(lanes: L) -> f32 {
 /// element per row. If `VECTOR` is true, `x` allows 16-byte accesses (`Rows::is_vector`). `loss` and `lse`
 /// overlap no other operand.
 #[inline(always)]
-unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
+unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool, const CAPPED: bool>(
     x: Rows,
     targets: Targets,
     losses: Losses,
     p: CrossEntropyParams,
+    softcap: Softcap,
 ) {
     let team = Team::of_block();
     let at = RowIndex::of(team, p.rows, p.inner);
@@ -69,13 +72,15 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
     let (mut partial, mut scaled_sum) = (ExpSum::EMPTY, 0.0);
     for step in 0..x.tiles().div_ceil(STEP as u32) {
         let first = step * STEP as u32;
-        partial = partial.with(logits::<T, STEP, VECTOR>(x, first));
+        let packs = logits::<T, STEP, VECTOR>(x, first);
+        partial = if CAPPED { partial.with_capped(x, first, packs, softcap) } else { partial.with(packs) };
         if smoothed {
             // Label smoothing needs the sum of the logits. Load the logits again, from L1. The values that
             // the function `logits` returned are not usable for this sum: past the end of the row, they are
             // -inf. This second load returns 0 past the end of the row.
             for i in 0..STEP {
-                scaled_sum += sum_scaled(x.load(first + i as u32, Load::ReadOnly).lanes());
+                let lanes = x.load(first + i as u32, Load::ReadOnly).lanes();
+                scaled_sum += sum_scaled(lanes.map(|x| softcap.value::<CAPPED>(x)));
             }
         }
     }
@@ -84,7 +89,7 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
     // target's index.
     let class = targets.class(target, p.cols);
     let hit = match class {
-        Class::Column(column) => x.get(column, Load::ReadOnly).unwrap_or(f32::NAN),
+        Class::Column(column) => softcap.value::<CAPPED>(x.get(column, Load::ReadOnly).unwrap_or(f32::NAN)),
         Class::Ignored | Class::Outside => f32::NAN,
     };
     let ExpSum { max, sum } = partial.reduce::<T>(team);
@@ -123,21 +128,34 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
 
 /// # Safety
 /// The requirements of [`cross_entropy`] apply. If `p.vector` is 1, all operands allow 16-byte accesses
-/// (`Rows::is_vector`).
+/// (`Rows::is_vector`). In this case, `STEP` is the number of packs that a thread loads at a time. With a
+/// softcap, two blocks per SM leave too few registers, so that ptxas spills some of them.
 #[inline(always)]
-unsafe fn any_layout<T: Elem>(x: Rows, targets: Targets, losses: Losses, p: CrossEntropyParams) {
-    thread::launch_bounds::<512, 2>();
-    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
-    // alignment. The host sets `p.vector` only if `x` allows 16-byte accesses.
+unsafe fn any_layout<T: Elem, const STEP: usize, const CAPPED: bool, const MIN_BLOCKS: u32>(
+    x: Rows,
+    targets: Targets,
+    losses: Losses,
+    p: CrossEntropyParams,
+    softcap: Softcap,
+) {
+    thread::launch_bounds::<512, MIN_BLOCKS>();
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.vector`
+    // only if `x` allows 16-byte accesses.
     unsafe {
         if p.vector != 0 {
-            cross_entropy::<T, 4, true>(x, targets, losses, p)
+            cross_entropy::<T, STEP, true, CAPPED>(x, targets, losses, p, softcap)
         } else {
-            cross_entropy::<T, 1, false>(x, targets, losses, p)
+            cross_entropy::<T, 1, false, CAPPED>(x, targets, losses, p, softcap)
         }
     }
 }
 
-entry!(@shared(|block| Team::shared_bytes(block))
+entry! {
+    @shared(|block| Team::shared_bytes(block))
     cross_entropy_any<T: [f32, f16, bf16]>(x: Rows, targets: Targets, losses: Losses, p: CrossEntropyParams)
-    => any_layout::<T>(x, targets, losses, p));
+        => any_layout::<T, 4, false, 2>(x, targets, losses, p, Softcap::NONE);
+    @shared(|block| Team::shared_bytes(block))
+    cross_entropy_softcap_any<T: [f32, f16, bf16]>
+        (x: Rows, targets: Targets, losses: Losses, p: CrossEntropyParams, softcap: Softcap)
+        => any_layout::<T, 2, true, 1>(x, targets, losses, p, softcap)
+}

@@ -7,11 +7,14 @@
 //!
 //! With label smoothing `s`, `(1 - s) * [c == target[r]] + s / cols` replaces `[c == target[r]]`. With the
 //! factor `z` of z-loss, the exponential is multiplied by `1 + 2 * z * lse[r]`. The gradient of a row with an
-//! ignored target is 0. The gradient of a row whose target is not a class is NaN.
+//! ignored target is 0. With a softcap, the formula takes `cap * tanh(x / cap)` in place of `x`, and the
+//! gradient is multiplied by the derivative of this expression. The gradient of a row whose target is not a
+//! class is NaN.
 use cuda_std::mem::load_u32;
 use cuda_std::prelude::*;
 
 use crate::softmax::online::{exp, logits};
+use crate::softmax::softcap::Softcap;
 use crate::softmax::target::{Class, CrossEntropyParams, Targets};
 
 /// Kernel argument: `lse` from the forward pass, and the incoming gradient of the loss. Each has one f32 per
@@ -63,8 +66,22 @@ impl RowGradient {
 
     /// Returns the gradient of a logit outside the target's column.
     #[inline(always)]
-    fn apply<T: Elem>(&self, x: f32) -> f32 {
-        fma(exp::<T>(x - self.lse), self.scale, -self.shift)
+    fn apply<T: Elem, const CAPPED: bool>(&self, x: f32, softcap: Softcap) -> f32 {
+        if !CAPPED {
+            return fma(exp::<T>(x - self.lse), self.scale, -self.shift);
+        }
+        let [x, slope] = softcap.value_and_slope(x);
+        fma(exp::<T>(x - self.lse), self.scale, -self.shift) * slope
+    }
+
+    /// Returns the gradient of the logit in the target's column.
+    #[inline(always)]
+    fn of_target<T: Elem, const CAPPED: bool>(&self, x: f32, softcap: Softcap) -> f32 {
+        if !CAPPED {
+            return self.apply::<T, false>(x, softcap) - self.hot;
+        }
+        let [x, slope] = softcap.value_and_slope(x);
+        (fma(exp::<T>(x - self.lse), self.scale, -self.shift) - self.hot) * slope
     }
 }
 
@@ -77,12 +94,13 @@ impl RowGradient {
 /// have one element per row. If `VECTOR` is true, `x` and `dx` allow 16-byte accesses (`Rows::is_vector`).
 /// `dx` overlaps no other operand.
 #[inline(always)]
-unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>(
+unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool, const CAPPED: bool>(
     x: Rows,
     targets: Targets,
     from: Gradients,
     dx: Rows,
     p: CrossEntropyParams,
+    softcap: Softcap,
 ) {
     let team = Team::of_block();
     if team.row >= p.rows {
@@ -114,7 +132,7 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>
             packs = logits::<T, STEP, VECTOR>(x, first);
         }
         for i in 0..STEP {
-            let gradient = Pack::from_lanes(packs[i].lanes().map(|x| row.apply::<T>(x)));
+            let gradient = Pack::from_lanes(packs[i].lanes().map(|x| row.apply::<T, CAPPED>(x, softcap)));
             dx.store(first + i as u32, gradient, Store::Default);
         }
     }
@@ -124,7 +142,7 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>
         && dx.owns(column)
         && let Some(hit) = x.get(column, Load::ReadOnly)
     {
-        dx.set(column, row.apply::<T>(hit) - row.hot, Store::Default);
+        dx.set(column, row.of_target::<T, CAPPED>(hit, softcap), Store::Default);
     }
 }
 
@@ -132,19 +150,32 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>
 /// The requirements of [`cross_entropy_backward`] apply. If `p.vector` is 1, the rows allow 16-byte accesses
 /// (`Rows::is_vector`).
 #[inline(always)]
-unsafe fn any_layout<T: Elem>(x: Rows, targets: Targets, from: Gradients, dx: Rows, p: CrossEntropyParams) {
+unsafe fn any_layout<T: Elem, const CAPPED: bool>(
+    x: Rows,
+    targets: Targets,
+    from: Gradients,
+    dx: Rows,
+    p: CrossEntropyParams,
+    softcap: Softcap,
+) {
     thread::launch_bounds::<512, 2>();
     // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
     // alignment. The host sets `p.vector` only if `x` and `dx` allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
-            cross_entropy_backward::<T, 4, true>(x, targets, from, dx, p)
+            cross_entropy_backward::<T, 4, true, CAPPED>(x, targets, from, dx, p, softcap)
         } else {
-            cross_entropy_backward::<T, 1, false>(x, targets, from, dx, p)
+            cross_entropy_backward::<T, 1, false, CAPPED>(x, targets, from, dx, p, softcap)
         }
     }
 }
 
-entry!(@shared(|block| Team::shared_bytes(block))
+entry! {
+    @shared(|block| Team::shared_bytes(block))
     cross_entropy_backward_any<T: [f32, f16, bf16]>(x: Rows, targets: Targets, from: Gradients, dx: Rows, p: CrossEntropyParams)
-    => any_layout::<T>(x, targets, from, dx, p));
+        => any_layout::<T, false>(x, targets, from, dx, p, Softcap::NONE);
+    @shared(|block| Team::shared_bytes(block))
+    cross_entropy_backward_softcap_any<T: [f32, f16, bf16]>
+        (x: Rows, targets: Targets, from: Gradients, dx: Rows, p: CrossEntropyParams, softcap: Softcap)
+        => any_layout::<T, true>(x, targets, from, dx, p, softcap)
+}

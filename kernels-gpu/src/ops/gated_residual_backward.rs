@@ -31,7 +31,8 @@ use crate::norm_backward::column_sums::{self, ColumnSums, column_sums};
 pub const TEAM: u32 = 32;
 /// Rows that a block of the kernel `per_group` processes at the same time.
 pub const TEAMS: u32 = 8;
-/// Blocks of the kernel `per_group` that run on an SM at the same time. With four blocks, ptxas spills registers.
+/// Blocks of the kernel `per_group` that run on an SM at the same time. With four blocks, ptxas spills
+/// registers.
 pub const BLOCKS_PER_SM: u32 = 3;
 /// Rows that a block of the kernel `per_row` processes.
 pub const ROWS_PER_BLOCK: u32 = 4;
@@ -163,13 +164,14 @@ unsafe fn per_token<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
     }
 }
 
-/// Computes `dy` and `dgate` for the row of the calling team. Each thread loads `STEP` packs (16 bytes each) of
-/// `dsum` and of `y` before it computes their products, so that these loads are in flight together.
+/// Computes `dy` and `dgate` for the row of the calling team. Each thread loads `STEP` packs (16 bytes each)
+/// of `dsum` and of `y` before it computes their products, so that these loads are in flight together.
 ///
 /// # Safety
 /// The host checked that `dsum`, `y` and `dy` have `p.rows` rows of `p.cols` elements. The gate and `dgate`
-/// have one element for each row. `dgate.kind` states the element type of `dgate`. If `VECTOR` is true,
-/// `dsum`, `y` and `dy` allow 16-byte accesses (`Rows::is_vector`). `dy` and `dgate` overlap no other operand.
+/// have one element for each row. `dgate.kind` states the element type of `dgate`. If `VECTOR` is
+/// true, `dsum`, `y` and `dy` allow 16-byte accesses (`Rows::is_vector`). `dy` and `dgate` overlap no other
+/// operand.
 #[inline(always)]
 unsafe fn per_row<T: Elem, const STEP: usize, const VECTOR: bool>(
     operands: GateGradients,

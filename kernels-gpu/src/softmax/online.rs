@@ -11,6 +11,8 @@ use core::f32::consts::{LN_2, LOG2_E};
 use cuda_std::math::{ex2_ftz, lg2};
 use cuda_std::prelude::*;
 
+use super::softcap::Softcap;
+
 /// The maximum of a set of logits, and the sum of `exp(x - max)` over them.
 #[derive(Clone, Copy)]
 pub(crate) struct ExpSum {
@@ -37,6 +39,31 @@ impl ExpSum {
         let mut sum = self.sum * exp::<T>(self.max - max);
         for i in 0..N {
             sum += packs[i].opaque_lanes().lanes().map(|x| exp::<T>(x - max)).sum();
+        }
+        Self { max, sum }
+    }
+
+    /// Like [`ExpSum::with`], but for logits with a softcap. `packs` are the thread's packs of the row `x`,
+    /// from tile number `first` on.
+    #[inline(always)]
+    pub fn with_capped<T: Elem, const N: usize, const VECTOR: bool>(
+        self,
+        x: Row<T, VECTOR>,
+        first: u32,
+        packs: [Pack<T>; N],
+        softcap: Softcap,
+    ) -> Self {
+        let mut largest = packs[0];
+        for i in 1..N {
+            largest = largest.max(packs[i]);
+        }
+        // The softcap is a monotonic function, so the largest logit also has the largest result.
+        let max = softcap.value::<true>(max_of(largest.lanes())).max(self.max);
+        let mut sum = self.sum * exp::<T>(self.max - max);
+        for i in 0..N {
+            let terms = packs[i].opaque_lanes().lanes().map(|x| exp::<T>(softcap.value::<true>(x) - max));
+            // After the end of the row, the packs contain -inf, which the softcap makes finite.
+            sum += x.inside(first + i as u32, terms).sum();
         }
         Self { max, sum }
     }

@@ -115,6 +115,14 @@ fn masked(device: &Device) {
             let smoothed = CrossEntropy { label_smoothing: 0.1, ..CrossEntropy::default() };
             assert!(run(device, &matrix, &[3_i64], smoothed)[0][0] > 1e32, "no padding is smoothed over");
         }
+        // The softcap makes the mask -2, so that a masked class counts, but the padding of a row does not.
+        let x: Vec<f32> = (0..cols).map(|c| mask(c, f32::NEG_INFINITY)).collect();
+        let matrix = Matrix::upload(device, &x, [1, cols as i64], Layout::dense(cols as i64));
+        let params = CrossEntropy { softcap: 2.0, ..CrossEntropy::default() };
+        let [loss, _] = run(device, &matrix, &[3_i64], params);
+        let cap = |x: f64| 2.0 * (x / 2.0).tanh();
+        let right = x.iter().map(|&x| (cap(x.into()) - cap(3.0)).exp()).sum::<f64>().ln();
+        assert!((f64::from(loss[0]) - right).abs() < 1e-5, "{loss:?}, expected {right}");
         let x = vec![f32::MIN; cols];
         let matrix = Matrix::upload(device, &x, [1, cols as i64], Layout::dense(cols as i64));
         let [loss, _] = run(device, &matrix, &[3_i64], CrossEntropy::default());
@@ -148,6 +156,10 @@ fn refuses(device: &Device) {
     for (z_loss, got) in [(-1.0, "-1"), (f32::INFINITY, "inf"), (f32::NAN, "NaN")] {
         let text = format!("z_loss is {got}, expected a finite number of 0 or more");
         says_of(run(logits, target, &[4], CrossEntropy { z_loss, ..plain }), &text);
+    }
+    for softcap in [-1.0, f32::INFINITY, f32::NAN] {
+        let params = CrossEntropy { softcap, ..plain };
+        says_of(run(logits, target, &[4], params), "softcap is");
     }
     run(logits, target, &[4], plain).expect("it still works");
     assert!(loss.download().unwrap().iter().all(|loss| !loss.is_nan()));

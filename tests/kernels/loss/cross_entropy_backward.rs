@@ -8,7 +8,7 @@ use oxiwarp_tests::compare::{same_bits, ulp};
 use oxiwarp_tests::shapes::shapes;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 
-use crate::support::cross_entropy_case::{self as cross_entropy, KINDS, classes};
+use crate::support::cross_entropy_case::{self as cross_entropy, KINDS, capped, classes};
 use crate::support::errors::says;
 use crate::support::test::Test;
 
@@ -49,6 +49,7 @@ fn run<T: Element>(
 /// relative error of `exp(x - lse)` is this error plus `|x - lse| / 2 + 3` units. Each product and each
 /// difference adds a relative error of half a unit.
 fn expected<T: Element>(x: &[f64], target: i64, dloss: f64, params: CrossEntropy) -> Vec<(f64, f64)> {
+    let (wide, (x, off_x)) = (x, capped(x, params));
     let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let lse = max + x.iter().map(|x| (x - max).exp()).sum::<f64>().ln();
     let cols = x.len() as f64;
@@ -59,8 +60,16 @@ fn expected<T: Element>(x: &[f64], target: i64, dloss: f64, params: CrossEntropy
         }
         let grown = (x - lse).exp() * (1.0 + 2.0 * z * lse);
         let (shift, hot) = (smoothing / cols, f64::from(column as i64 == target) * (1.0 - smoothing));
-        let dx = dloss * (grown - shift - hot);
+        let slope = match f64::from(params.softcap) {
+            0.0 => 1.0,
+            cap => 1.0 - (wide[column] / cap).tanh().powi(2),
+        };
+        let dx = dloss * (grown - shift - hot) * slope;
         let off = grown * (9.0 + 3.0 * lse.abs() + 0.5 * (x - lse).abs()) + 2.0 * (shift + hot);
+        // The derivative of the softcap has an absolute error of 9 units: twice that of `tanh`, and a
+        // rounding.
+        let of_slope = if params.softcap == 0.0 { 0.0 } else { 9.0 * (grown + shift + hot) };
+        let off = off * slope + 2.0 * off_x * grown * slope + of_slope;
         let rounding = if size_of::<T>() == 4 { 0.0 } else { 0.5 * ulp(T::DTYPE, dx) };
         (dx, (dloss * off).abs() * f64::from(f32::EPSILON) + rounding + f64::from(f32::MIN_POSITIVE))
     };

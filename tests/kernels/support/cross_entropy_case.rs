@@ -4,13 +4,27 @@ use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 use rand::Rng;
 
-/// Three sets of parameters. The first has torch's defaults, the second has label smoothing, and the third
-/// has label smoothing and z-loss. Each set has a different `ignore_index`.
-pub const KINDS: [CrossEntropy; 3] = [
-    CrossEntropy { ignore_index: -100, label_smoothing: 0.0, z_loss: 0.0 },
-    CrossEntropy { ignore_index: 0, label_smoothing: 0.1, z_loss: 0.0 },
-    CrossEntropy { ignore_index: -1, label_smoothing: 0.25, z_loss: 1e-3 },
+/// Sets of parameters: torch's defaults, with label smoothing, with label smoothing and z-loss, with a
+/// softcap, and with all three.
+pub const KINDS: [CrossEntropy; 5] = [
+    CrossEntropy { ignore_index: -100, label_smoothing: 0.0, z_loss: 0.0, softcap: 0.0 },
+    CrossEntropy { ignore_index: 0, label_smoothing: 0.1, z_loss: 0.0, softcap: 0.0 },
+    CrossEntropy { ignore_index: -1, label_smoothing: 0.25, z_loss: 1e-3, softcap: 0.0 },
+    CrossEntropy { ignore_index: -100, label_smoothing: 0.0, z_loss: 0.0, softcap: 30.0 },
+    CrossEntropy { ignore_index: -1, label_smoothing: 0.1, z_loss: 1e-3, softcap: 0.75 },
 ];
+
+/// Returns the logits `x` with the softcap of `params`, and the error bound of each, in units of 2^-23. The
+/// product `x / softcap` and the function `tanh` have a relative error of 4 units.
+pub fn capped(x: &[f64], params: CrossEntropy) -> (Vec<f64>, f64) {
+    if params.softcap == 0.0 {
+        return (x.to_vec(), 0.0);
+    }
+    let cap = f64::from(params.softcap);
+    let x: Vec<f64> = x.iter().map(|x| cap * (x / cap).tanh()).collect();
+    let largest = x.iter().fold(0.0, |largest: f64, x| largest.max(x.abs()));
+    (x, 4.0 * largest)
+}
 
 /// Returns the losses and the `lse` of all rows.
 pub fn run<T: Element, I: Scalar>(
@@ -42,17 +56,18 @@ pub fn classes(random: &mut impl Rng, rows: i64, cols: i64, ignored: i64) -> Vec
 /// sum adds a relative error of 2 units. Each subtraction adds half a unit, relative to its result. The mean
 /// of the logits adds 8 units, relative to the mean of their magnitudes.
 pub fn expected(x: &[f64], target: i64, params: CrossEntropy) -> [(f64, f64); 2] {
+    let (x, off_x) = capped(x, params);
     let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let log_sum = x.iter().map(|x| (x - max).exp()).sum::<f64>().ln();
     let (lse, cols) = (max + log_sum, x.len() as f64);
     let (mean, size) = (x.iter().sum::<f64>() / cols, x.iter().map(|x| x.abs()).sum::<f64>() / cols);
     let [smoothing, z] = [params.label_smoothing, params.z_loss].map(f64::from);
-    let off_lse = 4.0 + 2.0 * log_sum + lse.abs();
+    let off_lse = 4.0 + 2.0 * log_sum + lse.abs() + off_x;
     let (mut loss, mut off) = (0.0, 0.0);
     if target != params.ignore_index {
         let hit = x[target as usize];
         loss = (1.0 - smoothing) * (lse - hit) + smoothing * (lse - mean) + z * lse * lse;
-        off = 4.0 + 2.0 * log_sum + (max - hit) + 2.0 * loss;
+        off = 4.0 + 2.0 * log_sum + (max - hit) + 2.0 * loss + 2.0 * off_x;
         off += smoothing * (8.0 * size + max.abs()) + 4.0 * z * lse.abs() * off_lse;
     }
     [(loss, off), (lse, off_lse)].map(|(value, off)| (value, off * f64::from(f32::EPSILON)))

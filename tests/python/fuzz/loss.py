@@ -30,6 +30,7 @@ def draw_cross_entropy(g: Draw) -> Case:
         reduction=g.pick("mean", "none", "sum"),
         label_smoothing=g.pick(0.0, 0.0, 0.1, 1.0),
         z_loss=g.pick(0.0, 0.0, 1e-4, 0.1),
+        softcap=g.pick(None, None, 0.5, 30.0),
         return_lse=g.maybe(0.3),
     )
     alone = options["reduction"] == "none"
@@ -60,6 +61,8 @@ def logsumexp(m: Exact, x: Tensor) -> Tensor:
 
 def cross_entropy(m: Exact, t: SimpleNamespace, c: Case) -> tuple[Tensor, ...]:
     o, x = c.options, t.logits
+    if o["softcap"]:
+        x = m.f32(o["softcap"] * m.f32(torch.tanh(m.f32(x / o["softcap"], 2.0)), 4.0))
     counts, classes = o["target"] != o["ignore_index"], x.shape[-1]
     target = torch.where(counts, o["target"], 0).long()
     lse = logsumexp(m, x)
@@ -80,7 +83,13 @@ def cross_entropy(m: Exact, t: SimpleNamespace, c: Case) -> tuple[Tensor, ...]:
 
 def torch_cross_entropy(t: SimpleNamespace, c: Case) -> Tensor | None:
     o = c.options
-    if o["z_loss"] or o["return_lse"] or t.logits.dtype != torch.float32 or c.special not in ("ordinary", "offset"):
+    if (
+        o["z_loss"]
+        or o["softcap"]
+        or o["return_lse"]
+        or t.logits.dtype != torch.float32
+        or c.special not in ("ordinary", "offset")
+    ):
         return None
     x, target = t.logits.reshape(-1, t.logits.shape[-1]), o["target"].reshape(-1).long()
     names = ("ignore_index", "reduction", "label_smoothing")

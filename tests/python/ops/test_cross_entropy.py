@@ -69,7 +69,7 @@ def test_large_table(rows, cols, gib, cuda):
     target = torch.randint(0, cols, (rows,), device=cuda)
     loss, lse = oxiwarp.cross_entropy(logits, target, reduction="none", return_lse=True)
     assert not loss.isnan().any()
-    dlogits = OPS.cross_entropy_backward(logits, target, lse, torch.ones_like(lse), -100, 0.0, 0.0)
+    dlogits = OPS.cross_entropy_backward(logits, target, lse, torch.ones_like(lse), -100, 0.0, 0.0, 0.0)
     for at in (slice(0, 3), slice(rows // 2, rows // 2 + 3), slice(rows - 3, rows)):
         wide = logits[at].double()
         close(loss[at], loss[at], F.cross_entropy(wide, target[at], reduction="none"))
@@ -160,11 +160,11 @@ def test_batch_invariant(cols, dtype, device):
 def test_opcheck(dtype, device):
     logits, target = random((4, 3, 32), dtype, device), classes(12, 32, device).view(4, 3)
     lse = logits.float().logsumexp(-1)
-    for params in ((-100, 0.0, 0.0), (-100, 0.1, 0.01)):
+    for params in ((-100, 0.0, 0.0, 0.0), (-100, 0.1, 0.01, 0.0), (-100, 0.1, 0.01, 5.0)):
         torch.library.opcheck(OPS.cross_entropy.default, (logits, target, *params))
         arguments = (logits, target, lse, torch.ones_like(lse), *params)
         torch.library.opcheck(OPS.cross_entropy_backward.default, arguments)
-    torch.library.opcheck(OPS.cross_entropy.default, (logits[..., 16:], target.int() % 16, -1, 0.0, 0.0))
+    torch.library.opcheck(OPS.cross_entropy.default, (logits[..., 16:], target.int() % 16, -1, 0.0, 0.0, 0.0))
 
 
 @pytest.mark.parametrize(("backend", "dynamic"), backends_by_size())
@@ -238,3 +238,76 @@ def test_smoothing_of_logits_whose_sum_overflows(device):
         loss = oxiwarp.cross_entropy(x, torch.tensor([0, 1], device=device), label_smoothing=0.1, reduction="none")
         loss.sum().backward()
     assert (loss > 0).all() and torch.isfinite(x.grad).all()
+
+
+def capped(function):
+    """Return a function that applies a softcap to the logits before it calls `function`, as Gemma 2 does."""
+    return lambda logits, target, softcap, **options: function(
+        softcap * torch.tanh(logits / softcap), target, **options
+    )
+
+
+@pytest.mark.parametrize("softcap", [0.5, 30.0])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("rows", "cols"), [(3, 7), (6, 64), (9, 129), (3, 3072), (2, 40_001)])
+def test_softcap(rows, cols, dtype, softcap, device):
+    """The error of the loss and of the gradient is at most about twice the error of torch's operators."""
+    logits, dloss = random((rows, cols), dtype, device, scale=2.0), torch.tensor(1.75, device=device)
+    own = capped(F.cross_entropy)
+    for options in OPTIONS:
+        target = classes(rows, cols, device, options.get("ignore_index", -100))
+        options = {**options, "softcap": softcap}
+        loss, right = oxiwarp.cross_entropy(logits, target, **options), own(logits.double(), target, **options)
+        close(loss, own(logits, target, **options), right, f"{rows} x {cols} {options}")
+        ours, theirs = (gradient(f, logits, target, dloss, **options) for f in (oxiwarp.cross_entropy, own))
+        right = gradient(own, logits.double(), target, dloss, **options)
+        # As torch, the kernel computes the derivative of tanh as `1 - tanh**2`. This derivative has a large
+        # relative error if it is near 0.
+        largest = right.abs().amax(-1, keepdim=True).clamp_min(1e-30)
+        off, torch_off = ((value.double() - right).abs() / largest for value in (ours, theirs))
+        assert off.max() <= 2 * torch_off.max() + 4 * torch.finfo(dtype).eps, options
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("single", [False, True], ids=["same", "float32"])
+def test_class_weights(single, dtype, device):
+    """Loss and gradient with a weight of each class match torch in float64."""
+    rows, cols = 20, 33
+    logits, dloss = random((rows, cols), dtype, device, scale=2.0), torch.tensor(1.75, device=device)
+    weight = random((cols,), torch.float32 if single else dtype, device, 1).abs()
+    weight[:4] = 0
+    for reduction in ("mean", "sum", "none"):
+        for ignored in (-100, 2):
+            options = dict(reduction=reduction, ignore_index=ignored)
+            target = classes(rows, cols, device, ignored)
+            own = lambda x, t, **o: F.cross_entropy(x, t, weight.double(), **o)  # noqa: E731
+            loss, right = (
+                oxiwarp.cross_entropy(logits, target, weight=weight, **options),
+                own(logits.double(), target, **options),
+            )
+            assert (loss.double() - right).abs().max() <= 4 * torch.finfo(dtype).eps * right.abs().max()
+            ours = gradient(oxiwarp.cross_entropy, logits, target, dloss, weight=weight, **options)
+            right = gradient(own, logits.double(), target, dloss, **options)
+            assert (ours.double() - right).abs().max() <= 4 * torch.finfo(dtype).eps * right.abs().max()
+
+
+def test_weight_is_a_constant(device):
+    """A weight that requires grad gets no gradient, as in torch."""
+    logits, target = random((4, 8), torch.float32, device), torch.tensor([0, 1, 2, 7], device=device)
+    weight = torch.ones(8, device=device, requires_grad=True)
+    with torch.enable_grad():
+        assert not oxiwarp.cross_entropy(logits, target, weight=weight).requires_grad
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_float32_loss(reduction, dtype, device):
+    """`dtype=torch.float32` returns the loss before it is rounded to the dtype of the logits."""
+    logits, target = random((6, 64), dtype, device, scale=2.0), classes(6, 64, device)
+    loss = oxiwarp.cross_entropy(logits, target, reduction=reduction, dtype=torch.float32)
+    assert loss.dtype == torch.float32
+    assert torch.equal(loss.to(dtype), oxiwarp.cross_entropy(logits, target, reduction=reduction))
+    torch.testing.assert_close(loss, F.cross_entropy(logits.float(), target, reduction=reduction))
+    ours = gradient(oxiwarp.cross_entropy, logits, target, torch.ones((), device=device), dtype=torch.float32)
+    right = gradient(F.cross_entropy, logits.double(), target, torch.ones((), device=device))
+    torch.testing.assert_close(ours.double(), right, rtol=torch.finfo(dtype).eps, atol=1e-6)

@@ -14,7 +14,7 @@ def test_meta():
     target = torch.empty(3, device="meta", dtype=torch.int64)
     loss, lse = oxiwarp.cross_entropy(logits, target, reduction="none", return_lse=True)
     assert loss.shape == lse.shape == target.shape and loss.dtype == logits.dtype and lse.dtype == torch.float32
-    assert OPS.cross_entropy_backward(logits, target, lse, lse, -100, 0.0, 0.0).shape == logits.shape
+    assert OPS.cross_entropy_backward(logits, target, lse, lse, -100, 0.0, 0.0, 0.0).shape == logits.shape
     for (x, t), message in (
         ((logits.double(), target), "logits is float64, expected f32, f16 or bf16"),
         ((logits, target.bool()), "target is bool, expected int64 or int32"),
@@ -23,7 +23,11 @@ def test_meta():
     ):
         with pytest.raises(RuntimeError, match=f"^cross_entropy: {message}"):
             oxiwarp.cross_entropy(x, t)
-    for numbers, message in (((2.0, 0.0), "label_smoothing is 2,"), ((0.0, -1.0), "z_loss is -1,")):
+    for numbers, message in (
+        ((2.0, 0.0, 0.0), "label_smoothing is 2,"),
+        ((0.0, -1.0, 0.0), "z_loss is -1,"),
+        ((0.0, 0.0, -1.0), "softcap is -1,"),
+    ):
         with pytest.raises(RuntimeError, match=f"^cross_entropy: {message}"):
             OPS.cross_entropy(logits, target, -100, *numbers)
 
@@ -43,6 +47,11 @@ def test_bad_input(device):
         ((logits, target, dict(label_smoothing=1.5)), "label_smoothing is 1.5, expected 0 to 1"),
         ((logits, target, dict(label_smoothing=float("nan"))), "label_smoothing is NaN, expected 0 to 1"),
         ((logits, target, dict(z_loss=-0.5)), "z_loss is -0.5, expected a finite number of 0 or more"),
+        ((logits, target, dict(softcap=-0.5)), "softcap is -0.5, expected a finite number of 0 or more"),
+        ((logits, target, dict(softcap=float("inf"))), "softcap is inf, expected a finite number of 0 or more"),
+        ((logits, target, dict(weight=logits[0, :4])), r"weight has shape \[4\], expected \[8\]"),
+        ((logits, target, dict(weight=logits[0].half())), "weight is f16, expected f32"),
+        ((logits, target, dict(weight=logits[0], label_smoothing=0.5)), "label_smoothing is 0.5, expected 0 with"),
         ((logits.to_sparse(), target, {}), "logits has layout torch.sparse_coo, expected torch.strided"),
     ):
         with pytest.raises(RuntimeError, match=f"^cross_entropy: {message}"):
@@ -53,10 +62,17 @@ def test_bad_input(device):
     for (x, t), message in (((None, target), "logits is NoneType"), ((logits, [1]), "target is list")):
         with pytest.raises(TypeError, match=f"^cross_entropy: {message}, expected a torch.Tensor$"):
             oxiwarp.cross_entropy(x, t)
+    with pytest.raises(TypeError, match="^cross_entropy: weight is list, expected a torch.Tensor$"):
+        oxiwarp.cross_entropy(logits, target, weight=[1.0] * 8)
+    for dtype in (torch.float16, torch.int64, "float32"):
+        with pytest.raises(
+            ValueError, match="^cross_entropy: dtype is .*, expected None, torch.float32 or torch.float32$"
+        ):
+            oxiwarp.cross_entropy(logits, target, dtype=dtype)
     lse = torch.ones(4, device=device)
     for kept, message in (((lse.half(), lse), "lse is f16, expected f32"), ((lse, lse[:3]), r"dloss has shape \[3\]")):
         with pytest.raises(RuntimeError, match=f"^cross_entropy_backward: {message}"):
-            OPS.cross_entropy_backward(logits, target, *kept, -100, 0.0, 0.0)
+            OPS.cross_entropy_backward(logits, target, *kept, -100, 0.0, 0.0, 0.0)
     torch.testing.assert_close(oxiwarp.cross_entropy(logits, target), F.cross_entropy(logits, target))
 
 

@@ -13,8 +13,8 @@ import oxiwarp
 OP = torch.ops.oxiwarp.gated_residual_backward
 F32 = torch.float32
 X = (2, 5, 3, 24)
-# Shapes of gates for `X`, and whether the operator computes the gradient. torch's operators compute the gradient
-# of a gate with several rows that is broadcast along the first dimensions.
+# Shapes of gates for `X`, and whether the operator computes the gradient. torch's operators compute the
+# gradient of a gate with several rows that is broadcast along the first dimensions.
 GATES = {
     (24,): True,
     (1, 1, 1, 24): True,

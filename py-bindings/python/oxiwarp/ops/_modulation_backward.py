@@ -302,10 +302,12 @@ def multiplied(
     groups = groups_of(factor, x)
     if groups is not None:
         rows = factor.reshape(groups, x.shape[-1]).contiguous()
-        dx, dfactor, _ = norm.gradients(dy, x, rows, None, (wanted[1], False))
-        return dx, None if dfactor is None else dfactor.reshape(factor.shape)
-    dx = norm.gradients((dy * factor).to(x.dtype), x, None, None, (False, False))[0] if wanted[0] else None
-    return dx, sum_to(dy.float() * norm(x, torch.float32), factor) if wanted[1] else None
+        dx, sums, _ = norm.gradients(dy, x, rows, None, (wanted[1], False))
+        return dx, None if sums is None else sums.reshape(factor.shape)
+    dfactor = sum_to(dy.float() * norm(x, torch.float32), factor) if wanted[1] else None
+    if not wanted[0]:
+        return None, dfactor
+    return norm.gradients((dy * factor).to(x.dtype), x, None, None, (False, False))[0], dfactor
 
 
 __all__ = ["Modulation", "Norm", "ada_norm_gradients", "gated", "modulated", "modulations", "multiplied"]

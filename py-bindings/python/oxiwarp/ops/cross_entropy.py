@@ -7,16 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._checks.rows import check_vector
 from ._function import Function, apply
 from ._once_differentiable import once
-from ._register import FLOATS, check_number, define, dtype_name, explain, needs_grad, refuse_types
+from ._register import FLOATS, OPTIONAL, check_number, define, dtype_name, explain, needs_grad, refuse_types
 from ._roles import Role
 
 REDUCTIONS = ("none", "mean", "sum")
 INDICES = (torch.int64, torch.int32)
 
 
-def _check(op: str, logits: Tensor, target: Tensor, label_smoothing: float, z_loss: float, **rows: Tensor) -> None:
+def _check(
+    op: str, logits: Tensor, target: Tensor, label_smoothing: float, z_loss: float, softcap: float, **rows: Tensor
+) -> None:
     """Raise RuntimeError if the kernels do not support one of the arguments. The check does not read the
     values of tensors.
 
@@ -39,12 +42,13 @@ def _check(op: str, logits: Tensor, target: Tensor, label_smoothing: float, z_lo
     if not 0.0 <= label_smoothing <= 1.0:
         raise RuntimeError(f"{op}: label_smoothing is {label_smoothing:g}, expected 0 to 1")
     check_number(op, "z_loss", z_loss, 0.0)
+    check_number(op, "softcap", softcap, 0.0)
 
 
 def _fake(
-    logits: Tensor, target: Tensor, ignore_index: int, label_smoothing: float, z_loss: float
+    logits: Tensor, target: Tensor, ignore_index: int, label_smoothing: float, z_loss: float, softcap: float
 ) -> tuple[Tensor, Tensor]:
-    _check("cross_entropy", logits, target, label_smoothing, z_loss)
+    _check("cross_entropy", logits, target, label_smoothing, z_loss, softcap)
     rows = logits.shape[:-1]
     return logits.new_empty(rows, dtype=torch.float32), logits.new_empty(rows, dtype=torch.float32)
 
@@ -57,27 +61,29 @@ def _fake_backward(
     ignore_index: int,
     label_smoothing: float,
     z_loss: float,
+    softcap: float,
 ) -> Tensor:
-    _check("cross_entropy_backward", logits, target, label_smoothing, z_loss, lse=lse, dloss=dloss)
+    _check("cross_entropy_backward", logits, target, label_smoothing, z_loss, softcap, lse=lse, dloss=dloss)
     return logits.new_empty(logits.shape)
 
 
 op = define(
-    "cross_entropy(Tensor logits, Tensor target, int ignore_index, float label_smoothing, float z_loss) "
-    "-> (Tensor, Tensor)",
+    "cross_entropy(Tensor logits, Tensor target, int ignore_index, float label_smoothing, float z_loss, "
+    "float softcap) -> (Tensor, Tensor)",
     _fake,
     logits=Role.ROWS,
     target=Role.CLASSES,
 )
 op_backward = define(
     "cross_entropy_backward(Tensor logits, Tensor target, Tensor lse, Tensor dloss, int ignore_index, "
-    "float label_smoothing, float z_loss) -> Tensor",
+    "float label_smoothing, float z_loss, float softcap) -> Tensor",
     _fake_backward,
     logits=Role.ROWS,
     target=Role.CLASSES,
     lse=Role.PER_ROW,
     dloss=Role.PER_ROW,
 )
+ROLES = {"weight": Role.VECTOR}
 
 
 class _CrossEntropy(Function):
@@ -102,7 +108,7 @@ class _CrossEntropy(Function):
     def backward(ctx: Any, dloss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         logits, target, lse = ctx.saved_tensors
         try:
-            return op_backward(logits, target, lse, dloss.contiguous(), *ctx.params), None, None, None, None
+            return op_backward(logits, target, lse, dloss.contiguous(), *ctx.params), None, None, None, None, None
         except RuntimeError as error:
             explain(error, "cross_entropy_backward", 1, logits)
             raise
@@ -119,6 +125,19 @@ def counted(target: Tensor, ignore_index: int) -> Tensor | int:
     return (target != ignore_index).sum() if limits.min <= ignore_index <= limits.max else target.numel()
 
 
+def _factors(weight: Tensor, target: Tensor, ignore_index: int) -> Tensor:
+    """Return the weight of each row's target in float32, and 0 for ignored rows.
+
+    A target that is neither a class nor `ignore_index` gets the weight of another class. The loss of its row
+    is NaN.
+    """
+    factors = weight.detach().float()[target.clamp(0, weight.shape[0] - 1).long()]
+    limits = torch.iinfo(target.dtype)
+    if not limits.min <= ignore_index <= limits.max:  # see `counted`
+        return factors
+    return torch.where(target == ignore_index, 0.0, factors)
+
+
 def cross_entropy(
     logits: Tensor,
     target: Tensor,
@@ -127,6 +146,9 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
+    softcap: float | None = None,
+    weight: Tensor | None = None,
+    dtype: torch.dtype | None = None,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Compute the cross-entropy of logits over the last dimension: `lse - logits[target]` with
@@ -146,24 +168,32 @@ def cross_entropy(
             classes; between 0 and 1.
         z_loss (float): the term `z_loss * lse**2` is added to the loss of each row (PaLM, arXiv:2204.02311).
             `z_loss` is finite, 0 or more.
+        softcap (float | None): limit of the logits, as in Gemma 2. Each logit `x` is replaced by
+            `softcap * tanh(x / softcap)`. `softcap` is finite, and above 0 or None.
+        weight (Tensor | None): weight of each class, shape `[V]`, in the dtype of `logits` or in float32. The
+            loss of a row is multiplied by the weight of its target. "mean" then divides by the sum of these
+            weights. Label smoothing cannot be combined with `weight`.
+        dtype (torch.dtype | None): dtype of the loss: `torch.float32`, or None for the dtype of `logits`.
         return_lse (bool): if True, also return `lse`.
 
     Returns:
-        The loss in the dtype of `logits`. The loss is a scalar, or has shape `[...]` with `reduction="none"`.
-        If `return_lse` is True, the function returns the pair `(loss, lse)`. `lse` is float32 of shape
-        `[...]` and has no gradient.
+        The loss in the dtype of `logits`, or in `dtype`. The loss is a scalar, or has shape `[...]` with
+        `reduction="none"`. If `return_lse` is True, the function returns the pair `(loss, lse)`. `lse` is
+        float32 of shape `[...]` and has no gradient.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
             the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. On the CPU,
             also raised for a target that is neither a class nor `ignore_index`.
-        ValueError: `reduction` is not "none", "mean" or "sum".
-        TypeError: `logits` or `target` is not a tensor, or another argument has the wrong type.
+        ValueError: `reduction` is not "none", "mean" or "sum", or `dtype` is neither None nor float32.
+        TypeError: `logits`, `target` or `weight` is not a tensor, or another argument has the wrong type.
         torch.OutOfMemoryError: An allocation does not fit in GPU memory.
 
     Note:
         Exactness: Each row is read once, and its loss is computed in float32. The returned loss is rounded
-            once. The loss of a row does not depend on the other rows.
+            once. The loss of a row does not depend on the other rows. With a softcap, torch's operators
+            round after the division, after `tanh` and after the product, but the kernel does not. The derivative
+            of `tanh` is computed as `1 - tanh**2`, so that a logit far above the softcap has the gradient 0.
         Gradients: Only `logits` has a gradient. A second derivative and forward-mode AD raise RuntimeError.
         Special values: If a row contains NaN or +inf, its loss and its `lse` are NaN. For a row with +inf,
             torch.logsumexp returns +inf instead. If all rows are ignored, "mean" returns NaN. On a GPU, the
@@ -179,21 +209,30 @@ def cross_entropy(
         >>> oxiwarp.cross_entropy(torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]), torch.tensor([2, 0]))
         tensor(0.7531)
     """
-    if not (isinstance(logits, Tensor) and isinstance(target, Tensor)):
-        refuse_types("cross_entropy", {"logits": logits, "target": target}, {})
+    if not (isinstance(logits, Tensor) and isinstance(target, Tensor) and isinstance(weight, OPTIONAL)):
+        refuse_types("cross_entropy", {"logits": logits, "target": target}, {"weight": weight})
     if reduction not in REDUCTIONS:
         raise ValueError(f"cross_entropy: reduction is {reduction!r}, expected 'none', 'mean' or 'sum'")
+    if dtype not in (None, torch.float32, logits.dtype):
+        raise ValueError(f"cross_entropy: dtype is {dtype}, expected None, torch.float32 or {logits.dtype}")
     try:
-        arguments = (logits, target.contiguous(), ignore_index, label_smoothing, z_loss)
+        cap = 0.0 if softcap is None else softcap
+        arguments = (logits, target.contiguous(), ignore_index, label_smoothing, z_loss, cap)
         loss, lse = apply(_CrossEntropy, *arguments) if needs_grad(logits) else op(*arguments)
+        if weight is not None:
+            check_vector("cross_entropy", "weight", weight, logits)
+            if label_smoothing:
+                raise RuntimeError(f"cross_entropy: label_smoothing is {label_smoothing:g}, expected 0 with weight")
+            factors = _factors(weight, target, ignore_index)
+            loss = loss * factors
     except RuntimeError as error:
-        explain(error, "cross_entropy", 0, logits, "logits", target=target)
+        explain(error, "cross_entropy", 0, logits, "logits", target=target, weight=weight)
         raise
     if reduction != "none":
         loss = loss.sum()
     if reduction == "mean":
-        loss = loss / counted(target, ignore_index)
-    loss = loss.to(logits.dtype)
+        loss = loss / (counted(target, ignore_index) if weight is None else factors.sum())
+    loss = loss.to(dtype or logits.dtype)
     return (loss, lse) if return_lse else loss
 
 

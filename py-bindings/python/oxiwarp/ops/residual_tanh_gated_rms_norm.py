@@ -74,7 +74,8 @@ class _Residual(Function):
     @staticmethod
     @once
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-        of_branch = _branch_gradients(dout.contiguous(), *ctx.saved_tensors, ctx.eps, ctx.needs_input_grad[1:3])
+        x_res, gate = ctx.saved_tensors
+        of_branch = _branch_gradients(dout.contiguous(), x_res, gate, ctx.eps, ctx.needs_input_grad[1:3])
         return dout if ctx.needs_input_grad[0] else None, *of_branch, None
 
 
