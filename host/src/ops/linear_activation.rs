@@ -14,9 +14,9 @@ use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 const OP: &str = "linear_activation";
 
 /// A function that launches a kernel.
-type ActivationKernel = unsafe fn(LaunchSite, LinearParams, ActivationParams) -> Result<()>;
+type LinearActivationKernel = unsafe fn(LaunchSite, LinearParams, ActivationParams) -> Result<()>;
 
-const KERNELS: PortableKernels<ActivationKernel> = PortableKernels {
+const KERNELS: PortableKernels<LinearActivationKernel> = PortableKernels {
     large: (launch::linear_activation_128x128_smem, T128X128),
     small: (launch::linear_activation_64x64_smem, T64X64),
     general: launch::linear_activation_64x64_general_smem,
@@ -53,9 +53,9 @@ pub fn linear_activation(
         return Ok(());
     }
     KERNELS.launch(device, &product, skip, stream, |kernel, site, params| {
-        // SAFETY: the kernel accesses only the tensors that its parameters point to. This function has checked
-        // the shape, dtype, strides and device of each of these tensors. The plan launches a kernel only if it
-        // supports the alignment of the tensors.
+        // SAFETY: the kernel accesses only the tensors that its parameters point to. This function has
+        // checked the shape, dtype, strides and device of each of these tensors. The plan launches a kernel
+        // only if it supports the alignment of the tensors.
         unsafe { kernel(site, params, e) }
     })
 }

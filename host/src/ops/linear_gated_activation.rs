@@ -16,9 +16,9 @@ use crate::{Device, Result, Stream, View, ViewMut};
 const OP: &str = "linear_gated_activation";
 
 /// A function that launches a kernel.
-type GatedActivationKernel = unsafe fn(LaunchSite, LinearParams, GatedActivationParams) -> Result<()>;
+type LinearGatedActivationKernel = unsafe fn(LaunchSite, LinearParams, GatedActivationParams) -> Result<()>;
 
-const KERNELS: PortableKernels<GatedActivationKernel> = PortableKernels {
+const KERNELS: PortableKernels<LinearGatedActivationKernel> = PortableKernels {
     large: (launch::linear_gated_activation_128x128_smem, T128X128),
     small: (launch::linear_gated_activation_64x128_smem, T64X128),
     general: launch::linear_gated_activation_64x128_general_smem,
@@ -62,9 +62,9 @@ pub fn linear_gated_activation(
         return Ok(());
     }
     KERNELS.launch(device, &product, skip, stream, |kernel, site, params| {
-        // SAFETY: the kernel accesses only the tensors that its parameters point to. This function has checked
-        // the shape, dtype, strides and device of each of these tensors. The plan launches a kernel only if it
-        // supports the alignment of the tensors.
+        // SAFETY: the kernel accesses only the tensors that its parameters point to. This function has
+        // checked the shape, dtype, strides and device of each of these tensors. The plan launches a kernel
+        // only if it supports the alignment of the tensors.
         unsafe { kernel(site, params, e) }
     })
 }

@@ -10,10 +10,10 @@ use crate::plan::product_hopper::{T128X128, T128X256, T256X128, TimedTile, launc
 use crate::{Device, Result, Stream};
 
 /// A function that launches a kernel.
-type HopperKernel =
+type GatedActivationHopperKernel =
     unsafe fn(LaunchSite, TensorMap, TensorMap, TensorMap, GemmParams, GatedActivationParams) -> Result<()>;
 
-const KERNELS: [(TimedTile, HopperKernel); 3] = [
+const KERNELS: [(TimedTile, GatedActivationHopperKernel); 3] = [
     (T128X128, launch::linear_gated_activation_hopper_128x128_smem),
     (T256X128, launch::linear_gated_activation_hopper_256x128_smem),
     (T128X256, launch::linear_gated_activation_hopper_128x256_smem),

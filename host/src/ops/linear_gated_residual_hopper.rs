@@ -10,10 +10,10 @@ use crate::plan::product_hopper::{T128X128, T128X192, T192X192, T256X128, TimedT
 use crate::{Device, Result, Stream};
 
 /// A function that launches a kernel.
-type HopperKernel =
+type GatedResidualHopperKernel =
     unsafe fn(LaunchSite, TensorMap, TensorMap, TensorMap, GemmParams, GatedResidualParams) -> Result<()>;
 
-const KERNELS: [(TimedTile, HopperKernel); 4] = [
+const KERNELS: [(TimedTile, GatedResidualHopperKernel); 4] = [
     (T128X192, launch::linear_gated_residual_hopper_128x192_smem),
     (T128X128, launch::linear_gated_residual_hopper_128x128_smem),
     (T192X192, launch::linear_gated_residual_hopper_192x192_smem),

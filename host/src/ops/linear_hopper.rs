@@ -11,9 +11,9 @@ use crate::plan::product_hopper::{
 use crate::{Device, Result, Stream};
 
 /// A function that launches a kernel.
-type HopperKernel = unsafe fn(LaunchSite, TensorMap, TensorMap, TensorMap, GemmParams) -> Result<()>;
+type LinearHopperKernel = unsafe fn(LaunchSite, TensorMap, TensorMap, TensorMap, GemmParams) -> Result<()>;
 
-const KERNELS: [(TimedTile, HopperKernel); 6] = [
+const KERNELS: [(TimedTile, LinearHopperKernel); 6] = [
     (T128X192, launch::linear_hopper_128x192_smem),
     (T128X128, launch::linear_hopper_128x128_smem),
     (T192X192, launch::linear_hopper_192x192_smem),
@@ -23,20 +23,21 @@ const KERNELS: [(TimedTile, HopperKernel); 6] = [
 ];
 
 /// The kernels for results with few rows.
-const FEW_ROWS: [(GemmTile, HopperKernel); 3] = [
+const FEW_ROWS: [(GemmTile, LinearHopperKernel); 3] = [
     (T64X16, launch::linear_hopper_64x16_smem),
     (T64X32, launch::linear_hopper_64x32_smem),
     (T64X64, launch::linear_hopper_64x64_smem),
 ];
 
-/// Launches a kernel for few rows, as [`launch_few_rows`] does, or another Hopper kernel, as [`launch_hopper`]
-/// does.
+/// Launches a kernel for few rows, as [`launch_few_rows`] does, or another Hopper kernel, as
+/// [`launch_hopper`] does.
 pub(super) fn linear_hopper(device: &Device, a: &Product, skip: &mut usize, stream: Stream) -> Result<bool> {
-    let launch = |kernel: HopperKernel, site: LaunchSite, [x, w, y]: [TensorMap; 3], params: GemmParams| {
-        // SAFETY: the kernel accesses only the tensors that the tensor maps and `params` describe. The caller
-        // has checked these tensors.
-        unsafe { kernel(site, x, w, y, params) }
-    };
+    let launch =
+        |kernel: LinearHopperKernel, site: LaunchSite, [x, w, y]: [TensorMap; 3], params: GemmParams| {
+            // SAFETY: the kernel accesses only the tensors that the tensor maps and `params` describe. The caller
+            // has checked these tensors.
+            unsafe { kernel(site, x, w, y, params) }
+        };
     Ok(launch_few_rows(device, a, &FEW_ROWS, skip, stream, launch)?
         || launch_hopper(device, a, &KERNELS, skip, stream, launch)?)
 }

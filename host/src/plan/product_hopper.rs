@@ -57,9 +57,10 @@ fn clusters(tile: &GemmTile, device: &Device) -> u32 {
     (device.multiprocessors().unwrap_or(EXECUTOR_SMS) / tile.cluster).max(1)
 }
 
-/// Chooses a Hopper kernel, calls `launch` with it, and returns `true`. If no Hopper kernel supports the call,
-/// returns `false` without a launch. The kernels are ordered by their estimated times. `skip` is the number of
-/// kernels to skip. If there are no more kernels, the function decreases `skip` by the number of kernels.
+/// Chooses a Hopper kernel, calls `launch` with it, and returns `true`. If no Hopper kernel supports the
+/// call, returns `false` without a launch. The kernels are ordered by their estimated times. `skip` is the
+/// number of kernels to skip. If there are no more kernels, the function decreases `skip` by the number of
+/// kernels.
 pub(crate) fn launch_hopper<L: Copy>(
     device: &Device,
     a: &Product,
@@ -89,9 +90,9 @@ pub(crate) fn launch_hopper<L: Copy>(
     Ok(true)
 }
 
-/// Launches the first of the kernels for few rows whose tiles have at least as many columns as `y` has rows, and
-/// returns `true`. These kernels compute tiles of the transpose of `y`. If there is no such kernel, returns
-/// `false` without a launch. If `skip` is not 0, the function skips the kernel and decreases `skip`.
+/// Launches the first of the kernels for few rows whose tiles have at least as many columns as `y` has rows,
+/// and returns `true`. These kernels compute tiles of the transpose of `y`. If there is no such kernel,
+/// returns `false` without a launch. If `skip` is not 0, the function skips the kernel and decreases `skip`.
 pub(crate) fn launch_few_rows<L: Copy>(
     device: &Device,
     a: &Product,

@@ -67,7 +67,7 @@ impl Gate {
 
 /// One call. Its operands are values on the host.
 #[derive(Clone)]
-struct Case<T> {
+struct GradientCase<T> {
     shape: [i64; 2],
     form: Gate,
     /// The layouts of `dsum`, of `y`, of `dy` and of the gate. The gate's layout is ignored if the gate is a
@@ -81,7 +81,7 @@ struct Case<T> {
     wanted: bool,
 }
 
-impl<T: Element> Case<T> {
+impl<T: Element> GradientCase<T> {
     fn new(seed: u64, shape: [i64; 2], form: Gate, single: bool) -> Self {
         let (random, len) = (&mut random(seed), (shape[0] * shape[1]) as usize);
         let [dsum, y] = [(); 2].map(|()| values(random, len));
@@ -178,10 +178,10 @@ fn table<T: Element>(device: &Device) {
         for form in forms([shape.rows, shape.cols]) {
             for single in [false, true] {
                 case!("{} x {} ({}), {form:?}, f32 gate {single}", shape.rows, shape.cols, shape.why);
-                let case = Case::<T>::new(seed, [shape.rows, shape.cols], form, single);
+                let case = GradientCase::<T>::new(seed, [shape.rows, shape.cols], form, single);
                 case.check(device);
                 if shape.cols <= 300 {
-                    Case { wanted: false, ..case }.check(device);
+                    GradientCase { wanted: false, ..case }.check(device);
                 }
             }
         }
@@ -204,7 +204,8 @@ fn layouts<T: Element>(device: &Device) {
                     }
                     case!("{cols} columns, {layouts:?}, {form:?}");
                     for single in [false, true] {
-                        Case { layouts, ..Case::<T>::new(seed, [6, cols], form, single) }.check(device);
+                        GradientCase { layouts, ..GradientCase::<T>::new(seed, [6, cols], form, single) }
+                            .check(device);
                     }
                 }
             }
@@ -223,8 +224,8 @@ fn persistent(device: &Device) {
         ([3_000, 8], Gate::Groups(1_500)),
     ] {
         case!("{shape:?}, {form:?}");
-        Case::<f16>::new(seed, shape, form, true).check(device);
-        Case::<f32>::new(seed, shape, form, false).check(device);
+        GradientCase::<f16>::new(seed, shape, form, true).check(device);
+        GradientCase::<f32>::new(seed, shape, form, false).check(device);
     }
 }
 
@@ -305,7 +306,7 @@ fn heads(device: &Device) {
 fn batch_invariance(device: &Device) {
     for cols in [5_i64, 128, 3072] {
         for form in [Gate::Vector, Gate::Tokens, Gate::Rows] {
-            let case = Case::<bf16>::new(seed(), [300, cols], form, false);
+            let case = GradientCase::<bf16>::new(seed(), [300, cols], form, false);
             let (dy, dgate) = case.run(device);
             for row in [0, 1, 299_usize] {
                 let part = |values: &[bf16], cols: i64| {
@@ -317,7 +318,7 @@ fn batch_invariance(device: &Device) {
                     }
                 };
                 let gate = case.gate.as_ref().unwrap();
-                let alone = Case {
+                let alone = GradientCase {
                     shape: [1, cols],
                     dsum: part(&case.dsum, cols),
                     y: part(&case.y, cols),
@@ -336,7 +337,7 @@ fn batch_invariance(device: &Device) {
 
 fn deterministic(device: &Device) {
     for shape in [[3000, 16], [900, 520], [400, 3072]] {
-        let case = Case::<bf16>::new(seed(), shape, Gate::Vector, true);
+        let case = GradientCase::<bf16>::new(seed(), shape, Gate::Vector, true);
         assert_eq!(case.run(device).1, case.run(device).1, "{shape:?}");
     }
 }
@@ -344,7 +345,7 @@ fn deterministic(device: &Device) {
 fn not_finite(device: &Device) {
     let (rows, cols) = (6, 40_usize);
     for form in [Gate::Vector, Gate::Groups(3), Gate::Tokens, Gate::Rows] {
-        let mut case = Case::<f32>::new(seed(), [rows, cols as i64], form, false);
+        let mut case = GradientCase::<f32>::new(seed(), [rows, cols as i64], form, false);
         case.dsum[cols + 3] = f32::NAN;
         let (dy, dgate) = case.run(device);
         assert!(dy.iter().enumerate().all(|(at, dy)| dy.is_nan() == (at == cols + 3)), "dy, {form:?}");

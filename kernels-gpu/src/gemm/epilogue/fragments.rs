@@ -72,7 +72,7 @@ pub(crate) unsafe fn load_word(from: *const u8, pair: bool) -> u32 {
 
 /// The bias of a matrix product.
 #[derive(Clone, Copy)]
-pub(crate) struct Bias {
+pub(crate) struct ColumnBias {
     /// One element per row of `w`, or null.
     pub base: *const u8,
     /// Number of columns of the result.
@@ -81,9 +81,9 @@ pub(crate) struct Bias {
     pub pairs: bool,
 }
 
-impl Bias {
-    /// Returns the bias of the columns of a fragment: of two neighbouring columns from `column` on, and of two
-    /// columns from `column + 8` on. `start` is the index of the bias of column 0.
+impl ColumnBias {
+    /// Returns the bias of the columns of a fragment: of two neighbouring columns from `column` on, and of
+    /// two columns from `column + 8` on. `start` is the index of the bias of column 0.
     ///
     /// # Safety
     /// The fields describe the bias of this launch.
@@ -93,7 +93,8 @@ impl Bias {
         [0, 8].map(|offset| unsafe { self.pair::<T>(start, column + offset) })
     }
 
-    /// Returns the bias of two columns, or zeros if there is no bias or the columns are outside of the result.
+    /// Returns the bias of two columns, or zeros if there is no bias or the columns are outside of the
+    /// result.
     ///
     /// # Safety
     /// The fields describe the bias of this launch.

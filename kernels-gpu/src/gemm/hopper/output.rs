@@ -9,7 +9,7 @@ use super::layout::{ROW_BYTES, RingLayout};
 use super::params::{GemmParams, SLICE, STAGING_BYTES, WARP_ROWS, WGMMA_ROWS};
 use super::shape::GemmKernel;
 use crate::gemm::epilogue::Epilogue;
-use crate::gemm::epilogue::fragments::{Bias, FragmentPlace, plus_bias, select};
+use crate::gemm::epilogue::fragments::{ColumnBias, FragmentPlace, plus_bias, select};
 use crate::layout::own_thread::own_thread;
 
 /// The staging buffer that a warp fills next.
@@ -107,8 +107,8 @@ pub(crate) unsafe fn store<K: GemmKernel>(
     }
 }
 
-/// Returns `number`, the counter of a loop over fragments. If the loop must not be unrolled, the number passes
-/// through an optimization barrier.
+/// Returns `number`, the counter of a loop over fragments. If the loop must not be unrolled, the number
+/// passes through an optimization barrier.
 #[inline(always)]
 fn counter<K: GemmKernel>(number: u32) -> u32 {
     if K::Epilogue::UNROLLED { number } else { thread::opaque([number, 0])[0] }
@@ -140,9 +140,9 @@ impl<K: GemmKernel> Fragments<'_, K> {
     /// Fragments per block of 64 rows.
     const PER_BLOCK: u32 = K::TILE.columns / 16;
 
-    /// Whether the operands of a fragment are loaded before the results of the previous fragment are computed.
-    /// A ping-pong kernel does not need it: while one warpgroup waits for operands, the other one multiplies.
-    /// It also lacks the registers.
+    /// Whether the operands of a fragment are loaded before the results of the previous fragment are
+    /// computed. A ping-pong kernel does not need it: while one warpgroup waits for operands, the other one
+    /// multiplies. It also lacks the registers.
     const AHEAD: bool = !K::TILE.ping_pong && !K::Epilogue::UNROLLED;
 
     /// Returns the row and the column in `y` of the warp's first sum of the 16 columns with number `pair`, in
@@ -184,7 +184,7 @@ impl<K: GemmKernel> Fragments<'_, K> {
     #[inline(always)]
     unsafe fn results(&self, part: u32, pair: u32, operands: <K::Epilogue as Epilogue>::Fetched) -> [u32; 4] {
         let (column, starts) = (self.at(part, pair).column, self.epilogue.starts());
-        let bias = Bias { base: self.p.bias, columns: self.p.columns, pairs: true };
+        let bias = ColumnBias { base: self.p.bias, columns: self.p.columns, pairs: true };
         let index = part % K::TILE.blocks * Self::PER_BLOCK + part / K::TILE.blocks * (SLICE / 16) + pair;
         // SAFETY: the caller guarantees that `p` belongs to this launch.
         let bias = starts.map(|start| unsafe { bias.fetch::<K::Elem>(start, column) });

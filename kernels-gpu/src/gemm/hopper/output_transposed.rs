@@ -36,8 +36,8 @@ pub(crate) unsafe fn store<K: GemmKernel>(
     let own = column + warp * WARP_ROWS + lane / 4;
     // SAFETY: the caller guarantees that `p` belongs to this launch.
     let bias = [0, 8].map(|offset| unsafe { bias::<K>(own + offset, p) });
-    // SAFETY: thread 0 waits until TMA has read the previous tile. The whole warpgroup executes this code, and
-    // only this warpgroup accesses its staging buffers. The last barrier makes the writes of all threads
+    // SAFETY: thread 0 waits until TMA has read the previous tile. The whole warpgroup executes this code,
+    // and only this warpgroup accesses its staging buffers. The last barrier makes the writes of all threads
     // visible to the thread that starts the store.
     unsafe {
         if thread == 0 {
@@ -47,8 +47,8 @@ pub(crate) unsafe fn store<K: GemmKernel>(
         for pair in 0..K::TILE.columns / 16 {
             let sums = &sums.as_ref()[8 * pair as usize..];
             let words = K::Elem::pack(core::array::from_fn(|i| sums[i] + bias[i % 4 / 2]));
-            // A lane passes the address of a row of a transposed matrix, which has eight columns of `y`. In the
-            // 128-byte swizzle, the position of a chunk of 16 bytes is its index XOR the row modulo 8.
+            // A lane passes the address of a row of a transposed matrix, which has eight columns of `y`. In
+            // the 128-byte swizzle, the position of a chunk of 16 bytes is its index XOR the row modulo 8.
             let own_row = 16 * pair + lane / 16 * 8 + lane % 8;
             let chunk = (2 * warp + lane / 8 % 2) ^ (own_row % 8);
             shared_store_transposed(buffer + own_row * ROW_BYTES + chunk * 16, words);

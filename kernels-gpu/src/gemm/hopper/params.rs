@@ -34,9 +34,9 @@ pub struct GemmTile {
     /// Whether each consumer warpgroup computes its own tile. While one warpgroup multiplies, the other one
     /// writes its results. Otherwise, the warpgroups divide the rows of a tile.
     pub ping_pong: bool,
-    /// Whether the tile is a tile of the transpose of `y`. A row of the tile is then a row of `w`, which gives
-    /// a column of `y`, and the kernel's `x` and `w` are exchanged. `wgmma` needs 64 rows, so this is for
-    /// results with few rows.
+    /// Whether the tile is a tile of the transpose of `y`. A row of the tile is then a row of `w`, which
+    /// gives a column of `y`, and the kernel's `x` and `w` are exchanged. `wgmma` needs 64 rows, so this is
+    /// for results with few rows.
     pub transposed: bool,
 }
 
@@ -94,8 +94,8 @@ pub const T64X16: GemmTile = GemmTile {
 };
 /// As [`T64X16`], for at most 32 rows.
 pub const T64X32: GemmTile = GemmTile { columns: 32, stages: 16, cluster: 2, ..T64X16 };
-/// As [`T64X16`], for at most 64 rows. Two blocks share the rows of `x`, which would otherwise take as much of
-/// the bandwidth of L2 as `w`.
+/// As [`T64X16`], for at most 64 rows. Two blocks share the rows of `x`, which would otherwise take as much
+/// of the bandwidth of L2 as `w`.
 pub const T64X64: GemmTile = GemmTile { columns: 64, stages: 12, ..T64X32 };
 
 impl GemmTile {

@@ -7,7 +7,7 @@ use super::multiply::Sums;
 use super::params::LinearParams;
 use super::swizzle::SwizzledRows;
 use crate::gemm::epilogue::Epilogue;
-use crate::gemm::epilogue::fragments::{Bias, FragmentPlace, plus_bias, select};
+use crate::gemm::epilogue::fragments::{ColumnBias, FragmentPlace, plus_bias, select};
 
 /// The sums of a warp, and what is needed to compute and write its results.
 pub(super) struct Results<'a, T, E, const M16: usize, const N16: usize, const CHUNKS: u32> {
@@ -64,7 +64,7 @@ where
     unsafe fn stage(&self, column16: u32) {
         let lane = warp::lane();
         let column = self.place[1] + 16 * column16 + lane % 4 * 2;
-        let bias = Bias { base: self.p.bias, columns: self.p.w.rows, pairs: false };
+        let bias = ColumnBias { base: self.p.bias, columns: self.p.w.rows, pairs: false };
         // SAFETY: the caller guarantees that `p` belongs to this launch.
         let bias = self.epilogue.starts().map(|start| unsafe { bias.fetch::<T>(start, column) });
         let mut row16 = 0;
@@ -81,7 +81,8 @@ where
             for i in 0..4 {
                 let (row, chunk) = (16 * row16 + i % 2 * 8 + lane / 4, 2 * column16 + i / 2);
                 let index = SwizzledRows::<CHUNKS>::index(row, chunk);
-                // SAFETY: the row is one of the `16 * M16` rows of `tile`, and only this lane writes the word.
+                // SAFETY: the row is one of the `16 * M16` rows of `tile`, and only this lane writes the
+                // word.
                 unsafe { self.tile.set_word(index, lane % 4, words[i as usize]) };
             }
             row16 = Self::counter(row16 + 1);
