@@ -23,14 +23,14 @@ type GroupKernel = unsafe fn(LaunchSite, GateGradients, *mut u8, GateParams) -> 
 /// A function that launches a kernel for a gate with the shape of `y`.
 type TokenKernel = unsafe fn(LaunchSite, GateGradients, OperandArg, Extent) -> Result<()>;
 /// A function that launches a kernel for a gate with one column.
-type RowKernel = unsafe fn(LaunchSite, GateGradients, OperandArg, GateParams) -> Result<()>;
+type GradientRowKernel = unsafe fn(LaunchSite, GateGradients, OperandArg, GateParams) -> Result<()>;
 // Of the two kernels of each form, the first takes any layout. The second needs rows that allow 16-byte
 // accesses.
 const PER_GROUP: [GroupKernel; 2] =
     [launch::gated_residual_backward_per_group_any, launch::gated_residual_backward_per_group_block1];
 const PER_TOKEN: [TokenKernel; 2] =
     [launch::gated_residual_backward_per_token_any, launch::gated_residual_backward_per_token_block1];
-const PER_ROW: [RowKernel; 2] =
+const PER_ROW: [GradientRowKernel; 2] =
     [launch::gated_residual_backward_per_row_any, launch::gated_residual_backward_per_row_warp2];
 
 arguments! {
