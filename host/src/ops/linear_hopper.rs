@@ -1,6 +1,8 @@
 //! The kernels of the op `linear` for Hopper.
 use cuda_std::tensor_map::TensorMap;
-use kernels_gpu::gemm::hopper::params::{GemmParams, GemmTile, T64X16, T64X32, T64X64};
+use kernels_gpu::gemm::hopper::params::{
+    GemmParams, GemmTile, T64X16, T64X16_HALF, T64X32_HALF, T128X32, T128X64,
+};
 use kernels_gpu::ops::linear_hopper::launch;
 
 use crate::library::LaunchSite;
@@ -22,22 +24,32 @@ const KERNELS: [(TimedTile, LinearHopperKernel); 6] = [
     (T256X192, launch::linear_hopper_256x192_smem),
 ];
 
-/// The kernels for results with few rows.
-const FEW_ROWS: [(GemmTile, LinearHopperKernel); 3] = [
-    (T64X16, launch::linear_hopper_64x16_smem),
-    (T64X32, launch::linear_hopper_64x32_smem),
-    (T64X64, launch::linear_hopper_64x64_smem),
+/// The kernels for results with few rows, for results with up to [`NARROW`] columns and for wider results.
+const FEW_ROWS: [[(GemmTile, LinearHopperKernel); 3]; 2] = [
+    [
+        (T64X16, launch::linear_hopper_64x16_smem),
+        (T64X16_HALF, launch::linear_hopper_64x16_half_smem),
+        (T64X32_HALF, launch::linear_hopper_64x32_half_smem),
+    ],
+    [
+        (T64X16, launch::linear_hopper_64x16_smem),
+        (T128X32, launch::linear_hopper_128x32_smem),
+        (T128X64, launch::linear_hopper_128x64_smem),
+    ],
 ];
+/// With more columns, clusters of two tiles of 128 columns use at least half of the SMs of a Hopper GPU.
+const NARROW: u32 = 8192;
 
 /// Launches a kernel for few rows, as [`launch_few_rows`] does, or another Hopper kernel, as
 /// [`launch_hopper`] does.
 pub(super) fn linear_hopper(device: &Device, a: &Product, skip: &mut usize, stream: Stream) -> Result<bool> {
     let launch =
         |kernel: LinearHopperKernel, site: LaunchSite, [x, w, y]: [TensorMap; 3], params: GemmParams| {
-            // SAFETY: the kernel accesses only the tensors that the tensor maps and `params` describe. The caller
-            // has checked these tensors.
+            // SAFETY: the kernel accesses only the tensors that the tensor maps and `params` describe. The
+            // caller has checked these tensors.
             unsafe { kernel(site, x, w, y, params) }
         };
-    Ok(launch_few_rows(device, a, &FEW_ROWS, skip, stream, launch)?
+    let few_rows = &FEW_ROWS[usize::from(a.y.columns > NARROW)];
+    Ok(launch_few_rows(device, a, few_rows, skip, stream, launch)?
         || launch_hopper(device, a, &KERNELS, skip, stream, launch)?)
 }

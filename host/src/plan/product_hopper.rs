@@ -85,14 +85,15 @@ pub(crate) fn launch_hopper<L: Copy>(
         map(device, &a.weight, [DEPTH, w_rows])?,
         map(device, &a.y, [SLICE, WARP_ROWS])?,
     ];
-    let (site, params) = site(device, a, &timed.tile, order, stream)?;
+    let clusters = clusters(&timed.tile, device);
+    let (site, params) = site(device, a, &timed.tile, clusters, order, stream)?;
     launch(kernel, site, maps, params)?;
     Ok(true)
 }
 
-/// Launches the first of the kernels for few rows whose tiles have at least as many columns as `y` has rows,
-/// and returns `true`. These kernels compute tiles of the transpose of `y`. If there is no such kernel,
-/// returns `false` without a launch. If `skip` is not 0, the function skips the kernel and decreases `skip`.
+/// Launches the first of the kernels for few rows whose clusters have tiles for all rows of `y`, and returns
+/// `true`. These kernels compute tiles of the transpose of `y`. If there is no such kernel, returns `false`
+/// without a launch. If `skip` is not 0, the function skips the kernel and decreases `skip`.
 pub(crate) fn launch_few_rows<L: Copy>(
     device: &Device,
     a: &Product,
@@ -101,7 +102,7 @@ pub(crate) fn launch_few_rows<L: Copy>(
     stream: Stream,
     launch: impl FnOnce(L, LaunchSite, [TensorMap; 3], GemmParams) -> Result<()>,
 ) -> Result<bool> {
-    let Some((tile, kernel)) = kernels.iter().find(|(tile, _)| a.y.rows <= tile.columns) else {
+    let Some((tile, kernel)) = kernels.iter().find(|(tile, _)| a.y.rows <= tile.cluster_size()[1]) else {
         return Ok(false);
     };
     if !is_supported(device, a)? {
@@ -120,7 +121,11 @@ pub(crate) fn launch_few_rows<L: Copy>(
         map(device, &a.x, [DEPTH, x_rows])?,
         map(device, &a.y, [SLICE, tile.columns])?,
     ];
-    let (site, params) = site(device, a, tile, order, stream)?;
+    // All clusters have the same number of tiles, or one less. Otherwise, a few clusters with one more tile
+    // would read alone at the end, and not at the speed of memory.
+    let waves = order.count().div_ceil(clusters(tile, device));
+    let clusters = order.count().div_ceil(waves);
+    let (site, params) = site(device, a, tile, clusters, order, stream)?;
     launch(*kernel, site, maps, params)?;
     Ok(true)
 }
@@ -137,15 +142,17 @@ fn is_supported(device: &Device, a: &Product) -> Result<bool> {
         && a.reads_pairs)
 }
 
-/// Returns the launch site and the kernel argument for tiles in the order `order`.
+/// Returns the launch site and the kernel argument for tiles in the order `order`. There are at most
+/// `clusters` clusters.
 fn site(
     device: &Device,
     a: &Product,
     tile: &GemmTile,
+    clusters: u32,
     order: TileOrder,
     stream: Stream,
 ) -> Result<(LaunchSite, GemmParams)> {
-    let blocks = clusters(tile, device).min(order.count()) * tile.cluster;
+    let blocks = clusters.min(order.count()) * tile.cluster;
     let site = LaunchSite::new(device, a.y.dtype, block_shape(blocks, tile.threads()), stream)?;
     let depth_tiles = a.x.columns.div_ceil(DEPTH);
     Ok((site, GemmParams { bias: a.bias, columns: a.y.columns, depth_tiles, order }))

@@ -1,9 +1,10 @@
 //! The op `linear` for Hopper (sm_90a only): `y = x wᵀ + bias`.
 //!
-//! A kernel adds the products of a row and a column in the order of K, in one f32 accumulator. Then it
-//! adds the bias in f32, and rounds the sum once. Therefore all kernels give the same bits, and the host
-//! can choose the fastest one for each shape. The name of a kernel has the rows and columns of its tiles.
-//! The kernels with 64 rows compute tiles of the transpose of `y`. They are for a `y` with few rows.
+//! A kernel adds the products of a row and a column in the order of K, in one f32 accumulator. Then it adds
+//! the bias in f32, and rounds the sum once. Therefore all kernels give the same bits, and the host can
+//! choose the fastest one for each shape. The name of a kernel has the rows and columns of its tiles. The
+//! kernels for a `y` with few rows have tiles of its transpose: their names have the columns and the rows of
+//! `y` in a tile. The two blocks of a cluster share a tile of `x`, or of `w` in the kernels named `half`.
 use cuda_std::entry;
 use cuda_std::tensor_map::TensorMap;
 use half::{bf16, f16};
@@ -15,12 +16,13 @@ use crate::gemm::hopper::kernel::gemm;
 use crate::gemm::hopper::params::GemmParams;
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::gemm::hopper::params::{
-    T64X16, T64X32, T64X64, T128X128, T128X192, T128X256, T192X192, T256X128, T256X192,
+    T64X16, T64X16_HALF, T64X32_HALF, T128X32, T128X64, T128X128, T128X192, T128X256, T192X192, T256X128,
+    T256X192,
 };
 #[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
 use crate::gemm::hopper::shape::{
-    Kernel64x16, Kernel64x32, Kernel64x64, Kernel128x128, Kernel128x192, Kernel128x256, Kernel192x192,
-    Kernel256x128, Kernel256x192,
+    Kernel64x16, Kernel64x16Half, Kernel64x32Half, Kernel128x32, Kernel128x64, Kernel128x128, Kernel128x192,
+    Kernel128x256, Kernel192x192, Kernel256x128, Kernel256x192,
 };
 
 entry! {
@@ -45,10 +47,16 @@ entry! {
     @shared(|_block| T64X16.shared_bytes())
     @only(sm_90a) linear_hopper_64x16_smem<T: [f16, bf16]>(_w: TensorMap, _x: TensorMap, _y: TensorMap, p: GemmParams) =>
         gemm::<Kernel64x16<T, Identity>>(&p, Identity);
-    @shared(|_block| T64X32.shared_bytes())
-    @only(sm_90a) linear_hopper_64x32_smem<T: [f16, bf16]>(_w: TensorMap, _x: TensorMap, _y: TensorMap, p: GemmParams) =>
-        gemm::<Kernel64x32<T, Identity>>(&p, Identity);
-    @shared(|_block| T64X64.shared_bytes())
-    @only(sm_90a) linear_hopper_64x64_smem<T: [f16, bf16]>(_w: TensorMap, _x: TensorMap, _y: TensorMap, p: GemmParams) =>
-        gemm::<Kernel64x64<T, Identity>>(&p, Identity)
+    @shared(|_block| T64X16_HALF.shared_bytes())
+    @only(sm_90a) linear_hopper_64x16_half_smem<T: [f16, bf16]>(_w: TensorMap, _x: TensorMap, _y: TensorMap, p: GemmParams) =>
+        gemm::<Kernel64x16Half<T, Identity>>(&p, Identity);
+    @shared(|_block| T64X32_HALF.shared_bytes())
+    @only(sm_90a) linear_hopper_64x32_half_smem<T: [f16, bf16]>(_w: TensorMap, _x: TensorMap, _y: TensorMap, p: GemmParams) =>
+        gemm::<Kernel64x32Half<T, Identity>>(&p, Identity);
+    @shared(|_block| T128X32.shared_bytes())
+    @only(sm_90a) linear_hopper_128x32_smem<T: [f16, bf16]>(_w: TensorMap, _x: TensorMap, _y: TensorMap, p: GemmParams) =>
+        gemm::<Kernel128x32<T, Identity>>(&p, Identity);
+    @shared(|_block| T128X64.shared_bytes())
+    @only(sm_90a) linear_hopper_128x64_smem<T: [f16, bf16]>(_w: TensorMap, _x: TensorMap, _y: TensorMap, p: GemmParams) =>
+        gemm::<Kernel128x64<T, Identity>>(&p, Identity)
 }

@@ -54,7 +54,7 @@ pub(crate) unsafe fn consume<K: GemmKernel>(
             });
             let place = [place.row + first_row, place.column];
             if K::TILE.transposed {
-                output_transposed::store::<K>(&sums.as_ref()[0], layout, group, place, y, p);
+                output_transposed::store::<K>(sums.as_ref(), layout, group, place, y, p);
             } else {
                 output::store::<K>(sums.as_ref(), layout, group, place, y, p, epilogue, &mut stores);
             }

@@ -7,7 +7,7 @@ use cuda_std::hopper::{publish_shared, shared_store_transposed};
 use cuda_std::mem::{self, Load};
 
 use super::layout::{ROW_BYTES, RingLayout};
-use super::params::{GemmParams, STAGING_BYTES, WARP_ROWS};
+use super::params::{GemmParams, STAGING_BYTES, WARP_ROWS, WGMMA_ROWS};
 use super::shape::GemmKernel;
 use crate::layout::own_thread::own_thread;
 
@@ -18,7 +18,7 @@ use crate::layout::own_thread::own_thread;
 /// `p` and the tensor map `y` belong to this launch. The whole warpgroup calls this function.
 #[inline(always)]
 pub(crate) unsafe fn store<K: GemmKernel>(
-    sums: &K::Sums,
+    sums: &[K::Sums],
     layout: RingLayout<K>,
     group: u32,
     [column, row]: [u32; 2],
@@ -26,39 +26,56 @@ pub(crate) unsafe fn store<K: GemmKernel>(
     p: &GemmParams,
 ) {
     const {
-        assert!(!K::TILE.transposed || K::TILE.blocks == 1 && K::TILE.ping_pong);
+        assert!(!K::TILE.transposed || K::TILE.ping_pong);
         assert!(!K::TILE.transposed || K::TILE.columns * ROW_BYTES <= 4 * K::TILE.staging() * STAGING_BYTES);
     }
-    let thread = own_thread() % 128;
-    let (warp, lane) = (thread / 32, thread % 32);
     let buffer = layout.staging(group * 4);
     let warpgroup = Named::<128>(3 + group);
+    let is_first = own_thread() % 128 == 0;
+    for (block, sums) in sums.iter().enumerate() {
+        let column = column + block as u32 * WGMMA_ROWS;
+        // SAFETY: the first thread waits until TMA has read the previous block of 64 rows. The whole
+        // warpgroup executes this code, and only this warpgroup accesses its staging buffer. The last barrier
+        // makes the writes of all threads visible to the thread that starts the store. The caller guarantees
+        // that `p` and the tensor map belong to this launch.
+        unsafe {
+            if is_first {
+                wait_for_groups::<0>();
+            }
+            warpgroup.sync();
+            transpose::<K>(sums, buffer, column, p);
+            publish_shared();
+            warpgroup.sync();
+            if is_first {
+                y.store(buffer, [column, row, 0, 0]);
+                close_stores();
+            }
+        }
+    }
+}
+
+/// Adds the bias to the sums of 64 rows, rounds them, and writes their transpose to the staging buffer
+/// `buffer`. `column` is the column of `y` of the first of these rows.
+///
+/// # Safety
+/// `p` belongs to this launch. The whole warpgroup calls this function, and barriers separate its writes to
+/// the buffer from other accesses.
+#[inline(always)]
+unsafe fn transpose<K: GemmKernel>(sums: &K::Sums, buffer: u32, column: u32, p: &GemmParams) {
+    let thread = own_thread() % 128;
+    let (warp, lane) = (thread / 32, thread % 32);
     let own = column + warp * WARP_ROWS + lane / 4;
     // SAFETY: the caller guarantees that `p` belongs to this launch.
     let bias = [0, 8].map(|offset| unsafe { bias::<K>(own + offset, p) });
-    // SAFETY: thread 0 waits until TMA has read the previous tile. The whole warpgroup executes this code,
-    // and only this warpgroup accesses its staging buffers. The last barrier makes the writes of all threads
-    // visible to the thread that starts the store.
-    unsafe {
-        if thread == 0 {
-            wait_for_groups::<0>();
-        }
-        warpgroup.sync();
-        for pair in 0..K::TILE.columns / 16 {
-            let sums = &sums.as_ref()[8 * pair as usize..];
-            let words = K::Elem::pack(core::array::from_fn(|i| sums[i] + bias[i % 4 / 2]));
-            // A lane passes the address of a row of a transposed matrix, which has eight columns of `y`. In
-            // the 128-byte swizzle, the position of a chunk of 16 bytes is its index XOR the row modulo 8.
-            let own_row = 16 * pair + lane / 16 * 8 + lane % 8;
-            let chunk = (2 * warp + lane / 8 % 2) ^ (own_row % 8);
-            shared_store_transposed(buffer + own_row * ROW_BYTES + chunk * 16, words);
-        }
-        publish_shared();
-        warpgroup.sync();
-        if thread == 0 {
-            y.store(buffer, [column, row, 0, 0]);
-            close_stores();
-        }
+    for pair in 0..K::TILE.columns / 16 {
+        let sums = &sums.as_ref()[8 * pair as usize..];
+        let words = K::Elem::pack(core::array::from_fn(|i| sums[i] + bias[i % 4 / 2]));
+        // A lane passes the address of a row of a transposed matrix, which has eight columns of `y`. In the
+        // 128-byte swizzle, the position of a chunk of 16 bytes is its index XOR the row modulo 8.
+        let own_row = 16 * pair + lane / 16 * 8 + lane % 8;
+        let chunk = (2 * warp + lane / 8 % 2) ^ (own_row % 8);
+        // SAFETY: the address is in the staging buffer. The caller guarantees the barriers.
+        unsafe { shared_store_transposed(buffer + own_row * ROW_BYTES + chunk * 16, words) };
     }
 }
 
