@@ -2,11 +2,13 @@
 result N.
 """
 
+import functools
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from forms import NO_MODE, SAME_ROUNDINGS, Form, Inputs, Shape, Source
+from forms import EXACT_AND_FAST, NO_MODE, SAME_ROUNDINGS, Form, Inputs, Shape, Source
+from torch import Tensor
 
 import oxiwarp
 
@@ -30,6 +32,46 @@ def _form(chain: str, inputs: Callable[[Source, Shape], Inputs], *cases: tuple[s
         reference=F.linear,
         ours=oxiwarp.linear,
         claims={NO_MODE: SAME_ROUNDINGS},
+        chunked=False,  # K or N may be equal to the number of tokens
+        dtypes=(torch.bfloat16, torch.float16),
+    )
+
+
+def _inputs_gate(source: Source, shape: Shape) -> Inputs:
+    batch, tokens, _, columns = shape
+    (gate,) = source.modulation(batch, columns, 1)
+    return {**_inputs_bias(source, shape), "residual": source.normal(batch, tokens, columns), "gate": gate}
+
+
+def _gelu_tanh(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.gelu(F.linear(x, weight, bias), approximate="tanh")
+
+
+def _gated_residual(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor, gate: Tensor) -> Tensor:
+    return residual + gate * F.linear(x, weight, bias)
+
+
+def _swiglu(x: Tensor, weight: Tensor) -> Tensor:
+    gate, up = F.linear(x, weight).chunk(2, -1)
+    return F.silu(gate) * up
+
+
+def _with_epilogue(
+    chain: str,
+    inputs: Callable[[Source, Shape], Inputs],
+    eager: Callable[..., Tensor],
+    epilogue: str | None,
+    *cases: tuple[str, Shape],
+) -> Form:
+    return Form(
+        op="linear",
+        chain=chain,
+        cases=cases,
+        inputs=inputs,
+        eager=eager,
+        reference=eager,
+        ours=functools.partial(oxiwarp.linear, epilogue=epilogue),
+        claims={**EXACT_AND_FAST, "exact": SAME_ROUNDINGS},
         chunked=False,  # K or N may be equal to the number of tokens
         dtypes=(torch.bfloat16, torch.float16),
     )
@@ -61,5 +103,32 @@ FORMS = (
         ("Llama 8B gate and up", (1, 8192, 4096, 28672)),
         ("Llama 8B down", (1, 8192, 14336, 4096)),
         ("square", (1, 8192, 8192, 8192)),
+    ),
+    _with_epilogue(
+        "with bias and tanh GELU",
+        _inputs_bias,
+        _gelu_tanh,
+        "gelu_tanh",
+        ("Flux ff1", (1, 4096, 3072, 12288)),
+        ("Flux single in", (1, 4608, 3072, 12288)),
+        ("LTX 161 frames ff1", (2, 8064, 2048, 8192)),
+        ("Wan 1.3B ff1", (1, 32760, 1536, 8960)),
+    ),
+    _with_epilogue(
+        "with bias and gated residual",
+        _inputs_gate,
+        _gated_residual,
+        None,
+        ("Flux out", (1, 4608, 3072, 3072)),
+        ("Flux ff2", (1, 4096, 12288, 3072)),
+        ("LTX 161 frames ff2", (2, 8064, 8192, 2048)),
+        ("Wan 14B ff2", (1, 32760, 13824, 5120)),
+    ),
+    _with_epilogue(
+        "with SwiGLU",
+        _inputs,
+        _swiglu,
+        "silu_and_mul",
+        ("Llama 8B gate and up", (1, 8192, 4096, 28672)),
     ),
 )
