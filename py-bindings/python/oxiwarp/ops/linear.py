@@ -223,12 +223,13 @@ class _LinearGatedResidual(Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, gate = ctx.saved_tensors
         *of_product, of_residual, of_gate, _ = ctx.needs_input_grad
-        dproduct, dgate = dy, None
+        dproduct: Tensor | None = dy
+        dgate: Tensor | None = None
         if gate is not None:
             # Without a gradient of the gate, the function `gated` reads only the dtype of the product.
             product = op(matrix(x), matrix(weight), bias) if of_gate else dy
             dproduct, dgate, _ = gated(dy, product, Modulation(gate, None), (any(of_product), of_gate, False))
-        gradients = (None, None, None)
+        gradients: tuple[Tensor | None, ...] = (None, None, None)
         if dproduct is not None:
             gradients = product_gradients(dproduct, x, weight, ctx.transposed, tuple(of_product))
         return *gradients, dy if of_residual else None, dgate, None
@@ -248,18 +249,16 @@ def _kernel(epilogue: str | None, residual: Tensor | None, gate: Tensor | None, 
     if residual is not None:
         if epilogue is not None:
             raise ValueError(f"linear: epilogue is {epilogue!r}, expected None, because there is a residual")
-        arguments = (matrix(residual), gate, exact)
-        return _Kernel(op_gated_residual, op_gated_residual_out, _LinearGatedResidual, arguments)
+        return _Kernel(op_gated_residual, op_gated_residual_out, _LinearGatedResidual, (matrix(residual), gate, exact))
     if gate is not None:
         raise RuntimeError("linear: gate is given without residual")
     if epilogue is None:
         return _Kernel(op, op_out, _Linear, ())
     if epilogue in ACTIVATIONS:
-        arguments = (ACTIVATIONS[epilogue], exact)
-        return _Kernel(op_activation, op_activation_out, _LinearActivation, arguments)
+        return _Kernel(op_activation, op_activation_out, _LinearActivation, (ACTIVATIONS[epilogue], exact))
     if epilogue in GATED_ACTIVATIONS:
-        arguments = (*GATED_ACTIVATIONS[epilogue], exact)
-        return _Kernel(op_gated_activation, op_gated_activation_out, _LinearGatedActivation, arguments)
+        how = (*GATED_ACTIVATIONS[epilogue], exact)
+        return _Kernel(op_gated_activation, op_gated_activation_out, _LinearGatedActivation, how)
     names = ", ".join(map(repr, (*ACTIVATIONS, *GATED_ACTIVATIONS)))
     raise ValueError(f"linear: epilogue is {epilogue!r}, expected None or one of {names}")
 
