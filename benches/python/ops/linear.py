@@ -2,19 +2,18 @@
 result N.
 """
 
+import functools
 from collections.abc import Callable
-from functools import partial
 
 import torch
 import torch.nn.functional as F
-from exactness_cell import ONE_ROUNDING
-from forms import NO_MODE, SAME_ROUNDINGS, Chain, Form, Inputs, Peer, Shape, Source
+from forms import EXACT_AND_FAST, NO_MODE, SAME_ROUNDINGS, Form, Inputs, Peer, Shape, Source
 from torch import Tensor
 
 import oxiwarp
 
 SEPARATE = "cuBLAS and oxiwarp"
-"""The product by `F.linear`, and the epilogue by a kernel of oxiwarp."""
+"""The product by `F.linear`, and the epilogue by a kernel of its own."""
 
 
 def _inputs(source: Source, shape: Shape) -> Inputs:
@@ -26,9 +25,24 @@ def _inputs_bias(source: Source, shape: Shape) -> Inputs:
     return {**_inputs(source, shape), "bias": source.normal(shape[-1])}
 
 
-def _inputs_residual(source: Source, shape: Shape) -> Inputs:
+def _form(chain: str, inputs: Callable[[Source, Shape], Inputs], *cases: tuple[str, Shape]) -> Form:
+    return Form(
+        op="linear",
+        chain=chain,
+        cases=cases,
+        inputs=inputs,
+        eager=F.linear,
+        reference=F.linear,
+        ours=oxiwarp.linear,
+        claims={NO_MODE: SAME_ROUNDINGS},
+        chunked=False,  # K or N may be equal to the number of tokens
+        dtypes=(torch.bfloat16, torch.float16),
+    )
+
+
+def _inputs_gate(source: Source, shape: Shape) -> Inputs:
     batch, tokens, _, columns = shape
-    gate = source.modulation(batch, columns, 3)[2]
+    (gate,) = source.modulation(batch, columns, 1)
     return {**_inputs_bias(source, shape), "residual": source.normal(batch, tokens, columns), "gate": gate}
 
 
@@ -40,21 +54,22 @@ def _gated_residual(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor, g
     return residual + gate * F.linear(x, weight, bias)
 
 
-def _silu_and_mul(x: Tensor, weight: Tensor) -> Tensor:
+def _swiglu(x: Tensor, weight: Tensor) -> Tensor:
     gate, up = F.linear(x, weight).chunk(2, -1)
     return F.silu(gate) * up
 
 
-def _form(
+def _with_epilogue(
     chain: str,
     inputs: Callable[[Source, Shape], Inputs],
+    eager: Callable[..., Tensor],
+    epilogue: str | None,
     *cases: tuple[str, Shape],
-    eager: Chain = F.linear,
-    ours: Chain = oxiwarp.linear,
-    separate: Chain | None = None,
 ) -> Form:
-    """Return a form of `linear`. `separate` computes the epilogue with a kernel of its own."""
-    peers = {} if separate is None else {SEPARATE: Peer("oxiwarp", lambda _, **inputs: separate(**inputs))}
+    def separate(x: Tensor, weight: Tensor, bias: Tensor | None = None, **operands: Tensor) -> Tensor:
+        y = F.linear(x, weight, bias)
+        return oxiwarp.gated_residual(y=y, **operands) if epilogue is None else getattr(oxiwarp, epilogue)(y)
+
     return Form(
         op="linear",
         chain=chain,
@@ -62,9 +77,9 @@ def _form(
         inputs=inputs,
         eager=eager,
         reference=eager,
-        ours=ours,
-        claims={NO_MODE: SAME_ROUNDINGS} if separate is None else {"exact": SAME_ROUNDINGS, "fast": ONE_ROUNDING},
-        peers=peers,
+        ours=functools.partial(oxiwarp.linear, epilogue=epilogue),
+        claims={**EXACT_AND_FAST, "exact": SAME_ROUNDINGS},
+        peers={SEPARATE: Peer("oxiwarp", lambda _, **inputs: separate(**inputs))},
         chunked=False,  # K or N may be equal to the number of tokens
         dtypes=(torch.bfloat16, torch.float16),
     )
@@ -106,36 +121,31 @@ FORMS = (
             for rows in (1, 8, 16, 32, 64)
         ),
     ),
-    _form(
-        "GELU with tanh",
+    _with_epilogue(
+        "with bias and tanh GELU",
         _inputs_bias,
+        _gelu_tanh,
+        "gelu_tanh",
         ("Flux ff1", (1, 4096, 3072, 12288)),
+        ("Flux single in", (1, 4608, 3072, 12288)),
         ("LTX 161 frames ff1", (2, 8064, 2048, 8192)),
         ("Wan 1.3B ff1", (1, 32760, 1536, 8960)),
-        ("Wan 14B ff1", (1, 32760, 5120, 13824)),
-        eager=_gelu_tanh,
-        ours=partial(oxiwarp.linear, epilogue="gelu_tanh"),
-        separate=lambda x, weight, bias: oxiwarp.gelu_tanh(F.linear(x, weight, bias)),
     ),
-    _form(
-        "gated residual",
-        _inputs_residual,
+    _with_epilogue(
+        "with bias and gated residual",
+        _inputs_gate,
+        _gated_residual,
+        None,
         ("Flux out", (1, 4608, 3072, 3072)),
         ("Flux ff2", (1, 4096, 12288, 3072)),
-        ("Flux single out", (1, 4608, 15360, 3072)),
         ("LTX 161 frames ff2", (2, 8064, 8192, 2048)),
         ("Wan 14B ff2", (1, 32760, 13824, 5120)),
-        eager=_gated_residual,
-        separate=lambda x, weight, bias, residual, gate: oxiwarp.gated_residual(
-            residual, F.linear(x, weight, bias), gate
-        ),
     ),
-    _form(
-        "SwiGLU",
+    _with_epilogue(
+        "with SwiGLU",
         _inputs,
+        _swiglu,
+        "silu_and_mul",
         ("Llama 8B gate and up", (1, 8192, 4096, 28672)),
-        eager=_silu_and_mul,
-        ours=partial(oxiwarp.linear, epilogue="silu_and_mul"),
-        separate=lambda x, weight: oxiwarp.silu_and_mul(F.linear(x, weight)),
     ),
 )

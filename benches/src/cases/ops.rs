@@ -1,7 +1,7 @@
 //! The table of all benchmarked ops. Each entry contains the numbers of columns with which the op is
 //! measured.
 use super::attention::{self, KEYS, LOGARITHMS, QUERY, TOKENS};
-use super::linear::{self, OF_TOKENS, WEIGHT};
+use super::linear::{self, OF_HALF, OF_TOKENS, WEIGHT};
 use super::{Choices, Op, Singles, Width, norms, rows};
 
 const ROW: Width = |cols| cols;
@@ -262,5 +262,26 @@ pub const OPS: &[Op] = &[
         light: false,
         call: linear::linear,
         ..op("linear", &[OF_TOKENS, WEIGHT], &[OF_TOKENS], Choices::Nothing)
+    },
+    Op {
+        columns: TOKEN_COUNTS,
+        max_rows: 1,
+        light: false,
+        call: linear::linear_activation,
+        ..op("linear_activation", &[OF_TOKENS, WEIGHT], &[OF_TOKENS], Choices::Nothing)
+    },
+    Op {
+        columns: TOKEN_COUNTS,
+        max_rows: 1,
+        light: false,
+        call: linear::linear_gated_activation,
+        ..op("linear_gated_activation", &[OF_TOKENS, WEIGHT], &[OF_HALF], Choices::Nothing)
+    },
+    Op {
+        columns: TOKEN_COUNTS,
+        max_rows: 1,
+        light: false,
+        call: linear::linear_gated_residual,
+        ..op("linear_gated_residual", &[OF_TOKENS, WEIGHT, OF_TOKENS], &[OF_TOKENS], Choices::Nothing)
     },
 ];

@@ -250,8 +250,8 @@ def test_bad_input(call, message, device):
 
 
 def test_bad_values_and_types(device):
-    x, weight, bias = operands((3,), 16, 32, BF16, device)
-    residual = random((3, 32), BF16, device, 3)
+    x, weight, _ = operands((3,), 16, 32, BF16, device)
+    residual, gate = (random((3, 32), BF16, device, seed) for seed in (3, 4))
     names = ", ".join(map(repr, (*ACTIVATIONS, *GATED)))
     with pytest.raises(ValueError, match=f"^linear: epilogue is 'relu', expected None or one of {names}$"):
         oxiwarp.linear(x, weight, epilogue="relu")
@@ -264,7 +264,7 @@ def test_bad_values_and_types(device):
     with pytest.raises(RuntimeError, match="^linear: out overlaps residual$"):
         oxiwarp.linear(x, weight, residual=residual, out=residual)
     with pytest.raises(RuntimeError, match="^linear: out overlaps gate$"):
-        oxiwarp.linear(x, weight, residual=residual, gate=bias, out=bias.expand(3, 32))
+        oxiwarp.linear(x, weight, residual=residual, gate=gate, out=gate)
     with pytest.raises(RuntimeError, match="^linear: called in forward-mode AD"):
         torch.func.jvp(lambda t: oxiwarp.linear(t, weight, epilogue="silu"), (x,), (x,))
 

@@ -40,7 +40,15 @@ FOLDER = Path(os.environ.get("OXIWARP_PTX_DIR") or ROOT / "target" / "ptx") / "o
 ARCHES = ("sm_75", "sm_80", "sm_90")
 # These ops use the instruction `mma.m16n8k16`, which sm_75 does not support. Their PTX for sm_75 has no
 # entries.
-TENSOR_CORES = ("attention", "attention_backward", "attention_decode", "linear")
+TENSOR_CORES = (
+    "attention",
+    "attention_backward",
+    "attention_decode",
+    "linear",
+    "linear_activation",
+    "linear_gated_activation",
+    "linear_gated_residual",
+)
 NATIVE = "sm_90a"  # the target for PTX that runs only on Hopper; only some ops have kernels for it
 OVERLAPPING = ("sm_90", NATIVE)
 

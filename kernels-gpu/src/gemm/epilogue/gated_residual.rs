@@ -143,9 +143,11 @@ impl<const PAIRS: bool> Epilogue for GatedResidual<PAIRS> {
             // both elements exist.
             if self.has(at, i as u32) { unsafe { load_word(from, PAIRS) } } else { 0 }
         });
-        // SAFETY: the caller guarantees that the gate belongs to this launch. Its kind states its type.
-        let gate =
-            if self.0.gate.kind.is(OperandKind::SAME) { unsafe { self.gate_words(at) } } else { [0; 4] };
+        let gate = match self.0.gate.kind {
+            // SAFETY: the caller guarantees that the gate belongs to this launch. Its kind states its type.
+            OperandKind::SAME => unsafe { self.gate_words(at) },
+            _ => [0; 4],
+        };
         FetchedResidual { residual, gate, at }
     }
 

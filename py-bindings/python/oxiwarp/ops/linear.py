@@ -249,18 +249,16 @@ def _kernel(epilogue: str | None, residual: Tensor | None, gate: Tensor | None, 
     if residual is not None:
         if epilogue is not None:
             raise ValueError(f"linear: epilogue is {epilogue!r}, expected None, because there is a residual")
-        operands = (matrix(residual), gate, exact)
-        return _Kernel(op_gated_residual, op_gated_residual_out, _LinearGatedResidual, operands)
+        return _Kernel(op_gated_residual, op_gated_residual_out, _LinearGatedResidual, (matrix(residual), gate, exact))
     if gate is not None:
         raise RuntimeError("linear: gate is given without residual")
     if epilogue is None:
         return _Kernel(op, op_out, _Linear, ())
     if epilogue in ACTIVATIONS:
-        function = (ACTIVATIONS[epilogue], exact)
-        return _Kernel(op_activation, op_activation_out, _LinearActivation, function)
+        return _Kernel(op_activation, op_activation_out, _LinearActivation, (ACTIVATIONS[epilogue], exact))
     if epilogue in GATED_ACTIVATIONS:
-        halves = (*GATED_ACTIVATIONS[epilogue], exact)
-        return _Kernel(op_gated_activation, op_gated_activation_out, _LinearGatedActivation, halves)
+        how = (*GATED_ACTIVATIONS[epilogue], exact)
+        return _Kernel(op_gated_activation, op_gated_activation_out, _LinearGatedActivation, how)
     names = ", ".join(map(repr, (*ACTIVATIONS, *GATED_ACTIVATIONS)))
     raise ValueError(f"linear: epilogue is {epilogue!r}, expected None or one of {names}")
 
