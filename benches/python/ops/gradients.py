@@ -66,8 +66,8 @@ def _gradient_of_residual(form: Form, branch: str, cases: tuple[tuple[str, Shape
 
     chains = {name: with_x(getattr(form, name)) for name in ("eager", "reference")}
     ours = with_x(form.call(form.modes[0]))
-    form = replace(form, inputs=inputs, ours=ours, claims={"": ONE_ROUNDING}, **chains)
-    return _derived(form, form.op, cases, gradient)
+    without_x = replace(form, inputs=inputs, ours=ours, claims={"": ONE_ROUNDING}, **chains)
+    return _derived(without_x, form.op, cases, gradient)
 
 
 PER_GROUP, WITH_FLOAT32, *_, PER_ROW, _ = gated_residual.FORMS
