@@ -215,15 +215,19 @@ pub fn row_is_close<'a, T: Element>(
     let close = lse == expected_lse || (lse - expected_lse).abs() <= 2e-5 * (1.0 + expected_lse.abs());
     assert!(close, "{context}: lse is {lse}, expected {expected_lse}");
     let unit = if T::DTYPE == Dtype::F16 { 2.0_f64.powi(-11) } else { 2.0_f64.powi(-8) };
-    for (column, got) in got.iter().enumerate() {
-        let got = f64::from(got.to_f32());
-        let part = |j: usize| weights[j] * values(j)[column];
-        let (mut expected, mut size, mut rounded) = (0.0, 0.0, 0.0);
-        for j in (0..scores.len()).filter(|&j| weights[j] > 0.0) {
-            expected += part(j);
-            size += part(j).abs();
-            rounded += if weights[j] < 1.0 { part(j).abs() } else { 0.0 };
+    // The sums of each column: the result, the sizes of its terms, and the sizes of the rounded terms. The loop
+    // over the keys is outside, so that each row of values is read once.
+    let mut sums = vec![[0.0; 3]; got.len()];
+    for (j, &weight) in weights.iter().enumerate().filter(|&(_, &weight)| weight > 0.0) {
+        for ([expected, size, rounded], value) in sums.iter_mut().zip(values(j)) {
+            let part = weight * value;
+            *expected += part;
+            *size += part.abs();
+            *rounded += if weight < 1.0 { part.abs() } else { 0.0 };
         }
+    }
+    for (column, (got, [mut expected, mut size, mut rounded])) in got.iter().zip(sums).enumerate() {
+        let got = f64::from(got.to_f32());
         if sum > 0.0 {
             [expected, size, rounded] = [expected, size, rounded].map(|of_all| of_all / sum);
         }
