@@ -258,9 +258,11 @@ fn gated_f64<T: Element>(device: &Device) {
             within(&got, &expected, |i| {
                 let [gate, up] = pair(i);
                 let f = reference(f, gate.0);
-                let inner = if rounds == Roundings::Exact { rounding::<T>(f) } else { 0.0 };
-                let of_f = SLOPE * gate.1 + inner + 2.0_f64.powi(-20) * gate.0.abs();
-                1.01 * (of_f * (up.0.abs() + up.1) + f.abs() * up.1 + rounding::<T>(expected[i])) + 1e-7
+                let of_gate = SLOPE * gate.1 + 2.0_f64.powi(-20) * gate.0.abs();
+                let exact = rounds == Roundings::Exact;
+                let of_f = of_gate + if exact { rounding::<T>(f.abs() + of_gate) } else { 0.0 };
+                let inner = of_f * (up.0.abs() + up.1) + f.abs() * up.1;
+                1.01 * (inner + rounding::<T>(expected[i].abs() + inner)) + 1e-7
             });
         }
     }
@@ -282,9 +284,10 @@ fn residual_f64<T: Element>(device: &Device) {
             let got = epilogue.run(&skipping(device, skip), &inputs, &p, rounds);
             within(&got, &expected, |i| {
                 let each = rounds == Roundings::Exact && !single;
-                let inner = if each { rounding::<T>(term(i)) } else { 2.0_f64.powi(-22) * term(i).abs() };
                 let of_sum = f64::from(gate.at(i)).abs() * sums[i].1;
-                1.01 * (of_sum + inner + rounding::<T>(expected[i])) + 2.0_f64.powi(-22)
+                let size = term(i).abs() + of_sum;
+                let inner = of_sum + if each { rounding::<T>(size) } else { 2.0_f64.powi(-22) * size };
+                1.01 * (inner + rounding::<T>(expected[i].abs() + inner)) + 2.0_f64.powi(-22)
             });
         }
     }
