@@ -164,11 +164,11 @@ def measure(form: Form, model: str, shape: Shape, rounds: int) -> list[Row]:
     ]
 
 
-def cases(only: str | None) -> list[tuple[Form, str, Shape]]:
+def cases(only: list[str] | None) -> list[tuple[Form, str, Shape]]:
     """Return the benchmark cases of matrix products. If `only` is given, return only the cases in which the
-    name of the model or of the torch code contains this text."""
+    name of the model or of the torch code contains one of these texts."""
     found = [(form, *case) for form in FORMS if form.op in COMPUTE_BOUND for case in form.cases]
-    return [case for case in found if only is None or only in f"{case[1]}, {case[0].chain}"]
+    return [case for case in found if only is None or any(part in f"{case[1]}, {case[0].chain}" for part in only)]
 
 
 def show(rows: list[Row]) -> None:
@@ -187,7 +187,9 @@ def show(rows: list[Row]) -> None:
 def main() -> int:
     """Measure all cases, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", metavar="TEXT", help="only cases whose model or chain contains this text")
+    parser.add_argument(
+        "--only", metavar="TEXT", action="append", help="only cases whose model or chain contains this text; repeatable"
+    )
     parser.add_argument("--rounds", type=int, default=7, help="windows for each implementation (default: 7)")
     parser.add_argument("--out", type=Path, default=None, help="default: out/<gpu>/<date>")
     add_seconds(parser)

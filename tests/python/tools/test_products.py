@@ -12,13 +12,13 @@ import products  # noqa: E402
 
 
 def test_cases():
-    """`--only` selects the cases in which the name of the model or of the torch code contains the given
-    text."""
+    """`--only` selects the cases in which the name of the model or of the torch code contains one
+    of the given texts."""
     everything = products.cases(None)
     assert {form.op for form, _, _ in everything} == {"linear"} and len(everything) > 15
-    models = [model for _, model, _ in products.cases("square")]
-    assert models == ["square"]
-    assert 0 < len(products.cases("with bias")) < len(everything)
+    assert [model for _, model, _ in products.cases(["square"])] == ["square"]
+    some = products.cases(["with bias", "square"])
+    assert len(products.cases(["with bias"])) + 1 == len(some) < len(everything)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
