@@ -25,8 +25,8 @@ pub(crate) struct Product {
     pub bias: *const u8,
     /// The rows of `weight` at which the halves start that the epilogue combines. Without halves, both are 0.
     pub starts: [u32; 2],
-    /// Whether kernels can read two neighbouring elements of the epilogue's operands with one access. Only the
-    /// general kernel reads them one by one.
+    /// Whether kernels can read two neighbouring elements of the epilogue's operands with one access. Only
+    /// the general kernel reads them one by one.
     pub reads_pairs: bool,
 }
 

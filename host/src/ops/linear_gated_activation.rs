@@ -62,9 +62,9 @@ pub fn linear_gated_activation(
         return Ok(());
     }
     KERNELS.launch(device, &product, skip, stream, |kernel, site, params| {
-        // SAFETY: the kernel accesses only the tensors that its parameters point to. This function has checked
-        // the shape, dtype, strides and device of each of these tensors. The plan launches a kernel only if it
-        // supports the alignment of the tensors.
+        // SAFETY: the kernel accesses only the tensors that its parameters point to. This function has
+        // checked the shape, dtype, strides and device of each of these tensors. The plan launches a kernel
+        // only if it supports the alignment of the tensors.
         unsafe { kernel(site, params, e) }
     })
 }

@@ -30,7 +30,8 @@ const KERNELS: PortableKernels<GatedResidualKernel> = PortableKernels {
 /// Computes `y = residual + gate * (x wᵀ + bias)`, or `y = residual + x wᵀ + bias` without a gate.
 ///
 /// `residual` has the shape and dtype of `y`, and all its rows have one distance. The gate broadcasts to this
-/// shape, in this dtype or in f32, as the gate of [`gated_residual`](crate::gated_residual). The other tensors
+/// shape, in this dtype or in f32, as the gate of [`gated_residual`](crate::gated_residual). The other
+/// tensors
 /// are those of [`linear`](crate::linear). With [`Roundings::Exact`], the result has the bits of
 /// [`linear`](crate::linear) and then [`gated_residual`](crate::gated_residual). With [`Roundings::Once`],
 /// only the result is rounded.
@@ -68,9 +69,9 @@ pub fn linear_gated_residual(
         return Ok(());
     }
     KERNELS.launch(device, &product, skip, stream, |kernel, site, params| {
-        // SAFETY: the kernel accesses only the tensors that its parameters point to. This function has checked
-        // the shape, dtype, strides and device of each of these tensors. The plan launches a kernel only if it
-        // supports the alignment of the tensors.
+        // SAFETY: the kernel accesses only the tensors that its parameters point to. This function has
+        // checked the shape, dtype, strides and device of each of these tensors. The plan launches a kernel
+        // only if it supports the alignment of the tensors.
         unsafe { kernel(site, params, e) }
     })
 }

@@ -56,9 +56,10 @@ impl TimedTile {
     }
 }
 
-/// Chooses a Hopper kernel, calls `launch` with it, and returns `true`. If no Hopper kernel supports the call,
-/// returns `false` without a launch. The kernels are ordered by their estimated times. `skip` is the number of
-/// kernels to skip. If there are no more kernels, the function decreases `skip` by the number of kernels.
+/// Chooses a Hopper kernel, calls `launch` with it, and returns `true`. If no Hopper kernel supports the
+/// call, returns `false` without a launch. The kernels are ordered by their estimated times. `skip` is the
+/// number of kernels to skip. If there are no more kernels, the function decreases `skip` by the number of
+/// kernels.
 pub(crate) fn launch_hopper<L: Copy>(
     device: &Device,
     a: &Product,

@@ -1,8 +1,8 @@
-//! The op `linear_gated_activation`: `y = f(gate) * up`, where `gate` and `up` are the two halves of the columns
-//! of `x wᵀ + bias`.
+//! The op `linear_gated_activation`: `y = f(gate) * up`, where `gate` and `up` are the two halves of the
+//! columns of `x wᵀ + bias`.
 //!
-//! The kernels have the tiles and the order of sums of the op `linear`. Their names have the rows of a tile, and
-//! the columns of its sums.
+//! The kernels have the tiles and the order of sums of the op `linear`. Their names have the rows of a tile,
+//! and the columns of its sums.
 // The tensor-core instructions of these kernels need sm_80.
 #![cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 

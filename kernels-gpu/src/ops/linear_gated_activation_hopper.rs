@@ -1,8 +1,8 @@
-//! The op `linear_gated_activation` for Hopper (sm_90a only): `y = f(gate) * up`, where `gate` and `up` are the two halves of the columns
-//! of `x wᵀ + bias`.
+//! The op `linear_gated_activation` for Hopper (sm_90a only): `y = f(gate) * up`, where `gate` and `up` are
+//! the two halves of the columns of `x wᵀ + bias`.
 //!
-//! The kernels have tiles and the order of sums of the kernels of `linear` for Hopper. Their names have the rows
-//! of a tile, and the columns of its sums.
+//! The kernels have tiles and the order of sums of the kernels of `linear` for Hopper. Their names have the
+//! rows of a tile, and the columns of its sums.
 use cuda_std::entry;
 use cuda_std::tensor_map::TensorMap;
 use half::{bf16, f16};

@@ -44,8 +44,8 @@ fn kernels(device: &Device, hopper: usize) -> usize {
     3 + if is_hopper { hopper } else { 0 }
 }
 
-/// Checks that the results of all kernels have the bits of the two separate ops. `tiles` are the tile sizes of
-/// the kernels that the test must have run.
+/// Checks that the results of all kernels have the bits of the two separate ops. `tiles` are the tile sizes
+/// of the kernels that the test must have run.
 fn same_as_separate<T: Element>(
     device: &Device,
     cases: &[LinearCase],

@@ -82,8 +82,8 @@ pub(crate) struct Bias {
 }
 
 impl Bias {
-    /// Returns the bias of the columns of a fragment: of two neighbouring columns from `column` on, and of two
-    /// columns from `column + 8` on. `start` is the index of the bias of column 0.
+    /// Returns the bias of the columns of a fragment: of two neighbouring columns from `column` on, and of
+    /// two columns from `column + 8` on. `start` is the index of the bias of column 0.
     ///
     /// # Safety
     /// The fields describe the bias of this launch.
@@ -93,7 +93,8 @@ impl Bias {
         [0, 8].map(|offset| unsafe { self.pair::<T>(start, column + offset) })
     }
 
-    /// Returns the bias of two columns, or zeros if there is no bias or the columns are outside of the result.
+    /// Returns the bias of two columns, or zeros if there is no bias or the columns are outside of the
+    /// result.
     ///
     /// # Safety
     /// The fields describe the bias of this launch.

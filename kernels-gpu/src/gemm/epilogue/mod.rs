@@ -1,7 +1,8 @@
 //! What a matrix product computes from its sums before it writes them.
 //!
 //! A thread computes the results of a fragment together: eight elements of a block of 16 x 16 elements. The
-//! order of these elements is the order of two accumulators of `mma.sync`, and of a `wgmma` accumulator: value
+//! order of these elements is the order of two accumulators of `mma.sync`, and of a `wgmma` accumulator:
+//! value
 //! `i` is in row `i / 2 % 2 * 8` and column `i / 4 * 8 + i % 2`, counted from the thread's first element. Two
 //! neighbouring values form a word of `stmatrix`.
 //!
@@ -50,8 +51,8 @@ pub(crate) trait Epilogue: Copy {
     /// The kernel argument from which the epilogue was made belongs to this launch.
     unsafe fn fetch(&self, at: FragmentPlace) -> Self::Fetched;
 
-    /// Returns the results of a fragment, rounded to `T` and in pairs. `sums` are the sums of the products plus
-    /// the bias, in f32. If the epilogue has two halves, `sums` has a fragment of each half. Otherwise, the
-    /// second fragment has no meaning.
+    /// Returns the results of a fragment, rounded to `T` and in pairs. `sums` are the sums of the products
+    /// plus the bias, in f32. If the epilogue has two halves, `sums` has a fragment of each half. Otherwise,
+    /// the second fragment has no meaning.
     fn apply<T: Elem<F32Vec = [f32; 8]>>(&self, sums: [[f32; 8]; 2], operands: Self::Fetched) -> [u32; 4];
 }

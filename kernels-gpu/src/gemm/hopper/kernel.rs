@@ -16,8 +16,8 @@ use crate::gemm::epilogue::Epilogue;
 /// (PTX `setmaxnreg`).
 ///
 /// # Safety
-/// The host created the tensor maps, `p` and the argument of the epilogue for this launch. The launch has the block size and the shared
-/// memory that `K::TILE` requires.
+/// The host created the tensor maps, `p` and the argument of the epilogue for this launch. The launch has the
+/// block size and the shared memory that `K::TILE` requires.
 #[inline(always)]
 pub(crate) unsafe fn gemm<K: GemmKernel>(p: &GemmParams, epilogue: K::Epilogue) {
     if K::TILE.groups == 2 {

@@ -107,8 +107,8 @@ pub(crate) unsafe fn store<K: GemmKernel>(
     }
 }
 
-/// Returns `number`, the counter of a loop over fragments. If the loop must not be unrolled, the number passes
-/// through an optimization barrier.
+/// Returns `number`, the counter of a loop over fragments. If the loop must not be unrolled, the number
+/// passes through an optimization barrier.
 #[inline(always)]
 fn counter<K: GemmKernel>(number: u32) -> u32 {
     if K::Epilogue::UNROLLED { number } else { thread::opaque([number, 0])[0] }
@@ -140,9 +140,9 @@ impl<K: GemmKernel> Fragments<'_, K> {
     /// Fragments per block of 64 rows.
     const PER_BLOCK: u32 = K::TILE.columns / 16;
 
-    /// Whether the operands of a fragment are loaded before the results of the previous fragment are computed.
-    /// A ping-pong kernel does not need it: while one warpgroup waits for operands, the other one multiplies.
-    /// It also lacks the registers.
+    /// Whether the operands of a fragment are loaded before the results of the previous fragment are
+    /// computed. A ping-pong kernel does not need it: while one warpgroup waits for operands, the other one
+    /// multiplies. It also lacks the registers.
     const AHEAD: bool = !K::TILE.ping_pong && !K::Epilogue::UNROLLED;
 
     /// Returns the row and the column in `y` of the warp's first sum of the 16 columns with number `pair`, in

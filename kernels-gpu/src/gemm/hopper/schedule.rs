@@ -13,11 +13,11 @@ pub(crate) struct Place {
     pub column: u32,
 }
 
-/// Returns the number of the block's first tile, and the distance to the number of its next tile. The number of
-/// a tile is that of its cluster's tile in the order of tiles.
+/// Returns the number of the block's first tile, and the distance to the number of its next tile. The number
+/// of a tile is that of its cluster's tile in the order of tiles.
 ///
-/// The callers count in a `while` loop. For an iterator, LLVM emits a second condition, after which ptxas does
-/// not treat the loop as equal in all threads of a warp.
+/// The callers count in a `while` loop. For an iterator, LLVM emits a second condition, after which ptxas
+/// does not treat the loop as equal in all threads of a warp.
 #[inline(always)]
 pub(crate) fn numbers<K: GemmKernel>() -> [u32; 2] {
     [thread::block_index()[0], thread::grid_dim()[0]].map(|blocks| blocks / K::TILE.cluster)

@@ -17,8 +17,8 @@ use crate::gemm::epilogue::Epilogue;
 const STEPS: usize = BUFFER_DEPTH as usize / 16;
 
 /// Computes one tile of `y = epilogue(x wᵀ + bias)`. A warp has `16 * M16` rows and `16 * N16` columns of the
-/// tile of `x wᵀ`. `CHUNKS` is the number of 16-byte chunks per row of the warp's results: `2 * N16`, or `N16`
-/// if the epilogue combines two halves (`HALVES`). If `VECTOR` is true, all rows of `x` and `w` must be
+/// tile of `x wᵀ`. `CHUNKS` is the number of 16-byte chunks per row of the warp's results: `2 * N16`, or
+/// `N16` if the epilogue combines two halves (`HALVES`). If `VECTOR` is true, all rows of `x` and `w` must be
 /// aligned to 16 bytes.
 ///
 /// # Safety

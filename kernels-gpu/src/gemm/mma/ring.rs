@@ -8,7 +8,8 @@ use super::multiply::RingBuffer;
 use super::params::{BUFFERS, LinearParams, WarpTile};
 use super::swizzle::SwizzledRows;
 
-/// The ring of buffers, with a tile of `x` and a tile of `w` per buffer. The constants are those of [`Loader`].
+/// The ring of buffers, with a tile of `x` and a tile of `w` per buffer. The constants are those of
+/// [`Loader`].
 pub(super) struct Ring<const VECTOR: bool, const HALVES: bool> {
     chunks: Shared<Chunk>,
     /// The rows of a tile of `x`, and of a tile of `w`.

@@ -81,7 +81,8 @@ where
             for i in 0..4 {
                 let (row, chunk) = (16 * row16 + i % 2 * 8 + lane / 4, 2 * column16 + i / 2);
                 let index = SwizzledRows::<CHUNKS>::index(row, chunk);
-                // SAFETY: the row is one of the `16 * M16` rows of `tile`, and only this lane writes the word.
+                // SAFETY: the row is one of the `16 * M16` rows of `tile`, and only this lane writes the
+                // word.
                 unsafe { self.tile.set_word(index, lane % 4, words[i as usize]) };
             }
             row16 = Self::counter(row16 + 1);
