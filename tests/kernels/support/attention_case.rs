@@ -215,8 +215,8 @@ pub fn row_is_close<'a, T: Element>(
     let close = lse == expected_lse || (lse - expected_lse).abs() <= 2e-5 * (1.0 + expected_lse.abs());
     assert!(close, "{context}: lse is {lse}, expected {expected_lse}");
     let unit = if T::DTYPE == Dtype::F16 { 2.0_f64.powi(-11) } else { 2.0_f64.powi(-8) };
-    // The sums of each column: the result, the sizes of its terms, and the sizes of the rounded terms. The loop
-    // over the keys is outside, so that each row of values is read once.
+    // The sums of each column: the result, the sizes of its terms, and the sizes of the rounded terms. The
+    // loop over the keys is outside, so that each row of values is read once.
     let mut sums = vec![[0.0; 3]; got.len()];
     for (j, &weight) in weights.iter().enumerate().filter(|&(_, &weight)| weight > 0.0) {
         for ([expected, size, rounded], value) in sums.iter_mut().zip(values(j)) {
