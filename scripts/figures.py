@@ -418,6 +418,75 @@ def goals() -> Iterator[str]:
 DTYPES = ("bfloat16", "float16", "float32")
 
 
+@cache
+def product_cases() -> dict[tuple[str, str], dict[str, dict[str, str]]]:
+    """Load the results of `products.py`. Map the case and its shape to the results of each implementation."""
+    cases: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
+    for row in rows("products.csv"):
+        cases.setdefault((row["case"], row["shape"]), {})[row["provider"]] = row
+    return cases
+
+
+def size_of_product(shape: str) -> str:
+    """Return "M x K x N" for a shape of batch, tokens, K and N. A batch of 1 is omitted in the shape."""
+    *batch, tokens, depth, columns = map(int, shape.split("×"))
+    return f"{tokens * (batch[0] if batch else 1)} x {depth} x {columns}"
+
+
+def plain_products() -> Iterator[str]:
+    """Yield the table of matrix products without an epilogue."""
+
+    def lines() -> Iterator[list[str]]:
+        for (case, shape), found in product_cases().items():
+            if case.endswith(("with bias", "without bias")):
+                own, other = found["oxiwarp"], found["product"]
+                speeds = (f"{float(row['tflops']):.0f}" for row in (other, own))
+                share = f"{100 * float(own['equal']):.4g} %"
+                clock = (f"{float(own[name]):.0f}" for name in ("clock_mhz", "watts"))
+                yield [case, size_of_product(shape), *speeds, f"{float(own['of_product']):.3f}", share, *clock]
+
+    head = ["product", "M x K x N", "`F.linear`, TFLOP/s", "oxiwarp, TFLOP/s", "factor", "equal values", "MHz", "W"]
+    yield from table(head, lines())
+
+
+def products_of_few_rows() -> Iterator[str]:
+    """Yield the table of matrix products with few rows."""
+
+    def lines() -> Iterator[list[str]]:
+        for (case, shape), found in product_cases().items():
+            if case.endswith("few rows"):
+                own, other = found["oxiwarp"], found["product"]
+                times = (number(float(row["us"])) for row in (other, own))
+                shares = (f"{100 * float(row['of_copy']):.0f} %" for row in (other, own))
+                yield [size_of_product(shape), *times, f"{float(own['of_product']):.2f}", *shares]
+
+    head = ["M x K x N", "`F.linear`, µs", "oxiwarp, µs", "factor", "`F.linear`, share of a copy", "oxiwarp, share"]
+    yield from table(head, lines())
+
+
+def products_with_epilogues() -> Iterator[str]:
+    """Yield the table of matrix products with an epilogue."""
+
+    def lines() -> Iterator[list[str]]:
+        for (case, shape), found in product_cases().items():
+            if "cuBLAS and oxiwarp" in found:
+                times = {name: float(row["us"]) for name, row in found.items()}
+                own = times["oxiwarp"]
+                compiled = times.get("torch.compile(chain)")
+                yield [
+                    case,
+                    size_of_product(shape),
+                    number(times["product"], 4),
+                    number(own, 4),
+                    faster(own, times["cuBLAS and oxiwarp"]),
+                    NONE if compiled is None else faster(own, compiled),
+                ]
+
+    head = ["product and epilogue", "M x K x N", "`F.linear` alone, µs", "oxiwarp, µs"]
+    head += ["factor to `F.linear` and oxiwarp's kernel", "factor to `torch.compile`"]
+    yield from table(head, lines())
+
+
 def exactness() -> Iterator[str]:
     """Yield the table of exactness: for each operator, model code and mode, the share of values that equal
     eager PyTorch in every bit."""
@@ -452,6 +521,9 @@ PAGES = {
         "decoders on two GPUs": language_on_two_gpus,
         "attention": lambda: attention("cuDNN", "FlashAttention-2"),
         "attention on an H100": lambda: attention("FlashAttention-3", "cuDNN", "FlashAttention-2", gpu="nvidia-h100"),
+        "products": plain_products,
+        "products with few rows": products_of_few_rows,
+        "products with epilogues": products_with_epilogues,
         "shapes of guides": guide_shapes,
         "goals": goals,
         "kernels": kernels,

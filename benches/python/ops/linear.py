@@ -68,7 +68,9 @@ def _with_epilogue(
 ) -> Form:
     def separate(x: Tensor, weight: Tensor, bias: Tensor | None = None, **operands: Tensor) -> Tensor:
         y = F.linear(x, weight, bias)
-        return oxiwarp.gated_residual(y=y, **operands) if epilogue is None else getattr(oxiwarp, epilogue)(y)
+        if epilogue is None:
+            return oxiwarp.gated_residual(operands["residual"], y, operands["gate"])
+        return getattr(oxiwarp, epilogue)(y)
 
     return Form(
         op="linear",
@@ -117,7 +119,7 @@ FORMS = (
         _inputs,
         *(
             (f"{rows} rows", (1, rows, depth, columns))
-            for depth, columns in ((4096, 24576), (12288, 4096), (3072, 18432), (3072, 3072))
+            for depth, columns in ((3072, 3072), (4096, 24576), (12288, 4096), (3072, 18432))
             for rows in (1, 8, 16, 32, 64)
         ),
     ),
@@ -126,6 +128,7 @@ FORMS = (
         _inputs_bias,
         _gelu_tanh,
         "gelu_tanh",
+        ("PixArt ff1", (2, 4096, 1152, 4608)),
         ("Flux ff1", (1, 4096, 3072, 12288)),
         ("Flux single in", (1, 4608, 3072, 12288)),
         ("LTX 161 frames ff1", (2, 8064, 2048, 8192)),
@@ -136,6 +139,7 @@ FORMS = (
         _inputs_gate,
         _gated_residual,
         None,
+        ("PixArt out", (2, 4096, 1152, 1152)),
         ("Flux out", (1, 4608, 3072, 3072)),
         ("Flux ff2", (1, 4096, 12288, 3072)),
         ("LTX 161 frames ff2", (2, 8064, 8192, 2048)),
@@ -146,6 +150,7 @@ FORMS = (
         _inputs,
         _swiglu,
         "silu_and_mul",
+        ("Qwen3 0.6B gate and up", (1, 8192, 1024, 6144)),
         ("Llama 8B gate and up", (1, 8192, 4096, 28672)),
     ),
 )

@@ -1,7 +1,7 @@
 //! The kernels of the op `linear` for Hopper.
 use cuda_std::tensor_map::TensorMap;
 use kernels_gpu::gemm::hopper::params::{
-    GemmParams, GemmTile, T64X16, T64X16_HALF, T64X32_HALF, T128X32, T128X64,
+    GemmParams, GemmTile, T64X16, T64X16_HALF, T64X32, T64X32_HALF, T64X64,
 };
 use kernels_gpu::ops::linear_hopper::launch;
 
@@ -33,11 +33,12 @@ const FEW_ROWS: [[(GemmTile, LinearHopperKernel); 3]; 2] = [
     ],
     [
         (T64X16, launch::linear_hopper_64x16_smem),
-        (T128X32, launch::linear_hopper_128x32_smem),
-        (T128X64, launch::linear_hopper_128x64_smem),
+        (T64X32, launch::linear_hopper_64x32_smem),
+        (T64X64, launch::linear_hopper_64x64_smem),
     ],
 ];
-/// With more columns, clusters of two tiles of 128 columns use at least half of the SMs of a Hopper GPU.
+/// With more columns, each SM has a tile of 64 columns, also if the blocks of a cluster do not share the rows of
+/// `w`.
 const NARROW: u32 = 8192;
 
 /// Launches a kernel for few rows, as [`launch_few_rows`] does, or another Hopper kernel, as

@@ -85,8 +85,7 @@ pub(crate) fn launch_hopper<L: Copy>(
         map(device, &a.weight, [DEPTH, w_rows])?,
         map(device, &a.y, [SLICE, WARP_ROWS])?,
     ];
-    let clusters = clusters(&timed.tile, device);
-    let (site, params) = site(device, a, &timed.tile, clusters, order, stream)?;
+    let (site, params) = site(device, a, &timed.tile, order, stream)?;
     launch(kernel, site, maps, params)?;
     Ok(true)
 }
@@ -121,11 +120,7 @@ pub(crate) fn launch_few_rows<L: Copy>(
         map(device, &a.x, [DEPTH, x_rows])?,
         map(device, &a.y, [SLICE, tile.columns])?,
     ];
-    // All clusters have the same number of tiles, or one less. Otherwise, a few clusters with one more tile
-    // would read alone at the end, and not at the speed of memory.
-    let waves = order.count().div_ceil(clusters(tile, device));
-    let clusters = order.count().div_ceil(waves);
-    let (site, params) = site(device, a, tile, clusters, order, stream)?;
+    let (site, params) = site(device, a, tile, order, stream)?;
     launch(*kernel, site, maps, params)?;
     Ok(true)
 }
@@ -142,17 +137,15 @@ fn is_supported(device: &Device, a: &Product) -> Result<bool> {
         && a.reads_pairs)
 }
 
-/// Returns the launch site and the kernel argument for tiles in the order `order`. There are at most
-/// `clusters` clusters.
+/// Returns the launch site and the kernel argument for tiles in the order `order`.
 fn site(
     device: &Device,
     a: &Product,
     tile: &GemmTile,
-    clusters: u32,
     order: TileOrder,
     stream: Stream,
 ) -> Result<(LaunchSite, GemmParams)> {
-    let blocks = clusters.min(order.count()) * tile.cluster;
+    let blocks = clusters(tile, device).min(order.count()) * tile.cluster;
     let site = LaunchSite::new(device, a.y.dtype, block_shape(blocks, tile.threads()), stream)?;
     let depth_tiles = a.x.columns.div_ceil(DEPTH);
     Ok((site, GemmParams { bias: a.bias, columns: a.y.columns, depth_tiles, order }))

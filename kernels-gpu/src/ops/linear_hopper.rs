@@ -16,12 +16,12 @@ use crate::gemm::hopper::kernel::gemm;
 use crate::gemm::hopper::params::GemmParams;
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::gemm::hopper::params::{
-    T64X16, T64X16_HALF, T64X32_HALF, T128X32, T128X64, T128X128, T128X192, T128X256, T192X192, T256X128,
+    T64X16, T64X16_HALF, T64X32, T64X32_HALF, T64X64, T128X128, T128X192, T128X256, T192X192, T256X128,
     T256X192,
 };
 #[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
 use crate::gemm::hopper::shape::{
-    Kernel64x16, Kernel64x16Half, Kernel64x32Half, Kernel128x32, Kernel128x64, Kernel128x128, Kernel128x192,
+    Kernel64x16, Kernel64x16Half, Kernel64x32, Kernel64x32Half, Kernel64x64, Kernel128x128, Kernel128x192,
     Kernel128x256, Kernel192x192, Kernel256x128, Kernel256x192,
 };
 
@@ -53,10 +53,10 @@ entry! {
     @shared(|_block| T64X32_HALF.shared_bytes())
     @only(sm_90a) linear_hopper_64x32_half_smem<T: [f16, bf16]>(_w: TensorMap, _x: TensorMap, _y: TensorMap, p: GemmParams) =>
         gemm::<Kernel64x32Half<T, Identity>>(&p, Identity);
-    @shared(|_block| T128X32.shared_bytes())
-    @only(sm_90a) linear_hopper_128x32_smem<T: [f16, bf16]>(_w: TensorMap, _x: TensorMap, _y: TensorMap, p: GemmParams) =>
-        gemm::<Kernel128x32<T, Identity>>(&p, Identity);
-    @shared(|_block| T128X64.shared_bytes())
-    @only(sm_90a) linear_hopper_128x64_smem<T: [f16, bf16]>(_w: TensorMap, _x: TensorMap, _y: TensorMap, p: GemmParams) =>
-        gemm::<Kernel128x64<T, Identity>>(&p, Identity)
+    @shared(|_block| T64X32.shared_bytes())
+    @only(sm_90a) linear_hopper_64x32_smem<T: [f16, bf16]>(_w: TensorMap, _x: TensorMap, _y: TensorMap, p: GemmParams) =>
+        gemm::<Kernel64x32<T, Identity>>(&p, Identity);
+    @shared(|_block| T64X64.shared_bytes())
+    @only(sm_90a) linear_hopper_64x64_smem<T: [f16, bf16]>(_w: TensorMap, _x: TensorMap, _y: TensorMap, p: GemmParams) =>
+        gemm::<Kernel64x64<T, Identity>>(&p, Identity)
 }

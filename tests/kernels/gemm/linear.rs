@@ -24,12 +24,12 @@ pub const TESTS: &[Test] = &[
 ];
 
 /// Returns the numbers of kernels that the op skips in the tests. On Hopper and on the executor, the first
-/// six numbers select the Hopper kernels, in the order of their estimated times. The next numbers are the
-/// kernels for other GPUs: 128 x 128 or 64 x 64, the other one, and the general kernel. If fewer kernels
+/// numbers select the Hopper kernels: one for few rows, if `y` has at most 64 rows, and six others in the order
+/// of their estimated times. The next numbers are the kernels for other GPUs: 128 x 128 or 64 x 64, the other one, and the general kernel. If fewer kernels
 /// support a call, the last numbers all launch the general kernel.
 fn skips(device: &Device) -> Range<usize> {
     let is_hopper = device.arch().is_none() || device.capability() == Some((9, 0));
-    0..if is_hopper { 9 } else { 3 }
+    0..if is_hopper { 10 } else { 3 }
 }
 
 /// Returns the device, with which the op skips `skip` kernels.
@@ -53,7 +53,7 @@ fn both(device: &Device, p: LinearCase) {
 
 /// Tests numbers of rows around the tile sizes of all kernels.
 fn row_sizes(device: &Device) {
-    for m in [1, 2, 63, 64, 65, 127, 128, 129, 193, 257] {
+    for m in [1, 2, 16, 17, 32, 33, 63, 64, 65, 127, 128, 129, 193, 257] {
         both(device, LinearCase::of([m, 40, 24], m % 2 == 0));
     }
 }
@@ -146,7 +146,8 @@ fn infinite_inputs(device: &Device) {
 fn equal_bits(device: &Device) {
     fn of<T: Element>(device: &Device) {
         let mut names: Vec<String> = vec![];
-        for sizes in [[130, 136, 200], [65, 72, 104], [200, 24, 72]] {
+        let few_rows = [[15, 200, 1400], [17, 264, 72], [64, 136, 200], [31, 8328, 24], [49, 8200, 24]];
+        for sizes in [[130, 136, 200], [65, 72, 104], [200, 24, 72]].into_iter().chain(few_rows) {
             let p = LinearCase::of(sizes, true);
             let inputs = LinearInputs::<T>::new(device, &p);
             let mut results: Vec<Vec<T>> = vec![];
@@ -160,8 +161,10 @@ fn equal_bits(device: &Device) {
                 same_bits(other, &results[0]);
             }
         }
-        let hopper = ["128x128", "128x192", "128x256", "192x192", "256x128", "256x192"];
-        let hopper = hopper.map(|tile| format!("linear_hopper_{tile}_smem "));
+        let few_rows = ["64x16", "64x16_half", "64x32", "64x32_half", "64x64"];
+        let others = ["128x128", "128x192", "128x256", "192x192", "256x128", "256x192"];
+        let hopper: Vec<_> =
+            few_rows.iter().chain(&others).map(|tile| format!("linear_hopper_{tile}_smem ")).collect();
         let kernels = ["linear_128x128_smem ", "linear_64x64_smem ", "linear_64x64_general_smem "];
         let hopper = if skips(device).len() > kernels.len() { &hopper[..] } else { &[] };
         for kernel in hopper.iter().map(String::as_str).chain(kernels) {

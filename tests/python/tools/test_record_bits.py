@@ -22,8 +22,14 @@ OPS = ["gated_residual"]
 GPU_RECORD = Path(__file__).parents[1] / "data" / "bits.json.xz"
 """The record of a Hopper GPU. If a test says that calls or inputs changed, make the record again on such a GPU:
 `python benches/python/record_bits.py tests/python/data/bits.json.xz`."""
-NOT_RECORDED = set[str]()
-"""Ops that are newer than the record."""
+NOT_RECORDED = {
+    "cross_entropy/softcap: Gemma 2",
+    "linear/few rows",
+    "linear/with SwiGLU",
+    "linear/with bias and gated residual",
+    "linear/with bias and tanh GELU",
+}
+"""Uses of ops that are newer than the record."""
 
 
 def test_a_record_is_compared():
@@ -62,7 +68,7 @@ def test_the_record_has_all_calls():
     assert facts["compute_capability"] == "9.0" and facts["driver"] and facts["versions"]["torch"] and facts["commit"]
     forms = {key: form for key, form, _ in record_bits.calls(None)}
     assert record.keys() <= forms.keys()
-    assert {form.op for key, form in forms.items() if key not in record} == NOT_RECORDED
+    assert {f"{form.op}/{form.chain}" for key, form in forms.items() if key not in record} == NOT_RECORDED
     for key, checksums in record.items():
         assert checksums.keys() - {record_bits.EAGER} == {record_bits.INPUTS, *forms[key].modes}
 

@@ -92,17 +92,16 @@ pub const T64X16: GemmTile = GemmTile {
     ping_pong: true,
     transposed: true,
 };
+/// As [`T64X16`], for at most 32 rows. Two blocks share the rows of `x`, which would otherwise take more of the
+/// bandwidth of L2.
+pub const T64X32: GemmTile = GemmTile { columns: 32, stages: 16, cluster: 2, ..T64X16 };
+/// As [`T64X32`], for at most 64 rows.
+pub const T64X64: GemmTile = GemmTile { columns: 64, stages: 12, ..T64X32 };
 /// For results with at most 32 rows and few columns. Two blocks share the rows of `w`, and each has half of
 /// the rows of `y`, so that more SMs read `w`.
 pub const T64X16_HALF: GemmTile = GemmTile { cluster: 2, shares_x: true, ..T64X16 };
 /// As [`T64X16_HALF`], for at most 64 rows.
 pub const T64X32_HALF: GemmTile = GemmTile { columns: 32, stages: 16, ..T64X16_HALF };
-/// For results with at most 32 rows and many columns. Large tiles, and clusters of two blocks that share the
-/// rows of `x`, reduce the bandwidth of L2 that `x` takes.
-pub const T128X32: GemmTile =
-    GemmTile { blocks: 2, columns: 32, stages: 10, cluster: 2, shares_x: false, ..T64X16 };
-/// As [`T128X32`], for at most 64 rows.
-pub const T128X64: GemmTile = GemmTile { columns: 64, stages: 8, ..T128X32 };
 
 impl GemmTile {
     /// Returns the number of rows of a tile.

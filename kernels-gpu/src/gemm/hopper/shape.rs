@@ -5,7 +5,7 @@ use cuda_std::elem::Elem;
 use cuda_std::hopper::wgmma::{Accumulator, Operand, Registers};
 
 use super::params::{
-    DEPTH, GemmTile, T64X16, T64X16_HALF, T64X32_HALF, T128X32, T128X64, T128X128, T128X192, T128X256,
+    DEPTH, GemmTile, T64X16, T64X16_HALF, T64X32, T64X32_HALF, T64X64, T128X128, T128X192, T128X256,
     T192X192, T256X128, T256X192,
 };
 use crate::gemm::epilogue::Epilogue;
@@ -109,8 +109,8 @@ kernels! {
     Kernel64x16: T64X16;
     Kernel64x16Half: T64X16_HALF;
     Kernel64x32Half: T64X32_HALF;
-    Kernel128x32: T128X32;
-    Kernel128x64: T128X64;
+    Kernel64x32: T64X32;
+    Kernel64x64: T64X64;
     Kernel128x128: T128X128;
     Kernel128x192: T128X192;
     Kernel128x256: T128X256;
