@@ -37,8 +37,8 @@ const FEW_ROWS: [[(GemmTile, LinearHopperKernel); 3]; 2] = [
         (T64X64, launch::linear_hopper_64x64_smem),
     ],
 ];
-/// With more columns, each SM has a tile of 64 columns, also if the blocks of a cluster do not share the rows of
-/// `w`.
+/// With more columns, each SM has a tile of 64 columns, also if the blocks of a cluster do not share the rows
+/// of `w`.
 const NARROW: u32 = 8192;
 
 /// Launches a kernel for few rows, as [`launch_few_rows`] does, or another Hopper kernel, as

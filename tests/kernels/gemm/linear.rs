@@ -24,9 +24,10 @@ pub const TESTS: &[Test] = &[
 ];
 
 /// Returns the numbers of kernels that the op skips in the tests. On Hopper and on the executor, the first
-/// numbers select the Hopper kernels: one for few rows, if `y` has at most 64 rows, and six others in the order
-/// of their estimated times. The next numbers are the kernels for other GPUs: 128 x 128 or 64 x 64, the other one, and the general kernel. If fewer kernels
-/// support a call, the last numbers all launch the general kernel.
+/// numbers select the Hopper kernels: one for few rows, if `y` has at most 64 rows, and six others in the
+/// order of their estimated times. The next numbers are the kernels for other GPUs: 128 x 128 or 64 x 64, the
+/// other one, and the general kernel. If fewer kernels support a call, the last numbers all launch the
+/// general kernel.
 fn skips(device: &Device) -> Range<usize> {
     let is_hopper = device.arch().is_none() || device.capability() == Some((9, 0));
     0..if is_hopper { 10 } else { 3 }

@@ -92,8 +92,8 @@ pub const T64X16: GemmTile = GemmTile {
     ping_pong: true,
     transposed: true,
 };
-/// As [`T64X16`], for at most 32 rows. Two blocks share the rows of `x`, which would otherwise take more of the
-/// bandwidth of L2.
+/// As [`T64X16`], for at most 32 rows. Two blocks share the rows of `x`, which would otherwise take more of
+/// the bandwidth of L2.
 pub const T64X32: GemmTile = GemmTile { columns: 32, stages: 16, cluster: 2, ..T64X16 };
 /// As [`T64X32`], for at most 64 rows.
 pub const T64X64: GemmTile = GemmTile { columns: 64, stages: 12, ..T64X32 };
