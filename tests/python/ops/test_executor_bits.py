@@ -70,7 +70,7 @@ def test_bits(name, cuda, cpu_tables):
 def test_wrong_bits():
     """The comparison finds a difference of one bit."""
     found = (results_on("cpu", "rms_norm", number) for number in range(CASES))
-    case, ours = next((case, ours) for case, ours in found if ours is not None and ours[0].numel())
+    ours = next(ours for _, ours in found if ours is not None and ours[0].numel() and not ours[0].isnan().any())
     same_bits(ours, ours, "bits", "GPU and executor")
     wrong = ours[0].clone()
     wrong.view(torch.int32 if wrong.dtype == torch.float32 else torch.int16).view(-1)[-1] ^= 1
