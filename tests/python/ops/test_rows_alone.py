@@ -66,6 +66,8 @@ class Rows(Operands):
             return self.tables[name][self.begin : self.end]
         if role is Role.CLASSES:
             return self.classes[:, self.begin : self.end]
+        if role is Role.PRODUCT:
+            return self.product[:, self.begin : self.end]
         made = super().make(form, name, x)
         return made[self.begin : self.end] if role is Role.POSITIONS else made
 

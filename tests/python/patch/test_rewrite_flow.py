@@ -46,7 +46,8 @@ def difference(cls):
     if isinstance(rewritten, str):
         return f"not rewritten: {rewritten}"
     sites = [Site("", chain.line, tuple(chain.functions.values())) for chain in rewritten.chains]
-    new = rewritten.bind(cls.forward, deferring(calls(Options("exact", False), sites)))
+    linears = [Site("linear", line, optional=True) for line in rewritten.linears]
+    new = rewritten.bind(cls.forward, deferring(calls(Options("exact", False), sites, linears)))
     for flag in (True, False):
         stock, changed = cls(True, torch.float32), cls(True, torch.float32)
         changed.__class__ = type(cls.__name__, (cls,), {"forward": new})

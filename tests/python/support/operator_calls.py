@@ -26,6 +26,7 @@ NUMBERS = {
     "clip": False,
     "conjugate": False,
     "dbias": True,
+    "dgate": True,
     "dweight": True,
     "eps": 1e-6,
     "exact": True,
@@ -90,6 +91,8 @@ class Tensors:
                 return self.random(MATRIX_ROWS)
             case Role.BIAS:
                 return self.random(2 * cols if "second" in given else cols)
+            case Role.BROADCAST if operator.name == "gated_residual_backward":
+                return self.random(batch, cols)  # a row per group of rows
             case Role.BROADCAST:
                 return self.random(batch, 1, cols)
             case Role.CLASSES:

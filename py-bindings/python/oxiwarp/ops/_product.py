@@ -13,16 +13,22 @@ matrices are multiples of 16 bytes."""
 
 
 def check_product(
-    x: Tensor, weight: Tensor, bias: Tensor | None, parts: int = 1, **others: Tensor | None
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    parts: int = 1,
+    *,
+    residual: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> tuple[int, ...]:
     """Return the shape of the result. Raise RuntimeError if the kernels do not support one of the inputs.
 
     The check reads only shapes, dtypes and devices. The result has one column per `parts` rows of the weight.
-    The tensors in `others` must have the shape of the result, and the dtype and device of `x`.
+    `residual` and `out` must have the shape of the result, and the dtype and device of `x`.
     """
     if x.dtype not in (torch.float16, torch.bfloat16):
         raise RuntimeError(f"linear: x is {dtype_name(x.dtype)}, expected f16 or bf16")
-    named = {"weight": weight, "bias": bias, **others}
+    named = {"weight": weight, "bias": bias, "residual": residual, "out": out}
     tensors = [(name, tensor) for name, tensor in named.items() if tensor is not None]
     for name, tensor in tensors:
         if tensor.device != x.device:
@@ -32,22 +38,22 @@ def check_product(
             raise RuntimeError(f"linear: {name} is {dtype_name(tensor.dtype)}, expected {FLOATS[x.dtype]}")
     depth = x.shape[-1] if x.dim() else 0
     if depth == 0 or depth % MULTIPLE != 0:
-        expected = f"[..., K] with K a positive multiple of {MULTIPLE}"
-        raise RuntimeError(f"linear: x has shape {list(x.shape)}, expected {expected}")
+        allowed = f"[..., K] with K a positive multiple of {MULTIPLE}"
+        raise RuntimeError(f"linear: x has shape {list(x.shape)}, expected {allowed}")
     if weight.dim() != 2:
         raise RuntimeError(f"linear: weight has shape {list(weight.shape)}, expected [N, {depth}]")
     rows = weight.shape[0]
     if weight.shape[1] != depth:
         raise RuntimeError(f"linear: weight has shape {list(weight.shape)}, expected [{rows}, {depth}]")
     if rows % (parts * MULTIPLE) != 0:
-        expected = f"[N, {depth}] with N a multiple of {parts * MULTIPLE}"
-        raise RuntimeError(f"linear: weight has shape {list(weight.shape)}, expected {expected}")
+        allowed = f"[N, {depth}] with N a multiple of {parts * MULTIPLE}"
+        raise RuntimeError(f"linear: weight has shape {list(weight.shape)}, expected {allowed}")
     shape = (*x.shape[:-1], rows // parts)
-    for name, other in others.items():
-        if other is not None and other.shape != shape:
-            raise RuntimeError(f"linear: {name} has shape {list(other.shape)}, expected {list(shape)}")
-    if bias is not None and (bias.dim() != 1 or bias.shape[0] != rows):
-        raise RuntimeError(f"linear: bias has shape {list(bias.shape)}, expected [{rows}]")
+    # The kernels check the shapes in this order.
+    for name, expected in (("out", shape), ("bias", (rows,)), ("residual", shape)):
+        operand = named[name]
+        if operand is not None and operand.shape != expected:
+            raise RuntimeError(f"linear: {name} has shape {list(operand.shape)}, expected {list(expected)}")
     return shape
 
 

@@ -345,9 +345,9 @@ def linear(
     if not (tensors and optional and isinstance(out, OPTIONAL)):
         others = {"bias": bias, "residual": residual, "gate": gate, "out": out}
         refuse_types("linear", {"x": x, "weight": weight}, others)
-    kernel = _kernel(epilogue, residual, gate, is_exact("linear", mode))
-    grad = needs_grad(x, weight, bias, residual, gate, out)
+    grad, exact = needs_grad(x, weight, bias, residual, gate, out), is_exact("linear", mode)
     try:
+        kernel = _kernel(epilogue, residual, gate, exact)
         if grad:
             refuse_forward_mode("linear")
         if out is not None:
