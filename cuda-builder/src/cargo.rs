@@ -176,7 +176,7 @@ impl Compilation<'_> {
         Ok(compiled)
     }
 
-    /// Runs cargo, and reads the PTX and the names of the sources.
+    /// Runs cargo. Then reads the PTX that it built, and the paths of the source files of this PTX.
     fn compile(
         &self,
         target_dir: &Path,

@@ -129,8 +129,9 @@ pub struct Kernel {
     pub cache: &'static Cache,
 }
 
-/// A variable that belongs to one kernel and is null at first. The host crate can store a pointer to the
-/// kernel that it loaded onto a GPU. Later launches then need not search for the kernel by name.
+/// A variable that belongs to one kernel and is null at first. After the host crate has loaded the kernel
+/// onto a GPU, it can store a pointer to the kernel in this variable. Later launches then need not search for
+/// the kernel by name.
 pub type Cache = AtomicPtr<c_void>;
 
 /// A parameter of a kernel.

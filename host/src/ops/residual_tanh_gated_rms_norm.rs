@@ -1,5 +1,5 @@
 //! The residual connection of the model Mochi: `out = x + rms(branch) * tanh(gate)`. A second function also
-//! computes `normed = rms(out) * (1 + scale)`.
+//! computes `normed = rms_norm(out) * (1 + scale)`.
 use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::norm::params::NormParams;
 use kernels_gpu::norm::params::OperandForm;
@@ -73,9 +73,9 @@ pub fn residual_tanh_gated_rms_norm(
     })
 }
 
-/// Computes [`residual_tanh_gated_rms_norm`] and `normed = rms(out) * (1 + scale)` in one launch. `normed` is
-/// computed in f32 from the rounded `out`, and rounded once. `out` and `normed` are bitwise equal to the
-/// results of two separate ops.
+/// Computes [`residual_tanh_gated_rms_norm`] and `normed = rms_norm(out) * (1 + scale)` in one launch.
+/// `normed` is computed in f32 from the rounded `out`, and rounded once. `out` and `normed` are bitwise equal
+/// to the results of two separate ops.
 ///
 /// # Errors
 /// Returns the errors of [`residual_tanh_gated_rms_norm`]. Also fails if the outputs overlap.

@@ -125,7 +125,8 @@ pub(crate) fn launch_few_rows<L: Copy>(
     Ok(true)
 }
 
-/// Returns whether the device has the kernels for Hopper, and TMA can access the operands and the result.
+/// Returns true if both hold: the PTX has the kernels for Hopper and the GPU runs them, and TMA can access
+/// the operands and the result.
 fn is_supported(device: &Device, a: &Product) -> Result<bool> {
     // The kernels load the bias of two columns at once.
     let aligned_bias = (a.bias as usize).is_multiple_of(4);

@@ -80,8 +80,8 @@ impl Function {
             _ => Self::of(kind),
         }
     }
-    /// Returns the version of this function that rounds only the final result. `oxiwarp.patch` with
-    /// `mode="fast"` and all gradients use this version.
+    /// Returns the version of this function that rounds only the final result. This version is used by
+    /// `oxiwarp.patch` in `mode="fast"`, and by gradients in every mode.
     pub const fn once(self) -> Self {
         let kind = if self.linear != 0.0 { Self::SIGMOID } else { self.kind };
         Self { kind, ..self }

@@ -134,7 +134,8 @@ def test_clip(device):
 def test_gated_residual_ada_norm(form, rms, dtype, device):
     """The gradients of `gated_residual_ada_norm` match float64, with all optional operands and with none.
 
-    The operator returns the norm and the sum. Each of these two results has an incoming gradient.
+    The operator returns two tensors: the modulated norm of the gated residual sum, and this sum. Each of them has an
+    incoming gradient.
     """
     name = "rms_norm" if rms else "layer_norm"
     dys = [random(X, dtype, device, seed=seed) for seed in (18, 19)]

@@ -56,7 +56,8 @@ def test_values(name, dtype, mode, device):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.bits])
 def test_bits(name, dtype, cuda):
-    """On a GPU, mode "exact" returns the bits of the unpatched model if the user excludes RMSNorm modules."""
+    """On a GPU, a model that is patched with mode "exact" and without its RMSNorm modules gives the unpatched
+    model's results, bit for bit."""
     family = FAMILIES[name]
     model = build(family, dtype, cuda)
     stock = step(family, model, dtype, cuda)

@@ -291,7 +291,7 @@ def linear(
             the two halves of the N columns, which returns N / 2 columns: "geglu", "swiglu", "mul_and_silu",
             "silu_and_mul", "gelu_and_mul" or "gelu_tanh_and_mul".
         residual (Tensor | None): shape `[..., N]`, in the dtype of `x`, with any strides. The result is
-            `residual + gate * (x @ weight.T + bias)`. It cannot be combined with `epilogue`.
+            `residual + gate * (x @ weight.T + bias)`. `epilogue` and `residual` exclude each other.
         gate (Tensor | None): broadcasts to `residual`, in the dtype of `x` or in float32. Its last dimension is
             N or 1. The shapes and strides are those of the gate of `gated_residual`. If it is None, the result is
             `residual + x @ weight.T + bias`.
@@ -307,26 +307,26 @@ def linear(
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if `gate` is given without `residual`. Also raised if the GPU is older than
-            sm_80 or the CUDA driver is missing. Also raised in forward-mode AD. Also raised if `out` is given and an
-            input requires grad.
+            the expected value. Also raised if `gate` is given without `residual`, in forward-mode AD, and if `out` is
+            given and an input requires grad. For CUDA tensors, also raised if the GPU is older than sm_80 or the CUDA
+            driver is missing.
         ValueError: `epilogue` or `mode` has an unknown value, or `epilogue` and `residual` are both given.
         TypeError: `x`, `weight`, `bias`, `residual`, `gate` or `out` is not a tensor.
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: The products of a row and a column are added in float32, in the order of K. The bias is
-            added in float32, and the sum is rounded once. A row's result does not depend on the other rows.
-            On a Hopper GPU, with torch 2.11 for CUDA 13.0, all measured results with 512 or more rows are
-            bitwise equal to those of `torch.nn.functional.linear`. With fewer rows, cuBLAS may split K, and
-            its result then has other bits. If `x` has three or more dimensions, is not contiguous, and there
-            is a bias, torch rounds the product before it adds the bias. Its result then has other bits, too.
-            With an epilogue and mode "exact", the result is bitwise equal to that of `linear` without an epilogue
-            and then `gelu`, `silu_and_mul`, `gated_residual` or another oxiwarp function with the same mode. With
+        Exactness: Tensor cores add the products of a row of `x` and a row of `weight` to a float32 accumulator, in
+            steps of 16 elements of K in ascending order. The bias is added in float32, and the sum is rounded
+            once. A row's result does not depend on the other rows. On Hopper GPUs, with torch 2.11 for CUDA 13.0 and
+            a contiguous `x`, all measured results with 512 or more rows were bitwise equal to those of
+            `torch.nn.functional.linear`. With fewer rows, cuBLAS may split K, and its bits can then differ. If `x`
+            has three or more dimensions, is not contiguous, and there is a bias, torch rounds twice: the product,
+            and the sum with the bias. With an activation or a residual and mode "exact", the result is bitwise equal
+            to that of `linear` and then of the separate oxiwarp function, such as `gelu` or `gated_residual`. With
             mode "fast", only the result is rounded.
         Gradients: Without an epilogue, the gradients are computed by torch's operators. They are the matrix products
             and the sum over rows that `torch.nn.functional.linear` computes in its backward, with the same bits. With
-            an epilogue, the backward computes the product again, if it needs it. The gradients have the bits of the
+            an activation or a residual, the backward computes the product again if a gradient depends on it. The gradients have the bits of the
             gradients of `linear` without an epilogue and then of the separate oxiwarp function. A second
             derivative and forward-mode AD raise RuntimeError.
 

@@ -92,8 +92,8 @@ class LaterCalls:
         return own(**given) if made is None else made
 
     def factor_norm_of(self, at: At, own: Own, options: tuple[Any, ...], x: LaterSum, given: dict[str, Any]) -> Any:
-        """Compute `norm(x, 1 + scale)` for a sum `x`. If the sum is not computed yet, compute it too, if
-        possible in the same kernel."""
+        """Compute `norm(x, 1 + scale)`, where `x` is an addition that may still be pending. If it is pending,
+        compute it too, if possible in the same kernel."""
         if x.total is None and x.options[0] == "tanh_sum" and not self.replaced(at):
             found = self.branch(x.options, x.terms)
             scale, first = given["scale"], x.terms["x"]

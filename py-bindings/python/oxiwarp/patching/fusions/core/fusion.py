@@ -77,8 +77,8 @@ class Fusion:
         return tuple(tuple(path.split(".")) for path in self.skips)
 
     def kinds(self, x: Any) -> tuple[Kind | None, ...] | None:
-        """Return the `Kind` (class and parameter names) of each submodule in `skips`, or None for an
-        attention processor. `skips` lists the submodules that the new method does not call."""
+        """Return the `Kind` (class, and names of the parameters) of each submodule that the new method does not
+        call. `skips` lists these submodules. Return None if the fusion is for an attention processor."""
         return tuple(kind_of(submodule(x, path)) for path in self.paths) if self.method == "forward" else None
 
     @property

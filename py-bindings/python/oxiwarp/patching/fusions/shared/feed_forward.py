@@ -53,7 +53,8 @@ def gelu_product(proj: nn.Linear, x: Tensor) -> Tensor:
 def in_epilogue(proj: nn.Module, x: Tensor) -> bool:
     """Return whether one cuBLASLt matrix multiplication may compute the linear `proj` and the GELU after it.
 
-    Return False for a modified linear, for a linear without bias, in float32, and under autograd or vmap.
+    Return False if the linear has hooks, is of a subclass, or has no bias. Also return False for float32, and if
+    autograd or vmap is active.
     """
     if type(proj) is not nn.Linear or proj.bias is None or hooked(proj) or not x.is_cuda or x.numel() == 0:
         return False
