@@ -52,8 +52,7 @@ def read_results(path: Path) -> Results:
 
 
 def read_curve(path: Path) -> tuple[list[Point], float]:
-    """Read a curve.csv that curve.py wrote. Return its measurements and the bandwidth of a device copy in GB/s, both from
-    the file."""
+    """Read a curve.csv that curve.py wrote. Return its measurements and its bandwidth of a device copy in GB/s."""
     lines = lines_of(path)
     sizes = ("tokens", "elements", "bytes")
     points = [

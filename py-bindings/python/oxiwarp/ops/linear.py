@@ -326,9 +326,9 @@ def linear(
             mode "fast", only the result is rounded.
         Gradients: Without an epilogue, the gradients are computed by torch's operators. They are the matrix products
             and the sum over rows that `torch.nn.functional.linear` computes in its backward, with the same bits. With
-            an activation or a residual, the backward computes the product again if a gradient depends on it. The gradients have the bits of the
-            gradients of `linear` without an epilogue and then of the separate oxiwarp function. A second
-            derivative and forward-mode AD raise RuntimeError.
+            an activation or a residual, the backward computes the product again if a gradient depends on it. The
+            gradients have the bits of the gradients of `linear` without an epilogue and then of the separate oxiwarp
+            function. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         `torch.nn.functional.linear`.
