@@ -152,18 +152,24 @@ class _Linear(Function):
         return product_gradients(dy, x, weight, ctx.transposed, ctx.needs_input_grad)
 
 
-class _LinearActivation(Function):
-    """Autograd function of a product with an activation function. The backward computes the product again."""
-
-    @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, kind: int, exact: bool) -> Tensor:
-        return op_activation(matrix(x), matrix(weight), bias, kind, exact)
+class _RecomputedProduct(Function):
+    """Base of autograd functions whose backward computes the product again. It saves the operands of the product,
+    and keeps the other arguments in `ctx.how`.
+    """
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, weight, bias, *ctx.how = inputs
         ctx.transposed = transposed(x, weight)
         ctx.save_for_backward(x, weight, bias)
+
+
+class _LinearActivation(_RecomputedProduct):
+    """Autograd function of a product with an activation function. The backward computes the product again."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, kind: int, exact: bool) -> Tensor:
+        return op_activation(matrix(x), matrix(weight), bias, kind, exact)
 
     @staticmethod
     @once
@@ -174,18 +180,12 @@ class _LinearActivation(Function):
         return *product_gradients(dproduct, x, weight, ctx.transposed, ctx.needs_input_grad[:3]), None, None
 
 
-class _LinearGatedActivation(Function):
+class _LinearGatedActivation(_RecomputedProduct):
     """Autograd function of a product with a gated activation. The backward computes the product again."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None, kind: int, gate_first: bool, exact: bool) -> Tensor:
         return op_gated_activation(matrix(x), matrix(weight), bias, kind, gate_first, exact)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, weight, bias, *ctx.how = inputs
-        ctx.transposed = transposed(x, weight)
-        ctx.save_for_backward(x, weight, bias)
 
     @staticmethod
     @once
