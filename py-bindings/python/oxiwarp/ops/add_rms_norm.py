@@ -44,8 +44,8 @@ op = define(
 class _AddRmsNorm(Function):
     """Autograd function that saves the sum `x + residual` and the weight.
 
-    Both outputs, `y` and `sum`, have an incoming gradient. The backward kernel computes the gradient that
-    flows through the norm, and adds the incoming gradient of `sum`.
+    The operator has two outputs, the norm `y` and `sum`, and each has an incoming gradient. The backward kernel
+    computes the gradient of the norm's input from the gradient of `y`, and adds the gradient of `sum`.
     """
 
     @staticmethod
@@ -88,8 +88,8 @@ def add_rms_norm(
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA
             device. It may have the strides that `rms_norm` supports.
-        residual (Tensor): shape, dtype and device of `x`. `Tensor.view` must be able to merge all dimensions
-            before the last into at most two, and to merge the same dimensions of `x`.
+        residual (Tensor): shape, dtype and device of `x`. `Tensor.view` must be able to merge all dimensions except the
+            last into at most two, and to merge the same dimensions of `x`.
         weight (Tensor | None): contiguous, shape `[N]`, in the dtype of `x` or in float32.
         eps (float): added to the mean of squares; finite, 0 or more.
         weight_offset (float): number that is added to `weight` in float32, as in `rms_norm`.
@@ -107,10 +107,10 @@ def add_rms_norm(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: `sum` is bitwise equal to torch's `x + residual`. The norm reads this rounded sum, and is
+        Exactness: `sum` is bitwise equal to torch's `x + residual`. The norm is computed from this rounded sum, and is
             as exact as `rms_norm`.
-        Gradients: The gradients are computed as for `rms_norm`. The backward kernel adds the incoming
-            gradient of `sum` before it rounds the gradient of `x`. A second derivative and forward-mode AD
+        Gradients: The gradients are computed as for `rms_norm`. The result `sum` has an incoming gradient, too, which
+            the backward kernel adds to the gradient of `x` before rounding. A second derivative and forward-mode AD
             raise RuntimeError.
 
     Source:

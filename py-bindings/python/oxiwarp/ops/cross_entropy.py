@@ -117,9 +117,9 @@ class _CrossEntropy(Function):
 def counted(target: Tensor, ignore_index: int) -> Tensor | int:
     """Return the number of rows whose target is not `ignore_index`.
 
-    If the dtype of `target` cannot represent `ignore_index`, no row is ignored, and the result is the number
-    of all rows. The comparison `target != ignore_index` in torch would convert `ignore_index` to this dtype.
-    By integer overflow, `ignore_index` could then become a valid class.
+    If the dtype of `target` cannot represent `ignore_index`, no row is ignored, and the result is the number of all
+    rows. This case needs a separate check, because torch's `target != ignore_index` would convert `ignore_index` to
+    this dtype. By integer overflow, it could then become a valid class.
     """
     limits = torch.iinfo(target.dtype)
     return (target != ignore_index).sum() if limits.min <= ignore_index <= limits.max else target.numel()
@@ -128,8 +128,8 @@ def counted(target: Tensor, ignore_index: int) -> Tensor | int:
 def _factors(weight: Tensor, target: Tensor, ignore_index: int) -> Tensor:
     """Return the weight of each row's target in float32, and 0 for ignored rows.
 
-    A target that is neither a class nor `ignore_index` gets the weight of another class. The loss of its row
-    is NaN.
+    A target that is neither a class nor `ignore_index` gets the weight of an arbitrary class. This does not matter,
+    because the loss of its row is NaN.
     """
     factors = weight.detach().float()[target.clamp(0, weight.shape[0] - 1).long()]
     limits = torch.iinfo(target.dtype)
@@ -155,11 +155,11 @@ def cross_entropy(
     `lse = ln(sum(exp(logits)))`.
 
     Args:
-        logits (Tensor): float32, float16 or bfloat16, shape `[..., V]` with V at least 1 (tested up to
-            262,144), on the CPU or a CUDA device. The classes are always in the last dimension. In torch's
-            function, they are in dimension 1 if a tensor has three or more dimensions. The last stride is 1.
-            `Tensor.view` must be able to merge all dimensions before the last into at most two. Slices and
-            chunks of a contiguous tensor fulfil this condition, for example `logits[:, :-1]`.
+        logits (Tensor): float32, float16 or bfloat16, shape `[..., V]` with V at least 1 (tested up to 262,144), on the
+            CPU or a CUDA device. The classes are always in the last dimension, whereas torch's function has them in
+            dimension 1 if a tensor has three or more dimensions. The last stride is 1. `Tensor.view` must be able to
+            merge all dimensions except the last into at most two, as in slices such as `logits[:, :-1]` of a contiguous
+            tensor.
         target (Tensor): class of each row, int64 or int32, shape `[...]`.
         ignore_index (int): rows whose target is this number do not contribute to the loss.
         reduction (str): "mean" returns the mean over the rows that are not ignored. "sum" returns the sum.
@@ -190,10 +190,10 @@ def cross_entropy(
         torch.OutOfMemoryError: An allocation does not fit in GPU memory.
 
     Note:
-        Exactness: Each row is read once, and its loss is computed in float32. The returned loss is rounded
-            once. The loss of a row does not depend on the other rows. With a softcap, torch's operators
-            round after the division, after `tanh` and after the product, but the kernel does not. The derivative
-            of `tanh` is computed as `1 - tanh**2`, so that a logit far above the softcap has the gradient 0.
+        Exactness: The kernel reads each row once and computes its loss in float32. The returned loss is rounded once.
+            The loss of a row does not depend on the other rows. With a softcap, torch's operators round after the
+            division, after `tanh` and after the product, but the kernel does not. It computes the derivative of `tanh`
+            as `1 - tanh**2`, so that a logit far above the softcap has the gradient 0.
         Gradients: Only `logits` has a gradient. A second derivative and forward-mode AD raise RuntimeError.
         Special values: If a row contains NaN or +inf, its loss and its `lse` are NaN. For a row with +inf,
             torch.logsumexp returns +inf instead. If all rows are ignored, "mean" returns NaN. On a GPU, the

@@ -45,9 +45,9 @@ op = define(
     x=Role.ROWS,
     weight=Role.VECTOR,
 )
-# The operator `rms_norm_out` does not increment autograd's version counter of `out`. The public function
-# `rms_norm` increments the counter instead. An operator that increments the counter would need a kernel in
-# Python. This kernel would take more time than everything else in the call.
+# The operator `rms_norm_out` does not increment autograd's version counter of `out`, because this would need a kernel
+# in Python, which would take more time than the rest of the call. The public function `rms_norm` increments the counter
+# instead.
 op_out = define(
     "rms_norm_out(Tensor x, Tensor? weight, float eps, float weight_offset, bool round_before_weight, "
     "Tensor(a!) out) -> ()",
@@ -122,11 +122,10 @@ def rms_norm(
     """Compute RMSNorm over the last dimension: `x / sqrt(mean(x**2) + eps) * (weight_offset + weight)`.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1 (tested up to 262,144),
-            on the CPU or a CUDA device. The last stride is 1. `Tensor.view` must be able to merge all
-            dimensions before the last into at most two. This is the case for slices and chunks of a
-            contiguous tensor. If `out` is given, `Tensor.view` must be able to merge the same dimensions of
-            `out`. The number of rows may be 0.
+        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1 (tested up to 262,144), on the CPU
+            or a CUDA device. The last stride is 1. `Tensor.view` must be able to merge all dimensions except the last
+            into at most two, as in slices and chunks of a contiguous tensor. If `out` is given, `Tensor.view` must be
+            able to merge the same dimensions of `out`. The number of rows may be 0.
         weight (Tensor | None): contiguous, shape `[N]`, in the dtype of `x` or in float32. None means a
             weight of ones.
         eps (float): added to the mean of squares; finite, 0 or more.
@@ -150,11 +149,10 @@ def rms_norm(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: The mean of squares, its root and the product are computed in float32. The kernel rounds at
-            the points that `rounding` selects, but it sums the squares of a row in a different order than
-            torch. A row's result does not depend on the number of rows. But the order of the sum depends on
-            the alignment: it is different if the address or the stride of the rows is not a multiple of 16
-            bytes.
+        Exactness: The mean of squares, its root and the product are computed in float32. The kernel rounds at the
+            points that `rounding` selects, but it sums the squares of a row in a different order than torch. A row's
+            result does not depend on the number of rows. However, the order of the sum is different if the address or
+            the stride of the rows is not a multiple of 16 bytes.
         Gradients: For both values of `rounding`, the gradients are computed in float32 from `x` and rounded
             once. The gradient of `weight` is a sum over all rows. This sum is deterministic. A second
             derivative and forward-mode AD raise RuntimeError.

@@ -1,7 +1,7 @@
 """Checks of the operands of norms, modulations and gates.
 
-The Rust code of the kernels makes the same checks. They are repeated in Python, because calls with meta
-tensors and calls under torch.compile do not run the Rust code.
+The Rust host functions make the same checks. The checks exist in Python as well, because calls with meta tensors and
+calls under torch.compile do not run the Rust code.
 """
 
 import itertools
@@ -82,10 +82,9 @@ def check_modulation(
 def _check_repeats(op: str, name: str, value: Tensor, x: Tensor) -> None:
     """Raise RuntimeError if `value` is broadcast in a way that the kernels do not support.
 
-    N is the last dimension of `x`. `value` may be broadcast along the first dimensions of `x`, or along the
-    last dimensions before N. Broadcasting along both, or only along dimensions in the middle, is not
-    supported. For `x` of shape `[A, B, C, N]`, the shapes `[B, C, N]` and `[A, 1, 1, N]` are supported. The
-    shape `[A, 1, C, N]` is not supported.
+    `value` may be broadcast along the first dimensions of `x`, or along the last dimensions before the columns, but not
+    along both. It may not be broadcast along dimensions in the middle only. For example, if `x` has shape `[A, B, C,
+    N]`, `value` may have the shape `[B, C, N]` or `[A, 1, 1, N]`, but not `[A, 1, C, N]`.
     """
     missing = x.dim() - value.dim()
     repeats = [
