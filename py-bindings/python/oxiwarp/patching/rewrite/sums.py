@@ -1,10 +1,9 @@
 """Defers a sum until the norm of this sum, so that one kernel computes sum and norm.
 
-A statement `x = x + y` becomes `x = later_sum(...)`. `later_sum` returns a `LaterSum`, a placeholder for a
-sum that is not computed yet. The call that replaces the norm of `x` then computes sum and norm in one kernel.
-The norm may be in another block, for example after an `if` that does not read `x`. Another statement may read
-`x` before, or change an operand of the sum in place. The statement `x = computed(x)` is then inserted before
-it.
+A statement `x = x + y` becomes `x = later_sum(...)`. `later_sum` returns a `LaterSum`, a placeholder for a sum that is
+not computed yet. The call that replaces the norm of `x` then computes sum and norm in one kernel. The norm may be in
+another block, for example after an `if` that does not read `x`. If a statement before the norm reads `x`, or changes an
+operand of the sum in place, `x = computed(x)` is inserted before this statement.
 """
 
 import ast
@@ -26,7 +25,7 @@ Pending = dict[str, set[int]]
 
 
 class LaterSums:
-    """Finds sums whose norm is in another block of the method, and rewrites both."""
+    """Finds sums whose norm is in another block of the method, and rewrites the sums and the norms."""
 
     def __init__(self, tree: ast.FunctionDef, add: Callable[..., int], found: list[Any]) -> None:
         self.tree, self.add, self.found = tree, add, found
@@ -180,8 +179,8 @@ def is_call(node: ast.expr, op: str) -> bool:
 def norm_of(statement: ast.stmt, name: str) -> ast.Call | None:
     """Return the call in a statement that normalises the variable `name`, or None.
 
-    Also return None if other code of the statement reads the variable too, or if code with side effects runs
-    before the norm. In these cases the norm must not compute a deferred sum.
+    Also return None if other code of the statement also reads the variable, or if code with side effects runs before
+    the norm. In these cases, the sum cannot be computed together with the norm.
     """
     found = None
     for node in evaluated_once(statement):
@@ -203,8 +202,8 @@ def may_test(test: ast.expr, name: str) -> bool:
     """Return whether the condition `test` works if the variable `name` is a `LaterSum` (a placeholder for a
     sum that is not computed yet).
 
-    The condition must have no side effects. Of the variable, it may read only attributes in `KEPT`, such as
-    `shape`.
+    The condition must have no side effects, and may read only those attributes of the variable that are in `KEPT`, such
+    as `shape`.
     """
     kept = [node.value for node in ast.walk(test) if isinstance(node, ast.Attribute) and node.attr in KEPT]
     others = [node for node in ast.walk(test) if isinstance(node, ast.Name) and node.id == name]

@@ -28,7 +28,7 @@ compiling = torch.compiler.is_compiling
 
 
 def nothing_against(_: Any) -> str | None:
-    """Return None: there is no reason to reject the object. This function is the default of `Fusion.fits`."""
+    """Return None, which means that there is no reason to reject the object. This is the default of `Fusion.fits`."""
     return None
 
 
@@ -100,8 +100,8 @@ class Fusion:
         return self.exactness[mode]
 
     def difference(self, cls: type, known: type) -> str | None:
-        """Return a text that names the first function whose source is unknown, which means that the hash of
-        the source is not in `sources`. Return None if all sources are known.
+        """Return a text that names the first function whose source hash is not in `sources`. Return None if all hashes
+        are in `sources`.
 
         `known` is `cls` or the base class of `cls` whose name matches `Fusion.classes`.
         """

@@ -143,7 +143,7 @@ def accepts_attention(
     """Return whether the kernel supports the norms and rotary tables of queries and keys. Both must have
     LayerNorms, or neither may have a norm. The tables must be float32.
 
-    With float32 tables, diffusers rotates 16-bit queries and keys in float32, as the kernel does.
+    With float32 tables, diffusers rotates 16-bit queries and keys in float32, and so does the kernel.
     """
     norms = [norm for norm in (attn.norm_q, attn.norm_k) if norm is not None]
     tables = () if image_rotary_emb is None else tuple(image_rotary_emb)

@@ -123,9 +123,9 @@ def attention(
 def project(attn: Any, image: Tensor, text: Tensor | None, own: Callable[..., Sequence[Any]]) -> Sequence[Any]:
     """Return query, key and value of the image tokens, then of the text tokens.
 
-    `own` is the function of diffusers that computes these tensors. The function `products` can write the
-    value vectors of all tokens into one tensor, if the modules permit this. This tensor is then returned
-    twice: as the value tensor of the image and as the value tensor of the text.
+    `own` is the function of diffusers that computes these tensors. If the modules permit it, the function `products`
+    writes the value vectors of all tokens into one tensor. This tensor is then returned twice, as the value of the
+    image tokens and as the value of the text tokens.
     """
     if text is None or attn.fused_projections:
         return own(attn, image, text)
