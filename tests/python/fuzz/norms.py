@@ -114,8 +114,8 @@ def draw_rms_norm_gated(g: Draw) -> Case:
 def silu(m: Exact, v: Tensor, fast: bool) -> Tensor:
     """Return SiLU.
 
-    The simulated relative error is up to 90 * 2^-23 for inputs below -20. In mode "fast", it is 1 for inputs
-    below -87, because the operator may return 0.
+    For inputs below -20, the simulated relative error is up to 90 * 2^-23. For inputs below -87 in mode "fast", it is
+    1, because the operator may return 0.
     """
     units = torch.where(v.detach() < -20, 90.0, 4.0)
     units = torch.where(v.detach() < -87.0, 2.0**23, units) if fast else units
@@ -124,7 +124,7 @@ def silu(m: Exact, v: Tensor, fast: bool) -> Tensor:
 
 def rms_norm_gated(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
     o, dtype = c.options, c.dtype
-    if o["activation"] == "sigmoid":  # the slope simulates the float32 error of the derivative `f * (1 - f)`
+    if o["activation"] == "sigmoid":  # `slope` simulates the float32 error of the derivative `f * (1 - f)`.
         factor = m.f32(torch.sigmoid(t.gate), 4.0) + m.slope(t.gate, 2 * UNIT)
     else:
         factor = silu(m, t.gate, True)

@@ -86,7 +86,7 @@ def test_strided_rows(cols, dtype, device):
 @pytest.mark.parametrize("cols", [8, 33, 640])
 @pytest.mark.parametrize("offset", [1, 2, 3, 5])
 def test_unaligned(offset, cols, dtype, device):
-    """The base address of each tensor need only be a multiple of the element size."""
+    """The base addresses of the tensors need not be aligned to 16 bytes, only to the element size."""
 
     def shifted(values):
         store = torch.full((values.numel() + 16,), float("nan"), dtype=values.dtype, device=device)

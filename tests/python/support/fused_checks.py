@@ -1,4 +1,5 @@
-"""Checks of patched models with fused blocks, i.e. blocks whose `forward` is replaced.
+"""Checks of patched models with fused blocks, i.e. blocks whose `forward` `patch` has replaced by a hand-written
+method.
 
 The expected oxiwarp operators must run, the results must equal the results of the unpatched model, and
 `unpatch` must work.

@@ -204,8 +204,8 @@ class Operands:
     def make(self, form: Form, name: str, x: Tensor) -> Tensor:
         """Return the operand `name` of a test call.
 
-        Operands with the same role have different values, except that the fourth row operand has the values
-        of the second.
+        Operands with the same role have different values, with one exception: the fourth operand with the role ROWS has
+        the values of the second.
         """
         role = form.roles[name]
         at = [other for other, of in form.roles.items() if of is role].index(name)
