@@ -186,8 +186,8 @@ def covers_of(model: nn.Module) -> Covers:
         sites = sites_of(type(part))
         if isinstance(recipe, NormRecipe):
             covers.norms[id(part)] = Cover("norm", sites[0])
-            # The kernel of a replaced norm computes everything in the `forward` of the norm, including `y * (1 +
-            # weight)`.
+            # The kernel of a replaced norm computes everything in the `forward` of the norm, including `y *
+            # (1 + weight)`.
             covers.functions.setdefault(code_of(base.forward), []).append(Cover("fusion", sites[0]))
         elif isinstance(recipe, FusedRecipe) and sites:
             add_fusion(covers, part, recipe, Cover("fusion", sites[0]))
@@ -274,8 +274,8 @@ def sums_in(tree: ast.AST, names: set[str], indent: int) -> Iterator[Place]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     ]
-    # If the code has `a = b`, the sum in `a` may have been assigned to `b`. Therefore also look for sums that are
-    # assigned to `b`.
+    # If the code has `a = b`, the sum in `a` may have been assigned to `b`. Therefore also look for sums that
+    # are assigned to `b`.
     names = names | {value.id for name, value in assigned if name in names and isinstance(value, ast.Name)}
     for name, value in assigned:
         called = value.func if isinstance(value, ast.Call) and name in names else None
@@ -334,8 +334,8 @@ def found_for(chain: Loose, path: str, first: int, caller: Line | None, trace: T
         rope = chain.kind == loose_chains.ROTARY and any("rope" in op for op in region.ops)
         if whole or (rope and region.lines[0] <= chain.end and chain.line <= region.lines[1]):
             found.append(region.cover)
-    # If every line that calls the function is in a rewritten chain, and these chains include the function's code, their
-    # kernels compute the function's operations.
+    # If every line that calls the function is in a rewritten chain, and these chains include the function's
+    # code, their kernels compute the function's operations.
     callers = trace.functions.get((path, first), set()) if caller is None else {caller}
     parts = [calling(line, (path, first), covers) for line in callers]
     found += sum(parts, []) if all(parts) else []

@@ -7,8 +7,8 @@ import ctypes
 import sys
 
 ARCHS = {"sm_75": 75, "sm_80": 80, "sm_90": 90}
-# Maps a compute capability to PTX that runs only on GPUs of this capability. They load it in addition to the PTX of
-# `ARCHS`.
+# Maps a compute capability to PTX that runs only on GPUs of this capability. They load it in addition to the
+# PTX of `ARCHS`.
 NATIVE = {90: ["sm_90a"]}
 MAJOR, MINOR = 75, 76  # CUdevice_attribute values of the compute capability: major, minor.
 

@@ -85,12 +85,13 @@ def is_installed(requirement: Any) -> bool:
 def modules(package: str) -> Iterator[types.ModuleType]:
     """Import and yield the Python modules of a library that define models. Skip modules whose import fails,
     for example because a package is missing."""
-    # Replace the library's module `dependency_versions_check` by an empty one. It would raise an error if installed
-    # packages have other versions than the library expects.
+    # Replace the library's module `dependency_versions_check` by an empty one. It would raise an error if
+    # installed packages have other versions than the library expects.
     checks: Any = types.ModuleType(f"{package}.dependency_versions_check")
     checks.dep_version_check = lambda *arguments: None
     sys.modules[checks.__name__] = checks
-    # Hide the optional package `kernels`, because the installed version may not fit the version of the library.
+    # Hide the optional package `kernels`, because the installed version may not fit the version of the
+    # library.
     sys.modules["kernels"] = None  # type: ignore[assignment]
     root = Path(importlib.import_module(package).__file__ or "").parent
     for path in sorted((root / "models").rglob("*.py")):

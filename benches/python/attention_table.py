@@ -98,8 +98,8 @@ def measure(columns: int, padded: bool, queries: int, keys: int, batches: int, h
     through several sets of inputs."""
     size = (columns, padded, queries, keys, batches, heads)
     first = inputs_of(*size)
-    # This tensor of NaN is freed at once, and oxiwarp's result then gets its memory. An element of the result that
-    # oxiwarp does not write is therefore NaN.
+    # This tensor of NaN is freed at once, and oxiwarp's result then gets its memory. An element of the result
+    # that oxiwarp does not write is therefore NaN.
     torch.full_like(first["q"], torch.nan)
     mine, right = ours(first).float(), torchs(first).float()
     difference = float((mine - right).norm() / right.norm())

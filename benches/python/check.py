@@ -14,8 +14,8 @@ from torch import Tensor
 # A relative error of at most this value is always allowed. For bfloat16 and float16, it is the largest
 # relative error of a single rounding.
 LEAST = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12, torch.float32: 2.0**-23}
-# The error of the model's torch code may be at most this factor times LEAST. A larger error means that the torch code
-# and the float64 reference compute different formulas.
+# The error of the model's torch code may be at most this factor times LEAST. A larger error means that the
+# torch code and the float64 reference compute different formulas.
 EAGER_LIMIT = 8
 
 

@@ -89,8 +89,8 @@ def bits_of(size: Size, dtype: str, bias: bool) -> Bits:
         x = random(m, k, dtype=DTYPES[dtype], scale=scale)
         weight = random(n, k, dtype=DTYPES[dtype]) * k**-0.5
         vector = random(n, dtype=DTYPES[dtype]) if bias else None
-        # This tensor of NaN is freed at once, and the result then gets its memory. An element that is not written
-        # therefore stays NaN.
+        # This tensor of NaN is freed at once, and the result then gets its memory. An element that is not
+        # written therefore stays NaN.
         torch.full((m, n), torch.nan, device="cuda", dtype=DTYPES[dtype])
         made = oxiwarp.linear(x, weight, vector)
         for right in (F.linear(x, weight, vector), F.linear(x[None], weight, vector)[0]):

@@ -28,8 +28,8 @@ ROTATED = 800e6  # All input sets together have at least this many bytes, and at
 SMALL = 2**20  # Tensors with fewer bytes are taken as model parameters, so all input sets share them.
 CALLS = 20  # A graph has at least this many calls, if the memory is sufficient for their results.
 RESULTS = 1 / 24  # The results of a graph take at most this fraction of the GPU memory.
-# A call that takes more than this many µs counts as slow. Its launch is shorter than its kernel, so a graph of few
-# calls is enough.
+# A call that takes more than this many µs counts as slow. Its launch is shorter than its kernel, so a graph
+# of few calls is enough.
 SLOW = 200
 LONGEST = 4e3  # A graph of slow calls has so few calls that a replay takes about this many µs.
 COPIES = 4  # One measurement of the device copy makes this many copies.

@@ -19,9 +19,10 @@ KEPT = 16
 # Maximum size of a store in bytes. For example, LTX-Video's rotary tables for 161 frames of 512 x 768 pixels
 # have 198 MB.
 MOST_BYTES = 256 << 20
-# Cached tensors that a CUDA graph reads are retained until the process ends, up to `MOST_BYTES` in total. Tensors of at
-# most `SMALL` bytes, for example rotary frequencies, are retained beyond this limit. The alternative, to compute them
-# in the graph, is impossible for rotary frequencies, because they are copied from the CPU.
+# Cached tensors that a CUDA graph reads are retained until the process ends, up to `MOST_BYTES` in total.
+# Tensors of at most `SMALL` bytes, for example rotary frequencies, are retained beyond this limit. The
+# alternative, to compute them in the graph, is impossible for rotary frequencies, because they are copied
+# from the CPU.
 SMALL = 16 << 10
 Made = TypeVar("Made", Tensor, tuple[Tensor, ...])
 Store = dict[tuple[Any, int | None], Any]
@@ -144,8 +145,8 @@ def kept(make: Callable[..., Made]) -> Callable[..., Made]:
     def call(*args: Any) -> Made:
         if compiling():
             return make(*args)
-        # Every block of a model calls the decorated function, so it must be fast. This lookup repeats the one in
-        # `keep`, because a call of `keep` would take twice the time.
+        # Every block of a model calls the decorated function, so it must be fast. This lookup repeats the one
+        # in `keep`, because a call of `keep` would take twice the time.
         if dispatch_mode(FAKE) is None:
             made = store.get((args, stream_of(args[-1])))
             if made is not None:

@@ -103,7 +103,8 @@ def forward(
         causal = False
     query, key, value, mask = autocast(query.device.type, query, key, value, attention_mask)
     columns = value.shape[-1]
-    # The kernel needs as many value columns as query columns. Add columns of zeros, which the last line removes.
+    # The kernel needs as many value columns as query columns. Add columns of zeros, which the last line
+    # removes.
     if columns < key.shape[-1]:
         value = F.pad(value, (0, key.shape[-1] - columns))
     out: Any = attention(query, key, value, causal=causal, scale=scaling, mask=mask, softcap=softcap, layout="bhsd")

@@ -54,11 +54,12 @@ def draw_attention(g: Draw) -> Case:
     options["return_lse"] = g.maybe(0.3)
     row = None if packed else ("q", (0, 1, 2))
     # In float16, the kernels round attention probabilities and their gradients to float16 before a matrix
-    # multiplication. Values near 0 become multiples of 2^-24, which is a large relative error for small gradients. The
-    # factor `floor` therefore multiplies the permitted absolute error of gradients by 64.
+    # multiplication. Values near 0 become multiples of 2^-24, which is a large relative error for small
+    # gradients. The factor `floor` therefore multiplies the permitted absolute error of gradients by 64.
     case = Case(tensors, options, ("q", "k", "v"), row, floor=64.0)
-    # If a finite additive mask is below about -8e6 for all keys of a query, the kernel computes zero gradients for this
-    # query, but the formula does not. The gradients of such a case are therefore not compared.
+    # If a finite additive mask is below about -8e6 for all keys of a query, the kernel computes zero
+    # gradients for this query, but the formula does not. The gradients of such a case are therefore not
+    # compared.
     return dataclasses.replace(case, differentiable=()) if hides_all(case, queries, keys, g.device) else case
 
 

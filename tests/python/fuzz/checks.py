@@ -16,8 +16,8 @@ RUNS = 5  # number of evaluations of a formula with simulated rounding errors
 # `RUNS` simulations do not reach the largest possible error. For gradients, the error of float32 autograd
 # counts as a simulated error.
 FACTOR = 6.0
-# Additional factor for gradients. If a derivative is near 0, its terms cancel, and the error of the gradient may then
-# exceed the errors of all simulations.
+# Additional factor for gradients. If a derivative is near 0, its terms cancel, and the error of the gradient
+# may then exceed the errors of all simulations.
 GRADIENT_FACTOR = 5.0
 SENTINEL = 77.0
 # Results below the smallest normal number may be flushed to 0, as for example the docstring of softmax
@@ -196,8 +196,8 @@ class Expected:
         own = right.to(y.dtype).double() if chain is None else chain.double()
         good = good | (self.unsure[at] & ~wide.isfinite())
         good = good | (wide == own) | (wide.isnan() & own.isnan())
-        # `own` is the result with torch's roundings. If `own` is far from the exact result, e.g. after an overflow, `y`
-        # must be close to `own` instead of the exact result.
+        # `own` is the result with torch's roundings. If `own` is far from the exact result, e.g. after an
+        # overflow, `y` must be close to `own` instead of the exact result.
         elsewhere = (own - right).abs() > allowed
         largest = own.abs().nan_to_num(0.0, 0.0, 0.0)
         largest = largest.amax(-1, keepdim=True) if own.dim() and own.numel() else largest

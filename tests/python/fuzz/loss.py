@@ -37,8 +37,8 @@ def draw_cross_entropy(g: Draw) -> Case:
     row = ("logits", tuple(range(len(shape) - 1))) if alone else None
     known = {}
     if torch.isposinf(logits).any():
-        # For a row with +inf, the operator returns NaN as loss and as lse (log-sum-exp), but the formula gives inf. A
-        # failure of the check "values" is therefore expected, and counts as known.
+        # For a row with +inf, the operator returns NaN as loss and as lse (log-sum-exp), but the formula
+        # gives inf. A failure of the check "values" is therefore expected, and counts as known.
         known["values"] = "a row with +inf is NaN, the formula's loss and lse are inf"
     return Case(dict(logits=logits), options, ("logits",), row, ("logits",), known=known)
 

@@ -55,8 +55,8 @@ def summed(m: Exact, c: Case, t: SimpleNamespace, name: str) -> tuple[Tensor | N
         return value, dtype
     dtype = dtype if c.of(f"{name}_table") == dtype else F32
     total = m.edge(value) + m.edge(table)
-    # The backward pass computes the sum `value + table` again, without rounding. For a gate, it instead reads the
-    # rounded sum that the forward pass saved.
+    # The backward pass computes the sum `value + table` again, without rounding. For a gate, it instead reads
+    # the rounded sum that the forward pass saved.
     kept = name == "gate" or not m.gradient
     return m.back(m.kept(total, dtype), dtype) if kept else total, dtype
 

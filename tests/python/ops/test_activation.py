@@ -40,8 +40,8 @@ def test_gated_table(name, dtype, device):
         sums = (first + bias[:cols], second + bias[cols:])
         check_exact(f(packed, bias=bias), eager(*sums), scale, f"{rows} x {cols} with a bias")
         assert torch.equal(f(packed, bias=bias), f(first, second, bias))
-        # Do not compare fatrelu: oxiwarp rounds its threshold to the dtype of x, but the float64 reference does not, so
-        # results near the threshold could differ.
+        # Do not compare fatrelu: oxiwarp rounds its threshold to the dtype of x, but the float64 reference
+        # does not, so results near the threshold could differ.
         if name != "fatrelu_and_mul":
             right = eager(first.double(), second.double())
             check_once(f(packed, mode="fast"), right, scale, f"{rows} x {cols}, fast")

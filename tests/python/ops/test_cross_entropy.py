@@ -261,8 +261,8 @@ def test_softcap(rows, cols, dtype, softcap, device):
         close(loss, own(logits, target, **options), right, f"{rows} x {cols} {options}")
         ours, theirs = (gradient(f, logits, target, dloss, **options) for f in (oxiwarp.cross_entropy, own))
         right = gradient(own, logits.double(), target, dloss, **options)
-        # Like torch, the kernel computes the derivative of tanh as `1 - tanh**2`, which has a large relative error if
-        # it is near 0.
+        # Like torch, the kernel computes the derivative of tanh as `1 - tanh**2`, which has a large relative
+        # error if it is near 0.
         largest = right.abs().amax(-1, keepdim=True).clamp_min(1e-30)
         off, torch_off = ((value.double() - right).abs() / largest for value in (ours, theirs))
         assert off.max() <= 2 * torch_off.max() + 4 * torch.finfo(dtype).eps, options

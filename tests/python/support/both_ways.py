@@ -204,9 +204,9 @@ def check(case: Any, dtype: torch.dtype) -> tuple[list[Comparison], dict[str, Co
         torch.manual_seed(0)
         stock = first(model(**arguments))
         with both_ways(found):
-            # oxiwarp caches the classes of patched modules by their options, and the remark is one of these options. A
-            # new remark leads to new classes, which call the functions with which `both_ways` replaces oxiwarp's
-            # functions.
+            # oxiwarp caches the classes of patched modules by their options, and the remark is one of these
+            # options. A new remark leads to new classes, which call the functions with which `both_ways`
+            # replaces oxiwarp's functions.
             rewrite_all(model, cpu_kernels=True, remark=f"run {next(RUNS)}")
             torch.manual_seed(0)
             made = first(model(**arguments))

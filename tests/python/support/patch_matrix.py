@@ -72,8 +72,8 @@ class Subject:
         for step in steps.split():
             if self.patched or step not in ("patch", "fast", "unpatch"):
                 made = self.last if step == "call" and self.last is not None else getattr(self, step)()
-                # An unpatched model that no step has changed would return the same result again. It is therefore called
-                # again only if its result may differ.
+                # An unpatched model that no step has changed would return the same result again. It is
+                # therefore called again only if its result may differ.
                 if step != "state":
                     self.last = made if step == "call" and self.row.repeats and not self.patched else None
                 if made is not None:

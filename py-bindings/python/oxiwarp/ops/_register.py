@@ -89,9 +89,9 @@ def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: 
     If the operator writes to an argument such as `out`, each call writes to one batch element of this
     argument.
     """
-    # Autograd functions call operators with grad mode off. If grad mode is on, this call does not come from an autograd
-    # function, so autograd does not record it. Without this check, the gradient would be missing, and no error would be
-    # raised.
+    # Autograd functions call operators with grad mode off. If grad mode is on, this call does not come from
+    # an autograd function, so autograd does not record it. Without this check, the gradient would be missing,
+    # and no error would be raised.
     if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments):
         raise RuntimeError(
             f"{op._schema.name.partition('::')[2]}: an input under torch.vmap requires grad, and this call records no "
@@ -100,8 +100,8 @@ def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: 
     for argument, value, dim in zip(op._schema.arguments, arguments, in_dims, strict=True):
         if argument.is_write and value is not None and dim is None:
             raise RuntimeError(f"{op}: {argument.name} has no batch dimension under torch.vmap, and an input has one")
-    # Move the batch dimension to the front, and make the tensors contiguous. Otherwise, the batch elements could have
-    # strides that the operators do not support.
+    # Move the batch dimension to the front, and make the tensors contiguous. Otherwise, the batch elements
+    # could have strides that the operators do not support.
     batched = [
         value if dim is None or argument.is_write else value.movedim(dim, 0).contiguous()
         for argument, value, dim in zip(op._schema.arguments, arguments, in_dims, strict=True)
@@ -189,8 +189,9 @@ def needs_grad(*tensors: Tensor | None) -> bool:
     for tensor in tensors:  # noqa: SIM110  a generator would add 0.3 µs per call
         if tensor is not None and tensor.requires_grad:
             return True
-    # A tensor that torch.vmap wraps does not require grad, even if the tensor inside the wrapper does. Therefore also
-    # check the tensors inside wrappers, but not under torch.compile, which cannot trace this check.
+    # A tensor that torch.vmap wraps does not require grad, even if the tensor inside the wrapper does.
+    # Therefore also check the tensors inside wrappers, but not under torch.compile, which cannot trace this
+    # check.
     if torch.compiler.is_compiling() or peek_interpreter_stack() is None:
         return False
     return any(tensor is not None and _wraps_grad(tensor) for tensor in tensors)
@@ -233,8 +234,8 @@ def write(name: str, op_out: Any, arguments: tuple[Any, ...], outs: tuple[Tensor
         )
     compiling = torch.compiler.is_compiling()  # torch.compile cannot trace the checks of `outs` below
     for out in outs:
-        # `op_out` does not support lazily negated views. For them, torch would run a fallback kernel, which assumes
-        # that an operator returns the tensor to which it writes. `op_out` returns nothing.
+        # `op_out` does not support lazily negated views. For them, torch would run a fallback kernel, which
+        # assumes that an operator returns the tensor to which it writes. `op_out` returns nothing.
         if not compiling and out is not None and (out.is_neg() or out.is_conj()):
             raise RuntimeError(
                 f"{name}: out is a lazily negated (or conjugated) view, expected a plain tensor; call .resolve_neg() "

@@ -11,10 +11,10 @@ from ._once_differentiable import once
 from ._register import FLOATS, OPTIONAL, define, dtype_name, explain, needs_grad, refuse_types, write
 from ._roles import Role
 
-# The constants below are the values of the operators' argument `kind`, which selects the activation function. The
-# values 0 and 1 both select GELU, with different implementations of `erf`, whose results differ in the last bits. The
-# value 1 selects the `erf` of torch builds for CUDA 13.2 and newer. The value 0 selects the `erf` of builds for older
-# CUDA versions.
+# The constants below are the values of the operators' argument `kind`, which selects the activation function.
+# The values 0 and 1 both select GELU, with different implementations of `erf`, whose results differ in the
+# last bits. The value 1 selects the `erf` of torch builds for CUDA 13.2 and newer. The value 0 selects the
+# `erf` of builds for older CUDA versions.
 CUDA = tuple(int(part) for part in (torch.version.cuda or "0.0").split(".")[:2])
 GELU = 1 if CUDA >= (13, 2) else 0
 GELU_TANH, GELU_NEW, GELU_FAST, GELU_QUICK, SILU, FATRELU, SIGMOID, RELU2 = range(2, 10)

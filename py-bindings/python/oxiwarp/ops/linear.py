@@ -226,8 +226,8 @@ class _LinearGatedResidual(Function):
         dproduct: Tensor | None = dy
         dgate: Tensor | None = None
         if gate is not None:
-            # If the gate needs no gradient, the function `gated` uses only the dtype of the product, so the product is
-            # not computed again.
+            # If the gate needs no gradient, the function `gated` uses only the dtype of the product, so the
+            # product is not computed again.
             product = op(matrix(x), matrix(weight), bias) if of_gate else dy
             dproduct, dgate, _ = gated(dy, product, Modulation(gate, None), (any(of_product), of_gate, False))
         gradients: tuple[Tensor | None, ...] = (None, None, None)

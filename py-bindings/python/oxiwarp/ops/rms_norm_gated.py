@@ -100,9 +100,9 @@ class _RmsNormGated(Function):
         wants_x, wants_gate, wants_weight, *_ = ctx.needs_input_grad
         dy, wide_x, wide_gate, scale = dy.contiguous(), x, gate, weight
         if x.dtype == torch.float16:
-            # The intermediate result of the forward is the norm or, with `gate_first`, the product of `x` and the
-            # activated gate. It can exceed 65504, the maximum of float16. The backward therefore recomputes it in
-            # float32, as the forward kernel does.
+            # The intermediate result of the forward is the norm or, with `gate_first`, the product of `x` and
+            # the activated gate. It can exceed 65504, the maximum of float16. The backward therefore
+            # recomputes it in float32, as the forward kernel does.
             dy, wide_x, wide_gate = dy.float(), x.float(), gate.float()
             scale = weight if weight is None else weight.float()
         if gate_first:

@@ -25,10 +25,10 @@ from .norms.recognise import Probed, is_candidate, recognise, takes_gate, weight
 from .report import Report
 from .rewrite import recipe as rewrite
 
-# Maps the mode of `patch` to a text for the report. The text says how closely the results of the RMSNorm kernel agree
-# with those of a module's original `forward` in eager mode. In both modes, the kernel rounds at the same points as the
-# original `forward`, because these roundings take no extra time. Only the order in which the squares of a row are
-# summed is different.
+# Maps the mode of `patch` to a text for the report. The text says how closely the results of the RMSNorm
+# kernel agree with those of a module's original `forward` in eager mode. In both modes, the kernel rounds at
+# the same points as the original `forward`, because these roundings take no extra time. Only the order in
+# which the squares of a row are summed is different.
 EXACTNESS = {"exact": "same roundings", "fast": "same roundings"}
 EXCLUDED = "excluded by only= or skip="
 PATCHED_BEFORE = "excluded now, patched before"
@@ -107,15 +107,16 @@ def patch(
     if mode not in EXACTNESS:
         raise ValueError(f"patch: mode is {mode!r}, expected 'exact' or 'fast'")
     report = Report(mode)
-    # `device_count` only calls NVML. Other functions would initialize CUDA in this process, and processes that it forks
-    # afterwards could then not use CUDA.
+    # `device_count` only calls NVML. Other functions would initialize CUDA in this process, and processes
+    # that it forks afterwards could then not use CUDA.
     if not cpu_kernels and torch.cuda.device_count() == 0:
         report.warning = NO_GPU
     wanted = mode == "fast" if attention is None else attention
     settings = Settings(mode, cpu_kernels, fusions.attention_measured() if wanted else None)
     only, skip = as_patterns("only", only, ["*"]), as_patterns("skip", skip, [])
     probed: Probed = {}
-    # The objects whose methods this call replaced, each with its previous recipe, or None if it was not patched before.
+    # The objects whose methods this call replaced, each with its previous recipe, or None if it was not
+    # patched before.
     done: list[tuple[Any, Recipe | None]] = []
     # Maps dotted module names to remarks for the report.
     inner: dict[str, str] = {}
@@ -192,8 +193,9 @@ def patched(x: Any, **options: Any) -> Iterator[Report]:
         >>> oxiwarp.unpatch(model)
         0
     """
-    # Keep references to all modules and processors of `x`, so that objects that the `with` block removes from `x` can
-    # be restored, too. The references also prevent Python from freeing such an object and giving its `id` to a new one.
+    # Keep references to all modules and processors of `x`, so that objects that the `with` block removes from
+    # `x` can be restored, too. The references also prevent Python from freeing such an object and giving its
+    # `id` to a new one.
     before = {id(part): (part, recipe_of(part)) for _, part in named_parts(x)}
     before |= {id(part): (part, recipe_of(part)) for part in replaced_parts(x)}
     report = patch(x, **options)
@@ -258,8 +260,9 @@ def recipe_for(x: Any, settings: Settings, probed: Probed, owner: Any) -> Recipe
             return kind(formulas, eps_name, settings.cpu_kernels, weight_name(x))
         except Unsuitable as error:
             why = error
-    # A fusion (a hand-written replacement for a method) may replace more operations than this rewritten method. If
-    # there is a fusion for the class, but it does not apply, the report therefore also gives the reason.
+    # A fusion (a hand-written replacement for a method) may replace more operations than this rewritten
+    # method. If there is a fusion for the class, but it does not apply, the report therefore also gives the
+    # reason.
     text = "" if found is None or why is None else str(why)
     try:
         recipe = rewrite.recipe_for(x, *settings, text, owner)

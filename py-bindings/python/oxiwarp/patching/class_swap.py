@@ -61,12 +61,12 @@ class Recipe(Protocol):
         """
 
 
-# `_classes` maps an original class and a recipe (the data that the new method needs) to the subclass that `patch` made
-# for this pair. `_lasting` keeps subclasses alive while no object uses them. If an object is unpatched and patched
-# again, it then gets the same subclass, for which torch.compile already has code. `_lasting` has only subclasses of
-# importable classes, because importable classes exist until the process ends anyway. A class that is not importable,
-# such as those that torch's parametrizations create, may refer to a module, and must be freed together with this
-# module.
+# `_classes` maps an original class and a recipe (the data that the new method needs) to the subclass that
+# `patch` made for this pair. `_lasting` keeps subclasses alive while no object uses them. If an object is
+# unpatched and patched again, it then gets the same subclass, for which torch.compile already has code.
+# `_lasting` has only subclasses of importable classes, because importable classes exist until the process
+# ends anyway. A class that is not importable, such as those that torch's parametrizations create, may refer
+# to a module, and must be freed together with this module.
 _classes: WeakKeyDictionary[type, WeakValueDictionary[Recipe, type]] = WeakKeyDictionary()
 _lasting: set[type] = set()
 _lock = threading.RLock()

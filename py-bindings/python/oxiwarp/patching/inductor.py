@@ -40,8 +40,9 @@ def is_few(x: Any) -> bool:
     """
     if not compiling() or torch.compiler._is_exporting_flag or not isinstance(x, Tensor):
         return False
-    # Do not import `symbolic_shapes` at the top of this file, because it imports SymPy, which takes longer than the
-    # import of oxiwarp. This line is only reached under torch.compile, which has already imported `symbolic_shapes`.
+    # Do not import `symbolic_shapes` at the top of this file, because it imports SymPy, which takes longer
+    # than the import of oxiwarp. This line is only reached under torch.compile, which has already imported
+    # `symbolic_shapes`.
     return on_gpu(x) and torch.fx.experimental.symbolic_shapes.statically_known_true(x.numel() <= MOST)
 
 

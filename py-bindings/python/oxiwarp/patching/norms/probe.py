@@ -63,8 +63,8 @@ def probe(
     of `Formula`.
     """
     shape = getattr(module, "normalized_shape", None)
-    # FSDP and ZeRO-3 gather the weight only during a call of the module, so it has no elements here. The probe then
-    # uses rows of `PROBE_COLS` elements.
+    # FSDP and ZeRO-3 gather the weight only during a call of the module, so it has no elements here. The
+    # probe then uses rows of `PROBE_COLS` elements.
     cols = len(weight) if weight is not None else shape[-1] if isinstance(shape, tuple) and shape else PROBE_COLS
     cols = cols or PROBE_COLS
     found: dict[DtypePair, Any] = {}

@@ -118,7 +118,8 @@ class Block:
             return None
         value, kept = made
         own, stays = Read(value), Read(kept)
-        # `value` contains no calls except of activations and norms. It may read the variables that `kept` assigns.
+        # `value` contains no calls except of activations and norms. It may read the variables that `kept`
+        # assigns.
         own.effects, stays.stores = False, set()
         return made if self.independent(own, [stays, *others]) else None
 

@@ -226,8 +226,8 @@ class Calls(LaterCalls, RotaryCalls):
             return apart(own_sum(**terms), found == REPLACED)
         x, (y, gate) = terms["x"], found
         if gate is not None and gate.shape[-1] != x.shape[-1]:
-            # The kernel that computes sum and norm together does not support a gate with one column. Run two kernels
-            # instead.
+            # The kernel that computes sum and norm together does not support a gate with one column. Run two
+            # kernels instead.
             made = self.attempt(at, lambda: gated_residual(rows_of(x, y), gate, self.mode))
             return apart(own_sum(**terms) if made is None else made)
         norm = self.norm(of_norm, {"x": x, **given, **({"target": x} if casts_to_sum else {})})

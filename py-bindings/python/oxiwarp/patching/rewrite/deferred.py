@@ -123,8 +123,8 @@ class Normed(Deferred):
             return None
         if kind == "layer_norm":
             return "layer_norm" if is_exactly(self.module, nn.LayerNorm) else None
-        # The module gets a float32 input and a weight of another dtype, so torch computes the norm with several
-        # operations, as in Mochi.
+        # The module gets a float32 input and a weight of another dtype, so torch computes the norm with
+        # several operations, as in Mochi.
         if self.wide and dtype != FLOAT:
             return "mochi_rms_norm"
         if is_exactly(self.module, nn.RMSNorm):

@@ -36,8 +36,8 @@ def tree_of(function: FunctionType) -> ast.FunctionDef:
     tree = module.body[0]
     if not isinstance(tree, ast.FunctionDef) or tree.name != function.__name__:
         raise Unreadable("its source does not start with its definition")
-    # The source file may be newer than the loaded module. Therefore compare the line number and the parameter names in
-    # the file with those of the loaded code.
+    # The source file may be newer than the loaded module. Therefore compare the line number and the parameter
+    # names in the file with those of the loaded code.
     code = function.__code__
     if (
         code.co_varnames[: code.co_argcount] != tuple(arg.arg for arg in (*tree.args.posonlyargs, *tree.args.args))
@@ -153,8 +153,8 @@ def compiled(function: FunctionType, tree: ast.FunctionDef, names: Mapping[str, 
         body=[tree],
         decorator_list=[],
     )
-    # Remove default values and annotations, so that they are not evaluated again. The new function gets these objects
-    # from the original function.
+    # Remove default values and annotations, so that they are not evaluated again. The new function gets these
+    # objects from the original function.
     arguments = tree.args
     for arg in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg):
         if arg is not None:

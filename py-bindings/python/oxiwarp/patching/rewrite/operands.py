@@ -72,9 +72,9 @@ def unusable(x: Any, cpu_kernels: bool, permuted: bool = False) -> str | None:
         return "forward-mode AD or torch.jit.trace is active"
     if torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu"):
         return "autocast is active"
-    # If `x` has permuted dimensions, torch's result has the same order of dimensions in memory as `x`, but the result
-    # of a kernel is contiguous. Therefore reject such an `x`. There is one exception: an `x` whose last dimension is
-    # not contiguous, as after a patch-embedding convolution, is copied later.
+    # If `x` has permuted dimensions, torch's result has the same order of dimensions in memory as `x`, but
+    # the result of a kernel is contiguous. Therefore reject such an `x`. There is one exception: an `x` whose
+    # last dimension is not contiguous, as after a patch-embedding convolution, is copied later.
     if not permuted and not x.is_contiguous() and x.stride(-1) == 1 and is_permuted(x):
         return "the tensor is transposed"
     return "the tensor is empty" if x.dim() == 0 or x.numel() == 0 else None
@@ -313,8 +313,8 @@ def rms_norm_of(
     weight = weight if formula.uses_weight else None
     early = formula.round_before_weight and weight is not None and dtype != FLOAT
     if modulated and weight is not None:
-        # `ada_norm` rounds to the dtype of `x` before it multiplies by the weight, so the module must round at the same
-        # point.
+        # `ada_norm` rounds to the dtype of `x` before it multiplies by the weight, so the module must round
+        # at the same point.
         as_ada_norm = early if x.dtype != FLOAT else dtype == FLOAT
         if formula.weight_offset or not as_ada_norm:
             return "the RMSNorm applies its weight in another way than ada_norm"
@@ -351,8 +351,8 @@ def activation_of(act: Any, approximate: str) -> Any:
         return ops.gelu_tanh_and_mul if act.approximate == "tanh" else ops.gelu_and_mul
     cls = base_of(act)
     kind = ACTIVATIONS.get(f"{cls.__module__}.{cls.__name__}")
-    # With the option `use_gelu_python` of transformers, the module's attribute `act` is a Python method that rounds
-    # differently.
+    # With the option `use_gelu_python` of transformers, the module's attribute `act` is a Python method that
+    # rounds differently.
     python = isinstance(act.__dict__.get("act"), MethodType)
     return f"{cls.__name__} has no kernel" if kind is None or python else getattr(ops, kind)
 

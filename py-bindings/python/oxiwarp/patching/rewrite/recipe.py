@@ -113,8 +113,8 @@ def recipe_for(
     if not chains:
         raise Unsuitable(str(found_in(getattr(base_of(x), method))))
     reasons = [impossible(x, chain, attention, owner) for chain in chains]
-    # If the chain contains an activation, `chain.ops` lists the operators for all possible activations. Keep only the
-    # operator for the activation that the module `x` has.
+    # If the chain contains an activation, `chain.ops` lists the operators for all possible activations. Keep
+    # only the operator for the activation that the module `x` has.
     ops = [
         (activation(x, chain).__name__,) if chain.act else chain.ops
         for chain, reason in zip(chains, reasons, strict=True)

@@ -1,6 +1,5 @@
-"""Fusions for CogVideoX and ConsisID. In diffusers, the blocks are in
-models/transformers/{cogvideox,consisid}_transformer_3d.py, and the attention is in
-models/attention_processor.py.
+"""Fusions for CogVideoX and ConsisID (diffusers: models/transformers/{cogvideox,consisid}_transformer_3d.py; the
+attention is in models/attention_processor.py).
 
 A fusion is a hand-written method that replaces a method of a model's class.
 """

@@ -1,4 +1,4 @@
-"""Fusions for HunyuanVideo's image-to-video blocks, in which the tokens of the first frame have a separate
+"""Fusions for HunyuanVideo's image-to-video blocks: in these blocks, the tokens of the first frame have a separate
 modulation.
 
 A fusion is a hand-written method that replaces a method of a model's class. Because of the separate modulation, each

@@ -179,8 +179,8 @@ FUSIONS = (
             ":apply_interleaved_rotary_emb": ("97db520fafe3",),
             ":apply_split_rotary_emb": ("184e275de88b",),
         },
-        # If `rope_type` is "split", the result is not bit-exact: the original method rotates with torch's addcmul,
-        # which rounds once, but the kernel rounds twice.
+        # If `rope_type` is "split", the result is not bit-exact: the original method rotates with torch's
+        # addcmul, which rounds once, but the kernel rounds twice.
         exactness="same roundings",
         chains=("norm_q, norm_k, rotary embedding: qk_norm_rope",),
     ),

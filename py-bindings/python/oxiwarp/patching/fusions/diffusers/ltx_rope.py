@@ -1,5 +1,5 @@
-"""Caches the rotary tables (cosines and sines) of LTX-Video (diffusers:
-models/transformers/transformer_ltx.py).
+"""A cache for the rotary tables of LTX-Video (diffusers: models/transformers/transformer_ltx.py). The tables are
+cosines and sines.
 
 The rotary tables depend only on the size of the video, but diffusers computes them again in every step, with about
 twenty small kernels before the first block. The fused method calls the original method only if the size changes, and

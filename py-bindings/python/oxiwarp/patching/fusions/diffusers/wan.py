@@ -257,9 +257,9 @@ FUSIONS = (
         skips=("norm_q", "norm_k"),
         sources={
             "__call__": ("27fc49764907",),
-            # The next two functions make the rotary tables, which contain each angle twice, for the two columns of a
-            # pair. The fused method reads only one value per pair. It must not do this if the source of the functions
-            # changes, because the tables may then have another layout.
+            # The next two functions make the rotary tables, which contain each angle twice, for the two
+            # columns of a pair. The fused method reads only one value per pair. It must not do this if the
+            # source of the functions changes, because the tables may then have another layout.
             ":WanRotaryPosEmbed.__init__": ("6715c0e01f73",),
             ":WanRotaryPosEmbed.forward": ("e6c8deee8640",),
             # The fused method calls these functions of transformer_wan.

@@ -81,8 +81,8 @@ def attention_of(
     assert position_embeddings is not None, "accepts() asked for it"
     (cos, sin), (batch, tokens), modules = position_embeddings, sizes, self._modules
     of, one = sizes if x.dim() == 2 else None, tokens == 1
-    # With one token, tensors of the shapes `[B, H, 1, D]` and `[B, 1, H, D]` have the same order of elements in memory,
-    # so no transposition is necessary.
+    # With one token, tensors of the shapes `[B, H, 1, D]` and `[B, 1, H, D]` have the same order of elements
+    # in memory, so no transposition is necessary.
     shape = (batch, -1, 1, self.head_dim) if one else (batch, tokens, -1, self.head_dim)
     query, key, value = [y.view(shape) for y in projections(self, x, of, call)]
     options: dict[str, Any] = dict(interleaved=False, rotary_dim=cos.shape[-1], mode=how.mode, heads_first=one)

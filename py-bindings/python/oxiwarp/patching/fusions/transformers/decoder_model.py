@@ -1,4 +1,4 @@
-"""A fusion for decoder models of transformers. If the attention is purely causal, it creates no mask tensor.
+"""A fusion for decoder models of transformers: if the attention is purely causal, it creates no mask tensor.
 
 A fusion is a hand-written method that replaces a method of a model's class. Attention kernels are faster with
 `is_causal=True` or without a mask than with a mask tensor. transformers also omits a causal mask tensor in eager mode,
