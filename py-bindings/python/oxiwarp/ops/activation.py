@@ -188,8 +188,8 @@ def gelu_tanh(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch, for every input. The
-            docstring of `gelu` states the error bounds of `mode="fast"`.
+        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch, for every input. For
+            the error bounds of `mode="fast"`, see `gelu`.
         Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the sum of the
             rounded gradient of `x` over the rows, computed with `Tensor.sum` after the kernel. A second derivative and
             forward-mode AD raise RuntimeError.
@@ -226,8 +226,8 @@ def gelu_new(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out:
 
     Note:
         Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch, for every input.
-            "exact" rounds after each of the eight operators of `NewGELUActivation`. The docstring of `gelu` states the
-            error bounds of `mode="fast"`.
+            "exact" rounds after each of the eight operators of `NewGELUActivation`. For the error bounds of
+            `mode="fast"`, see `gelu`.
         Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the sum of the
             rounded gradient of `x` over the rows, computed with `Tensor.sum` after the kernel. A second derivative and
             forward-mode AD raise RuntimeError.
@@ -264,8 +264,8 @@ def gelu_fast(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out
 
     Note:
         Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch, for every input.
-            "exact" rounds after each operator of `FastGELUActivation`. The docstring of `gelu` states the error bounds
-            of `mode="fast"`.
+            "exact" rounds after each operator of `FastGELUActivation`. For the error bounds of `mode="fast"`, see
+            `gelu`.
         Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the sum of the
             rounded gradient of `x` over the rows, computed with `Tensor.sum` after the kernel. A second derivative and
             forward-mode AD raise RuntimeError.
@@ -303,8 +303,8 @@ def gelu_quick(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", ou
 
     Note:
         Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch, for every input.
-            "exact" rounds after each of the three operators of `QuickGELUActivation`. The docstring of `gelu` states
-            the error bounds of `mode="fast"`.
+            "exact" rounds after each of the three operators of `QuickGELUActivation`. For the error bounds of
+            `mode="fast"`, see `gelu`.
         Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the sum of the
             rounded gradient of `x` over the rows, computed with `Tensor.sum` after the kernel. A second derivative and
             forward-mode AD raise RuntimeError.
@@ -340,8 +340,8 @@ def silu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch, for every input. The
-            docstring of `gelu` states the error bounds of `mode="fast"`.
+        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch, for every input. For
+            the error bounds of `mode="fast"`, see `gelu`.
         Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the sum of the
             rounded gradient of `x` over the rows, computed with `Tensor.sum` after the kernel. A second derivative and
             forward-mode AD raise RuntimeError.
@@ -378,7 +378,7 @@ def relu2(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Te
 
     Note:
         Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to `torch.square(torch.relu(x + bias))` for
-            every input. The docstring of `gelu` states the error bounds of `mode="fast"`.
+            every input. For the error bounds of `mode="fast"`, see `gelu`.
         Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the sum of the
             rounded gradient of `x` over the rows, computed with `Tensor.sum` after the kernel. A second derivative and
             forward-mode AD raise RuntimeError.

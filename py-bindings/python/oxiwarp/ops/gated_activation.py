@@ -161,10 +161,10 @@ def geglu(
     """Compute GEGLU of the two halves of the last dimension: `first * gelu(second)`.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. The shape is `[..., 2 * H]` if `x`
-            contains both halves, or `[..., H]` if `gate` is given. The last stride is 1. `Tensor.view` must be able to
-            merge all dimensions except the last into at most two, as in slices and chunks of a contiguous tensor.
-            `Tensor.view` must be able to merge the same dimensions of `gate` and `out`.
+        x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. Without `gate`, the shape is `[..., 2 *
+            H]`, and `x` contains both halves. With `gate`, the shape is `[..., H]`. The last stride is 1. `Tensor.view`
+            must be able to merge all dimensions except the last into at most two, as in slices and chunks of a
+            contiguous tensor. `Tensor.view` must be able to merge the same dimensions of `gate` and `out`.
         gate (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
             half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
@@ -187,8 +187,8 @@ def geglu(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. The docstring of
-            `gelu` states the error bounds of `mode="fast"`.
+        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. For the error bounds
+            of `mode="fast"`, see `gelu`.
         Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. If
             `gate` is given, the gradients of `x` and `gate` are the two halves of one tensor. The gradient of
             `bias` is the sum of these rounded gradients over the rows. oxiwarp computes this sum with
@@ -214,8 +214,8 @@ def swiglu(
     """Compute SwiGLU of the two halves of the last dimension: `first * silu(second)`.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. The shape is
-            `[..., 2 * H]` if `x` contains both halves, or `[..., H]` if `gate` is given.
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Without `gate`, the shape is
+            `[..., 2 * H]`, and `x` contains both halves. With `gate`, the shape is `[..., H]`.
         gate (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
             half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
@@ -235,8 +235,8 @@ def swiglu(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. The docstring of
-            `gelu` states the error bounds of `mode="fast"`.
+        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. For the error bounds
+            of `mode="fast"`, see `gelu`.
         Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The gradient
             of `bias` is the sum of these rounded gradients over the rows, computed with `Tensor.sum` after the kernel.
             A second derivative and forward-mode AD raise RuntimeError.
@@ -258,8 +258,8 @@ def mul_and_silu(
     `swiglu` has the same formula.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. The shape is
-            `[..., 2 * H]` if `x` contains both halves, or `[..., H]` if `gate` is given.
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Without `gate`, the shape is
+            `[..., 2 * H]`, and `x` contains both halves. With `gate`, the shape is `[..., H]`.
         gate (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
             half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
@@ -279,8 +279,8 @@ def mul_and_silu(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. The docstring of
-            `gelu` states the error bounds of `mode="fast"`.
+        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. For the error bounds
+            of `mode="fast"`, see `gelu`.
         Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The gradient
             of `bias` is the sum of these rounded gradients over the rows, computed with `Tensor.sum` after the kernel.
             A second derivative and forward-mode AD raise RuntimeError.
@@ -301,8 +301,8 @@ def silu_and_mul(
     """Compute `silu(first) * second`, where `first` and `second` are the two halves of the last dimension.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. The shape is
-            `[..., 2 * H]` if `x` contains both halves, or `[..., H]` if `up` is given.
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Without `up`, the shape is
+            `[..., 2 * H]`, and `x` contains both halves. With `up`, the shape is `[..., H]`.
         up (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
             half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
@@ -322,8 +322,8 @@ def silu_and_mul(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. The docstring of
-            `gelu` states the error bounds of `mode="fast"`.
+        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. For the error bounds
+            of `mode="fast"`, see `gelu`.
         Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The gradient
             of `bias` is the sum of these rounded gradients over the rows, computed with `Tensor.sum` after the kernel.
             A second derivative and forward-mode AD raise RuntimeError.
@@ -344,8 +344,8 @@ def gelu_and_mul(
     """Compute `gelu(first) * second`, where `first` and `second` are the two halves of the last dimension.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. The shape is
-            `[..., 2 * H]` if `x` contains both halves, or `[..., H]` if `up` is given.
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Without `up`, the shape is
+            `[..., 2 * H]`, and `x` contains both halves. With `up`, the shape is `[..., H]`.
         up (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
             half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
@@ -365,8 +365,8 @@ def gelu_and_mul(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. The docstring of
-            `gelu` states the error bounds of `mode="fast"`.
+        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. For the error bounds
+            of `mode="fast"`, see `gelu`.
         Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The gradient
             of `bias` is the sum of these rounded gradients over the rows, computed with `Tensor.sum` after the kernel.
             A second derivative and forward-mode AD raise RuntimeError.
@@ -388,8 +388,8 @@ def gelu_tanh_and_mul(
     the last dimension.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. The shape is
-            `[..., 2 * H]` if `x` contains both halves, or `[..., H]` if `up` is given.
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Without `up`, the shape is
+            `[..., 2 * H]`, and `x` contains both halves. With `up`, the shape is `[..., H]`.
         up (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
             half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
@@ -409,8 +409,8 @@ def gelu_tanh_and_mul(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. The docstring of
-            `gelu` states the error bounds of `mode="fast"`.
+        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. For the error bounds
+            of `mode="fast"`, see `gelu`.
         Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The gradient
             of `bias` is the sum of these rounded gradients over the rows, computed with `Tensor.sum` after the kernel.
             A second derivative and forward-mode AD raise RuntimeError.
@@ -441,8 +441,8 @@ def fatrelu_and_mul(
     dimension of `x`.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. The shape is
-            `[..., 2 * H]` if `x` contains both halves, or `[..., H]` if `up` is given.
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Without `up`, the shape is
+            `[..., 2 * H]`, and `x` contains both halves. With `up`, the shape is `[..., H]`.
         up (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
             half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
@@ -464,8 +464,8 @@ def fatrelu_and_mul(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. The docstring of
-            `gelu` states the error bounds of `mode="fast"`.
+        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. For the error bounds
+            of `mode="fast"`, see `gelu`.
         Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The gradient
             of `bias` is the sum of these rounded gradients over the rows, computed with `Tensor.sum` after the kernel.
             A second derivative and forward-mode AD raise RuntimeError.
@@ -488,8 +488,8 @@ def relu2_and_mul(
     """Compute `relu(first)**2 * second`, where `first` and `second` are the two halves of the last dimension.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. The shape is
-            `[..., 2 * H]` if `x` contains both halves, or `[..., H]` if `up` is given.
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Without `up`, the shape is
+            `[..., 2 * H]`, and `x` contains both halves. With `up`, the shape is `[..., H]`.
         up (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
             half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
@@ -510,7 +510,7 @@ def relu2_and_mul(
 
     Note:
         Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to `torch.square(torch.relu(first)) *
-            second`. The docstring of `gelu` states the error bounds of `mode="fast"`.
+            second`. For the error bounds of `mode="fast"`, see `gelu`.
         Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The gradient
             of `bias` is the sum of these rounded gradients over the rows, computed with `Tensor.sum` after the kernel.
             A second derivative and forward-mode AD raise RuntimeError.
@@ -532,8 +532,8 @@ def sigmoid_and_mul(
     """Compute `sigmoid(first) * second`, where `first` and `second` are the two halves of the last dimension.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. The shape is
-            `[..., 2 * H]` if `x` contains both halves, or `[..., H]` if `up` is given.
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Without `up`, the shape is
+            `[..., 2 * H]`, and `x` contains both halves. With `up`, the shape is `[..., H]`.
         up (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
             half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
@@ -555,7 +555,7 @@ def sigmoid_and_mul(
     Note:
         Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to `torch.sigmoid(first) * second`. The
             function `torch.nn.functional.glu` differs: it applies sigmoid to the second half, and rounds only the
-            result. The docstring of `gelu` states the error bounds of `mode="fast"`.
+            result. For the error bounds of `mode="fast"`, see `gelu`.
         Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The gradient
             of `bias` is the sum of these rounded gradients over the rows, computed with `Tensor.sum` after the kernel.
             A second derivative and forward-mode AD raise RuntimeError.

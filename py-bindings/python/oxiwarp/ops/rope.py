@@ -267,9 +267,9 @@ def rope_1d(
             For angles up to 105,615, sine and cosine are bitwise equal to the results of torch's CUDA kernels. For
             angles up to 10^6, their absolute error is at most 2^-23, and for angles up to 6.5 * 10^6 at most 1e-5. For
             larger angles, sine and cosine are wrong.
-        Gradients: `q` and `k` have gradients. `positions` and `inv_freq` have no gradient. A second
-            derivative is 0 if the incoming gradient is constant. Otherwise, a second derivative raises
-            RuntimeError. Forward-mode AD raises RuntimeError.
+        Gradients: `q` and `k` have gradients. `positions` and `inv_freq` have no gradient. The gradient of `q` and `k`
+            does not depend on their values. If the incoming gradient is constant, a second derivative is therefore 0.
+            Otherwise, a second derivative raises RuntimeError. Forward-mode AD raises RuntimeError.
 
     Source:
         The rotary embeddings of the models in transformers; arXiv:2104.09864.
@@ -381,9 +381,10 @@ def rope_3d(
             With `splits`, the angles are float64, as in Wan and Flux. With `coordinates`, the angles are
             float32, as in LTX-Video. The rotation has the exactness of `rope`. The tables of the most recent
             grids are cached.
-        Gradients: `q` and `k` have gradients. `coordinates` have no gradient. A second derivative is 0 if the
-            incoming gradient requires no gradient, as after `y.sum()`. Otherwise, a second derivative raises
-            RuntimeError. Forward-mode AD raises RuntimeError.
+        Gradients: `q` and `k` have gradients. `coordinates` have no gradient. The gradient of `q` and `k` does not
+            depend on their values. If the incoming gradient requires no gradient, as after `y.sum()`, a second
+            derivative is therefore 0. Otherwise, a second derivative raises RuntimeError. Forward-mode AD raises
+            RuntimeError.
 
     Source:
         `WanRotaryPosEmbed` and `LTXVideoRotaryPosEmbed` of diffusers; arXiv:2104.09864.

@@ -103,7 +103,7 @@ class Fusion:
         """Return a text that names the first function whose source hash is not in `sources`. Return None if all hashes
         are in `sources`.
 
-        `known` is `cls` or the base class of `cls` whose name matches `Fusion.classes`.
+        `known` is the class whose name the fusion lists in `Fusion.classes`: `cls` itself or a base class of `cls`.
         """
         for function, fingerprints in self.sources.items():
             found = fingerprint(resolve(function, cls, known))
@@ -115,7 +115,7 @@ class Fusion:
         """Raise `Unsuitable` unless `fits` accepts the object `x`, and `sources` has the source hashes of the
         class `cls` of `x`.
 
-        `known` is `cls` or the base class of `cls` whose name matches `Fusion.classes`.
+        `known` is the class whose name the fusion lists in `Fusion.classes`: `cls` itself or a base class of `cls`.
         """
         why = self.difference(cls, known) or self.fits(x)
         if why is not None:
