@@ -97,8 +97,8 @@ def replace(x: Any, recipe: Recipe) -> None:
         check_instance_forward(x)
     elif recipe_of(x) == recipe:
         return
-    # If another tool derived the class of `x` from the subclass of an earlier patch, derive the new subclass
-    # from the tool's class. Otherwise, derive it from the original class.
+    # Another tool may have derived the class of `x` from the subclass that an earlier call of `patch` made.
+    # If so, derive the new subclass from the tool's class. Otherwise, derive it from the original class.
     new = class_for(base_of(x) if is_ours(old) else old, recipe)
     x.__class__ = new
     rebind(x, old, new)
@@ -115,8 +115,8 @@ def restore(x: Any) -> bool:
         x.__class__ = base
     if isinstance(x, nn.Module):
         forget(x)
-    # If another tool derived the class of `x` from the subclass, `x` keeps this class. Without the attribute
-    # `RECIPE`, the new method then calls the original method.
+    # If another tool derived the class of `x` from the subclass that `patch` made, `x` keeps the tool's
+    # class. Delete the attribute `RECIPE`, so that the new method calls the original method.
     del x.__dict__[RECIPE]
     return True
 

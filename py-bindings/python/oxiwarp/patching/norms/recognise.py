@@ -32,9 +32,9 @@ Probed = dict[Any, dict[DtypePair, Formula]]
 
 Each `patch` call uses a new map, because the code of a class may change between two `patch` calls."""
 
-# Attributes of a module that do not influence the result of a probe. The probe sets some of them itself, such
-# as `training`. The others, such as hooks, have no influence, because the probe calls the `forward` of the
-# class directly.
+# Attributes of a module that do not influence the result of a probe (a test run of a norm's `forward`). The
+# probe sets some of them itself, such as `training`. The others, such as hooks, have no influence, because
+# the probe calls the `forward` of the class directly.
 NOT_READ = frozenset(vars(nn.Module())) | {RECIPE, "forward"}
 
 
@@ -157,7 +157,8 @@ def is_sharded(weight: Tensor) -> bool:
 
 
 def cache_key(module: nn.Module, weight: Tensor | None, name: str) -> Any:
-    """Return a key for the cache of probe results. Modules with equal keys have the same probe result.
+    """Return a key for the cache of probe results, where a probe is a test run of a norm's `forward`. Modules with
+    equal keys have the same probe result.
 
     The key contains the class, the name, length and dtype of the weight, and the attributes that the `forward` may
     read. If one of these attributes is not a plain value such as a number, return None: the result of the probe must

@@ -379,8 +379,8 @@ def match(
 
 
 def choices(leaves: tuple[Tensor, ...], rank: int, columns: int, dtype: torch.dtype) -> Iterator[tuple[Any, ...]]:
-    """Yield all combinations of the field `form` of a `Rotation` and the fields after it that are possible with the
-    tables `leaves`, as tuples.
+    """Yield tuples with the fields of a `Rotation` from `form` on. They are all combinations that are possible with the
+    rotary tables `leaves`.
 
     `rank` is the number of dimensions of a table that precede its column dimension.
     """

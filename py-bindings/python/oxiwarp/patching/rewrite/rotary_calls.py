@@ -226,8 +226,8 @@ class RotaryCalls:
 
 
 def may_be_late(how: Rotation, heads: tuple[Any, ...], mode: str) -> bool:
-    """Return whether the rotation of `heads` (queries and keys) may be deferred until the tensor for its
-    results is known.
+    """Return whether the rotation of `heads` (queries and keys) may be computed later, when the tensor for its results
+    is known.
 
     This requires that one kernel computes norms and rotation, and that this kernel may write into a slice of
     a larger tensor.

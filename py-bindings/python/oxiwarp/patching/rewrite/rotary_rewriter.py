@@ -244,8 +244,9 @@ class Deferring:
                     self.enter(statement)
 
     def run(self) -> None:
-        """Defer the norms of all variables that are arguments of rotary functions or of `joined_pair`
-        calls."""
+        """Defer the norms of all variables that are arguments of rotary functions or of `joined_pair` calls: the rotary
+        function or this call then computes the norm.
+        """
         consumers: dict[str, list[ast.Call]] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -258,7 +259,7 @@ class Deferring:
             self.defer(variable, [self.statement[id(call)] for call in calls], {id(call) for call in calls})
 
     def defer(self, variable: str, users: list[ast.stmt], calls: set[int]) -> None:
-        """Defer the norms whose result is assigned to `variable`, if possible.
+        """If possible, defer the norms whose result is assigned to `variable`, so that the next rotation computes them.
 
         `users` are the statements that rotate or concatenate the variable. `calls` contains the `id` of each
         call that does so.
@@ -394,8 +395,9 @@ class Deferring:
         call.func = ast.copy_location(ast.Name(JOINED, ast.Load()), call.func)
 
     def defer_part(self, other: ast.Name, call: ast.Call) -> None:
-        """If only the concatenation `call` reads the variable `other`, defer the norms that are assigned to
-        this variable."""
+        """If only the concatenation `call` reads the variable `other`, defer the norms that are assigned to this
+        variable, so that they are computed later.
+        """
         user = self.statement[id(call)]
         norms = [norm for norm in self.norms_of(other.id) if self.order[id(norm)] < self.order[id(user)]]
         if not norms:

@@ -40,16 +40,18 @@ class LaterSums:
         self.aliases: Aliases = aliases_of(tree)
 
     def run(self) -> None:
-        """Rewrite each sum whose value reaches a norm. The first pass over the method finds these sums, and
-        the second pass rewrites them."""
+        """Rewrite each sum whose value is later normalised. The first pass over the method finds these sums, and the
+        second pass rewrites them.
+        """
         self.walk(self.tree.body, {})
         self.change = True
         if self.useful:
             self.walk(self.tree.body, {})
 
     def walk(self, statements: list[ast.stmt], pending: Pending) -> Pending:
-        """Follow the deferred sums `pending` through a list of statements. Return the sums that may still be
-        deferred after the last statement."""
+        """Follow the sums in `pending`, which are not computed yet, through a list of statements. Return the sums that
+        may still be uncomputed after the last statement.
+        """
         for statement in list(statements):
             at = next(index for index, one in enumerate(statements) if one is statement)
             if isinstance(statement, ast.If):
@@ -95,8 +97,9 @@ class LaterSums:
         return pending
 
     def copies(self, statement: ast.stmt, pending: Pending) -> bool:
-        """Return whether a statement is `y = x`, where `x` may contain a deferred sum. If so, record that `y`
-        may contain this sum too."""
+        """Return whether a statement is `y = x`, where `x` may contain a deferred sum (one that is not computed yet).
+        If so, record that `y` may also contain this sum.
+        """
         value = statement.value if is_definition(statement) else None  # type: ignore[attr-defined]
         if not isinstance(value, ast.Name) or value.id not in pending:
             return False
@@ -139,7 +142,7 @@ class LaterSums:
         statement.value = ast.copy_location(ast.Call(ast.Name(PREFIX + LATER, ast.Load()), args, words), value)
 
     def take(self, norm: ast.Call, name: str) -> None:
-        """Change the call `norm` so that it also computes the deferred sum in the variable `name`."""
+        """Change the call `norm` so that it also computes the sum in the variable `name`, which is not computed yet."""
         if is_call(norm, MODULATED) or is_call(norm, FACTOR_NORM):
             norm.func.id = PREFIX + AFTER  # type: ignore[attr-defined]
             chain = self.found[norm.args[0].value]  # type: ignore[attr-defined]
@@ -154,8 +157,9 @@ class LaterSums:
         norm.func = ast.copy_location(ast.Name(PREFIX + AFTER, ast.Load()), norm)
 
     def flush(self, statements: list[ast.stmt], at: int, pending: Pending, names: list[str]) -> None:
-        """Before the statement with index `at`, insert statements that compute the deferred sums in the
-        variables `names`."""
+        """Before the statement with index `at`, insert statements that compute the sums in the variables `names`, which
+        are not computed yet.
+        """
         for name in names:
             pending.pop(name)
             if self.change:

@@ -1,8 +1,8 @@
 """Fusions for Flux (diffusers: models/transformers/transformer_flux.py).
 
-A fusion is a new method for a class of a model. The fusions in this file also work for Chroma, which uses
-Flux's attention class. They also work for Bria Fibo, LongCat-Image and Ovis-Image, which have copies of
-Flux's blocks.
+A fusion is a hand-written method that replaces a method of a model's class. The fusions in this file also work for
+Chroma, which uses Flux's attention class. They also work for Bria Fibo, LongCat-Image and Ovis-Image, which have copies
+of Flux's blocks.
 """
 
 from collections.abc import Callable, Sequence
