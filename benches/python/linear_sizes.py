@@ -63,8 +63,8 @@ def parsed(text: str) -> Size:
 
 
 def of_model(name: str, place: str = "cuda", small: bool = False) -> list[Size]:
-    """Return the sizes that a patched model looks up in the tables during one step. `name` is a workload of `python -m
-    oxiwarp bench`. The weights are random. `small` says whether to build a small model, for tests.
+    """Return the sizes that a patched model looks up in the tables during one step. `name` is a workload of
+    `python -m oxiwarp bench`. The weights are random. `small` says whether to build a small model, for tests.
     """
     import oxiwarp
     from oxiwarp.cli.bench.workloads import WORKLOADS

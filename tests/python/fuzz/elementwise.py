@@ -25,8 +25,8 @@ ROOT = math.sqrt(2.0 / math.pi)
 
 
 def gelu(m: Exact, v: Tensor, lo: torch.dtype, fast: bool) -> Tensor:
-    """Return the GELU of `v`. Its simulated error is relative to `v` instead of the result, because the terms of `1 +
-    erf(...)` cancel if erf is near -1.
+    """Return the GELU of `v`. Its simulated error is relative to `v` instead of the result, because the terms of
+    `1 + erf(...)` cancel if erf is near -1.
     """
     return m.f32(F.gelu(v), 2.0, v.abs())
 

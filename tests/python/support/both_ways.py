@@ -1,10 +1,10 @@
 """Computes each chain (a sequence of operations that a kernel can replace) twice, by the kernel and by the original
 expression, and compares the two results.
 
-The chains are in models whose methods `patch` has rewritten. `python -m support.both_ways every_diffusers_model [name
-...]` compares the chains in tiny models of a library. After each comparison, the model continues with the result of the
-original expression. The comparison of a chain therefore does not depend on earlier chains, and the model's output has
-the bits of the unpatched model.
+The chains are in models whose methods `patch` has rewritten.
+`python -m support.both_ways every_diffusers_model [name ...]` compares the chains in tiny models of a library. After
+each comparison, the model continues with the result of the original expression. The comparison of a chain therefore
+does not depend on earlier chains, and the model's output has the bits of the unpatched model.
 """
 
 import importlib

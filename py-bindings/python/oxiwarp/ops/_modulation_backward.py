@@ -2,9 +2,9 @@
 residuals, and with float32 sums.
 
 The forward is `y = n * (1 + scale) + shift` with `n = norm(x) * weight + bias`. `dy` is the incoming gradient of `y`.
-Consecutive rows that share one row of `scale` form a group. For each group, the backward kernel of the norm takes `(1 +
-scale) * weight` instead of the norm's weight. It returns the gradient of x, and two sums over the rows of each group:
-`A = sum(dy * norm(x))` and `B = sum(dy)`. The gradients of scale, shift, weight and bias follow from these sums:
+Consecutive rows that share one row of `scale` form a group. For each group, the backward kernel of the norm takes
+`(1 + scale) * weight` instead of the norm's weight. It returns the gradient of x, and two sums over the rows of each
+group: `A = sum(dy * norm(x))` and `B = sum(dy)`. The gradients of scale, shift, weight and bias follow from these sums:
 
     dscale  = A * weight + B * bias           dshift = B
     dweight = sum((1 + scale) * A)            dbias  = sum((1 + scale) * B)      (sums over the groups)

@@ -262,27 +262,30 @@ def attention(
                 oxiwarp   1 1 1 0    torch's is_causal   1 0 0 0
                           1 1 1 1                        1 1 0 0
 
-        scale (float | None): factor of the scores. Default: `1 / sqrt(D)`. mask (Tensor | None): a bool mask (True: the
-        query attends to the key), or an additive mask in float32 or the dtype of `q`. It must broadcast to `[B, H, Sq,
-        Sk]`, whatever the `layout`. The kernel reads it without making a broadcast copy. A padding mask has shape `[B,
-        1, 1, Sk]`. window (int | tuple | None): sliding window. With a pair `(before, after)`, a query attends to at
-        most `before` keys before its position and `after` keys after it. A single number is the limit in both
-        directions. None means no limit. As with `causal`, the last query has the position of the last key. softcap
-        (float | None): limit of the scores, at most 1000. Each score is replaced by `softcap * tanh(score / softcap)`
-        before the mask is added. return_lse (bool): if True, also return `lse`: for each query, the natural logarithm
-        of the sum of the exponentials of its scores. layout (str): "bshd" or "bhsd". With "bhsd", `q` has shape `[B, H,
-        Sq, D]`, and `k` and `v` have shape `[B, Hkv, Sk, D]`. The function warns if `k` has more than 256 heads and at
-        most 256 tokens, because `layout` is then probably wrong. cu_seqlens (Tensor | pair of Tensors | None): offsets
-        of packed sequences, int32, shape `[sequences + 1]`: the start of each sequence, and the end of the last
-        sequence. The first offset is 0, and the offsets ascend. Pass a pair of tensors if queries and keys have
-        different offsets. If offsets are given, `q`, `k` and `v` have no dimension B, and `mask` must be None. Tokens
-        after the last sequence attend to no key. out (Tensor | None): tensor to which the result is written. It has the
-        shape, dtype and device of `q`, and its last stride is 1. It may be a slice of a wider buffer. It must not
-        overlap an input.
+        scale (float | None): factor of the scores. Default: `1 / sqrt(D)`.
+        mask (Tensor | None): a bool mask (True: the query attends to the key), or an additive mask in float32 or the
+            dtype of `q`. It must broadcast to `[B, H, Sq, Sk]`, whatever the `layout`. The kernel reads it without
+            making a broadcast copy. A padding mask has shape `[B, 1, 1, Sk]`.
+        window (int | tuple | None): sliding window. With a pair `(before, after)`, a query attends to at most `before`
+            keys before its position and `after` keys after it. A single number is the limit in both directions. None
+            means no limit. As with `causal`, the last query has the position of the last key.
+        softcap (float | None): limit of the scores, at most 1000. Each score is replaced by
+            `softcap * tanh(score / softcap)` before the mask is added.
+        return_lse (bool): if True, also return `lse`: for each query, the natural logarithm of the sum of the
+            exponentials of its scores.
+        layout (str): "bshd" or "bhsd". With "bhsd", `q` has shape `[B, H, Sq, D]`, and `k` and `v` have shape
+            `[B, Hkv, Sk, D]`. The function warns if `k` has more than 256 heads and at most 256 tokens, because
+            `layout` is then probably wrong.
+        cu_seqlens (Tensor | pair of Tensors | None): offsets of packed sequences, int32, shape `[sequences + 1]`: the
+            start of each sequence, and the end of the last sequence. The first offset is 0, and the offsets ascend.
+            Pass a pair of tensors if queries and keys have different offsets. If offsets are given, `q`, `k` and `v`
+            have no dimension B, and `mask` must be None. Tokens after the last sequence attend to no key.
+        out (Tensor | None): tensor to which the result is written. It has the shape, dtype and device of `q`, and its
+            last stride is 1. It may be a slice of a wider buffer. It must not overlap an input.
 
     Returns:
-        `out` if it is given. Otherwise, a Tensor with the shape and dtype of `q`. Whatever the `layout`, its memory has
-        the order `[B, Sq, H, D]`. If `return_lse` is True, the function returns the pair
+        `out` if it is given. Otherwise, a Tensor with the shape and dtype of `q`. Whatever the `layout`, the memory of
+        this tensor has the order `[B, Sq, H, D]`. If `return_lse` is True, the function returns the pair
         `(result, lse)`. `lse` is float32 of shape `[B, H, Sq]` (`[H, Sq]` for packed sequences) and has no
         gradient.
 

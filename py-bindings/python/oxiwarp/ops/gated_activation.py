@@ -1,7 +1,7 @@
 """Gated activations such as GEGLU and SwiGLU: `torch.ops.oxiwarp.gated_activation` and its public functions.
 
-`first` and `second` are the two halves of the input, and `f` is an activation function. The operator computes `first *
-f(second)`, or `f(first) * second` if `gate_first` is True.
+`first` and `second` are the two halves of the input, and `f` is an activation function. The operator computes
+`first * f(second)`, or `f(first) * second` if `gate_first` is True.
 """
 
 from typing import Any
@@ -161,10 +161,10 @@ def geglu(
     """Compute GEGLU of the two halves of the last dimension: `first * gelu(second)`.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. Without `gate`, the shape is `[..., 2 *
-            H]`, and `x` contains both halves. With `gate`, the shape is `[..., H]`. The last stride is 1. `Tensor.view`
-            must be able to merge all dimensions except the last into at most two, as in slices and chunks of a
-            contiguous tensor. `Tensor.view` must be able to merge the same dimensions of `gate` and `out`.
+        x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. Without `gate`, the shape is
+            `[..., 2 * H]`, and `x` contains both halves. With `gate`, the shape is `[..., H]`. The last stride is 1.
+            `Tensor.view` must be able to merge all dimensions except the last into at most two, as in slices and chunks
+            of a contiguous tensor. `Tensor.view` must be able to merge the same dimensions of `gate` and `out`.
         gate (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
             half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
@@ -509,8 +509,8 @@ def relu2_and_mul(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to `torch.square(torch.relu(first)) *
-            second`. For the error bounds of `mode="fast"`, see `gelu`.
+        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to
+            `torch.square(torch.relu(first)) * second`. For the error bounds of `mode="fast"`, see `gelu`.
         Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The gradient
             of `bias` is the sum of these rounded gradients over the rows, computed with `Tensor.sum` after the kernel.
             A second derivative and forward-mode AD raise RuntimeError.

@@ -59,10 +59,10 @@ def modulate(x: Tensor, scale: Tensor, shift: Tensor | None = None, *, mode: str
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the CPU or a
             CUDA device.
-        scale (Tensor): broadcasts to `x`, in the dtype of `x` or in float32. Its last dimension is N. Examples are `[B,
-            1, N]`, `[B, S, N]`, `[N]` and slices. It may be broadcast along the first dimensions, or along the last
-            dimensions before N, but not along both. `Tensor.view` must be able to merge all dimensions of `x` except
-            the last into at most two, and to merge the same dimensions of `scale` and `shift`.
+        scale (Tensor): broadcasts to `x`, in the dtype of `x` or in float32. Its last dimension is N. Examples are
+            `[B, 1, N]`, `[B, S, N]`, `[N]` and slices. It may be broadcast along the first dimensions, or along the
+            last dimensions before N, but not along both. `Tensor.view` must be able to merge all dimensions of `x`
+            except the last into at most two, and to merge the same dimensions of `scale` and `shift`.
         shift (Tensor | None): tensor that is added last. It may have the shapes and dtypes that `scale` may
             have.
         mode (str): "exact" or "fast". The section "Exactness" describes both.

@@ -72,10 +72,10 @@ def softmax(x: Tensor, *, log: bool = False) -> Tensor:
     Note:
         Exactness: The result is computed in float32 and rounded once, to the dtype of `x`. The last bits can
             differ from torch's result.
-        Gradients: Let `dy` be the incoming gradient, and `y` the rounded result. The gradient is `y * (dy - sum(dy *
-            y))`, or `dy - exp(y) * sum(dy)` with `log`. It is computed in float32, as in torch. In 16-bit dtypes, `y`
-            has a rounding error. With `log` and a large sum of `dy`, this error changes the gradient visibly. A second
-            derivative and forward-mode AD raise RuntimeError.
+        Gradients: Let `dy` be the incoming gradient, and `y` the rounded result. The gradient is
+            `y * (dy - sum(dy * y))`, or `dy - exp(y) * sum(dy)` with `log`. It is computed in float32, as in torch. In
+            16-bit dtypes, `y` has a rounding error. With `log` and a large sum of `dy`, this error changes the gradient
+            visibly. A second derivative and forward-mode AD raise RuntimeError.
         Special values: If a row contains NaN or +inf, or only -inf, its result is NaN, as in torch. Results
             that are below 2^-126 in float32 (before the rounding to the dtype of `x`) are replaced by 0.
 

@@ -12,9 +12,9 @@ def apply_rotary(x1: Tensor, x2: Tensor, cos: Tensor, sin: Tensor, out1: Tensor,
 
     `x1` and `x2` have shape `[..., S, H, D / 2]`: each has half of the columns of every head. They are often views of
     one tensor: its two halves, or its even and its odd columns. The kernel then reads this tensor directly, unless a
-    gradient is recorded. In all other cases, `x1` and `x2` are concatenated first. `cos` and `sin` broadcast to `[...,
-    S, H, D / 2]`. Each sum of two products is computed in float32 and rounded once. `out1` and `out2` may be the same
-    tensors as `x1` and `x2`.
+    gradient is recorded. In all other cases, `x1` and `x2` are concatenated first. `cos` and `sin` broadcast to
+    `[..., S, H, D / 2]`. Each sum of two products is computed in float32 and rounded once. `out1` and `out2` may be the
+    same tensors as `x1` and `x2`.
     """
     x, interleaved = _whole(x1, x2)
     cos, sin = (_table(table, x1) for table in (cos, -sin if conj else sin))

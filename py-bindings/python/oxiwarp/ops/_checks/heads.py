@@ -170,10 +170,10 @@ def transposed(how: Rotation, x: Tensor) -> Rotation:
     from the incoming gradient.
 
     For the columns `a` and `b` of a pair, the forward computes `a * cos_a - b * sin_a` and `b * cos_b + a * sin_b`. Let
-    `da` and `db` be the incoming gradients of these two results. The gradients of `a` and `b` are then `da * cos_a +
-    db * sin_b` and `db * cos_b - da * sin_a`. The forward kernel computes the same two formulas for the pair `(da,
-    db)`, if it rotates by the negative angles and `sin_a` and `sin_b` are exchanged in the table. In a table with one
-    entry per pair, `sin_a` and `sin_b` are equal, so nothing is exchanged.
+    `da` and `db` be the incoming gradients of these two results. The gradients of `a` and `b` are then
+    `da * cos_a + db * sin_b` and `db * cos_b - da * sin_a`. The forward kernel computes the same two formulas for the
+    pair `(da, db)`, if it rotates by the negative angles and `sin_a` and `sin_b` are exchanged in the table. In a table
+    with one entry per pair, `sin_a` and `sin_b` are equal, so nothing is exchanged.
     """
     sin = how.sin
     columns = how.rotary_dim or sizes(x, how)[3]
