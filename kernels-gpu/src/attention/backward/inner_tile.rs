@@ -10,9 +10,10 @@ use crate::attention::mma::tile::{Copier, Tile};
 use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::Heads;
 
-/// Returns two `Copier` objects, which copy rows from global to shared memory. They copy keys and values if
-/// `keys` is true, otherwise queries and dO. `member` selects one of the query heads that share the key head
-/// (GQA).
+/// Returns two `Copier` objects, one per operand, which copy rows from global to shared memory. The operands
+/// are keys and values if `keys` is true, otherwise queries and dO. With GQA, several query heads share a key
+/// head. `member` is the index of a query head among them, and selects the head whose queries and dO are
+/// copied.
 #[inline(always)]
 pub(super) fn operands<T: MatrixElem, const DIM16: usize>(
     p: &BackwardParams,
@@ -39,12 +40,13 @@ pub(super) struct Step {
     tile: u32,
 }
 
-/// Buffers in shared memory for the inner-loop tiles of two operands, either K and V or Q and dO. Each
-/// operand has two buffers.
+/// Buffers in shared memory for the tiles over which a block loops. Each of two operands (K and V, or Q and
+/// dO) has two buffers.
 ///
-/// If `KEYS` is true, the outer-loop rows are keys. The inner loop then processes the queries of all query
-/// heads that share the key head (GQA), one head after the other. In this case, the struct also has buffers
-/// for two statistics of these queries: the log-sum-exp `lse`, and `delta`, the sum of `dO * O`.
+/// If `KEYS` is true, the block computes gradients of keys and values, and loops over tiles of queries. It
+/// processes the queries of all query heads that share the key head (GQA), one head after the other. The
+/// struct then also has buffers for two statistics of each query: the log-sum-exp `lse`, and `delta`, the sum
+/// of `dO * O`.
 pub(super) struct InnerTile<
     'p,
     T,
@@ -85,8 +87,8 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         Self { p, coords, begin, tiles, rows, buffers, numbers: memory.take(rows) }
     }
 
-    /// Returns the number of steps (iterations) of the inner loop. If `KEYS` is true, the inner loop
-    /// processes all query heads that share the key head (GQA).
+    /// Returns the number of steps, which are iterations of the loop over tiles. If `KEYS` is true, the loop
+    /// processes the tiles of all query heads that share the key head (GQA).
     #[inline(always)]
     pub fn steps(&self) -> u32 {
         self.tiles * if KEYS { self.p.forward.group } else { 1 }
@@ -126,8 +128,8 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
     /// last step, this function does nothing.
     ///
     /// # Safety
-    /// The tensors are readable. The copy overwrites the tile that was copied for step number `step.number -
-    /// 2`, and all threads have finished that step.
+    /// The tensors are readable. The copy overwrites the buffer of step number `step.number - 2`, and all
+    /// threads have finished that step.
     #[inline(always)]
     pub unsafe fn copy(&self, step: Step, tensor: usize) {
         if step.number >= self.steps() {
@@ -141,8 +143,8 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
     }
 
     /// Loads the statistics `lse` (log-sum-exp) and `delta` (sum of `dO * O`) of the queries of step `step`.
-    /// Each thread returns both statistics of one query, or zeros if it has no query. If `KEYS` is false, all
-    /// threads return zeros.
+    /// Each thread loads and returns the statistics of one query. A thread returns zeros if there are fewer
+    /// queries than threads and none is left for it. If `KEYS` is false, all threads return zeros.
     ///
     /// # Safety
     /// The host validated the kernel argument.
@@ -153,7 +155,8 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         if !KEYS || thread::index()[0] >= self.rows || !there {
             return [0.0; 2];
         }
-        // SAFETY: `statistics` requires a query that is in the sequence. The condition `there` checked this.
+        // SAFETY: the function `statistics` requires a query that is in the sequence. The condition `there`
+        // checked that this query is.
         unsafe { statistics(self.p, &self.coords.with_member(step.member), query) }
     }
 
@@ -161,14 +164,14 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
     /// false, this function does nothing.
     ///
     /// # Safety
-    /// The function overwrites the statistics that were stored for step number `step.number - 2`, and all
-    /// threads have finished that step.
+    /// The function overwrites the statistics of step number `step.number - 2`, and all threads have finished
+    /// that step.
     #[inline(always)]
     pub unsafe fn store(&self, step: Step, [lse, delta]: [f32; 2]) {
         if KEYS && thread::index()[0] < self.rows {
             let to = 2 * (step.number % 2 * self.rows + thread::index()[0]);
             let numbers = self.numbers.cast::<f32>();
-            // SAFETY: each thread writes two elements of the statistics' buffer, which no other thread
+            // SAFETY: each thread writes two elements of a buffer in shared memory, which no other thread
             // writes. The caller guarantees that no thread reads this buffer now.
             unsafe {
                 numbers.set(to, lse);
@@ -177,9 +180,10 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         }
     }
 
-    /// In an MMA accumulator (16 x 8) of the scores, a lane has elements of two columns, which are queries.
-    /// Returns the statistics `[lse, delta]` of these two queries. `pair` is the number of a block of 16
-    /// columns. `operands` selects the accumulator of its left (0) or its right (1) eight columns.
+    /// Returns the statistics `[lse, delta]` of the two queries whose columns this lane has in an MMA
+    /// accumulator (16 x 8) of the transposed scores. `lse` is the log-sum-exp, and `delta` is the sum of `dO
+    /// * O`. The accumulator belongs to block number `pair` of 16 columns: `operands` selects its left (0) or
+    /// right (1) eight columns.
     ///
     /// # Safety
     /// [`InnerTile::store`] was called for step `step`, and the block has executed a barrier since then.
@@ -187,8 +191,8 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
     pub unsafe fn numbers(&self, step: Step, pair: usize, operands: usize) -> [[f32; 2]; 2] {
         let two = 8 * pair as u32 + 4 * operands as u32 + warp::lane() % 4;
         let at = step.number % 2 * self.rows / 2 + two;
-        // SAFETY: the load reads element `at` of the buffer of this step. The caller guarantees that a
-        // barrier separates the stores to this buffer from this load.
+        // SAFETY: the load reads element `at` of the statistics of this step in shared memory. The caller
+        // guarantees that a barrier separates the stores of these statistics from this load.
         let Chunk([a, b, c, d]) = unsafe { self.numbers.get(at) };
         [[a, b], [c, d]].map(|numbers| numbers.map(f32::from_bits))
     }

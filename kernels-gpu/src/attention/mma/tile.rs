@@ -32,7 +32,8 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
         Self { first: self.first + row * Self::PITCH, ..*self }
     }
 
-    /// Reads the 16 x 16 matrix at row `16 * row16` and column `16 * col16` as an A operand of an MMA.
+    /// Reads the 16 x 16 matrix at row `16 * row16` and column `16 * col16` of the tile as an A operand of an
+    /// MMA.
     ///
     /// # Safety
     /// The matrix lies inside the tile. A barrier separates this read from the writes to the tile.
@@ -118,8 +119,8 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
 }
 
 /// Two offsets from which a lane computes its addresses for `ldmatrix`. One `ldmatrix` reads a 16 x 16 matrix
-/// as four 8 x 8 matrices. Each lane passes the address of one row of an 8 x 8 matrix. An offset is the
-/// distance from the start of the 16 x 16 matrix to this row, in 16-byte chunks.
+/// as four 8 x 8 matrices, and each lane passes the address of one row of one of them. An offset is the
+/// distance from the start of the 16 x 16 matrix to this lane's row, in 16-byte chunks.
 ///
 /// [`Tile::left`] and [`Tile::rows`] use the offset `along`. [`Tile::columns`] uses the offset `across`.
 #[derive(Clone, Copy)]
@@ -176,9 +177,9 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
         Self { from, stride, rows, row, chunk, cols, pass: threads / Self::TEAM, whole }
     }
 
-    /// Starts to copy `count` rows of the head, from row `first` on. Elements of the tile become zero if the
-    /// head does not have their row or their column. If `vector` is false, the threads read single elements.
-    /// If `vector` is true, they use 16-byte copies. In this case, all rows must be aligned to 16 bytes, and
+    /// Starts to copy `count` rows of the head, from row `first` on. Elements of the tile become zero if they
+    /// are outside the rows and columns of the head. If `vector` is false, the threads read single elements.
+    /// If `vector` is true, the threads use 16-byte copies. All rows must then be aligned to 16 bytes, and
     /// the length of a row must be a multiple of 16 bytes.
     ///
     /// # Safety
@@ -208,8 +209,8 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
             if self.chunk < 2 * DIM16 as u32 {
                 let cols = if row < self.rows { self.cols } else { 0 };
                 // SAFETY: a copy or load reads `cols` columns of a row. For a row outside the head, `cols` is
-                // 0, so nothing is read. The caller guarantees that no thread accesses the `count` rows of
-                // the tile.
+                // 0, so nothing is read. The copy writes to the tile, and the caller guarantees that no other
+                // thread accesses it.
                 unsafe {
                     if vector {
                         tile.chunks.copy_or_zero(at, from.cast(), cols > 0);
@@ -234,8 +235,8 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
             if at >= cols {
                 return 0;
             }
-            // SAFETY: the load reads element `at` of the elements at `from`. `at` is less than `cols`, and
-            // the caller passes `cols` readable elements.
+            // SAFETY: the load reads element number `at`, counted from `from`. `at` is less than `cols`, and
+            // the caller guarantees that `cols` elements at `from` are readable.
             u32::from(unsafe { mem::load_u16(from.wrapping_add(at as usize).cast(), Load::ReadOnly) })
         };
         Chunk([0, 2, 4, 6].map(|at| bits(at) | bits(at + 1) << 16))
