@@ -47,8 +47,8 @@ pub(crate) unsafe fn head_lanes<T: Elem, N: HeadNorm, const TILES: usize, const 
         let mut lanes = WarpHeads::<T, N, TILES>::of(operand, task, rotary, p);
         if rotary.by_head() {
             // The angles differ between heads here, so loading the angles causes most of the memory traffic.
-            // Each group of lanes therefore loads the angles of one head, processes this head, and continues
-            // with its next head.
+            // Each group of lanes therefore loads the angles of one head, processes this head, and then goes
+            // on to the next head.
             while lanes.left > 0 {
                 let angles = lanes.angles();
                 lanes.write::<1>(angles);
@@ -160,8 +160,8 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
         for tile in 0..TILES {
             if self.is_rotated(tile) && self.has(0, tile) {
                 // SAFETY: `vec4` reads the entries of the tables for this token, head and column. The tables
-                // have these entries, because the branch ensures that RoPE rotates the token and the column,
-                // and that the head exists.
+                // have these entries, because this branch is executed only if RoPE rotates the token and the
+                // column, and if the head exists.
                 angles[tile] = unsafe {
                     self.rotary.vec4::<T>(self.token, self.head, self.column(tile), N::MAKES_ANGLES)
                 };

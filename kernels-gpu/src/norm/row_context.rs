@@ -32,9 +32,9 @@ impl<T: Elem, A: Access> RowContext<T, A> {
     pub fn of_warp(p: NormParams) -> Option<Self> {
         let mut team = Team::of_block();
         if is_block_shared::<A>() {
-            // Compute the row index again, from `blockIdx.x`. Its value does not change, because the block
-            // has one row. However, the compiler can now see that the index is equal in all threads of the
-            // block.
+            // Read the row index from `blockIdx.x`. `team.row` already has this value, because the block
+            // processes one row. With `blockIdx.x`, however, the compiler knows that the index is equal in
+            // all threads of the block.
             team.row = u64::from(thread::block_index()[0]);
         }
         // If rows consist of whole tiles (128 columns each), 32 bits suffice for the index of a row. The host
@@ -57,8 +57,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         Some(Self { at, columns, staged, p, warp, access: PhantomData })
     }
 
-    /// Returns two parts of shared memory: the part for staged rows, and the part for the block reduction.
-    /// The part for the block reduction has the lower addresses.
+    /// Returns two parts of the shared memory: one for staged rows, and one for the block reduction. The part
+    /// for the block reduction has the lower addresses.
     #[inline(always)]
     pub fn memory() -> (SharedMemory, Shared<f32>) {
         let mut memory = SharedMemory::of_launch();

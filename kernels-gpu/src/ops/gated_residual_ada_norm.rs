@@ -30,7 +30,8 @@ use crate::norm::reduce::warp::{LayerNorm, MeanSquare};
 use crate::norm::row_context::RowContext;
 
 /// Computes `sum = x + gate * y`, reduces this row, and writes `norm(sum) * (1 + scale) + shift`. This code
-/// is compiled once for each form (combination of operand dtypes). Gate, scale and shift have the same dtype.
+/// is compiled once for each form, which states the dtypes of the operands and whether a table is added to
+/// them. Gate, scale and shift have the same dtype.
 struct GatedAdaNormPasses<T, N, A> {
     row: RowContext<T, A>,
     gated: GatedResidualArg,
@@ -69,8 +70,8 @@ unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, A: Access>(
 }
 
 /// # Safety
-/// The requirements of [`gated_residual_ada_norm`] apply. These requirements depend on an access type `A`
-/// (how many elements one load reads). Here, `p.access` specifies this type.
+/// The requirements of [`gated_residual_ada_norm`] apply, for the access type (how many elements one load
+/// reads) that `p.access` specifies.
 #[inline(always)]
 unsafe fn any_layout<T: Elem, N: Norm>(
     gated: GatedResidualArg,
