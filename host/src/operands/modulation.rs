@@ -227,7 +227,7 @@ pub(crate) fn any_f32(affine: &AffineArg, by: &[&ScaleShiftArg]) -> bool {
 }
 
 /// Returns the [`OperandForm`] (combination of dtypes) of the operands, by which the host chooses a kernel.
-/// The form is one of three: all operands have the dtype of the rows; all operands are f32; any other
+/// There are three forms: all operands have the dtype of the rows, all operands are f32, or any other
 /// combination. Absent operands are ignored.
 pub(crate) fn form<'o>(operands: impl Iterator<Item = &'o OperandArg> + Clone) -> OperandForm {
     let all = |kind| operands.clone().all(|operand| [OperandKind::ABSENT, kind].contains(&operand.kind));

@@ -75,8 +75,8 @@ const KERNELS_BY_DIM: [AttentionKernels; 5] = [
 ///
 /// If a query sees no key, its `out` is 0 and its `lse` is minus infinity. The result of a query does not
 /// depend on the values of other queries or on the batch size. The result may depend on the number of
-/// queries: on Hopper, calls with fewer than 64 queries may use other kernels. The results of different
-/// kernels can differ in the last bits.
+/// queries, because on Hopper, calls with fewer than 64 queries may use other kernels. The results of
+/// different kernels can differ in the last bits.
 ///
 /// # Errors
 /// Returns an error in these cases:

@@ -97,8 +97,8 @@ impl<'v, 'a> Columns<'v, 'a> {
         (self.weight.base as usize | workspace).is_multiple_of(16)
     }
 
-    /// Checks the workspace. Returns two addresses in the workspace: there, blocks store the partial sums for
-    /// the gradients of weight and bias.
+    /// Checks the workspace, and returns the addresses at which blocks store their partial sums: one for the
+    /// gradient of the weight, and one for the gradient of the bias.
     pub fn workspace(
         &self,
         op: &'static str,
