@@ -104,7 +104,7 @@ pub struct TensorMapShape {
     pub tile: Vec<u32>,
     /// How the box lies in shared memory.
     pub swizzle: Swizzle,
-    /// Whether elements outside of the tensor become NaN instead of zero. Only for floats.
+    /// Whether elements outside of the tensor become NaN instead of zero, which is possible only for floats.
     pub nan_outside: bool,
 }
 

@@ -68,8 +68,8 @@ impl Cluster {
         let draw = self.draws.get().wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
         self.draws.set(draw);
         let at = (draw >> 33) as usize % pending.len();
-        // Complete a randomly chosen copy: the copies of one bulk group, or those that report to one
-        // mbarrier, may complete in any order.
+        // Complete a copy that is chosen at random, because a GPU may complete copies in any order, even
+        // those of one bulk group or one mbarrier.
         let copy = pending.swap_remove(at);
         drop(pending);
         self.note_progress();

@@ -83,8 +83,8 @@ fn reduce_lanes<T: warp::Exchange>(
 /// Reduces `value` over all threads of a cluster. The result has the same bits in every thread.
 ///
 /// The kernel declares clusters of `BLOCKS` blocks. Every thread of the cluster must call the function
-/// exactly once. The function allocates `size_of::<T>()` bytes per warp of the block from `memory`, the
-/// dynamic shared memory. It also allocates 8 bytes per block of the cluster, and 8 bytes for an mbarrier.
+/// exactly once. From `memory`, the dynamic shared memory, the function allocates `size_of::<T>()` bytes per
+/// warp of the block, 8 bytes per block of the cluster, and 8 bytes for an mbarrier.
 #[inline(always)]
 #[track_caller]
 pub(crate) fn reduce_cluster<T: warp::Exchange, const BLOCKS: u32>(

@@ -22,8 +22,8 @@ impl Map {
         Self { address: hopper::argument::<NUMBER>() }
     }
 
-    /// Returns the tensor map at `map` in global memory. The address `map` must be a multiple of 64. The
-    /// alignment of the type [`TensorMap`] is smaller, so it does not guarantee this.
+    /// Returns the tensor map at `map` in global memory. The address `map` must be a multiple of 64. The type
+    /// [`TensorMap`] does not guarantee this, because its alignment is smaller.
     ///
     /// # Safety
     /// `map` points to a tensor map that no thread changes during the launch.
@@ -63,9 +63,9 @@ impl Map {
         unsafe { hopper::tensor_copy(to, self.address, origin, barrier.address()) }
     }
 
-    /// Starts the same copy as [`Map::copy`], but to several blocks of the cluster: those whose bit is set in
-    /// `blocks`. In each of these blocks, the copy writes the box to the address `to`. In each of these
-    /// blocks, the mbarrier at the address of `barrier` counts the copied bytes.
+    /// Starts the same copy as [`Map::copy`], but to all blocks of the cluster whose bit is set in `blocks`.
+    /// In each of these blocks, the copy writes the box to the address `to`, and the mbarrier at the address
+    /// of `barrier` counts the copied bytes.
     ///
     /// # Safety
     /// The requirements of [`Map::copy`] apply in each of these blocks.

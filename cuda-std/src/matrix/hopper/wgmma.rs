@@ -12,8 +12,8 @@ use crate::arch::wgmma as arch;
 use crate::arch::wgmma::Accumulator as _;
 use crate::base::wgmma::Kind;
 
-/// An element type of the operands. If Rust has no number type for it, the type is only a name, such as
-/// [`E4m3`].
+/// An element type of the operands. Rust has no number type for some of them. These types, such as [`E4m3`],
+/// serve only as names.
 pub trait Operand: Copy {
     /// The types of both operands, for the instruction.
     #[doc(hidden)]
@@ -173,8 +173,8 @@ impl Descriptor {
 /// elements of 16 bits, 8 elements of tf32, or 32 elements of 8 bits. `a` and `b` are in shared memory and
 /// contiguous along K.
 ///
-/// `add` should be known at compile time. Otherwise the kernel has both instructions and a branch, and
-/// [`mma_shared_if`] is faster.
+/// `add` should be known at compile time. If it is not, the kernel contains both instructions and a branch,
+/// so use [`mma_shared_if`], which is faster.
 ///
 /// # Safety
 /// The whole warpgroup calls this function. All bytes of `a` and `b` have been written to shared memory. No

@@ -8,9 +8,9 @@ use crate::rows::row::Rows;
 /// implementing type.
 ///
 /// A kernel calls functions of this module, such as [`is_whole`], which compare the constant `CODE`. One
-/// `bool` constant per property in the trait would be easier to read. However, rustc removes branches on such
-/// constants before LLVM optimizes the code. This early removal changes the instructions and register counts
-/// of kernels.
+/// `bool` constant per property in the trait would be easier to read. However, rustc would remove branches on
+/// such constants before LLVM optimizes the code, which changes the instructions and register counts of
+/// kernels.
 pub trait Access: Copy + 'static {
     /// A number that encodes the implementing type and its constant parameter `N`. The functions of this
     /// module decode the number.
@@ -81,8 +81,8 @@ pub const fn tiles_in_registers<A: Access>() -> usize {
     tiles_of_code(A::CODE)
 }
 
-/// Returns whether the access type is [`BlockRegisters`]. With this type, the row is only in registers. A
-/// reduction must therefore not read the row from shared memory.
+/// Returns whether the access type is [`BlockRegisters`]. With this type, the row is not in shared memory, so
+/// a reduction must not read it from there.
 pub const fn is_unstaged<A: Access>() -> bool {
     A::CODE >= BLOCK_REGISTERS
 }

@@ -166,8 +166,9 @@ impl<T: Elem, A: Access> Vec4RowMut<T, A> {
         }
         let at = self.columns.place(self.start.cast_const(), tile).cast_mut();
         let ([a, b, ..], count) = (vec4.words, self.columns.count(tile) as usize);
-        // SAFETY: `has` and `count` limit the stores to columns inside the row, and no other thread writes
-        // these columns. If a store writes four elements, the row consists of whole vec4s.
+        // SAFETY: the stores write columns of the row. `has` and `count` limit them to columns inside the
+        // row, and no other thread writes these columns. If a store writes four elements, the row consists of
+        // whole vec4s.
         unsafe {
             if is_vector::<A>() && size_of::<T>() == 2 {
                 return mem::store_u32x2(at.cast(), [a, b], Store::Default);
