@@ -1,5 +1,6 @@
 //! Defines a benchmark case: an op with a tensor size. The module also computes how many bytes a call of the
-//! op reads and writes, and which parts of the buffers (slots) consecutive calls use.
+//! op reads and writes. Consecutive calls use different parts of the buffers, called slots, which this module
+//! also chooses.
 use oxiwarp::{Device, Result, Stream};
 
 use super::{Op, Pool, SETS, Singles};

@@ -18,9 +18,8 @@ pub const TESTS: &[Test] = &[
 const COLUMNS: [usize; 5] = [40, 64, 128, 192, 1_024];
 const ORDER: HeadsOrder = HeadsOrder::TokensFirst;
 
-/// Calls `run`, which runs an op, with empty queries, with empty keys, and with both. The empty tensors have
-/// no batch, no token or no head. They have four dimensions in some calls, and three dimensions (heads
-/// merged) in others.
+/// Runs the op `run` with empty queries, with empty keys, and with both. The empty tensors have no batch, no
+/// token or no head. Some have four dimensions, and others have three (heads merged).
 fn of_nothing(device: &Device, dim: usize, run: impl Fn([Option<Heads>; 2], Rope)) {
     let x = device.upload::<f32>(&[]).unwrap();
     let mut made = [(); 2].map(|()| device.upload::<f32>(&[]).unwrap());
