@@ -127,8 +127,8 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Compiles kernels in parallel. Each element of `parts` is a list of architectures and a list of ops, and
-/// all ops of an element are compiled for all its architectures.
+/// Compiles kernels in parallel. Each element of `parts` is a list of architectures and a list of ops. The
+/// ops of an element are compiled for all architectures of the same element.
 fn compile(parts: &[(Vec<Arch>, Vec<String>)]) -> Vec<Result<Built, Error>> {
     let build = |(archs, ops): &(Vec<Arch>, Vec<String>)| {
         let builder = CudaBuilder::new("../kernels-gpu").archs(archs.iter().copied()).units(ops).locked();

@@ -40,9 +40,9 @@ const UNROLL: &str = "-Cllvm-args=-unroll-threshold=20000 -unroll-runtime=false 
 /// option, six kernels spill registers.
 const PASSES: &str = "-Cpasses=default<O2>";
 
-/// Allows a device crate to use a `core` that was compiled for another architecture than the device crate.
-/// rustc rejects this by default, because on some targets the calling convention depends on the architecture.
-/// On nvptx64, the calling convention is the same for all architectures.
+/// Allows a device crate to use a `core` that was compiled for another architecture. By default, rustc
+/// rejects this, because on some targets the calling convention depends on the architecture. On nvptx64, the
+/// calling convention is the same for all architectures.
 const ANY_CPU: &str = "-Cunsafe-allow-abi-mismatch=target-cpu";
 
 const TARGET: &str = "nvptx64-nvidia-cuda";
@@ -121,8 +121,8 @@ impl Compilation<'_> {
             let workers: Vec<_> = archs.iter().map(|&arch| scope.spawn(move || run_units(arch))).collect();
             workers.into_iter().map(|worker| worker.join().expect("a worker does not panic")).collect()
         });
-        // Most inputs and warnings are the same for all units and architectures. The sets remove the
-        // duplicates.
+        // Most inputs and warnings are the same for all units (parts of the crate) and architectures. The
+        // sets remove the duplicates.
         let (mut ptx, mut inputs, mut warnings) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
         for result in results {
             for compiled in result? {
@@ -225,8 +225,8 @@ impl Compilation<'_> {
             cargo.args(["-Zno-link", &format!("--emit=asm={}", target_dir.join(ASSEMBLY).display())]);
         }
         if let Some(unit) = unit {
-            // Allow dead code, because a unit rarely uses all code that the units share. Pass `--cfg unit`
-            // too, because `--cfg unit="name"` does not make `cfg(unit)` true.
+            // Allow dead code, because a unit (part of the crate) rarely uses all code that the units share.
+            // Pass `--cfg unit` too, because `--cfg unit="name"` does not make `cfg(unit)` true.
             let unit = format!("unit=\"{unit}\"");
             let check = "--check-cfg=cfg(unit, values(any()))";
             cargo.args(["-Adead_code", check, "--cfg", "unit", "--cfg", &unit]);

@@ -9,9 +9,9 @@
 
 use std::process::Command;
 
-/// Environment variables that the nested cargo (for device code) must not get, in addition to `CARGO_*` and
-/// `DEP_*`. cargo or rustup set some of the variables for a build script. The others apply only to the host
-/// build.
+/// Environment variables that the nested cargo (for device code) must not get. It does not get `CARGO_*` and
+/// `DEP_*` either. cargo or rustup set some of the listed variables for a build script. The others apply only
+/// to the host build.
 const LEAKS: &[&str] = &[
     "RUSTC",
     "RUSTC_LINKER",

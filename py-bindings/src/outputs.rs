@@ -28,8 +28,8 @@ pub enum Output {
     /// A result with the dtype of the reference tensor. If the call has no tensor `second`, the result has
     /// the shape of the reference tensor. With `second`, it has twice as many columns.
     DoubleColumns,
-    /// A result with the dtype and shape of the reference tensor, except for the number of columns, which is
-    /// the number of rows of the matrix with this name.
+    /// A result with the dtype and shape of the reference tensor, except for the number of columns. It has as
+    /// many columns as the matrix with this name has rows.
     RowsOf(&'static str),
     /// As `RowsOf`, with one column per two rows of the matrix.
     HalfRowsOf(&'static str),

@@ -20,8 +20,8 @@ const INFINITE: u32 = 0x7F80_0000;
 const TWO_24: f32 = 16_777_216.0;
 
 /// `PRODUCTS[128 * l + u]` is a part of the square of a 17-bit number, which [`square`] explains. `l` has the
-/// bits 2 to 8 of the number, and `u` has its bits 10 to 16. The part is the sum of all products of a bit of
-/// `l` and a bit of `u` that are at least 2^19, in units of 2^19.
+/// bits 2 to 8 of the number, and `u` has its bits 10 to 16. The part is a sum of products of a bit of `l`
+/// and a bit of `u`, in units of 2^19. Products below 2^19 are omitted.
 static PRODUCTS: [u8; 1 << 14] = {
     let mut products = [0; 1 << 14];
     let mut at = 0;
@@ -342,8 +342,8 @@ mod tests {
         }
     }
 
-    /// For a negative argument `-n - f`, the GPU computes `2^(-n - 1)` times `2^(1 - f)`, with the ones'
-    /// complement of `f` instead of `1 - f`.
+    /// For a negative argument `-n - f`, the GPU computes `2^(-n - 1)` times `2^(1 - f)`. Instead of `1 - f`,
+    /// it uses the ones' complement of `f`.
     #[test]
     fn negative_exponents_use_the_complement() {
         for number in numbers(20_000).filter(|number| number & 0x7F_FFFF != 0) {

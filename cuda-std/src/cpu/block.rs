@@ -132,8 +132,8 @@ pub(super) struct Slot {
     pub site: Cell<Option<&'static Location<'static>>>,
 }
 
-/// The part of a GPU thread's state that the scheduler does not read. It is not stored in [`Slot`], so that
-/// slots stay small.
+/// The part of a GPU thread's state that the scheduler does not read. It is not stored in [`Slot`], which has
+/// the state that the scheduler reads, so that this type stays small.
 #[derive(Default)]
 pub(super) struct ThreadNotes {
     /// What the thread waits for. In the states `AtMbarrier` and `Polling`: the offset and the phase of the

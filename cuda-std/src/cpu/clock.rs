@@ -7,8 +7,8 @@
 //!
 //! Asynchronous copies and `wgmma` access shared memory through the async proxy, and loads and stores of
 //! threads through the generic proxy. The async proxy sees a thread's writes only after a proxy fence.
-//! Therefore a thread also has *fenced knowledge*: the events before its last proxy fence, and the fenced
-//! knowledge of other threads that it got at barriers.
+//! Therefore a thread also has *fenced knowledge*. It contains the events before the thread's last proxy
+//! fence. At a barrier, the thread adds the fenced knowledge of the other threads.
 use std::rc::Rc;
 
 /// A vector clock, which represents a set of events. For each agent (a thread or another source of accesses),
@@ -153,8 +153,8 @@ impl Clock {
 pub(super) struct Gate {
     known: Vec<u32>,
     fenced: Vec<u32>,
-    /// The knowledge that the previous thread added. Most threads of a block share one object of knowledge,
-    /// and adding the same object again would change nothing.
+    /// The knowledge (set of earlier events) that the previous thread added. Most threads of a block share
+    /// one object of knowledge, and adding the same object again would change nothing.
     last: Option<Released>,
 }
 
@@ -256,8 +256,8 @@ impl Lessons {
     #[inline(never)]
     fn add(&mut self, known: &mut Known, lesson: Lesson) {
         let mut after = lesson.added_to(known);
-        // Threads may add the same lessons in different orders, with equal results. Let these threads share
-        // one object.
+        // Threads may add the same lessons (pieces of knowledge) in different orders, with equal results. Let
+        // these threads share one object.
         if let Some((_, _, equal)) = self.last.iter().find(|(_, _, result)| *result == after) {
             after = Rc::clone(equal);
         }
@@ -417,7 +417,8 @@ mod tests {
         clocks.iter_mut().for_each(|clock| gate.add(clock));
         let released = gate.open();
         clocks.iter_mut().for_each(|clock| acquirer.acquire(clock, &released));
-        // No thread has executed a fence, so all threads still share the same object of fenced knowledge.
+        // No thread has executed a proxy fence, so all threads still share one object of fenced knowledge
+        // (the events before a fence).
         let fenced = Rc::clone(&clocks[0].released.fenced);
         assert!(clocks.iter().all(|clock| Rc::ptr_eq(&clock.released.known, &released.known)));
         assert!(clocks.iter().all(|clock| Rc::ptr_eq(&clock.released.fenced, &fenced)));

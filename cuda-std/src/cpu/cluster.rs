@@ -2,9 +2,9 @@
 //! and TMA copies, `wgmma` and `setmaxnreg`.
 //!
 //! One host thread runs all blocks of a cluster. These blocks share one [`Cluster`]. An asynchronous copy
-//! moves its bytes as late as possible: when no thread of the cluster can continue, or when a thread waits
-//! for the copy's bulk group. If this thread waits only until the group has read its bytes, the executor
-//! delays the writes to global memory even longer. If several copies are pending, their order is
+//! moves its bytes as late as possible. It does so when no thread of the cluster can continue, or when a
+//! thread waits for the copy's bulk group. If this thread waits only until the group has read its bytes, the
+//! executor delays the writes to global memory even longer. If several copies are pending, their order is
 //! pseudo-random. Until a copy to shared memory moves its bytes, the destination contains 0xFF bytes.
 //!
 //! The first operation of this module makes the cluster *active*. From then on, the executor finds races
@@ -175,8 +175,8 @@ impl Block {
         let cluster = &*self.cluster;
         let mut units = cluster.units.borrow_mut();
         let (units, mut histories) = (&mut units[self.rank.get() as usize], cluster.histories.borrow_mut());
-        // Usually, all warps can share one object of knowledge. A warp gets its own object only if it has
-        // accesses that a warp barrier, but no block barrier, followed.
+        // Usually, the vector clocks of all warps can share one object. A warp gets its own object only if it
+        // has accesses that a warp barrier, but no block barrier, followed.
         let mut of_warp = vec![false; self.slots.len().div_ceil(32)];
         self.races.each_access(|earlier| {
             of_warp[usize::from(earlier.thread) / 32] |= earlier.event == BEFORE_WARP_BARRIER;

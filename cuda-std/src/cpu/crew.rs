@@ -66,8 +66,8 @@ impl Crew {
     /// completes an asynchronous copy.
     ///
     /// On a GPU, one warp may run to the next barrier before another warp starts. The CPU executor always
-    /// runs warps in this way, so that a missing barrier becomes visible as a wrong result: one warp
-    /// overwrites data before another warp has read it.
+    /// runs warps in this way. If a barrier is missing, one warp then overwrites data before another warp has
+    /// read it, so the result is wrong.
     fn schedule(&mut self, blocks: &[Block]) -> Result<(), Fault> {
         let mut polls = Polls::default();
         while self.blocks.iter().any(|threads| threads.live > 0) {

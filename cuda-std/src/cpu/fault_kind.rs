@@ -198,8 +198,8 @@ pub enum FaultKind {
         /// Threads that the barrier expects.
         threads: u32,
     },
-    /// A thread uses a named barrier whose number is not 1 to 15, or passes an invalid number of threads: 0,
-    /// not a multiple of 32, or too large for the block.
+    /// A thread uses a named barrier whose number is not 1 to 15, or passes an invalid number of threads. The
+    /// number of threads is invalid if it is 0, not a multiple of 32, or too large for the block.
     NamedBarrierUse {
         /// Number of the barrier.
         id: u32,

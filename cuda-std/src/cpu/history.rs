@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::clock::Clock;
 
-/// Bytes per unit. Each unit of shared memory has a history. The size is the same as in
+/// Bytes per unit of shared memory. Each unit has a history of its accesses. The size is the same as in
 /// [`race`](super::race).
 pub(super) const UNIT: usize = 2;
 
@@ -142,13 +142,13 @@ pub(super) struct Histories {
     /// thread. Agent and time determine the events that the thread knows.
     next: FxHashMap<(u32, SharedAccess, bool, [u32; 2]), u32>,
     /// The total number of entries of all histories, and a limit. If the number exceeds the limit, `collect`
-    /// deletes the histories that no unit refers to.
+    /// deletes the histories that no unit of shared memory refers to.
     size: usize,
     limit: usize,
 }
 
 /// Minimum of the limit for the total number of entries. Below the limit, histories are kept even if no unit
-/// refers to them.
+/// of shared memory refers to them.
 const MIN_LIMIT: usize = 1 << 16;
 /// Maximum number of entries of the cache `next`. An entry is useful only until the clock of its thread
 /// advances, so a larger cache would have no advantage.
@@ -168,8 +168,8 @@ impl Default for Histories {
 }
 
 impl Histories {
-    /// Deletes the histories that no unit of `units` refers to, if the histories have many entries. Without
-    /// this function, a kernel with many phases would need more and more memory.
+    /// Deletes the histories that no unit of shared memory refers to, if the histories have many entries.
+    /// Without this function, a kernel with many phases would need more and more memory.
     #[inline]
     pub fn collect(&mut self, units: &mut [Vec<u32>]) {
         if self.size > self.limit {
@@ -189,9 +189,9 @@ impl Histories {
         self.limit = MIN_LIMIT.max(2 * self.size);
     }
 
-    /// Adds an access to the histories of some ranges of `units`. `clock` is the vector clock of the thread
-    /// that makes or starts the access. If the access conflicts with an earlier one, returns the conflict and
-    /// the range.
+    /// Adds an access to the histories of some ranges of `units` (2 bytes of shared memory each). `clock` is
+    /// the vector clock of the thread that makes or starts the access. If the access conflicts with an
+    /// earlier one, returns the conflict and the range.
     pub fn record(
         &mut self,
         units: &mut [u32],
@@ -231,8 +231,8 @@ impl Histories {
         let history = if writes {
             History { write: Some(access), reads: Vec::new() }
         } else {
-            // Remove the reads that this access replaces. A read by a thread replaces all reads that the
-            // thread knows: a later write that is ordered after this read is also ordered after them. An
+            // Remove the reads that this access replaces. A read by a thread replaces all reads that happen
+            // before it. A later write that is ordered after this read is also ordered after them. An
             // asynchronous read, for example by `wgmma`, replaces only reads by the same agent. An arrival
             // can order such a read before a later write without ordering the reads that the threads know.
             let kept = |readers: &Readers| {

@@ -28,16 +28,16 @@ pub(super) struct Mbarrier {
     gate: Gate,
     done: Released,
     /// The last arrivals by threads of other blocks, if these arrivals do not order the threads' own
-    /// accesses. For each such thread, by agent number: the number of the thread's next event at the arrival,
-    /// and the number of the mbarrier's phase, counted from 1.
+    /// accesses. Each such thread, by its agent number, has two numbers: that of its next event at the
+    /// arrival, and that of the mbarrier's phase, counted from 1.
     remote: FxHashMap<u32, (u32, u32)>,
     /// Agent and time of the initialization.
     init: (u32, u32),
     /// `Some` if the initializing thread executed a fence after the initialization. The value is the number
     /// of cluster barriers at which this thread had arrived before the fence.
     published: Option<u32>,
-    /// For each thread that has waited at this mbarrier, by agent number: the last phase whose end it has
-    /// seen, and whether it has waited for the end of this phase more than once.
+    /// The threads that have waited at this mbarrier, by agent number. For each thread: the last phase whose
+    /// end it has seen, and whether it has waited for this end more than once.
     seen: std::collections::HashMap<u32, (u32, bool)>,
 }
 
@@ -159,9 +159,9 @@ impl Block {
         place
     }
 
-    /// Calls `f` with the mbarrier at `place`. Raises a fault if no mbarrier is there, or if its
+    /// Calls `f` with the mbarrier at `place`. Raises a fault if there is no mbarrier, or if its
     /// initialization is not visible to the running thread. If `copies` is true, an asynchronous copy uses
-    /// the mbarrier. A fence must then follow the initialization.
+    /// the mbarrier, and a fence must follow the initialization.
     pub(super) fn mbarrier<R>(&self, place: Place, copies: bool, f: impl FnOnce(&mut Mbarrier) -> R) -> R {
         let cluster = self.activate();
         let mut mbarriers = cluster.mbarriers.borrow_mut();

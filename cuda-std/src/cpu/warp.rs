@@ -213,9 +213,9 @@ impl Block {
         let warp = &self.slots[self.warp_start()..];
         if call.operation == Operation::Multiply {
             let fragments = std::array::from_fn(|lane| warp[lane].call.get().fragments);
-            // SAFETY: `multiply_all` accesses the fragments of all 32 lanes. The pointers to them are valid,
-            // because every lane is in `exchange_fragments`. No other code uses the fragments until the call
-            // completes.
+            // SAFETY: `multiply_all` accesses the matrix fragments of all 32 lanes. The pointers to them are
+            // valid, because every lane is still in the function `exchange_fragments`. No other code uses the
+            // fragments until the call completes.
             unsafe { matrix::multiply_all(fragments) };
         }
         let mut values = [u32::MAX; 32];

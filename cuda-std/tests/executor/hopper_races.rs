@@ -108,7 +108,8 @@ fn a_proxy_fence_of_another_thread_covers_earlier_writes() {
     let of = |fence: bool| {
         outcome(64, &|| {
             open(&[1, 1]);
-            // SAFETY: the code uses initialized mbarriers and copies a box, which is in shared memory.
+            // SAFETY: the code uses initialized mbarriers. It copies a box (a part of a tensor), which fits
+            // in shared memory.
             unsafe {
                 if me() == 0 {
                     (0..BOX / 4).for_each(|at| access(at, true));

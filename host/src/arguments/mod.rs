@@ -114,8 +114,8 @@ pub trait Source<'t> {
     /// Returns the index of the next tensor in the call. Pass such an index to [`Source::missing`] or
     /// [`Source::given_without`].
     fn position(&self) -> usize;
-    /// Returns the error for a call that has tensor number `given` but lacks tensor number `lacking`, for an
-    /// op that accepts the tensor `given` only together with the tensor `lacking`.
+    /// Returns the error for a call that has tensor number `given` but lacks tensor number `lacking`. The op
+    /// accepts the tensor `given` only together with the tensor `lacking`.
     fn given_without(&self, given: usize, lacking: usize) -> Self::Error;
     /// Returns the error for a call that lacks its required tensor number `at`.
     fn missing(&self, at: usize) -> Self::Error;

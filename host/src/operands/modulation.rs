@@ -210,7 +210,8 @@ impl<'a> Target<'_, 'a> {
     }
 }
 
-/// The names of a scale, shift or gate and of its table, for error messages.
+/// The names of a scale, shift or gate and of its table (an additional vector that is added to it), for error
+/// messages.
 pub(crate) type ModulationNames = [&'static str; 2];
 
 pub(crate) const SCALE: ModulationNames = ["scale", "scale_table"];

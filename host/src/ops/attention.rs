@@ -1,5 +1,5 @@
-//! The attention op `softmax(scale q kT + mask) v`. It also supports sliding windows, softcaps and packed
-//! sequences.
+//! The attention op `softmax(scale q kT + mask) v`. It also supports sliding windows, softcaps, and packed
+//! sequences (several sequences in one tensor).
 use kernels_gpu::attention::mma::params::AttentionParams;
 use kernels_gpu::attention::mma::tiling::Tiling;
 use kernels_gpu::ops::attention::{launch, tiles};
@@ -67,7 +67,8 @@ const KERNELS_BY_DIM: [AttentionKernels; 5] = [
 /// `torch.nn.functional.scaled_dot_product_attention`.
 ///
 /// The optional output `lse` receives the log-sum-exp `ln(sum(exp(scores)))` of each query's scores, in f32
-/// with the shape `[B, H, Sq]`. For packed sequences, the shape is `[H, Sq]`.
+/// with the shape `[B, H, Sq]`. For packed sequences (several sequences in one tensor), the shape is `[H,
+/// Sq]`.
 ///
 /// The tensor cores multiply f16 or bf16 and accumulate in f32. Scores and softmax are computed in f32. The
 /// attention probabilities are rounded to the dtype of `q` before they are multiplied by `v`. The result is

@@ -21,8 +21,8 @@ const OP: &str = "attention_decode";
 /// A function that launches a kernel.
 type DecodeKernel = unsafe fn(LaunchSite, DecodeParams) -> Result<()>;
 
-/// The kernels of split-KV decoding. Each entry has three values: the largest head dimension that the kernel
-/// supports, the function that launches it, and its bytes of shared memory per block.
+/// The kernels of split-KV decoding. Each entry has the largest head dimension that the kernel supports, the
+/// function that launches the kernel, and the kernel's bytes of shared memory per block.
 const KERNELS_BY_DIM: [(u32, DecodeKernel, u32); 3] = [
     (64, launch::attention_decode_d64_smem, shared_bytes(4)),
     (128, launch::attention_decode_d128_smem, shared_bytes(8)),

@@ -110,8 +110,8 @@ const SECTION_BYTES: u64 = 24 << 20;
 /// is not 0, the function decreases `skip` by 1 and returns `false` without a launch.
 ///
 /// The Hopper kernels support full attention, with or without a mask over keys. They also support causal
-/// attention without a mask. They do not support windows, softcaps or packed sequences. All strides must be
-/// multiples of 16 bytes.
+/// attention without a mask. They do not support windows, softcaps or packed sequences (several sequences in
+/// one tensor). All strides must be multiples of 16 bytes.
 pub(crate) fn attention_hopper(
     device: &Device,
     a: &AttentionLayout,

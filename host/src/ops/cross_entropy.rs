@@ -90,9 +90,9 @@ pub(super) fn pick<const N: usize>(device: &Device, layout: &RowLayout<N>) -> Ru
 /// host does not read the targets. The bits of a result row do not depend on the other rows.
 ///
 /// # Errors
-/// Returns an error, and writes nothing, in these cases: a shape, dtype or stride is not supported; a
-/// parameter is outside its range; an output overlaps another argument. [`Error`] lists further errors, such
-/// as those of the GPU driver.
+/// Returns an error, and writes nothing, if a shape, dtype or stride is not supported. The same applies if a
+/// parameter is outside its range, or if an output overlaps another argument. [`Error`] lists further errors,
+/// such as those of the GPU driver.
 pub fn cross_entropy(
     device: &Device,
     x: View,

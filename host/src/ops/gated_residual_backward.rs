@@ -25,8 +25,8 @@ type GroupKernel = unsafe fn(LaunchSite, GateGradients, *mut u8, GateParams) -> 
 type TokenKernel = unsafe fn(LaunchSite, GateGradients, OperandArg, Extent) -> Result<()>;
 /// A function that launches a kernel for a gate with one column.
 type GradientRowKernel = unsafe fn(LaunchSite, GateGradients, OperandArg, GateParams) -> Result<()>;
-// There are two kernels for each form of the gate. The first takes any layout, and the second needs rows that
-// allow 16-byte accesses.
+// There are two kernels for each form of the gate (which elements of `y` share a value of it). The first
+// kernel takes any layout, and the second needs rows that allow 16-byte accesses.
 const PER_GROUP: [GroupKernel; 2] =
     [launch::gated_residual_backward_per_group_any, launch::gated_residual_backward_per_group_block1];
 const PER_TOKEN: [TokenKernel; 2] =
@@ -100,9 +100,10 @@ impl Grid {
     }
 }
 
-/// Computes the gradients of [`gated_residual`](crate::gated_residual) with respect to `y` and the gate:
-/// `dy = gate * dsum`, and `dgate`, the sum of `dsum * y` over the elements that share a value of the gate.
-/// `dgate` is computed if `gradient` has an output for it. The gradient of `x` is `dsum`.
+/// Computes the gradients of [`gated_residual`](crate::gated_residual) with respect to `y` and the gate. The
+/// gradient of `y` is `dy = gate * dsum`. The gradient `dgate` of the gate is the sum of `dsum * y` over the
+/// elements that share a value of the gate. `dgate` is computed if `gradient` has an output for it. The
+/// gradient of `x` is `dsum`.
 ///
 /// `dsum`, `y` and `dy` have the same shape and dtype. The gate has this dtype or is f32, and has one of
 /// these shapes:
@@ -116,9 +117,9 @@ impl Grid {
 /// rows. If rows share the gate, the order of the sum over rows depends on shape, dtype and architecture.
 ///
 /// # Errors
-/// Returns an error, and writes nothing, in these cases: a shape, dtype or stride is not supported; the
-/// workspace is too small; an output overlaps another argument. [`Error`] lists further errors, such as those
-/// of the GPU driver.
+/// Returns an error, and writes nothing, if a shape, dtype or stride is not supported. The same applies if
+/// the workspace is too small, or if an output overlaps another argument. [`Error`] lists further errors,
+/// such as those of the GPU driver.
 pub fn gated_residual_backward(
     device: &Device,
     dsum: View,
@@ -246,8 +247,8 @@ impl<'v, 'a> Tensors<'v, 'a> {
         }
         let shape = Launch::of([blocks as u32, 1, 1], [TEAM, ROWS_PER_BLOCK, 1]);
         let site = LaunchSite::new(self.device, layout.dtype, shape, self.stream)?;
-        // SAFETY: the kernel accesses only the tensors that it receives. `check` and the layout have checked
-        // the shape, dtype, strides and device of each of these tensors.
+        // SAFETY: the kernel accesses only the tensors that it receives. `check` and the constructor of the
+        // row layout have checked the shape, dtype, strides and device of each of these tensors.
         unsafe { PER_ROW[usize::from(layout.vector)](site, operands, dgate, p) }
     }
 

@@ -76,8 +76,8 @@ pub fn linear_gated_residual(
     })
 }
 
-/// Checks the gate. Returns the kernel argument of the epilogue, and whether kernels can read two adjacent
-/// 16-bit elements of the residual and of the gate with one access. `matrix` is the residual.
+/// Checks the gate, and returns the kernel argument of the epilogue. Also returns whether kernels can read
+/// two adjacent 16-bit elements with one access, in the residual and in the gate. `matrix` is the residual.
 fn epilogue(
     device: &Device,
     residual: &View,

@@ -126,8 +126,9 @@ pub(crate) fn launch_few_rows<L: Copy>(
     Ok(true)
 }
 
-/// Returns whether the Hopper kernels support the call: the GPU can run their PTX, TMA can access the
-/// operands and the result, and bias and epilogue operands can be read in pairs of elements.
+/// Returns whether the Hopper kernels support the call. The GPU must run their PTX, and TMA must be able to
+/// access the operands and the result. Bias and epilogue operands must permit accesses to two elements at a
+/// time.
 fn is_supported(device: &Device, a: &Product) -> Result<bool> {
     // The kernels load the bias of two columns at once.
     let aligned_bias = (a.bias as usize).is_multiple_of(4);

@@ -1,9 +1,9 @@
 //! Normalises and rotates (RoPE) rows of queries and keys. The threads that share a row are called a team.
 //!
-//! If all heads of a token are normalised together, they are one row. Otherwise, each row is one head. These
-//! kernels serve heads that the kernels of the module `warp` do not support: heads of more than 256 columns,
-//! and heads that are not aligned. The rows of a token have consecutive indices. The team of the first row
-//! loads the RoPE angles of the token, and the teams of the other rows then usually find the angles in L1.
+//! If all heads of a token are normalised together, they are one row. Otherwise, each row is one head. Such
+//! heads have more than 256 columns or are not aligned, so that the kernels of the module `warp` do not
+//! support them. The rows of a token have consecutive indices. The team of the first row loads the RoPE
+//! angles of the token. The other teams then usually find the angles in L1.
 //!
 //! RoPE rotates pairs of columns. For half-split pairs (columns `dim / 2` apart), the two columns of a pair
 //! are in different vectors of four columns. For each of its vectors, a thread therefore also loads the
@@ -20,7 +20,7 @@ use crate::norm::reduce::stats::Stats;
 use crate::norm::reduce::team::TeamCols;
 use crate::norm::reduce::team_row::TeamRow;
 
-/// The row that the calling thread processes together with the other threads of its team.
+/// The row that the calling thread processes, together with the other threads of its team.
 #[derive(Clone, Copy)]
 pub(crate) struct HeadRow<T> {
     pub x: *const T,

@@ -140,9 +140,9 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
         self.rotary.rotates(self.token, self.column(tile))
     }
 
-    /// Returns whether this lane has columns in tile `tile` of head `nth`. The current head of the group (the
-    /// lanes that share a head) has number 0, the next head of the group has number 1, and so on. The result
-    /// is false if the warp does not have this head.
+    /// Returns whether this lane has columns in tile `tile` of head `nth`. Heads are counted from the current
+    /// head of the group (the lanes that share a head), which has number 0. The result is false if the warp
+    /// does not have this head.
     #[inline(always)]
     fn has(&self, nth: usize, tile: usize) -> bool {
         let before = nth as u32 * side_by_side(self.p.dim) + self.group.base / self.group.width;

@@ -84,9 +84,9 @@ pub(crate) struct GatedRow<T, F, A> {
 impl<T: Elem, F: ModulationSource<T>, A: Access> GatedRow<T, F, A> {
     /// Returns row `row.at` of the operands in `gated`.
     ///
-    /// If `F` fixes the dtype of the gate at compile time (`F::GROUPED`), the sum is never clamped, and
-    /// `rounds` decides whether the product `gate * y` is rounded. If `F` tests the dtype at run time,
-    /// `gated.clip` and `gated.round_each` decide.
+    /// If `F` fixes the dtype of the gate at compile time (`F::GROUPED`), the sum is never clamped. `rounds`
+    /// then decides whether the product `gate * y` is rounded. If `F` tests the dtype at run time,
+    /// `gated.clip` and `gated.round_each` decide about clamping and rounding.
     ///
     /// # Safety
     /// The requirements of [`Vec4Row::of`] apply to each operand. If `row.p.packs` is 1, `x` and `y` allow

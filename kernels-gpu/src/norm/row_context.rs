@@ -14,8 +14,8 @@ use super::params::NormParams;
 pub(crate) struct RowContext<T, A> {
     pub at: RowIndex,
     pub columns: Vec4Columns,
-    /// The copy of the row in shared memory. The access type `A` decides whether the kernel makes this copy.
-    /// Kernels without the copy must not access this field.
+    /// The copy of the row in shared memory. The access type `A` (how a thread reads rows) decides whether
+    /// the kernel makes this copy. Kernels without the copy must not access this field.
     pub staged: SharedRow<T>,
     /// The parameters of the launch.
     pub p: NormParams,
@@ -75,8 +75,9 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         }
     }
 
-    /// Returns a second row in shared memory, for a second operand. The access type `A` decides whether the
-    /// kernel stages rows in shared memory. If not, the kernel must not access this second row.
+    /// Returns a second row in shared memory, for a second operand. The access type `A` (how a thread reads
+    /// rows) decides whether the kernel stages rows in shared memory. If not, the kernel must not access this
+    /// second row.
     #[inline(always)]
     pub fn another_row(&self) -> SharedRow<T> {
         let (mut memory, _) = Self::memory();

@@ -1,8 +1,8 @@
-//! A block reduction that computes several sums at once, and the statistics of a row that the backward
-//! kernels of the norms derive from these sums.
+//! A block reduction that computes several sums at once. The backward kernels of the norms derive the
+//! statistics of a row from these sums.
 //!
-//! The comments use three abbreviations. `d` is `x - mean(x)`, `r` is `1 / sqrt(mean(d^2) + eps)`, and `g` is
-//! `dy * (offset + w)`, where `w` is the weight and `offset` is a constant.
+//! The comments use three abbreviations: `d` is `x - mean(x)`, `r` is `1 / sqrt(mean(d^2) + eps)`, and `g` is
+//! `dy * (offset + w)`. `w` is the weight, and `offset` is a constant.
 use cuda_std::prelude::*;
 
 /// Number of sums per row that the reduction computes. Divided by the number of columns, these sums are the
@@ -107,9 +107,9 @@ pub(super) struct BlockMoments {
 }
 
 impl BlockMoments {
-    /// Computes the statistics of a row from four means over the row: the means of `x - shift`, `g`, `(x -
-    /// shift)^2` and `g * (x - shift)`. `shift` is an estimate of the mean of `x`, and `g` is `dy * (offset +
-    /// w)`. If `exists` is false, the row does not exist, and all statistics are zero.
+    /// Computes the statistics of a row from the means of `x - shift`, `g`, `(x - shift)^2` and `g * (x -
+    /// shift)` over the row. `shift` is an estimate of the mean of `x`, and `g` is `dy * (offset + w)`. If
+    /// `exists` is false, the row does not exist, and all statistics are zero.
     #[inline(always)]
     pub fn of([mean, offset, squares, products]: [f32; OF_ROW], shift: f32, exists: bool, eps: f32) -> Self {
         let inv_rms = if exists { rsqrt(fma(-mean, mean, squares) + eps) } else { 0.0 };

@@ -20,7 +20,8 @@ pub(crate) struct BlockRows {
     pub group: u32,
     /// The index of the last row of the group, plus one.
     pub end: u64,
-    /// The first row of the block's first batch. A batch has one row for each team of the block.
+    /// The first row of the block's first batch. A batch has one row for each team (threads that share a row)
+    /// of the block.
     pub first: u64,
     /// The distance in rows from the start of one batch of the block to the start of its next batch.
     pub step: u64,

@@ -217,8 +217,8 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
             }
         }
         let stats = RowMoments::of(mean, offset, reduction.means(sum, p.inv_cols), p.eps, at);
-        // Process the tiles (16 bytes per thread each) in reverse order, because the tiles at the end of the
-        // row are still in the cache from the previous pass.
+        // Process the tiles (16 bytes per thread each) in reverse order. The tiles at the end of the row are
+        // still in the cache from the previous pass.
         for step in (0..steps).rev() {
             let pairs = buffer.load::<STEP>(step * STEP as u32);
             for i in 0..STEP {

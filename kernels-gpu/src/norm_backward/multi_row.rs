@@ -14,8 +14,8 @@
 //! - For 4096 columns, the variance loses at most 8 of its 24 significant bits.
 //! - If the first elements are a random sample of the row, the variance loses practically no bits.
 //!
-//! The comments use three abbreviations. `d` is `x - mean(x)`, `r` is `1 / sqrt(mean(d^2) + eps)`, and `g` is
-//! `dy * (offset + w)`, where `w` is the weight and `offset` is a constant.
+//! The comments use three abbreviations: `d` is `x - mean(x)`, `r` is `1 / sqrt(mean(d^2) + eps)`, and `g` is
+//! `dy * (offset + w)`. `w` is the weight, and `offset` is a constant.
 use cuda_std::prelude::*;
 
 use super::block_reduce::{BlockMoments, BlockReduction, MAX_ROWS, OF_ROW};
@@ -255,7 +255,8 @@ unsafe fn leave<L: F32Vec, const IN_REGISTERS: usize>(
     sums: [L; IN_REGISTERS],
     cols: u32,
 ) {
-    // SAFETY: the caller guarantees that the workspace is null or has a row of `cols` f32 for each block.
+    // SAFETY: the function writes this block's row of the workspace. The caller guarantees that the workspace
+    // is null or has a row of `cols` f32 for each block.
     let row = unsafe { SumsRow::<true>::of(base, block_rows, cols) };
     for tile in 0..IN_REGISTERS {
         row.put(tile as u32, sums[tile]);

@@ -18,8 +18,9 @@ pub(super) struct RowPair<T> {
 }
 
 impl<T: Elem> RowPair<T> {
-    /// Passes both packs through an optimization barrier. Each later use then converts the elements to f32
-    /// again. Without the barrier, their f32 values would occupy registers. See [`Pack::opaque_lanes`].
+    /// Passes both packs (16-byte vectors) through an optimization barrier. Each later use then converts the
+    /// elements to f32 again. Without the barrier, their f32 values would occupy registers. See
+    /// [`Pack::opaque_lanes`].
     #[inline(always)]
     fn opaque_lanes(self) -> Self {
         Self { x: self.x.opaque_lanes(), dy: self.dy.opaque_lanes() }

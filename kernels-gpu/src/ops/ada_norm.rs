@@ -94,9 +94,9 @@ unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
 }
 
 /// # Safety
-/// The requirements of [`ada_norm`] apply. The access type `A` fixes how many tiles (128 columns each) of a
-/// row stay in registers. A row has exactly this number of tiles. The operands have the dtypes for which the
-/// type `F` specializes the kernel.
+/// The requirements of [`ada_norm`] apply. The access type `A` (how a thread reads rows) fixes how many tiles
+/// (128 columns each) of a row stay in registers. A row has exactly this number of tiles. The operands have
+/// the dtypes for which the type `F` specializes the kernel.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -114,9 +114,10 @@ unsafe fn in_registers<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOC
 }
 
 /// # Safety
-/// The requirements of [`ada_norm`] apply. The access type `A` fixes how many tiles (128 columns each) stay
-/// in the registers of each warp. A row has four times this number of tiles, because the four warps of a
-/// block share the row. The operands have the dtypes for which the type `F` specializes the kernel.
+/// The requirements of [`ada_norm`] apply. The access type `A` (how a thread reads rows) fixes how many tiles
+/// (128 columns each) stay in the registers of each warp. A row has four times this number of tiles, because
+/// the four warps of a block share the row. The operands have the dtypes for which the type `F` specializes
+/// the kernel.
 #[inline(always)]
 unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>(
     x: Rows,

@@ -26,8 +26,8 @@ pub struct Losses {
     pub lse: *mut u8,
 }
 
-/// The factor by which each term of the sum of logits is scaled, so that even the sum of 2^32 logits with the
-/// largest f32 value does not overflow. Label smoothing computes the mean of the logits from this sum. The
+/// The factor by which each term of the sum of logits is scaled. Even the sum of 2^32 logits with the largest
+/// f32 value then does not overflow. Label smoothing computes the mean of the logits from this sum. The
 /// factor is a power of two, so it changes only exponents and adds no rounding error.
 const SCALE: f32 = 1.0 / (1_u64 << 32) as f32;
 

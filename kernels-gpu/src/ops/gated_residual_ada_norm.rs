@@ -91,8 +91,8 @@ unsafe fn any_layout<T: Elem, N: Norm>(
 }
 
 /// # Safety
-/// The requirements of [`gated_residual_ada_norm`] apply. The access type `A` fixes how many tiles (128
-/// columns each) of a row stay in registers. A row has exactly this number of tiles.
+/// The requirements of [`gated_residual_ada_norm`] apply. The access type `A` (how a thread reads rows) fixes
+/// how many tiles (128 columns each) of a row stay in registers. A row has exactly this number of tiles.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
     gated: GatedResidualArg,
@@ -103,16 +103,17 @@ unsafe fn in_registers<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
     // A Turing SM runs at most 1024 threads, fewer than newer SMs, but has as many registers. For Turing, the
     // launch bounds therefore require only 4 blocks per SM, so that each thread can use more registers.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The access type `A` fixes
-    // how many tiles (128 columns each) of a row stay in registers. A row has exactly this number of tiles.
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The access type `A` (how a
+    // thread reads rows) fixes how many tiles (128 columns each) of a row stay in registers. A row has
+    // exactly this number of tiles.
     unsafe { gated_residual_ada_norm::<T, N, A>(gated, affine, normed, p) }
 }
 
 /// # Safety
-/// The requirements of [`gated_residual_ada_norm`] apply. The access type `A` fixes how many tiles (128
-/// columns each) stay in the registers of each warp. A row has four times this number of tiles, because the
-/// four warps of a block share the row. The operands have the dtypes for which the type `F` specializes the
-/// kernel.
+/// The requirements of [`gated_residual_ada_norm`] apply. The access type `A` (how a thread reads rows) fixes
+/// how many tiles (128 columns each) stay in the registers of each warp. A row has four times this number of
+/// tiles, because the four warps of a block share the row. The operands have the dtypes for which the type
+/// `F` specializes the kernel.
 #[inline(always)]
 unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>(
     gated: GatedResidualArg,

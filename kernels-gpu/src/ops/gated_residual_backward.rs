@@ -92,10 +92,10 @@ unsafe fn lanes_of<T: Elem, const VECTOR: bool>(
 /// elements of `STEP` rows before it computes their products, so that these loads are in flight together.
 ///
 /// # Safety
-/// The host checked that `dsum`, `y` and `dy` have `p.rows` rows of `p.cols` elements for each group, and the
-/// gate one row for each group. If `sums` is not null, it has a row of `p.cols` f32 for each block of the
-/// first two dimensions of the grid. If `VECTOR` is true, all operands allow 16-byte accesses
-/// (`Rows::is_vector`). `dy` and `sums` overlap no other operand.
+/// The host checked the operands. `dsum`, `y` and `dy` have `p.rows` rows of `p.cols` elements for each
+/// group, and the gate has one row for each group. If `sums` is not null, it has a row of `p.cols` f32 for
+/// each block of the first two dimensions of the grid. If `VECTOR` is true, all operands allow 16-byte
+/// accesses (`Rows::is_vector`). `dy` and `sums` overlap no other operand.
 #[inline(always)]
 unsafe fn per_group<T: Elem, const STEP: usize, const VECTOR: bool>(
     operands: GateGradients,

@@ -124,8 +124,8 @@ unsafe fn any_layout<T: Elem>(x: Rows, affine: Affine, y: Rows, p: NormParams) {
 }
 
 /// # Safety
-/// The requirements of [`layer_norm`] apply. The access type `A` fixes how many tiles (128 columns each) of a
-/// row stay in registers. A row has exactly this number of tiles.
+/// The requirements of [`layer_norm`] apply. The access type `A` (how a thread reads rows) fixes how many
+/// tiles (128 columns each) of a row stay in registers. A row has exactly this number of tiles.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, A: Access, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -138,15 +138,15 @@ unsafe fn in_registers<T: Elem, A: Access, const MIN_BLOCKS: u32>(
     // can use more registers than on newer GPUs.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
-    // alignment. The access type `A` fixes how many tiles (128 columns each) of a row stay in registers. A
-    // row has exactly this number of tiles.
+    // alignment. The access type `A` (how a thread reads rows) fixes how many tiles (128 columns each) of a
+    // row stay in registers. A row has exactly this number of tiles.
     unsafe { layer_norm::<T, A>(x, affine, y, p) }
 }
 
 /// # Safety
-/// The requirements of [`layer_norm`] apply. The access type `A` fixes how many tiles (128 columns each) stay
-/// in the registers of each warp. A row has four times this number of tiles, because the four warps of a
-/// block share the row.
+/// The requirements of [`layer_norm`] apply. The access type `A` (how a thread reads rows) fixes how many
+/// tiles (128 columns each) stay in the registers of each warp. A row has four times this number of tiles,
+/// because the four warps of a block share the row.
 #[inline(always)]
 unsafe fn of_block<T: Elem, A: Access, const TURING: u32, const MIN_BLOCKS: u32>(
     x: Rows,

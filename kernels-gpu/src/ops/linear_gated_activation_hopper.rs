@@ -1,5 +1,5 @@
-//! The op `linear_gated_activation` for Hopper (sm_90a only): `y = f(gate) * up`, where `gate` and `up` are
-//! the two halves of the columns of `x wᵀ + bias`.
+//! The op `linear_gated_activation` for Hopper (sm_90a only): `y = f(gate) * up`. `gate` and `up` are the two
+//! halves of the columns of `x wᵀ + bias`.
 //!
 //! The kernels compute `x wᵀ + bias` with tile sizes and in the order of additions of the Hopper kernels of
 //! the op `linear`. Their names state the rows and columns of a tile of `x wᵀ`, which has twice as many

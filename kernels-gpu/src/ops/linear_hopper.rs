@@ -5,9 +5,9 @@
 //! can choose the fastest one for each shape.
 //!
 //! The name of a kernel states the rows and columns of its tiles. The kernels for a `y` with few rows compute
-//! tiles of `yᵀ`, so the first number in their names counts columns of `y`, and the second one rows of `y`.
-//! The two blocks of a cluster both need the same tile of `x`, or the same tile of `w` in kernels with `half`
-//! in their names, and load it only once.
+//! tiles of `yᵀ`. The first number in their names therefore counts columns of `y`, and the second one rows of
+//! `y`. The two blocks of a cluster load the tile of one operand only once for both. This operand is `w` in
+//! kernels with `half` in their names.
 use cuda_std::entry;
 use cuda_std::tensor_map::TensorMap;
 use half::{bf16, f16};

@@ -40,13 +40,13 @@ pub struct RmsParams {
 /// A source of the row to normalize: a row of one tensor, or a combination of rows of several tensors, such
 /// as `x + residual`.
 pub(crate) trait RowSource<T: Elem>: Copy {
-    /// If a row has at most this number of tiles (packs per thread), a kernel loads the row before any other
-    /// work, such as computing the addresses of other operands. Kernels for short rows are bound by latency,
-    /// so they gain from early loads. With longer rows, kernels are measurably faster if they compute the
-    /// other addresses first.
+    /// If a row has at most this number of tiles (16-byte packs per thread), a kernel loads the row before
+    /// any other work. Other work is, for example, to compute the addresses of other operands. Kernels for
+    /// short rows are bound by latency, so they gain from early loads. With longer rows, kernels are
+    /// measurably faster if they compute the other addresses first.
     const LOAD_FIRST: usize;
-    /// If a row has at most this number of tiles (packs per thread), a kernel loads the weight before the
-    /// reduction. With longer rows, registers have no space for the weight during the reduction.
+    /// If a row has at most this number of tiles (16-byte packs per thread), a kernel loads the weight before
+    /// the reduction. With longer rows, registers have no space for the weight during the reduction.
     const FETCH_EARLY: usize;
     /// The elements of one tile that a thread keeps in registers.
     type RegisterTile: RegisterTile<T>;
@@ -186,8 +186,8 @@ pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR:
     };
     let read_late = |kind| AnyKind { kind, same, single };
     match weight.kind {
-        // If rows do not stay in registers, the kernel tests the type of the weight at run time, because this
-        // test is not what limits its speed.
+        // If rows do not stay in registers, the kernel tests the type of the weight at run time. This test is
+        // not what limits the speed of such a kernel.
         kind if IN_REGISTERS == 0 => {
             scale::<T, IN_REGISTERS, VECTOR, X, _>(source, in_registers, read_late(kind), y, team, p)
         }

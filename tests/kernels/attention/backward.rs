@@ -150,8 +150,8 @@ fn check<T: Element>(device: &Device, case: &AttentionCase) {
     attention_backward(device, inputs, result, into, case.params, stream).expect("a launch");
     let wide = host.each_ref().map(|values| wide(values));
     let Reference(sums, sizes) = reference(case, mask.as_ref(), wide.each_ref().map(Vec::as_slice));
-    // The kernels round four tensors to the element type once: the attention probabilities `P`, the gradients
-    // `dS` of the scores, the `out` from which `delta` is computed, and the resulting gradient.
+    // The kernels round four tensors to the element type once. These are the attention probabilities `P`, the
+    // gradients `dS` of the scores, the `out` from which `delta` is computed, and the resulting gradient.
     let unit = if T::DTYPE == Dtype::F16 { 2.0_f64.powi(-11) } else { 2.0_f64.powi(-8) };
     for (name, (got, (sums, sizes))) in
         ["dq", "dk", "dv"].iter().zip(gradients.iter().zip(sums.iter().zip(&sizes)))

@@ -26,10 +26,10 @@ pub const TESTS: &[Test] = &[
 /// Returns a range of numbers. If the op skips as many kernels as such a number says, it launches the next
 /// kernel in its order of preference. Together, the numbers therefore select every kernel.
 ///
-/// On Hopper and on the CPU executor, the op first tries a kernel for few rows (if `y` has at most 64 rows),
-/// and then six other Hopper kernels, in the order of their estimated times. The kernels for all GPUs follow:
-/// one with tiles of 128 x 128, one with tiles of 64 x 64 (in either order), and the general kernel. If fewer
-/// kernels support a call, the last numbers all select the general kernel.
+/// On Hopper and on the CPU executor, the first kernel is one for few rows, if `y` has at most 64 rows. Six
+/// other Hopper kernels follow, in the order of their estimated times. The last kernels are those for all
+/// GPUs: one with tiles of 128 x 128 and one with tiles of 64 x 64 (in either order), then the general
+/// kernel. If fewer kernels support a call, the last numbers all select the general kernel.
 fn skips(device: &Device) -> Range<usize> {
     let is_hopper = device.arch().is_none() || device.capability() == Some((9, 0));
     0..if is_hopper { 10 } else { 3 }
@@ -108,8 +108,8 @@ fn alignment(device: &Device) {
     }
 }
 
-/// Tests results with so many tiles that they form several groups. The kernels process the tiles of one group
-/// of rows before the next group.
+/// Tests results with many tiles. The tiles are divided into groups of several rows of tiles, and the kernels
+/// process one group after the other.
 fn many_tiles(device: &Device) {
     both(device, LinearCase::of([1300, 136, 8], true));
     both(device, LinearCase::of([600, 8, 24], false));
@@ -144,9 +144,9 @@ fn infinite_inputs(device: &Device) {
     }
 }
 
-/// Tests that all kernels give the same bits, and that the test runs all of them. The result of a kernel does
-/// not depend on its tile size, because each element of the result has one accumulator, to which the products
-/// are added in the order of K.
+/// Tests that all kernels give the same bits, and that the test runs all of them. Each element of the result
+/// has one accumulator, to which the products are added in the order of K. The result therefore does not
+/// depend on the tile size.
 fn equal_bits(device: &Device) {
     fn of<T: Element>(device: &Device) {
         let mut names: Vec<String> = vec![];

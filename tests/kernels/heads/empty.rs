@@ -13,8 +13,8 @@ pub const TESTS: &[Test] = &[
     ("qk_norm_rope::nothing_to_normalise", nothing_to_normalise),
 ];
 
-/// The tested head dimensions. For some of them there are specialised kernels, and for others the op uses
-/// general kernels.
+/// The tested head dimensions. For some of them, there are specialised kernels. For the others, the op uses
+/// kernels that support every head dimension.
 const COLUMNS: [usize; 5] = [40, 64, 128, 192, 1_024];
 const ORDER: HeadsOrder = HeadsOrder::TokensFirst;
 

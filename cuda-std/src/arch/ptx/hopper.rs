@@ -93,8 +93,8 @@ pub unsafe fn tensor_copy<const D: usize>(to: u32, map: u64, at: [u32; D], barri
 }
 
 /// Starts the same copy as [`tensor_copy`], but to all blocks of the cluster whose bit is set in `blocks`.
-/// The box arrives at the same offset of each of these blocks, and the mbarrier at the same offset of each
-/// block counts its bytes.
+/// The box (the copied part of the tensor) arrives at the same offset of each of these blocks. In each block,
+/// the mbarrier at the same offset counts the bytes.
 #[inline(always)]
 pub unsafe fn tensor_multicast<const D: usize>(to: u32, map: u64, at: [u32; D], barrier: u32, blocks: u16) {
     // SAFETY: the instruction writes to the address `to` of each block whose bit is set in `blocks`. The

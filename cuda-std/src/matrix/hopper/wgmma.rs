@@ -1,9 +1,9 @@
 //! Asynchronous matrix multiplication by a warpgroup (`wgmma`). The operands are f16, bf16, tf32, fp8 or
 //! 8-bit integers. The accumulators, f32 or i32, are in registers.
 //!
-//! The result has 64 rows. Thread `t` of the warpgroup has elements of two rows, `row = 16 * (t / 32) + t %
-//! 32 / 4` and `row + 8`. If `r` and `c` are each 0 or 1, the thread's register `4 * j + 2 * r + c` has the
-//! element in row `row + 8 * r` and column `8 * j + 2 * (t % 4) + c`.
+//! The result has 64 rows. Thread `t` of the warpgroup has elements of the rows `row` and `row + 8`, with
+//! `row = 16 * (t / 32) + t % 32 / 4`. Its register `4 * j + 2 * r + c`, where `r` and `c` are 0 or 1, has
+//! the element in row `row + 8 * r` and column `8 * j + 2 * (t % 4) + c`.
 //!
 //! Sixteen columns of a result can be operand `a` of a following multiplication. For this purpose, each
 //! thread rounds the eight registers of these columns to 16 bits and packs the values in pairs. The threads

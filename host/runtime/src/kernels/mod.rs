@@ -62,7 +62,7 @@ struct OnGpu {
 }
 
 /// Returns whether operators on the CPU executor use the kernels for sm_90a, as on a Hopper GPU. On the
-/// executor, these kernels are slower than the general kernels, because their blocks have more threads.
+/// executor, these kernels are slower than the kernels for all GPUs, because their blocks have more threads.
 fn runs_hopper() -> bool {
     static HOPPER: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *HOPPER.get_or_init(|| std::env::var("OXIWARP_EXECUTOR_HOPPER").is_ok_and(|value| value == "1"))

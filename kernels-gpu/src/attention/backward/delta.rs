@@ -13,17 +13,17 @@ use crate::layout::vec8::Vec8;
 
 /// Lower limit for the log-sum-exp (`lse`) of a query, about -2^23. A smaller `lse` occurs if an additive
 /// mask hides all keys from the query with huge negative finite values. The backward pass then treats the
-/// query like a query without visible keys, because it could not compute the probabilities: next to such a
-/// huge number, f32 rounding loses the term `ln(number of keys)` of `lse`.
+/// query like a query without visible keys, because such an `lse` does not give the probabilities. For equal
+/// scores, `lse` is the score plus the logarithm of the number of keys, and f32 rounding loses this logarithm
+/// next to a huge score.
 const MIN_LSE: f32 = -8e6;
 
 /// Loads the statistics of a query: `lse * log2(e)` (`lse` is the log-sum-exp), and `delta` (the sum of
 /// `dO * O`).
 ///
-/// In two cases, the first result is 0: no key is visible to the query, or an additive mask hides all keys
-/// with huge negative finite values. In both cases, all scores of the query are -inf or huge negative
-/// numbers. With an `lse` of 0, all probabilities `exp2(score - lse)` are 0, and so are all gradients of the
-/// query.
+/// The first result is 0 if no key is visible to the query, or if an additive mask hides all keys with huge
+/// negative finite values. In both cases, all scores of the query are -inf or huge negative numbers. With an
+/// `lse` of 0, all probabilities `exp2(score - lse)` are 0, and so are all gradients of the query.
 ///
 /// # Safety
 /// `query` is less than the number of queries in the sequence.

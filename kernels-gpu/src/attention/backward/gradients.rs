@@ -1,6 +1,7 @@
 //! Attention backward kernel. Each block computes the gradients of the rows of one tile, the outer-loop tile,
-//! which stays in shared memory. The block loops over the tiles of the opposite kind, the inner-loop tiles:
-//! tiles of keys if its own rows are queries, tiles of queries if its own rows are keys.
+//! which stays in shared memory. The block loops over other tiles, the inner-loop tiles. If the rows of the
+//! outer-loop tile are queries, the inner-loop tiles contain keys. If they are keys, the inner-loop tiles
+//! contain queries.
 use cuda_std::copy;
 use cuda_std::math::ex2_ftz;
 use cuda_std::mma::MatrixElem;
@@ -56,8 +57,8 @@ pub(crate) unsafe fn gradients<
     let (window, there) = rows_of::<KEYS>(&p, &coords);
     let vector = !GENERAL || p.vector != 0;
     let begin = window.first(coords.first) as u32 / cols;
-    // Without the optimization barrier `opaque`, LLVM would merge the `min` of the next line and a `max`
-    // inside `window.end` into one three-input instruction, which sm_80 does not have.
+    // Without the optimization barrier `opaque`, LLVM would merge the `min` of the next line with a `max` in
+    // the function `window.end`. The merged instruction has three inputs, and sm_80 does not have it.
     let [end, _] = thread::opaque([window.end((coords.first + rows).min(there) - 1) as u32, 0]);
     let tiles = if end as i32 > 0 { end.div_ceil(cols).saturating_sub(begin) } else { 0 };
 
@@ -125,11 +126,11 @@ pub(crate) unsafe fn gradients<
 /// this function.
 ///
 /// # Safety
-/// The launch has packed sequences, and this block has no outer-loop tile. The outputs are writable.
+/// The launch has packed sequences, and this block has no tile to compute. The outputs are writable.
 #[inline(always)]
 unsafe fn clear_rest<const KEYS: bool, const FIRST: bool, const SECOND: bool>(p: &BackwardParams, rows: u32) {
-    // SAFETY: `clear` and `of_block` require packed sequences, a block without a tile, and writable outputs.
-    // The caller guarantees all three.
+    // SAFETY: `clear` and `of_block` require packed sequences (several sequences in one tensor), a block
+    // without a tile, and writable outputs. The caller guarantees all three.
     unsafe {
         let unused_rows = UnusedRows::of_block(&p.forward, rows, KEYS);
         if KEYS && FIRST {
@@ -170,8 +171,8 @@ unsafe fn add<
 ) {
     let ([first, last], col, cols) = (outer.span, inner.row(step), inner.rows);
     if first > last || outer.window.hides(outer.span, col, cols) {
-        // SAFETY: this copy overwrites the tile that the step before `step` used. The caller guarantees that
-        // all threads have finished that step.
+        // SAFETY: this copy overwrites the tile that the previous loop iteration used. The caller guarantees
+        // that all threads have finished that iteration.
         return unsafe { inner.copy(after, 1) };
     }
     let (f, right) = (&inner.p.forward, inner.tiles_of(step));

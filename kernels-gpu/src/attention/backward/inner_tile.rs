@@ -74,8 +74,8 @@ pub(super) struct InnerTile<
 impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, const GENERAL: bool>
     InnerTile<'p, T, DIM16, WARPS, KEYS, GENERAL>
 {
-    /// Allocates buffers for inner-loop tiles of `rows` rows. For each query head, the inner loop processes
-    /// `tiles` tiles, from tile number `begin` on.
+    /// Allocates buffers for the tiles of `rows` rows over which the block loops. For each query head, the
+    /// block processes `tiles` tiles, from tile number `begin` on.
     #[inline(always)]
     pub fn take(
         memory: &mut SharedMemory,
@@ -100,8 +100,8 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         Step { number: 0, member: 0, tile: self.begin }
     }
 
-    /// Returns the step that follows `step`. This step processes the next tile of the same query head, or the
-    /// first tile of the next query head.
+    /// Returns the step (loop iteration) that follows `step`. It processes the next tile of the same query
+    /// head, or the first tile of the next query head.
     #[inline(always)]
     pub fn after(&self, step: Step) -> Step {
         let number = step.number + 1;
@@ -124,12 +124,12 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         [first, second].map(|tile| tile.at_row(step.number % 2 * self.rows))
     }
 
-    /// Starts to copy the tile of operand number `tensor` (0 or 1) for step `step`. If `step` is after the
-    /// last step, this function does nothing.
+    /// Starts to copy the tile of operand number `tensor` (0 or 1) for the loop iteration `step`. If `step`
+    /// is after the last iteration, this function does nothing.
     ///
     /// # Safety
-    /// The tensors are readable. The copy overwrites the buffer of step number `step.number - 2`, and all
-    /// threads have finished that step.
+    /// The tensors are readable. The copy overwrites the buffer of iteration number `step.number - 2`, and
+    /// all threads have finished that iteration.
     #[inline(always)]
     pub unsafe fn copy(&self, step: Step, tensor: usize) {
         if step.number >= self.steps() {
@@ -137,14 +137,14 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         }
         let copiers = operands(self.p, &self.coords, !KEYS, step.member, WARPS * warp::SIZE);
         let vector = !GENERAL || self.p.vector != 0;
-        // SAFETY: the copy reads rows of the tensors and writes a buffer of step `step`. The caller
-        // guarantees that the tensors are readable, and that no thread accesses this buffer.
+        // SAFETY: the copy reads rows of the tensors and writes a buffer of the loop iteration `step`. The
+        // caller guarantees that the tensors are readable, and that no thread accesses this buffer.
         unsafe { copiers[tensor].copy(&self.tiles_of(step)[tensor], self.row(step), self.rows, vector) };
     }
 
-    /// Loads the statistics `lse` (log-sum-exp) and `delta` (sum of `dO * O`) of the queries of step `step`.
-    /// Each thread loads and returns the statistics of one query. A thread returns zeros if there are fewer
-    /// queries than threads and none is left for it. If `KEYS` is false, all threads return zeros.
+    /// Loads two statistics of each query of the loop iteration `step`: `lse` (log-sum-exp) and `delta` (sum
+    /// of `dO * O`). Each thread loads and returns the statistics of one query. Threads without a query
+    /// return zeros. If `KEYS` is false, all threads return zeros.
     ///
     /// # Safety
     /// The host validated the kernel argument.
@@ -155,17 +155,17 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         if !KEYS || thread::index()[0] >= self.rows || !there {
             return [0.0; 2];
         }
-        // SAFETY: the function `statistics` requires a query that is in the sequence. The condition `there`
+        // SAFETY: the function `statistics` requires a query that is in the sequence. The condition above
         // checked that this query is.
         unsafe { statistics(self.p, &self.coords.with_member(step.member), query) }
     }
 
-    /// Stores the statistics that [`InnerTile::read`] returned for step `step` to shared memory. If `KEYS` is
-    /// false, this function does nothing.
+    /// Stores the statistics that [`InnerTile::read`] returned for the loop iteration `step` to shared
+    /// memory. If `KEYS` is false, this function does nothing.
     ///
     /// # Safety
-    /// The function overwrites the statistics of step number `step.number - 2`, and all threads have finished
-    /// that step.
+    /// The function overwrites the statistics of iteration number `step.number - 2`, and all threads have
+    /// finished that iteration.
     #[inline(always)]
     pub unsafe fn store(&self, step: Step, [lse, delta]: [f32; 2]) {
         if KEYS && thread::index()[0] < self.rows {
@@ -180,10 +180,10 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         }
     }
 
-    /// Returns the statistics `[lse, delta]` of the two queries whose columns this lane has in an MMA
-    /// accumulator (16 x 8) of the transposed scores. `lse` is the log-sum-exp, and `delta` is the sum of `dO
-    /// * O`. The accumulator belongs to block number `pair` of 16 columns: `operands` selects its left (0) or
-    /// right (1) eight columns.
+    /// In an MMA accumulator (16 x 8) of the transposed scores, a lane has elements of two columns, which are
+    /// queries. Returns the statistics `[lse, delta]` of these two queries: the log-sum-exp, and the sum of
+    /// `dO * O`. `pair` is the number of a block of 16 columns. `operands` selects its left (0) or right (1)
+    /// eight columns.
     ///
     /// # Safety
     /// [`InnerTile::store`] was called for step `step`, and the block has executed a barrier since then.

@@ -18,10 +18,10 @@
 //! `dV`, two further multiplications have `dSᵀ` and `Pᵀ` as A operands.
 //!
 //! The kernels use no atomics, so the order of each sum is fixed, and results are reproducible bit for bit.
-//! Without atomics, `dQ` needs a separate launch, because `dQ` is a sum over all keys, and a block that
-//! computes `dK` and `dV` has only some of the keys. The scores and the gradients of `P` are therefore
-//! computed twice: once for `dQ`, and once for `dK` and `dV`. For head dimensions above 128, `dK` and `dV`
-//! are computed by two separate launches, and each of them computes the scores again.
+//! Without atomics, `dQ` needs a separate launch. `dQ` is a sum over all keys, but a block that computes `dK`
+//! and `dV` has only some of the keys. The scores and the gradients of `P` are therefore computed twice: once
+//! for `dQ`, and once for `dK` and `dV`. For head dimensions above 128, `dK` and `dV` are computed by two
+//! separate launches, and each of them computes the scores again.
 pub(crate) mod delta;
 pub(crate) mod gradients;
 mod inner_tile;

@@ -12,8 +12,8 @@ use crate::attention::mma::window::Window;
 
 /// One warp's share of an outer-loop tile: `16 * ROWS16` consecutive rows, which are queries or keys.
 pub(super) struct OuterTile<T, const ROWS16: usize, const DIM16: usize> {
-    /// The warp's rows of the two outer-loop operands, in shared memory. The operands are keys and values, or
-    /// queries and dO.
+    /// The warp's rows of two tiles in shared memory: tiles of keys and values if the block computes their
+    /// gradients, tiles of queries and dO if it computes the gradients of the queries.
     pub tiles: [Tile<T, DIM16>; 2],
     /// Offsets from which this lane computes its addresses for `ldmatrix`.
     pub lanes: FragmentLanes<DIM16>,

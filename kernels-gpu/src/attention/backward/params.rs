@@ -8,8 +8,8 @@ use crate::layout::heads::Heads;
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardParams {
     /// Parameters of the forward pass, including pointers to its outputs. In a backward launch, the field
-    /// `tiles` is the number of key tiles if the launch computes `dk` or `dv`, otherwise the number of query
-    /// tiles.
+    /// `tiles` is a number of tiles. If the launch computes `dk` or `dv`, these are tiles of keys, otherwise
+    /// tiles of queries.
     pub forward: AttentionParams,
     /// The incoming gradient dO. It has the shape of `out`.
     pub dout: Heads,

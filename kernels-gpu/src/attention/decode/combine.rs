@@ -118,8 +118,8 @@ impl Splits<'_> {
                 let split = split + slot as u32 * COMBINERS;
                 if split < self.count {
                     // SAFETY: the method `lse` requires that the kernel `decode` has finished, which the
-                    // caller guarantees, and that `split` is less than `count`, which the condition above
-                    // checked.
+                    // caller guarantees. It also requires that `split` is less than `count`, which the
+                    // condition above checked.
                     weights[slot] = unsafe { self.lse(split) };
                     for step in 0..STEPS {
                         if column(step) < self.p.forward.dim {
@@ -154,7 +154,8 @@ pub(super) fn weight(lse: f32, shift: f32) -> f32 {
     ex2_ftz((lse - shift) * core::f32::consts::LOG2_E)
 }
 
-/// Returns the first of the four columns that this lane processes in step `step`.
+/// Returns the first of the four columns that this lane processes in step number `step`. In each step, a warp
+/// processes 128 columns.
 fn column(step: usize) -> u32 {
     4 * (step as u32 * warp::SIZE + warp::lane())
 }

@@ -131,9 +131,8 @@ unsafe fn copy_queries<T: MatrixElem, const DIM16: usize>(
 }
 
 /// Sets the scores of keys outside a row's sliding window to minus infinity. The scores belong to 16 keys,
-/// and `key` is the index of the first of them. The lane has elements of two rows. `seen` has the range of
-/// visible keys for each of these rows: the index of the first visible key, and the index of the last one
-/// plus one.
+/// and `key` is the index of the first of them. The lane has elements of two rows. For each of these rows,
+/// `seen` has the index of the first visible key, and the index of the last visible key plus one.
 #[inline(always)]
 fn hide(scores: &mut Scores<1, 1>, key: u32, seen: &[[i32; 2]; 2]) {
     for side in 0..2 {

@@ -36,8 +36,8 @@ pub(crate) struct Buffer {
     pub empty: Barrier,
 }
 
-/// The buffer of a tile of keys, values or mask values in the pipeline, and the parity of the mbarrier phase
-/// that completes when the buffer contains the tile.
+/// A position in the pipeline of tiles of keys, values or mask values. It consists of the index of a buffer,
+/// and the parity of the mbarrier phase that completes when the buffer contains the tile.
 #[derive(Clone, Copy)]
 pub(crate) struct Slot {
     /// Index of the buffer.

@@ -11,7 +11,7 @@ use crate::attention::mma::params::Mask;
 use crate::layout::own_thread::own_thread;
 
 /// Returns the column of accumulator register `register`, relative to the thread's first column. In a `wgmma`
-/// accumulator, register `4 * j + 2 * row + c` has the relative column `8 * j + c`, where `row` and `c` are 0
+/// accumulator, register `4 * j + 2 * row + c` has the relative column `8 * j + c`. Here, `row` and `c` are 0
 /// or 1.
 #[inline(always)]
 fn column(register: usize) -> u32 {

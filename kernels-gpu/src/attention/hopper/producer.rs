@@ -87,8 +87,9 @@ pub(crate) unsafe fn produce_values<K: Shape>(layout: Layout<K>, maps: Maps, p: 
     );
 }
 
-/// For each query tile of the block, writes the mask values of the key tiles to shared memory, from the last
-/// key tile to the first. The function [`produce_keys`] loads the key tiles in the same order.
+/// Writes mask values to shared memory. For each query tile of the block, it writes the values of one key
+/// tile after the other, from the last key tile to the first. The function [`produce_keys`] loads the key
+/// tiles in the same order.
 ///
 /// # Safety
 /// The kernel argument `p` belongs to this launch. The mbarriers are initialized. Exactly one warp of the

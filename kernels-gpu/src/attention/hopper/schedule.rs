@@ -35,9 +35,9 @@ impl QueryTile {
     /// Returns query tile number `number` of the launch.
     ///
     /// Causal kernels process the heads in sections (groups of heads). All query tiles of one section come
-    /// before the query tiles of the next section, so that the keys and values of a section stay in L2.
-    /// Within a section, the query tiles that attend to the most keys come first. The launch then ends with
-    /// query tiles that take little time, so the SMs finish at about the same time.
+    /// before those of the next section. The keys and values of a section therefore stay in L2. Within a
+    /// section, the query tiles that attend to the most keys come first. The launch then ends with query
+    /// tiles that take little time, so the SMs finish at about the same time.
     #[inline(always)]
     pub fn of<K: Shape>(number: u32, p: &HopperParams) -> Self {
         let (query_tile, head) = if K::CAUSAL {
@@ -55,8 +55,8 @@ impl QueryTile {
         Self { batch: head / p.heads, head: head % p.heads, row, key_tiles: keys.div_ceil(K::KEYS) }
     }
 
-    /// Returns the coordinates of a key tile in the tensor map of the keys: `first` (the index of the tile's
-    /// first key), the key head and the batch.
+    /// Returns the coordinates of a key tile in the tensor map of the keys: the index `first` of its first
+    /// key, the key head and the batch.
     #[inline(always)]
     pub fn keys_at(self, first: u32, p: &HopperParams) -> [u32; 3] {
         [first, self.head / p.shared_by, self.batch]

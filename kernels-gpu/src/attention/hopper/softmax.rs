@@ -23,7 +23,7 @@ pub(crate) struct OnlineSoftmax {
 }
 
 /// Returns which of the thread's two rows (0 or 1) the accumulator register `register` belongs to. In a
-/// `wgmma` accumulator, register `4 * j + 2 * row + c` belongs to row `row`, where `row` and `c` are 0 or 1.
+/// `wgmma` accumulator, register `4 * j + 2 * row + c` belongs to row `row`. Here, `row` and `c` are 0 or 1.
 #[inline(always)]
 pub(crate) fn row_of(register: usize) -> usize {
     register / 2 % 2
@@ -40,8 +40,8 @@ impl OnlineSoftmax {
     /// accumulator of the result.
     ///
     /// `added` must be true if a mask was added to the scores. If `added` is false, the function computes
-    /// `scale * score - scale * max` with one `fma`. This would be inexact if all scores of a row were equal
-    /// and huge, as with a mask that hides keys with the lowest f32 number. If `added` is true, the function
+    /// `scale * score - scale * max` with one `fma`. This would be inexact for a row of equal, huge scores. A
+    /// mask causes such rows if it hides keys with the lowest f32 number. If `added` is true, the function
     /// therefore computes `scale * (score - max)`, which is exactly 0 for a score that equals the maximum.
     #[inline(always)]
     pub fn step(&mut self, scores: &mut [f32], added: bool) -> [f32; 2] {

@@ -5,8 +5,8 @@
 //! at most 32 chunks. If it has fewer, one copy instruction of a warp copies chunks of several rows.
 //!
 //! The attention forward kernel with one buffer per operand uses these copies. This kernel has no free
-//! registers. It therefore keeps tile coordinates and pointers in shared memory, and adds a fixed distance to
-//! the source address of a copy to get the source address of the next copy.
+//! registers. It therefore keeps tile coordinates and pointers in shared memory. It also keeps only one
+//! source address, to which it adds a fixed distance after each copy.
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
@@ -55,8 +55,8 @@ impl<const DIM16: usize> WarpCopies<DIM16> {
 
     /// Returns the number of rows from this lane's first row in the sequence to the end of the sequence,
     /// which has `rows` rows. [`WarpCopies::of`] takes this limit, so that the lane reads no row outside the
-    /// sequence. If the columns of the lane's chunk do not exist, the limit is `i32::MIN`, so that the lane
-    /// reads nothing.
+    /// sequence. If the columns of the lane's 16-byte chunk do not exist, the limit is `i32::MIN`, so that
+    /// the lane reads nothing.
     #[inline(always)]
     pub fn limit(&self, rows: u32) -> i32 {
         if 8 * Self::chunk() < self.dim { rows as i32 - self.first() as i32 } else { i32::MIN }

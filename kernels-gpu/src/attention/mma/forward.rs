@@ -126,8 +126,8 @@ pub(crate) unsafe fn forward<
 /// The launch has packed sequences, and this block has no tile of queries. The outputs are writable.
 #[inline(always)]
 pub(crate) unsafe fn clear_rest(p: &AttentionParams, rows: u32) {
-    // SAFETY: `of_block` and `clear` require packed sequences, a block without a tile of queries, and
-    // writable outputs. The caller guarantees all three.
+    // SAFETY: `of_block` and `clear` require packed sequences (several sequences in one tensor), a block
+    // without a tile of queries, and writable outputs. The caller guarantees all three.
     unsafe {
         let unused_rows = UnusedRows::of_block(p, rows, false);
         unused_rows.clear(&p.out);

@@ -21,8 +21,8 @@ pub(crate) struct At {
 
 impl At {
     /// Returns the index of one of this lane's rows of the score matrix. The warp's rows are divided into
-    /// blocks of 16, and `row` is the number of a block. In each block, the lane has elements of two rows:
-    /// one of the upper (`half` is 0) and one of the lower (`half` is 1) 8 rows.
+    /// blocks of 16, and `row` is the number of a block. In each block, the lane has elements of two rows.
+    /// `half` selects the one in the upper (0) or in the lower (1) 8 rows.
     #[inline(always)]
     pub fn row(&self, row: usize, half: usize) -> u32 {
         self.row + 16 * row as u32 + 8 * half as u32 + warp::lane() / 4

@@ -11,7 +11,8 @@ use super::params::AttentionParams;
 use super::tile_coords::tile_of_block;
 use crate::layout::heads::{Heads, Token, divide};
 
-/// A tile of padding rows of one head. Padding rows are the rows of a packed tensor after its last sequence.
+/// A tile of padding rows of one head. Padding rows are the rows of a packed tensor (several sequences in one
+/// tensor) after its last sequence.
 #[derive(Clone, Copy)]
 pub(crate) struct UnusedRows {
     first: u32,

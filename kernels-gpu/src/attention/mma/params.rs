@@ -67,7 +67,8 @@ pub struct AttentionParams {
     pub group: u32,
     /// Head dimension.
     pub dim: u32,
-    /// Number of query tiles per head: in one batch, or in all packed sequences together.
+    /// Number of query tiles per head: in one batch, or in all packed sequences (several sequences in one
+    /// tensor) together.
     pub tiles: u32,
     /// 1 if the alignment of every head permits 16-byte loads, otherwise 0. With 0, a kernel loads single
     /// elements. Only kernels whose const parameter `GENERAL` is true support 0.

@@ -1,5 +1,6 @@
 //! Maps the index of a block to the coordinates of the tile that the block computes. The coordinates are the
-//! batch (or, for packed tensors, the sequence), the head, and the first row.
+//! batch (or, for packed tensors (several sequences in one tensor), the sequence), the head, and the first
+//! row.
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
@@ -59,7 +60,8 @@ impl TileCoords {
         }
         let coords = Self { batch: 0, head, first: 0, queries: 0, keys: 0, query_start: 0, key_start: 0 };
         // SAFETY: `in_sequence` requires a validated kernel argument, which the caller guarantees, and packed
-        // sequences. The launch has packed sequences, because `query_starts` is not null.
+        // sequences (several sequences in one tensor). The launch has packed sequences, because
+        // `query_starts` is not null.
         unsafe { coords.in_sequence(p, tile, rows, keys) }
     }
 
@@ -68,9 +70,9 @@ impl TileCoords {
     /// numbers between two sequences are unused.
     ///
     /// A tile has `rows` rows. Sequence number `s`, whose first row in the packed tensor is `start`, has the
-    /// tile numbers from `start / rows + s` on. The next sequence starts late enough in this numbering that
-    /// all tiles of sequence `s` have a number. A block finds its sequence by binary search over the start
-    /// rows, because the formula needs nothing else.
+    /// tile numbers from `start / rows + s` on. The formula leaves enough numbers for all tiles of sequence
+    /// `s` before the first number of sequence `s + 1`. It depends only on the start of the sequence, so a
+    /// block can find its sequence by binary search over the starts.
     ///
     /// # Safety
     /// The host validated the kernel argument `p` for this launch. The launch has packed sequences.
@@ -151,8 +153,8 @@ impl TileCoords {
     }
 }
 
-/// Returns `[batch, query head, tile number]` for this block. If `keys` is true, the tile contains keys, and
-/// the second value is the first of the query heads that share the tile's key head (GQA).
+/// Returns `[batch, query head, tile number]` for this block. If `keys` is true, the tile contains keys. Of
+/// the query heads that share its key head (GQA), the second value is then the first one.
 #[inline(always)]
 pub(crate) fn tile_of_block(p: &AttentionParams, keys: bool) -> [u32; 3] {
     let group = if keys { p.group } else { 1 };

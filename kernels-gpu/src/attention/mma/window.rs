@@ -40,8 +40,9 @@ impl Window {
         (row as i32 + self.offset + self.after + 1).min(self.cols)
     }
 
-    /// Returns the range of column tiles that contain all columns visible in the rows `first` to `last`: the
-    /// number of the first tile, and the number of the last tile plus one. A column tile has `size` columns.
+    /// Returns the range of column tiles that contain all columns visible in the rows `first` to `last`. The
+    /// range is the number of the first tile, and the number of the last tile plus one. A column tile has
+    /// `size` columns.
     #[inline(always)]
     pub fn tiles(&self, [first, last]: [u32; 2], size: u32) -> [u32; 2] {
         let end = self.end(last).max(0) as u32;

@@ -2,9 +2,9 @@
 //! the result.
 //!
 //! A thread processes its accumulators in fragments. A fragment is the thread's eight elements of a block of
-//! 16 x 16 elements. Their order is the same in two accumulators of `mma.sync` as in a `wgmma` accumulator:
-//! value `i` is `i / 2 % 2 * 8` rows and `i / 4 * 8 + i % 2` columns after the thread's first element. Two
-//! adjacent values form a word of `stmatrix`.
+//! 16 x 16 elements. Compared with the thread's first element, value `i` is `i / 2 % 2 * 8` rows below and `i
+//! / 4 * 8 + i % 2` columns to the right. Two adjacent `mma.sync` accumulators and a `wgmma` accumulator both
+//! have this order. Values `2 * i` and `2 * i + 1` form a word of `stmatrix`.
 //!
 //! - `identity`: the result is `x wᵀ + bias`.
 //! - `activation`, `gated_activation`: activation functions.

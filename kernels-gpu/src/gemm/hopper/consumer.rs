@@ -128,8 +128,9 @@ unsafe fn multiply<K: GemmKernel>(
     at
 }
 
-/// Waits until buffer `at` of the ring contains its tiles, and starts to multiply them. These multiplications
-/// form one `wgmma` group. If `add` is false, their results overwrite the accumulators `sums`.
+/// Waits until buffer `at` in shared memory contains its tiles, and starts to multiply them. These
+/// multiplications form one `wgmma` group. If `add` is false, their results overwrite the accumulators
+/// `sums`.
 ///
 /// # Safety
 /// The mbarriers are initialized. The whole warpgroup calls this function.

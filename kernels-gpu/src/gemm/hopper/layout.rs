@@ -14,8 +14,8 @@ const ALIGN: u32 = 1024;
 /// Bytes of a row of a buffer.
 pub(crate) const ROW_BYTES: u32 = 128;
 
-/// Addresses of the regions of a block's shared memory: the ring of buffers for tiles of the operands, the
-/// buffers in which the warps stage their results for TMA, and the mbarriers.
+/// Addresses of the regions of a block's shared memory. The first region is the ring of buffers for tiles of
+/// the operands. The others contain the results that warps stage for TMA, and the mbarriers.
 #[derive(Clone, Copy)]
 pub(crate) struct RingLayout<K> {
     base: u32,
@@ -36,14 +36,14 @@ pub(crate) struct Stage {
     pub empty: Barrier,
 }
 
-/// A position in the ring of buffers: the index of a buffer, and the parity of the mbarrier phase that
-/// completes when the buffer contains its tiles.
+/// A position in the ring of buffers. It consists of the index of a buffer, and the parity of the mbarrier
+/// phase that completes when the buffer contains its tiles.
 #[derive(Clone, Copy)]
 pub(crate) struct RingPosition {
     /// Index of the buffer.
     index: u32,
-    /// Parity (0 or 1) of the mbarrier phase that a consumer waits for. The parity changes each time the
-    /// positions start again with the first buffer of the ring.
+    /// Parity (0 or 1) of the mbarrier phase that a consumer warpgroup waits for. The parity changes each
+    /// time the positions start again with the first buffer.
     pub parity: u32,
 }
 

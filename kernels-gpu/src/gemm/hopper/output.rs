@@ -120,10 +120,10 @@ fn counter<K: GemmKernel>(number: u32) -> u32 {
     if K::Epilogue::UNROLLED { number } else { thread::opaque([number, 0])[0] }
 }
 
-/// Returns the offset in a staging buffer of the row whose address this lane passes to `stmatrix`. The
-/// instruction stores the 16 columns with number `pair`, as two matrices of 8 columns. A row of a matrix is a
-/// chunk of 16 bytes. In the 128-byte swizzle, the position of a chunk in its row is the chunk index XOR the
-/// row index modulo 8.
+/// Returns an offset in a staging buffer (shared memory for results): the row whose address this lane passes
+/// to `stmatrix`. The instruction stores the 16 columns with number `pair`, as two matrices of 8 columns. A
+/// row of a matrix is a chunk of 16 bytes. In the 128-byte swizzle, the position of a chunk in its row is the
+/// chunk index XOR the row index modulo 8.
 #[inline(always)]
 fn chunk_offset(lane: u32, pair: u32) -> u32 {
     let (row, chunk) = (lane % WARP_ROWS, lane / WARP_ROWS);
@@ -142,15 +142,16 @@ struct Fragments<'a, K: GemmKernel> {
 }
 
 impl<K: GemmKernel> Fragments<'_, K> {
-    /// Number of times that a warp fills a staging buffer with results. Each time, it stores the columns of
-    /// one slice (64 columns), in its rows of one block of 64 rows.
+    /// Number of times that a warp fills a staging buffer (shared memory) with results, which TMA then
+    /// stores. Each time, the buffer gets 64 columns of the warp's rows in one block of 64 rows.
     const PARTS: u32 = K::COLUMNS / SLICE * K::TILE.blocks;
     /// Fragments per block of 64 rows.
     const PER_BLOCK: u32 = K::TILE.columns / 16;
 
-    /// Whether the epilogue's operands for a fragment are loaded before the results of the previous fragment
-    /// are computed, to hide the latency of the loads. Ping-pong kernels do not prefetch: while one warpgroup
-    /// waits for its operands, the other one multiplies. They also have no registers for it.
+    /// Whether the epilogue's operands for a fragment (eight accumulators) are loaded before the results of
+    /// the previous fragment are computed. This hides the latency of the loads. Ping-pong kernels do not
+    /// prefetch, because one warpgroup multiplies while the other one waits for its operands. They also have
+    /// no registers for it.
     const AHEAD: bool = !K::TILE.ping_pong && !K::Epilogue::UNROLLED;
 
     /// Returns the coordinates in `y` of the warp's first element in 16 columns of a part. A part is one
@@ -179,8 +180,8 @@ impl<K: GemmKernel> Fragments<'_, K> {
     unsafe fn fetch(&self, part: u32, pair: u32) -> <K::Epilogue as Epilogue>::Fetched {
         let mut at = self.at(part, pair);
         if K::TILE.ping_pong {
-            // The optimization barrier makes the compiler compute the addresses again for each fragment.
-            // These kernels have no free registers in which they could stay.
+            // The optimization barrier makes the compiler compute the addresses again for each fragment
+            // (eight accumulators). These kernels have no free registers for the addresses.
             [at.row, at.column] = thread::opaque([at.row, at.column]);
         }
         // SAFETY: the caller guarantees that the epilogue belongs to this launch.

@@ -35,10 +35,11 @@ pub(crate) unsafe fn store<K: GemmKernel>(
     let is_first = own_thread() % 128 == 0;
     for (block, sums) in sums.iter().enumerate() {
         let column = column + block as u32 * WGMMA_ROWS;
-        // SAFETY: the code writes this warpgroup's staging buffer, which no other warpgroup accesses, after
-        // the first thread has waited until TMA has read its previous contents. The last barrier makes the
-        // writes of all threads visible to the thread that starts the TMA store. The whole warpgroup executes
-        // this code. The caller guarantees that `p` and the tensor map belong to this launch.
+        // SAFETY: the code writes this warpgroup's staging buffer, which no other warpgroup accesses. Before
+        // that, the first thread waits until TMA has read the buffer's previous contents. The last barrier
+        // makes the writes of all threads visible to the thread that starts the TMA store. The whole
+        // warpgroup executes this code. The caller guarantees that `p` and the tensor map belong to this
+        // launch.
         unsafe {
             if is_first {
                 wait_for_groups::<0>();
@@ -55,8 +56,9 @@ pub(crate) unsafe fn store<K: GemmKernel>(
     }
 }
 
-/// Adds the bias to the accumulators of 64 rows of a tile of `yᵀ`, rounds the results, and writes their
-/// transpose to the staging buffer `buffer`. The first of these rows is column `column` of `y`.
+/// Adds the bias to the accumulators of 64 rows of a tile of `yᵀ`, and rounds the results. Writes the
+/// transposed results to `buffer` in shared memory, from which TMA stores them. The first of the 64 rows is
+/// column `column` of `y`.
 ///
 /// # Safety
 /// `p` belongs to this launch. The whole warpgroup calls this function, and barriers separate its writes to
@@ -71,13 +73,13 @@ unsafe fn transpose<K: GemmKernel>(sums: &K::Sums, buffer: u32, column: u32, p: 
     for pair in 0..K::TILE.columns / 16 {
         let sums = &sums.as_ref()[8 * pair as usize..];
         let words = K::Elem::pack(core::array::from_fn(|i| sums[i] + bias[i % 4 / 2]));
-        // `own_row` is the row of the buffer whose address this lane passes to `stmatrix`, and `chunk` is the
-        // position of its 16 bytes, which are eight columns of `y`. In the 128-byte swizzle, the position of
-        // a chunk is the chunk index XOR the row index modulo 8.
+        // `own_row` is the row of the buffer whose address this lane passes to `stmatrix`. `chunk` is the
+        // position of its 16 bytes in this row, which are eight columns of `y`. In the 128-byte swizzle, the
+        // position of a chunk is the chunk index XOR the row index modulo 8.
         let own_row = 16 * pair + lane / 16 * 8 + lane % 8;
         let chunk = (2 * warp + lane / 8 % 2) ^ (own_row % 8);
-        // SAFETY: the store writes 16 bytes of the staging buffer. The caller guarantees barriers between
-        // this write and other accesses.
+        // SAFETY: the store writes 16 bytes of the warpgroup's buffer in shared memory. The caller guarantees
+        // barriers between this write and other accesses.
         unsafe { shared_store_transposed(buffer + own_row * ROW_BYTES + chunk * 16, words) };
     }
 }

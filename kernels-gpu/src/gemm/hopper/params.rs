@@ -39,8 +39,8 @@ pub struct GemmTile {
     /// one then writes its results. If false, the warpgroups of a block divide the rows of each tile.
     pub ping_pong: bool,
     /// Whether the kernel computes `yᵀ = w xᵀ` instead of `y = x wᵀ`. The tile's rows are then rows of `w`,
-    /// and its columns are rows of `x`. This is faster for results with few rows, because a tile has at least
-    /// 64 rows (the size of `wgmma`), but may have as few as 16 columns.
+    /// and its columns are rows of `x`. This is faster for results with few rows. A tile has at least 64
+    /// rows, the size of `wgmma`, but may have as few as 16 columns.
     pub transposed: bool,
 }
 
@@ -103,8 +103,8 @@ pub const T64X32: GemmTile = GemmTile { columns: 32, stages: 16, cluster: 2, ..T
 /// As [`T64X32`], for at most 64 rows.
 pub const T64X64: GemmTile = GemmTile { columns: 64, stages: 12, ..T64X32 };
 /// For results with at most 32 rows and few columns. The two blocks of a cluster need the same rows of `w`,
-/// each loads half of them, and each computes half of the rows of `y`. More SMs than with [`T64X32`] then
-/// read `w`.
+/// and each loads half of them. Each block computes half of the rows of `y`. Compared with [`T64X32`], more
+/// SMs load `w`.
 pub const T64X16_HALF: GemmTile = GemmTile { cluster: 2, shares_x: true, ..T64X16 };
 /// As [`T64X16_HALF`], for at most 64 rows.
 pub const T64X32_HALF: GemmTile = GemmTile { columns: 32, stages: 16, ..T64X16_HALF };
@@ -149,8 +149,8 @@ impl GemmTile {
         if self.bytes_with(2) <= MAX_SHARED_BYTES { 2 } else { 1 }
     }
 
-    /// Returns the bytes of shared memory per block: the ring of operand tiles, the staging buffers of
-    /// results, the mbarriers, and 1024 bytes for the alignment of the ring.
+    /// Returns the bytes of shared memory per block. It contains the ring of operand tiles, the results that
+    /// warps stage for TMA, the mbarriers, and 1024 bytes for the alignment of the ring.
     pub const fn shared_bytes(&self) -> u32 {
         self.bytes_with(self.staging())
     }

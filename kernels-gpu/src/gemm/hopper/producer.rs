@@ -30,8 +30,8 @@ pub(crate) unsafe fn produce<K: GemmKernel>(
     let [x_rows, w_rows] = K::TILE.box_rows(K::Epilogue::HALVES);
     let half = if K::TILE.cluster > 1 { cluster::rank() } else { 0 };
     let (x_half, w_half) = if K::TILE.shares_x { (half * x_rows, 0) } else { (0, half * w_rows) };
-    // Distance from the first column of the tile to the first row of `w` that this block loads, because row
-    // `n` of `w` gives column `n` of the result.
+    // First row of `w` that this block loads, relative to the first column of the tile. Row `n` of `w` gives
+    // column `n` of the result.
     let w_start = match K::Epilogue::HALVES {
         true if half == 1 && !K::TILE.shares_x => starts[1],
         true => starts[0],

@@ -58,9 +58,9 @@ pub(crate) unsafe fn multiply_tile<
     let place = [row + warp / 2 * (rows / 2), column + warp % 2 * (columns / 2)];
     let results =
         Results::<T, E, M16, N16, CHUNKS> { sums: &sums, tile, place, p, epilogue, element: PhantomData };
-    // SAFETY: `write` stages results in the memory of the ring and stores them to `y`. All copies to the ring
-    // and all reads of it are complete, and each warp has its own part of this memory. The host created `p`
-    // and the argument of the epilogue for this launch.
+    // SAFETY: `write` stages results in the shared memory that contained operand tiles, and stores them to
+    // `y`. All copies to this memory and all reads of it are complete, and each warp has its own part of it.
+    // The host created `p` and the argument of the epilogue for this launch.
     unsafe { results.write() };
 }
 
@@ -86,7 +86,7 @@ unsafe fn multiply<
     for _ in 0..BUFFERS - 1 {
         for pass in 0..passes {
             // SAFETY: the copies read `x` and `w`, which the caller guarantees to be readable. They write to
-            // the ring, which no thread has read yet.
+            // a buffer in shared memory that no thread has read yet.
             unsafe { ring.copy_pass(pass) };
         }
         ring.advance();
@@ -96,8 +96,8 @@ unsafe fn multiply<
 
     let mut read_at = 0;
     let mut sums: Sums<M16, N16> = [[[[0.0; 4]; 2]; N16]; M16];
-    // SAFETY: the load reads the first buffer of the ring. The copies to it are complete, and a barrier
-    // followed.
+    // SAFETY: the load reads the first buffer of operand tiles in shared memory. The copies to it are
+    // complete, and a barrier followed.
     let mut operands = unsafe { StepOperands::<M16, N16>::load(&ring.buffer(read_at), lanes, 0) };
     for _ in 0..depth.div_ceil(BUFFER_DEPTH) {
         for step in 0..STEPS {
@@ -108,8 +108,9 @@ unsafe fn multiply<
                 block::sync();
                 read_at = ring.next(read_at);
             }
-            // SAFETY: the load reads a buffer of the ring. The copies to it are complete, and a barrier
-            // followed. After the last tile, the buffer contains zeros, and no multiplication uses them.
+            // SAFETY: the load reads a buffer of operand tiles in shared memory. The copies to it are
+            // complete, and a barrier followed. After the last tile, the buffer contains zeros, and no
+            // multiplication uses them.
             let ahead =
                 unsafe { StepOperands::<M16, N16>::load(&ring.buffer(read_at), lanes, (step + 1) % STEPS) };
             // During the multiplications of the first step, the block issues the copies to the next buffer, a
@@ -118,8 +119,8 @@ unsafe fn multiply<
             operands.multiply::<T>(&mut sums, |row| {
                 let every = passes / M16 as u32;
                 for pass in 0..if step == 0 { every } else { 0 } {
-                    // SAFETY: the copy overwrites a buffer of the ring. The last barrier separates this copy
-                    // from the reads of the buffer's previous contents.
+                    // SAFETY: the copy overwrites a buffer in shared memory. The last barrier separates this
+                    // copy from the reads of the buffer's previous contents.
                     unsafe { ring.copy_pass(row as u32 * every + pass) };
                 }
             });

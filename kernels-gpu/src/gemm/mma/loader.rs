@@ -18,7 +18,7 @@ pub(super) const PASS_ROWS: u32 = THREADS / ROW_CHUNKS;
 /// consists of two halves, and passes alternate between rows of the first and of the second half.
 #[derive(Clone, Copy)]
 pub(super) struct Loader<const VECTOR: bool, const HALVES: bool> {
-    /// Global address of the chunk that this thread copies in the first pass of the next tile.
+    /// Global address of the 16-byte chunk that this thread copies in the first pass of the next tile.
     from: *const u8,
     /// Distance of the rows of two passes in bytes.
     pass_bytes: u64,
@@ -69,8 +69,8 @@ impl<const VECTOR: bool, const HALVES: bool> Loader<VECTOR, HALVES> {
         let from = from.wrapping_offset(half_bytes as isize);
         let wanted = self.rows_left > (pass * PASS_ROWS) as i32 && self.depth_left > 0;
         // SAFETY: the copy reads the operand only if `wanted` is true, which means that the first element of
-        // the chunk is inside the operand. The number of columns is a multiple of 8, so the whole chunk is.
-        // The caller guarantees that no thread accesses the destination.
+        // the 16-byte chunk is inside the operand. The number of columns is a multiple of 8, so the whole
+        // chunk is. The caller guarantees that no thread accesses the destination.
         unsafe {
             if VECTOR {
                 tile.copy(to, from, wanted);

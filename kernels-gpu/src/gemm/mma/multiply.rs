@@ -9,7 +9,7 @@ use super::swizzle::SwizzledRows;
 /// accumulators (16 x 8): its left half and its right half.
 pub(super) type Sums<const M16: usize, const N16: usize> = [[[C; 2]; N16]; M16];
 
-/// A buffer of the ring in shared memory: a tile of `x` and a tile of `w`.
+/// A buffer in shared memory, with a tile of `x` and a tile of `w`.
 #[derive(Clone, Copy)]
 pub(super) struct RingBuffer {
     pub x: SwizzledRows<ROW_CHUNKS>,
@@ -25,7 +25,8 @@ pub(super) struct WarpLanes {
 }
 
 impl WarpLanes {
-    /// Returns the chunks for a warp whose part of the block's tile starts at row `row` and column `column`.
+    /// Returns the 16-byte chunks for a warp whose part of the block's tile starts at row `row` and column
+    /// `column`.
     #[inline(always)]
     pub fn of([row, column]: [u32; 2]) -> Self {
         let lane = warp::lane();

@@ -29,8 +29,8 @@ impl WarpTile {
         2 * 16 * self.columns16 as u32
     }
 
-    /// Returns the bytes of shared memory per block. The block stages its results in the same memory in which
-    /// the operands were, so it needs no memory in addition to the ring of operand tiles.
+    /// Returns the bytes of shared memory per block. The block stages its results in the memory that
+    /// contained operands, so it needs no memory in addition to the buffers of operand tiles.
     pub const fn shared_bytes(&self) -> u32 {
         let ring = BUFFERS * (self.rows() + self.columns()) * BUFFER_DEPTH * 2;
         assert!(ring >= self.rows() * self.columns() * 2);

@@ -42,7 +42,8 @@ impl<const VECTOR: bool, const HALVES: bool> Ring<VECTOR, HALVES> {
         }
     }
 
-    /// Given the first chunk of a buffer of the ring, returns the first chunk of the next buffer.
+    /// Given the first 16-byte chunk of a buffer, returns the first chunk of the next buffer. After the last
+    /// buffer, the first one follows (ring).
     #[inline(always)]
     pub fn next(&self, first: u32) -> u32 {
         let size = (self.rows[0] + self.rows[1]) * ROW_CHUNKS;
@@ -61,8 +62,8 @@ impl<const VECTOR: bool, const HALVES: bool> Ring<VECTOR, HALVES> {
         Loader::<VECTOR, HALVES>::passes(self.rows[0] + self.rows[1])
     }
 
-    /// Starts pass number `pass` of the copies to the next buffer of the ring. In a pass, each thread copies
-    /// 16 bytes.
+    /// Starts pass number `pass` of the copies of operand tiles to the next buffer in shared memory. In a
+    /// pass, each thread copies 16 bytes.
     ///
     /// # Safety
     /// `p`, from which the ring was created, belongs to this launch. A barrier separates the copy from the
@@ -76,8 +77,8 @@ impl<const VECTOR: bool, const HALVES: bool> Ring<VECTOR, HALVES> {
         unsafe { if pass < of_x { self.x.copy(to.x, pass) } else { self.w.copy(to.w, pass - of_x) } }
     }
 
-    /// Marks the copies to the current buffer as one group (`cp.async.commit_group`), and makes the following
-    /// buffer of the ring the destination of the next copies.
+    /// Marks the copies to the current buffer as one group (`cp.async.commit_group`). The next copies then
+    /// write to the following buffer.
     #[inline(always)]
     pub fn advance(&mut self) {
         copy::commit();

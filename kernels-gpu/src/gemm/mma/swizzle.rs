@@ -11,7 +11,7 @@ use cuda_std::prelude::*;
 #[derive(Clone, Copy)]
 pub(super) struct SwizzledRows<const CHUNKS: u32> {
     chunks: Shared<Chunk>,
-    /// Index of the tile's first chunk in `chunks`, the shared memory that contains the tile. It is a
+    /// Index of the tile's first 16-byte chunk in `chunks`, the shared memory that contains the tile. It is a
     /// multiple of `8 * CHUNKS`.
     first: u32,
 }
@@ -40,7 +40,7 @@ impl<const CHUNKS: u32> SwizzledRows<CHUNKS> {
     #[inline(always)]
     pub unsafe fn copy(&self, index: u32, from: *const u8, wanted: bool) {
         // SAFETY: the caller guarantees that the source is readable if `wanted` is true, and that no thread
-        // accesses the destination chunk.
+        // accesses the destination 16-byte chunk.
         unsafe { self.chunks.copy_or_zero(self.first + index, from, wanted) };
     }
 
@@ -51,12 +51,12 @@ impl<const CHUNKS: u32> SwizzledRows<CHUNKS> {
     /// chunk.
     #[inline(always)]
     pub unsafe fn set(&self, index: u32, chunk: Chunk) {
-        // SAFETY: the store writes one chunk. The caller guarantees that it lies inside the tile, and that no
-        // other thread accesses it.
+        // SAFETY: the store writes one 16-byte chunk. The caller guarantees that it lies inside the tile, and
+        // that no other thread accesses it.
         unsafe { self.chunks.set(self.first + index, chunk) };
     }
 
-    /// Writes word `word` (two elements) of the chunk with index `index`.
+    /// Writes word `word` (two elements) of the 16-byte chunk with index `index`.
     ///
     /// # Safety
     /// The chunk lies inside the tile. A barrier separates this write from accesses of other threads to the
@@ -68,28 +68,28 @@ impl<const CHUNKS: u32> SwizzledRows<CHUNKS> {
         unsafe { self.chunks.cast::<u32>().set(4 * (self.first + index) + word, value) };
     }
 
-    /// Reads the chunk with index `index`.
+    /// Reads the 16-byte chunk with index `index`.
     ///
     /// # Safety
     /// The chunk lies inside the tile. A barrier separates this read from the writes to the chunk.
     #[inline(always)]
     pub unsafe fn get(&self, index: u32) -> Chunk {
-        // SAFETY: the load reads one chunk. The caller guarantees that it lies inside the tile, and that a
-        // barrier separates the writes from this read.
+        // SAFETY: the load reads one 16-byte chunk. The caller guarantees that it lies inside the tile, and
+        // that a barrier separates the writes from this read.
         unsafe { self.chunks.get(self.first + index) }
     }
 
-    /// Reads four 8 x 8 matrices (`ldmatrix`) with the elements `16 * step` to `16 * step + 15` of K, from
-    /// row `16 * row16` on. `lane` is the index of the chunk whose address this lane would pass for step 0
-    /// and row 0.
+    /// Reads 16 x 16 elements as four 8 x 8 matrices (`ldmatrix`). They start at row `16 * row16` and at
+    /// element `16 * step` of K. `lane` is the index of the 16-byte chunk whose address this lane would pass
+    /// for step 0 and row 0.
     ///
     /// # Safety
     /// The matrices lie inside the tile. A barrier separates this read from the writes to the tile.
     #[inline(always)]
     pub unsafe fn matrices(&self, lane: u32, row16: usize, step: usize) -> [u32; 4] {
-        // A step has two chunks per row, so the first chunk of a step has an even number. The swizzle XORs
-        // chunk numbers, so an XOR with `2 * step` changes the position for step 0 into the position for this
-        // step.
+        // A step has two 16-byte chunks per row, so the first chunk of a step has an even number. The swizzle
+        // XORs chunk numbers, so an XOR with `2 * step` changes the position for step 0 into the position for
+        // this step.
         let index = (lane ^ (2 * step as u32)) + 16 * row16 as u32 * CHUNKS;
         // SAFETY: the caller guarantees that the matrices lie inside the tile, and that a barrier separates
         // the writes from this read.

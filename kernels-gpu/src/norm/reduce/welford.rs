@@ -116,8 +116,8 @@ impl Welford {
         Self { m2: upper.m2 + self.m2, ..self }.doubled([self.mean, upper.mean], half)
     }
 
-    /// Returns mean and sum of squared differences (`m2`) of the lane whose index is higher by `distance`,
-    /// with `count` as the number of elements of this lane.
+    /// Returns the moments of the lane whose index is higher by `distance`: its mean and its sum of squared
+    /// differences (`m2`). `count` is the number of elements of that lane.
     #[inline(always)]
     pub fn above(self, distance: u32, count: f32) -> Self {
         let down = |value| warp::shuffle_down(warp::ALL, value, distance);
