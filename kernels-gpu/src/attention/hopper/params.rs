@@ -42,7 +42,7 @@ pub const D96: Tiles = Tiles { dim: 96, keys: 144, groups: 2, stages: 2, staged:
 /// Tile sizes for head dimensions up to 128.
 pub const D128: Tiles = Tiles { dim: 128, keys: 144, groups: 2, stages: 2, staged: true };
 /// Alternative tile sizes for head dimensions up to 128, with 128 keys per tile. The host estimates the time
-/// of a launch with these sizes and with those of [`Self::D128`], and selects the faster ones. The estimate
+/// of a launch with these sizes and with those of [`D128`], and selects the faster ones. The estimate
 /// is the number of keys, rounded up to whole tiles, times a measured cost per key.
 pub const D128_EVEN: Tiles = Tiles { keys: 128, staged: false, ..D128 };
 /// Tile sizes for head dimensions up to 256. Larger tiles would not fit in shared memory.
