@@ -90,8 +90,8 @@ pub(crate) unsafe fn column_sums<T: Elem>(sums: [ColumnSums; 2], p: ColumnSumsPa
         total += unsafe { stripes.get(stripe * COLUMNS + lane) };
     }
     let at = (group * u64::from(p.cols) + u64::from(column)) as usize;
-    // SAFETY: `column` is below `cols`, so the index `at` is inside `to`. No other thread writes this
-    // element.
+    // SAFETY: the store writes element `at` of `to`. This element exists, because `column` is below `cols`.
+    // No other thread writes this element.
     unsafe {
         if sums.single != 0 || size_of::<T>() == 4 {
             store_u32(sums.to.cast::<f32>().wrapping_add(at).cast(), total.to_bits(), Store::Default)

@@ -104,8 +104,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, c
     let mut first = block_rows.first;
     while first < block_rows.end {
         let at = block_rows.at(first, p.inner);
-        // SAFETY: the host checked that the operands contain row `at`. No other team (threads that share a
-        // row) writes the `dx` of this row.
+        // SAFETY: the buffer reads row `at` of the operands. The host checked that the operands contain this
+        // row.
         let (buffer, _) = unsafe { RowBuffer::<T, VECTOR, LAYER>::of(block_rows, &operands, weight, at, &p) };
         let pairs = buffer.load::<IN_REGISTERS>(0);
         let [mut mean, mut offset] = [0.0; 2];
@@ -129,8 +129,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, c
         let stats = RowMoments::of(mean, offset, reduction.means(sum, p.inv_cols), p.eps, at);
         // Compute the addresses of the row again. If the kernel kept the addresses from above, they would
         // occupy registers during the reductions.
-        // SAFETY: the host checked that the operands contain row `at`. No other team (threads that share a
-        // row) writes the `dx` of this row.
+        // SAFETY: the code accesses row `at` of the operands. The host checked that the operands contain this
+        // row. No other team (threads that share a row) writes the `dx` of this row.
         let (buffer, dx) =
             unsafe { RowBuffer::<T, VECTOR, LAYER>::of(block_rows, &operands, weight, at, &p) };
         let dbias = dbias.opaque();
@@ -146,7 +146,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, c
         }
         first += block_rows.step;
     }
-    // SAFETY: the host checked that each workspace is null or has a row of `p.cols` f32 for each block.
+    // SAFETY: the code writes this block's row of each workspace. The host checked that each workspace is
+    // null or has a row of `p.cols` f32 for each block.
     let (dweight_row, dbias_row) = unsafe {
         (
             SumsRow::<VECTOR>::of(sums.dweight, block_rows, p.cols),
@@ -183,7 +184,8 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
     p: NormBackwardParams,
 ) {
     let mut reduction = TeamReduction::of(block_rows.team);
-    // SAFETY: the host checked that each workspace is null or has a row of `p.cols` f32 for each block.
+    // SAFETY: the code accesses this block's row of each workspace. The host checked that each workspace is
+    // null or has a row of `p.cols` f32 for each block.
     let (dweight, dbias) = unsafe {
         (
             SumsRow::<VECTOR>::of(sums.dweight, block_rows, p.cols),
@@ -193,8 +195,8 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
     let mut first = block_rows.first;
     while first < block_rows.end {
         let at = block_rows.at(first, p.inner);
-        // SAFETY: the host checked that the operands contain row `at`. No other team (threads that share a
-        // row) writes the `dx` of this row.
+        // SAFETY: the code accesses row `at` of the operands. The host checked that the operands contain this
+        // row. No other team (threads that share a row) writes the `dx` of this row.
         let (buffer, dx) =
             unsafe { RowBuffer::<T, VECTOR, LAYER>::of(block_rows, &operands, weight, at, &p) };
         let steps = p.cols.div_ceil(block_rows.team.size * T::F32Vec::LEN).div_ceil(STEP as u32);

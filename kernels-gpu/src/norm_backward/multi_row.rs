@@ -171,7 +171,8 @@ pub(super) unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: u
     let scale = unsafe { scale::<T, IN_REGISTERS>(&block_rows, weight, &p) };
     let [mut dweight, mut dbias] = [[T::F32Vec::splat(0.0); IN_REGISTERS]; 2];
     while first < end {
-        // SAFETY: the caller guarantees that all rows below `end` exist, and `first` is below `end`.
+        // SAFETY: the function requires that row `first` exists. The caller guarantees that all rows below
+        // `end` exist, and `first` is below `end`.
         let places = unsafe { Places::<T, ROWS>::of(&operands, first, end, p.inner) };
         let pairs = places.load::<IN_REGISTERS>();
         let shifts = places.shifts();
@@ -205,7 +206,8 @@ pub(super) unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: u
         }
         first += step;
     }
-    // SAFETY: the host checked that each workspace is null or has a row of `p.cols` f32 for each block.
+    // SAFETY: the code writes this block's row of each workspace. The host checked that each workspace is
+    // null or has a row of `p.cols` f32 for each block.
     unsafe {
         leave(&block_rows, sums_of.dweight, dweight, p.cols);
         leave(&block_rows, sums_of.dbias, dbias, p.cols);

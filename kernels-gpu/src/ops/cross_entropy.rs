@@ -143,8 +143,8 @@ unsafe fn any_layout<T: Elem, const STEP: usize, const CAPPED: bool, const MIN_B
     softcap: Softcap,
 ) {
     thread::launch_bounds::<512, MIN_BLOCKS>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.vector`
-    // only if `x` allows 16-byte accesses.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The host sets `p.vector` only if `x` allows 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             cross_entropy::<T, STEP, true, CAPPED>(x, targets, losses, p, softcap)

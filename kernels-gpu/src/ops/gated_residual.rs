@@ -44,7 +44,8 @@ unsafe fn gated_residual<T: Elem, const VECTOR: bool, const PER_ROW: bool, const
     if gated.clip != 0 {
         sum = Pack::from_lanes(sum.lanes().map(clamped));
     }
-    // SAFETY: the host checked the rows of `sum`, which overlaps no other operand.
+    // SAFETY: the store writes elements of `sum`. The host checked the rows of `sum`, and `sum` overlaps no
+    // other operand.
     unsafe { elements.store(&gated.sum, sum) };
 }
 

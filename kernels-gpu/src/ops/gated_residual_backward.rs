@@ -154,7 +154,8 @@ unsafe fn per_token<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
 ) {
     thread::launch_bounds::<{ partition::THREADS }, MIN_BLOCKS>();
     let Some(elements) = ThreadElements::<T, VECTOR>::of_thread(extent) else { return };
-    // SAFETY: the host checked all operands, and the kernel argument `extent` describes their rows.
+    // SAFETY: the kernel accesses only its operands. The host checked all of them, and the kernel argument
+    // `extent` describes their rows.
     unsafe {
         let (dsum, y) = (elements.load(&operands.dsum).lanes(), elements.load(&operands.y).lanes());
         let gate = BroadcastElements::of(&operands.gate, &elements).lanes();

@@ -2,8 +2,8 @@
 //! halves of the columns of `x wᵀ + bias`.
 //!
 //! The kernels compute `x wᵀ + bias` with tile sizes and in the order of additions of the Hopper kernels of
-//! the op `linear`. Their names state the rows and columns of a tile of `x wᵀ`, which has twice as many
-//! columns as the tile of `y`.
+//! the op `linear`. The name of a kernel states the rows and columns of a tile of `x wᵀ`, which has twice as
+//! many columns as the tile of `y`.
 use cuda_std::entry;
 use cuda_std::tensor_map::TensorMap;
 use half::{bf16, f16};

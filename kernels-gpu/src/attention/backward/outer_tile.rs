@@ -12,8 +12,9 @@ use crate::attention::mma::window::Window;
 
 /// One warp's share of an outer-loop tile: `16 * ROWS16` consecutive rows, which are queries or keys.
 pub(super) struct OuterTile<T, const ROWS16: usize, const DIM16: usize> {
-    /// The warp's rows of two tiles in shared memory: tiles of keys and values if the block computes their
-    /// gradients, tiles of queries and dO if it computes the gradients of the queries.
+    /// The warp's rows of two tiles in shared memory. If the block computes gradients of keys and values,
+    /// these are a tile of keys and a tile of values. If it computes gradients of queries, they are a tile of
+    /// queries and a tile of dO.
     pub tiles: [Tile<T, DIM16>; 2],
     /// Offsets from which this lane computes its addresses for `ldmatrix`.
     pub lanes: FragmentLanes<DIM16>,

@@ -31,8 +31,9 @@ pub const DELTA_THREADS: u32 = 128;
 pub const DELTA_ROWS: u32 = 64;
 
 /// Returns the bytes of shared memory per block. Shared memory contains the tile whose gradients the block
-/// computes, for two operands. For the tiles over which the block loops, it contains two buffers per operand,
-/// also for two operands. It also contains the statistics `lse` and `delta` of the queries in these buffers.
+/// computes, for two operands. The block loops over tiles of two other operands, and shared memory contains
+/// two buffers for each of them. It also contains the statistics `lse` and `delta` of the queries in these
+/// buffers.
 pub const fn shared_bytes(tiling: &Tiling) -> u32 {
     let cols = 16 * tiling.cols16 as u32;
     (2 * tiling.rows() + 4 * cols) * (2 * tiling.dim16 as u32 + 1) * 16 + 4 * cols * 4

@@ -1,6 +1,6 @@
 //! Maps the index of a block to the coordinates of the tile that the block computes. The coordinates are the
-//! batch (or, for packed tensors (several sequences in one tensor), the sequence), the head, and the first
-//! row.
+//! batch, the head, and the first row. A packed tensor contains several sequences, and for such a tensor, the
+//! sequence takes the role of the batch.
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
@@ -153,8 +153,8 @@ impl TileCoords {
     }
 }
 
-/// Returns `[batch, query head, tile number]` for this block. If `keys` is true, the tile contains keys. Of
-/// the query heads that share its key head (GQA), the second value is then the first one.
+/// Returns `[batch, query head, tile number]` for this block. If `keys` is true, the tile contains keys.
+/// Several query heads can share its key head (GQA), and the second value is the first of these query heads.
 #[inline(always)]
 pub(crate) fn tile_of_block(p: &AttentionParams, keys: bool) -> [u32; 3] {
     let group = if keys { p.group } else { 1 };

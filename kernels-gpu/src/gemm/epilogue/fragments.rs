@@ -109,7 +109,8 @@ impl ColumnBias {
             return [0.0; 2];
         }
         let from = self.base.wrapping_add(2 * (start + column) as usize);
-        // SAFETY: the bias has one element per column. The number of columns is even, so both elements exist.
+        // SAFETY: the load reads the bias of two columns. The bias has one element per column, and the number
+        // of columns is even, so both elements exist.
         let word = unsafe { load_word(from, self.pairs) };
         [word & 0xffff, word >> 16].map(|bits| T::from_bits(bits).to_f32())
     }

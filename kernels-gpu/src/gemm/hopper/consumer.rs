@@ -72,7 +72,7 @@ pub(crate) unsafe fn consume<K: GemmKernel>(
 }
 
 /// Lets consumer warpgroup 0 start with its first tile, by an arrival of warpgroup 1 on its barrier. Only
-/// ping-pong kernels need this call, in which the warpgroups multiply in turn.
+/// ping-pong kernels, in which the warpgroups multiply in turn, need this call.
 ///
 /// # Safety
 /// The whole consumer warpgroup `group` calls this function.
@@ -108,8 +108,8 @@ unsafe fn multiply<K: GemmKernel>(
     hand_over: impl FnOnce(),
 ) -> RingPosition {
     let (mut before, mut at, mut left) = (first, first.next::<K>(), depth_tiles - 1);
-    // SAFETY: the functions multiply tiles in shared memory. Their waits on the mbarriers `full` guarantee
-    // that the tiles have arrived. The whole warpgroup executes this code.
+    // SAFETY: the functions read tiles in shared memory. Their waits on the mbarriers `full` guarantee that
+    // the tiles have arrived. The whole warpgroup executes this code.
     unsafe {
         begin::<K>(sums, layout, x_offset, first, false);
         while left > 0 {
@@ -170,8 +170,8 @@ unsafe fn begin<K: GemmKernel>(
 #[inline(always)]
 unsafe fn release<K: GemmKernel>(empty: Barrier) {
     let thread = own_thread() % 128;
-    // SAFETY: the arrivals write mbarriers, which the caller guarantees to be initialized. Those of the other
-    // block are still in use, because the blocks of a cluster synchronize before they exit.
+    // SAFETY: the arrivals write mbarriers, which the caller guarantees to be initialized. The mbarriers of
+    // the other block still exist, because the blocks of a cluster synchronize before they exit.
     unsafe {
         if K::TILE.cluster == 1 {
             if thread == 0 {

@@ -57,7 +57,8 @@ pub const T128X192: GemmTile = GemmTile {
 };
 /// For small shapes, which have too few larger tiles to occupy all SMs.
 pub const T128X128: GemmTile = GemmTile { columns: 128, stages: 6, ..T128X192 };
-/// For shapes such as 4608 x 3072, because the fewest SMs are idle in the last wave of tiles with this size.
+/// For shapes such as 4608 x 3072. With tiles of this size, the fewest SMs are idle in the last wave of
+/// tiles.
 pub const T192X192: GemmTile = GemmTile {
     blocks: 1,
     columns: 192,
@@ -149,8 +150,8 @@ impl GemmTile {
         if self.bytes_with(2) <= MAX_SHARED_BYTES { 2 } else { 1 }
     }
 
-    /// Returns the bytes of shared memory per block. It contains the ring of operand tiles, the results that
-    /// warps stage for TMA, the mbarriers, and 1024 bytes for the alignment of the ring.
+    /// Returns the bytes of shared memory per block. Shared memory contains the ring of operand tiles, the
+    /// results that warps stage for TMA, the mbarriers, and 1024 bytes for the alignment of the ring.
     pub const fn shared_bytes(&self) -> u32 {
         self.bytes_with(self.staging())
     }

@@ -5,9 +5,9 @@ use cuda_std::prelude::*;
 
 /// Rows of `CHUNKS` chunks of 16 bytes (4 or 8) in shared memory.
 ///
-/// Row `r` has its chunk `c` at the position `c ^ s`, where `s` is `r % 8` for 8 chunks per row, and
-/// `r / 2 % 4` for 4 chunks per row. For a fixed `c`, eight consecutive rows are then in different banks, and
-/// two rows whose distance is a multiple of 8 have the same `s`.
+/// Row `r` has its chunk `c` at the position `c ^ s`, where `s` is `r % 8` for 8 chunks per row, and `r / 2 %
+/// 4` for 4 chunks per row. For a fixed `c`, eight consecutive rows are then in different banks. Two rows
+/// whose distance is a multiple of 8 have the same `s`.
 #[derive(Clone, Copy)]
 pub(super) struct SwizzledRows<const CHUNKS: u32> {
     chunks: Shared<Chunk>,
