@@ -132,8 +132,8 @@ pub(super) struct Slot {
     pub site: Cell<Option<&'static Location<'static>>>,
 }
 
-/// The part of a GPU thread's state that the scheduler does not read. It is not stored in [`Slot`], which has
-/// the state that the scheduler reads, so that this type stays small.
+/// The part of a GPU thread's state that the scheduler does not read. The part that the scheduler reads is in
+/// [`Slot`], which is therefore small.
 #[derive(Default)]
 pub(super) struct ThreadNotes {
     /// What the thread waits for. In the states `AtMbarrier` and `Polling`: the offset and the phase of the
@@ -332,9 +332,9 @@ impl Block {
     /// Returns whether the running thread unwinds after a fault or a panic.
     ///
     /// A destructor that runs during unwinding may call a device function. If the device function suspended
-    /// the thread, the executor could unwind this thread a second time. If it raised a fault, there would be
-    /// a panic during a panic. Both would abort the process, so device functions do nothing while the thread
-    /// unwinds.
+    /// the thread, the executor could unwind this thread a second time. If the device function raised a
+    /// fault, there would be a panic during a panic. Both would abort the process, so device functions do
+    /// nothing while the thread unwinds.
     #[inline]
     pub(super) fn unwinds(&self) -> bool {
         !self.host_panics && std::thread::panicking()

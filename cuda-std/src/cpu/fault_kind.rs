@@ -341,9 +341,9 @@ pub enum FaultKind {
         /// Registers of the block that are free.
         free: u32,
     },
-    /// A `setmaxnreg` is not valid, for one of three reasons. Its number of registers is not a multiple of 8
-    /// from 24 to 256. It raises the limit with `.dec` or lowers it with `.inc`. Not all warps of a warpgroup
-    /// execute it.
+    /// A `setmaxnreg` is not valid, for one of three reasons. The number of registers is not a multiple of 8
+    /// from 24 to 256. The instruction raises the limit with `.dec` or lowers the limit with `.inc`. Not all
+    /// warps of a warpgroup execute the instruction.
     RegisterCount {
         /// Registers per thread.
         count: u32,

@@ -28,8 +28,8 @@ pub(super) struct Mbarrier {
     gate: Gate,
     done: Released,
     /// The last arrivals by threads of other blocks, if these arrivals do not order the threads' own
-    /// accesses. Each such thread, by its agent number, has two numbers: that of its next event at the
-    /// arrival, and that of the mbarrier's phase, counted from 1.
+    /// accesses. The key is the agent number of the thread. The value is the number of the thread's next
+    /// event at the arrival, and the number of the mbarrier's phase, counted from 1.
     remote: FxHashMap<u32, (u32, u32)>,
     /// Agent and time of the initialization.
     init: (u32, u32),
@@ -100,8 +100,8 @@ pub(crate) fn arrive(address: u32) {
 }
 
 /// Arrives once at the mbarrier at `address`. The arrival orders only asynchronous operations whose end the
-/// thread knows, for example `wgmma` groups that it has waited for. It does not order the thread's own
-/// accesses.
+/// thread knows, for example `wgmma` groups that it has waited for. The arrival does not order the thread's
+/// own accesses.
 pub(crate) fn arrive_after_wgmma(address: u32) {
     operate(|block| block.arrive_at_mbarrier(address, 0, false));
 }

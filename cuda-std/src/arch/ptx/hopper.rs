@@ -275,8 +275,8 @@ pub fn shared_address(pointer: *mut u8) -> u32 {
     address
 }
 
-// LLVM treats these intrinsics as convergent, so it does not copy them into branches. It would do this with
-// inline assembly.
+// LLVM treats these intrinsics as convergent, unlike inline assembly, and therefore does not copy them into
+// branches.
 unsafe extern "C" {
     #[link_name = "llvm.nvvm.barrier.cta.sync.aligned.count"]
     fn barrier_sync(id: u32, threads: u32);

@@ -40,9 +40,10 @@ operands! {
     half::f16 = F16;
 }
 names! {
-    /// The upper 19 bits of an f32. A row of K has 8 elements.
+    /// tf32: the upper 19 bits of an f32. A multiplication has 8 elements along K.
     Tf32;
-    /// `float8_e4m3fn`. A row of K has 32 elements. The tensor core keeps 14 significant bits of a sum.
+    /// `float8_e4m3fn`. A multiplication has 32 elements along K. The tensor core keeps 14 significant bits of
+    /// a sum.
     E4m3;
     /// `float8_e5m2`, as [`E4m3`].
     E5m2;
@@ -60,8 +61,9 @@ names! {
 /// form a tile of 64 rows and `2 * N` columns. For floats, `N` is a multiple of 4 up to 128, so that the tile
 /// has 8, 16, … 256 columns. For 8-bit integers, the tile has 8, 24, or a multiple of 16 columns.
 ///
-/// The registers can be read after [`wait`] and [`settle`]. The CPU executor reports an access before that,
-/// and the use of a copy that the thread made before that.
+/// The registers can be read after [`wait`] and [`settle`]. The CPU executor reports an error if a thread
+/// accesses the registers before these two calls. It also reports the use of a copy of the registers that was
+/// made before these calls.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Registers<const N: usize, E = f32>([E; N]);

@@ -115,7 +115,7 @@ pub struct WholeTiles;
 pub struct BlockTiles;
 
 /// Reads four elements per access, for rows of exactly `N` tiles (128 columns each). A warp keeps the row in
-/// registers between the passes over it. It uses no shared memory.
+/// registers between the passes over it. Kernels with this type use no shared memory.
 #[derive(Clone, Copy)]
 pub struct WarpRegisters<const N: usize>;
 
