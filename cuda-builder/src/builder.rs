@@ -261,9 +261,9 @@ impl CudaBuilder {
         // The build script must run again if someone creates a settings file. `cargo:rerun-if-changed` with a
         // file that does not exist would run the build script at every build. Therefore the builder names
         // folders, and cargo watches everything in them. The builder does not name the crate's folder if this
-        // folder contains the target folder, which changes during every build. It also does not name a
-        // crate's folder with a lock file, because this is a workspace root, which usually contains the
-        // target folder.
+        // folder contains the target folder, which changes during every build. The builder also does not name
+        // the crate's folder if this folder contains a lock file. Such a folder is a workspace root, which
+        // usually contains the target folder.
         built.inputs.extend(files::settings_folders(crate_dir));
         if !crate_dir.join("Cargo.lock").exists() && !target.starts_with(crate_dir) {
             built.inputs.push(crate_dir.into());

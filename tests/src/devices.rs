@@ -10,8 +10,8 @@ pub struct Candidate {
 }
 
 /// Returns the devices to test on: the CPU executor, and the first GPU once for each of three architectures.
-/// For each of them, the GPU runs the PTX of this architecture, because a GPU can also run PTX of older
-/// architectures. If the GPU is older than an architecture, the candidate contains the reason instead of a
+/// A GPU can also run PTX of older architectures, so each of these devices runs the PTX of its architecture.
+/// If the GPU is older than an architecture, the entry for this architecture contains the reason instead of a
 /// device.
 pub fn candidates() -> Vec<Candidate> {
     let gpu = |arch: Arch| Candidate {

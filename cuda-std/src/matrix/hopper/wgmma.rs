@@ -42,8 +42,8 @@ operands! {
 names! {
     /// tf32: the upper 19 bits of an f32. A multiplication has 8 elements along K.
     Tf32;
-    /// `float8_e4m3fn`. A multiplication has 32 elements along K. The tensor core keeps 14 significant bits of
-    /// a sum.
+    /// `float8_e4m3fn`. A multiplication has 32 elements along K. The tensor core keeps 14 significant bits
+    /// of a sum.
     E4m3;
     /// `float8_e5m2`, as [`E4m3`].
     E5m2;
