@@ -210,7 +210,8 @@ impl<'a> Target<'_, 'a> {
     }
 }
 
-/// The names of a scale, shift or gate and of its table, for error messages.
+/// The names of a scale, shift or gate and of its table (an additional vector that is added to it), for error
+/// messages.
 pub(crate) type ModulationNames = [&'static str; 2];
 
 pub(crate) const SCALE: ModulationNames = ["scale", "scale_table"];
@@ -227,7 +228,7 @@ pub(crate) fn any_f32(affine: &AffineArg, by: &[&ScaleShiftArg]) -> bool {
 }
 
 /// Returns the [`OperandForm`] (combination of dtypes) of the operands, by which the host chooses a kernel.
-/// The form is one of three: all operands have the dtype of the rows; all operands are f32; any other
+/// There are three forms: all operands have the dtype of the rows, all operands are f32, or any other
 /// combination. Absent operands are ignored.
 pub(crate) fn form<'o>(operands: impl Iterator<Item = &'o OperandArg> + Clone) -> OperandForm {
     let all = |kind| operands.clone().all(|operand| [OperandKind::ABSENT, kind].contains(&operand.kind));
