@@ -255,7 +255,8 @@ unsafe fn store_tile(
     shape.rows(origin, |row, to, inside| {
         for element in inside {
             let at = FIRST_ADDRESS + offset + row + element * size;
-            // The swizzle moves a 16-byte chunk only within its 128 bytes, which are in the box.
+            // The index is in bounds: the swizzle moves a 16-byte chunk only within a 128-byte segment, and
+            // the box contains the whole segment.
             let from = (shape.swizzle.place(at) - FIRST_ADDRESS - offset) as usize;
             let to = to.wrapping_add((element * size) as usize).cast_mut();
             let mut bits = [[0; 4]; 2];

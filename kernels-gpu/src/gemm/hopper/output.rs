@@ -48,12 +48,12 @@ impl Stores {
 /// the warpgroup's first element. Each thread prefetches one row.
 ///
 /// # Safety
-/// The argument of the epilogue belongs to this launch.
+/// The pointers in `epilogue` are valid during this launch.
 #[inline(always)]
 pub(crate) unsafe fn prefetch<K: GemmKernel>([row, column]: [u32; 2], epilogue: K::Epilogue) {
     let thread = own_thread() % 128;
     if thread < K::TILE.blocks * WGMMA_ROWS {
-        // SAFETY: the caller guarantees that the epilogue belongs to this launch.
+        // SAFETY: the caller guarantees that the pointers in `epilogue` are valid.
         unsafe { epilogue.prefetch([row + thread, column], K::COLUMNS) };
     }
 }
