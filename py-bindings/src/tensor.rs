@@ -7,8 +7,8 @@ use oxiwarp::arguments::Role;
 use oxiwarp::{Dtype, View, ViewMut};
 use std::borrow::Cow;
 
-/// One owned reference to a torch tensor. For error messages, it also stores the name of the operator and the
-/// name of the tensor's argument.
+/// One owned reference to a torch tensor. For error messages, it also stores the name of an operator, and
+/// the name of the argument of this operator for which the tensor was passed.
 pub struct Tensor {
     handle: Handle,
     op: &'static str,

@@ -120,8 +120,8 @@ impl History {
 /// Why an access must not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Conflict {
-    /// No barrier or other synchronization orders the access and the access `earlier`. `wrote` says whether
-    /// `earlier` is a write.
+    /// No barrier or other synchronization orders the new access after the access `earlier`. `wrote` says
+    /// whether `earlier` is a write.
     Unordered { earlier: SharedAccess, wrote: bool },
     /// The access uses the async proxy, and it reads or overwrites bytes that a thread wrote. No proxy fence
     /// separates the two accesses.

@@ -195,8 +195,8 @@ impl<'a> Target<'_, 'a> {
     /// Returns a view of an operand that is broadcast to the shape of `x`.
     fn broadcast(&self, arg: &'static str, value: &View<'a>) -> Result<View<'a>> {
         let wide = value.broadcast_to(self.op, arg, self.x.shape())?;
-        // Report the shape that the operand has in the call. The user would not understand an error about the
-        // strides after the broadcast, because they differ from the strides of the user's tensor.
+        // The kernels have a limit for the strides of the broadcast operand. The error names the shape of the
+        // user's tensor instead, because the user does not know the strides after the broadcast.
         if wide.strides() != value.strides() && !has_two_levels(&wide) {
             let shape = self.x.shape();
             let sizes = shape.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");

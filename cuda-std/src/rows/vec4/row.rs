@@ -144,8 +144,8 @@ impl<T: Elem, A: Access> Vec4RowMut<T, A> {
     ///
     /// # Safety
     /// While the kernel runs, the columns of `columns` are writable in every row of `rows`. No other thread
-    /// writes the same columns of the same row. The rows satisfy the conditions of the access type `A`, which says
-    /// how many elements one load or store covers.
+    /// writes the same columns of the same row. The rows satisfy the conditions of the access type `A`, which
+    /// says how many elements one load or store covers.
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, at: RowIndex, columns: Vec4Columns) -> Self {
         Self { start: start::<T, A>(rows, at), columns, access: PhantomData }

@@ -109,8 +109,7 @@ impl<K: Shape> Layout<K> {
     }
 
     /// Returns the address of the region in which the block stages its result before TMA stores it. The
-    /// region is divided into column slices of 64 columns, as the query tile is, and its slices have the same
-    /// size.
+    /// region has the layout of the query tile: slices of 64 columns, one after the other.
     #[inline(always)]
     pub fn result(self) -> u32 {
         self.base + Self::RESULT

@@ -38,8 +38,8 @@ pub(crate) trait Epilogue: Copy {
         [0, 0]
     }
 
-    /// Starts to load a row of the epilogue's operands into L2. `[row, column]` are the coordinates of the
-    /// row's first element in a tile of the result, and the tile has `columns` columns.
+    /// Starts to load one row of a tile of the epilogue's operands into L2. `[row, column]` are the
+    /// coordinates of the first element of this row in the whole result. The row has `columns` elements.
     ///
     /// # Safety
     /// The kernel argument from which the epilogue was created belongs to this launch.
