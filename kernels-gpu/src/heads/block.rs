@@ -2,8 +2,9 @@
 //!
 //! If all heads of a token are normalised together, they are one row. Otherwise, each row is one head. The
 //! kernels of this module then run for heads with more than 256 columns and for heads that are not aligned.
-//! The kernels of the module `warp` do not support such heads. The rows of a token have consecutive indices. The team of the first row loads the RoPE
-//! angles of the token. The other teams then usually find the angles in L1.
+//! The kernels of the module `warp` do not support such heads. The rows of a token have consecutive indices.
+//! The team of the first row loads the RoPE angles of the token. The other teams then usually find the angles
+//! in L1.
 //!
 //! RoPE rotates pairs of columns. For half-split pairs (columns `dim / 2` apart), the two columns of a pair
 //! are in different vectors of four columns. For each of its vectors, a thread therefore also loads the
