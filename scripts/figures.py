@@ -187,10 +187,10 @@ PIPELINE_COLUMNS = {
 
 
 def pipeline_seconds() -> Iterator[str]:
-    """Yield the README's table of pipelines: seconds from the prompt to the picture or video, on an H100."""
+    """Yield the README's table of pipelines: seconds from the prompt to the picture or video, on an H200."""
 
     def lines() -> Iterator[list[str]]:
-        for record in pipeline_records("nvidia-h100"):
+        for record in pipeline_records("nvidia-h200"):
             seconds = {result["variant"]["name"]: result["seconds"] for result in record["results"]}
             yield [record["title"], *(f"{seconds[name]:.2f}" for name in PIPELINE_COLUMNS)]
 

@@ -154,7 +154,7 @@ pub enum Wrong {
 }
 
 /// Registers a CPU kernel and a CUDA kernel for each of `operators` in a torch namespace. An operator is
-/// passed as a pair: its schema, and the role of each of its tensors.
+/// passed as a pair: its schema, and the role of each of its tensors (such as "weight").
 pub fn register(namespace: &CStr, operators: &[(String, Vec<String>)]) -> Result<(), Wrong> {
     let kernels = operators.iter().map(|(schema, roles)| accept(schema, roles));
     let kernels: Vec<_> = kernels.collect::<Result<_, _>>().map_err(Wrong::Operator)?;

@@ -8,8 +8,8 @@ const ROW: Width = |cols| cols;
 const TWO_ROWS: Width = |cols| 2 * cols;
 const ONE: Width = |_| 1;
 const OF_HEAD: Width = |_| attention::HEAD as usize;
-/// Bytes per row of cross-entropy inputs: the target class. `TARGET_AND_LOSS` adds the bytes of the row's
-/// log-sum-exp and of its loss gradient.
+/// Bytes per row of the inputs of cross-entropy that are not logits: the target class. `TARGET_AND_LOSS` also
+/// has the bytes of the row's log-sum-exp and of the incoming gradient of its loss.
 const TARGET: Width = |_| size_of::<i64>();
 const TARGET_AND_LOSS: Width = |_| size_of::<i64>() + 2 * size_of::<f32>();
 

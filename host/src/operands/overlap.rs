@@ -23,9 +23,8 @@ pub(crate) fn expect_disjoint(
 }
 
 /// Returns whether two elements of a tensor may have the same address. The function sorts the dimensions by
-/// stride. For each dimension, it compares the stride with the largest distance between two elements that
-/// differ only in the dimensions before it. If every stride is larger than this distance, all addresses
-/// differ.
+/// stride. For each dimension, it computes how far apart two elements can be that differ only in dimensions
+/// with smaller strides. If the stride of every dimension is larger than this distance, all addresses differ.
 fn repeats(view: &View) -> bool {
     if view.shape().contains(&0) {
         return false;
@@ -44,8 +43,9 @@ fn repeats(view: &View) -> bool {
 /// `x[..., :64]` and `x[..., 64:]`, or the query heads and the key heads in a row of a projection. Such
 /// tensors share no element, although their address ranges overlap.
 ///
-/// The function tries each stride of the two tensors as the pitch, the distance between two rows of the wider
-/// tensor. A tensor has the same columns in each row. The columns of the two tensors must not overlap.
+/// The pitch is the distance between two rows of the wider tensor. The function does not know it, so it tries
+/// each stride of the two tensors as the pitch. It checks that each tensor has the same columns in every row,
+/// and that the two tensors have no column in common.
 fn interleaved(a: &View, b: &View) -> bool {
     let mut pitches = [a, b].into_iter().flat_map(|view| {
         let size = view.dtype().size() as i64;
@@ -63,8 +63,8 @@ fn interleaved(a: &View, b: &View) -> bool {
 }
 
 /// Returns the bytes from the first to the last element of `view` in one row of `pitch` bytes. Dimensions
-/// whose stride is a multiple of the pitch lead to other rows. Returns `None` if the elements need more bytes
-/// than a row has.
+/// whose stride is a multiple of the pitch are ignored, because they lead to other rows. Returns `None` if
+/// the elements need more bytes than a row has.
 fn width(view: &View, pitch: i64) -> Option<i64> {
     let size = view.dtype().size() as i64;
     let mut width = size;
@@ -102,7 +102,7 @@ mod tests {
         // The query, key and value of each head are adjacent.
         let part = |n: usize| slice(n * 64, &[2, 5, 4, 64], &[5 * row, row, 3 * 64, 1]);
         assert!(interleaved(&part(0), &part(1)) && interleaved(&part(2), &part(0)));
-        // The heads come before the tokens, or one tensor has no batch dimension.
+        // A tensor in which the heads come before the tokens, and then one without a batch dimension.
         let transposed = slice(8 * 64, &[2, 2, 5, 64], &[5 * row, 64, row, 1]);
         assert!(interleaved(&heads(0, 8), &transposed));
         assert!(interleaved(&heads(0, 8), &slice(8 * 64, &[5, 2, 64], &[row, 64, 1])));

@@ -13,9 +13,8 @@ pub(crate) type Operand<'v, 'a> = (&'static str, &'v View<'a>);
 pub(crate) struct RowLayout<const N: usize> {
     /// Number of rows of each operand.
     pub rows: u64,
-    /// The size `m` if the operands are viewed as `[n, m, columns]`. The value is 0 if the distance between
-    /// consecutive rows is the same for all rows of an operand. In this case, one row stride per operand is
-    /// enough.
+    /// The size `m` if the operands are viewed as `[n, m, columns]`. The value is 0 if one row stride per
+    /// operand is enough, because the distance between consecutive rows is the same for all rows.
     pub inner: u32,
     /// Columns per row.
     pub cols: u32,

@@ -44,11 +44,11 @@ const OP: &str = "cross_entropy";
 /// Launch configurations by row length in packs (16-byte vectors). A thread loads four packs at a time. In
 /// rows of up to 1024 packs, a thread reads at most 16 packs in total.
 ///
-/// If each thread reads more packs, the reduction across threads takes a smaller part of the total time.
-/// Short rows share a block, so some threads load a row while others reduce another row. Rows of more than 16
-/// packs have at least 8 threads. Together, 8 threads read whole cache lines of 128 bytes. The longest rows
-/// have 512 threads. If there are few rows, 512 threads have more bytes in flight than a smaller number of
-/// threads (benches/results/decisions/cross_entropy_threads.csv).
+/// The more packs each thread reads, the smaller is the part of the time that the reduction across threads
+/// takes. Several short rows share a block, so some threads load one row while others reduce another row.
+/// Rows of more than 16 packs have at least 8 threads, because 8 threads together read whole cache lines of
+/// 128 bytes. The longest rows have 512 threads. If there are few rows, 512 threads have more bytes in flight
+/// than a smaller number of threads (benches/results/decisions/cross_entropy_threads.csv).
 const LADDER: &[Rung] = &[
     rung(4, 0, 1, 128),
     rung(8, 0, 2, 128),
@@ -90,9 +90,9 @@ pub(super) fn pick<const N: usize>(device: &Device, layout: &RowLayout<N>) -> Ru
 /// host does not read the targets. The bits of a result row do not depend on the other rows.
 ///
 /// # Errors
-/// Returns an error, and writes nothing, in these cases: a shape, dtype or stride is not supported; a
-/// parameter is outside its range; an output overlaps another argument. [`Error`] lists further errors, such
-/// as those of the GPU driver.
+/// Returns an error, and writes nothing, if a shape, dtype or stride is not supported. The same applies if a
+/// parameter is outside its range, or if an output overlaps another argument. [`Error`] lists further errors,
+/// such as those of the GPU driver.
 pub fn cross_entropy(
     device: &Device,
     x: View,

@@ -76,9 +76,9 @@ const KERNELS: RowKernels<RmsNormKernel> = RowKernels {
 /// aligned to 16 bytes. The bits of a result row do not depend on the other rows.
 ///
 /// # Errors
-/// Returns an error, and writes nothing, in these cases: a shape, dtype or stride is not supported; `eps` is
-/// negative or not finite; `weight_offset` is not finite; `y` overlaps an input. [`Error`] lists further
-/// errors, such as those of the GPU driver.
+/// Returns an error, and writes nothing, if a shape, dtype or stride is not supported, or if `y` overlaps an
+/// input. The same applies if `eps` is negative or not finite, or if `weight_offset` is not finite. [`Error`]
+/// lists further errors, such as those of the GPU driver.
 pub fn rms_norm(
     device: &Device,
     x: View,

@@ -40,16 +40,16 @@ impl<T: Elem, const VECTOR: bool> RowSource<T> for Add<T, VECTOR> {
     fn first(&self) -> *const T {
         self.x.first()
     }
-    /// Computes the sum again from `x` and `residual`. Loading these two tensors from L2 is faster than
-    /// loading `sum`, because a load of `sum` would wait for the store of `sum`.
+    /// Compute the sum again from `x` and `residual`, which are in L2. Loading `sum` instead would be slower,
+    /// because the load would wait for the store of `sum`.
     #[inline(always)]
     fn load_again(&self, tile: u32) -> Pack<T> {
         self.add(tile, Load::ReadOnly)
     }
     #[inline(always)]
     unsafe fn demote(&self, tile: u32) {
-        // SAFETY: `demote` requires rows that start and end at the boundary of an L2 line. The caller passes
-        // such rows.
+        // SAFETY: `demote` requires rows that start and end at the boundary of an L2 line. The caller
+        // guarantees this.
         unsafe {
             self.x.demote(tile);
             self.residual.demote(tile);

@@ -2,8 +2,8 @@
 //! `loss[r] = lse[r] - x[r, target[r]]` with `lse[r] = ln(sum_c(exp(x[r, c])))`.
 //!
 //! The kernel reads each row only once from global memory, for any number of classes. It writes only `loss`
-//! and `lse`, and does not store the probabilities. It computes the sum of exponentials online, relative to
-//! the largest logit that it has read so far.
+//! and `lse`, and does not store the probabilities. It computes the sum of exponentials online, that is,
+//! relative to the largest logit read so far.
 //!
 //! With label smoothing `s`, the result is `(1 - s) * loss[r] + s * (lse[r] - mean_c(x[r, c]))` instead of
 //! `loss[r]`. The kernel `cross_entropy_softcap` replaces each logit `x` by `cap * tanh(x / cap)` when it
@@ -26,9 +26,9 @@ pub struct Losses {
     pub lse: *mut u8,
 }
 
-/// The factor by which the sum of the logits is scaled. Label smoothing computes the mean of the logits from
-/// this sum. Because of the factor, even the sum of 2^32 logits with the largest f32 value does not overflow.
-/// The factor is a power of two, so it changes only the exponent of the sum.
+/// The factor by which each term of the sum of logits is scaled. Even the sum of 2^32 logits with the largest
+/// f32 value then does not overflow. Label smoothing computes the mean of the logits from this sum. The
+/// factor is a power of two, so it changes only exponents and adds no rounding error.
 const SCALE: f32 = 1.0 / (1_u64 << 32) as f32;
 
 /// Returns the sum of the elements of `lanes`, times `SCALE`. The additions form a balanced tree.
@@ -66,7 +66,8 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool, const CA
     // SAFETY: the host checked the rows of `x`.
     let x = unsafe { Row::<T, VECTOR>::of(&x, team, at, p.cols) };
     let writes = team.rank == 0 && team.row < p.rows;
-    // SAFETY: the host checked that each row has a target, and `writes` implies `team.row < p.rows`.
+    // SAFETY: the load reads the target of row `team.row`. The host checked that each row has a target. The
+    // row exists, because `writes` is true only if `team.row < p.rows`.
     let target = if writes { unsafe { targets.load(team.row) } } else { targets.ignore_index };
     let smoothed = p.label_smoothing != 0.0;
     let (mut partial, mut scaled_sum) = (ExpSum::EMPTY, 0.0);
@@ -75,18 +76,18 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool, const CA
         let packs = logits::<T, STEP, VECTOR>(x, first);
         partial = if CAPPED { partial.with_capped(x, first, packs, softcap) } else { partial.with(packs) };
         if smoothed {
-            // Label smoothing needs the sum of the logits. Load the logits again, from L1. The values that
-            // the function `logits` returned are not usable for this sum: past the end of the row, they are
-            // -inf. This second load returns 0 past the end of the row.
+            // Label smoothing needs the sum of the logits. Past the end of the row, the values that the
+            // function `logits` returned are -inf, so they cannot be added. Load the logits again, from L1:
+            // `x.load` returns 0 past the end of the row.
             for i in 0..STEP {
                 let lanes = x.load(first + i as u32, Load::ReadOnly).lanes();
                 scaled_sum += sum_scaled(lanes.map(|x| softcap.value::<CAPPED>(x)));
             }
         }
     }
-    // Load the logit of the target after the loop, from L1 or L2. The latency of this load overlaps with the
-    // reduction. If this load came before the loop, the loads of the row would wait for the load of the
-    // target's index.
+    // Load the logit of the target after the loop, from L1 or L2, so that the latency of this load overlaps
+    // with the reduction. Before the loop, the kernel would have to wait for the target's index before it
+    // could load the row.
     let class = targets.class(target, p.cols);
     let hit = match class {
         Class::Column(column) => softcap.value::<CAPPED>(x.get(column, Load::ReadOnly).unwrap_or(f32::NAN)),
@@ -103,8 +104,9 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool, const CA
 
     let log_sum = ln(sum);
     let lse = max + log_sum;
-    // The loss is `lse - hit`, where `hit` is the logit of the target. Do not compute this difference
-    // directly: with large logits, the rounding error of `lse` can exceed the loss.
+    // The loss is `lse - hit`, where `hit` is the logit of the target. With large logits, the rounding error
+    // of `lse` can exceed the loss. The code therefore subtracts the largest logit from `hit`, and the result
+    // from `log_sum`.
     let mut loss = log_sum - (hit - max);
     if smoothed {
         let mean = scaled_sum * (1.0 / p.cols as f32) * (1.0 / SCALE);
@@ -128,8 +130,10 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool, const CA
 
 /// # Safety
 /// The requirements of [`cross_entropy`] apply. If `p.vector` is 1, all operands allow 16-byte accesses
-/// (`Rows::is_vector`). In this case, `STEP` is the number of packs that a thread loads at a time. With a
-/// softcap, two blocks per SM leave too few registers, so that ptxas spills some of them.
+/// (`Rows::is_vector`), and `STEP` is the number of packs that a thread loads at a time.
+///
+/// `MIN_BLOCKS` is the minimum number of blocks per SM. Kernels with a softcap need too many registers for
+/// two blocks per SM, and would spill.
 #[inline(always)]
 unsafe fn any_layout<T: Elem, const STEP: usize, const CAPPED: bool, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -139,8 +143,8 @@ unsafe fn any_layout<T: Elem, const STEP: usize, const CAPPED: bool, const MIN_B
     softcap: Softcap,
 ) {
     thread::launch_bounds::<512, MIN_BLOCKS>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.vector`
-    // only if `x` allows 16-byte accesses.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The host sets `p.vector` only if `x` allows 16-byte accesses.
     unsafe {
         if p.vector != 0 {
             cross_entropy::<T, STEP, true, CAPPED>(x, targets, losses, p, softcap)

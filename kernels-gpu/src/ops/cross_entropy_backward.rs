@@ -7,9 +7,9 @@
 //!
 //! With label smoothing `s`, `(1 - s) * [c == target[r]] + s / cols` replaces `[c == target[r]]`. With the
 //! factor `z` of z-loss, the exponential is multiplied by `1 + 2 * z * lse[r]`. The gradient of a row with an
-//! ignored target is 0. With a softcap, the formula takes `cap * tanh(x / cap)` in place of `x`, and the
-//! gradient is multiplied by the derivative of this expression. The gradient of a row whose target is not a
-//! class is NaN.
+//! ignored target is 0. With a softcap, `cap * tanh(x / cap)` replaces `x` in the formula. The gradient is
+//! also multiplied by the derivative of this expression. The gradient of a row whose target is not a class is
+//! NaN.
 use cuda_std::mem::load_u32;
 use cuda_std::prelude::*;
 
@@ -115,8 +115,8 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool,
     // SAFETY: the loads read the elements of row `team.row`, which is less than `p.rows`. The host checked
     // that targets, `lse` and `dloss` have one element per row.
     let (target, row_values) = unsafe { (targets.load(team.row), from.load(team.row)) };
-    // Issue the first loads of the row here, before the first use of the target, `lse` and `dloss`. At this
-    // first use, the kernel waits for the loads of these three values.
+    // Issue the first loads of the row before the first use of the target, `lse` and `dloss`. At this use,
+    // the kernel waits until these three values have been loaded.
     let mut packs = logits::<T, STEP, VECTOR>(x, 0);
     let class = targets.class(target, p.cols);
     if class == Class::Ignored {
@@ -137,7 +137,7 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool,
         }
     }
     // In the column of the target, the gradient has a different formula. The thread that wrote this column
-    // above now overwrites the value.
+    // above overwrites it with the value of this formula.
     if let Class::Column(column) = class
         && dx.owns(column)
         && let Some(hit) = x.get(column, Load::ReadOnly)

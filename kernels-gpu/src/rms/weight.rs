@@ -40,8 +40,8 @@ pub(crate) trait WeightScale<T: Elem>: Copy {
     fn apply(&self, tile: u32, fetched: Self::Fetched, lanes: T::F32Vec, how: Applied) -> T::F32Vec;
 }
 
-/// A weight with the element type of the rows. A 16-bit weight takes only half a register per element. Its
-/// method `fetch` loads the weight, so that a kernel can load it before the reduction.
+/// A weight with the element type of the rows. A 16-bit weight takes only half a register per element. The
+/// method `fetch` of this type loads the weight, so that a kernel can load it before the reduction.
 #[derive(Clone, Copy)]
 pub(crate) struct SameTypeWeight<T, const VECTOR: bool>(pub Row<T, VECTOR>);
 

@@ -115,7 +115,8 @@ fn masked(device: &Device) {
             let smoothed = CrossEntropy { label_smoothing: 0.1, ..CrossEntropy::default() };
             assert!(run(device, &matrix, &[3_i64], smoothed)[0][0] > 1e32, "no padding is smoothed over");
         }
-        // The softcap makes the mask -2, so that a masked class counts, but the padding of a row does not.
+        // With the softcap, the logit of a masked class is -2, so the class contributes to the sum of
+        // exponentials. The padding after the end of the row must still contribute nothing.
         let x: Vec<f32> = (0..cols).map(|c| mask(c, f32::NEG_INFINITY)).collect();
         let matrix = Matrix::upload(device, &x, [1, cols as i64], Layout::dense(cols as i64));
         let params = CrossEntropy { softcap: 2.0, ..CrossEntropy::default() };

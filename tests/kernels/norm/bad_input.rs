@@ -177,8 +177,8 @@ fn small_rung(device: &Device) {
     assert!(y.download().unwrap().iter().all(|y| y.is_nan()), "something was written");
 }
 
-/// Tests views that a buffer rejects: sizes and strides whose products or sums do not fit into 64 bits, and
-/// views that end outside the buffer.
+/// Tests views that a buffer rejects. In some, products or sums of sizes and strides do not fit into 64 bits.
+/// Others end outside the buffer.
 fn buffer_refuses(device: &Device) {
     let x = device.upload(&[1.0_f32; 64]).unwrap();
     let outside =
