@@ -261,8 +261,9 @@ def qk_norm_rope(
             written into one buffer, so that no concatenation is needed afterwards.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair of such tensors. If `out`
-        is given, the function returns `out`.
+        The result for `q`: a contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair: this
+        Tensor, and the result for `k` with the shape and dtype of `k`. If `out` is given, the function returns
+        `out`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and

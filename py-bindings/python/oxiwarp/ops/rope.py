@@ -156,8 +156,8 @@ def rope(
             means one head.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair of such tensors: the
-        rotated `q` and the rotated `k`.
+        The rotated `q`: a contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair: the rotated
+        `q`, and the rotated `k` with the shape and dtype of `k`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
@@ -177,9 +177,9 @@ def rope(
             `x * cos + rotated * sin` in torch. For complex tables, the result is bitwise equal to the complex product
             of torch's CUDA kernel, which computes each sum with one fused multiply-add.
         Gradients: `q` and `k` have gradients. Tables have no gradient. The backward rotates the incoming gradient by
-            the negative angles. This gradient does not depend on `q` and `k`. If the incoming gradient requires no
-            gradient, as after `y.sum()`, a second derivative is therefore 0. Otherwise, a second derivative raises
-            RuntimeError. Forward-mode AD raises RuntimeError.
+            the negative angles. The gradients of `q` and `k` do not depend on the values of `q` and `k`. A second
+            derivative is therefore 0, if the incoming gradient is a constant, as after `y.sum()`. If the incoming
+            gradient requires grad, a second derivative raises RuntimeError. Forward-mode AD raises RuntimeError.
 
     Source:
         Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (arXiv:2104.09864).
@@ -250,8 +250,8 @@ def rope_1d(
             means one head.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair of such tensors: the
-        rotated `q` and the rotated `k`.
+        The rotated `q`: a contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair: the rotated
+        `q`, and the rotated `k` with the shape and dtype of `k`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its
@@ -363,8 +363,8 @@ def rope_3d(
             means one head.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair of such tensors: the
-        rotated `q` and the rotated `k`.
+        The rotated `q`: a contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair: the rotated
+        `q`, and the rotated `k` with the shape and dtype of `k`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its
@@ -381,10 +381,10 @@ def rope_3d(
             With `splits`, the angles are float64, as in Wan and Flux. With `coordinates`, the angles are
             float32, as in LTX-Video. The rotation has the exactness of `rope`. The tables of the most recent
             grids are cached.
-        Gradients: `q` and `k` have gradients. `coordinates` have no gradient. The gradient of `q` and `k` does not
-            depend on their values. If the incoming gradient requires no gradient, as after `y.sum()`, a second
-            derivative is therefore 0. Otherwise, a second derivative raises RuntimeError. Forward-mode AD raises
-            RuntimeError.
+        Gradients: `q` and `k` have gradients. `coordinates` have no gradient. The gradients of `q` and `k` do
+            not depend on the values of `q` and `k`. A second derivative is therefore 0, if the incoming gradient
+            is a constant, as after `y.sum()`. If the incoming gradient requires grad, a second derivative raises
+            RuntimeError. Forward-mode AD raises RuntimeError.
 
     Source:
         `WanRotaryPosEmbed` and `LTXVideoRotaryPosEmbed` of diffusers; arXiv:2104.09864.

@@ -335,8 +335,8 @@ class Rewriting:
         return True
 
     def rotated_part(self, block: Block, at: int) -> bool:
-        """If the statement with index `at` rotates some of the tokens of a variable, replace it. Return
-        whether it was replaced."""
+        """Replace the statement with index `at`, if this statement applies RoPE to a slice of a variable, such as
+        its text tokens. The new statement calls a helper. Return whether the statement was replaced."""
         statement = block.statements[at]
         part = part_of(statement, self.space, self.local)
         if part is None:
