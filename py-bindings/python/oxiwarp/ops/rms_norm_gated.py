@@ -161,8 +161,8 @@ def rms_norm_gated(
 
     Note:
         Exactness: The norm is as exact as `rms_norm`. The activation is computed in float32 and is not rounded. If
-            the inputs are float16 or bfloat16, it has the accuracy of `silu` with `mode="fast"`. For gates below -87.3, the
-            activation is 0.
+            the inputs are float16 or bfloat16, it has the accuracy of `silu` with `mode="fast"`. For gates below
+            -87.3, the activation is 0.
         Gradients: The backward runs two kernels one after the other, one for the norm and one for the gate. The
             gradient between them is rounded to the dtype of `x`, or stays float32 if `x` is float16. With
             `activation="sigmoid"`, torch's operators compute the backward of the gate instead of a kernel. A second
