@@ -45,9 +45,9 @@ op = define(
     x=Role.ROWS,
     weight=Role.VECTOR,
 )
-# The operator `rms_norm_out` does not increment autograd's version counter of `out`. An operator can do so only
-# if torch's dispatcher calls a Python function, which takes more time than the rest of the call. The public
-# function `rms_norm` increments the counter instead.
+# The operator `rms_norm_out` does not increment autograd's version counter of `out`. An operator can do so
+# only if torch's dispatcher calls a Python function, which takes more time than the rest of the call. The
+# public function `rms_norm` increments the counter instead.
 op_out = define(
     "rms_norm_out(Tensor x, Tensor? weight, float eps, float weight_offset, bool round_before_weight, "
     "Tensor(a!) out) -> ()",
