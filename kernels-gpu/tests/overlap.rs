@@ -1,5 +1,5 @@
-//! Checks for each kernel whether its launches may overlap with the previous and with the next launch
-//! (programmatic dependent launch, PDL).
+//! Tests that each kernel declares the expected kind of overlap (programmatic dependent launch, PDL). The
+//! kind says whether a launch of the kernel may overlap with the previous launch, and with the next launch.
 use cuda_std::launch::Overlap;
 
 /// The kernels whose launches do not overlap in both directions. Every launch may start before the previous

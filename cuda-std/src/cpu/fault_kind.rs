@@ -352,8 +352,8 @@ pub enum FaultKind {
     },
     /// The warps of a warpgroup execute different `setmaxnreg` instructions.
     RegisterWarps {
-        /// The number of registers per thread in the `setmaxnreg` of this warp. `None` if this warp executes
-        /// fewer such instructions than the other warp.
+        /// The number of registers per thread in the `setmaxnreg` of this warp. The value is `None` if this
+        /// warp executes fewer `setmaxnreg` instructions than another warp of the warpgroup.
         own: Option<u32>,
         /// Registers per thread of the instruction of another warp.
         other: Option<u32>,

@@ -128,14 +128,14 @@ impl Started {
             Elements::Floats(of_a, of_b) => {
                 a.decode(of_a, ROWS, |row| left[row]);
                 b.decode(of_b, right.len(), |row| right[row]);
-                // SAFETY: `floats` covers the elements of `matrix`. f32 and u32 have the same size and
-                // alignment, and every bit pattern is a valid f32.
+                // SAFETY: `floats` is a view of the elements of `matrix` as f32. f32 and u32 have the same
+                // size and alignment, and every bit pattern is a valid f32.
                 let floats = unsafe { &mut *(std::ptr::from_mut(matrix) as *mut [f32]) };
                 multiply_step(a, b, floats);
             }
             Elements::Int8(a_signed, b_signed) => {
-                // SAFETY: `integers` covers the elements of `matrix`. i32 and u32 have the same size and
-                // alignment, and every bit pattern is a valid i32.
+                // SAFETY: `integers` is a view of the elements of `matrix` as i32. i32 and u32 have the same
+                // size and alignment, and every bit pattern is a valid i32.
                 let integers = unsafe { &mut *(std::ptr::from_mut(matrix) as *mut [i32]) };
                 multiply_int8(&left, a_signed, &right, b_signed, integers);
             }

@@ -80,8 +80,9 @@ impl OperandType {
     }
 }
 
-/// The elements of an operand in one K step: `a` with rows M, or `b` with rows N. `COLUMNS` is true for `b`,
-/// whose elements with the same K are contiguous.
+/// The elements of one operand, `a` or `b`, of a matrix multiplication, for one step along K. Each row of `a`
+/// is a row of the result (index M). Each row of `b` is a column of the result (index N). `COLUMNS` is true
+/// for `b`, whose elements with the same K are contiguous.
 pub(crate) struct Decoded<const COLUMNS: bool> {
     operand: OperandType,
     rows: usize,

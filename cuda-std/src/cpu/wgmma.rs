@@ -20,8 +20,8 @@ use super::{Block, FaultKind, operate};
 /// Threads of a warpgroup.
 const THREADS: usize = 32 * WARPS;
 
-/// The content of accumulator registers from the start of the first multiplication until [`settle`], which
-/// writes the results.
+/// The executor fills the accumulator registers with this value when the first multiplication starts. Later,
+/// [`settle`] writes the results to the registers.
 const IN_FLIGHT: u32 = u32::MAX;
 
 /// The accumulator registers of a thread.

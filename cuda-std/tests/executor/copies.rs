@@ -17,9 +17,9 @@ impl Words {
 
     /// Starts to copy element `at` of this array to element `at` of the array in shared memory.
     fn begin(&self, at: u32) {
-        // SAFETY: the copy reads element `at` of this array and writes element `at` of the array in shared
-        // memory. Both elements exist. Some tests omit a wait or a barrier on purpose, and check that the
-        // executor then shows or reports the error.
+        // SAFETY: the copy reads element `at` of `self` and writes element `at` of the array in shared
+        // memory. Both elements exist. Some tests omit a wait or a barrier on purpose. These tests check that
+        // the executor reports the missing barrier, or that a read gives wrong data.
         unsafe { elements().copy_from(at, self.0[at as usize].as_ptr().cast()) };
     }
 }

@@ -57,8 +57,9 @@ pub struct Rope<'a> {
 }
 
 impl<'t> Rope<'t> {
-    /// Takes the parameters of a rotation from the arguments of a call, and returns them with the flag
-    /// `exact`. If the call has no angles, returns `None` instead of the parameters.
+    /// Takes the parameters of a rotation from the arguments of a call. Returns the parameters, and
+    /// separately the value of the argument `exact`. If the call has no angles, returns `None` instead of the
+    /// parameters, because nothing is rotated.
     #[inline]
     pub(crate) fn take_optional<S: Source<'t>>(source: &mut S) -> Result<(Option<Self>, bool), S::Error> {
         let at = source.position();
@@ -190,8 +191,8 @@ impl Tables<'_> {
         let (sin_arg, _) = self.table("sin", sin, &widths, vec4s)?;
         let wide = cos.shape().last() == Some(&self.columns);
         let angles = if wide { Rotary::WIDE } else { Rotary::NARROW };
-        // The last element says whether the tables of angles are f32. It has no effect if `q` and `k` are
-        // also f32.
+        // The last element of the returned tuple says whether the tables of angles are f32. It has no effect
+        // if `q` and `k` are also f32.
         Ok((angles, [cos_arg, sin_arg], tokens, cos.dtype() == Dtype::F32))
     }
 

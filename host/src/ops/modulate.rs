@@ -19,9 +19,9 @@ const KERNELS: [ModulateKernel; 2] = [launch::modulate_any, launch::modulate_blo
 
 /// Computes `y = x * (1 + scale) + shift` in f32 and rounds the result to the dtype of `x`.
 ///
-/// `x` and `y` have the same shape and dtype. Scale and shift broadcast to this shape, in this dtype or in
-/// f32. After the broadcast, all tensors must be viewable as `[n, m, columns]` without a copy, with the same
-/// `n` and `m`. If there are no rows, the call does nothing.
+/// `x` and `y` have the same shape and dtype. Scale and shift broadcast to this shape. Their dtype is the
+/// dtype of `x` or f32. After the broadcast, all tensors must be viewable as `[n, m, columns]` without a
+/// copy, with the same `n` and `m`. If there are no rows, the call does nothing.
 ///
 /// If `exact` is true, the kernel also rounds `1 + scale` and `x * (1 + scale)`, as torch's separate
 /// operators do. If `x` has 16 bits and scale or shift is f32, `exact` has no effect, and the kernel rounds

@@ -218,8 +218,8 @@ impl Rotary {
     }
 
     /// Returns the position of `token`. With [`Rotary::COUNTED`], the position is the index of the token
-    /// among the rotated tokens. With [`Rotary::POSITIONED`], the position is the token's entry in the table
-    /// `sin`.
+    /// among the rotated tokens. With [`Rotary::POSITIONED`], the table `sin` contains positions instead of
+    /// sines, and the position is the token's entry in this table.
     ///
     /// # Safety
     /// The safety conditions of [`Rotary::element`] apply.

@@ -69,9 +69,9 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         }
     }
 
-    /// Returns the index of the warp's `nth` tile (128 columns), counted from the first tile of the warp. If
-    /// the four warps of a block share the row, a warp has every fourth tile, so the result is `4 * nth`. The
-    /// fields `columns` and `staged` then start at the first tile of the warp.
+    /// Returns the distance, in tiles of 128 columns, from the warp's first tile to the warp's tile number
+    /// `nth`. If the four warps of a block share the row, a warp has every fourth tile, so the result is `4 *
+    /// nth`. In this case, the fields `columns` and `staged` start at the first tile of the warp.
     #[inline(always)]
     pub fn tile(&self, nth: u32) -> u32 {
         if is_block_shared::<A>() { nth * WARPS } else { nth }

@@ -112,8 +112,8 @@ impl<T: Elem, const ROWS: usize> Places<T, ROWS> {
         self.0.map(|pointers| core::array::from_fn(|tile| pointers.load(tile as u32)))
     }
 
-    /// Returns the mean of the first [`SAMPLES`] elements of `x` for each row. If there are two rows, each
-    /// half of a warp computes the mean of one row.
+    /// Returns one mean per row: the mean of the first [`SAMPLES`] elements of the row of `x`. If the warp
+    /// has two rows, each half of the warp computes the mean of one row, and both halves receive both means.
     #[inline(always)]
     fn shifts(&self) -> [f32; ROWS] {
         let is_last = warp::lane() >= SAMPLES;

@@ -222,8 +222,9 @@ fn biases_first(device: &Device) {
             }
             let [y, dx] = run(device, &input, packed, layout, params);
             // A second call without a bias, on the rounded sums `input + bias`, must give the same `y`. The
-            // gradients of the two calls differ, so they are not compared. `run` passes the first half of the
-            // input as the incoming gradient `dy`, and only in the second call, this half includes the bias.
+            // gradients are not compared, because the two calls have different incoming gradients `dy`. The
+            // function `run` passes the first half of the input as `dy`. In the second call, the bias has
+            // been added to this half.
             let rounded = |i: usize| input.at(i, Gate::Second).map(bf16::from_f32);
             let (first, second) = (0..y.len()).map(|i| rounded(i).into()).unzip();
             let sums = Input { first, second, bias: None, shape: input.shape };

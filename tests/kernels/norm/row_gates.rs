@@ -75,8 +75,8 @@ fn check<T: Element>(device: &Device, cols: i64, [read, write]: [Layout; 2], gat
     }
 }
 
-/// Tests gates with one number per token of each batch, one per batch, one per token index (for all batches),
-/// and one for all rows.
+/// Tests four shapes of the gate. The gate has one number per row, one per batch, one per token (the same for
+/// all batches), or a single number for all rows.
 fn table<T: Element>(device: &Device) {
     for cols in [1_i64, 2, 7, 64, 129, 640, 2050] {
         let (dense, odd) = (Layout::dense(cols), Layout { offset: 1, stride: cols + 3 });

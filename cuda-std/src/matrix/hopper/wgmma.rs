@@ -12,8 +12,8 @@ use crate::arch::wgmma as arch;
 use crate::arch::wgmma::Accumulator as _;
 use crate::base::wgmma::Kind;
 
-/// An element type of the operands. Rust has no number type for some of them. These types, such as [`E4m3`],
-/// serve only as names.
+/// An element type of the operands. For some element types, Rust has no number type. This module represents
+/// such an element type by an empty enum, such as [`E4m3`], which has no values and serves only as a name.
 pub trait Operand: Copy {
     /// The types of both operands, for the instruction.
     #[doc(hidden)]

@@ -22,8 +22,8 @@ impl RowIndex {
     }
 
     /// Returns the index of the row of `team` (the threads that share a row). The operands have `count` rows,
-    /// which are divided into groups of `inner` rows. If `inner` is 0, all rows form one group. The row
-    /// exists if `team.row` is less than `count`.
+    /// in groups of `inner` rows. The index consists of the group and of the row within the group. If `inner`
+    /// is 0, all rows form one group. Row number `team.row` exists if the number is less than `count`.
     #[inline(always)]
     pub fn of(team: Team, count: u64, inner: u32) -> Self {
         let (row, exists) = (team.row, team.row < count);

@@ -108,8 +108,8 @@ unsafe extern "C" {
         promotion: c_int,
         fill: c_int,
     ) -> c_uint;
-    // The type `CudaError` of the crate `cust` adds quotation marks to the error text. It has texts only for
-    // the codes in its enum.
+    // The crate `cust` also returns error texts, through its type `CudaError`. This crate calls the driver
+    // instead, because `CudaError` has texts only for the codes in its enum, and adds quotation marks.
     fn cuGetErrorString(code: c_uint, text: *mut *const c_char) -> c_uint;
 }
 

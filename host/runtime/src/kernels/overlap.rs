@@ -22,8 +22,9 @@ const WAIT: &str = "
 ///
 /// The instruction `ld.global.nc` promises that no thread writes the loaded memory while the kernel runs.
 /// ptxas may therefore move such a load to a position before the wait instruction. ptxas does not move a load
-/// across an `exit`. This code therefore contains an `exit` that no thread ever executes. The `exit` depends
-/// on the result of a barrier after the wait instruction.
+/// across an `exit`. This code therefore contains an `exit` that no thread ever executes. The condition of
+/// the `exit` is the result of a barrier, so ptxas cannot remove the `exit` or move it ahead of the barrier.
+/// The barrier comes after the wait instruction.
 const LEAVE: &str = "
 	{
 	.reg .pred %never, %leave;

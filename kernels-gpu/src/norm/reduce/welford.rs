@@ -89,8 +89,8 @@ impl Welford {
         self.count * reciprocal(self.count * 2.0)
     }
 
-    /// Returns the same weight as [`Welford::half`]. The count must be a constant, so that the compiler can
-    /// evaluate the division.
+    /// Returns the same weight as [`Welford::half`], for a count that is a constant. The function uses a
+    /// division, because the compiler evaluates a division of constants at compile time.
     #[inline(always)]
     pub fn known_half(&self) -> f32 {
         self.count * (1.0 / (self.count * 2.0))

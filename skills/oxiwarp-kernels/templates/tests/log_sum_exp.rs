@@ -25,8 +25,9 @@ fn check<T: Element>(device: &Device, [rows, cols, gap]: [usize; 3]) {
         // U). A lane adds `cols / 32` terms, with one rounding each. The reductions within a pack (16-byte
         // vector) and within the warp have at most 10 further roundings.
         let relative_of_sum = (4.0 + 2.0 * f64::from(RANGE) + cols as f64 / 32.0 + 10.0) * U;
-        // The error of `lg2` is 2^-22: an absolute error near 1, a relative error elsewhere. The constant
-        // LN_2, the product with it and the last sum round once each.
+        // The error of `lg2` is at most 2^-22. For arguments near 1, this is the absolute error. For other
+        // arguments, it is the relative error. Three more roundings follow: of the constant LN_2, of the
+        // product with LN_2, and of the last sum.
         let log = 2.0_f64.powi(-22) * (cols as f64).ln().max(1.0) + 2.0 * U * (cols as f64).ln();
         let f32_error = relative_of_sum + log + U * right.abs();
         let allowed = f32_error + rounding::<T>(right.abs() + f32_error);

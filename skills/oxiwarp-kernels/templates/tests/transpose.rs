@@ -15,9 +15,9 @@ const GUARD: usize = 32;
 fn check<T: Element>(device: &Device, [rows, cols, gap]: [usize; 3]) {
     let (x_stride, y_stride) = (cols + gap, rows + gap);
     let x = values::<T>(rows * x_stride, 1, 1.0);
-    // Before the call, the output matrix is NaN, and the unused elements are 2. On the CPU executor, shared
-    // memory that no thread has written contains NaN. If the kernel stores such a NaN in an unused element,
-    // the test detects it.
+    // Before the call, the elements of the output matrix are NaN. The unused elements after each row and
+    // after the matrix are 2, not NaN. On the CPU executor, shared memory that no thread has written contains
+    // NaN. If the kernel stores such a NaN in an unused element, the 2 changes and the test fails.
     let inside = |at: usize| at % y_stride < rows && at / y_stride < cols;
     let before = |at| T::from_f32(if inside(at) { f32::NAN } else { 2.0 });
     let y: Vec<_> = (0..(cols + GUARD) * y_stride).map(before).collect();
