@@ -43,7 +43,8 @@ impl Stack {
 
     fn value(&mut self) -> u64 {
         // SAFETY: the code reads the argument at `next` and advances the pointer to the following argument.
-        // Both stay inside the argument stack, because the caller of `new` reads each argument at most once.
+        // The read is inside the argument stack. By the contract of `new`, the caller reads each argument at
+        // most once, so the number of reads is at most the number of arguments.
         unsafe {
             let value = *self.next;
             self.next = self.next.add(1);
@@ -57,7 +58,8 @@ impl Stack {
     }
 
     /// Reads a `Tensor?` argument. The value on the stack is null, or a pointer to a heap cell that contains
-    /// the handle. This function frees the cell. The caller owns the returned handle and must free it.
+    /// the tensor's handle. This function frees the cell, but not the handle. The caller owns the returned
+    /// handle and must free it.
     pub fn optional_tensor(&mut self) -> Option<Handle> {
         let cell = self.value() as *mut u64;
         if cell.is_null() {

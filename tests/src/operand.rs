@@ -157,8 +157,8 @@ impl<T: Element> Side<T> {
         self.value.is_f32() || self.table.as_ref().is_some_and(Operand::is_f32)
     }
 
-    /// Returns the sum of the operand and the table that is added to it, for element `at` of `x`. The sum is
-    /// rounded to the dtype of `x`, unless one of the two is in f32.
+    /// Returns the sum `table + value` for element `at` of `x`, or `value` if the operand has no table. The
+    /// sum is rounded to the dtype of `x`. If table or value is in f32, the sum is not rounded.
     pub fn at(&self, at: usize) -> f32 {
         let Some(table) = &self.table else { return self.value.at(at) };
         let sum = table.at(at % self.value.cols) + self.value.at(at);

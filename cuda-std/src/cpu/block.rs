@@ -133,7 +133,7 @@ pub(super) struct Slot {
 }
 
 /// The part of a GPU thread's state that the scheduler does not read. The part that the scheduler reads is in
-/// [`Slot`], which is therefore small.
+/// [`Slot`]. With this separation, [`Slot`] is small.
 #[derive(Default)]
 pub(super) struct ThreadNotes {
     /// What the thread waits for. In the states `AtMbarrier` and `Polling`: the offset and the phase of the

@@ -195,8 +195,9 @@ impl Block {
         f(&mut self.activate().clocks.borrow_mut()[self.own_agent() as usize])
     }
 
-    /// Records that event number `time` of the agent `agent` happens before the next event of the running
-    /// thread.
+    /// Records that event number `time` of an agent happens before the next event of the running thread. The
+    /// agent with number `agent` is a thread or another source of accesses to shared memory, such as an
+    /// mbarrier.
     pub(super) fn learn(&self, agent: u32, time: u32) {
         self.clock(|clock| self.cluster.acquirer.borrow_mut().learn(clock, agent, time));
     }

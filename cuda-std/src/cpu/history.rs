@@ -89,10 +89,10 @@ pub(super) struct SharedAccess {
 /// large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Readers {
-    /// The number of the group of agents: all readers are among the agents with the numbers `32 * group` to
-    /// `32 * group + 31`.
+    /// A group is 32 agents with consecutive numbers. All readers of this entry are in the group with this
+    /// number, which contains the agents `32 * group` to `32 * group + 31`.
     group: u32,
-    /// A mask of the agents that read.
+    /// The agents of the group that read, as a bit mask.
     agents: u32,
     time: u32,
     by: By,

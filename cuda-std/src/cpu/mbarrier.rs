@@ -21,9 +21,9 @@ pub(super) struct Mbarrier {
     missing: u32,
     pub phase: u32,
     bytes: i64,
-    /// Two byte counts of the current phase: the bytes that its arrivals expect, and the bytes of the copies
-    /// that started in it.
+    /// Number of bytes that the arrivals of the current phase expect.
     expected: i64,
+    /// Number of bytes of the copies that started in the current phase.
     started: i64,
     gate: Gate,
     done: Released,
@@ -261,8 +261,9 @@ impl Block {
         Some(FaultKind::UnobservedCopy { mbarrier: place.offset as usize, phase: time - 1 })
     }
 
-    /// Tests whether the phase with parity `parity` has ended. If it has, the events before its end become
-    /// part of the running thread's knowledge. If it has not, the function returns `None`.
+    /// Tests whether the phase with parity `parity` has ended. If the phase has not ended, the function
+    /// returns `None`. Otherwise the function records that the events before the end of the phase happened
+    /// before the next event of the running thread.
     fn try_wait(&self, place: Place, parity: u32) -> Option<()> {
         let own = self.own_agent();
         let done = self.mbarrier(place, false, |barrier| {

@@ -237,9 +237,9 @@ mod tests {
             fn cuTensorMapEncodeTiled();
         }
         replace(c"cuTensorMapEncodeTiled", digits as *mut c_void);
-        // SAFETY: the conversion requires that the function has the signature `Twelve`.
-        // `cuTensorMapEncodeTiled` is defined in assembler in this crate. It forwards all arguments to
-        // `digits`, which has the signature `Twelve`.
+        // SAFETY: `transmute` requires that the function has the signature `Twelve` (twelve integers). This
+        // crate defines `cuTensorMapEncodeTiled` in assembler, as a jump to the function that replaces it.
+        // Here this function is `digits`, whose signature is `Twelve`.
         let call: Twelve = unsafe { std::mem::transmute(cuTensorMapEncodeTiled as *const ()) };
         assert_eq!(call(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12), 0);
     }

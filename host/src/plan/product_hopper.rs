@@ -59,9 +59,10 @@ fn clusters(tile: &GemmTile, device: &Device) -> u32 {
 }
 
 /// Chooses a Hopper kernel, calls `launch` with it, and returns `true`. If no Hopper kernel supports the
-/// call, returns `false` without a launch. The kernels are ordered by their estimated times, and the function
-/// skips the first `skip` of them. If this leaves no kernel, the function decreases `skip` by the number of
-/// kernels and returns `false`.
+/// call, returns `false` without a launch. The function orders the kernels by their estimated times, and
+/// skips the first `skip` kernels. With this number, a tuning program can time each kernel. If no kernel is
+/// left, the function returns `false`. It also subtracts the number of skipped kernels from `skip`, because
+/// the caller then continues with its next list of kernels.
 pub(crate) fn launch_hopper<L: Copy>(
     device: &Device,
     a: &Product,

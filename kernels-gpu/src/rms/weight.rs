@@ -29,7 +29,8 @@ pub struct Applied {
 
 /// A weight that multiplies a normalized row.
 pub(crate) trait WeightScale<T: Elem>: Copy {
-    /// The weight values that `fetch` loads for one tile. A kernel may call `fetch` before the reduction.
+    /// The weight values that `fetch` loads for one tile. A kernel may call `fetch` before the reduction, so
+    /// that the load and the reduction overlap.
     type Fetched: Copy;
     /// An initial value, before `fetch` has loaded the weight.
     const EMPTY: Self::Fetched;
@@ -40,8 +41,9 @@ pub(crate) trait WeightScale<T: Elem>: Copy {
     fn apply(&self, tile: u32, fetched: Self::Fetched, lanes: T::F32Vec, how: Applied) -> T::F32Vec;
 }
 
-/// A weight with the element type of the rows. A 16-bit weight takes only half a register per element. The
-/// method `fetch` of this type loads the weight, so that a kernel can load it before the reduction.
+/// A weight with the element type of the rows. The method `fetch` of this type loads the weight, so a kernel
+/// can load the weight before the reduction. The weight then stays in registers during the reduction. A
+/// 16-bit weight takes only half a register per element.
 #[derive(Clone, Copy)]
 pub(crate) struct SameTypeWeight<T, const VECTOR: bool>(pub Row<T, VECTOR>);
 

@@ -39,9 +39,9 @@ fn both(device: &Device, case: AttentionCase) {
 }
 
 fn sizes(device: &Device) {
-    // A split has 512 keys. A tile has 16 rows: one row per query and query head that use the same key head.
-    // The numbers of keys are two whole splits, or more. The numbers of rows are less than a tile, more than
-    // one tile, or two tiles.
+    // A split has 512 keys, and each case has the keys of two whole splits or more. A tile has 16 rows. A key
+    // head has one row for each query of each query head that uses the key head. The cases have less than one
+    // tile of rows, between one and two tiles, or two tiles.
     for (sq, sk, heads, kv_heads) in [(1, 1024, 2, 2), (1, 1025, 4, 1), (3, 1100, 6, 1), (2, 1600, 16, 1)] {
         both(device, AttentionCase::of([2, sq, sk, heads, kv_heads, 64]));
     }

@@ -1,5 +1,5 @@
-//! Compares `rms_norm_gated` with f64 results. The tests also check after which steps the op rounds. Its bits
-//! must equal those of a sequence of separate operators that each round their result.
+//! Compares `rms_norm_gated` with f64 results. The tests also check after which steps the op rounds. The op
+//! must return the same bits as a sequence of separate operators, each of which rounds its result.
 use half::{bf16, f16};
 use oxiwarp::{
     Device, Element, GateFunction, GateOrder, RmsNorm, RmsNormGated, Rounding, Stream, View, rms_norm_gated,

@@ -22,9 +22,10 @@ const SCALAR: u32 = 0;
 const VECTORIZED: u32 = 1;
 const WHOLE_TILES: u32 = 2;
 const BLOCK_TILES: u32 = 3;
-/// The code of an access type (how a thread reads rows) that keeps a row in registers is a sum of two
-/// numbers. The first is [`WARP_REGISTERS`], [`BLOCK_REGISTERS_STAGED`] or [`BLOCK_REGISTERS`], depending on
-/// the type. The second says how many tiles (128 columns each) of the row each warp keeps in registers.
+/// An access type says how a thread reads rows, and has a number, `Access::CODE`. With some access types, a
+/// kernel keeps the row in registers. The code of such a type is a sum of two numbers. The first number is
+/// [`WARP_REGISTERS`], [`BLOCK_REGISTERS_STAGED`] or [`BLOCK_REGISTERS`], depending on the type. The second
+/// number is the number of tiles (128 columns each) of the row that each warp keeps in registers.
 const WARP_REGISTERS: u32 = 16;
 const BLOCK_REGISTERS_STAGED: u32 = 64;
 const BLOCK_REGISTERS: u32 = 128;

@@ -40,9 +40,9 @@ struct GpuKernel {
 
 /// Kernels on a GPU.
 struct OnGpu {
-    /// A number that identifies this value in the process. A [`Kernel`], which is a static variable, caches
-    /// the driver's function that was loaded last, and the number of the `OnGpu` value that loaded it. If the
-    /// cached number is this number, the cached function belongs to this GPU.
+    /// A number that identifies this `OnGpu` value in the process. A [`Kernel`] is a static variable. It
+    /// caches the driver's function that was loaded last, and the number of the `OnGpu` value that loaded
+    /// this function. If the cached number equals this number, the cached function belongs to this GPU.
     number: u64,
     gpu: Arc<Gpu>,
     /// The architecture of the PTX. [`Kernels::of_library`] chooses an architecture whose PTX also runs on

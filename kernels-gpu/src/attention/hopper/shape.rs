@@ -88,8 +88,8 @@ where
 
 macro_rules! kernels {
     ($($name:ident: $tiles:ident;)*) => { $(
-        /// The [`Shape`] of a kernel with the tile sizes of a constant in the module `params`. For example,
-        /// `Kernel64` has the tile sizes `D64`.
+        /// The [`Shape`] of a kernel. The tile sizes are those of a constant in the module `params`. For
+        /// example, `Kernel64` has the tile sizes of the constant `D64`.
         pub(crate) type $name<T, const CAUSAL: bool, const PADDED: bool> = KernelShape<
             T,
             { $tiles.keys as usize / 2 },
