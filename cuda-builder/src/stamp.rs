@@ -116,7 +116,8 @@ impl<'a> Checker<'a> {
         Checker { crate_dir, hashes: HashMap::new() }
     }
 
-    /// Checks that a PTX text has the given label, is for `arch`, and was compiled from the current sources.
+    /// Checks that a PTX text starts with the comment `label`, is for `arch`, was not edited, and was
+    /// compiled from the current sources.
     pub(crate) fn check(&mut self, stamped: &str, label: &str, arch: Arch) -> Result<(), Flaw> {
         let (lines, text) = split(stamped);
         let mut lines = lines.into_iter();

@@ -214,8 +214,9 @@ impl Call {
     }
 }
 
-/// A [`Source`] from which the operator's `oxiwarp` function takes the arguments of a call. For tensors,
-/// outputs, floats, integers and bools, a field stores the index of the next argument to take.
+/// A [`Source`] from which the operator's `oxiwarp` function takes the arguments of a call. There are five
+/// kinds of arguments: tensors, outputs, floats, integers and bools. For each kind, a field stores the index
+/// of the next argument to take.
 pub struct Arguments<'t> {
     call: &'t Call,
     tensors: usize,

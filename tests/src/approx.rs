@@ -44,8 +44,8 @@ impl Approx {
 /// merges the means of the threads, in up to eight steps. A merge multiplies by a count and by an approximate
 /// reciprocal, with an error of 4 units, so eight merges contribute 32 units.
 ///
-/// An error of the mean changes every `x - mean` of the row by the same amount. It changes the variance by at
-/// most this amount.
+/// If the mean has an error, every `x - mean` of the row changes by the amount of this error. The variance
+/// changes by at most the same amount.
 const LAYER: f64 = 48.0;
 /// Returns the relative error bound of `x * inv_rms`, in units of 2^-24.
 ///

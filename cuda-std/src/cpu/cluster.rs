@@ -339,8 +339,9 @@ impl Block {
         }
     }
 
-    /// Records that the threads `threads` have arrived at a block barrier or a warp barrier. The accesses of
-    /// each of them before the barrier happen before the later accesses of all of them.
+    /// Records that the threads `threads` have arrived at a block barrier or a warp barrier. Every access of
+    /// one of these threads before the barrier happens before every access of all these threads after the
+    /// barrier.
     #[cold]
     #[inline(never)]
     pub(super) fn synchronize_active(&self, threads: impl Iterator<Item = usize> + Clone) {

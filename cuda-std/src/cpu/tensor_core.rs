@@ -46,7 +46,8 @@ const MIN_FAST: i32 = -100;
 const MAX_FAST: i32 = 126;
 /// The lower bound of the exponent that aligns the terms.
 const MIN_TOP: i32 = -133;
-/// The number of columns of a decoded `b` is a multiple of this value.
+/// Number of adjacent elements of a row that are computed at once. The columns of a decoded `b` are padded to
+/// a multiple of this number.
 const LANES: usize = 8;
 
 /// Bytes of one row of an operand in one K step, for each operand type.
@@ -395,8 +396,9 @@ fn columns_fast<const STEP: usize, const FRACTION: i32, const BITS: u32, const W
         overflow |= (sum ^ sums[j]) & (sum ^ accumulator);
         let magnitude = sum.unsigned_abs();
         // The conversion to f32 must round toward zero. Therefore clear the bit below the 24 significant
-        // bits, so that the conversion does not round up. This also clears some lower bits, which the
-        // conversion drops anyway. The magnitude 2^31 becomes -2^31, which has the right sign.
+        // bits, so that the conversion does not round up. This step also clears some lower bits, which the
+        // conversion drops anyway. The cast to i32 turns the magnitude 2^31 into -2^31. This sign is right,
+        // because only the sum -2^31 has this magnitude.
         let cut = (magnitude & !(magnitude >> 24)) as i32 as f32;
         // For fp8, the result has fewer significant bits. Clear the other bits here: the conversion was
         // exact, because the sum is less than 2^21.

@@ -309,10 +309,11 @@ impl Lane {
     /// Returns whether a required fence is missing between an access of the thread to the registers of
     /// `multiplication` and the multiplication.
     ///
-    /// The executor cannot see from which values the left operand in registers was computed. The executor
-    /// assumes that it was computed from every accumulator that the thread has settled. For the first
-    /// multiplication after a fence, the executor assumes the same for every accumulator that the thread has
-    /// accessed. Later multiplications may use registers that were written before the fence.
+    /// If the left operand is in registers, the executor cannot see from which values the kernel computed the
+    /// operand. The executor assumes that the kernel computed the operand from all accumulators on which the
+    /// thread has called [`settle`]. For the first multiplication after a fence, it also assumes that the
+    /// kernel used all accumulators that the thread has accessed. The executor does not assume this for later
+    /// multiplications, because their left operands may be in registers that were written before the fence.
     fn is_unfenced(&self, at: usize, in_flight: bool, multiplication: &Multiplication) -> bool {
         let accumulators = !in_flight && self.fences <= self.accessed.get(&at).copied().unwrap_or(0);
         let left = matches!(multiplication.a, Left::Registers(_))

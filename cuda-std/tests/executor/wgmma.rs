@@ -73,7 +73,8 @@ fn random(seed: u32) -> u32 {
     x.wrapping_mul(0x846C_A68B) ^ x >> 13
 }
 
-/// A matrix with `rows` rows and 32 bytes of K, and its place in shared memory.
+/// The layout of an operand matrix in shared memory. The matrix has `rows` rows, and each row has 32 bytes
+/// along K.
 #[derive(Clone, Copy)]
 struct Layout {
     rows: u32,

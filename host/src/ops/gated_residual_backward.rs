@@ -89,8 +89,8 @@ struct Grid {
 
 impl Grid {
     /// Divides the `rows` rows of each group among the blocks. Unless there are very many groups or columns,
-    /// all blocks of the launch run at the same time. The grid is the same for the kernel with and without
-    /// 16-byte accesses.
+    /// all blocks of the launch run at the same time. The kernel with 16-byte accesses and the kernel without
+    /// them have the same grid.
     fn of(device: &Device, rows: u64, groups: u32, cols: u32, dtype: Dtype) -> Self {
         let slabs = cols.div_ceil(TEAM * 16 / dtype.size() as u32).min(MAX_GRID_YZ);
         let per_sm = launch_override(device).parallelism.unwrap_or(BLOCKS_PER_SM);

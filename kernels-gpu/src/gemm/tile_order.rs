@@ -20,8 +20,9 @@ pub struct TileOrder {
 }
 
 impl TileOrder {
-    /// Returns the order of `rows * columns` tiles, in groups of at most `group_rows` rows of tiles. Returns
-    /// `None` if there are no tiles, or more than 2^31 - 1 tiles.
+    /// Returns the order in which a kernel processes a matrix of `rows * columns` tiles. The rows of this
+    /// matrix are divided into groups of at most `group_rows` rows, and the kernel processes one group after
+    /// the other. Returns `None` if there are no tiles, or more than 2^31 - 1 tiles.
     pub fn new([rows, columns]: [u32; 2], group_rows: u32) -> Option<Self> {
         let count = rows.checked_mul(columns).filter(|&count| count <= i32::MAX as u32)?;
         let group_rows = NonZero::new(group_rows.min(rows))?;

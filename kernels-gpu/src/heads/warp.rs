@@ -75,7 +75,8 @@ struct WarpHeads<T, N, const TILES: usize> {
     head: u32,
     /// Number of heads that the warp has not processed yet.
     left: u32,
-    /// Distance in elements from the group's current head to its next head.
+    /// Distance in elements of `x` from the group's current head to the next head of the group. A group is
+    /// the lanes that share a head. `y_step` is the distance in `y`.
     x_step: i64,
     y_step: i64,
     parameters: [Affine4; TILES],

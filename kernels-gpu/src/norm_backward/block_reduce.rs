@@ -24,7 +24,8 @@ impl BlockReduction {
     /// The state before the first reduction of the block.
     pub const FIRST: Self = Self { second: false };
 
-    /// Returns the number of f32 values in each of the two regions of shared memory.
+    /// Returns the number of f32 values in each of the two regions of shared memory between which the
+    /// reductions alternate.
     #[inline(always)]
     fn split() -> u32 {
         thread::block_dim()[0] / warp::SIZE * MAX_ROWS as u32

@@ -153,8 +153,8 @@ fn sums<T: Elem, const IN_REGISTERS: usize>(
 /// The requirements of [`norm_backward`](super::gradients::norm_backward) apply. In addition:
 ///
 /// - All operands allow 16-byte accesses (`Rows::is_vector`) and have fewer than 2^31 rows.
-/// - All threads of a block share one row. Each thread has exactly `IN_REGISTERS` packs (16 bytes each) of
-///   the row, and all of these packs are inside the row.
+/// - Each row is divided among all threads of the block. Each thread has exactly `IN_REGISTERS` packs (16
+///   bytes each) of the row, and all of these packs are inside the row.
 #[inline(always)]
 pub(super) unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: usize, const DSUM: bool>(
     operands: Operands,

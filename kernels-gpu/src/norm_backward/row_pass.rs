@@ -96,8 +96,8 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
     }
 
     /// Loads the thread's packs (16 bytes each) of the `N` tiles from `first` on. Packs after the end of the
-    /// row are zero. They add nothing to the sums of `g` and of `g * d`, because `g = dy * (offset + w)` is
-    /// then zero.
+    /// row are zero, so `dy` and `g = dy * (offset + w)` are zero there. These packs therefore add nothing to
+    /// the two sums of the row, which are the sum of `g` and the sum of `g * d`.
     #[inline(always)]
     pub fn load<const N: usize>(&self, first: u32) -> [RowPair<T>; N] {
         let mut pairs = [RowPair { x: Pack::ZERO, dy: Pack::ZERO }; N];

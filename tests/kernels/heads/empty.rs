@@ -18,8 +18,9 @@ pub const TESTS: &[Test] = &[
 const COLUMNS: [usize; 5] = [40, 64, 128, 192, 1_024];
 const ORDER: HeadsOrder = HeadsOrder::TokensFirst;
 
-/// Runs the op `run` with empty queries, with empty keys, and with both. The empty tensors have no batch, no
-/// token or no head. Some have four dimensions, and others have three (heads merged).
+/// Runs the op `run` with empty queries, with empty keys, and with both. An empty tensor has no batch, no
+/// token or no head. Each empty tensor is passed in two shapes: with four dimensions, and with three
+/// dimensions. With three, the heads of a token form one dimension.
 fn of_nothing(device: &Device, dim: usize, run: impl Fn([Option<Heads>; 2], Rope)) {
     let x = device.upload::<f32>(&[]).unwrap();
     let mut made = [(); 2].map(|()| device.upload::<f32>(&[]).unwrap());
