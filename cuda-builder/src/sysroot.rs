@@ -21,8 +21,8 @@ const MANIFEST: &str =
 /// affects the compiled `core`, for example the compiler version.
 pub(crate) fn build(folder: &Path, key: &str, target: &str, mut cargo: Command) -> Result<PathBuf, Error> {
     let sysroot = folder.join(stamp::hash(key.as_bytes()));
-    // Builds for several architectures need the folder at the same time. One of these builds creates the
-    // folder, and the others wait for it.
+    // Builds for several architectures run at the same time, and all need the folder `sysroot`. The build
+    // that gets this lock first creates the folder, and the other builds wait.
     let _lock = files::lock(&sysroot.with_extension("lock"))?;
     if sysroot.exists() {
         return Ok(sysroot);

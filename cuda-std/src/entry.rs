@@ -123,8 +123,8 @@ macro_rules! entry {
                 );
             }
             const INDEX: usize = $crate::launch::position(NAMES, stringify!($op));
-            // SAFETY: the launch requires arguments of the types that the kernel declares, which the
-            // parameters of this function have. The caller satisfies the safety conditions of the kernel.
+            // SAFETY: the launch requires arguments of the types that the kernel declares. The parameters of
+            // this function have these types. The caller satisfies the safety conditions of the kernel.
             unsafe { on.launch(&KERNELS[INDEX], &[$((&raw const $arg).cast()),*]) }
         }
     };

@@ -23,9 +23,9 @@ pub struct Fit<'s> {
 const SCALARS: [(ScalarKind, &str); 3] =
     [(ScalarKind::Float, "float"), (ScalarKind::Int, "int"), (ScalarKind::Bool, "bool")];
 
-/// Checks that an `oxiwarp` function takes all arguments of the schema and all `outputs`, and no others.
-/// `take` takes the arguments of the `oxiwarp` function from a [`Fit`], but does not call the `oxiwarp`
-/// function.
+/// Checks that an `oxiwarp` function takes all arguments of the schema and all `outputs`, and no others. The
+/// function `take` takes the same arguments from a [`Fit`] (a source of placeholder arguments) as a call of
+/// the `oxiwarp` function would, but does not make the call.
 pub fn expect_fit(
     op: &'static str,
     schema: &Schema,

@@ -174,7 +174,8 @@ pub fn rsqrt(x: f32) -> f32 {
     rsqrt_ftz(x)
 }
 
-/// The polynomials of `lg2`. Their unit is 2^-40, which is 2^-16 ulp of a result from 0.5 to 1.
+/// The polynomials of `lg2`, whose values are in units of 2^-40. For a result from 0.5 to 1, this unit is
+/// 2^-16 ulp.
 static LG2_POLYNOMIALS: [Polynomial; 64] = polynomials(LG2, 3_348);
 
 /// Returns the result of `lg2.approx.ftz.f32`. For arguments between 0.5 and 2, the absolute error is at most

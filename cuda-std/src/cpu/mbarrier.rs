@@ -114,8 +114,8 @@ pub(crate) fn expect(address: u32, bytes: u32) {
 /// Returns whether the phase with parity `parity` has ended. If it has not, other threads run first.
 pub(crate) fn test_wait(address: u32, parity: u32) -> bool {
     with(|block| {
-        // If the thread unwinds, return true. Otherwise, a destructor that calls this function in a loop
-        // would never end.
+        // If the thread unwinds, return true. With false, a destructor that calls this function until the
+        // result is true would never end.
         if block.unwinds() {
             return true;
         }
@@ -319,9 +319,9 @@ impl Block {
 }
 
 impl Cluster {
-    /// Returns whether a thread of another block may still arrive at an mbarrier of block `rank`. Only
-    /// arrivals that do not order the thread's own accesses are considered here. The callback `knows` says
-    /// whether the clock of a thread of block `rank` contains an event.
+    /// Returns whether a thread of another block may still arrive at an mbarrier of block `rank`. Arrivals
+    /// that order the arriving thread's own accesses are not considered here. The call `knows(agent, time)`
+    /// says whether the clock of a thread of block `rank` contains event number `time` of the agent.
     pub(super) fn expects_arrival(&self, rank: u32, knows: impl Fn(u32, u32) -> bool) -> bool {
         let mbarriers = self.mbarriers.borrow();
         let mut own = mbarriers.iter().filter(|(place, _)| place.rank == rank);

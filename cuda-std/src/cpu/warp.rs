@@ -163,8 +163,9 @@ impl Block {
         if calling.get() & call.mask != call.mask || !self.all_meet(&call) {
             let waits = self.may_wait(State::AtCall);
             if !waits {
-                // Remove the lane from the call of the warp. The lane's matrix fragments are on its stack,
-                // which unwinds before the other lanes make the call.
+                // The thread unwinds instead of waiting, so remove its lane from the call of the warp.
+                // Otherwise, the other lanes could read the lane's matrix fragments, which are on the stack
+                // that unwinds.
                 calling.set(calling.get() & !(1 << lane));
             }
             return !waits;

@@ -1,5 +1,6 @@
-//! Tests which accesses to shared memory count as ordered if a kernel uses Hopper's operations. Each test
-//! runs a kernel twice: with the synchronization that orders the accesses, and without it.
+//! Tests the race detection for kernels that use Hopper's operations. Each test runs a kernel twice: with the
+//! synchronization that orders its accesses to shared memory, and without this synchronization. Only the
+//! second run may report a race.
 use cuda_std::cpu::{FaultKind, Origin, Swizzle, TensorMapElement};
 use cuda_std::hopper::barrier::Barrier;
 use cuda_std::hopper::tensor_map::{self, close_stores, wait_for_stores};

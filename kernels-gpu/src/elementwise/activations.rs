@@ -54,9 +54,10 @@ impl Function {
     pub const GELU_QUICK: u32 = 5;
     /// `x / (1 + e^-x)`: aten's SiLU.
     pub const SILU: u32 = 6;
-    /// `x * sigmoid(u)` with `u = -ln(2) * x * (linear + cubic * x^2)`. SiLU and all GELUs without `erf`
-    /// equal this formula, because `(1 + tanh(v)) / 2` is `sigmoid(2 * v)`. [`Function::once`] replaces these
-    /// functions by this formula, which uses an approximate reciprocal instead of an IEEE division.
+    /// `x * sigmoid(u)` with `u = -ln(2) * x * (linear + cubic * x^2)`. SiLU is this formula with `u = x`.
+    /// All GELUs without `erf` equal the formula, too, because `(1 + tanh(v)) / 2` is `sigmoid(2 * v)`.
+    /// [`Function::once`] replaces these functions by this formula, which uses an approximate reciprocal
+    /// instead of an IEEE division.
     pub const SIGMOID: u32 = 7;
     /// `x` if it is above the threshold, else 0.
     pub const FATRELU: u32 = 8;

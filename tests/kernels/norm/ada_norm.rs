@@ -40,8 +40,8 @@ fn against_f64<T: Element>(device: &Device) {
     }
 }
 
-/// Checks two row lengths with all combinations of operands in `forms()`: LayerNorm and RMSNorm, in exact and
-/// in fast mode.
+/// Checks all combinations of operands in `forms()`, for two row lengths. Each combination is checked with
+/// LayerNorm and RMSNorm, and in exact and fast mode.
 fn every_form<T: Element>(device: &Device) {
     let seed = seed();
     for cols in [7, 260] {

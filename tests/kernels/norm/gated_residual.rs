@@ -34,8 +34,8 @@ pub const TESTS: &[Test] = &[
     ("gated_residual_ada_norm::rows_do_not_depend_on_each_other", batch_invariance),
 ];
 
-/// Returns all combinations of gate and table (a vector that is added to the gate). They contain each shape
-/// and dtype of the gate, without a table and with a table of each dtype.
+/// Returns all combinations of gate and table (a vector that is added to the gate). Each shape and dtype of
+/// the gate occurs without a table, and with a table of each dtype.
 fn gates() -> Vec<ModulationCase> {
     let plain = |operands: &ModulationCase| operands.shift && operands.parameters == [None; 2];
     forms().into_iter().filter(plain).collect()

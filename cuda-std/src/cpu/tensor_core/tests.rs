@@ -342,7 +342,8 @@ fn random_inputs_give_the_bits_of_the_reference() {
                 (0..m * n).map(element).collect()
             };
             if sort == 7 {
-                // The accumulator has the magnitude of the sum, and cancels it in half of the cases.
+                // Choose an accumulator of nearly the same magnitude as the sum of the products. In half of
+                // the cases, its sign is opposite to the sign of this sum, and the two cancel.
                 for (c, sum) in c.iter_mut().zip(expected(&vec![0.0; m * n])) {
                     *c = f32::from_bits(sum ^ random.below(2) << 31 ^ random.below(3));
                 }

@@ -2,9 +2,10 @@
 //! the result.
 //!
 //! A thread processes its accumulators in fragments. A fragment is the thread's eight elements of a block of
-//! 16 x 16 elements. Compared with the thread's first element, value `i` is `i / 2 % 2 * 8` rows below and `i
-//! / 4 * 8 + i % 2` columns to the right. Two adjacent `mma.sync` accumulators and a `wgmma` accumulator both
-//! have this order. Values `2 * i` and `2 * i + 1` form a word of `stmatrix`.
+//! 16 x 16 elements of the result. Element `i` of the fragment lies `i / 2 % 2 * 8` rows below element 0, and
+//! `i / 4 * 8 + i % 2` columns to the right of it. Two adjacent `mma.sync` accumulators contain the elements
+//! in this order, and so do eight registers of a `wgmma` accumulator. Elements `2 * i` and `2 * i + 1` form a
+//! word of `stmatrix`.
 //!
 //! - `identity`: the result is `x wᵀ + bias`.
 //! - `activation`, `gated_activation`: activation functions.

@@ -13,8 +13,8 @@ pub(crate) struct Place {
     pub column: u32,
 }
 
-/// Returns the number of the block's first tile, and the distance to the number of its next tile. All blocks
-/// of a cluster have the same tile numbers, because these count the joint tiles of clusters.
+/// Returns the number of the block's first tile, and the distance to the number of its next tile. The numbers
+/// count the joint tiles of clusters, so all blocks of a cluster have the same tile numbers.
 ///
 /// The callers loop with `while`. For a `for` loop over an iterator, LLVM emits a second condition. ptxas
 /// then no longer recognizes that all threads of a warp execute the same iterations.

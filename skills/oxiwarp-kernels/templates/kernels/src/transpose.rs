@@ -3,7 +3,8 @@ use cuda_std::prelude::*;
 
 /// Number of rows, and of columns, of a tile.
 pub const TILE: u32 = 32;
-/// Size of a block in y. Each thread copies `TILE / ROWS` elements.
+/// Number of threads per block in the y dimension. A block has `TILE` threads in the x dimension, so each
+/// thread copies `TILE / ROWS` elements of a tile.
 pub const ROWS: u32 = 8;
 /// Distance, in elements, between the starts of consecutive rows of the tile in shared memory. With a
 /// distance of 33, the elements of a column lie in different banks (f32). With a distance of 32, they would
