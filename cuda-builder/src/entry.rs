@@ -19,11 +19,11 @@
 //!                                          }
 //! ```
 //!
-//! Without `.maxntid`, ptxas may use more registers per thread than the launch allows. ptxas also ignores
-//! `setmaxnreg`. The compiler's inlining may move the `//@entry` comment to any line of the body, or
-//! duplicate it. If a directive appears several times, [`write_directives`] writes it once. An `//@entry`
-//! comment in a function that is not an entry is an error, because launch bounds in such a function have no
-//! effect.
+//! Without `.maxntid`, ptxas may use more registers per thread than the launch allows. Without `.maxntid`,
+//! ptxas also ignores the instruction `setmaxnreg`. The compiler's inlining may move the `//@entry` comment
+//! to any line of the body, or duplicate it. If a directive appears several times, [`write_directives`]
+//! writes it once. An `//@entry` comment in a function that is not an entry is an error, because launch
+//! bounds in such a function have no effect.
 
 use std::fmt;
 

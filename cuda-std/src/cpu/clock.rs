@@ -94,8 +94,9 @@ impl Clock {
         (0..blocks).flat_map(of_threads).collect()
     }
 
-    /// Adds the accesses of all lanes of a warp before their last warp barrier to the knowledge of each lane.
-    /// The clocks must be new, because the function gives all lanes the same knowledge.
+    /// Orders the accesses of a warp's lanes before the last warp barrier. The function adds these accesses
+    /// to the knowledge of each lane. `lanes` must be new clocks, whose knowledge is equal, because the
+    /// function replaces the knowledge of all lanes by one shared object.
     pub fn know_each_other(lanes: &mut [Self]) {
         let mut known = Vec::clone(&lanes[0].released.known);
         lanes.iter().for_each(|lane| raise(&mut known, lane.agent, BEFORE_WARP_BARRIER));
@@ -177,8 +178,9 @@ impl Gate {
         clock.now += 1;
     }
 
-    /// Adds the asynchronous operations in the knowledge of a thread. Their agents have the numbers from
-    /// `threads` on. Adds no events of threads, neither of this thread nor of others.
+    /// Adds the asynchronous operations that are in the knowledge of a thread to this gate. Agents with
+    /// numbers from `threads` on are asynchronous. Agents with smaller numbers are threads, whose events are
+    /// not added.
     pub fn add_asynchronous(&mut self, clock: &Clock, threads: u32) {
         for (agent, &time) in (0..).zip(clock.released.known.iter()).skip(threads as usize) {
             self.add_event(agent, time);

@@ -14,7 +14,8 @@ type Thread = Coroutine<(), (), Result<(), Box<Fault>>, Stack>;
 /// arrival, a copy that starts or ends, or a thread that returns.
 const MAX_POLLS: u32 = 10_000;
 
-/// Counts the rounds since the last progress in which threads tested mbarriers without success.
+/// Counts rounds in which the threads only test mbarriers, without success. The count starts again at each
+/// progress.
 #[derive(Default)]
 struct Polls {
     rounds: u32,

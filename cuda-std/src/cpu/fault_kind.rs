@@ -131,8 +131,8 @@ pub enum FaultKind {
         /// than necessary. `None` if the thread waits for a later phase, which never ends.
         bytes_at: Option<usize>,
     },
-    /// The thread waits for the end of a phase, but the mbarrier ended a later phase before the thread saw
-    /// this end.
+    /// The thread waits for the end of a phase. Before the thread tested whether this phase had ended, a
+    /// later phase also ended.
     MissedPhase {
         /// Offset of the mbarrier in shared memory.
         offset: usize,
@@ -289,8 +289,8 @@ pub enum FaultKind {
         /// The base offset.
         offset: u32,
     },
-    /// A `wgmma` operand is contiguous along M or N, but its elements do not have 16 bits, as such an operand
-    /// requires.
+    /// A `wgmma` operand is contiguous along M or N, but its elements do not have 16 bits. Only operands with
+    /// 16-bit elements can have this layout.
     TransposedOperand {
         /// Bytes of an element.
         bytes: usize,

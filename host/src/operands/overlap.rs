@@ -23,8 +23,9 @@ pub(crate) fn expect_disjoint(
 }
 
 /// Returns whether two elements of a tensor may have the same address. The function sorts the dimensions by
-/// stride. For each dimension, it computes how far apart two elements can be that differ only in dimensions
-/// with smaller strides. If the stride of every dimension is larger than this distance, all addresses differ.
+/// stride. For each dimension, it compares the stride with a distance. This distance is the largest distance
+/// between two elements whose indices differ only in dimensions with smaller strides. If every stride is
+/// larger than its distance, all addresses differ.
 fn repeats(view: &View) -> bool {
     if view.shape().contains(&0) {
         return false;

@@ -30,10 +30,10 @@ pub const DELTA_THREADS: u32 = 128;
 /// Queries per block of the `_delta` kernels, which compute the sum of `dO * O` for each query.
 pub const DELTA_ROWS: u32 = 64;
 
-/// Returns the bytes of shared memory per block. Shared memory contains the tile whose gradients the block
-/// computes, for two operands. The block loops over tiles of two other operands, and shared memory contains
-/// two buffers for each of them. It also contains the statistics `lse` and `delta` of the queries in these
-/// buffers.
+/// Returns the bytes of shared memory per block. Two operands have the rows whose gradients the block
+/// computes, and shared memory contains one tile of each. The block loops over the tiles of the two other
+/// operands, and shared memory contains two buffers for each of these operands. Shared memory also contains
+/// `lse` and `delta` of the queries of two tiles.
 pub const fn shared_bytes(tiling: &Tiling) -> u32 {
     let cols = 16 * tiling.cols16 as u32;
     (2 * tiling.rows() + 4 * cols) * (2 * tiling.dim16 as u32 + 1) * 16 + 4 * cols * 4

@@ -120,10 +120,10 @@ fn counter<K: GemmKernel>(number: u32) -> u32 {
     if K::Epilogue::UNROLLED { number } else { thread::opaque([number, 0])[0] }
 }
 
-/// Returns an offset in a staging buffer (shared memory for results): the row whose address this lane passes
-/// to `stmatrix`. The instruction stores the 16 columns with number `pair`, as two matrices of 8 columns. A
-/// row of a matrix is a chunk of 16 bytes. In the 128-byte swizzle, the position of a chunk in its row is the
-/// chunk index XOR the row index modulo 8.
+/// Returns an offset in a staging buffer (shared memory for results). This lane passes the address at this
+/// offset to `stmatrix`, as the address of one matrix row. One `stmatrix` stores 16 columns, as matrices of 8
+/// columns, and `pair` is the index of these 16 columns. A row of a matrix is a chunk of 16 bytes. In the
+/// 128-byte swizzle, the position of a chunk in its row is the chunk index XOR the row index modulo 8.
 #[inline(always)]
 fn chunk_offset(lane: u32, pair: u32) -> u32 {
     let (row, chunk) = (lane % WARP_ROWS, lane / WARP_ROWS);

@@ -37,8 +37,8 @@ pub(crate) unsafe fn multiply_tile<
     p: &LinearParams,
     epilogue: E,
 ) {
-    // A tile of `w` has rows of two halves of `w`. Each warp needs rows of the first half and the
-    // corresponding rows of the second half.
+    // With `HALVES`, a tile of `w` has rows of two halves of `w`. Each warp then needs rows of the first half
+    // and the corresponding rows of the second half.
     const { assert!(HALVES == E::HALVES && (!HALVES || 8 * N16 == PASS_ROWS as usize)) };
     let size = const { WarpTile { rows16: M16, columns16: N16 } };
     let (rows, columns) = (size.rows(), if HALVES { size.columns() / 2 } else { size.columns() });

@@ -29,8 +29,8 @@ impl Welford {
     /// The moments of the empty set.
     pub const EMPTY: Self = Self { mean: 0.0, m2: 0.0, count: 0.0 };
 
-    /// Adds the element `x`. `inv_count` is the reciprocal of the number of elements, including `x`. The
-    /// caller must update the field `count`.
+    /// Adds the element `x`. `inv_count` is the reciprocal of the number of elements, including `x`. This
+    /// function does not change the field `count`, so the caller must set it.
     #[inline(always)]
     pub fn add(&mut self, x: f32, inv_count: f32) {
         let delta = x - self.mean;
