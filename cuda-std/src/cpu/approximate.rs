@@ -309,8 +309,8 @@ mod tests {
         assert_eq!(rsqrt(-tiny).to_bits(), 0x7FFF_FFFF);
     }
 
-    /// Compares `square` with its definition: the sum of the products of every two bits, without the products
-    /// below 2^19.
+    /// Compares `square` with its definition. `square` is the sum of the products of every two bits of the
+    /// number. Products below 2^19 are omitted from this sum.
     #[test]
     fn a_square_omits_small_products() {
         for offset in numbers(4_000).map(|number| number & 0x1_FFFF).chain([0, 0x1_FFFF]) {

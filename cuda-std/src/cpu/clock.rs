@@ -74,8 +74,8 @@ pub(super) const BEFORE_WARP_BARRIER: u32 = 2;
 pub(super) const BEFORE_NO_BARRIER: u32 = 3;
 
 impl Clock {
-    /// Creates the clocks of `blocks` blocks of `threads` threads. At first, a thread knows the accesses of
-    /// its block that a block barrier followed.
+    /// Creates the clocks of `blocks` blocks of `threads` threads. The initial knowledge of a thread is all
+    /// earlier accesses of its block that a block barrier followed.
     pub fn of_threads(blocks: u32, threads: u32) -> Vec<Self> {
         let of_block = |rank: u32| {
             let mut known = vec![0; (rank * threads) as usize];

@@ -7,10 +7,10 @@
 //! executor delays the writes to global memory even longer. If several copies are pending, their order is
 //! pseudo-random. Until a copy to shared memory moves its bytes, the destination contains 0xFF bytes.
 //!
-//! The first operation of this module makes the cluster *active*. From then on, the executor finds races
-//! between accesses to shared memory with vector clocks and with a history of each word. It finds a race no
-//! matter in which order the threads and copies run. Until then, the simpler detection of the module
-//! [`race`](super::race) is enough.
+//! The first operation of this module makes the cluster *active*. In an active cluster, the executor finds
+//! races between accesses to shared memory with vector clocks and with a history of each word. It finds a
+//! race no matter in which order the threads and copies run. Before the cluster becomes active, the simpler
+//! detection of the module [`race`](super::race) is enough.
 use core::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;

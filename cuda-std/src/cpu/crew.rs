@@ -14,8 +14,8 @@ type Thread = Coroutine<(), (), Result<(), Box<Fault>>, Stack>;
 /// arrival, a copy that starts or ends, or a thread that returns.
 const MAX_POLLS: u32 = 10_000;
 
-/// Counts rounds in which the threads only test mbarriers, without success. The count starts again at each
-/// progress.
+/// Counts rounds in which the threads only test mbarriers, without success. The count restarts at 0 after
+/// each progress.
 #[derive(Default)]
 struct Polls {
     rounds: u32,

@@ -139,8 +139,8 @@ fn one_thread_may_poll_an_mbarrier() {
 
 #[test]
 fn a_thread_may_poll_as_often_as_it_likes() {
-    // Thread 0 tests whether each phase of mbarrier 0 has ended, before the other warp ends it. If `both` is
-    // true, thread 0 also tests an mbarrier whose phase never ends.
+    // In each round, thread 0 tests in a loop whether the current phase of mbarrier 0 has ended. The other
+    // warp ends this phase later. If `both` is true, thread 0 also tests mbarrier 2, whose phase never ends.
     let of = |both: bool| {
         let (rounds, in_vain) = (12_000, AtomicU32::new(0));
         run([1; 3], [64, 1, 1], BYTES, &|| {

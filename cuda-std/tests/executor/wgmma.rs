@@ -1,5 +1,6 @@
 //! Tests `wgmma` for each operand type and each layout of the operands in shared memory. The results are
-//! compared with sums in f64. The unit tests of the tensor-core model compare single K steps with a GPU.
+//! compared with sums in f64. This file does not compare with a GPU. The unit tests of the module
+//! `tensor_core` compare one step along K with results of a GPU.
 use cuda_std::hopper::wgmma::{
     self, Accumulator, Descriptor, E4m3, E4m3E5m2, E5m2, E5m2E4m3, Operand, Registers, S8, Tf32, U8,
 };

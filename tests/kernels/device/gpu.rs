@@ -241,7 +241,7 @@ fn absent_kernel(device: &Device) {
     let mut x = device.upload(&[1.0_f32]).unwrap();
     let site = kernels.on(Stream::default(), Launch::of([1; 3], [1; 3]));
     // SAFETY: the kernel `fill` writes one element of `x` per thread. `x` has one element, and the launch has
-    // one thread. The absent kernel does not run.
+    // one thread. The second launch runs no kernel, because the PTX lacks `fill_native`.
     let error = unsafe {
         fill::launch::fill(site, x.as_mut_ptr()).unwrap();
         fill::launch::fill_native(site, x.as_mut_ptr()).unwrap_err()

@@ -45,7 +45,7 @@ pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
 }
 
 /// Waits for earlier launches of the stream (`griddepcontrol.wait`). The GPU computes `address` before the
-/// wait.
+/// wait, so that the computation overlaps with the earlier launches.
 ///
 /// A conditional `exit` before the wait depends on `address`. This `exit` prevents ptxas from moving the
 /// computation of `address` after the wait. No thread exits, because the condition is `address == -1` and no

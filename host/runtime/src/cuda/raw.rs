@@ -53,8 +53,8 @@ pub struct LaunchConfig {
 }
 
 unsafe extern "C" {
-    // The crate `cust` can launch only on streams that it created, so it cannot use torch's streams. `cust`
-    // also does not support launch attributes.
+    // The crate `cust` has a launch function, too. It can launch only on streams that `cust` created, so not
+    // on torch's streams. It also does not support launch attributes. This crate therefore calls the driver.
     pub fn cuLaunchKernelEx(
         config: *const LaunchConfig,
         function: *mut c_void,

@@ -109,7 +109,7 @@ pub struct HopperParams {
     /// The reciprocal `1 / s` of the scale `s` of the scores, without the factor log2(e) that kernels include
     /// in their base-2 exponents.
     pub unscale: f32,
-    /// The mask, which is the same for all queries. Kernels use this field only if their const parameter
-    /// `PADDED` is true.
+    /// The mask. Its values depend on the key, but not on the query. Kernels use this field only if their
+    /// const parameter `PADDED` is true.
     pub mask: Mask,
 }

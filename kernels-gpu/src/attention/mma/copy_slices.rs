@@ -158,7 +158,8 @@ pub(super) struct BlockState<T> {
 }
 
 impl<T> BlockState<T> {
-    /// Thread 0 writes these values to shared memory. A barrier must follow before any thread reads them.
+    /// Thread 0 writes `self` to shared memory. The function returns the location in shared memory. Before
+    /// any thread reads from this location, the block must execute a barrier.
     #[inline(always)]
     pub fn put(self, memory: &mut SharedMemory) -> Shared<Self>
     where

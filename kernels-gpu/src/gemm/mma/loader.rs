@@ -28,6 +28,7 @@ pub(super) struct Loader<const VECTOR: bool, const HALVES: bool> {
     /// not positive if the operand does not have this row.
     rows_left: i32,
     /// Number of columns of the operand (K), minus the first column that this thread copies in the next tile.
+    /// The value is not positive if the operand does not have this column.
     depth_left: i32,
     /// Index of this thread's chunk in a tile in shared memory.
     to: u32,
