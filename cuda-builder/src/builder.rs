@@ -240,8 +240,9 @@ impl CudaBuilder {
     /// Compiles the PTX with the nested cargo (for device code).
     fn compile(&self, crate_dir: &Path, package: &str) -> Result<Texts, Error> {
         let rustc = toolchain::check(crate_dir, self.toolchain.as_deref())?;
-        // The name of a result folder contains a hash of the path of the crate or of the workspace. Crates
-        // with the same name, or workspaces, therefore have separate result folders.
+        // The name of `target_dir` contains a hash of the path of the crate, and the name of `build_dir`
+        // contains a hash of the path of the workspace. Two crates with the same name, and two workspaces,
+        // therefore have separate folders.
         let hash = |folder: &Path| stamp::hash(folder.as_os_str().as_encoded_bytes());
         let target = self.target()?;
         let folder = target.join("cuda-builder");

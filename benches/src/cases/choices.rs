@@ -105,8 +105,8 @@ impl Choices {
     }
 }
 
-/// Returns whether a row of `packs` 16-byte vectors fits in registers for `in_registers` vectors, and uses
-/// more than half of these registers.
+/// Returns whether a row of `packs` 16-byte vectors fits in the registers of a team, and fills more than half
+/// of them. These registers have space for `in_registers` vectors. A team is the threads that share a row.
 fn fills(packs: u32, in_registers: u32) -> bool {
     (packs..packs * 2).contains(&in_registers)
 }

@@ -297,7 +297,8 @@ pub enum FaultKind {
     },
     /// The thread accesses accumulator registers of a `wgmma` before it has called `wait` and `settle`.
     WgmmaRegisters,
-    /// The thread starts a `wgmma` without a `fence` since the last `settle` of its registers.
+    /// The thread starts a `wgmma` with registers for which it called `settle`, and has not called `fence`
+    /// since this `settle`.
     WgmmaFence,
     /// The thread writes accumulator registers of a `wgmma` between the start of the `wgmma` and `settle`.
     WgmmaOverwritten,

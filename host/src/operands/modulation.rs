@@ -195,8 +195,9 @@ impl<'a> Target<'_, 'a> {
     /// Returns a view of an operand that is broadcast to the shape of `x`.
     fn broadcast(&self, arg: &'static str, value: &View<'a>) -> Result<View<'a>> {
         let wide = value.broadcast_to(self.op, arg, self.x.shape())?;
-        // The kernels have a limit for the strides of the broadcast operand. The error names the shape of the
-        // user's tensor instead, because the user does not know the strides after the broadcast.
+        // The kernels support only some strides of the operand after the broadcast. If the strides are not
+        // supported, the error names the shape of the user's tensor and not the strides. The user does not
+        // know the strides after the broadcast.
         if wide.strides() != value.strides() && !has_two_levels(&wide) {
             let shape = self.x.shape();
             let sizes = shape.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");

@@ -143,15 +143,16 @@ struct Fragments<'a, K: GemmKernel> {
 
 impl<K: GemmKernel> Fragments<'_, K> {
     /// Number of times that a warp fills a staging buffer (shared memory) with results, which TMA then
-    /// stores. Each time, the buffer gets 64 columns of the warp's rows in one block of 64 rows.
+    /// stores. The warpgroup's tile consists of blocks of 64 rows. Each time, the buffer gets 64 columns of
+    /// the rows that the warp has in one of these blocks.
     const PARTS: u32 = K::COLUMNS / SLICE * K::TILE.blocks;
     /// Fragments per block of 64 rows.
     const PER_BLOCK: u32 = K::TILE.columns / 16;
 
     /// Whether the epilogue's operands for a fragment (eight accumulators) are loaded before the results of
-    /// the previous fragment are computed. This hides the latency of the loads. Ping-pong kernels do not
-    /// prefetch, because one warpgroup multiplies while the other one waits for its operands. They also have
-    /// no registers for it.
+    /// the previous fragment are computed. These early loads hide the latency. Ping-pong kernels do not need
+    /// early loads, because one warpgroup multiplies while the other one waits for its operands. Ping-pong
+    /// kernels also have no free registers for early loads.
     const AHEAD: bool = !K::TILE.ping_pong && !K::Epilogue::UNROLLED;
 
     /// Returns the coordinates in `y` of the warp's first element in 16 columns of a part. A part is one
