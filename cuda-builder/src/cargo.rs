@@ -65,8 +65,8 @@ const SYSTEM_CALLS: [&str; 5] = ["vprintf", "malloc", "free", "__assertfail", "c
 enum Linker {
     /// rustc writes the PTX of the crate and of its Rust dependencies itself, without a linker.
     Unused,
-    /// The linker adds the crate `compiler_builtins` and the files that `-Clink-arg` names. It also optimizes
-    /// the whole program once more.
+    /// The linker adds the crate `compiler_builtins` and the files that `-Clink-arg` names. The linker also
+    /// optimizes the whole program once more.
     Used,
 }
 

@@ -105,7 +105,8 @@ const SUMS: Output = Workspace(|call: &Call| -> Result<Option<i64>, Failure> {
     Ok(Some(norm_backward_workspace(&device, &x, first.sizes()?, count) as i64))
 });
 
-/// The workspace for the gradient of a gate. In a line of the table, it must come after this gradient.
+/// The workspace for the gradient of a gate. In a line of the table of operators, the workspace must come
+/// after this gradient, because the workspace is needed only if the caller requests the gradient.
 const GATE_SUMS: Output = Workspace(|call: &Call| -> Result<Option<i64>, Failure> {
     let wanted = call.outputs()[1..].iter().any(|output| output.is_written);
     let (Some(y), Some(gate), true) = (call.named("y"), call.named("gate"), wanted) else { return Ok(None) };

@@ -2,9 +2,9 @@
 //! and TMA copies, `wgmma` and `setmaxnreg`.
 //!
 //! One host thread runs all blocks of a cluster. These blocks share one [`Cluster`]. An asynchronous copy
-//! moves its bytes as late as possible. It does so when no thread of the cluster can continue, or when a
-//! thread waits for the copy's bulk group. If this thread waits only until the group has read its bytes, the
-//! executor delays the writes to global memory even longer. If several copies are pending, their order is
+//! moves its bytes as late as possible. The copy happens when no thread of the cluster can continue, or when
+//! a thread waits for the copy's bulk group. If this thread waits only until the group has read its bytes,
+//! the executor delays the writes to global memory even longer. If several copies are pending, their order is
 //! pseudo-random. Until a copy to shared memory moves its bytes, the destination contains 0xFF bytes.
 //!
 //! The first operation of this module makes the cluster *active*. In an active cluster, the executor finds
@@ -167,10 +167,10 @@ impl Block {
         cluster
     }
 
-    /// Adds the accesses that happened before the cluster became active to the histories. If a block barrier
-    /// followed an access, the clocks of all threads of the block contain it. If only a warp barrier
-    /// followed, the clocks of the warp's lanes contain it. Clocks of other blocks contain no such access,
-    /// because a cluster barrier between the blocks would already have made the cluster active.
+    /// Adds earlier accesses to the histories: the accesses that happened before the cluster became active.
+    /// If a block barrier followed an access, the clocks of all threads of the block contain it. If only a
+    /// warp barrier followed, the clocks of the warp's lanes contain it. Clocks of other blocks contain no
+    /// such access, because a cluster barrier between the blocks would already have made the cluster active.
     fn record_earlier(&self) {
         let cluster = &*self.cluster;
         let mut units = cluster.units.borrow_mut();

@@ -40,8 +40,8 @@ impl Copies {
 }
 
 /// Starts a copy of `bytes` to shared memory at `offset`, for the running thread. The destination must lie
-/// inside the launch's shared memory. It contains 0xFF bytes, which stand for undefined data, until the
-/// thread waits for the copy.
+/// inside the launch's shared memory. Until the thread waits for the copy, the destination contains 0xFF
+/// bytes, which stand for undefined data.
 pub(crate) fn begin(offset: usize, bytes: [u8; BYTES]) {
     with(|block| {
         block.write(offset, [0xFF; BYTES]);

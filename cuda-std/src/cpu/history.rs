@@ -126,9 +126,9 @@ pub(super) enum Conflict {
     /// The access uses the async proxy, and it reads or overwrites bytes that a thread wrote. No proxy fence
     /// separates the two accesses.
     Unfenced { earlier: SharedAccess },
-    /// It overwrites an mbarrier.
+    /// The access overwrites an mbarrier.
     Mbarrier { earlier: SharedAccess },
-    /// It reads a tile that was written with another swizzle.
+    /// The access reads a tile that was written with another swizzle.
     Swizzled { written: Swizzle },
 }
 

@@ -15,8 +15,8 @@
 //! half of the word.
 //!
 //! The results of two adjacent multiplications (16 x 8 each) can be operand A (16 x 16) of the next
-//! multiplication. This needs no exchange between lanes. For this purpose, each lane rounds its C fragments
-//! to 16 bits and packs them in pairs.
+//! multiplication. For this purpose, each lane rounds its C fragments to 16 bits and packs them in pairs. The
+//! lanes need not exchange data.
 //!
 //! If one lane of a warp calls a function of this module, all lanes must call it. On the CPU executor,
 //! products have the same bits as on Hopper's tensor cores.

@@ -159,14 +159,14 @@ unsafe extern "C" fn error_string(error: CuResult, text: *mut *const c_char) -> 
     }
     let message = match driver() {
         // SAFETY: the code calls `cuGetErrorString` in the open library, whose address is
-        // `driver.error_string`. This function writes to `text`. `text` is not null, so the caller guarantees
-        // that it is writable.
+        // `driver.error_string`. This function writes to `text`. By the contract of `error_string`, `text` is
+        // null or writable, and the code above has excluded null.
         Ok(driver) if unsafe { (driver.error_string)(error, text) } == SUCCESS => return SUCCESS,
         Ok(_) => UNKNOWN,
         Err(_) => ABSENT,
     };
-    // SAFETY: the write stores a pointer to `text`. `text` is not null, so the caller guarantees that it is
-    // writable.
+    // SAFETY: the write stores a pointer to `text`. By the contract of `error_string`, `text` is null or
+    // writable, and the code above has excluded null.
     unsafe { text.write(message.as_ptr()) };
     SUCCESS
 }

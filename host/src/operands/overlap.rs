@@ -44,9 +44,9 @@ fn repeats(view: &View) -> bool {
 /// `x[..., :64]` and `x[..., 64:]`, or the query heads and the key heads in a row of a projection. Such
 /// tensors share no element, although their address ranges overlap.
 ///
-/// The pitch is the distance between two rows of the wider tensor. The function does not know it, so it tries
-/// each stride of the two tensors as the pitch. It checks that each tensor has the same columns in every row,
-/// and that the two tensors have no column in common.
+/// The pitch is the distance between two rows of the wider tensor. The function does not know the pitch, so
+/// it tries each stride of the two tensors as the pitch. For each of these pitches, it checks that each
+/// tensor has the same columns in every row, and that the two tensors have no column in common.
 fn interleaved(a: &View, b: &View) -> bool {
     let mut pitches = [a, b].into_iter().flat_map(|view| {
         let size = view.dtype().size() as i64;

@@ -162,10 +162,10 @@ fn apart<const N: usize>(op: &'static str, operands: &[Operand; N], sizes: &[i64
         return view.bad_strides(op, arg, LEVELS);
     }
     let differ = |a: usize, b: usize| merge([operands[a].1, operands[b].1], sizes).is_none();
-    // Here, `merge` succeeds for each operand separately. `merge` divides the row dimensions of an operand
-    // into one or two groups of adjacent dimensions. It fails for all operands together only if two operands
-    // have the boundary between their two groups at different dimensions. In this case, `merge` also fails
-    // for these two operands together.
+    // Here, `merge` succeeds for each single operand, so it divides the row dimensions of the operand into
+    // one or two groups of adjacent dimensions. For all operands together, it fails, because the boundary
+    // between the groups is not at the same dimension in all operands. `merge` therefore also fails for two
+    // operands with different boundaries. Find two such operands.
     let (a, b) =
         (0..N).flat_map(|b| (0..b).map(move |a| (a, b))).find(|&(a, b)| differ(a, b)).unwrap_or((0, N - 1));
     let ((arg, view), (other, theirs)) = (operands[b], operands[a]);

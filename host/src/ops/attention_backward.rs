@@ -22,7 +22,7 @@ type BackwardLaunch = unsafe fn(LaunchSite, BackwardParams) -> Result<()>;
 type BackwardKernel = (BackwardLaunch, Tiling);
 
 /// The kernels for head dimensions (columns per head) up to `dim`. In each array, the first entry is for
-/// calls without a mask and a softcap. The second entry also supports these two.
+/// calls without a mask and without a softcap. The second entry also supports masks and softcaps.
 struct BackwardKernels {
     /// Largest head dimension.
     dim: u32,

@@ -94,8 +94,8 @@ pub fn attention_decode_workspace_of([q, k]: [&[i64]; 2], plain: bool, params: &
 ///
 /// The division of the keys does not depend on the batch size. The result of a query is therefore bitwise
 /// equal for all batch sizes. This function runs the kernels of [`attention`] instead of the decode kernels
-/// if there is no workspace, or if [`attention_decode_workspace`] returns `None`. It also does so if a head
-/// or the workspace is not aligned to 16 bytes.
+/// if there is no workspace, or if [`attention_decode_workspace`] returns `None`. This function also runs the
+/// kernels of [`attention`] if a head or the workspace is not aligned to 16 bytes.
 ///
 /// # Errors
 /// Returns the errors of [`attention`]. Also fails if `workspace` does not have the size from

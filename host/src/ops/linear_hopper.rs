@@ -38,8 +38,9 @@ const FEW_ROWS: [[(GemmTile, LinearHopperKernel); 3]; 2] = [
         (T64X64, launch::linear_hopper_64x64_smem),
     ],
 ];
-/// Maximum number of columns for which two blocks of a cluster share the rows of `w`, so that more blocks
-/// read `w`. With more columns, there is a tile of 64 columns for each SM even without this sharing.
+/// Maximum number of columns for which the two blocks of a cluster share the rows of `w`. Each block then
+/// loads half of these rows, so that more SMs load `w`. With more columns, all SMs load `w` without this
+/// sharing, because there is a tile of 64 columns for each SM.
 const NARROW: u32 = 8192;
 
 /// Launches a kernel for few rows with the function [`launch_few_rows`] if one supports the call. Otherwise

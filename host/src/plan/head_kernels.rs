@@ -40,8 +40,8 @@ pub(crate) struct HeadKernels {
 /// Kernels for heads of 64 or 128 columns, in which a thread processes four columns in each half of a head.
 pub(crate) struct HalfSplitKernels {
     /// Two kernels: the first for 64 columns, the second for 128 columns. To reproduce the results of a
-    /// PyTorch norm module, a kernel must add the squares in the same order as this module. An entry is
-    /// `None` if the kernel for this number of columns would use a different order.
+    /// PyTorch norm module, a kernel must add the squares in the same order as the PyTorch module. An entry
+    /// is `None` if the kernel for this number of columns would use a different order.
     pub kernels: [Option<HeadKernel>; 2],
     /// Number of heads whose columns a lane processes in one step.
     pub together: u32,

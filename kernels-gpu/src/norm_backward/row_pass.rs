@@ -209,7 +209,8 @@ impl TeamReduction {
 }
 
 /// Two sums over the elements of a thread. Each sum has separate accumulators for even and odd elements,
-/// which halves the number of dependent additions. This takes only one additional register per sum.
+/// which halves the number of dependent additions. The second accumulator takes only one additional register
+/// per sum.
 #[derive(Clone, Copy)]
 pub(super) struct LaneSums([[f32; 2]; 2]);
 

@@ -90,8 +90,8 @@ impl Barrier {
     }
 
     /// Does the same as [`Barrier::arrive_in`], but the arrival orders only the reads of `wgmma` operations
-    /// that the thread has waited for. It does not order the thread's own memory accesses. This is enough to
-    /// release a buffer that only `wgmma` reads.
+    /// that the thread has waited for. It does not order the thread's own memory accesses. This order is
+    /// enough to release a buffer that only `wgmma` reads.
     ///
     /// [`Barrier::arrive_in`] is slower, because it first waits until all memory accesses of the thread have
     /// been performed. This wait takes about as long as the multiplication of one tile.

@@ -81,8 +81,8 @@ impl Map {
 
     /// Starts a TMA copy of the box at `from` in shared memory to the coordinates `origin` of the tensor in
     /// global memory. Elements of the box outside the tensor are not written. Before the calling thread
-    /// returns from the kernel, it must call [`close_stores`] and then [`wait_for_stores`]. It must also call
-    /// both before any thread overwrites the box.
+    /// returns from the kernel, it must call [`close_stores`] and then [`wait_for_stores`]. The calling
+    /// thread must also call both functions before any thread overwrites the box.
     ///
     /// # Safety
     /// `self` is the address of a tensor map of `D` dimensions. The box at `from` is swizzled as the map

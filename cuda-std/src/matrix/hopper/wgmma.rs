@@ -283,7 +283,7 @@ pub unsafe fn mma_registers_if<T: Operand, D: Accumulator, const B: u32>(
 
 /// Orders the thread's earlier accesses to registers before the multiplications that start after this call
 /// (`wgmma.fence`). A fence is necessary between an access to registers and a multiplication that has them as
-/// accumulators or left operand, and before the first multiplication. It is not necessary between
+/// accumulators or left operand, and before the first multiplication. No fence is necessary between
 /// multiplications with the same accumulators.
 ///
 /// # Safety

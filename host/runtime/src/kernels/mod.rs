@@ -412,8 +412,8 @@ impl OnGpu {
 
 /// Selects the elements of `ptx` that a GPU uses. The first is the newest portable PTX (which also runs on
 /// newer GPUs), up to the architecture `limit`. If `ptx` also has PTX that runs only on GPUs of this compute
-/// capability, it is the second element. For example, `sm_90a` follows `sm_90`. The result is empty if the
-/// GPU can run no portable PTX.
+/// capability, this PTX is the second selected element. For example, `sm_90a` follows `sm_90`. The result is
+/// empty if the GPU can run no portable PTX.
 fn choose(ptx: &'static [Ptx], capability: (u32, u32), limit: Arch) -> Vec<&'static Ptx> {
     let runs = |ptx: &&Ptx| ptx.arch.runs_on(capability);
     let portable = |ptx: &&Ptx| !ptx.arch.is_native() && ptx.arch <= limit;

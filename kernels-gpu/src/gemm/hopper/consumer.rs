@@ -93,8 +93,8 @@ fn ping_pong(group: u32) -> Named<256> {
 
 /// Computes this warpgroup's accumulators of a tile of `x wᵀ`. The operands come from a ring of buffers,
 /// which the producer warpgroup fills. `x_offset` is the distance in bytes from the start of a tile of `x` to
-/// the warpgroup's rows. After the last multiplications have started, the function calls `hand_over`. It
-/// returns the position in the ring after the buffers that it has read.
+/// the warpgroup's rows. After the last multiplications have started, this function calls `hand_over`. This
+/// function returns the position in the ring after the buffers that it has read.
 ///
 /// # Safety
 /// The mbarriers are initialized. The whole warpgroup calls this function.

@@ -39,8 +39,8 @@ pub struct GemmTile {
     /// one then writes its results. If false, the warpgroups of a block divide the rows of each tile.
     pub ping_pong: bool,
     /// Whether the kernel computes `yᵀ = w xᵀ` instead of `y = x wᵀ`. The tile's rows are then rows of `w`,
-    /// and its columns are rows of `x`. This is faster for results with few rows. A tile has at least 64
-    /// rows, the size of `wgmma`, but may have as few as 16 columns.
+    /// and its columns are rows of `x`. For results with few rows, the transposed computation is faster. A
+    /// tile has at least 64 rows, the size of `wgmma`, but may have as few as 16 columns.
     pub transposed: bool,
 }
 
@@ -55,10 +55,10 @@ pub const T128X192: GemmTile = GemmTile {
     ping_pong: true,
     transposed: false,
 };
-/// For small shapes, which have too few larger tiles to occupy all SMs.
+/// Tile sizes for small shapes. With larger tiles, there would be too few tiles to occupy all SMs.
 pub const T128X128: GemmTile = GemmTile { columns: 128, stages: 6, ..T128X192 };
-/// For shapes such as 4608 x 3072. With tiles of this size, the fewest SMs are idle in the last wave of
-/// tiles.
+/// Tile sizes for shapes such as 4608 x 3072. With tiles of this size, the fewest SMs are idle in the last
+/// wave of tiles.
 pub const T192X192: GemmTile = GemmTile {
     blocks: 1,
     columns: 192,
@@ -69,9 +69,9 @@ pub const T192X192: GemmTile = GemmTile {
     ping_pong: false,
     transposed: false,
 };
-/// For large K. The warpgroups of a block divide one tile of 256 x 128, 128 x 256 or 256 x 192. Kernels with
-/// such tiles read less from L2 than kernels with smaller tiles. L2 reads then consume less of the GPU's
-/// power limit, so the tensor cores can run at higher clock rates.
+/// Tile sizes for large K. The warpgroups of a block divide one tile of 256 x 128, 128 x 256 or 256 x 192.
+/// Kernels with such tiles read less from L2 than kernels with smaller tiles. L2 reads then consume less of
+/// the GPU's power limit, so the tensor cores can run at higher clock rates.
 pub const T256X128: GemmTile = GemmTile {
     blocks: 2,
     columns: 128,

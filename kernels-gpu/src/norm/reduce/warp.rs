@@ -29,7 +29,8 @@ pub(crate) const GROUP: usize = 4;
 
 /// The accumulators of one thread for a reduction of a row by one warp.
 pub(crate) trait Moments: Copy {
-    /// The accumulators for the same norm in kernels in which the four warps of a block share a row.
+    /// The type of the accumulators in the other kernels for this norm. In these kernels, the four warps of a
+    /// block share a row.
     type Part: PartMoments;
     /// The accumulators before the first element.
     const EMPTY: Self;

@@ -15,7 +15,8 @@ impl Matmul {
     /// # Errors
     /// Returns an error if the GPU is older than sm_80, or if the driver rejects the PTX.
     pub fn load(device: &Device) -> Result<Self> {
-        // Skip the PTX for sm_75, the first entry of the table. It does not contain these kernels.
+        // Skip the PTX for sm_75, the first entry of the table. The PTX for sm_75 does not contain these
+        // kernels.
         Kernels::load(device, &crate::PTX[1..], KERNELS).map(Self)
     }
 
