@@ -22,8 +22,8 @@ pub(crate) struct Compiled {
 
 /// A file that stores the result of compiling one unit for one architecture.
 ///
-/// The first lines of the file are the key, the inputs with their modification times, and the warnings. An
-/// empty line and the PTX follow.
+/// The first line of the file is the field `key`. The next lines are the inputs with their modification
+/// times, and the warnings. An empty line and the PTX follow.
 pub(crate) struct Record<'a> {
     pub(crate) file: &'a Path,
     /// One line of text with everything except the input files that affects the PTX, for example the compiler

@@ -100,8 +100,9 @@ impl Row {
 }
 
 impl Allocated {
-    /// Finds the indices of the flag and the tensor on which an output depends. If `schema` lacks one of
-    /// them, the operator does not have this output, and the function returns `None`.
+    /// Finds the arguments on which the allocation of an output depends. These are a flag, which says whether
+    /// the output is needed, and a tensor whose shape and dtype the output has. If `schema` lacks one of
+    /// these arguments, the operator does not have this output, and the function returns `None`.
     fn of(output: Output, schema: &Schema) -> Option<Self> {
         let flag = output.flag().map(|name| schema.index(Kind::Flag, name));
         let like = output.tensor().map(|name| schema.input(name));

@@ -123,9 +123,9 @@ impl Clock {
     }
 
     /// Returns whether a proxy fence lies between event number `time` of the agent `agent` and the thread's
-    /// next event. Any thread may have executed the fence, even if the event is the calling thread's own. In
-    /// PTX, base causality order is transitive, so the fence needs only to lie on some path from the event to
-    /// the next event.
+    /// next event. Any thread may have executed this fence, even if the event belongs to the calling thread
+    /// itself. The fence must lie on a path of ordered events from the event to the thread's next event. Any
+    /// such path is enough, because base causality order is transitive in PTX.
     pub fn knows_fenced(&self, agent: u32, time: u32) -> bool {
         let own = if agent == self.agent { self.fenced_own } else { 0 };
         own.max(entry(&self.released.fenced, agent)) >= time
@@ -246,7 +246,8 @@ struct Lessons {
 impl Lessons {
     const KEPT: usize = 32;
 
-    /// Returns `known` plus a lesson (knowledge to add), if the cache contains the result of this addition.
+    /// Returns `known` plus a lesson (knowledge to add) from the cache. Returns `None` if the cache does not
+    /// contain the result of this addition.
     #[inline]
     fn recall(&self, known: &Known, is_lesson: impl Fn(&Lesson) -> bool) -> Option<Known> {
         let fits =

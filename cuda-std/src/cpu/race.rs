@@ -133,10 +133,11 @@ pub(super) struct EarlierAccess {
 }
 
 impl Races {
-    /// Calls `f` for the recorded accesses of the block: for each unit, at most two reads and two writes. The
-    /// record is incomplete if several warps accessed the unit since the last block barrier. It then does not
-    /// say whether the warp of the thread `other` has executed a warp barrier since its access. The function
-    /// assumes that it has, so a race between two lanes of this warp may remain undetected.
+    /// Calls `f` for the recorded accesses of the block: for each unit, at most two reads and two writes. If
+    /// several warps accessed a unit since the last block barrier, the record of this unit is incomplete. For
+    /// the second recorded thread (`other`), the record does not say whether the thread's warp has executed a
+    /// warp barrier since the access. The function assumes that the warp has executed one, so a race between
+    /// two lanes of this warp may remain undetected.
     pub fn each_access(&self, mut f: impl FnMut(EarlierAccess)) {
         if !self.used.get() {
             return;

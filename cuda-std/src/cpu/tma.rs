@@ -8,7 +8,8 @@ use super::tensor_map::{Reduction, TensorMapShape};
 use super::{Block, FaultKind, operate};
 use crate::base::tensor_map::TensorMap;
 
-/// TMA reductions of several blocks may access the same elements. This lock makes them atomic.
+/// TMA reductions of several blocks may access the same elements of global memory. This lock makes each
+/// reduction atomic.
 static REDUCTIONS: Mutex<()> = Mutex::new(());
 
 /// An asynchronous copy that a thread has started.

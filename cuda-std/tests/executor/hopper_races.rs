@@ -345,8 +345,8 @@ fn an_elected_arrival_releases_the_reads_of_the_warp_only_after_a_barrier() {
     }
 }
 
-/// How a warpgroup uses a buffer before thread 0 of the warpgroup releases the buffer to the producer in
-/// another block.
+/// The ways in which a warpgroup uses a buffer in these tests. Afterwards, thread 0 of the warpgroup releases
+/// the buffer to the producer, which may be in another block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Use {
     Wgmma,

@@ -13,8 +13,8 @@ pub(crate) struct FragmentPlace {
 }
 
 impl FragmentPlace {
-    /// Returns the row and the column of word number `word` of the thread's values. A word contains two
-    /// adjacent 16-bit values.
+    /// Returns the row and the column of word number `word` of the fragment. A word contains two adjacent
+    /// 16-bit elements.
     #[inline(always)]
     pub fn word(self, word: u32) -> [u32; 2] {
         [self.row + word % 2 * 8, self.column + word / 2 * 8]

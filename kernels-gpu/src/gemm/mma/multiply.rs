@@ -16,8 +16,9 @@ pub(super) struct RingBuffer {
     pub w: SwizzledRows<ROW_CHUNKS>,
 }
 
-/// Two 16-byte chunks of a buffer, whose addresses this lane passes to `ldmatrix`. One chunk belongs to the
-/// first 16 rows of the warp's part of the result, the other one to its first 16 columns.
+/// The indices of two 16-byte chunks of a buffer, whose addresses this lane passes to `ldmatrix`. The chunk
+/// `x` is in the 16 rows of `x` for the first 16 rows of the warp's part of the result. The chunk `w` is in
+/// the 16 rows of `w` for the first 16 columns of this part.
 #[derive(Clone, Copy)]
 pub(super) struct WarpLanes {
     x: u32,
