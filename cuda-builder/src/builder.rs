@@ -132,8 +132,8 @@ impl CudaBuilder {
 
     /// Copies the PTX to `<folder>/<package>` instead of `<target>/ptx/<package>`.
     ///
-    /// If the crate is split into units, the builder also deletes old copies of units that no longer exist.
-    /// It deletes only copies of this package and of the architectures of this build.
+    /// If the crate is split into units (one PTX file each), the builder also deletes old copies of units
+    /// that no longer exist. It deletes only copies of this package and of the architectures of this build.
     pub fn copy_to(mut self, folder: impl Into<PathBuf>) -> CudaBuilder {
         self.copy_to = Copy::To(folder.into());
         self
@@ -162,7 +162,8 @@ impl CudaBuilder {
     /// Compiles the PTX or takes prebuilt PTX, and writes the PTX files. Prints `cargo:rerun-if` lines, so
     /// that cargo runs the build script again after a change.
     ///
-    /// A PTX file is named `<arch>.ptx`, or `<arch>/<unit>.ptx` if the crate is split into units.
+    /// A PTX file is named `<arch>.ptx`. If the crate is split into units (parts that are compiled
+    /// separately), the name is `<arch>/<unit>.ptx`.
     pub fn build(self) -> Result<Built, Error> {
         if self.archs.is_empty() {
             return Err(Error::NoArch);
@@ -225,7 +226,7 @@ impl CudaBuilder {
     }
 
     /// Returns the PTX files that this build writes or reads in `folder`, ordered by architecture, then by
-    /// unit.
+    /// unit (part of the crate).
     fn files(&self, folder: &Path) -> Vec<PtxFile> {
         let mut files = Vec::new();
         for &arch in &self.archs {

@@ -27,7 +27,8 @@ pub struct Built {
 
 impl Built {
     /// Returns the path of the PTX file for an architecture, if the file contains the whole crate. Returns
-    /// `None` if the build was not for this architecture, or if the crate is split into units.
+    /// `None` if the build was not for this architecture, or if the crate is split into units (one PTX file
+    /// each).
     pub fn ptx(&self, arch: Arch) -> Option<&Path> {
         self.find(arch, None)
     }

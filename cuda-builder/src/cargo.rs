@@ -101,9 +101,10 @@ struct Output {
     said: String,
 }
 
-/// Result of a whole build, with all architectures and units.
+/// Result of a whole build, with all architectures and units (parts of the crate).
 pub(crate) struct Texts {
-    /// PTX texts with stamps (comments with hashes at the start), ordered by architecture, then by unit.
+    /// PTX texts with stamps (comments with hashes at the start), ordered by architecture, then by unit (part
+    /// of the crate).
     pub(crate) ptx: Vec<String>,
     /// Files on which the PTX depends.
     pub(crate) inputs: Vec<PathBuf>,
@@ -138,8 +139,8 @@ impl Compilation<'_> {
     /// Compiles a unit (part of the crate), or the whole crate, for one architecture. If no input has changed
     /// since the last build of this unit, returns the recorded result of that build.
     fn run(&self, arch: Arch, unit: Option<&str>) -> Result<Compiled, Error> {
-        // cargo gives the result of every unit the same file name, the name of the crate. Each unit therefore
-        // has its own result folder.
+        // cargo gives the result of every unit (part of the crate) the same file name, the name of the crate.
+        // Each unit therefore has its own result folder.
         let arch_dir = self.target_dir.join(arch.name());
         let target_dir = unit.map_or(arch_dir.clone(), |unit| arch_dir.join("units").join(unit));
         let cargo = self.cargo(&target_dir, arch, unit, Linker::Unused);

@@ -10,9 +10,10 @@ use crate::{Arch, Error, PtxFile};
 /// Reads the PTX files `files` in `folder` and checks their stamps. A stamp is the list of comments at the
 /// start of a file: its label, and hashes of its text and its sources.
 ///
-/// The label names the package, unit and architecture. The label of each file must equal the result of the
-/// function `label`. In addition, neither the file nor the sources of the crate may have changed since the
-/// file was compiled. If `accept_stale` is true, such a change causes only a warning.
+/// The label names the package, the unit (part of the crate) and the architecture. The label of each file
+/// must equal the result of the function `label`. In addition, neither the file nor the sources of the crate
+/// may have changed since the file was compiled. If `accept_stale` is true, such a change causes only a
+/// warning.
 pub(crate) fn take(
     folder: &Path,
     files: Vec<PtxFile>,

@@ -20,7 +20,7 @@ pub(crate) struct Compiled {
     pub(crate) warnings: Vec<String>,
 }
 
-/// A file that stores the result of compiling one unit for one architecture.
+/// A file that stores the result of compiling one unit (part of the crate) for one architecture.
 ///
 /// The first line of the file is the field `key`. The next lines are the inputs with their modification
 /// times, and the warnings. An empty line and the PTX follow.

@@ -26,7 +26,7 @@ use crate::{Arch, PtxFile, record};
 const COMMENT: &str = "// ";
 
 /// Returns the label of a PTX text: the first of the comments at its start. The label names the package, the
-/// unit, the architecture and the extra rustc arguments.
+/// unit (part of the crate), the architecture and the extra rustc arguments.
 pub(crate) fn label(package: &str, unit: Option<&str>, arch: Arch, rustc_args: &[String]) -> String {
     let unit = unit.map(|unit| format!(" ({unit})")).unwrap_or_default();
     let args = rustc_args.iter().map(|arg| format!(" {arg}")).collect::<String>();

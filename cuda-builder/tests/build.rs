@@ -38,8 +38,8 @@ pub unsafe extern "ptx-kernel" fn shift(x: *mut f32) {
 }
 "#;
 
-/// Source code that both units of the device crate share. It causes a compiler warning in each unit. The unit
-/// `shift` does not use the function `two`.
+/// Source code that both units (parts) of the device crate share. The code causes a compiler warning in each
+/// unit. The unit `shift` does not use the function `two`.
 const SHARED: &str = r#"
 pub fn thread() -> usize {
     let unused = 1;
@@ -193,8 +193,8 @@ fn units(fixture: &Fixture) {
     let [warning] = built.warnings() else { panic!("one warning, once: {:?}", built.warnings()) };
     assert!(warning.contains("`unused`") && warning.ends_with("kernels/src/shared.rs:3:9"), "{warning}");
 
-    // Delete cargo's results for the unit `scale`. If the builder ran cargo for this unit, cargo would create
-    // the folder again.
+    // Delete the folder with cargo's results for the unit (part of the crate) `scale`. If the builder ran
+    // cargo for this unit, cargo would create the folder again.
     let cargos = fixture.path(&(fixture.build_folder() + "/sm_90/units/scale/nvptx64-nvidia-cuda"));
     fs::remove_dir_all(&cargos).unwrap();
     let files = ["out/sm_90/scale.ptx", "copy/device-kernels/sm_90/scale.ptx"];

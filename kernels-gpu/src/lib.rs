@@ -7,8 +7,9 @@
 //! these structs.
 #![cfg_attr(test, allow(dead_code))]
 // The attribute `allow(unused_features)` is needed because `cuda_builder` compiles each operator as a
-// separate unit. A unit without kernels does not use the feature `abi_ptx`, so rustc would warn about an
-// unused feature. For example, the units of the attention operators have no kernels for sm_75.
+// separate unit, which becomes one PTX file. A unit without kernels does not use the feature `abi_ptx`, so
+// rustc would warn about an unused feature. For example, the units of the attention operators have no kernels
+// for sm_75.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx), allow(unused_features))]
 
 #[cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]

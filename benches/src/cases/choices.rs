@@ -15,7 +15,7 @@ pub enum Choices {
     /// that a thread keeps in registers, and the maximum number of threads per team. For clusters, the second
     /// number is the maximum number of threads per block.
     Rungs {
-        /// Kernels in which a team is at most one block.
+        /// Kernels in which a team (the threads that process one row) is at most one block.
         in_registers: &'static [(u32, u32)],
         /// Kernels in which a thread block cluster processes one row. Each block of the cluster processes a
         /// part of the row.
@@ -140,7 +140,7 @@ fn of_rows(device: &Device, packs: u32, kernels: &[(u32, u32)], clusters: &[(u32
     rungs
 }
 
-/// Returns the block sizes to try for teams of `team` threads.
+/// Returns the block sizes to try if `team` threads process one row.
 fn blocks_of(team: u32) -> impl Iterator<Item = u32> {
     let alone = team.is_multiple_of(32).then_some(team);
     let more = BLOCKS.iter().copied().filter(move |&threads| threads > team && threads.is_multiple_of(team));

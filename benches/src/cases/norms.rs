@@ -1,4 +1,4 @@
-//! Calls of the vec4 norms and of their gradients.
+//! Calls of the norms whose threads load four elements at a time, and of their gradients.
 use oxiwarp::{
     AdaNorm, Affine, Device, GateGradient, GatedResidual, Modulation, Norm, ParameterGradients, Result,
     RmsNorm, ScaleShift, Stream, gated_residual_backward_workspace, norm_backward_workspace,

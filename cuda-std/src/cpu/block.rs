@@ -138,15 +138,15 @@ pub(super) struct Slot {
 pub(super) struct ThreadNotes {
     /// What the thread waits for. In the states `AtMbarrier` and `Polling`: the offset and the phase of the
     /// mbarrier. In the state `AtNamed`: the number of the named barrier, and its number of threads. In the
-    /// state `AtWgmma`: the number of the group.
+    /// state `AtWgmma`: the number of the `wgmma` group.
     pub waits_for: Cell<Option<(u32, u32)>>,
     /// Number of calls at the barrier of the cluster.
     pub cluster_arrivals: Cell<u32>,
     pub cluster_waits: Cell<u32>,
 }
 
-/// The unit in which shared memory is allocated. Its alignment makes the shared memory start at a multiple of
-/// 128 bytes.
+/// The executor allocates the shared memory of a block as an array of this type. The alignment of the type
+/// makes the shared memory start at a multiple of 128 bytes.
 #[derive(Clone, Copy)]
 #[repr(C, align(128))]
 struct AlignedUnit([u8; 128]);

@@ -61,7 +61,8 @@ pub(super) struct Clock {
     pub agent: u32,
     pub now: u32,
     released: Released,
-    /// Number of the last event of this thread before its last proxy fence.
+    /// Number of the last event of this thread before its last proxy fence. A proxy fence makes the earlier
+    /// writes of a thread visible to asynchronous copies and to `wgmma`.
     fenced_own: u32,
 }
 
@@ -110,8 +111,8 @@ impl Clock {
         agent == self.agent || self.seen(agent) >= time
     }
 
-    /// Returns a bit mask of agents. Bit `i` is set if event number `time` of the agent `32 * group + i` is
-    /// not in the thread's knowledge.
+    /// Returns a bit mask of 32 agents (threads, or other sources of accesses). Bit `i` is set if event
+    /// number `time` of the agent `32 * group + i` is not in the thread's knowledge.
     pub fn unknown(&self, group: u32, time: u32) -> u32 {
         let first = 32 * group as usize;
         let known = self.released.known.get(first..).unwrap_or_default();
@@ -122,16 +123,16 @@ impl Clock {
         if self.agent / 32 == group { unknown & !(1 << (self.agent % 32)) } else { unknown }
     }
 
-    /// Returns whether a proxy fence lies between event number `time` of the agent `agent` and the thread's
-    /// next event. Any thread may have executed this fence, even if the event belongs to the calling thread
-    /// itself. The fence must lie on a path of ordered events from the event to the thread's next event. Any
-    /// such path is enough, because base causality order is transitive in PTX.
+    /// Returns whether a proxy fence lies between event number `time` of `agent` (a thread or another source
+    /// of accesses) and the thread's next event. Any thread may have executed this fence, even if the event
+    /// belongs to the calling thread itself. The fence must lie on a path of ordered events from the event to
+    /// the thread's next event. Any such path is enough, because base causality order is transitive in PTX.
     pub fn knows_fenced(&self, agent: u32, time: u32) -> bool {
         let own = if agent == self.agent { self.fenced_own } else { 0 };
         own.max(entry(&self.released.fenced, agent)) >= time
     }
 
-    /// Returns the number of the last known event of another agent.
+    /// Returns the number of the last known event of another agent (a thread or another source of accesses).
     pub fn seen(&self, agent: u32) -> u32 {
         entry(&self.released.known, agent)
     }
@@ -208,7 +209,7 @@ impl Gate {
 #[derive(Clone, Debug)]
 enum Lesson {
     Knowledge(Known),
-    /// An event of an agent.
+    /// An event of an agent (a thread or another source of accesses).
     Event(u32, u32),
 }
 

@@ -326,7 +326,9 @@ impl Block {
         }
     }
 
-    /// Returns the index of the thread whose agent number is `agent`. The thread belongs to this cluster.
+    /// Returns the index, in its block, of the thread of this cluster whose agent number is `agent`. Agents
+    /// are all sources of accesses to shared memory, such as threads and mbarriers, and have consecutive
+    /// numbers.
     pub(super) fn thread_of(&self, agent: u32) -> [u32; 3] {
         self.slots[(agent % self.threads()) as usize].index
     }
@@ -377,8 +379,8 @@ impl Block {
         let remote = cluster.remote.borrow();
         let knows = |agent, time| own.iter().any(|clock| clock.knows(agent, time));
         let unknown = remote[rank as usize].iter().filter(|&(&agent, &time)| !knows(agent, time));
-        // Choose the agent with the lowest number, so that the reported fault does not depend on the
-        // iteration order of the map.
+        // Choose the agent (source of accesses) with the lowest number, so that the reported fault does not
+        // depend on the iteration order of the map.
         match unknown.min_by_key(|&(&agent, _)| agent) {
             Some((&agent, &time)) => {
                 let unobserved = self.unobserved_copy(agent, time);

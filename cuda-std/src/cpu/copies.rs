@@ -19,8 +19,8 @@ enum Item {
     Commit,
 }
 
-/// The pending copies of a block. For each thread, there is a list of the copies that it started and of the
-/// points at which it closed a group.
+/// The pending copies of a block. For each thread, there is a list of the copies that it started. The list
+/// also contains the points at which the thread closed a group of copies (`cp.async.commit_group`).
 pub(super) struct Copies {
     of_thread: Vec<RefCell<Vec<Item>>>,
     pending: Cell<usize>,
@@ -59,8 +59,8 @@ pub(crate) fn wait() {
     complete(with(|block| block.own_copies().take()));
 }
 
-/// Completes the pending copies of the running thread. The copies of its last `pending` groups stay pending,
-/// and so do copies that do not belong to a closed group yet.
+/// Completes the pending copies of the running thread. The copies of its last `pending` groups
+/// (`cp.async.commit_group`) stay pending. Copies that do not belong to a closed group yet also stay pending.
 pub(crate) fn wait_for_groups(pending: usize) {
     complete(with(|block| {
         let mut items = block.own_copies().borrow_mut();

@@ -316,7 +316,7 @@ pub enum FaultKind {
     },
     /// The thread waits for a `wgmma` group that a warp of its warpgroup never commits.
     WgmmaCommit {
-        /// Number of the group, from 1.
+        /// Number of the `wgmma` group, from 1.
         group: u32,
         /// The warp of the warpgroup, from 0 to 3.
         warp: u32,

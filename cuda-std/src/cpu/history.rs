@@ -10,8 +10,8 @@ use rustc_hash::FxHashMap;
 
 use super::clock::Clock;
 
-/// Bytes per unit of shared memory. Each unit has a history of its accesses. The size is the same as in
-/// [`race`](super::race).
+/// Bytes per unit of shared memory. The executor stores one history of accesses for each unit. The size is
+/// the same as in [`race`](super::race).
 pub(super) const UNIT: usize = 2;
 
 /// The swizzle of a tile, which permutes the 16-byte chunks within its rows. TMA and the descriptors of
@@ -67,7 +67,8 @@ pub(super) enum By {
 }
 
 impl By {
-    /// Whether a thread itself makes the access, through the generic proxy.
+    /// Whether a thread itself makes the access, through the generic proxy (with a load or store), not
+    /// through the async proxy.
     pub fn is_generic(self) -> bool {
         matches!(self, Self::Thread | Self::Initialization)
     }
@@ -138,17 +139,17 @@ pub(super) struct Histories {
     all: Vec<History>,
     numbers: FxHashMap<History, u32>,
     /// A cache of the results of `after`, the function that adds an access to a history. The key has all
-    /// inputs of this function: the history, the access, whether it writes, and the agent and time of its
-    /// thread. Agent and time determine the events that the thread knows.
+    /// inputs of this function: the history, the access, whether it writes, and the number and time of its
+    /// thread. Number and time determine which earlier events happen before the access.
     next: FxHashMap<(u32, SharedAccess, bool, [u32; 2]), u32>,
     /// The total number of entries of all histories, and a limit. If the number exceeds the limit, `collect`
-    /// deletes the histories that no unit of shared memory refers to.
+    /// deletes the histories that no unit (2 bytes) of shared memory refers to.
     size: usize,
     limit: usize,
 }
 
 /// Minimum of the limit for the total number of entries. Below the limit, histories are kept even if no unit
-/// of shared memory refers to them.
+/// (2 bytes) of shared memory refers to them.
 const MIN_LIMIT: usize = 1 << 16;
 /// Maximum number of entries of the cache `next`. An entry is useful only until the clock of its thread
 /// advances, so a larger cache would have no advantage.
@@ -168,8 +169,8 @@ impl Default for Histories {
 }
 
 impl Histories {
-    /// Deletes the histories that no unit of shared memory refers to, if the histories have many entries.
-    /// Without this function, a kernel with many phases would need more and more memory.
+    /// Deletes the histories that no unit (2 bytes) of shared memory refers to, if the histories have many
+    /// entries. Without this function, a kernel with many phases would need more and more memory.
     #[inline]
     pub fn collect(&mut self, units: &mut [Vec<u32>]) {
         if self.size > self.limit {
@@ -232,9 +233,10 @@ impl Histories {
             History { write: Some(access), reads: Vec::new() }
         } else {
             // Remove the reads that this access replaces. A read by a thread replaces all reads that happen
-            // before it. A later write that is ordered after this read is also ordered after them. An
-            // asynchronous read, for example by `wgmma`, replaces only reads by the same agent. An arrival
-            // can order such a read before a later write without ordering the reads that the threads know.
+            // before it, because a later write that is ordered after this read is also ordered after the
+            // replaced reads. An asynchronous read, for example by `wgmma`, replaces only reads by the same
+            // agent (source of accesses). The reason is that an arrival at an mbarrier can order an
+            // asynchronous read before a later write, but not the other reads.
             let kept = |readers: &Readers| {
                 let mask = if access.by.is_generic() {
                     clock.unknown(readers.group, readers.time)

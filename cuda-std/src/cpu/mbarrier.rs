@@ -28,16 +28,18 @@ pub(super) struct Mbarrier {
     gate: Gate,
     done: Released,
     /// The last arrivals by threads of other blocks, if these arrivals do not order the threads' own
-    /// accesses. The key is the agent number of the thread. The value is the number of the thread's next
-    /// event at the arrival, and the number of the mbarrier's phase, counted from 1.
+    /// accesses. The key is the agent number of the thread (its number among all sources of accesses). The
+    /// value is the number of the thread's next event at the arrival, and the number of the mbarrier's phase,
+    /// counted from 1.
     remote: FxHashMap<u32, (u32, u32)>,
     /// Agent and time of the initialization.
     init: (u32, u32),
     /// `Some` if the initializing thread executed a fence after the initialization. The value is the number
     /// of cluster barriers at which this thread had arrived before the fence.
     published: Option<u32>,
-    /// The threads that have waited at this mbarrier, by agent number. For each thread: the last phase whose
-    /// end it has seen, and whether it has waited for this end more than once.
+    /// The threads that have waited at this mbarrier, by agent number (number among all sources of accesses).
+    /// For each thread: the last phase whose end it has seen, and whether it has waited for this end more
+    /// than once.
     seen: std::collections::HashMap<u32, (u32, bool)>,
 }
 
@@ -252,8 +254,8 @@ impl Block {
     }
 
     /// Returns the fault of a block that exits before any of its threads has seen the end of a copy. The copy
-    /// ends with phase `time` (numbered from 1) of the mbarrier whose agent number is `agent`. Returns `None`
-    /// if this block has no such mbarrier.
+    /// ends with phase `time` (numbered from 1) of the mbarrier that has the number `agent` among all sources
+    /// of accesses. Returns `None` if this block has no such mbarrier.
     pub(super) fn unobserved_copy(&self, agent: u32, time: u32) -> Option<FaultKind> {
         let mbarriers = self.cluster.mbarriers.borrow();
         let mut own = mbarriers.iter().filter(|(place, _)| place.rank == self.rank.get());

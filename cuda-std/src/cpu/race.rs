@@ -119,10 +119,10 @@ pub(crate) fn note(offset: usize, bytes: usize, writes: bool) {
     block.note(offset, bytes, writes);
 }
 
-/// An access to a unit of shared memory before the cluster of the block became active (before its first
-/// Hopper operation).
+/// An access to a unit (2 bytes) of shared memory before the cluster of the block became active (before its
+/// first Hopper operation).
 pub(super) struct EarlierAccess {
-    /// Index of the unit.
+    /// Index of the accessed unit (2 bytes) of shared memory.
     pub unit: usize,
     /// The thread.
     pub thread: u16,

@@ -22,12 +22,14 @@
 //! assumes the same rule for these cases, which were not measured:
 //!
 //! - fp8 operands of `mma.sync`
-//! - tf32 operands whose lower 13 bits are not zero; a NaN becomes an infinity if only these bits mark it
+//! - tf32 operands whose lower 13 bits are not zero; the hardware ignores these bits, so a NaN whose other
+//!   mantissa bits are zero becomes an infinity
 //! - the sign of the zero if all terms are negative zeros
 //! - the sign of the zero if a negative sum is cut to zero
 //!
-//! [`multiply_step`] computes 8 or 16 columns at a time with f32 and i32 vectors. If a largest exponent is
-//! extreme, a term is not finite, or a sum overflows i32, [`exact`] computes these columns instead.
+//! [`multiply_step`] computes 8 or 16 columns at a time with f32 and i32 vectors. [`exact`] computes these
+//! columns instead if the largest exponent is outside of a fixed range, if a term is not finite, or if a sum
+//! overflows i32.
 
 /// The bits of each NaN result.
 const NAN: u32 = 0x7fff_ffff;

@@ -81,8 +81,8 @@ impl Cluster {
         true
     }
 
-    /// Completes the reads of those bulk groups of the agent `agent` whose numbers are at most `last`. If
-    /// `writes` is true, also completes their writes.
+    /// Completes the reads of those bulk groups whose numbers are at most `last`. The number `agent`
+    /// identifies the thread of these groups. If `writes` is true, also completes their writes.
     pub(super) fn complete_groups(&self, agent: u32, last: u32, writes: bool) {
         let mut pending = self.pending.borrow_mut();
         for at in (0..pending.len()).rev() {

@@ -60,7 +60,7 @@ struct Lane {
     started: usize,
     last_group: u32,
     committed: u32,
-    /// The last group that the lane has waited for.
+    /// The last `wgmma` group that the lane has waited for.
     waited: u32,
     accumulators: Vec<Accumulators>,
     /// Number of fences that the lane has executed.
@@ -450,7 +450,7 @@ impl Queue {
         self.started.iter().take_while(|started| started.group <= target).any(|one| one.d.contains(&0))
     }
 
-    /// Computes all multiplications of the groups up to `target`.
+    /// Computes all multiplications of the `wgmma` groups up to number `target`.
     fn finish(&mut self, block: &Block, target: u32) {
         let (mut a, mut b) = (DecodedA::new(), DecodedB::new());
         let mut current: Option<(Vec<usize>, Vec<u32>)> = None;

@@ -65,8 +65,8 @@ pub fn tanh(x: f32) -> f32 {
 pub struct Erf {
     /// The smallest `|x|` for which `erf` uses the coefficients `far`.
     far_from: f32,
-    /// Coefficients of a polynomial in `|x|`, which approximates `-log2(1 - erf(|x|)) / |x| - 1`, highest
-    /// power first.
+    /// Coefficients of a polynomial in `|x|`, with the coefficient of the highest power first. The polynomial
+    /// approximates `-log2(1 - erf(|x|)) / |x| - 1`.
     far: [f32; 7],
     /// Coefficients of a polynomial in `x^2`, which approximates `erf(x) / x - 1`, highest power first.
     near: [f32; 7],

@@ -179,7 +179,7 @@ impl<K: Copy> NormKernels<K> {
     }
 }
 
-/// A vec4 kernel with its launch configuration and parameters.
+/// A kernel whose threads read four elements at a time (vec4), with its launch configuration and parameters.
 pub(crate) struct Vec4Launch<K> {
     pub params: NormParams,
     kernel: K,

@@ -67,7 +67,8 @@ pub struct Extent {
     pub first_part: u32,
     /// Parts per row.
     pub row: Divisor,
-    /// Number of rows per group. Groups are `Rows::outer_stride` elements apart.
+    /// Number of rows per group. Rows of a group are equally spaced, and consecutive groups start
+    /// `Rows::outer_stride` elements apart.
     pub group: Divisor,
 }
 

@@ -121,7 +121,7 @@ pub(crate) trait Parameters: Copy {
     /// `true` if the dtypes are compile-time constants. In this case, no branch separates the loads of
     /// several vec4s (four elements each), so these loads are in flight together.
     const GROUPED: bool;
-    /// The loaded weight and bias of one vec4.
+    /// The loaded weight and bias of one vec4 (four columns).
     type Fetched: Copy;
     /// Initial value of a `Fetched` variable that is not loaded yet.
     const EMPTY: Self::Fetched;

@@ -10,7 +10,7 @@ use super::row_context::RowContext;
 ///
 /// A tile is 128 columns of a row: one vec4 (four columns) for each thread of a warp.
 pub(crate) trait Source<T: Elem, A: Access>: Copy {
-    /// The loaded operands of one vec4.
+    /// The loaded operands of one vec4 (four columns).
     type Parts: Copy;
     /// Initial value of a `Parts` variable that is not loaded yet.
     const NOTHING: Self::Parts;
@@ -61,7 +61,7 @@ pub(crate) trait Sink<T: Elem> {
     /// The number of vec4s (four columns each) whose scale and shift are loaded together. Only kernels that
     /// keep rows in registers use this number.
     const PREFETCH: usize = 4;
-    /// The loaded operands of one vec4: scale and shift, for example.
+    /// The loaded operands of one vec4 (four columns), for example scale and shift.
     type Fetched: Copy;
     /// Initial value of a `Fetched` variable that is not loaded yet.
     const EMPTY: Self::Fetched;

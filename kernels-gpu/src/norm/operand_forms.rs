@@ -19,7 +19,7 @@ pub(crate) trait OperandSource<T: Elem>: Copy {
     /// `true` if a vec4 (four columns) of the operand has only 8 bytes. In this case, a thread has enough
     /// registers to load the operand early.
     const EARLY: bool = false;
-    /// The loaded data of one vec4.
+    /// The loaded data of one vec4 (four columns).
     type Fetched: Copy;
     /// Initial value of a `Fetched` variable that is not loaded yet.
     const EMPTY: Self::Fetched;

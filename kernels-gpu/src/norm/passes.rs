@@ -1,8 +1,9 @@
 //! The two passes of a norm over a row: the first pass reduces the row, and the second pass writes the
 //! results.
 //!
-//! Each warp processes one row, so the passes need no block barrier. In kernels whose access type is
-//! `BlockTiles`, `BlockRegisters` or `BlockRegistersStaged`, the four warps of a block share one row instead.
+//! Each warp processes one row, so the passes need no block barrier. In kernels whose access type (how a
+//! thread reads rows) is `BlockTiles`, `BlockRegisters` or `BlockRegistersStaged`, the four warps of a block
+//! share one row instead.
 //!
 //! A tile is 128 columns: one vec4 (four columns) for each lane of a warp. The access type ([`Access`]) of a
 //! kernel decides where the row is stored between the passes:
@@ -162,7 +163,7 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         moments.finish(self.cols(), self.p.eps)
     }
 
-    /// Runs the second pass: passes every vec4 to `sink`.
+    /// Runs the second pass, which gives every vec4 (four columns) of the row to `sink`.
     #[inline(always)]
     pub fn write<S: Source<T, A>, K: Sink<T>>(&self, source: S, stats: Stats, sink: K) {
         if known!(is_block_shared::<A>()) {

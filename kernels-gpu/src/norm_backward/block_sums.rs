@@ -18,7 +18,7 @@ pub(crate) struct BlockRows {
     pub block: u32,
     /// The index of the block's group, the set of rows that share a weight.
     pub group: u32,
-    /// The index of the last row of the group, plus one.
+    /// The index of the last row of the group (the rows that share a weight), plus one.
     pub end: u64,
     /// The first row of the block's first batch. A batch has one row for each team (threads that share a row)
     /// of the block.

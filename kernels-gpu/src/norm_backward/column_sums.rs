@@ -11,8 +11,8 @@ pub struct ColumnSums {
     /// The workspace, in f32, with the shape `[groups, splits, cols]`. A group is the set of input rows that
     /// share a weight. For each group, the workspace has `splits` rows of partial sums.
     pub from: *const u8,
-    /// The output, with the shape `[groups, cols]`. Its elements are f32 or have the element type of the
-    /// kernel. If `to` is null, the kernel does nothing.
+    /// The output, with the shape `[groups, cols]`. A group is the set of rows that share a weight. Its
+    /// elements are f32 or have the element type of the kernel. If `to` is null, the kernel does nothing.
     pub to: *mut u8,
     /// 1 if `to` is f32, 0 if `to` has the element type of the kernel.
     pub single: u32,
@@ -31,7 +31,8 @@ pub struct ColumnSumsParams {
 
 /// Columns per block.
 pub const COLUMNS: u32 = 32;
-/// Threads per column. Each of these threads adds every `STRIPES`-th workspace row of a group.
+/// Threads per column. Each of these threads adds every `STRIPES`-th workspace row of a group. A group is the
+/// set of rows that share a weight.
 pub const STRIPES: u32 = 16;
 /// Bytes of shared memory per block. Each thread has one f32.
 pub const SHARED_BYTES: u32 = COLUMNS * STRIPES * 4;

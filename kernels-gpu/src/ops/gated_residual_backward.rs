@@ -47,7 +47,7 @@ pub struct GateGradients {
     pub y: Rows,
     /// The output: the gradient of `y`.
     pub dy: Rows,
-    /// The gate. In `per_group`, its row `n` belongs to group `n`.
+    /// The gate. In the kernel `per_group`, row `n` of the gate belongs to the `n`-th group of rows.
     pub gate: Operand,
 }
 
@@ -55,7 +55,8 @@ pub struct GateGradients {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct GateParams {
-    /// Rows per group in `per_group`, and all rows in `per_row`.
+    /// In the kernel `per_group`, the number of rows that share a row of the gate. In the kernel `per_row`,
+    /// the number of all rows.
     pub rows: u64,
     /// Number of rows per run. Within a run, consecutive rows are [`Rows::inner_stride`] elements apart.
     /// Consecutive runs start [`Rows::outer_stride`] elements apart. 0 means that all rows are in one run.

@@ -34,7 +34,7 @@ pub const TESTS: &[Test] = &[
 enum Gate {
     /// The gate has the shape `[columns]`.
     Vector,
-    /// The gate has the shape `[groups, columns]`.
+    /// The gate has the shape `[groups, columns]`. Each group of rows shares one row of the gate.
     Groups(i64),
     /// The gate has the shape of `y`.
     Tokens,

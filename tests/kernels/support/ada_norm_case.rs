@@ -6,7 +6,8 @@ use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 
 use super::modulations::ModulationCase;
 
-/// Both norms, in exact and in fast mode.
+/// LayerNorm and RMSNorm, in exact mode (each step rounds as in torch) and in fast mode (only the result is
+/// rounded).
 pub const PARAMS: [AdaNorm; 4] = [
     AdaNorm { norm: Norm::Layer, eps: 1e-6, exact: true },
     AdaNorm { norm: Norm::Rms, eps: 1e-6, exact: true },

@@ -74,7 +74,8 @@ pub fn copy_wait() {
 #[inline(always)]
 pub fn copy_commit() {
     if cfg!(target_feature = "sm_80") {
-        // SAFETY: the instruction only groups copies of this thread. The surrounding `if` checks for sm_80.
+        // SAFETY: the instruction only makes one group of the copies that this thread has started. The
+        // surrounding `if` checks for sm_80.
         unsafe { asm!("cp.async.commit_group;", options(nostack)) };
     }
 }

@@ -11,7 +11,8 @@ pub struct RowIndex {
 }
 
 impl RowIndex {
-    /// The first row, for every team. Used for weights.
+    /// The first row, for every team (the threads that share a row). Operands with only one row, such as
+    /// weights, use this index.
     pub const FIRST: Self = Self { within: 0, group: 0, exists: true };
 
     /// Returns whether the row exists. Some teams (the threads that share a row) have no row, because the

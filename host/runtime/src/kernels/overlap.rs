@@ -57,8 +57,9 @@ impl Instructions {
     }
 
     /// Inserts the instructions from [`Instructions::begin`] into the PTX text `entry` of a kernel, and
-    /// returns the new text. If `entry` has a wait instruction, they replace this instruction. Otherwise they
-    /// are inserted at the start of the kernel's body. Returns `None` if `entry` has no body.
+    /// returns the new text. If `entry` has a wait instruction, the inserted instructions replace the wait
+    /// instruction. Otherwise they are inserted at the start of the kernel's body. Returns `None` if `entry`
+    /// has no body.
     pub fn place(self, entry: &str) -> Option<String> {
         let begin = self.begin();
         if entry.contains(WAIT) {

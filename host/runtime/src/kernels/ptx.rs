@@ -68,7 +68,7 @@ impl Ptx {
 }
 
 impl Unit {
-    /// Makes a unit of a complete text.
+    /// Makes a unit (one PTX text) from a complete text, which is not compressed.
     pub fn of_text(name: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
         Self { name, head: "", code: Code::Text(text.into()), text: OnceLock::new() }
     }

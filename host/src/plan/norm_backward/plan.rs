@@ -57,7 +57,7 @@ pub(super) struct RowSplit {
     pub team: u32,
     /// Teams per block.
     pub teams: u32,
-    /// Blocks per group.
+    /// Blocks per group (rows that share a weight).
     pub splits: u32,
 }
 
@@ -95,7 +95,7 @@ impl RowSplit {
 pub(super) struct Dims {
     /// Rows per group. The rows of a group share a weight.
     pub rows: u64,
-    /// Number of groups.
+    /// Number of groups of rows. The rows of a group share a weight.
     pub groups: u32,
     /// Columns per row.
     pub cols: u32,
