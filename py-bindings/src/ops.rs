@@ -94,8 +94,9 @@ const DECODE: Output = Workspace(|call: &Call| -> Result<Option<i64>, Failure> {
     Ok(attention_decode_workspace_of([q.sizes()?, k.sizes()?], plain, &params))
 });
 
-/// The workspace for the gradients of a norm's weight and bias. In a line of the table, it must come after
-/// these gradients, because its size depends on how many of them the caller requests.
+/// The workspace for the gradients of a norm's weight and bias. In a line of the table of operators, the
+/// workspace must come after these gradients, because its size depends on how many of the gradients the
+/// caller requests.
 const SUMS: Output = Workspace(|call: &Call| -> Result<Option<i64>, Failure> {
     let mut wanted = call.outputs()[1..].iter().filter(|output| output.is_written);
     let Some(first) = wanted.next().and_then(|output| output.tensor.as_ref()) else { return Ok(None) };

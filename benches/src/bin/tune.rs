@@ -168,8 +168,9 @@ fn measure_all(gpu: Gpu, options: Options) -> Result<()> {
     for (number, case) in cases.iter().enumerate() {
         let left = options.seconds - start.elapsed().as_secs_f64();
         let part = left.max(0.0) / (cases.len() - number) as f64;
-        // The remaining time is divided equally among the remaining cases. The time limit of a case is three
-        // times its part, because the driver may first have to compile the kernels of the case.
+        // The remaining time is divided equally among the remaining cases (ops with tensor sizes). The time
+        // limit of a case is three times its part, because the driver may first have to compile the kernels
+        // of the case.
         bench.measure(*case, Instant::now() + Duration::from_secs_f64(3.0 * part))?;
         bench.progress.step();
     }

@@ -42,8 +42,8 @@ pub struct Checks<'c> {
     /// The expected results: values of the compared rows, and sums over all rows. Values that the CPU
     /// executor does not compute are taken from the results of the first configuration.
     expected: Option<Results>,
-    /// For an op that sums over all rows: a second case with few rows, and its expected results from the CPU
-    /// executor.
+    /// For an op that sums over all rows, a second benchmark case (tensor size) with few rows. The second
+    /// element is the expected results of this case, which the CPU executor computes.
     few: Option<(Case<'c>, Results)>,
     seen: HashSet<String>,
 }

@@ -198,8 +198,8 @@ impl Gate {
     /// Returns the collected knowledge and empties the gate.
     pub fn open(&mut self) -> Released {
         let Self { known, fenced, last } = std::mem::take(self);
-        // Without a new fence, the collected fenced knowledge equals that of the threads. Reuse their object,
-        // so that the clocks keep sharing it.
+        // If no thread has executed a new fence, the collected fenced knowledge equals the fenced knowledge
+        // of each thread. Reuse the object of a thread, so that the clocks keep sharing one object.
         let kept = last.map(|last| last.fenced).filter(|last| covers(last, &fenced));
         Released { known: Rc::new(known), fenced: kept.unwrap_or_else(|| Rc::new(fenced)) }
     }

@@ -164,8 +164,8 @@ impl Block {
             let waits = self.may_wait(State::AtCall);
             if !waits {
                 // The thread unwinds instead of waiting, so remove its lane from the call of the warp.
-                // Otherwise, the other lanes could read the lane's matrix fragments, which are on the stack
-                // that unwinds.
+                // Otherwise, the other lanes could read the lane's elements of the matrices, which are on the
+                // stack that unwinds.
                 calling.set(calling.get() & !(1 << lane));
             }
             return !waits;
@@ -214,9 +214,9 @@ impl Block {
         let warp = &self.slots[self.warp_start()..];
         if call.operation == Operation::Multiply {
             let fragments = std::array::from_fn(|lane| warp[lane].call.get().fragments);
-            // SAFETY: `multiply_all` accesses the matrix fragments of all 32 lanes. The pointers to them are
-            // valid, because every lane is still in the function `exchange_fragments`. No other code uses the
-            // fragments until the call completes.
+            // SAFETY: `multiply_all` accesses the matrix fragments (elements in registers) of all 32 lanes.
+            // The pointers to them are valid, because every lane is still in the function
+            // `exchange_fragments`. No other code uses the fragments until the call completes.
             unsafe { matrix::multiply_all(fragments) };
         }
         let mut values = [u32::MAX; 32];

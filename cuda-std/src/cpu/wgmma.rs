@@ -189,8 +189,8 @@ impl Block {
         if let Left::Shared(descriptor) = multiplication.a
             && !known[0]
         {
-            // A warp reads only its own rows of the left operand. A barrier of this warp is therefore enough
-            // between its writes of these rows and the multiplication.
+            // A warp reads only its own rows of the left operand. If the warp itself writes these rows, a
+            // warp barrier between the writes and the multiplication is therefore enough.
             let left = operand(descriptor, transposed_a, WARP_ROWS * warp, WARP_ROWS);
             self.queue(|queue, _| queue.started[index].left[warp] = Some(left));
         }

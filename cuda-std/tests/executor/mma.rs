@@ -1,5 +1,5 @@
-//! Tests the layout of matrix fragments and the results of matrix multiplications. The expected results come
-//! from simple loops.
+//! Tests which matrix elements each lane has in registers (its fragment), and the results of matrix
+//! multiplications. The expected results come from simple loops.
 use cuda_std::cpu::FaultKind;
 use cuda_std::mma::{self, Chunk, MatrixElem};
 use half::{bf16, f16};

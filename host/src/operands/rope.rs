@@ -58,8 +58,8 @@ pub struct Rope<'a> {
 
 impl<'t> Rope<'t> {
     /// Takes the parameters of a rotation from the arguments of a call. Returns the parameters, and
-    /// separately the value of the argument `exact`. If the call has no angles, returns `None` instead of the
-    /// parameters, because nothing is rotated.
+    /// separately the argument `exact` (whether to round after each step, as PyTorch does). If the call has
+    /// no angles, returns `None` instead of the parameters, because nothing is rotated.
     #[inline]
     pub(crate) fn take_optional<S: Source<'t>>(source: &mut S) -> Result<(Option<Self>, bool), S::Error> {
         let at = source.position();

@@ -79,8 +79,9 @@ pub(super) fn pick<const N: usize>(device: &Device, layout: &RowLayout<N>) -> Ru
 /// Computes `lse = ln(sum(exp(x)))` and `loss = lse - x[target]` over the last dimension of the logits `x`,
 /// in f32.
 ///
-/// `loss` is the result of `torch.nn.functional.cross_entropy` with reduction="none". With the fields of
-/// [`CrossEntropy`], the loss also has label smoothing, a softcap of the logits, or a term `z_loss * lse^2`.
+/// `loss` is the result of `torch.nn.functional.cross_entropy` with reduction="none". The fields of
+/// [`CrossEntropy`] can add label smoothing, a softcap of the logits (`cap * tanh(x / cap)`), or a term
+/// `z_loss * lse^2`.
 ///
 /// `x` has the shape `[..., classes]` and the dtype f32, f16 or bf16. `x` must be viewable as
 /// `[n, m, classes]` without a copy. `target`, `loss` and `lse` have the shape `[...]` and are contiguous.

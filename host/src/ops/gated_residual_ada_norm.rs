@@ -68,7 +68,7 @@ const RMS: NormKernels<GatedResidualAdaNormKernel> = NormKernels {
 };
 
 /// Takes the parameters of both steps, the gated residual and the norm, from the arguments of a call. Both
-/// steps get the same flag `exact`.
+/// steps get the same flag `exact`, which says whether each operation rounds its result, as in torch.
 impl<'t> Argument<'t> for (AdaNorm, GatedResidual) {
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {

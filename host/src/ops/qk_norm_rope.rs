@@ -64,7 +64,8 @@ impl<'t> Argument<'t> for QkNorm {
 }
 
 /// Takes the parameters of the norm and of the rotation from the arguments of a call. The call has one flag
-/// `exact`, which applies to the norm and to the rotation.
+/// `exact`, which says whether each step rounds as in PyTorch. The flag applies to the norm and to the
+/// rotation.
 impl<'t> Argument<'t> for (QkNormRope, Option<Rope<'t>>) {
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {

@@ -7,8 +7,8 @@
 //! the CPU, and `tests/python/ops/test_activation.py` checks it on a GPU.
 //!
 //! Of the functions of this module, only [`tanh`] is accurate enough for f16. Its callers add 1 to the result
-//! before they round. A small absolute error of `tanh` is therefore harmless, even if its relative error is
-//! large, as near 0.
+//! before they round. A small absolute error of `tanh` is therefore harmless. Near 0, even a small absolute
+//! error of `tanh` is a large relative error, but the sum with 1 hides this error.
 use cuda_std::math::{ex2_ftz, rcp_ftz};
 use cuda_std::prelude::*;
 

@@ -50,8 +50,8 @@ impl BlockReduction {
         // Do not unroll this loop. If the loop is unrolled, ptxas keeps the f32 elements of all packs
         // (16-byte vectors) in registers, and spills registers.
         while slot < thread::block_dim()[0] / warp::SIZE * count {
-            // SAFETY: the load reads slot number `slot`, which is below the loop bound. The warps of the
-            // block wrote all slots below this bound before the barrier.
+            // SAFETY: the load reads element `slot` of the scratch memory, and `slot` is below the loop
+            // bound. The warps of the block wrote all elements below this bound before the barrier.
             sum += unsafe { partial.get(slot) };
             slot += warp::SIZE;
         }

@@ -152,8 +152,8 @@ fn over_teams<L: F32Vec>(lanes: L, team: Team, memory: Shared<f32>) -> L {
     if thread < width {
         let mut other = thread + width;
         while other < threads {
-            // SAFETY: the load reads slots of the thread with index `other`, which is less than `threads`.
-            // That thread wrote its slots before the barrier.
+            // SAFETY: the load reads elements of shared memory that belong to the thread with index `other`.
+            // `other` is less than `threads`. That thread wrote its elements before the barrier.
             sum = L::from_fn(|i| sum.get(i) + unsafe { memory.get(i as u32 * threads + other) });
             other += width;
         }
@@ -185,8 +185,8 @@ impl SharedSums {
         let sums = Self { slots: memory.take(slots * x * y), threads: [block::linear_index(), x * y] };
         let zeros = sums.opaque();
         for slot in 0..slots {
-            // SAFETY: the store writes one slot. `at` returns a different index for each thread and slot, and
-            // all these indices are inside the memory that `memory.take` returned.
+            // SAFETY: the store writes one slot (16 bytes of shared memory). `at` returns a different index
+            // for each thread and slot. All these indices are inside the memory that `memory.take` returned.
             unsafe { zeros.slots.set(zeros.at(slot), Four([0.0; 4])) };
         }
         sums
@@ -212,8 +212,8 @@ impl SharedSums {
         for i in 0..L::LEN / 4 {
             let at = self.at(tile * L::LEN / 4 + i);
             let add = |j: usize, sum: f32| sum + lanes.get(i as usize * 4 + j);
-            // SAFETY: the access is inside the slots that `take` allocated for this tile, and no other thread
-            // accesses this thread's slots.
+            // SAFETY: the access is inside the slots (16 bytes of shared memory each) that `take` allocated
+            // for this tile. No other thread accesses this thread's slots.
             unsafe {
                 let Four([a, b, c, d]) = self.slots.get(at);
                 self.slots.set(at, Four([add(0, a), add(1, b), add(2, c), add(3, d)]));
@@ -224,8 +224,8 @@ impl SharedSums {
     /// Returns the thread's sums for tile number `tile`.
     #[inline(always)]
     pub fn get<L: F32Vec>(&self, tile: u32) -> L {
-        // SAFETY: the access is inside the slots that `take` allocated for this tile, and no other thread
-        // accesses this thread's slots.
+        // SAFETY: the access is inside the slots (16 bytes of shared memory each) that `take` allocated for
+        // this tile. No other thread accesses this thread's slots.
         let four = |i: u32| unsafe { self.slots.get(self.at(tile * L::LEN / 4 + i)) };
         let mut in_registers = Four([0.0; 4]);
         L::from_fn(|i| {

@@ -132,8 +132,8 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool, const CA
 /// The requirements of [`cross_entropy`] apply. If `p.vector` is 1, all operands allow 16-byte accesses
 /// (`Rows::is_vector`), and `STEP` is the number of packs that a thread loads at a time.
 ///
-/// `MIN_BLOCKS` is the minimum number of blocks per SM. Kernels with a softcap need too many registers for
-/// two blocks per SM, and would spill.
+/// `MIN_BLOCKS` is the minimum number of blocks per SM. Kernels with a softcap (a limit of the logits) need
+/// too many registers for two blocks per SM, and would spill.
 #[inline(always)]
 unsafe fn any_layout<T: Elem, const STEP: usize, const CAPPED: bool, const MIN_BLOCKS: u32>(
     x: Rows,

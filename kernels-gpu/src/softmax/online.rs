@@ -43,8 +43,8 @@ impl ExpSum {
         Self { max, sum }
     }
 
-    /// Like [`ExpSum::with`], but for logits with a softcap. `packs` are the thread's packs (16-byte vectors)
-    /// of the row `x`, from tile number `first` on.
+    /// Like [`ExpSum::with`], but for logits with a softcap (`cap * tanh(x / cap)`). `packs` are the thread's
+    /// packs (16-byte vectors) of the row `x`, from tile number `first` on.
     #[inline(always)]
     pub fn with_capped<T: Elem, const N: usize, const VECTOR: bool>(
         self,
@@ -57,13 +57,14 @@ impl ExpSum {
         for i in 1..N {
             largest = largest.max(packs[i]);
         }
-        // The softcap is a monotonic function, so the largest logit also has the largest result.
+        // The softcap (`cap * tanh(x / cap)`) is a monotonic function, so the largest logit also has the
+        // largest result.
         let max = softcap.value::<true>(max_of(largest.lanes())).max(self.max);
         let mut sum = self.sum * exp::<T>(self.max - max);
         for i in 0..N {
             let terms = packs[i].opaque_lanes().lanes().map(|x| exp::<T>(softcap.value::<true>(x) - max));
-            // After the end of the row, the packs (16-byte vectors) contain -inf. The softcap of -inf is
-            // finite, so `x.inside` sets these terms to 0.
+            // After the end of the row, the packs (16-byte vectors) contain -inf. The softcap (`cap * tanh(x
+            // / cap)`) of -inf is finite, so `x.inside` sets these terms to 0.
             sum += x.inside(first + i as u32, terms).sum();
         }
         Self { max, sum }

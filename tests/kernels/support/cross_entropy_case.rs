@@ -4,8 +4,8 @@ use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 use rand::Rng;
 
-/// Sets of parameters: torch's defaults, with label smoothing, with label smoothing and z-loss, with a
-/// softcap, and with all three.
+/// Sets of parameters. The first set is torch's defaults. The other sets have label smoothing, label
+/// smoothing and z-loss, a softcap (`cap * tanh(x / cap)`), or all three.
 pub const KINDS: [CrossEntropy; 5] = [
     CrossEntropy { ignore_index: -100, label_smoothing: 0.0, z_loss: 0.0, softcap: 0.0 },
     CrossEntropy { ignore_index: 0, label_smoothing: 0.1, z_loss: 0.0, softcap: 0.0 },

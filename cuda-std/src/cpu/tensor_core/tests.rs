@@ -69,7 +69,8 @@ fn terms_are_cut_at_2_to_the_power_of_minus_158() {
     }
 }
 
-/// Returns whether the first elements of row 0 take the fast path.
+/// Returns whether the model computes the first `LANES` elements of row 0 with its fast path, that is,
+/// without the function `exact`.
 fn is_fast(operands: (OperandType, OperandType), a: &[u32], b: &[u32], c: &[f32]) -> bool {
     let (mut left, mut right) = (DecodedA::new(), DecodedB::new());
     left.decode_elements(operands.0, 1, |_, k| a[k]);

@@ -10,9 +10,9 @@
 //! - `false`: `LEN` columns, each `size` columns after the previous one. The thread makes one access per
 //!   element. A warp's accesses are still coalesced. Any number of columns and any address are allowed.
 //!
-//! With both values of `VECTOR`, the threads of a team together access each column of a tile once. If a
-//! kernel treats all columns alike, the same source code therefore works with both values. Columns past the
-//! end of the row read as zero and are not written.
+//! With both values of `VECTOR`, the threads of a team together access each column of a tile once. The same
+//! source code works with both values, if the kernel treats all columns alike. Columns past the end of the
+//! row read as zero and are not written.
 use super::pack::Pack;
 use super::team::Team;
 use crate::numeric::elem::{Elem, F32Vec};

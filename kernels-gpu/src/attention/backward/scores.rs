@@ -1,5 +1,5 @@
 //! Element-wise operations between the matrix multiplications of the attention backward pass: scale, softcap
-//! and rounding.
+//! (`cap * tanh(score / cap)`) and rounding.
 use cuda_std::mma::{A, C, MatrixElem};
 
 use crate::attention::mma::mask::{cap, each};

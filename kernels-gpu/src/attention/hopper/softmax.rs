@@ -41,9 +41,9 @@ impl OnlineSoftmax {
     ///
     /// `added` must be true if a mask was added to the scores. If `added` is false, the function computes
     /// `scale * score - scale * max` with one `fma`. This `fma` is inexact for a row whose scores are all
-    /// equal and huge. Such rows occur if a mask hides keys with the lowest f32 number. If `added` is true,
-    /// the function therefore computes `scale * (score - max)`, which is exactly 0 for a score that equals
-    /// the maximum.
+    /// equal and huge. Such rows occur if a mask hides keys with the lowest f32 number. For kernels with such
+    /// masks, `added` is true. The function then computes `scale * (score - max)`, which is exactly 0 for a
+    /// score that equals the maximum.
     #[inline(always)]
     pub fn step(&mut self, scores: &mut [f32], added: bool) -> [f32; 2] {
         let mut max = self.max;

@@ -63,8 +63,8 @@ pub(crate) fn hide<const ROWS16: usize, const COLS16: usize>(
     }
 }
 
-/// Multiplies the scores by the scale, applies the softcap, and multiplies the results by `log2(e)`, so that
-/// the softmax can compute `exp2` instead of `exp`.
+/// Multiplies the scores by the scale, and applies the softcap (`cap * tanh(score / cap)`). Then multiplies
+/// the results by `log2(e)`, so that the softmax can compute `exp2` instead of `exp`.
 #[inline(always)]
 pub(crate) fn cap<const ROWS16: usize, const COLS16: usize>(
     scores: &mut Scores<ROWS16, COLS16>,

@@ -22,8 +22,9 @@ pub(crate) struct UnusedRows {
 }
 
 impl UnusedRows {
-    /// Returns the tile of at most `rows` padding rows that this block clears. The rows belong to a tensor of
-    /// keys if `keys` is true, otherwise to a tensor of queries. The result can be an empty tile.
+    /// Returns the tile of at most `rows` padding rows (rows after the last sequence) that this block clears.
+    /// The rows belong to a tensor of keys if `keys` is true, otherwise to a tensor of queries. The result
+    /// can be an empty tile.
     ///
     /// # Safety
     /// [`TileCoords::of_rows`](super::tile_coords::TileCoords::of_rows) returned `None` for the same
@@ -36,8 +37,8 @@ impl UnusedRows {
         // the host checked that the array has one more element than there are sequences.
         let end = unsafe { mem::load_u32(starts.wrapping_add(p.batches as usize).cast(), Load::ReadOnly) };
         let end = end.min(there);
-        // Tile numbers below `before` belong to the sequences, and larger numbers to the padding.
-        // `TileCoords::in_sequence` explains the tile numbers.
+        // Tile numbers below `before` belong to the sequences. All other numbers belong to the padding, the
+        // rows after the last sequence. `TileCoords::in_sequence` explains the tile numbers.
         let before = end / rows + p.batches;
         let first = end + tile.saturating_sub(before) * rows;
         let rows = if tile < before { 0 } else { rows.min(there.saturating_sub(first)) };
@@ -62,8 +63,9 @@ impl UnusedRows {
         }
     }
 
-    /// Writes minus infinity to these padding rows of the log-sum-exp tensor `lse`. Minus infinity is the
-    /// log-sum-exp of a query without visible keys. If `lse` is null, this function does nothing.
+    /// Writes minus infinity to these padding rows (rows after the last sequence) of the log-sum-exp tensor
+    /// `lse`. Minus infinity is the log-sum-exp of a query without visible keys. If `lse` is null, this
+    /// function does nothing.
     ///
     /// # Safety
     /// The pointer `lse` is null, or the tensor has one element per head and query.

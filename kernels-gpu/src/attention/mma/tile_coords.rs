@@ -153,8 +153,9 @@ impl TileCoords {
     }
 }
 
-/// Returns `[batch, query head, tile number]` for this block. If `keys` is true, the tile contains keys.
-/// Several query heads can share its key head (GQA), and the second value is the first of these query heads.
+/// Returns `[batch, query head, tile number]` of the tile that this block computes. If `keys` is true, the
+/// tile contains keys of one key head. Several query heads can share this key head (GQA), and the second
+/// value is the first of these query heads.
 #[inline(always)]
 pub(crate) fn tile_of_block(p: &AttentionParams, keys: bool) -> [u32; 3] {
     let group = if keys { p.group } else { 1 };

@@ -87,8 +87,8 @@ pub(crate) struct ColumnBias {
 
 impl ColumnBias {
     /// Returns the bias of four columns of the result: `column`, `column + 1`, `column + 8` and `column + 9`.
-    /// A thread's fragment of a matrix product has these columns. `start` is the index of the bias of column
-    /// 0.
+    /// A thread's fragment (its eight elements of a 16 x 16 block) has these columns. `start` is the index of
+    /// the bias of column 0.
     ///
     /// # Safety
     /// The fields describe the bias of this launch.

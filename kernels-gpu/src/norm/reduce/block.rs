@@ -81,8 +81,8 @@ impl PartMoments for Welford {
         let Self { mean, m2, .. } = self.reduce_even_from(warp::SIZE / 2, half);
         let at = 2 * row.warp;
         if warp::lane() == 0 {
-            // SAFETY: the stores write this warp's two slots in the scratch memory. Only lane 0 of the warp
-            // writes these slots, before the barrier.
+            // SAFETY: the stores write this warp's two elements of the scratch memory. Only lane 0 of the
+            // warp writes these elements, before the barrier.
             unsafe {
                 reduction_scratch.set(at, mean);
                 reduction_scratch.set(at + 1, m2);
@@ -95,8 +95,8 @@ impl PartMoments for Welford {
             } else {
                 (row.tiles + WARPS - 1 - number) / WARPS
             };
-            // SAFETY: the loads read the two slots of warp `number`, which is at most 3. Lane 0 of each warp
-            // wrote its slots before the barrier.
+            // SAFETY: the loads read the two elements of warp `number` in the scratch memory. `number` is at
+            // most 3. Lane 0 of each warp wrote its two elements before the barrier.
             let [mean, m2] =
                 unsafe { [reduction_scratch.get(2 * number), reduction_scratch.get(2 * number + 1)] };
             Self { mean, m2, count: (tiles * TILE) as f32 }
@@ -158,13 +158,13 @@ impl PartMoments for Squares {
                 add(nth * WARPS);
             }
         }
-        // SAFETY: the scratch memory has one slot per thread of the block, and each thread writes only its
-        // slot.
+        // SAFETY: the scratch memory has one element per thread of the block, and each thread writes only its
+        // element.
         unsafe { reduction_scratch.set(warp_tile, sum) };
         block::sync();
         let first = LEN * warp::lane();
-        // SAFETY: the load reads slot `first + i`, which is below 128. Every thread wrote its slot before the
-        // barrier.
+        // SAFETY: the load reads element `first + i` of the scratch memory, and this index is below 128.
+        // Every thread wrote its element before the barrier.
         let [a, b, c, d] = [0, 1, 2, 3].map(|i: u32| unsafe { reduction_scratch.get(first + i) });
         let sum = warp::sum(a + b + c + d, warp::SIZE);
         Stats { mean: 0.0, inv: rsqrt(sum * inv_cols + eps) }

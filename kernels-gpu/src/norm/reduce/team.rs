@@ -173,8 +173,9 @@ fn warps_of<const N: usize>(team: Team, memory: &mut SharedMemory, values: [f32;
     block::sync();
     for value in 0..N {
         for warp in 0..4 {
-            // SAFETY: the load reads a slot of one of the team's four warps. A team is the set of threads
-            // that share a row. Lane 0 of each warp wrote its slots before the barrier.
+            // SAFETY: the load reads an element of the scratch memory, which belongs to one of the team's
+            // four warps. A team is the set of threads that share a row. Lane 0 of each warp wrote the warp's
+            // elements before the barrier.
             found[value][warp] = unsafe { partial.get(slot(warp as u32, value)) };
         }
     }
