@@ -156,7 +156,8 @@ pub(super) struct Gate {
     known: Vec<u32>,
     fenced: Vec<u32>,
     /// The knowledge (set of earlier events) that the previous thread added. Most threads of a block share
-    /// one object of knowledge, and adding the same object again would change nothing.
+    /// one object of knowledge. If the next thread has the same object, the gate does not add the object
+    /// again.
     last: Option<Released>,
 }
 
@@ -396,8 +397,8 @@ mod tests {
         let (lanes, others) = clocks.split_at_mut(32);
         let mut acquirer = Acquirer::default();
         for round in 1..5 {
-            // The other threads arrive at an mbarrier. Each lane waits for this mbarrier between two waits
-            // for `wgmma`.
+            // In this round, the other threads arrive at an mbarrier. Each lane of the warp waits for a
+            // `wgmma`, then at this mbarrier, then for a second `wgmma`.
             let mut gate = Gate::default();
             others.iter_mut().for_each(|other| gate.add(other));
             let released = gate.open();

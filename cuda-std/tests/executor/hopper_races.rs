@@ -292,8 +292,8 @@ fn an_mbarrier_must_not_be_overwritten() {
     assert_eq!(of(|_| unsafe { SharedMemory::of_launch().take::<u32>(8).set(4, 0) }), Ok(()));
 }
 
-/// What the warp of an elected thread executes between its reads of the buffer and the arrival of the elected
-/// thread, which releases the buffer.
+/// The operation that a warp executes after it has read a buffer. Then one thread of the warp arrives at an
+/// mbarrier and so releases the buffer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Between {
     Nothing,

@@ -69,7 +69,8 @@ fn a_read_of_what_another_lane_writes() {
 #[test]
 fn a_write_over_what_another_warp_has_yet_to_read() {
     for synced in [true, false] {
-        // The second sum uses the same shared memory as the first sum.
+        // The second sum uses the same shared memory as the first sum. Without a barrier between the sums, a
+        // warp may overwrite a value that another warp has yet to read.
         let result = || {
             let first = block::sum(1.0, &mut SharedMemory::of_launch());
             if synced {
