@@ -107,7 +107,7 @@ fn check(device: &Device, order: HeadsOrder, causal: bool) {
 /// would share rows.
 ///
 /// The CPU executor rejects invalid starts. On a GPU, the host does not read the starts and cannot reject
-/// them. On a GPU, the test therefore ends after the valid starts.
+/// them. The test therefore ends after the valid starts if the device is a GPU.
 fn wrong_starts(device: &Device) {
     const TOKENS: i64 = 64;
     let mut rng = random(seed());

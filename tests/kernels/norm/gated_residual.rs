@@ -204,7 +204,7 @@ pub fn expect_the_two<T: Element>(
 /// Checks that the op gives the same bits as `gated_residual` followed by `ada_norm`, with and without a
 /// gate.
 ///
-/// The kernel stages some rows in shared memory, and other rows are too long for it. The gate may have
+/// The kernel stages some rows in shared memory. Other rows are too long for shared memory. The gate may have
 /// another shape and dtype than scale and shift.
 fn both<T: Element>(device: &Device) {
     let (seed, forms, gates) = (seed(), forms(), gates());
