@@ -9,9 +9,14 @@
 //! `loss[r]`. The kernel `cross_entropy_softcap` replaces each logit `x` by `cap * tanh(x / cap)` when it
 //! reads it. z-loss with the factor `z` adds `z * lse[r]^2` to the result. A row with an ignored target has
 //! loss 0. A row whose target is not a class has loss NaN.
+//!
+//! The kernels with `weight` in their name have one weight `w[c]` per class. With `t = target[r]`, the result is
+//! `w[t] * ((1 - s) * loss[r] + z * lse[r]^2) + s * mean_c(w[c] * (lse[r] - x[r, c]))`.
 use cuda_std::mem::store_u32;
 use cuda_std::prelude::*;
 
+use crate::rms::weight::Weight;
+use crate::softmax::class_weights::ClassWeights;
 use crate::softmax::online::{ExpSum, ln, logits};
 use crate::softmax::softcap::Softcap;
 use crate::softmax::target::{Class, CrossEntropyParams, Targets};
@@ -45,6 +50,75 @@ fn sum_scaled<L: F32Vec>(lanes: L) -> f32 {
     sums.get(0)
 }
 
+/// How the classes of a row are weighted. The kernels without weights have a type of their own, because they
+/// need fewer sums.
+trait Weighting<T: Elem>: Copy {
+    /// The sums over the classes that label smoothing needs.
+    type Sums: Copy;
+    /// The sums of no classes.
+    const NONE: Self::Sums;
+    /// Adds the logits `lanes` of the thread's columns of tile number `tile` to `sums`.
+    fn add(&self, sums: Self::Sums, tile: u32, lanes: T::F32Vec) -> Self::Sums;
+    /// Adds up the sums of all threads of the team. Every thread of the block must call this method.
+    fn reduce(team: Team, sums: Self::Sums) -> Self::Sums;
+    /// Returns `value` times the weight of the target.
+    fn of_target(&self, target: Class, value: f32) -> f32;
+    /// Returns the mean over all `cols` classes of `weight * (lse - x)`, from the reduced sums. `log_sum` is
+    /// `lse - max`.
+    fn mean(sums: Self::Sums, cols: u32, log_sum: f32, max: f32) -> f32;
+}
+
+/// All classes have the weight 1.
+#[derive(Clone, Copy)]
+struct Equal;
+
+impl<T: Elem> Weighting<T> for Equal {
+    type Sums = f32;
+    const NONE: f32 = 0.0;
+    #[inline(always)]
+    fn add(&self, sum: f32, _: u32, lanes: T::F32Vec) -> f32 {
+        sum + sum_scaled(lanes)
+    }
+    #[inline(always)]
+    fn reduce(team: Team, sum: f32) -> f32 {
+        team.sum(sum, &mut SharedMemory::of_launch())
+    }
+    #[inline(always)]
+    fn of_target(&self, _: Class, value: f32) -> f32 {
+        value
+    }
+    #[inline(always)]
+    fn mean(scaled_sum: f32, cols: u32, log_sum: f32, max: f32) -> f32 {
+        let mean = scaled_sum * (1.0 / cols as f32) * (1.0 / SCALE);
+        log_sum - (mean - max)
+    }
+}
+
+impl<T: Elem, const VECTOR: bool> Weighting<T> for ClassWeights<T, VECTOR> {
+    /// The sum of the products of logit and weight, times `SCALE`, and the sum of the weights.
+    type Sums = [f32; 2];
+    const NONE: [f32; 2] = [0.0; 2];
+    #[inline(always)]
+    fn add(&self, [products, sum]: [f32; 2], tile: u32, lanes: T::F32Vec) -> [f32; 2] {
+        let weights = self.lanes(tile);
+        [products + sum_scaled(lanes.zip(weights, |x, weight| x * weight)), sum + weights.sum()]
+    }
+    #[inline(always)]
+    fn reduce(team: Team, sums: [f32; 2]) -> [f32; 2] {
+        let add = |[a, b]: [f32; 2], [c, d]: [f32; 2]| [a + c, b + d];
+        team.reduce(sums, [0.0; 2], &mut SharedMemory::of_launch(), add)
+    }
+    #[inline(always)]
+    fn of_target(&self, target: Class, value: f32) -> f32 {
+        if let Class::Column(column) = target { self.get(column) * value } else { f32::NAN }
+    }
+    #[inline(always)]
+    fn mean(sums: [f32; 2], cols: u32, log_sum: f32, max: f32) -> f32 {
+        let [products, sum] = sums.map(|sum| sum * (1.0 / cols as f32));
+        sum * log_sum - (products * (1.0 / SCALE) - sum * max)
+    }
+}
+
 /// Computes the loss of the calling team's row. A team is the set of threads that share a row. The row is
 /// read in steps of `STEP` tiles, and a tile is one 16-byte pack per thread. The loads of a step are in
 /// flight together.
@@ -54,12 +128,19 @@ fn sum_scaled<L: F32Vec>(lanes: L) -> f32 {
 /// element per row. If `VECTOR` is true, `x` allows 16-byte accesses (`Rows::is_vector`). `loss` and `lse`
 /// overlap no other operand.
 #[inline(always)]
-unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool, const CAPPED: bool>(
+unsafe fn cross_entropy<
+    T: Elem,
+    W: Weighting<T>,
+    const STEP: usize,
+    const VECTOR: bool,
+    const CAPPED: bool,
+>(
     x: Rows,
     targets: Targets,
     losses: Losses,
     p: CrossEntropyParams,
     softcap: Softcap,
+    weights: W,
 ) {
     let team = Team::of_block();
     let at = RowIndex::of(team, p.rows, p.inner);
@@ -69,7 +150,7 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool, const CA
     // SAFETY: the host checked that each row has a target, and `writes` implies `team.row < p.rows`.
     let target = if writes { unsafe { targets.load(team.row) } } else { targets.ignore_index };
     let smoothed = p.label_smoothing != 0.0;
-    let (mut partial, mut scaled_sum) = (ExpSum::EMPTY, 0.0);
+    let (mut partial, mut sums) = (ExpSum::EMPTY, W::NONE);
     for step in 0..x.tiles().div_ceil(STEP as u32) {
         let first = step * STEP as u32;
         let packs = logits::<T, STEP, VECTOR>(x, first);
@@ -80,7 +161,7 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool, const CA
             // -inf. This second load returns 0 past the end of the row.
             for i in 0..STEP {
                 let lanes = x.load(first + i as u32, Load::ReadOnly).lanes();
-                scaled_sum += sum_scaled(lanes.map(|x| softcap.value::<CAPPED>(x)));
+                sums = weights.add(sums, first + i as u32, lanes.map(|x| softcap.value::<CAPPED>(x)));
             }
         }
     }
@@ -95,7 +176,7 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool, const CA
     let ExpSum { max, sum } = partial.reduce::<T>(team);
     if smoothed {
         block::sync();
-        scaled_sum = team.sum(scaled_sum, &mut SharedMemory::of_launch());
+        sums = W::reduce(team, sums);
     }
     if !writes {
         return;
@@ -105,14 +186,13 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool, const CA
     let lse = max + log_sum;
     // The loss is `lse - hit`, where `hit` is the logit of the target. Do not compute this difference
     // directly: with large logits, the rounding error of `lse` can exceed the loss.
-    let mut loss = log_sum - (hit - max);
+    let mut loss = weights.of_target(class, log_sum - (hit - max));
     if smoothed {
-        let mean = scaled_sum * (1.0 / p.cols as f32) * (1.0 / SCALE);
-        let others = log_sum - (mean - max);
+        let others = W::mean(sums, p.cols, log_sum, max);
         loss = (1.0 - p.label_smoothing) * loss + p.label_smoothing * others;
     }
     if p.z_loss != 0.0 {
-        loss += p.z_loss * lse * lse;
+        loss += weights.of_target(class, p.z_loss * lse * lse);
     }
     if class == Class::Ignored {
         loss = 0.0;
@@ -143,9 +223,36 @@ unsafe fn any_layout<T: Elem, const STEP: usize, const CAPPED: bool, const MIN_B
     // only if `x` allows 16-byte accesses.
     unsafe {
         if p.vector != 0 {
-            cross_entropy::<T, STEP, true, CAPPED>(x, targets, losses, p, softcap)
+            cross_entropy::<T, _, STEP, true, CAPPED>(x, targets, losses, p, softcap, Equal)
         } else {
-            cross_entropy::<T, 1, false, CAPPED>(x, targets, losses, p, softcap)
+            cross_entropy::<T, _, 1, false, CAPPED>(x, targets, losses, p, softcap, Equal)
+        }
+    }
+}
+
+/// # Safety
+/// The requirements of [`any_layout`] apply. `weight` has `p.cols` elements of the type in `weight.kind`. If
+/// `p.vector` is 1, they are aligned to 16 bytes.
+#[inline(always)]
+unsafe fn weighted<T: Elem, const CAPPED: bool>(
+    x: Rows,
+    targets: Targets,
+    losses: Losses,
+    p: CrossEntropyParams,
+    softcap: Softcap,
+    weight: Weight,
+) {
+    thread::launch_bounds::<512, 1>();
+    let team = Team::of_block();
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.vector`
+    // only if `x` and `weight` allow 16-byte accesses.
+    unsafe {
+        if p.vector != 0 {
+            let weights = ClassWeights::<T, true>::of(weight, team, p.cols);
+            cross_entropy::<T, _, 2, true, CAPPED>(x, targets, losses, p, softcap, weights)
+        } else {
+            let weights = ClassWeights::<T, false>::of(weight, team, p.cols);
+            cross_entropy::<T, _, 1, false, CAPPED>(x, targets, losses, p, softcap, weights)
         }
     }
 }
@@ -157,5 +264,13 @@ entry! {
     @shared(|block| Team::shared_bytes(block))
     cross_entropy_softcap_any<T: [f32, f16, bf16]>
         (x: Rows, targets: Targets, losses: Losses, p: CrossEntropyParams, softcap: Softcap)
-        => any_layout::<T, 2, true, 1>(x, targets, losses, p, softcap)
+        => any_layout::<T, 2, true, 1>(x, targets, losses, p, softcap);
+    @shared(|block| Team::shared_bytes(block))
+    cross_entropy_weight_any<T: [f32, f16, bf16]>
+        (x: Rows, targets: Targets, losses: Losses, p: CrossEntropyParams, weight: Weight)
+        => weighted::<T, false>(x, targets, losses, p, Softcap::NONE, weight);
+    @shared(|block| Team::shared_bytes(block))
+    cross_entropy_weight_softcap_any<T: [f32, f16, bf16]>
+        (x: Rows, targets: Targets, losses: Losses, p: CrossEntropyParams, softcap: Softcap, weight: Weight)
+        => weighted::<T, true>(x, targets, losses, p, softcap, weight)
 }
