@@ -134,8 +134,8 @@ mod tests {
         assert!(!shares(&heads(0, 8), &heads(8, 2)) && !shares(&heads(8, 2), &heads(0, 8)));
         assert!(!shares(&heads(0, 8), &heads(10, 2)));
         assert!(shares(&heads(0, 8), &heads(7, 2)), "they share a head");
-        // The query, key and value of each head are adjacent. The rows also have 5 columns of padding, so that
-        // their length is no multiple of a head's length.
+        // The query, key and value of each head are adjacent. The rows also have 5 columns of padding, so
+        // that their length is no multiple of a head's length.
         for row in [row, row + 5] {
             let part = |n: usize| slice(n * 64, &[2, 5, 4, 64], &[5 * row, row, 3 * 64, 1]);
             assert!(!shares(&part(0), &part(1)) && !shares(&part(2), &part(0)));

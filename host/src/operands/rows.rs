@@ -103,9 +103,9 @@ impl<const N: usize> RowLayout<N> {
         self.vectors(op, device, x, ("weight", weight), cols)
     }
 
-    /// Checks a weight or bias of shape `[columns]`, or `[heads, columns]` for an `x` of shape
-    /// `[..., heads, columns]`, and returns it as a kernel argument. Sets `vector` to false if it does not allow
-    /// 16-byte accesses.
+    /// Checks a weight or bias, and returns it as a kernel argument. Its shape is `[columns]`, or
+    /// `[heads, columns]` for an `x` of shape `[..., heads, columns]`. Sets `vector` to false if it does not
+    /// allow 16-byte accesses.
     pub fn head_vectors(
         &mut self,
         op: &'static str,

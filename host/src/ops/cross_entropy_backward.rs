@@ -13,9 +13,10 @@ const OP: &str = "cross_entropy_backward";
 /// Computes the gradient of [`cross_entropy`](crate::cross_entropy) with respect to its logits `x`: `dx =
 /// (exp(x - lse) - onehot(target)) * dloss`. `dx` is computed in f32 and rounded once to the dtype of `x`.
 ///
-/// `x`, `target`, `weight` and `params` are the arguments of the forward pass. `lse` is an output of the forward pass.
-/// `dloss` is the incoming gradient of the loss, with the shape and dtype of `lse`. `dx` has the shape and
-/// dtype of `x`. In `dx`, rows with an ignored target are zero, and rows with an invalid target are NaN.
+/// `x`, `target`, `weight` and `params` are the arguments of the forward pass. `lse` is an output of the
+/// forward pass. `dloss` is the incoming gradient of the loss, with the shape and dtype of `lse`. `dx` has
+/// the shape and dtype of `x`. In `dx`, rows with an ignored target are zero, and rows with an invalid target
+/// are NaN.
 ///
 /// # Errors
 /// Returns the errors of [`cross_entropy`](crate::cross_entropy).

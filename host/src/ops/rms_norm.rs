@@ -113,12 +113,13 @@ const AFFINE_KERNELS: RowKernels<AffineKernel> = RowKernels {
     ],
 };
 
-/// Computes `y = x / sqrt(mean(x^2) + eps) * (weight_offset + weight) + bias` over the last dimension: the norm of
-/// [`rms_norm`], with a bias, and with a weight and a bias that may differ between heads.
+/// Computes `y = x / sqrt(mean(x^2) + eps) * (weight_offset + weight) + bias` over the last dimension: the
+/// norm of [`rms_norm`], with a bias, and with a weight and a bias that may differ between heads.
 ///
-/// `weight` and `bias` have the shape `[columns]`. If `x` has the shape `[..., heads, columns]`, they may also have
-/// the shape `[heads, columns]`. They have the dtype of `x` or f32. With [`Rounding::BeforeWeight`], the product
-/// with the weight is also rounded before the bias is added, as in the RMSNorm of diffusers.
+/// `weight` and `bias` have the shape `[columns]`. If `x` has the shape `[..., heads, columns]`, they may
+/// also have the shape `[heads, columns]`. They have the dtype of `x` or f32. With
+/// [`Rounding::BeforeWeight`], the product with the weight is also rounded before the bias is added, as in
+/// the RMSNorm of diffusers.
 ///
 /// # Errors
 /// Returns the errors of [`rms_norm`].

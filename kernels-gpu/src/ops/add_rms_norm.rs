@@ -12,7 +12,8 @@ use crate::rms::row::{RmsParams, RowSource, load_registers, normalize};
 use crate::rms::weight::Weight;
 
 /// The rows `x + residual`. When the kernel loads a tile (16 bytes per thread) for the first time, it also
-/// writes the tile of the sum to `sum`. `IN_PLACE` says whether an output may be the tensor `x` or `residual`.
+/// writes the tile of the sum to `sum`. `IN_PLACE` says whether an output may be the tensor `x` or
+/// `residual`.
 #[derive(Clone, Copy)]
 struct Add<T, const VECTOR: bool, const IN_PLACE: bool> {
     x: Row<T, VECTOR>,
@@ -65,11 +66,10 @@ impl<T: Elem, const VECTOR: bool, const IN_PLACE: bool> RowSource<T> for Add<T, 
     }
 }
 
-/// # Safety
-/// The host checked that `x`, `residual`, `y` and `sum` hold `p.rows` rows of `p.cols` elements, and that the
-/// weight has `p.cols` elements. If `VECTOR` is true, all these operands allow 16-byte accesses
-/// (`Rows::is_vector`). `y` and `sum` overlap no other operand. If `IN_PLACE` is true, each of them may instead
-/// be the whole tensor `x` or `residual`, with the same strides.
+/// # Safety The host checked that `x`, `residual`, `y` and `sum` hold `p.rows` rows of `p.cols` elements, and
+/// that the weight has `p.cols` elements. If `VECTOR` is true, all these operands allow 16-byte accesses
+/// (`Rows::is_vector`). `y` and `sum` overlap no other operand. If `IN_PLACE` is true, each of them may
+/// instead be the whole tensor `x` or `residual`, with the same strides.
 #[inline(always)]
 unsafe fn add_rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, const IN_PLACE: bool>(
     x: Rows,

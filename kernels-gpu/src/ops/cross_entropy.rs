@@ -10,8 +10,8 @@
 //! reads it. z-loss with the factor `z` adds `z * lse[r]^2` to the result. A row with an ignored target has
 //! loss 0. A row whose target is not a class has loss NaN.
 //!
-//! The kernels with `weight` in their name have one weight `w[c]` per class. With `t = target[r]`, the result is
-//! `w[t] * ((1 - s) * loss[r] + z * lse[r]^2) + s * mean_c(w[c] * (lse[r] - x[r, c]))`.
+//! The kernels with `weight` in their name have one weight `w[c]` per class. With `t = target[r]`, the result
+//! is `w[t] * ((1 - s) * loss[r] + z * lse[r]^2) + s * mean_c(w[c] * (lse[r] - x[r, c]))`.
 use cuda_std::mem::store_u32;
 use cuda_std::prelude::*;
 

@@ -35,7 +35,8 @@ pub struct Gradients {
 }
 
 /// Coefficients of a row's gradient, which is `exp(x - lse) * scale - shift`. With weights of the classes,
-/// `shift` is also multiplied by the weight of the column. In the column of the target, `hot` is also subtracted.
+/// `shift` is also multiplied by the weight of the column. In the column of the target, `hot` is also
+/// subtracted.
 #[derive(Clone, Copy)]
 struct RowGradient {
     lse: f32,
@@ -70,8 +71,8 @@ impl RowGradient {
         }
     }
 
-    /// Returns the coefficients for a target whose class has the weight `of_target`. `mean` is the mean of the
-    /// weights of all classes.
+    /// Returns the coefficients for a target whose class has the weight `of_target`. `mean` is the mean of
+    /// the weights of all classes.
     #[inline(always)]
     fn weighted(self, [of_target, mean]: [f32; 2], dloss: f32, p: CrossEntropyParams) -> Self {
         let z_term = 2.0 * p.z_loss * self.lse;
@@ -105,11 +106,10 @@ impl RowGradient {
 /// read in steps of `STEP` tiles, and a tile is one 16-byte pack per thread. The loads of a step are in
 /// flight together.
 ///
-/// # Safety
-/// The host checked that `x` and `dx` hold `p.rows` rows of `p.cols` elements. Targets, `lse` and `dloss`
-/// have one element per row. `weight` is absent, or has `p.cols` elements of the type in `weight.kind`. If
-/// `VECTOR` is true, `x`, `dx` and `weight` allow 16-byte accesses (`Rows::is_vector`). `dx` overlaps no other
-/// operand.
+/// # Safety The host checked that `x` and `dx` hold `p.rows` rows of `p.cols` elements. Targets, `lse` and
+/// `dloss` have one element per row. `weight` is absent, or has `p.cols` elements of the type in
+/// `weight.kind`. If `VECTOR` is true, `x`, `dx` and `weight` allow 16-byte accesses (`Rows::is_vector`).
+/// `dx` overlaps no other operand.
 #[inline(always)]
 unsafe fn cross_entropy_backward<
     T: Elem,

@@ -9,8 +9,8 @@
 //!   therefore reads each row only once. The rows must allow 16-byte accesses ([`Rows::is_vector`]).
 //! - `rms_norm_cluster8_<dtype>` keeps a row in the registers of a cluster of eight blocks.
 //!
-//! The kernels `rms_norm_affine` also add a bias. Their weight and bias may differ between heads: if the rows are
-//! those of a tensor `[..., heads, cols]`, they have the shape `[heads, cols]`.
+//! The kernels `rms_norm_affine` also add a bias. Their weight and bias may differ between heads: if the rows
+//! are those of a tensor `[..., heads, cols]`, they have the shape `[heads, cols]`.
 use cuda_std::prelude::*;
 
 use crate::rms::row::{RmsParams, RowSource, load_registers, normalize, scale};
@@ -82,10 +82,9 @@ unsafe fn cluster<T: Elem>(x: Rows, weight: Weight, y: Rows, p: RmsParams) {
     unsafe { rms_norm::<T, 8, true>(x, weight, y, p, Team::of_cluster()) }
 }
 
-/// # Safety
-/// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements. `weight` and `bias` are absent, or
-/// have `p.cols` elements for each of their heads. If `VECTOR` is true, all these operands allow 16-byte accesses
-/// (`Rows::is_vector`). `y` overlaps no other operand.
+/// # Safety The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements. `weight` and `bias`
+/// are absent, or have `p.cols` elements for each of their heads. If `VECTOR` is true, all these operands
+/// allow 16-byte accesses (`Rows::is_vector`). `y` overlaps no other operand.
 #[inline(always)]
 unsafe fn affine<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
     x: Rows,
@@ -96,8 +95,8 @@ unsafe fn affine<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
 ) {
     let team = Team::of_block();
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the kernel reads `x`, the weight and the bias, and writes `y`. The host checked all four. No thread
-    // outside of the calling team (the threads that share a row) writes row `at` of `y`.
+    // SAFETY: the kernel reads `x`, the weight and the bias, and writes `y`. The host checked all four. No
+    // thread outside of the calling team (the threads that share a row) writes row `at` of `y`.
     unsafe {
         let x = Row::<T, VECTOR>::of(&x, team, at, p.cols);
         let in_registers =

@@ -27,8 +27,8 @@ impl Weight {
 pub struct HeadVectors {
     /// Address and type of the vector of the first head.
     pub first: Weight,
-    /// Number of heads, which have one vector of `cols` elements each. The head of a row is the remainder of its
-    /// index divided by this number. 1 means that all rows have the same vector.
+    /// Number of heads, which have one vector of `cols` elements each. The head of a row is the remainder of
+    /// its index divided by this number. 1 means that all rows have the same vector.
     pub heads: u32,
 }
 

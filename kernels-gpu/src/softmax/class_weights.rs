@@ -1,5 +1,5 @@
-//! One weight per class, as the argument `weight` of torch's `cross_entropy`, and the sums over all classes that
-//! label smoothing needs.
+//! One weight per class, as the argument `weight` of torch's `cross_entropy`, and the sums over all classes
+//! that label smoothing needs.
 use cuda_std::prelude::*;
 
 use crate::layout::operand_kind::OperandKind;

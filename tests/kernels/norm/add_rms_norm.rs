@@ -59,8 +59,9 @@ fn layouts(device: &Device) {
     }
 }
 
-/// Tests outputs that are the inputs. The row lengths select each kernel: in registers with two and four packs
-/// per thread, and rows that the kernel reads twice. 20,480 columns are more than the registers of a block have.
+/// Tests outputs that are the inputs. The row lengths select each kernel: in registers with two and four
+/// packs per thread, and rows that the kernel reads twice. 20,480 columns are more than the registers of a
+/// block have.
 fn in_place(device: &Device) {
     let seed = seed();
     for cols in [1, 7, 129, 256, 3072, 8192, 20_480, 40_961] {

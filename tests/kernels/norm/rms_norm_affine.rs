@@ -1,4 +1,5 @@
-//! Compares `rms_norm_affine` with f64 results: an RMSNorm with a bias, and with a weight and a bias per head.
+//! Compares `rms_norm_affine` with f64 results: an RMSNorm with a bias, and with a weight and a bias per
+//! head.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, RmsNorm, Rounding, Stream, View, ViewMut, rms_norm_affine};
 use oxiwarp_tests::case;
@@ -79,8 +80,8 @@ fn run<T: Element>(
     y.download()
 }
 
-/// Checks one shape with each combination of weight and bias: absent, for all heads, or per head, in the element
-/// type or in f32.
+/// Checks one shape with each combination of weight and bias: absent, for all heads, or per head, in the
+/// element type or in f32.
 fn check<T: Element>(device: &Device, [tokens, heads, cols]: [i64; 3], layout: Layout) {
     let (seed, shape) = (seed(), [tokens * heads, cols]);
     let x: Vec<T> = values(&mut random(seed), (shape[0] * cols) as usize);
@@ -114,8 +115,8 @@ fn check<T: Element>(device: &Device, [tokens, heads, cols]: [i64; 3], layout: L
     }
 }
 
-/// Compares one row with f64. The error of the norm is that of `rms_norm`. Each further rounding adds half an ulp
-/// of the value that is rounded.
+/// Compares one row with f64. The error of the norm is that of `rms_norm`. Each further rounding adds half an
+/// ulp of the value that is rounded.
 fn check_row<T: Element>(x: &[T], y: &[T], weight: Option<&[f64]>, bias: Option<&[f64]>, params: RmsNorm) {
     let cols = x.len();
     let plain = reference(&wide(x), None, cols, params);
@@ -133,8 +134,8 @@ fn check_row<T: Element>(x: &[T], y: &[T], weight: Option<&[f64]>, bias: Option<
     }
 }
 
-/// The row lengths select each kernel: two and four packs in registers, rows that the kernel reads twice, and rows
-/// without 16-byte accesses.
+/// The row lengths select each kernel: two and four packs in registers, rows that the kernel reads twice, and
+/// rows without 16-byte accesses.
 fn against_f64<T: Element>(device: &Device) {
     for [tokens, heads, cols] in [
         [1, 1, 1],

@@ -43,8 +43,8 @@ pub fn check<T: Element>(
     within_ulps(&y.download(), &norm, cols, allowed);
 }
 
-/// Where the results of a call in place go: the numbers of the inputs that `y` and `sum` replace, or `None` for
-/// a new tensor.
+/// Where the results of a call in place go: the numbers of the inputs that `y` and `sum` replace, or `None`
+/// for a new tensor.
 pub const PLACES: [[Option<usize>; 2]; 5] =
     [[Some(0), Some(1)], [Some(1), Some(0)], [None, Some(0)], [None, Some(1)], [Some(1), None]];
 
@@ -60,8 +60,8 @@ pub fn check_in_place<T: Element>(device: &Device, seed: u64, shape: [i64; 2], l
         let fresh = [(); 2].map(|()| Matrix::<T>::poisoned(device, shape, layout));
         let outs: [View; 2] =
             std::array::from_fn(|at| places[at].map_or(fresh[at].view(), |at| inputs[at].view()));
-        // SAFETY: each view describes memory of a matrix that lives until the end of the function, and no other
-        // code accesses it during the call.
+        // SAFETY: each view describes memory of a matrix that lives until the end of the function, and no
+        // other code accesses it during the call.
         let [y, sum] = outs.map(|out| unsafe {
             ViewMut::from_raw(out.ptr().cast_mut(), out.dtype(), out.shape(), out.strides()).unwrap()
         });

@@ -62,8 +62,8 @@ impl<T: Element> ClassWeights<T> {
     }
 }
 
-/// Returns each set of parameters twice: without weights of the classes, and with weights. The weights have the
-/// element type or f32 in turns.
+/// Returns each set of parameters twice: without weights of the classes, and with weights. The weights have
+/// the element type or f32 in turns.
 pub fn cases<T: Element>(
     device: &Device,
     random: &mut StdRng,
@@ -107,8 +107,8 @@ pub fn classes(random: &mut impl Rng, rows: i64, cols: i64, ignored: i64) -> Vec
 ///
 /// One unit of error is 2^-23. The sum of exponentials has a relative error of 4 units. The logarithm of the
 /// sum adds a relative error of 2 units. Each subtraction adds half a unit, relative to its result. The mean
-/// of the logits adds 8 units, relative to the mean of their magnitudes. With weights of the classes, this is the
-/// mean of the products, and the mean of the weights also has an error of 8 units.
+/// of the logits adds 8 units, relative to the mean of their magnitudes. With weights of the classes, this is
+/// the mean of the products, and the mean of the weights also has an error of 8 units.
 pub fn expected(x: &[f64], target: i64, weight: Option<&[f64]>, params: CrossEntropy) -> [(f64, f64); 2] {
     let (x, off_x) = capped(x, params);
     let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);

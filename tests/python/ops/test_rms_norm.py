@@ -302,6 +302,15 @@ def test_gradients_of_heads_and_bias(dtype, weight, bias, device):
         assert torch.equal(alone[name].grad, leaves[name].grad), name
 
 
+def test_gradient_of_a_single_row(device):
+    """The gradient of a bias with the shape of `x` is the incoming gradient."""
+    x = random((8,), torch.float32, device)
+    bias = torch.zeros(8, device=device, requires_grad=True)
+    with torch.enable_grad():
+        oxiwarp.rms_norm(x, bias=bias).backward(x)
+    assert torch.equal(bias.grad, x)
+
+
 def test_heads_and_bias_are_refused(device):
     x = random((2, 4, 8), torch.float32, device)
     vectors = random((8, 8), torch.float32, device)

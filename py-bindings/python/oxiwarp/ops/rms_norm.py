@@ -203,7 +203,8 @@ class _RmsNormAffine(Function):
             raise
         if wants_bias:
             rank, dtype = ctx.bias
-            dbias = dy.sum(tuple(range(dy.dim() - rank)), dtype=torch.float32).to(dtype)
+            rows = tuple(range(dy.dim() - rank))  # `sum` over no dimension would be a sum over all
+            dbias = (dy.sum(rows, dtype=torch.float32) if rows else dy).to(dtype)
         return dx if wants_x else None, dweight if wants_weight else None, dbias, None, None, None
 
 
