@@ -68,6 +68,7 @@ test-extra: $(TESTED) $(VENV)/.test ptx ## slow tests: random calls, tests marke
 	$(PY) tests/python/fuzz --seconds 300
 	$(PYTEST) tests/python --extra
 	$(PYTEST) tests/python/patch/test_patch_matrix.py --matrix all
+	cargo test -p oxiwarp-cuda-std --test typed_launches -- --ignored
 	cd examples/tensors && cargo test --locked --target-dir ../../target/tensors
 	rustup target add aarch64-unknown-linux-gnu
 	cargo build -p oxiwarp-driver --target aarch64-unknown-linux-gnu # assembles the driver functions of the other processor
