@@ -13,6 +13,8 @@ VENV := .venv$(if $(TORCH),-$(TORCH))
 PY := $(VENV)/bin/python
 # --no-compile: Python compiles a module when it is first imported, and most modules of these packages never are.
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
+# Containers often set this variable. Then each of the tests' processes compiles torch, diffusers and transformers again.
+unexport PYTHONDONTWRITEBYTECODE
 REQUIREMENTS := py-bindings/requirements
 # `make test OP=softmax` builds and runs only the tests that name this op.
 OP ?=
