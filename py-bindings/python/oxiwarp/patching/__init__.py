@@ -22,7 +22,7 @@ from .norms.forward import NormRecipe
 from .norms.gated import GatedNormRecipe
 from .norms.probe import DtypePair, Formula
 from .norms.recognise import Probed, is_candidate, recognise, takes_gate, weight_name
-from .report import Report
+from .report import NO_KERNEL, Report
 from .rewrite import recipe as rewrite
 
 # Maps the mode of `patch` to a text for the report. The text says how closely the results of the RMSNorm
@@ -287,7 +287,9 @@ def outcome(recipe: Any, mode: str, x: Any) -> dict[str, str]:
         return {"op": op, "exactness": EXACTNESS[mode], "reason": remark(recipe.formulas)}
     if isinstance(recipe, rewrite.RewrittenRecipe):
         return recipe.outcome()
-    fusion = fusions.FUSIONS[recipe.fusion]
+    fusion = fusions.FUSIONS.get(recipe.fusion)
+    if fusion is None:  # A pickle of an older version contains this recipe, see `FusedRecipe.methods`.
+        return {"op": NO_KERNEL, "exactness": "bit-exact", "reason": ""}
     asked = recipe.attention and fusion.method == "__call__"
     exactness = fusion.promise(recipe.mode) + (", but for the attention" if asked else "")
     return {"op": fusion.ops, "exactness": exactness, "reason": "" if fusion.kernels else "; ".join(fusion.chains)}

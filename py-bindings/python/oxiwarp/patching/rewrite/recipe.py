@@ -117,7 +117,7 @@ def recipe_for(
     # If the chain contains an activation, `chain.ops` lists the operators for all possible activations. Keep
     # only the operator for the activation of `x`.
     ops = [
-        (activation(x, chain).__name__,) if chain.act else chain.ops
+        (activation(x, chain, owner).__name__,) if chain.act else chain.ops
         for chain, reason in zip(chains, reasons, strict=True)
         if reason is None
     ]
@@ -136,24 +136,25 @@ def impossible(x: Any, chain: Found, attention: str | None, owner: Any) -> str |
         return chain.reason
     if chain.ops == ("attention",) and attention is None:
         return "patch was called without attention=True"
-    if chain.owner:
+    if chain.owner and chain.norm:
         return unknown_norm(getattr(owner, chain.norm, None)) if isinstance(owner, nn.Module) else None
     if chain.factor:
         return probe(getattr(x, chain.norm, None))
     if chain.norm and (why := unknown_norm(getattr(x, chain.norm, None))):
         return why
-    op = activation(x, chain) if chain.act else None
+    op = activation(x, chain, owner) if chain.act else None
     return op if isinstance(op, str) else None
 
 
-def activation(x: Any, chain: Found) -> Any:
+def activation(x: Any, chain: Found, owner: Any) -> Any:
     """Return the operator that computes `chain`, which is `act(gate) * up` or `act(x)`, or a reason why there
     is none.
 
-    `chain.act` is the name of the activation: an attribute of the object `x`.
+    `chain.act` is the name of the activation: an attribute of the object `x`, or of the module `owner` that
+    has the attention processor `x`.
     """
-    act = getattr(x, chain.act, None)
-    return activation_of(act, "") if "silu_and_mul" in chain.ops else plain_activation(act)
+    act = getattr(owner if chain.owner else x, chain.act, None)
+    return activation_of(act, "") if "gelu_and_mul" in chain.ops else plain_activation(act)
 
 
 def chains_of(cls: type) -> list[Found]:

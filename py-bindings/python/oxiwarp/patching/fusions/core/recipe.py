@@ -69,7 +69,12 @@ class FusedRecipe:
         They include the fused method, the fingerprint (source hash) of the original method, and the name of a
         Python module. This Python module defines the class that matches `Fusion.classes`. The last attribute
         lists the `Site` that counts how often the kernels and the original method ran.
+
+        If an older version of oxiwarp pickled the recipe, its fusion may not exist any more. The object then runs
+        its original method until `patch` is called again.
         """
+        if self.fusion not in FUSIONS:
+            return {SITES: []}
         fusion, found = FUSIONS[self.fusion], find(base)
         site = Site(fusion.ops)
         run = fused(self, fusion, getattr(base, fusion.method), site)
