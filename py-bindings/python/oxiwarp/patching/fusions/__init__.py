@@ -30,11 +30,10 @@ from .diffusers import (
     timesteps,
     wan,
 )
-from .shared import ada_layer_norm, feed_forward
+from .shared import feed_forward
 from .transformers import decoder, decoder_attention, decoder_model
 
 FAMILIES = (
-    ada_layer_norm,
     attention_module,
     basic_transformer_block,
     cogvideox,

@@ -6,6 +6,7 @@ original expression runs. The checks are in `operands.py`. So a rewritten method
 and adapters, hooks and other changes of a model keep working.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import Any, NamedTuple
@@ -168,11 +169,12 @@ class Calls(LaterCalls, RotaryCalls):
         options = "modulated_norm", False, False
         by = {name: given.pop(f"{name}2") for name in ("scale", "shift")}
         both = (own, given), (own2, {**given, **by})
-        norms = [self.norm(options, terms) for _, terms in both]
-        why = self.replaced(at) or next((one for one in norms if isinstance(one, str)), None)
-        if why is None:
-            made = self.attempt(at, lambda: ada_norm_pair(norms[0], as_rows(given["x"]), given, by, self.mode))
-            if made is not None:
+        norm = self.replaced(at) or self.norm(options, given)
+        if isinstance(norm, Norm):
+            dtypes = {part.dtype for part in (given["scale"], *by.values()) if operands.is_plain(part)}
+            why = operands.misplaced(given["x"], *by.values()) or (operands.DTYPES if len(dtypes) > 1 else None)
+            run = functools.partial(ada_norm_pair, norm, given, by, self.mode)
+            if why is None and (made := self.attempt(at, run)) is not None:
                 return made
         else:
             normed = given["norm"](given["x"])
@@ -395,9 +397,10 @@ def ada_norm(norm: Norm, x: Tensor, given: dict[str, Any], options: tuple[Any, .
     return ops.ada_norm(x, scale, shift, norm=kind, weight=weight, bias=bias, eps=eps, mode=mode)
 
 
-def ada_norm_pair(norm: Norm, x: Tensor, given: dict[str, Any], by: dict[str, Any], mode: str) -> tuple[Tensor, Tensor]:
+def ada_norm_pair(norm: Norm, given: dict[str, Any], by: dict[str, Any], mode: str) -> tuple[Tensor, Tensor]:
     """Return two modulations of `norm(x)`: by the scale and shift in `given`, and by those in `by`."""
     kind, weight, bias, eps, *_ = norm
+    x = as_rows(given["x"])
     scales = given["scale"], given["shift"], by["scale"], by["shift"]
     return ops.ada_norm_pair(x, *scales, norm=kind, weight=weight, bias=bias, eps=eps, mode=mode)
 
