@@ -13,7 +13,6 @@ from .core.recipe import FusedRecipe
 from .core.registry import FUSIONS, dotted, find
 from .core.source import fingerprint, fingerprint_of
 from .diffusers import (
-    attention_module,
     basic_transformer_block,
     cogvideox,
     flux,
@@ -34,7 +33,6 @@ from .shared import feed_forward
 from .transformers import decoder, decoder_attention, decoder_model
 
 FAMILIES = (
-    attention_module,
     basic_transformer_block,
     cogvideox,
     decoder,
