@@ -8,6 +8,8 @@ method of a recognised object.
 """
 
 import fnmatch
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -30,6 +32,8 @@ from .rewrite import recipe as rewrite
 # rounds at the same points as the original forward, because these roundings take no extra time. The kernel
 # and the original forward differ only in the order in which the squares of a row are summed.
 EXACTNESS = {"exact": "same roundings", "fast": "same roundings"}
+BLOCK = re.compile(r"(Block|Layer|Attention|AttnProcessor|Mlp|MLP|FeedForward)[\d_]*$")
+"""Pattern for names of classes that are parts of a transformer."""
 EXCLUDED = "excluded by only= or skip="
 PATCHED_BEFORE = "excluded now, patched before"
 NO_GPU = (
@@ -146,6 +150,7 @@ def patch(
         raise
     if not done and not allow_empty:
         raise RuntimeError(f"patch: nothing to replace in {type(x).__name__} (allow_empty=True accepts that)\n{report}")
+    report.notes.extend(without_chain(x))
     report.notes.extend(fusions.notes(report.ops, decoder=any(is_decoders(base_of(part)) for part, _ in done)))
     if settings.attention and any(not isinstance(part, nn.Module) for part, _ in done):
         report.notes.append(fusions.attention_note(settings.attention))
@@ -321,6 +326,26 @@ def candidates(x: Any) -> Iterator[tuple[str, Any]]:
         norm = isinstance(part, nn.Module) and is_candidate(part)
         if norm or fusions.find(cls) is not None or rewrite.method_of(cls) is not None:
             yield name, part
+
+
+def without_chain(x: Any) -> list[str]:
+    """Return a note for the report: the classes of blocks, layers, attentions and feed-forwards in `x` that `patch`
+    does not mention otherwise, because no kernel resembles an expression of theirs."""
+    known = {id(part) for _, part in candidates(x)}
+    classes = Counter(base_of(part).__name__ for _, part in named_parts(x) if id(part) not in known and is_block(part))
+    made = ", ".join(f"{name} × {count}" for name, count in sorted(classes.items()))
+    return [f"without an expression that a kernel computes: {made}"] if made else []
+
+
+def is_block(x: Any) -> bool:
+    """Return whether `x` is a block, a layer, an attention, an attention processor or a feed-forward of a model,
+    according to the name of its class."""
+    cls = base_of(x)
+    return BLOCK.search(cls.__name__) is not None and cls.__module__.partition(".")[0] not in (
+        "torch",
+        "oxiwarp",
+        "peft",
+    )
 
 
 def named_parts(x: Any) -> Iterator[tuple[str, Any]]:

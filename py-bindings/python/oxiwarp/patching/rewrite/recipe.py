@@ -24,9 +24,9 @@ from .calls import FUNCTIONS, Options, calls
 from .factor_norms import probe
 from .method import Unreadable, tree_of, undecorated
 from .operands import activation_of, plain_activation, unknown_norm
-from .rewriter import Found, Rewriting, Rewritten
+from .rewriter import ATTENTION, Found, Rewriting, Rewritten
 
-IDLE = "operations that return a copy, left out, or signatures of methods, looked up once"
+COPIES, SIGNATURES = "operations that return a copy, left out", "signature of the processor, looked up once"
 compiling = torch.compiler.is_compiling
 
 
@@ -45,6 +45,9 @@ class RewrittenRecipe:
     """For the report: why the method that oxiwarp has for this class (its fusion) cannot be used."""
     ops: tuple[str, ...] = ()
     """For the report: names of the operators that may run."""
+    left: str = ""
+    """For the report: how many chains no kernel computes, and why. A chain is an expression that one kernel could
+    compute."""
 
     classes: ClassVar[tuple[type, ...]] = ()
 
@@ -91,10 +94,11 @@ class RewrittenRecipe:
         """Return operators, exactness and remark for the report of `patch`, as keyword arguments of
         `Report.add`."""
         ops = self.ops
+        # Only `add_rms_norm` adds the terms of a sum in another order than torch.
         exactness = "same roundings" if "add_rms_norm" in ops else "bit-exact"
         exactness = exactness if self.mode == "exact" else "one rounding"
         exactness += ", but for the attention" if "attention" in ops else ""
-        remark = self.remark if ops else "; ".join(filter(None, (self.remark, IDLE)))
+        remark = "; ".join(filter(None, (self.remark, self.left)))
         return {"op": ", ".join(ops) or NO_KERNEL, "exactness": exactness, "reason": remark}
 
 
@@ -114,16 +118,31 @@ def recipe_for(
     if not chains:
         raise Unsuitable(str(found_in(getattr(base_of(x), method))))
     reasons = [impossible(x, chain, attention, owner) for chain in chains]
-    # If the chain contains an activation, `chain.ops` lists the operators for all possible activations. Keep
-    # only the operator for the activation of `x`.
-    ops = [
-        (activation(x, chain, owner).__name__,) if chain.act else chain.ops
-        for chain, reason in zip(chains, reasons, strict=True)
-        if reason is None
-    ]
+    ops = [operators(x, chain, owner) for chain, reason in zip(chains, reasons, strict=True) if reason is None]
     if not ops:
         raise Unsuitable("; ".join(dict.fromkeys(filter(None, reasons))))
-    return RewrittenRecipe(method, mode, cpu_kernels, attention, remark, tuple(dict.fromkeys(sum(ops, ()))))
+    # Without attention=True, all calls of attention would count as left.
+    why = [reason for chain, reason in zip(chains, reasons, strict=True) if reason and chain.ops != (ATTENTION,)]
+    left = f"{len(why)} of {len(chains)} chains left: {', '.join(dict.fromkeys(why))}" if why else ""
+    made = tuple(dict.fromkeys(sum(ops, ())))
+    if not made:
+        idle = SIGNATURES if all("signature(" in chain.source for chain in chains) else COPIES
+        remark = "; ".join(filter(None, (remark, idle)))
+    return RewrittenRecipe(method, mode, cpu_kernels, attention, remark, made, left)
+
+
+def operators(x: Any, chain: Found, owner: Any) -> tuple[str, ...]:
+    """Return the operators that may compute `chain` (an expression of a method of `x`), for the report.
+
+    `chain.ops` lists the operators for all possible activations and norms. Of these, only those for the
+    activation or norm of `x` can run.
+    """
+    if chain.act:
+        return (activation(x, chain, owner).__name__,)
+    if chain.norm and "add_rms_norm" in chain.ops and not chain.owner:
+        is_layer_norm = isinstance(getattr(x, chain.norm), nn.LayerNorm)
+        return ("gated_residual_ada_norm",) if is_layer_norm else ("add_rms_norm",)
+    return chain.ops
 
 
 def impossible(x: Any, chain: Found, attention: str | None, owner: Any) -> str | None:
@@ -134,7 +153,7 @@ def impossible(x: Any, chain: Found, attention: str | None, owner: Any) -> str |
     """
     if chain.reason:
         return chain.reason
-    if chain.ops == ("attention",) and attention is None:
+    if chain.ops == (ATTENTION,) and attention is None:
         return "patch was called without attention=True"
     if chain.owner and chain.norm:
         return unknown_norm(getattr(owner, chain.norm, None)) if isinstance(owner, nn.Module) else None
