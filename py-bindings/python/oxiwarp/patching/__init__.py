@@ -127,9 +127,11 @@ def patch(
     done: list[tuple[Any, Recipe | None]] = []
     # Maps dotted module names to remarks for the report.
     inner: dict[str, str] = {}
+    considered: set[int] = set()
     try:
         names, owners = names_of(x), owners_of(x)
         for name, part in candidates(x):
+            considered.add(id(part))
             cls, before = base_of(part), recipe_of(part)
             own = names.get(id(part), [name])
             if not matches(only, own, cls) or matches(skip, own, cls):
@@ -150,7 +152,7 @@ def patch(
         raise
     if not done and not allow_empty:
         raise RuntimeError(f"patch: nothing to replace in {type(x).__name__} (allow_empty=True accepts that)\n{report}")
-    report.notes.extend(without_chain(x))
+    report.notes.extend(without_chain(x, considered))
     report.notes.extend(fusions.notes(report.ops, decoder=any(is_decoders(base_of(part)) for part, _ in done)))
     if settings.attention and any(not isinstance(part, nn.Module) for part, _ in done):
         report.notes.append(fusions.attention_note(settings.attention))
@@ -328,11 +330,14 @@ def candidates(x: Any) -> Iterator[tuple[str, Any]]:
             yield name, part
 
 
-def without_chain(x: Any) -> list[str]:
-    """Return a note for the report: the classes of blocks, layers, attentions and feed-forwards in `x` that `patch`
-    does not mention otherwise, because no kernel resembles an expression of theirs."""
-    known = {id(part) for _, part in candidates(x)}
-    classes = Counter(base_of(part).__name__ for _, part in named_parts(x) if id(part) not in known and is_block(part))
+def without_chain(x: Any, considered: set[int]) -> list[str]:
+    """Return a note for the report: the classes of blocks, layers, attentions and feed-forwards in `x` that are no
+    candidates, because no kernel resembles an expression of theirs.
+
+    `considered` has the `id` of each candidate.
+    """
+    others = (part for _, part in named_parts(x) if id(part) not in considered)
+    classes = Counter(base_of(part).__name__ for part in others if is_block(part))
     made = ", ".join(f"{name} × {count}" for name, count in sorted(classes.items()))
     return [f"without an expression that a kernel computes: {made}"] if made else []
 

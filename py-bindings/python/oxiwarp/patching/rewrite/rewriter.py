@@ -346,13 +346,13 @@ class Rewriting:
         if found is None:
             return False
         (_, first, second), chains = found
-        index = self.add(*chains)
-        temporary = f"{PREFIX}second_{index}"
+        chain = self.add(*chains)
+        temporary = f"{PREFIX}second_{chain}"
         nested = [Nested(self, block, place, split=False) for place in (first, second)]
         operands = [ast.keyword(name, nested[0].visit(node)) for name, node in chains[0].in_order()]
         for name in ("scale", "shift"):
             operands.append(ast.keyword(f"{name}2", nested[1].visit(chains[1].operands[name])))
-        call = called(NORM_TWICE, [self.changed(index), *(one.own() for one in chains)], operands, chains[0].node)
+        call = called(NORM_TWICE, [self.changed(chain), *(one.own() for one in chains)], operands, chains[0].node)
         absorbed = [one.used() | part.absorbed for one, part in zip(chains, nested, strict=True)]
         removed = [
             block.defined(name, place) for place, names in zip((first, second), absorbed, strict=True) for name in names
@@ -362,9 +362,9 @@ class Rewriting:
         made.append(ast.Assign([assigned_name(block.statements[second])], ast.Name(temporary, ast.Load())))
         for place, statement in zip((first, second), made, strict=True):
             block.update(place, ast.copy_location(statement, block.statements[place]))
-        for place in {at, *removed}:
-            assert place is not None
-            block.update(place, ast.copy_location(ast.Pass(), block.statements[place]))
+        for index in {at, *removed}:
+            assert index is not None
+            block.update(index, ast.copy_location(ast.Pass(), block.statements[index]))
         return True
 
     def rotated_part(self, block: Block, at: int) -> bool:
