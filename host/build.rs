@@ -127,8 +127,8 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Each element of `parts` is a list of architectures and a list of ops. For each element, compiles all its
-/// ops for all its architectures. The elements are compiled in parallel.
+/// Compiles kernels in parallel. Each element of `parts` is a list of architectures and a list of ops. The
+/// ops of an element are compiled for all architectures of the same element.
 fn compile(parts: &[(Vec<Arch>, Vec<String>)]) -> Vec<Result<Built, Error>> {
     let build = |(archs, ops): &(Vec<Arch>, Vec<String>)| {
         let builder = CudaBuilder::new("../kernels-gpu").archs(archs.iter().copied()).units(ops).locked();

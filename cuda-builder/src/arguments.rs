@@ -1,20 +1,20 @@
 //! Replaces the placeholder `@argument_<n>` in PTX by the name of the kernel's parameter `n`. Inline assembly
 //! can then take the address of this parameter.
 //!
-//! TMA reads a tensor map directly from the kernel's parameters, so the kernel needs the address of this
-//! parameter. A Rust reference to the argument would point to a copy of the tensor map. Therefore inline
-//! assembly contains a placeholder, for example `@argument_0` for argument 0. The function [`name`] replaces
-//! the placeholder by the name that the compiler chose for the parameter, `<entry>_param_0`. Kernels use
-//! placeholders only for tensor maps. A tensor map must be aligned to 64 bytes, but Rust aligns arguments to
-//! at most 16 bytes. [`name`] therefore also writes the alignment 64 into the declaration of the parameter.
+//! Kernels use placeholders only for tensor maps. TMA reads a tensor map directly from the kernel's
+//! parameters, so the kernel needs the address of the parameter. A Rust reference would point to a copy of
+//! the tensor map. Therefore the kernel's inline assembly contains a placeholder, for example `@argument_0`
+//! for argument 0. The function [`name`] replaces it by the name that the compiler chose for the parameter,
+//! `<entry>_param_0`. A tensor map must be aligned to 64 bytes, but Rust aligns arguments to at most 16
+//! bytes. [`name`] therefore also writes the alignment 64 into the declaration of the parameter.
 
 use crate::scan::functions;
 
 /// The text with which a placeholder starts. In the PTX, the number of the kernel argument follows.
 const MARK: &str = "@argument_";
 
-/// Returns the PTX text with parameter names instead of the placeholders `@argument_<n>`. Parameters with a
-/// placeholder are tensor maps. The function also raises their alignment from 16 to 64 bytes.
+/// Replaces the placeholders `@argument_<n>` in a PTX text by parameter names. Parameters with a placeholder
+/// are tensor maps, so the function also raises their alignment from 16 to 64 bytes.
 pub(crate) fn name(ptx: &str) -> String {
     let mut text = String::with_capacity(ptx.len());
     let functions = functions(ptx);

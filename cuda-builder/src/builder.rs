@@ -240,8 +240,8 @@ impl CudaBuilder {
     /// Compiles the PTX with the nested cargo (for device code).
     fn compile(&self, crate_dir: &Path, package: &str) -> Result<Texts, Error> {
         let rustc = toolchain::check(crate_dir, self.toolchain.as_deref())?;
-        // The names of the result folders contain a hash of the crate's or the workspace's path. Two crates
-        // with the same name therefore have separate folders, and so do two workspaces.
+        // The name of a result folder contains a hash of the path of the crate or of the workspace. Crates
+        // with the same name, or workspaces, therefore have separate result folders.
         let hash = |folder: &Path| stamp::hash(folder.as_os_str().as_encoded_bytes());
         let target = self.target()?;
         let folder = target.join("cuda-builder");
@@ -260,9 +260,10 @@ impl CudaBuilder {
         let mut built = compilation.run_all(&self.archs, &self.parts())?;
         // The build script must run again if someone creates a settings file. `cargo:rerun-if-changed` with a
         // file that does not exist would run the build script at every build. Therefore the builder names
-        // folders, and cargo watches all of their contents. It does not name the crate's folder if this
-        // folder contains the target folder, which changes during every build. A crate's folder with a lock
-        // file is a workspace root, which usually contains the target folder.
+        // folders, and cargo watches everything in them. The builder does not name the crate's folder if this
+        // folder contains the target folder, which changes during every build. The builder also does not name
+        // the crate's folder if this folder contains a lock file. Such a folder is a workspace root, which
+        // usually contains the target folder.
         built.inputs.extend(files::settings_folders(crate_dir));
         if !crate_dir.join("Cargo.lock").exists() && !target.starts_with(crate_dir) {
             built.inputs.push(crate_dir.into());

@@ -28,9 +28,9 @@ const PROFILE: [&str; 7] = [
 
 /// LLVM options for loop unrolling.
 ///
-/// A thread keeps an array of packs (16-byte vectors) in registers. LLVM must unroll the loops over this
-/// array completely, because an array that a loop variable indexes is stored in local memory. With its
-/// default threshold, LLVM unrolls only loops over a few packs.
+/// A thread keeps an array of packs (16-byte vectors) in registers. LLVM must completely unroll the loops
+/// over this array, because an array with a variable index would be in local memory. With its default
+/// threshold, LLVM unrolls only loops over a few packs.
 ///
 /// The higher threshold also affects the unrolling of loops with a runtime trip count, and loop unswitching.
 /// Each of these two optimizations produced kernels of a megabyte, so both optimizations are disabled.
@@ -40,9 +40,9 @@ const UNROLL: &str = "-Cllvm-args=-unroll-threshold=20000 -unroll-runtime=false 
 /// option, six kernels spill registers.
 const PASSES: &str = "-Cpasses=default<O2>";
 
-/// Allows a device crate to use a `core` that was compiled for another architecture than the device crate.
-/// rustc rejects this by default, because on some targets the calling convention depends on the architecture.
-/// On nvptx64, it does not.
+/// Allows a device crate to use a `core` that was compiled for another architecture. By default, rustc
+/// rejects this, because on some targets the calling convention depends on the architecture. On nvptx64, the
+/// calling convention is the same for all architectures.
 const ANY_CPU: &str = "-Cunsafe-allow-abi-mismatch=target-cpu";
 
 const TARGET: &str = "nvptx64-nvidia-cuda";
@@ -53,7 +53,8 @@ const SEPARATOR: &str = "\u{1f}";
 /// Name of the PTX file that rustc writes.
 const ASSEMBLY: &str = "rustc.ptx";
 
-/// The only cargo argument that does not affect the PTX. A change of this argument causes no compilation.
+/// The only cargo argument that does not affect the PTX. If only this argument changes, nothing is compiled
+/// again.
 const LOCKED: &str = "--locked";
 
 /// Functions that the CUDA driver provides. A PTX file only declares these functions.
@@ -62,7 +63,7 @@ const SYSTEM_CALLS: [&str; 5] = ["vprintf", "malloc", "free", "__assertfail", "c
 /// Says whether rustc or the tool `llvm-bitcode-linker` writes the PTX.
 #[derive(Clone, Copy, PartialEq)]
 enum Linker {
-    /// rustc writes the PTX of the crate and of its Rust dependencies.
+    /// rustc writes the PTX of the crate and of its Rust dependencies itself, without a linker.
     Unused,
     /// The linker adds the crate `compiler_builtins` and the files that `-Clink-arg` names. It also optimizes
     /// the whole program once more.
@@ -120,8 +121,8 @@ impl Compilation<'_> {
             let workers: Vec<_> = archs.iter().map(|&arch| scope.spawn(move || run_units(arch))).collect();
             workers.into_iter().map(|worker| worker.join().expect("a worker does not panic")).collect()
         });
-        // Most inputs and warnings are the same for all units and architectures. The sets remove the
-        // duplicates.
+        // Most inputs and warnings are the same for all units (parts of the crate) and architectures. The
+        // sets remove the duplicates.
         let (mut ptx, mut inputs, mut warnings) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
         for result in results {
             for compiled in result? {
@@ -135,10 +136,10 @@ impl Compilation<'_> {
     }
 
     /// Compiles a unit (part of the crate), or the whole crate, for one architecture. If no input has changed
-    /// since the last build, returns the result that this build recorded.
+    /// since the last build of this unit, returns the recorded result of that build.
     fn run(&self, arch: Arch, unit: Option<&str>) -> Result<Compiled, Error> {
-        // cargo names the result after the crate for every unit. Each unit therefore has its own result
-        // folder.
+        // cargo gives the result of every unit the same file name, the name of the crate. Each unit therefore
+        // has its own result folder.
         let arch_dir = self.target_dir.join(arch.name());
         let target_dir = unit.map_or(arch_dir.clone(), |unit| arch_dir.join("units").join(unit));
         let cargo = self.cargo(&target_dir, arch, unit, Linker::Unused);
@@ -162,8 +163,8 @@ impl Compilation<'_> {
         let Output { ptx, dep_info, said } = built;
         let text = self.finish(&ptx).map_err(|source| Error::Entry { arch, source })?;
         let sources = files::own_sources(files::dep_info(&dep_info));
-        // The stamp is a list of hashes of the sources, at the start of the PTX. It omits sources that a
-        // build script generated. Such sources do not exist in a build that uses prebuilt PTX.
+        // The stamp, at the start of the PTX, is a list of hashes of the sources. It omits sources that a
+        // build script generated, because they do not exist in a build that uses prebuilt PTX.
         let written: Vec<_> =
             sources.iter().filter(|path| !path.starts_with(self.build_dir)).cloned().collect();
         let label = stamp::label(self.package, unit, arch, self.rustc_args);
@@ -211,8 +212,8 @@ impl Compilation<'_> {
 
     fn cargo(&self, target_dir: &Path, arch: Arch, unit: Option<&str>, linker: Linker) -> Command {
         let mut cargo = self.release("rustc");
-        // Do not use the folder `build.build-dir` of the user's settings. If several workspaces share this
-        // folder, cargo's lock in it also blocks unrelated builds.
+        // Do not use the folder `build.build-dir` of the user's settings. Several workspaces may share this
+        // folder, and cargo's lock in it would then block unrelated builds.
         cargo.env("CARGO_BUILD_BUILD_DIR", self.build_dir.join(arch.name()));
         cargo.args(["--lib", "--crate-type=cdylib", "--target", TARGET]);
         // Features of host crates in the same workspace, such as `std`, must not be enabled in the device
@@ -224,8 +225,8 @@ impl Compilation<'_> {
             cargo.args(["-Zno-link", &format!("--emit=asm={}", target_dir.join(ASSEMBLY).display())]);
         }
         if let Some(unit) = unit {
-            // Allow dead code, because a unit rarely uses all code that the units share. Pass `--cfg unit`
-            // too, because `--cfg unit="name"` does not make `cfg(unit)` true.
+            // Allow dead code, because a unit (part of the crate) rarely uses all code that the units share.
+            // Pass `--cfg unit` too, because `--cfg unit="name"` does not make `cfg(unit)` true.
             let unit = format!("unit=\"{unit}\"");
             let check = "--check-cfg=cfg(unit, values(any()))";
             cargo.args(["-Adead_code", check, "--cfg", "unit", "--cfg", &unit]);

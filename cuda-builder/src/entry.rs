@@ -19,7 +19,7 @@
 //!                                          }
 //! ```
 //!
-//! Without `.maxntid`, ptxas may use more registers per thread than the launch allows, and ptxas ignores
+//! Without `.maxntid`, ptxas may use more registers per thread than the launch allows. ptxas also ignores
 //! `setmaxnreg`. The compiler's inlining may move the `//@entry` comment to any line of the body, or
 //! duplicate it. If a directive appears several times, [`write_directives`] writes it once. An `//@entry`
 //! comment in a function that is not an entry is an error, because launch bounds in such a function have no

@@ -9,9 +9,9 @@
 
 use std::process::Command;
 
-/// Environment variables that the nested cargo (for device code) must not get, in addition to `CARGO_*` and
-/// `DEP_*`. cargo or rustup set some of the variables for a build script. The others apply only to the host
-/// build.
+/// Environment variables that the nested cargo (for device code) must not get. The nested cargo does not get
+/// `CARGO_*` and `DEP_*` either. cargo or rustup set some of the listed variables for a build script. The
+/// others apply only to the host build.
 const LEAKS: &[&str] = &[
     "RUSTC",
     "RUSTC_LINKER",
@@ -38,7 +38,7 @@ const LEAKS: &[&str] = &[
 ];
 
 /// Prefixes of environment variables that the nested cargo (for device code) gets although they start with
-/// `CARGO_`. It needs these variables to find cargo's home folder and to access registries.
+/// `CARGO_`. The nested cargo needs these variables to find cargo's home folder and to access registries.
 const KEPT: &[&str] =
     &["CARGO_HOME", "CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_REGISTRY_", "CARGO_SOURCE_"];
 

@@ -16,8 +16,8 @@ pub(crate) fn write_if_changed(path: &Path, text: &str) -> Result<(), Error> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(Error::io("create the folder", folder))?;
     }
-    // Write a temporary file and then rename it. A debug build and a release build may write the same file at
-    // the same time, and a reader must never find an incomplete file.
+    // Write a temporary file, and then rename it, so that a reader never finds an incomplete file. A debug
+    // build and a release build may write the same file at the same time.
     let new = path.with_extension(format!("{}.new", process::id()));
     fs::write(&new, text).map_err(Error::io("write", &new))?;
     fs::rename(&new, path).map_err(Error::io("write", path))

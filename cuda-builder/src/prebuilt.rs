@@ -11,8 +11,8 @@ use crate::{Arch, Error, PtxFile};
 /// start of a file: its label, and hashes of its text and its sources.
 ///
 /// The label names the package, unit and architecture. The label of each file must equal the result of the
-/// function `label`. Each file must also be unchanged since it was compiled from the current sources of the
-/// crate. If `accept_stale` is true, a file that does not satisfy the second condition causes only a warning.
+/// function `label`. In addition, neither the file nor the sources of the crate may have changed since the
+/// file was compiled. If `accept_stale` is true, such a change causes only a warning.
 pub(crate) fn take(
     folder: &Path,
     files: Vec<PtxFile>,

@@ -26,8 +26,8 @@ pub(crate) struct Compiled {
 /// empty line and the PTX follow.
 pub(crate) struct Record<'a> {
     pub(crate) file: &'a Path,
-    /// One line of text with everything else that affects the PTX, for example the compiler version and its
-    /// arguments. It does not name the input files.
+    /// One line of text with everything except the input files that affects the PTX, for example the compiler
+    /// version and its arguments.
     pub(crate) key: String,
 }
 
@@ -51,8 +51,8 @@ impl Record<'_> {
 
     /// Records the result of a compilation that started at `start`.
     ///
-    /// If an input file changed after `start`, the compiler may have read its old or its new version. In this
-    /// case, the function records nothing, and the next build runs cargo again.
+    /// If an input file changed after `start`, the compiler may have read the old or the new version of the
+    /// file. The function then records nothing, so that the next build runs cargo again.
     pub(crate) fn save(&self, compiled: &Compiled, start: SystemTime) -> Result<(), Error> {
         let mut text = format!("{}\n", self.key);
         for input in &compiled.inputs {

@@ -25,8 +25,8 @@ use crate::{Arch, PtxFile, record};
 
 const COMMENT: &str = "// ";
 
-/// Returns the label of a PTX text: the first comment of its stamp. The label names the package, the unit,
-/// the architecture and the extra rustc arguments.
+/// Returns the label of a PTX text: the first of the comments at its start. The label names the package, the
+/// unit, the architecture and the extra rustc arguments.
 pub(crate) fn label(package: &str, unit: Option<&str>, arch: Arch, rustc_args: &[String]) -> String {
     let unit = unit.map(|unit| format!(" ({unit})")).unwrap_or_default();
     let args = rustc_args.iter().map(|arg| format!(" {arg}")).collect::<String>();
@@ -143,7 +143,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Returns the existing source files of all texts that were passed to `check`.
+    /// Returns the files that the checked stamps name, if these files exist.
     pub(crate) fn sources(self) -> BTreeSet<PathBuf> {
         self.hashes.into_iter().filter_map(|(path, hash)| hash.map(|_| path)).collect()
     }

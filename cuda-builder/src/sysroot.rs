@@ -48,8 +48,8 @@ pub(crate) fn build(folder: &Path, key: &str, target: &str, mut cargo: Command) 
     Ok(sysroot)
 }
 
-/// Returns the libraries for `target` in cargo's JSON messages: files of code (`.rlib`) and of interfaces
-/// (`.rmeta`), without those of the crate `sysroot`.
+/// Returns the libraries for `target` that cargo's JSON messages name: files of code (`.rlib`) and of
+/// interfaces (`.rmeta`). The libraries of the crate `sysroot` are omitted.
 fn libraries_of(messages: &str, target: &str) -> Vec<PathBuf> {
     let lists = messages.split("\"filenames\":[").skip(1).filter_map(|rest| rest.split(']').next());
     let files = lists.flat_map(|list| list.split(',')).map(|file| PathBuf::from(file.trim_matches('"')));

@@ -256,7 +256,7 @@ fn link(fixture: &Fixture) {
 fn take_prebuilt(fixture: &Fixture) {
     let builder = fixture.builder().toolchain("nightly-1999-12-31").out_dir(fixture.path("taken")).no_copy();
     let builder = builder.prebuilt(fixture.path("copy"));
-    // All copies are older than the last edit of `shift.rs`. Since this edit, `shift.rs` does not compile.
+    // All copied PTX files are older than the last edit of `shift.rs`, which made this file invalid Rust.
     let error = builder.clone().build().unwrap_err().to_string();
     let stale = "2 of 2 files are stale: device-kernels/sm_75.ptx was compiled before ";
     assert!(error.contains(stale) && error.contains("accept_stale(true)"), "{error}");

@@ -2,8 +2,8 @@
 //! of the nested cargo.
 //!
 //! The tests compile nothing, because a script replaces cargo. The script writes PTX with one entry. The name
-//! of the entry is the text of the crate's `lib.rs`. If the crate is split into units, the unit's name
-//! follows. With the rustc argument `--cfg=one` or `--cfg=two`, the name is `one` or `two`.
+//! of the entry is the text of the crate's `lib.rs`. If the crate is split into units, the name of the unit
+//! follows. With the rustc argument `--cfg=one` or `--cfg=two`, the name is `one` or `two` instead.
 #![cfg(unix)]
 
 use std::fs;

@@ -1,11 +1,11 @@
-//! Checks for each kernel whether its launches may overlap with the previous and with the next launch. The
-//! overlap is programmatic dependent launch (PDL).
+//! Checks for each kernel whether its launches may overlap with the previous and with the next launch
+//! (programmatic dependent launch, PDL).
 use cuda_std::launch::Overlap;
 
-/// A launch of any kernel may start before the previous launch ends. After a kernel in `PLAIN` or `BEFORE`,
-/// the next launch starts only when this kernel has ended. After all other kernels, the next launch may start
-/// earlier. The section "Overlapping launches" of `docs/internals/launch-configuration.md` describes the
-/// overlap.
+/// The kernels whose launches do not overlap in both directions. Every launch may start before the previous
+/// launch ends. After a kernel in `PLAIN` or `BEFORE`, the next launch starts only when this kernel has
+/// ended. After all other kernels, the next launch may start earlier. The section "Overlapping launches" of
+/// `docs/internals/launch-configuration.md` explains the reasons.
 #[test]
 fn kernels_that_do_not_overlap_with_both_launches() {
     const PLAIN: &[&str] = &[

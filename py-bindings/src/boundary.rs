@@ -1,9 +1,9 @@
 //! The boundary between torch's boxed calling convention and Rust.
 //!
-//! torch calls a boxed kernel with a stack of 64-bit values, one per argument. The kernel owns the objects
-//! that these values point to, e.g. tensor handles. [`Stack`] reads the values. `Call::read` takes ownership
-//! of all these objects before it does anything that can fail. The objects are therefore freed even if the
-//! call returns an error.
+//! torch calls a boxed kernel with a stack of 64-bit values, one per argument. The kernel owns the objects to
+//! which these values point, for example tensor handles. [`Stack`] reads the values. `Call::read` takes
+//! ownership of all objects before it does anything that can fail, so that they are freed even if the call
+//! returns an error.
 //!
 //! [`run`] converts an error or a panic to a C++ exception, which torch's function `aoti_torch_check` throws.
 //! No other exception may leave Rust code.

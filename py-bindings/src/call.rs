@@ -172,10 +172,10 @@ impl Call {
         Failure(format!("{}: {} is missing", self.operator.op, self.operator.name(at)))
     }
 
-    /// Returns the view of an input tensor. Returns an error if the tensor's role in the operator does not
-    /// permit its dtype. Target classes and offsets of packed sequences must be integers. A mask may be bool,
-    /// f32, f16 or bf16. All other tensors must be f32, f16 or bf16. The `oxiwarp` function later checks
-    /// whether the dtypes of the tensors fit together.
+    /// Returns the view of an input tensor. Returns an error if the tensor's role in the operator (such as
+    /// "mask") does not permit its dtype. Target classes and offsets of packed sequences must be integers. A
+    /// mask may be bool, f32, f16 or bf16. All other tensors must be f32, f16 or bf16. This function does not
+    /// check whether the dtypes of different tensors fit together. The `oxiwarp` function does.
     #[inline]
     fn view<'t>(&'t self, tensor: &'t Tensor, at: usize) -> Result<View<'t>, Failure> {
         let dtype = match (tensor.float_dtype()?, tensor.role()) {
@@ -234,8 +234,8 @@ impl<'t> Arguments<'t> {
     }
 }
 
-/// Returns the value with index `at`, and increments `at`. It fails only if this crate has a bug, because
-/// [`crate::fit`] compared the operator's schema with the `oxiwarp` function at registration.
+/// Returns the value with index `at`, and increments `at`. The function can fail only because of a bug in
+/// this crate: [`crate::fit`] compared the operator's schema with the `oxiwarp` function at registration.
 fn next<T: Copy>(values: &[T], at: &mut usize) -> Result<T, Failure> {
     *at += 1;
     values.get(*at - 1).copied().ok_or_else(|| Failure("an argument is missing".into()))

@@ -1,4 +1,4 @@
-//! Checks of tensor elements that the functions of the `oxiwarp` crate do not make.
+//! Checks of tensor elements, in addition to the checks in the functions of the `oxiwarp` crate.
 
 use crate::boundary::Failure;
 use crate::call::Call;

@@ -52,8 +52,8 @@ impl Operator {
             Some(Kind::Tensor { optional: false, .. }) => {}
             _ => return Err("expected a tensor that is not optional as x or as the first argument".into()),
         }
-        // The tensor `second` of a gated activation is the gate, or the value if `gate_first` is true. Error
-        // messages call this tensor "gate" or "up".
+        // The operator's argument `second`, for gated activations. It is the gate, or the value if
+        // `gate_first` is true. Error messages call this tensor "gate" or "up".
         let alias = schema.input("second").zip(schema.index(BOOL, "gate_first"));
         let alias = alias.map(|(tensor, gate_first)| (tensor, ["gate", "up"], gate_first));
         Ok(Self { op, reference, heads_first: schema.index(BOOL, "heads_first"), alias, schema })

@@ -22,14 +22,14 @@ pub enum Output {
     Heads(&'static str),
     /// A result with one float32 for each row of the reference tensor.
     PerRow,
-    /// A result with the dtype of the reference tensor and, if the call has a tensor `second`, its shape.
-    /// Without `second`, the result has half as many columns.
+    /// A result with the dtype of the reference tensor. If the call has a tensor `second`, the result has the
+    /// shape of the reference tensor. Without `second`, it has half as many columns.
     HalfColumns,
-    /// A result with the dtype of the reference tensor and, if the call has no tensor `second`, its shape.
-    /// With `second`, the result has twice as many columns.
+    /// A result with the dtype of the reference tensor. If the call has no tensor `second`, the result has
+    /// the shape of the reference tensor. With `second`, it has twice as many columns.
     DoubleColumns,
-    /// A result with the dtype of the reference tensor and its shape, except for the last dimension: one
-    /// column per row of the matrix with this name.
+    /// A result with the dtype and shape of the reference tensor, except for the number of columns. It has as
+    /// many columns as the matrix with this name has rows.
     RowsOf(&'static str),
     /// As `RowsOf`, with one column per two rows of the matrix.
     HalfRowsOf(&'static str),

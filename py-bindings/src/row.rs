@@ -39,8 +39,8 @@ pub struct Registered {
     allocated: Vec<Option<Allocated>>,
 }
 
-/// An output that a call allocates. `flag` is the index of the flag (bool argument) that says whether the
-/// caller needs the output. `like` is the index of the tensor whose shape and dtype the output has.
+/// An output that a call allocates. `flag` is the index of the bool argument that says whether the caller
+/// needs the output. `like` is the index of the tensor whose shape and dtype the output has.
 struct Allocated {
     output: Output,
     flag: Option<usize>,

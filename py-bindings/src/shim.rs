@@ -57,8 +57,8 @@ pub struct Shim {
 
 static SHIM: OnceLock<Shim> = OnceLock::new();
 
-/// Returns the loaded shim (functions of libtorch). Panics if [`load`] has not succeeded. In a kernel this
-/// cannot happen, because kernels are registered after [`load`].
+/// Returns the loaded shim (functions of libtorch). Panics if [`load`] has not succeeded. Kernels never cause
+/// this panic, because they are registered only after [`load`].
 pub fn shim() -> &'static Shim {
     SHIM.get().expect("kernels are registered after the shim is loaded")
 }
@@ -159,7 +159,7 @@ impl Shim {
 
     /// Releases one owned tensor handle.
     pub fn delete_tensor(&self, tensor: Handle) {
-        // SAFETY: the call releases the handle. Its owner, a `Tensor`, calls this function only once: when
+        // SAFETY: the call releases the handle. Its owner, a `Tensor`, calls this function only once, when
         // the `Tensor` is dropped.
         unsafe { (self.functions.aoti_torch_delete_tensor_object)(tensor) };
     }

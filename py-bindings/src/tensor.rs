@@ -7,8 +7,8 @@ use oxiwarp::arguments::Role;
 use oxiwarp::{Dtype, View, ViewMut};
 use std::borrow::Cow;
 
-/// One owned reference to a torch tensor. For error messages, it also stores the name of the operator and the
-/// name of the tensor's argument.
+/// One owned reference to a torch tensor. For error messages, it also stores the name of an operator, and
+/// the name of the argument of this operator for which the tensor was passed.
 pub struct Tensor {
     handle: Handle,
     op: &'static str,
@@ -141,8 +141,8 @@ impl Tensor {
             .map_err(|error| Failure(self.error(error.to_string())))
     }
 
-    /// Returns sizes and strides. For an empty tensor (without elements), the function returns the strides of
-    /// a contiguous tensor. The actual strides may be 0: autograd passes such empty tensors, and torch's
+    /// Returns sizes and strides. For a tensor without elements, the function returns the strides of a
+    /// contiguous tensor, because the actual strides may be 0. autograd passes such tensors, and torch's
     /// `contiguous()` does not change their strides.
     fn parts(&self) -> Result<(&[i64], Cow<'_, [i64]>), String> {
         if !shim().is_strided(self.handle)? {

@@ -39,10 +39,10 @@ impl Approx {
 
 /// Error bound of a row's mean and variance in f32, in units of 2^-24.
 ///
-/// A thread computes the mean of its elements with Welford's algorithm. The roundings of these steps
-/// contribute 16 units, because later steps reduce the effect of earlier roundings. For one row, the kernel
-/// then merges two means up to eight times. A merge multiplies by a count and by an approximate reciprocal.
-/// It has an error of 4 units, so eight merges have 32 units.
+/// A thread computes the mean of its elements with Welford's algorithm. The roundings of all these steps
+/// contribute only 16 units, because later steps reduce the effect of earlier roundings. The kernel then
+/// merges the means of the threads, in up to eight steps. A merge multiplies by a count and by an approximate
+/// reciprocal, with an error of 4 units, so eight merges contribute 32 units.
 ///
 /// An error of the mean changes every `x - mean` of the row by the same amount. It changes the variance by at
 /// most this amount.
@@ -50,8 +50,8 @@ const LAYER: f64 = 48.0;
 /// Returns the relative error bound of `x * inv_rms`, in units of 2^-24.
 ///
 /// The mean, `rsqrt.approx` and the product contribute 4 units. A thread has four sums and adds `cols / 128`
-/// squares to each. If a sum is large, adding a square drops its last bits. For 262,144 columns, this error
-/// is up to an estimated 45 units.
+/// squares to each. Adding a square to a much larger sum loses the last bits of the square. For 262,144
+/// columns, this error is up to an estimated 45 units.
 fn rms(cols: usize) -> f64 {
     12.0 + cols as f64 / 2048.0
 }

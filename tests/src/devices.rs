@@ -9,10 +9,10 @@ pub struct Candidate {
     pub device: Result<Device, String>,
 }
 
-/// Returns the devices to test on: the CPU executor, and the first GPU three times. Each time, the GPU runs
-/// the PTX of another architecture. This is possible because a GPU can also run the PTX of older
-/// architectures. If the GPU is older than one of the architectures, it cannot run this PTX. The candidate
-/// then contains the reason instead of a device.
+/// Returns the devices to test on: the CPU executor, and the first GPU once for each of three architectures.
+/// A GPU can also run PTX of older architectures, so each of these devices runs the PTX of its architecture.
+/// If the GPU is older than an architecture, the entry for this architecture contains the reason instead of a
+/// device.
 pub fn candidates() -> Vec<Candidate> {
     let gpu = |arch: Arch| Candidate {
         name: arch.name(),

@@ -38,8 +38,8 @@ mod tests {
         // three elements, and the launch has two blocks of three threads.
         let fault = unsafe { launch::reverse(kernels.on(Stream::default(), shape), x.as_mut_ptr()) };
         let message = fault.unwrap_err().to_string();
-        // README.md shows the kernel as a complete program, so the line number in its error message is
-        // another one.
+        // The error message in README.md has another line number, because README.md shows the kernel as part
+        // of a complete program.
         let readme = include_str!("../../README.md");
         let line = |text: &str| {
             text.lines().position(|line| line.trim() == "row.set(column, *element);").expect("the write") + 1

@@ -1,5 +1,5 @@
-//! Operands for tests that are broadcast against rows `x` of shape `[B, S, D]`: scales, shifts and gates, the
-//! tables that are added to them, weights and biases.
+//! Operands for tests that are broadcast against rows `x` of shape `[B, S, D]`. They are scales, shifts and
+//! gates, the tables (vectors) that are added to them, weights and biases.
 use oxiwarp::{Affine, Buffer, Device, Element, Modulation, ScaleShift, View};
 use rand::rngs::StdRng;
 
@@ -79,7 +79,8 @@ impl<T: Element> Operand<T> {
         Self { memory, start, shape, strides, each, cols, values }
     }
 
-    /// Makes a random vector of `cols` values for a weight, a bias or a table.
+    /// Makes a random vector of `cols` values for a weight, a bias, or a table that is added to a scale,
+    /// shift or gate.
     pub fn vector(device: &Device, random: &mut StdRng, cols: i64, single: bool, offset: usize) -> Self {
         Self::new(device, random, [1, 1, cols], Kind { form: Form::Vector, single, offset })
     }
@@ -131,8 +132,8 @@ pub struct Side<T> {
 }
 
 impl<T: Element> Side<T> {
-    /// Makes a scale, shift or gate with random values. `table` is `None` if there is no table. Otherwise it
-    /// says whether the table is in f32.
+    /// Makes a scale, shift or gate with random values. `table` says whether the table, a vector that is
+    /// added to it, is in f32. `None` means that there is no table.
     pub fn new(
         device: &Device,
         random: &mut StdRng,
@@ -150,13 +151,14 @@ impl<T: Element> Side<T> {
         Modulation { value: self.value.view(), table: self.table.as_ref().map(Operand::view) }
     }
 
-    /// Returns whether the value or the table is in f32 while `x` is in f16 or bf16.
+    /// Returns whether the operand, or the table (a vector) that is added to it, is in f32 while `x` is in
+    /// f16 or bf16.
     pub fn is_f32(&self) -> bool {
         self.value.is_f32() || self.table.as_ref().is_some_and(Operand::is_f32)
     }
 
-    /// Returns the sum of value and table for element `at` of `x`. The sum is rounded to the dtype of `x`,
-    /// unless value or table is in f32.
+    /// Returns the sum of the operand and the table that is added to it, for element `at` of `x`. The sum is
+    /// rounded to the dtype of `x`, unless one of the two is in f32.
     pub fn at(&self, at: usize) -> f32 {
         let Some(table) = &self.table else { return self.value.at(at) };
         let sum = table.at(at % self.value.cols) + self.value.at(at);

@@ -2,9 +2,9 @@
 //! `cargo run --release -p oxiwarp-benches --bin bench`
 //!
 //! A case is an op with a tensor size. For each case, the program captures 20 or more calls in one CUDA
-//! graph. The calls use several buffers in rotation. Between two uses of a buffer, other calls touch three
-//! times as many bytes as the L2 cache of an H200 can store. So the contents of a buffer are no longer in L2
-//! when a call uses the buffer again. CUDA events measure several replays of the graph, and the program
+//! graph. The calls use several buffers in rotation. Between two uses of a buffer, other calls access three
+//! times as many bytes as fit in the L2 cache of an H200. The contents of a buffer are therefore no longer in
+//! L2 when a call uses the buffer again. CUDA events measure several replays of the graph, and the program
 //! reports the median.
 use std::path::PathBuf;
 use std::process::ExitCode;

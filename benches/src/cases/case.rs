@@ -1,5 +1,6 @@
 //! Defines a benchmark case: an op with a tensor size. The module also computes how many bytes a call of the
-//! op reads and writes, and which parts of the buffers (slots) consecutive calls use.
+//! op reads and writes. Consecutive calls use different parts of the buffers, called slots, which this module
+//! also chooses.
 use oxiwarp::{Device, Result, Stream};
 
 use super::{Op, Pool, SETS, Singles};
@@ -81,8 +82,8 @@ mod tests {
     use super::*;
     use crate::cases::{OPS, Values};
 
-    /// Checks that between two uses of a memory slot (part of the buffers), calls touch at least 180 MB:
-    /// three times an L2 cache of 60 MB.
+    /// Checks that calls use a memory slot (part of the buffers) again only after they have accessed at least
+    /// 180 MB of other memory. 180 MB are three times an L2 cache of 60 MB.
     #[test]
     fn no_place_is_in_a_cache_when_its_turn_comes() {
         let (sets, layer_norm) = (4, OPS.iter().find(|op| op.name == "layer_norm").expect("it is listed"));

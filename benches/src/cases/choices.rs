@@ -11,8 +11,9 @@ const CLUSTERS: &[u32] = &[64, 96, 128, 192, 256, 288, 320, 352, 384, 416, 512, 
 #[derive(Clone, Copy, Debug)]
 pub enum Choices {
     /// The configuration is a `Rung`: the threads per row and the 16-byte vectors (packs) per thread. The
-    /// threads that process one row are a team. The fields list kernels. Each kernel is a pair: packs that a
-    /// thread keeps in registers, and maximum threads per team (for clusters: per block).
+    /// threads that process one row are a team. Each field lists kernels as pairs of two numbers: the packs
+    /// that a thread keeps in registers, and the maximum number of threads per team. For clusters, the second
+    /// number is the maximum number of threads per block.
     Rungs {
         /// Kernels in which a team is at most one block.
         in_registers: &'static [(u32, u32)],

@@ -74,8 +74,8 @@ mod tests {
             let mut pool = Pool::new(&cpu, &values, case.step(), 1 << 12, 1).expect("memory");
             let found = case.not_finite(&cpu, &mut pool, stream);
             assert_eq!(found.unwrap_or_else(|error| panic!("{}: {error}", op.name)), None, "{}", op.name);
-            // The table `OPS` gives the elements per row of each tensor. The call must use exactly that many
-            // elements.
+            // The table `OPS` of all benchmarked ops gives the elements per row of each tensor. The call must
+            // use exactly that many elements.
             let widths = op.reads.iter().chain(op.writes).map(|width| width(cols));
             assert_eq!(pool.viewed.get(), rows * widths.sum::<usize>(), "{}", op.name);
         }

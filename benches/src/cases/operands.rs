@@ -16,8 +16,8 @@ pub const ELEMENTS: usize = 96 << 20;
 pub const SETS: usize = 4;
 /// Maximum number of columns.
 pub const COLUMNS: usize = 262_144;
-/// Value of every log-sum-exp in the input of backward passes, and of every incoming loss gradient. 8 is a
-/// realistic log-sum-exp: 3000 zeros have about this value.
+/// Value of every log-sum-exp and of every incoming loss gradient in the inputs of backward passes. 8 is a
+/// realistic log-sum-exp: that of 3000 zeros has about this value.
 const LOGARITHM: f32 = 8.0;
 /// All inputs are slices of one random vector. This constant is the distance, in elements, between the starts
 /// of the slices of two consecutive inputs.

@@ -8,8 +8,8 @@ const ROW: Width = |cols| cols;
 const TWO_ROWS: Width = |cols| 2 * cols;
 const ONE: Width = |_| 1;
 const OF_HEAD: Width = |_| attention::HEAD as usize;
-/// Bytes per row of cross-entropy inputs: the target class. `TARGET_AND_LOSS` adds the bytes of the row's
-/// log-sum-exp and of its loss gradient.
+/// Bytes per row of the inputs of cross-entropy that are not logits: the target class. `TARGET_AND_LOSS` also
+/// has the bytes of the row's log-sum-exp and of the incoming gradient of its loss.
 const TARGET: Width = |_| size_of::<i64>();
 const TARGET_AND_LOSS: Width = |_| size_of::<i64>() + 2 * size_of::<f32>();
 
@@ -112,6 +112,21 @@ pub const OPS: &[Op] = &[
         others: TARGET_AND_LOSS,
         call: rows::cross_entropy_backward,
         ..op("cross_entropy_backward", &[ROW], &[ROW], Choices::Nothing)
+    },
+    Op {
+        columns: VOCABULARIES,
+        vectors: &[ROW],
+        others: TARGET,
+        singles: Singles::OfRows(2),
+        call: rows::cross_entropy_weight,
+        ..op("cross_entropy-weight", &[ROW], &[], Choices::Passes)
+    },
+    Op {
+        columns: VOCABULARIES,
+        vectors: &[ROW],
+        others: TARGET_AND_LOSS,
+        call: rows::cross_entropy_backward_weight,
+        ..op("cross_entropy_backward-weight", &[ROW], &[ROW], Choices::Nothing)
     },
     Op { vectors: &[ROW; 2], call: norms::layer_norm, ..op("layer_norm", &[ROW], &[ROW], Choices::Vec4s) },
     Op {

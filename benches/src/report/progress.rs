@@ -22,8 +22,8 @@ impl Progress {
         Self(style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style)))
     }
 
-    /// Shows `what` next to the bar: the name of the case (op with a tensor size) that runs now, or of one
-    /// launch configuration of the case.
+    /// Shows `what` next to the bar. `what` is the name of the case (op with a tensor size) that runs now, or
+    /// of one of its launch configurations.
     pub fn show(&self, what: impl Display) {
         self.0.set_message(what.to_string());
     }

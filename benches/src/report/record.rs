@@ -24,8 +24,8 @@ pub struct Record {
     pub us: f64,
     /// `bytes` divided by the time, in GB/s.
     pub gb_per_s: f64,
-    /// Time in microseconds of a device-to-device copy that moves as many bytes as the measured call. The
-    /// bytes that it reads and the bytes that it writes are together `bytes`.
+    /// Time in microseconds of a device-to-device copy that moves as many bytes as the measured call. `bytes`
+    /// is the sum of the bytes that it reads and the bytes that it writes.
     pub copy_us: f64,
     /// The copy's time divided by the call's time.
     pub of_copy: f64,

@@ -39,8 +39,8 @@ pub enum Verdict {
 pub struct Checks<'c> {
     case: Case<'c>,
     bands: Vec<Range<usize>>,
-    /// The expected results: values of the compared rows, and sums over all rows. If the CPU executor does
-    /// not compute a value, the expected value is the result of the first configuration.
+    /// The expected results: values of the compared rows, and sums over all rows. Values that the CPU
+    /// executor does not compute are taken from the results of the first configuration.
     expected: Option<Results>,
     /// For an op that sums over all rows: a second case with few rows, and its expected results from the CPU
     /// executor.
@@ -164,8 +164,8 @@ mod tests {
         OPS.iter().find(|op| op.name == name).expect("it is listed")
     }
 
-    /// Checks every launch configuration of every op. The numbers of columns are such that several kernels of
-    /// an op can process the row.
+    /// Checks every launch configuration of every op. The numbers of columns are chosen so that several
+    /// kernels of an op support the row.
     #[test]
     fn every_configuration_is_right_on_the_executor() {
         for op in OPS.iter().filter(|op| !matches!(op.choices, Choices::Nothing)) {

@@ -3,9 +3,9 @@
 
 /// Returns the elementwise maximum of two words, each of two f16 or two bf16 values.
 ///
-/// If a float is negative, the function first flips all its bits except the sign bit. The resulting bits,
-/// read as signed 16-bit integers, have the same order as the floats. The function takes the integer maximum
-/// and reverses the flip.
+/// If a float is negative, the function first flips all its bits except the sign bit. As signed 16-bit
+/// integers, the resulting bits have the same order as the floats. The function computes the integer maximum,
+/// and then reverses the flip.
 #[inline(always)]
 pub(crate) fn max_halves(a: u32, b: u32) -> u32 {
     let flip = |word: u32| word ^ ((word >> 15 & 0x0001_0001) * 0x7fff);

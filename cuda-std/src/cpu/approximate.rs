@@ -1,27 +1,27 @@
 //! The approximate PTX instructions `ex2`, `rcp`, `rsqrt` and `lg2`, with the bits of a Hopper GPU.
 //!
 //! The GPU divides the range of the mantissas into segments. In each segment, it computes a quadratic
-//! polynomial with integer coefficients, and truncates the result. The multiplier that squares the argument
-//! of the polynomial omits the low bits of its sum (see [`square`]). The functions of this file repeat these
-//! steps. The results have the same bits as the instructions of an H100 and an H200. The coefficients were
-//! computed from these results by `scripts/approximate_tables.py`, which needs a Hopper GPU.
+//! polynomial with integer coefficients, and truncates the result. The multiplier that computes the square
+//! for the quadratic term omits small partial products (see [`square`]). The functions of this file repeat
+//! these steps. The results have the same bits as the instructions of an H100 and an H200. The coefficients
+//! were computed from these results by `scripts/approximate_tables.py`, which needs a Hopper GPU.
 //!
-//! ptxas compiles an instruction without `.ftz` to the instruction with `.ftz` and multiplications before and
-//! after it. If the argument or the result may be subnormal, these multiplications scale both. The functions
-//! repeat the multiplications, which were read from the machine code for sm_90.
+//! ptxas compiles an instruction without `.ftz` to the instruction with `.ftz`, and adds multiplications
+//! before and after it. These multiplications scale argument and result if one of them may be subnormal. The
+//! functions repeat these multiplications, which were read from the machine code for sm_90.
 
 include!("data/approximate.rs");
 
 /// The NaN that the instructions return.
 const NAN: f32 = f32::from_bits(0x7FFF_FFFF);
-/// Number of different mantissas. Also the value of the implicit leading bit of a mantissa.
+/// Number of different mantissas, which is also the value of the implicit leading bit of a mantissa.
 const ONE: u32 = 1 << 23;
 const INFINITE: u32 = 0x7F80_0000;
 const TWO_24: f32 = 16_777_216.0;
 
-/// `PRODUCTS[128 * l + u]` is a part of the square of a 17-bit number: see [`square`]. The number has the
-/// bits `l` at the positions 2 to 8 and the bits `u` at the positions 10 to 16. The part is the sum of the
-/// products of one bit of `l` with one bit of `u`.
+/// `PRODUCTS[128 * l + u]` is a part of the square of a 17-bit number, which [`square`] explains. `l` has the
+/// bits 2 to 8 of the number, and `u` has its bits 10 to 16. The part is a sum of products of a bit of `l`
+/// and a bit of `u`, in units of 2^19. Products below 2^19 are omitted.
 static PRODUCTS: [u8; 1 << 14] = {
     let mut products = [0; 1 << 14];
     let mut at = 0;
@@ -39,10 +39,9 @@ static PRODUCTS: [u8; 1 << 14] = {
 
 /// Returns the square of the 17-bit number `offset` as the GPU computes it, in units of 2^19.
 ///
-/// The GPU computes the square as the sum of the products of two bits of `offset`, and omits all products
-/// below 2^19. Of the products of two of the upper 8 bits, it thereby omits only the lowest. Products of one
-/// of the bits 2 to 8 with an upper bit are included if they are at least 2^19. All other products are
-/// smaller.
+/// A square is the sum of the products of every two bits of the number. The GPU omits all products below
+/// 2^19. Of the products of two of the upper 8 bits (9 to 16), only the smallest is below this limit: bit 9
+/// times itself. `PRODUCTS` contains the sums of the remaining products that are at least 2^19.
 #[inline(always)]
 fn square(offset: u32) -> u32 {
     let upper = offset >> 9;
@@ -53,14 +52,14 @@ fn square(offset: u32) -> u32 {
 /// Coefficients of a polynomial, in units of 2^-16. The constant term comes first.
 type Polynomial = [i64; 4];
 
-/// Returns the polynomials of an instruction, one per segment. The constant term of a polynomial is a
-/// multiple of 2^14, plus the number `bias`, which is the same for all segments.
+/// Returns the polynomials of an instruction, one per segment of the mantissas. The constant term of each
+/// polynomial is a multiple of 2^14 plus `bias`, which is the same for all segments.
 const fn polynomials<const N: usize>(coefficients: [[i32; 3]; N], bias: i64) -> [Polynomial; N] {
     let mut polynomials = [[0; 4]; N];
     let mut at = 0;
     while at < N {
         let [c0, c1, c2] = coefficients[at];
-        // The fourth number is not used. With it, the size of an entry is a power of two.
+        // The fourth number is unused. It makes the size of an entry a power of two.
         polynomials[at] = [((c0 as i64) << 14) + bias, c1 as i64, c2 as i64, 0];
         at += 1;
     }
@@ -78,8 +77,8 @@ fn evaluate([c0, c1, c2, _]: &Polynomial, offset: u32) -> u32 {
     ((c0 + c1 * i64::from(offset) + c2 * i64::from(square(offset))) >> 16) as u32
 }
 
-/// Returns the float with the value `significand * 2^exponent`. The significand has 24 bits, or it is 2^24.
-/// If the result is smaller than the normal numbers, the function returns 0.
+/// Returns the float with the value `significand * 2^exponent`, or 0 if this value is below the normal
+/// numbers. The significand has 24 bits, or it is 2^24.
 #[inline(always)]
 fn float(significand: u32, exponent: i32) -> f32 {
     let bits = significand as i32 + ((exponent + 149) << 23);
@@ -96,8 +95,9 @@ pub fn ex2_ftz(x: f32) -> f32 {
             _ => 0.0,
         };
     }
-    // The GPU represents `x` as a fixed-point number: the absolute value, truncated to 23 fraction bits. If
-    // `x` is negative, the GPU uses the ones' complement of this number, except if `x` is an integer.
+    // The GPU converts `x` to a fixed-point number with 23 fraction bits. It truncates the absolute value of
+    // `x`. If `x` is negative and not an integer, it then takes the ones' complement instead of the negative
+    // number.
     let fixed = (x.abs() * ONE as f32) as i32;
     let fraction = fixed & (ONE as i32 - 1);
     let fixed = if x >= 0.0 { fixed } else { -fixed - i32::from(fraction != 0) };
@@ -197,15 +197,15 @@ pub fn lg2_ftz(x: f32) -> f32 {
     let (exponent, mantissa) = (i64::from(bits >> 23) - 127, bits & (ONE - 1));
     let [c0, c1, c2, _] = LG2_POLYNOMIALS[(mantissa >> 17) as usize];
     let offset = mantissa & 0x1_FFFF;
-    // The GPU truncates the polynomial to 36 fraction bits and adds the exponent. If the sum is negative, the
-    // magnitude of the result is the ones' complement of the sum.
+    // The GPU truncates the value of the polynomial to 36 fraction bits, and adds the exponent. If this sum
+    // is negative, the GPU takes the ones' complement of the sum as its magnitude.
     let fixed = (exponent << 36) + ((c0 + c1 * i64::from(offset) + c2 * i64::from(square(offset))) >> 4);
     let size = (fixed ^ fixed >> 63) as u64;
     // The result is the magnitude, truncated to 24 significant bits. The magnitude is never zero.
     let zeros = size.leading_zeros();
     let significand = (size << zeros >> 40) as u32;
-    // The exponent of `size * 2^-36` is 27 - `zeros`. Adding the significand, whose leading bit is 2^23,
-    // increases the exponent field by one.
+    // The value is `size * 2^-36`, and its exponent is 27 - `zeros`. The exponent field below is smaller by
+    // one, because adding the significand, whose leading bit is 2^23, increases the field by one.
     let sign = (fixed < 0) as u32;
     f32::from_bits((sign << 31) + ((153 - zeros) << 23) + significand)
 }
@@ -308,8 +308,8 @@ mod tests {
         assert_eq!(rsqrt(-tiny).to_bits(), 0x7FFF_FFFF);
     }
 
-    /// Compares with the definition of the square: the sum of the products of two bits that are at least
-    /// 2^19.
+    /// Compares `square` with its definition: the sum of the products of every two bits, without the products
+    /// below 2^19.
     #[test]
     fn a_square_omits_small_products() {
         for offset in numbers(4_000).map(|number| number & 0x1_FFFF).chain([0, 0x1_FFFF]) {
@@ -323,8 +323,8 @@ mod tests {
         }
     }
 
-    /// The table covers one octave of arguments. For an argument in another octave, the result is the same,
-    /// scaled by a power of two.
+    /// The checksums cover the arguments of one octave (a factor of two). For an argument in another octave,
+    /// the result must be the same, scaled by a power of two.
     #[test]
     fn other_octaves_scale_the_results() {
         for number in numbers(50_000) {
@@ -342,14 +342,14 @@ mod tests {
         }
     }
 
-    /// `2^(-n - f)` equals `2^(-n - 1)` times `2^(1 - f)`. The GPU uses the ones' complement of `f` instead
-    /// of `1 - f`.
+    /// For a negative argument `-n - f`, the GPU computes `2^(-n - 1)` times `2^(1 - f)`. Instead of `1 - f`,
+    /// it uses the ones' complement of `f`.
     #[test]
     fn negative_exponents_use_the_complement() {
         for number in numbers(20_000).filter(|number| number & 0x7F_FFFF != 0) {
             let (fraction, whole) = (number & (ONE - 1), number >> 29);
-            // `x` has only 24 significant bits. If its integer part is not 0, the low fraction bits of
-            // `fraction` are rounded away.
+            // `x` has only 24 significant bits. If its integer part is not 0, it cannot represent the low
+            // bits of `fraction`.
             let x = -(whole as f32) - fraction as f32 / ONE as f32;
             let fixed = (f64::from(-x) * f64::from(ONE)) as u32;
             if fixed.is_multiple_of(ONE) {
@@ -384,8 +384,8 @@ mod tests {
         assert_eq!(checksum(from(0.5).map(lg2)), 0x2A8B_6CCA_AE2B_65BC);
     }
 
-    /// Among the powers of two, only 1 is a special case. The logarithms of 0.5 and 0.25 are not exact,
-    /// because the constant term of the first polynomial is not zero.
+    /// Of all powers of two, only 1 is a special case with an exact logarithm. The logarithms of 0.5 and 0.25
+    /// are not exact, because the constant term of the first polynomial is not zero.
     #[test]
     fn single_logarithms_of_a_gpu() {
         assert_eq!(bits([1.0, 2.0, 8.0, 2.0_f32.powi(127)].map(lg2)), bits([0.0, 1.0, 3.0, 127.0]));
@@ -413,8 +413,8 @@ mod tests {
         }
     }
 
-    /// For an argument with any exponent, the result is an integer plus the result for exponent 0 or -1. The
-    /// sum is truncated.
+    /// The logarithm of any argument is an integer plus the logarithm of an argument from 0.5 to 2 with the
+    /// same mantissa. The sum is truncated.
     #[test]
     fn other_octaves_add_to_the_logarithm() {
         for x in numbers(100_000).map(|number| f32::from_bits(number >> 1)).filter(|x| x.is_normal()) {

@@ -26,7 +26,8 @@ thread_local! {
     static CURRENT: Cell<*const Block> = const { Cell::new(ptr::null()) };
 }
 
-/// Calls `f`, which runs blocks on this host thread. After the call, [`CURRENT`] has its former value.
+/// Calls `f`, which runs blocks on this host thread. After the call, [`CURRENT`] (the running block) has its
+/// former value again.
 pub(super) fn enter<R>(f: impl FnOnce() -> R) -> R {
     struct Restore(*const Block);
     impl Drop for Restore {
@@ -50,15 +51,16 @@ pub(crate) fn with<R>(f: impl FnOnce(&Block) -> R) -> R {
     f(unsafe { current() })
 }
 
-/// Calls `f` as [`with`] does, for an operation that may wait or raise a fault. If the running thread unwinds
-/// after a fault, the function does not call `f` and returns the default value: see [`Block::unwinds`].
+/// Calls `f` with the running block, as [`with`] does, for an operation that may wait or raise a fault. If
+/// the running thread already unwinds after a fault, the function returns the default value without a call of
+/// `f`. [`Block::unwinds`] gives the reason.
 #[inline(always)]
 pub(crate) fn operate<R: Default>(f: impl FnOnce(&Block) -> R) -> R {
     with(|block| if block.unwinds() { R::default() } else { f(block) })
 }
 
-/// Returns the block that runs on this host thread. Code that uses this function is always inlined, unlike a
-/// closure that is passed to [`with`].
+/// Returns the block that runs on this host thread. In contrast to a closure that is passed to [`with`], code
+/// that uses the returned reference is always inlined.
 ///
 /// # Safety
 /// The caller uses the block only while the running thread runs.
@@ -70,8 +72,8 @@ pub(crate) unsafe fn current<'a>() -> &'a Block {
     unsafe { &*block }
 }
 
-/// Stores the place of the call in the kernel's source code. If the running thread has a fault, the fault has
-/// this place.
+/// Stores the location of the call in the kernel's source code. A fault of the running thread reports this
+/// location.
 #[inline(always)]
 #[track_caller]
 pub(crate) fn here() {
@@ -130,8 +132,8 @@ pub(super) struct Slot {
     pub site: Cell<Option<&'static Location<'static>>>,
 }
 
-/// The part of a GPU thread's state that the scheduler does not read. It is not stored in [`Slot`], so that
-/// slots stay small.
+/// The part of a GPU thread's state that the scheduler does not read. The part that the scheduler reads is in
+/// [`Slot`], which is therefore small.
 #[derive(Default)]
 pub(super) struct ThreadNotes {
     /// What the thread waits for. In the states `AtMbarrier` and `Polling`: the offset and the phase of the
@@ -315,7 +317,8 @@ impl Block {
         true
     }
 
-    /// Lets all threads continue that wait at the block barrier. The running thread is the last to arrive.
+    /// Lets all threads that wait at the block barrier continue. The running thread is the last to arrive
+    /// there.
     #[inline(never)]
     fn complete_barrier(&self) {
         self.at_barrier.set(0);
@@ -329,9 +332,9 @@ impl Block {
     /// Returns whether the running thread unwinds after a fault or a panic.
     ///
     /// A destructor that runs during unwinding may call a device function. If the device function suspended
-    /// the thread, the executor could unwind this thread a second time. If it raised a fault, there would be
-    /// a panic during a panic. Both would abort the process, so device functions do nothing while the thread
-    /// unwinds.
+    /// the thread, the executor could unwind this thread a second time. If the device function raised a
+    /// fault, there would be a panic during a panic. Both would abort the process, so device functions do
+    /// nothing while the thread unwinds.
     #[inline]
     pub(super) fn unwinds(&self) -> bool {
         !self.host_panics && std::thread::panicking()
@@ -360,8 +363,8 @@ impl Block {
     /// Suspends the running thread until another thread marks it as ready.
     ///
     /// The function is inlined into the kernel, because this makes a thread switch faster. After each switch,
-    /// the host CPU mispredicts every return instruction on the way from the coroutine library to the kernel.
-    /// Inlining removes one of these returns.
+    /// the host CPU mispredicts every return instruction between the coroutine library and the kernel.
+    /// Inlining removes one of these instructions.
     #[inline(always)]
     pub(super) fn suspend(&self) {
         // SAFETY: the code dereferences the pointer `yielder`. The coroutine of the running thread stored

@@ -13,9 +13,9 @@ pub(super) struct BulkGroups {
 }
 
 impl Block {
-    /// Records, for the open bulk group of the running thread, a copy that reads `bytes` bytes of shared
-    /// memory at `from`. Returns the group's agent (the number of this source of asynchronous accesses) and
-    /// the number of the group.
+    /// Adds a copy that reads `bytes` bytes of shared memory at `from` to the open bulk group of the running
+    /// thread. Returns two numbers: the agent, which identifies the thread's bulk groups as a source of
+    /// asynchronous accesses, and the number of the group.
     pub(super) fn start_group_copy(&self, from: Place, bytes: u32) -> (u32, u32) {
         let (agent, time) = self.groups(|groups| {
             groups.last = groups.committed + 1;

@@ -1,19 +1,18 @@
 //! Vector clocks, which say which events happen before which other events.
 //!
 //! An agent is a GPU thread, or a source of asynchronous operations such as an mbarrier. Each agent numbers
-//! its events. The knowledge of a thread says which events happen before the thread's next event. It has one
-//! entry per agent: the number of the agent's last such event. At a barrier, a thread adds the knowledge of
-//! the threads that arrived there to its own.
+//! its events. The *knowledge* of a thread is the set of events that happen before the thread's next event.
+//! It has one entry per agent: the number of the agent's last event in the set. At a barrier, each thread
+//! adds the knowledge of all arrived threads to its own.
 //!
 //! Asynchronous copies and `wgmma` access shared memory through the async proxy, and loads and stores of
 //! threads through the generic proxy. The async proxy sees a thread's writes only after a proxy fence.
-//! Therefore a thread also has fenced knowledge, which contains two kinds of events. The first kind precedes
-//! the thread's last proxy fence. The second kind was fenced by other threads before they arrived at a
-//! barrier.
+//! Therefore a thread also has *fenced knowledge*. It contains the events before the thread's last proxy
+//! fence. At a barrier, the thread adds the fenced knowledge of the other threads.
 use std::rc::Rc;
 
-/// A vector clock. For each agent (a thread or another source of accesses), it has the number of the agent's
-/// last known event. Agents past the end have the entry 0.
+/// A vector clock, which represents a set of events. For each agent (a thread or another source of accesses),
+/// it has the number of the agent's last event in the set. Agents past the end have the entry 0.
 type Known = Rc<Vec<u32>>;
 
 fn entry(known: &[u32], agent: u32) -> u32 {
@@ -62,20 +61,21 @@ pub(super) struct Clock {
     pub agent: u32,
     pub now: u32,
     released: Released,
-    /// Number of the thread's own last event before its last proxy fence.
+    /// Number of the last event of this thread before its last proxy fence.
     fenced_own: u32,
 }
 
-/// Numbers of three events of a thread, which together stand for all its accesses before the cluster became
-/// active. The number of an access depends on the barrier that followed it. The first number means a block
-/// barrier, the second only a warp barrier, and the third no barrier.
+/// The executor records no events until the cluster becomes active (the first Hopper operation). Three event
+/// numbers then stand for all earlier accesses of a thread. `BEFORE_BLOCK_BARRIER` is for accesses that a
+/// block barrier followed, and `BEFORE_WARP_BARRIER` for accesses that only a warp barrier followed.
+/// `BEFORE_NO_BARRIER` is for all others.
 pub(super) const BEFORE_BLOCK_BARRIER: u32 = 1;
 pub(super) const BEFORE_WARP_BARRIER: u32 = 2;
 pub(super) const BEFORE_NO_BARRIER: u32 = 3;
 
 impl Clock {
-    /// Makes the clocks of `blocks` blocks of `threads` threads. A thread knows the earlier accesses of its
-    /// block, if a block barrier followed them.
+    /// Creates the clocks of `blocks` blocks of `threads` threads. At first, a thread knows the accesses of
+    /// its block that a block barrier followed.
     pub fn of_threads(blocks: u32, threads: u32) -> Vec<Self> {
         let of_block = |rank: u32| {
             let mut known = vec![0; (rank * threads) as usize];
@@ -94,8 +94,8 @@ impl Clock {
         (0..blocks).flat_map(of_threads).collect()
     }
 
-    /// Makes the lanes of a warp know each other's accesses before their last warp barrier. The clocks must
-    /// be new: the lanes have no other knowledge about each other.
+    /// Adds the accesses of all lanes of a warp before their last warp barrier to the knowledge of each lane.
+    /// The clocks must be new, because the function gives all lanes the same knowledge.
     pub fn know_each_other(lanes: &mut [Self]) {
         let mut known = Vec::clone(&lanes[0].released.known);
         lanes.iter().for_each(|lane| raise(&mut known, lane.agent, BEFORE_WARP_BARRIER));
@@ -109,8 +109,8 @@ impl Clock {
         agent == self.agent || self.seen(agent) >= time
     }
 
-    /// Returns a bit mask of agents: bit `i` is set if the thread does not know event `time` of agent `32 *
-    /// group + i`.
+    /// Returns a bit mask of agents. Bit `i` is set if event number `time` of the agent `32 * group + i` is
+    /// not in the thread's knowledge.
     pub fn unknown(&self, group: u32, time: u32) -> u32 {
         let first = 32 * group as usize;
         let known = self.released.known.get(first..).unwrap_or_default();
@@ -122,9 +122,9 @@ impl Clock {
     }
 
     /// Returns whether a proxy fence lies between event number `time` of the agent `agent` and the thread's
-    /// next event. Even if the event is the thread's own, another thread may have executed the fence. The
-    /// reason is that base causality order is transitive: the fence needs only to lie on the path from the
-    /// event to the next event.
+    /// next event. Any thread may have executed the fence, even if the event is the calling thread's own. In
+    /// PTX, base causality order is transitive, so the fence needs only to lie on some path from the event to
+    /// the next event.
     pub fn knows_fenced(&self, agent: u32, time: u32) -> bool {
         let own = if agent == self.agent { self.fenced_own } else { 0 };
         own.max(entry(&self.released.fenced, agent)) >= time
@@ -153,8 +153,8 @@ impl Clock {
 pub(super) struct Gate {
     known: Vec<u32>,
     fenced: Vec<u32>,
-    /// The knowledge that was added last. Most threads of a block have the same knowledge of other threads,
-    /// so the next addition often has nothing new.
+    /// The knowledge (set of earlier events) that the previous thread added. Most threads of a block share
+    /// one object of knowledge, and adding the same object again would change nothing.
     last: Option<Released>,
 }
 
@@ -177,16 +177,16 @@ impl Gate {
         clock.now += 1;
     }
 
-    /// Adds what a thread knows about asynchronous operations, whose agents have the numbers from `threads`
-    /// on. Adds no event of a thread: neither of this thread nor of threads whose events it knows.
+    /// Adds the asynchronous operations in the knowledge of a thread. Their agents have the numbers from
+    /// `threads` on. Adds no events of threads, neither of this thread nor of others.
     pub fn add_asynchronous(&mut self, clock: &Clock, threads: u32) {
         for (agent, &time) in (0..).zip(clock.released.known.iter()).skip(threads as usize) {
             self.add_event(agent, time);
         }
     }
 
-    /// Adds an event of an asynchronous operation. The event also becomes part of the fenced knowledge,
-    /// because the async proxy sees its own writes without a fence.
+    /// Adds an event of an asynchronous operation, to the knowledge and to the fenced knowledge. The async
+    /// proxy sees its own writes without a proxy fence.
     pub fn add_event(&mut self, agent: u32, time: u32) {
         raise(&mut self.known, agent, time);
         raise(&mut self.fenced, agent, time);
@@ -195,7 +195,8 @@ impl Gate {
     /// Returns the collected knowledge and empties the gate.
     pub fn open(&mut self) -> Released {
         let Self { known, fenced, last } = std::mem::take(self);
-        // If there was no new fence, reuse the object of fenced knowledge that the threads already share.
+        // Without a new fence, the collected fenced knowledge equals that of the threads. Reuse their object,
+        // so that the clocks keep sharing it.
         let kept = last.map(|last| last.fenced).filter(|last| covers(last, &fenced));
         Released { known: Rc::new(known), fenced: kept.unwrap_or_else(|| Rc::new(fenced)) }
     }
@@ -210,8 +211,8 @@ enum Lesson {
 }
 
 impl Lesson {
-    /// Returns the union of `known`, which is the knowledge of a thread, and this lesson, which is new
-    /// knowledge. If one of the two contains the other, returns it without creating a new object.
+    /// Returns the union of `known`, the knowledge of a thread, and this lesson, which is new knowledge. If
+    /// one of them contains the other, the function returns the larger one without creating a new object.
     fn added_to(&self, known: &Known) -> Known {
         match self {
             Self::Knowledge(from) if covers(from, known) => Rc::clone(from),
@@ -231,9 +232,9 @@ impl Lesson {
     }
 }
 
-/// A cache of the last additions to the knowledge of threads. Each entry has the knowledge before the
-/// addition, the lesson that was added, and the knowledge after it. The cache has several entries, because a
-/// lane of a warp may add several lessons before the next lane adds the first of them.
+/// A cache of recent additions to the knowledge of threads. Each entry has the knowledge before the addition,
+/// the lesson (the knowledge that was added), and the knowledge after it. There are several entries, because
+/// a lane of a warp may add several lessons before the next lane adds the first of them.
 #[derive(Debug, Default)]
 struct Lessons {
     last: Vec<(Known, Lesson, Known)>,
@@ -243,7 +244,7 @@ struct Lessons {
 impl Lessons {
     const KEPT: usize = 32;
 
-    /// Returns the result of adding a lesson to `known`, if the cache contains this addition.
+    /// Returns `known` plus a lesson (knowledge to add), if the cache contains the result of this addition.
     #[inline]
     fn recall(&self, known: &Known, is_lesson: impl Fn(&Lesson) -> bool) -> Option<Known> {
         let fits =
@@ -255,8 +256,8 @@ impl Lessons {
     #[inline(never)]
     fn add(&mut self, known: &mut Known, lesson: Lesson) {
         let mut after = lesson.added_to(known);
-        // If threads add the same lessons in different orders, the results are equal. In this case, let these
-        // threads share one object, too.
+        // Threads may add the same lessons (pieces of knowledge) in different orders, with equal results. Let
+        // these threads share one object.
         if let Some((_, _, equal)) = self.last.iter().find(|(_, _, result)| *result == after) {
             after = Rc::clone(equal);
         }
@@ -391,8 +392,8 @@ mod tests {
         let (lanes, others) = clocks.split_at_mut(32);
         let mut acquirer = Acquirer::default();
         for round in 1..5 {
-            // The other threads arrive at an mbarrier. Each lane waits for this mbarrier after one wait for
-            // `wgmma` and before the next.
+            // The other threads arrive at an mbarrier. Each lane waits for this mbarrier between two waits
+            // for `wgmma`.
             let mut gate = Gate::default();
             others.iter_mut().for_each(|other| gate.add(other));
             let released = gate.open();
@@ -416,7 +417,8 @@ mod tests {
         clocks.iter_mut().for_each(|clock| gate.add(clock));
         let released = gate.open();
         clocks.iter_mut().for_each(|clock| acquirer.acquire(clock, &released));
-        // No thread has executed a fence, so all threads still share the same object of fenced knowledge.
+        // No thread has executed a proxy fence, so all threads still share one object of fenced knowledge
+        // (the events before a fence).
         let fenced = Rc::clone(&clocks[0].released.fenced);
         assert!(clocks.iter().all(|clock| Rc::ptr_eq(&clock.released.known, &released.known)));
         assert!(clocks.iter().all(|clock| Rc::ptr_eq(&clock.released.fenced, &fenced)));

@@ -2,14 +2,15 @@
 //! and TMA copies, `wgmma` and `setmaxnreg`.
 //!
 //! One host thread runs all blocks of a cluster. These blocks share one [`Cluster`]. An asynchronous copy
-//! moves its bytes as late as possible. This is when no thread of the cluster can continue, or when a thread
-//! waits for the copy's bulk group. If the thread waits only until the group has read its bytes, the executor
-//! delays the writes to global memory further. If several copies are pending, their order is pseudo-random.
-//! Until a copy to shared memory moves its bytes, the destination contains 0xFF bytes.
+//! moves its bytes as late as possible. It does so when no thread of the cluster can continue, or when a
+//! thread waits for the copy's bulk group. If this thread waits only until the group has read its bytes, the
+//! executor delays the writes to global memory even longer. If several copies are pending, their order is
+//! pseudo-random. Until a copy to shared memory moves its bytes, the destination contains 0xFF bytes.
 //!
-//! The first operation of this module makes the cluster *active*. From then on, clocks and histories decide
-//! which accesses to shared memory race. Before that, the module [`race`](super::race) decides this. With
-//! clocks and histories, the executor finds a race no matter in which order the threads and copies run.
+//! The first operation of this module makes the cluster *active*. From then on, the executor finds races
+//! between accesses to shared memory with vector clocks and with a history of each word. It finds a race no
+//! matter in which order the threads and copies run. Until then, the simpler detection of the module
+//! [`race`](super::race) is enough.
 use core::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -64,7 +65,8 @@ pub(crate) struct Cluster {
     pub(super) acquirer: RefCell<Acquirer>,
     pub(super) agents: Cell<u32>,
     pub(super) histories: RefCell<Histories>,
-    /// For each block, by rank: the number of each unit's history. A unit is 2 bytes of shared memory.
+    /// For each block, by rank: the number of the history of each unit. A unit is 2 bytes of shared memory,
+    /// and its history is the last write and the later reads.
     pub(super) units: RefCell<Vec<Vec<u32>>>,
     pub(super) mbarriers: RefCell<HashMap<Place, Mbarrier>>,
     pub(super) named: RefCell<HashMap<(u32, u32), NamedBarrier>>,
@@ -137,8 +139,8 @@ impl Cluster {
     }
 }
 
-/// Methods for agents, which are sources of accesses. Threads have the first agent numbers, by block and
-/// thread. Other agents, such as mbarriers, have higher numbers.
+/// Methods that number the agents, which are the sources of accesses to shared memory. Threads have the first
+/// agent numbers, ordered by block and thread. Other agents, such as mbarriers, have higher numbers.
 impl Block {
     pub(super) fn agent(&self, thread: usize) -> u32 {
         self.rank.get() * self.threads() + thread as u32
@@ -148,9 +150,9 @@ impl Block {
         self.agent(self.running.get())
     }
 
-    /// Makes the cluster active, so that clocks and histories find races. Each Hopper operation that records
-    /// or orders accesses to shared memory calls this function first. `stmatrix` and relaxed arrivals do not
-    /// call it.
+    /// Makes the cluster active: from now on, the executor finds races with vector clocks and histories. Each
+    /// Hopper operation that records accesses to shared memory or orders them calls this function first.
+    /// `stmatrix` and relaxed arrivals do neither.
     pub(super) fn activate(&self) -> &Cluster {
         let cluster = &*self.cluster;
         if !cluster.active.replace(true) {
@@ -166,15 +168,15 @@ impl Block {
     }
 
     /// Adds the accesses that happened before the cluster became active to the histories. If a block barrier
-    /// followed an access, the threads of the block know it. If only a warp barrier followed it, the lanes of
-    /// the warp know it. Other blocks know no such access, because a barrier of the cluster would have made
-    /// the cluster active.
+    /// followed an access, the clocks of all threads of the block contain it. If only a warp barrier
+    /// followed, the clocks of the warp's lanes contain it. Clocks of other blocks contain no such access,
+    /// because a cluster barrier between the blocks would already have made the cluster active.
     fn record_earlier(&self) {
         let cluster = &*self.cluster;
         let mut units = cluster.units.borrow_mut();
         let (units, mut histories) = (&mut units[self.rank.get() as usize], cluster.histories.borrow_mut());
-        // Give a warp separate knowledge only if it has accesses that only a warp barrier followed. Usually
-        // there is no such warp, and all warps share one object.
+        // Usually, the vector clocks of all warps can share one object. A warp gets its own object only if it
+        // has accesses that a warp barrier, but no block barrier, followed.
         let mut of_warp = vec![false; self.slots.len().div_ceil(32)];
         self.races.each_access(|earlier| {
             of_warp[usize::from(earlier.thread) / 32] |= earlier.event == BEFORE_WARP_BARRIER;
@@ -336,8 +338,8 @@ impl Block {
         }
     }
 
-    /// Records that the threads `threads` have arrived at a block barrier or a warp barrier. After the
-    /// barrier, each of them knows what any of them knew before.
+    /// Records that the threads `threads` have arrived at a block barrier or a warp barrier. The accesses of
+    /// each of them before the barrier happen before the later accesses of all of them.
     #[cold]
     #[inline(never)]
     pub(super) fn synchronize_active(&self, threads: impl Iterator<Item = usize> + Clone) {

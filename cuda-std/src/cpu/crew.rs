@@ -10,8 +10,8 @@ use super::{Fault, FaultKind};
 
 type Thread = Coroutine<(), (), Result<(), Box<Fault>>, Stack>;
 
-/// Number of rounds in which threads may test mbarriers without success, if there is no progress between
-/// them. Progress is an arrival, a copy that starts or ends, or a thread that returns.
+/// Maximum number of consecutive rounds without progress in which threads test mbarriers. Progress is an
+/// arrival, a copy that starts or ends, or a thread that returns.
 const MAX_POLLS: u32 = 10_000;
 
 /// Counts the rounds since the last progress in which threads tested mbarriers without success.
@@ -66,8 +66,8 @@ impl Crew {
     /// completes an asynchronous copy.
     ///
     /// On a GPU, one warp may run to the next barrier before another warp starts. The CPU executor always
-    /// runs warps in this way. If a barrier is missing, one warp may thus overwrite data before another warp
-    /// has read it. The error then becomes visible as a wrong result.
+    /// runs warps in this way. If a barrier is missing, one warp then overwrites data before another warp has
+    /// read it, so the result is wrong.
     fn schedule(&mut self, blocks: &[Block]) -> Result<(), Fault> {
         let mut polls = Polls::default();
         while self.blocks.iter().any(|threads| threads.live > 0) {
@@ -112,8 +112,8 @@ impl Crew {
         let has = |block: &&Block, state| block.states().any(|found| found.get() == state);
         let waiting: Vec<_> =
             blocks.iter().zip(&self.blocks).filter(|(_, threads)| threads.live > 0).collect();
-        // A block in which threads wait at the block barrier is usually not the cause, because the missing
-        // threads wait for another block. Report a block without such threads if there is one.
+        // Threads that wait at a block barrier are usually not the cause, because the missing threads of
+        // their block wait for another block. If there is a block without such threads, report this block.
         let first = waiting.iter().find(|(block, _)| !has(block, State::AtBarrier)).or(waiting.first());
         Err(first.expect("a thread lives").0.stalled())
     }
@@ -123,8 +123,8 @@ impl Crew {
     fn dismiss(&mut self, blocks: &[Block]) {
         for (threads, block) in self.blocks.iter_mut().zip(blocks) {
             block.make_current();
-            // Destructors that run during unwinding may make warp calls. Such a call must not exchange values
-            // with the calls of suspended lanes.
+            // Destructors that run during unwinding may make warp calls, such as shuffles. Delete the calls
+            // of suspended lanes, so that no values are exchanged with them.
             block.calling.iter().for_each(|lanes| lanes.set(0));
             for (at, thread) in threads.all.iter_mut().enumerate() {
                 if let Some(mut thread) = thread.take() {

@@ -1,7 +1,7 @@
 //! The faults of a launch on the CPU executor, and their messages. If a block barrier or a warp exchange
-//! never completes, the message names a thread that waits, a thread that does not arrive, and the reason. For
-//! other barriers, the message contains the number of missing arrivals or the number of threads that have
-//! arrived.
+//! never completes, the message names a thread that waits. It also names a thread that does not arrive, and
+//! the reason. For other barriers, the message contains the number of missing arrivals or the number of
+//! threads that have arrived.
 use core::fmt;
 use core::panic::Location;
 

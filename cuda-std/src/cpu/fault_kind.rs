@@ -124,11 +124,11 @@ pub enum FaultKind {
     WrongPhase {
         /// Offset of the mbarrier in shared memory.
         offset: usize,
-        /// Number of the phase that the thread waits for. If the thread makes an access too early, the number
-        /// of the phase whose end it had to wait for.
+        /// Number of the phase that the thread waits for. If the thread accessed bytes too early, this is the
+        /// number of the phase for which it should have waited.
         phase: u32,
-        /// Offset of the bytes that the thread accesses, if it waited for an earlier phase than it should.
-        /// `None` if the thread waits for a later phase, which never ends.
+        /// Offset of the bytes that the thread accesses too early, because it waited for an earlier phase
+        /// than necessary. `None` if the thread waits for a later phase, which never ends.
         bytes_at: Option<usize>,
     },
     /// The thread waits for the end of a phase, but the mbarrier ended a later phase before the thread saw
@@ -154,16 +154,16 @@ pub enum FaultKind {
         /// Whether this thread executed a fence after the initialization.
         fenced: bool,
     },
-    /// A thread passes a number that the mbarrier cannot count. A `count` of 0 means that the thread
-    /// initializes the mbarrier for 0 arrivals, or that more arrivals occur than the mbarrier expects.
+    /// A thread passes a number that the mbarrier cannot count. A `count` of 0 has two causes: the thread
+    /// initializes the mbarrier for 0 arrivals, or more arrivals occur than the mbarrier expects.
     MbarrierCount {
         /// Offset of the mbarrier in shared memory.
         offset: usize,
         /// The number of arrivals or bytes.
         count: u32,
     },
-    /// All arrivals of a phase of an mbarrier have occurred, and they expect fewer bytes than the copies of
-    /// this phase have. The phase would end before its last copy, or never.
+    /// All arrivals of a phase of an mbarrier have occurred, but they announced fewer bytes than the copies
+    /// of this phase deliver. The phase would end before its last copy, or never.
     MbarrierBytes {
         /// Offset of the mbarrier in shared memory.
         offset: usize,
@@ -198,8 +198,8 @@ pub enum FaultKind {
         /// Threads that the barrier expects.
         threads: u32,
     },
-    /// A thread uses a named barrier whose number is not 1 to 15. Or the number of threads that it passes is
-    /// 0, not a multiple of 32, or too large for the block.
+    /// A thread uses a named barrier whose number is not 1 to 15, or passes an invalid number of threads. The
+    /// number of threads is invalid if it is 0, not a multiple of 32, or too large for the block.
     NamedBarrierUse {
         /// Number of the barrier.
         id: u32,
@@ -341,8 +341,9 @@ pub enum FaultKind {
         /// Registers of the block that are free.
         free: u32,
     },
-    /// A `setmaxnreg` is not valid. Its number of registers is not a multiple of 8 from 24 to 256, or it
-    /// changes the limit in the wrong direction. Or not all warps of a warpgroup execute it.
+    /// A `setmaxnreg` is not valid, for one of three reasons. The number of registers is not a multiple of 8
+    /// from 24 to 256. The instruction raises the limit with `.dec` or lowers the limit with `.inc`. Not all
+    /// warps of a warpgroup execute the instruction.
     RegisterCount {
         /// Registers per thread.
         count: u32,

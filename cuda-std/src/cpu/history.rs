@@ -1,6 +1,6 @@
 //! The history of each unit (2 bytes) of shared memory: the last write to it, and the reads since this write.
-//! An access races with an earlier access in the history if the clock of its thread does not know the earlier
-//! one.
+//! A new access by a thread races with an earlier access in the history if the thread's vector clock does not
+//! contain the earlier one.
 //!
 //! Adjacent units usually have the same history. Each history is therefore stored only once, and a unit
 //! refers to it by number.
@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::clock::Clock;
 
-/// Bytes per unit. Each unit of shared memory has a history. The size is the same as in
+/// Bytes per unit of shared memory. Each unit has a history of its accesses. The size is the same as in
 /// [`race`](super::race).
 pub(super) const UNIT: usize = 2;
 
@@ -61,7 +61,8 @@ pub(super) enum By {
     Initialization,
     /// A `wgmma` that reads an operand with this layout.
     Wgmma(Swizzle),
-    /// An asynchronous copy whose tile has this layout. `None` for TMA stores and for copies without a tile.
+    /// An asynchronous copy whose tile has this layout. The value is `None` for TMA stores and for copies
+    /// without a tile.
     Copy(Option<Swizzle>),
 }
 
@@ -72,10 +73,10 @@ impl By {
     }
 }
 
-/// An access to shared memory, as an event of an agent. The agent of a thread's access is the thread, and
-/// `time` is the number of the event. The agent of an asynchronous access is an mbarrier, the bulk groups of
-/// a thread, or the `wgmma` groups of a warpgroup. `time` is then the number, from 1, of the phase or group
-/// that ends with the access.
+/// An access to shared memory, as a numbered event of an agent (a source of accesses). For an access by a
+/// thread, the agent is the thread, and `time` is the number of the event. For an asynchronous access, the
+/// agent is an mbarrier, the bulk groups of a thread, or the `wgmma` groups of a warpgroup. `time` is then
+/// the number, from 1, of the phase or group whose end completes the access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SharedAccess {
     pub agent: u32,
@@ -83,11 +84,13 @@ pub(super) struct SharedAccess {
     pub by: By,
 }
 
-/// Reads by up to 32 agents with neighbouring numbers, for example the lanes of a warp. If there was one
-/// entry per lane instead, the history of a word that a whole block reads would be 32 times as large.
+/// Reads by up to 32 agents (sources of accesses) with neighbouring numbers, for example by the lanes of a
+/// warp. With one entry per lane instead, the history of a word that a whole block reads would be 32 times as
+/// large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Readers {
-    /// The reads are by some of the agents with the numbers `32 * group` to `32 * group + 31`.
+    /// The number of the group of agents: all readers are among the agents with the numbers `32 * group` to
+    /// `32 * group + 31`.
     group: u32,
     /// A mask of the agents that read.
     agents: u32,
@@ -98,7 +101,7 @@ struct Readers {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct History {
     write: Option<SharedAccess>,
-    /// The reads, sorted by `group` and `time`. Equal histories therefore have equal vectors.
+    /// The reads, sorted by `group` and `time`, so that equal histories have equal vectors.
     reads: Vec<Readers>,
 }
 
@@ -117,10 +120,10 @@ impl History {
 /// Why an access must not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Conflict {
-    /// No barrier or other synchronization orders the access and this earlier access. `wrote` says whether
-    /// the earlier access is a write.
+    /// No barrier or other synchronization orders the new access after the access `earlier`. `wrote` says
+    /// whether `earlier` is a write.
     Unordered { earlier: SharedAccess, wrote: bool },
-    /// The access uses the async proxy, and it reads or overwrites what a thread wrote. No proxy fence
+    /// The access uses the async proxy, and it reads or overwrites bytes that a thread wrote. No proxy fence
     /// separates the two accesses.
     Unfenced { earlier: SharedAccess },
     /// It overwrites an mbarrier.
@@ -134,21 +137,21 @@ pub(super) enum Conflict {
 pub(super) struct Histories {
     all: Vec<History>,
     numbers: FxHashMap<History, u32>,
-    /// A cache of the results of `after`. A key consists of the history before the access, the access,
-    /// whether it writes, and the agent and time of its thread. Agent and time determine what the thread
-    /// knows, so they determine the result.
+    /// A cache of the results of `after`, the function that adds an access to a history. The key has all
+    /// inputs of this function: the history, the access, whether it writes, and the agent and time of its
+    /// thread. Agent and time determine the events that the thread knows.
     next: FxHashMap<(u32, SharedAccess, bool, [u32; 2]), u32>,
     /// The total number of entries of all histories, and a limit. If the number exceeds the limit, `collect`
-    /// deletes the histories that no unit refers to.
+    /// deletes the histories that no unit of shared memory refers to.
     size: usize,
     limit: usize,
 }
 
 /// Minimum of the limit for the total number of entries. Below the limit, histories are kept even if no unit
-/// refers to them.
+/// of shared memory refers to them.
 const MIN_LIMIT: usize = 1 << 16;
 /// Maximum number of entries of the cache `next`. An entry is useful only until the clock of its thread
-/// advances.
+/// advances, so a larger cache would have no advantage.
 const MAX_NEXT: usize = 1 << 14;
 
 impl Default for Histories {
@@ -165,8 +168,8 @@ impl Default for Histories {
 }
 
 impl Histories {
-    /// Deletes the histories that no unit of `units` refers to, if the histories have many entries. Without
-    /// this function, a kernel with many phases would need more and more memory.
+    /// Deletes the histories that no unit of shared memory refers to, if the histories have many entries.
+    /// Without this function, a kernel with many phases would need more and more memory.
     #[inline]
     pub fn collect(&mut self, units: &mut [Vec<u32>]) {
         if self.size > self.limit {
@@ -186,8 +189,9 @@ impl Histories {
         self.limit = MIN_LIMIT.max(2 * self.size);
     }
 
-    /// Records an access to some ranges of `units`. `clock` is the clock of the thread that makes or starts
-    /// the access. If the access conflicts with an earlier one, returns the conflict and the range.
+    /// Adds an access to the histories of some ranges of `units` (2 bytes of shared memory each). `clock` is
+    /// the vector clock of the thread that makes or starts the access. If the access conflicts with an
+    /// earlier one, returns the conflict and the range.
     pub fn record(
         &mut self,
         units: &mut [u32],
@@ -227,11 +231,10 @@ impl Histories {
         let history = if writes {
             History { write: Some(access), reads: Vec::new() }
         } else {
-            // Keep only the reads that this access does not replace. If the access is by a thread, it
-            // replaces the reads that the thread knows. A later write that is ordered after the access is
-            // also ordered after these reads. If the access is asynchronous, it replaces only reads by the
-            // same agent. An arrival may release the access, for example of a `wgmma` group, without
-            // releasing what the threads know.
+            // Remove the reads that this access replaces. A read by a thread replaces all reads that happen
+            // before it. A later write that is ordered after this read is also ordered after them. An
+            // asynchronous read, for example by `wgmma`, replaces only reads by the same agent. An arrival
+            // can order such a read before a later write without ordering the reads that the threads know.
             let kept = |readers: &Readers| {
                 let mask = if access.by.is_generic() {
                     clock.unknown(readers.group, readers.time)
@@ -287,9 +290,9 @@ fn conflict(history: &History, access: SharedAccess, writes: bool, clock: &Clock
         if !clock.knows(write.agent, write.time) {
             return Some(Conflict::Unordered { earlier: write, wrote: true });
         }
-        // A proxy fence is needed only after a write by a thread. Between a read by a thread and a later
-        // asynchronous write, no fence is needed. Pipelines rely on this rule: TMA overwrites a buffer after
-        // the readers have arrived at an mbarrier.
+        // A proxy fence is needed only between a write by a thread and an asynchronous access. Between a read
+        // by a thread and a later asynchronous write, no fence is needed. Pipelines rely on this rule: TMA
+        // overwrites a buffer after the readers have arrived at an mbarrier.
         let proxies = !access.by.is_generic() && write.by.is_generic();
         if proxies && !clock.knows_fenced(write.agent, write.time) {
             return Some(Conflict::Unfenced { earlier: write });
@@ -368,12 +371,12 @@ mod tests {
             largest = largest.max(histories.size);
             barrier(&mut clocks);
         }
-        // In each round, 1024 threads read, which creates 1024 histories. A history has one entry per warp
-        // that has read, so 1 to 32 entries, and 20 rounds have 358,000 entries. With one entry per lane, a
-        // single round would have 525,000.
+        // In each round, 1024 threads read one after the other, and each read creates a history. A history
+        // has one entry per warp that has read, 1 to 32. Together, the histories of 20 rounds have 358,000
+        // entries. With one entry per lane, the histories of a single round would have 525,000.
         assert!(largest <= MIN_LIMIT + 1024, "{largest}");
-        // The collection has not deleted any history that is still needed. The reads of the last round still
-        // race with the write of a thread that is not synchronized with the readers.
+        // The collection of unused histories has not deleted a history that is still needed. The last reads
+        // still race with a write by a thread that is not synchronized with the readers.
         let reader = access(&clocks[7]);
         histories.record(&mut units[0], once(5..6), reader, false, &clocks[7]).unwrap();
         histories.limit = 0;

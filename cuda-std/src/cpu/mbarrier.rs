@@ -12,8 +12,8 @@ const BYTES: u32 = 8;
 /// Largest number of arrivals, and of pending bytes, that an mbarrier can count.
 const MAX_COUNT: u32 = (1 << 20) - 1;
 
-/// The state of an mbarrier. `phase` is the number of completed phases, so that the current phase has the
-/// parity `phase % 2`.
+/// The state of an mbarrier. `phase` is the number of completed phases, and the current phase has the parity
+/// `phase % 2`.
 #[derive(Debug)]
 pub(super) struct Mbarrier {
     pub agent: u32,
@@ -27,17 +27,17 @@ pub(super) struct Mbarrier {
     started: i64,
     gate: Gate,
     done: Released,
-    /// Describes arrivals by threads of other blocks that do not release the thread's own accesses. For each
-    /// such thread, the map has the number of its next event at its last such arrival, and the number of the
-    /// phase, counted from 1.
+    /// The last arrivals by threads of other blocks, if these arrivals do not order the threads' own
+    /// accesses. The key is the agent number of the thread. The value is the number of the thread's next
+    /// event at the arrival, and the number of the mbarrier's phase, counted from 1.
     remote: FxHashMap<u32, (u32, u32)>,
     /// Agent and time of the initialization.
     init: (u32, u32),
     /// `Some` if the initializing thread executed a fence after the initialization. The value is the number
-    /// of cluster barriers at which this thread had arrived at the time of the fence.
+    /// of cluster barriers at which this thread had arrived before the fence.
     published: Option<u32>,
-    /// For each thread that has waited at this mbarrier, by agent: the phase whose end it saw last, and
-    /// whether it waited more than once for the end of this phase.
+    /// The threads that have waited at this mbarrier, by agent number. For each thread: the last phase whose
+    /// end it has seen, and whether it has waited for this end more than once.
     seen: std::collections::HashMap<u32, (u32, bool)>,
 }
 
@@ -46,9 +46,9 @@ impl Mbarrier {
         self.missing == 0 && self.bytes == 0
     }
 
-    /// Returns a fault if all arrivals of the current phase have occurred, and its copies have more bytes
-    /// than the arrivals expect. No later arrival can expect the remaining bytes, so the phase would end
-    /// before its copies complete, or never.
+    /// Returns a fault if all arrivals of the current phase have occurred, but its copies have more bytes
+    /// than these arrivals announced. No later arrival can announce the remaining bytes, so the phase would
+    /// end before its copies complete, or never.
     fn surplus(&self, offset: usize) -> Option<FaultKind> {
         let Self { phase, expected, started, .. } = *self;
         let surplus = self.missing == 0 && started > expected;
@@ -99,9 +99,9 @@ pub(crate) fn arrive(address: u32) {
     operate(|block| block.arrive_at_mbarrier(address, 0, true));
 }
 
-/// Arrives once at the mbarrier at `address`, without a release of the thread's own accesses. The arrival
-/// releases only the asynchronous operations whose end the thread knows, for example `wgmma` groups that it
-/// has waited for.
+/// Arrives once at the mbarrier at `address`. The arrival orders only asynchronous operations whose end the
+/// thread knows, for example `wgmma` groups that it has waited for. The arrival does not order the thread's
+/// own accesses.
 pub(crate) fn arrive_after_wgmma(address: u32) {
     operate(|block| block.arrive_at_mbarrier(address, 0, false));
 }
@@ -159,9 +159,9 @@ impl Block {
         place
     }
 
-    /// Calls `f` with the mbarrier at `place`. Raises a fault if no mbarrier is there, or if its
+    /// Calls `f` with the mbarrier at `place`. Raises a fault if there is no mbarrier, or if its
     /// initialization is not visible to the running thread. If `copies` is true, an asynchronous copy uses
-    /// the mbarrier. A fence must then follow the initialization.
+    /// the mbarrier, and a fence must follow the initialization.
     pub(super) fn mbarrier<R>(&self, place: Place, copies: bool, f: impl FnOnce(&mut Mbarrier) -> R) -> R {
         let cluster = self.activate();
         let mut mbarriers = cluster.mbarriers.borrow_mut();
@@ -192,8 +192,8 @@ impl Block {
         }
     }
 
-    /// Arrives at the mbarrier at `address`. The phase then expects `bytes` more bytes. If `releases` is
-    /// false, the arrival does not order accesses of threads.
+    /// Arrives at the mbarrier at `address`, and adds `bytes` to the bytes that the phase expects. If
+    /// `releases` is false, the arrival does not order the accesses of threads.
     fn arrive_at_mbarrier(&self, address: u32, bytes: u32, releases: bool) {
         let place = self.place(address, BYTES, BYTES);
         let offset = place.offset as usize;
@@ -251,9 +251,9 @@ impl Block {
         (agent, time)
     }
 
-    /// Returns the fault of a block that exits too early: none of its threads has seen the end of phase
-    /// `time` (numbered from 1) of the mbarrier `agent`. Returns `None` if the agent is not an mbarrier of
-    /// this block.
+    /// Returns the fault of a block that exits before any of its threads has seen the end of a copy. The copy
+    /// ends with phase `time` (numbered from 1) of the mbarrier whose agent number is `agent`. Returns `None`
+    /// if this block has no such mbarrier.
     pub(super) fn unobserved_copy(&self, agent: u32, time: u32) -> Option<FaultKind> {
         let mbarriers = self.cluster.mbarriers.borrow();
         let mut own = mbarriers.iter().filter(|(place, _)| place.rank == self.rank.get());
@@ -261,8 +261,8 @@ impl Block {
         Some(FaultKind::UnobservedCopy { mbarrier: place.offset as usize, phase: time - 1 })
     }
 
-    /// If the phase with parity `parity` has ended, adds the events before its end to the knowledge of the
-    /// running thread. Returns `None` if the phase has not ended.
+    /// Tests whether the phase with parity `parity` has ended. If it has, the events before its end become
+    /// part of the running thread's knowledge. If it has not, the function returns `None`.
     fn try_wait(&self, place: Place, parity: u32) -> Option<()> {
         let own = self.own_agent();
         let done = self.mbarrier(place, false, |barrier| {
@@ -319,8 +319,8 @@ impl Block {
 
 impl Cluster {
     /// Returns whether a thread of another block may still arrive at an mbarrier of block `rank`. Only
-    /// arrivals that do not release the thread's own events count. The callback `knows` says whether a thread
-    /// of block `rank` knows an event.
+    /// arrivals that do not order the thread's own accesses are considered here. The callback `knows` says
+    /// whether the clock of a thread of block `rank` contains an event.
     pub(super) fn expects_arrival(&self, rank: u32, knows: impl Fn(u32, u32) -> bool) -> bool {
         let mbarriers = self.mbarriers.borrow();
         let mut own = mbarriers.iter().filter(|(place, _)| place.rank == rank);

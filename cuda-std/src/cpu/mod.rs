@@ -6,25 +6,27 @@
 //! the next warp runs.
 //!
 //! The order in which the threads of a block run depends on the block's number, but is the same in every run.
-//! Results therefore never depend on the machine or its load. Because blocks have different orders, a missing
-//! barrier leads to a wrong result in at least one of several blocks. The environment variable
+//! The result of a block therefore never depends on the machine or its load. Only global atomics of several
+//! blocks can run in another order. Because blocks have different orders, a missing barrier leads to a wrong
+//! result in at least one of several blocks. The environment variable
 //! `OXIWARP_THREAD_ORDER=<number>` selects other orders, which depend on this number. With
 //! `OXIWARP_THREAD_ORDER=index`, the threads run in the order of their index.
 //!
 //! - **Barriers and warp exchanges.** A barrier waits for every thread of the block. A warp exchange, such as
 //!   a shuffle, waits for every lane of its mask. If a wait can never end, the launch returns a [`Fault`].
-//!   The fault names a thread that waits and a thread that never arrives. A thread that has returned counts
-//!   as arrived only at the barrier of the cluster. Some GPUs do not wait for returned threads, but a kernel
-//!   that relies on this may hang after a small change.
+//!   The fault names a thread that waits and a thread that never arrives. At the barrier of
+//!   a cluster, a thread that has returned counts as arrived, as on a GPU. At a barrier of a block, it does
+//!   not: the executor reports a fault. Some GPUs do not wait for a returned thread there, but CUDA does not
+//!   promise this.
 //! - **Other faults** are accesses past the end of the dynamic shared memory, data races in this memory,
 //!   misaligned vector accesses and panics.
 //! - **If several threads fault**, the launch reports the first fault of the block with the lowest index. The
 //!   order in which the threads of this block run determines which fault is the first.
 //! - **Undefined values** are 0xFF bytes, which are NaN as floats and therefore visible in the results. New
 //!   shared memory contains 0xFF bytes, and a shuffle from a lane outside its mask returns 0xFF bytes.
-//! - **Hopper's instructions** are mbarriers, named barriers, TMA and bulk copies, `wgmma`, `setmaxnreg` and
-//!   clusters. One host thread runs all blocks of a cluster. The file `cluster` describes how asynchronous
-//!   copies run and how the executor finds races between them.
+//! - **Hopper.** The executor supports mbarriers, named barriers, TMA and bulk copies, `wgmma`, `setmaxnreg`
+//!   and clusters. One host thread runs all blocks of a cluster. The file `cluster` describes how
+//!   asynchronous copies run and how the executor finds races between them.
 //! - **Spinning is not supported.** The executor switches threads only at a barrier, a warp exchange, or a
 //!   wait for an mbarrier. A kernel that spins until another thread writes memory never ends.
 //!
@@ -45,8 +47,8 @@
 //! `operands`, `race`, `registers`, `tma`, `warp` and `wgmma` of this module depend on each other. These
 //! dependencies are the only cycle between files that the test `test_rust_modules.py` allows. The types
 //! `Block` and `Cluster` store what each thread waits for, the accesses to shared memory, the pending copies
-//! and the mbarriers. The other files define the types of these fields. Their functions call `block::with` to
-//! find the running thread.
+//! and the mbarriers. The other files define the types of the fields of `Block` and `Cluster`. The functions
+//! in these files call `block::with` to find the running thread.
 pub(crate) mod approximate;
 mod block;
 pub(crate) mod bulk;

@@ -51,8 +51,8 @@ pub(crate) struct Multiplication {
 }
 
 impl Multiplication {
-    /// If `self` and `other` have different descriptors for an operand in shared memory, returns both
-    /// descriptors: first the one in `other`, then the one in `self`.
+    /// Compares the descriptors of the operands in shared memory. If they differ for an operand, returns the
+    /// descriptor in `other`, and then the descriptor in `self`.
     pub fn other_descriptor(&self, other: &Self) -> Option<(u64, u64)> {
         let a = match (self.a, other.a) {
             (Left::Shared(before), Left::Shared(now)) => Some((now, before)),
@@ -84,12 +84,13 @@ pub(super) struct Started {
     pub a: Vec<[u32; 4]>,
     /// For each thread, the address of its accumulators, or 0 if it has not started the multiplication.
     pub d: Vec<usize>,
-    /// The rows of each warp of the left operand in shared memory.
+    /// For each warp, its rows of the left operand, if this operand is in shared memory.
     pub left: [Option<RecordedOperand>; WARPS],
     pub right: Option<RecordedOperand>,
 }
 
-/// An operand in shared memory, and the knowledge of the thread that last recorded the reads of this operand.
+/// An operand in shared memory, and the vector clock of the thread that last recorded the reads of this
+/// operand.
 pub(super) type RecordedOperand = (Released, SharedOperand);
 
 /// Returns the index of an accumulator element in a row-major matrix of 64 rows and `columns` columns. The

@@ -30,8 +30,8 @@ impl OperandLayout {
         if base != 0 {
             block.raise(FaultKind::DescriptorOffset { offset: base });
         }
-        // The hardware permutes chunks as a function of their address bits. A tile must therefore start at an
-        // address at which the pattern of the swizzle starts.
+        // The hardware permutes 16-byte chunks as a function of their address bits. A tile must therefore
+        // start at an address at which the pattern of the swizzle starts.
         if swizzle != Swizzle::None && start >> 7 & (swizzle.row() / 16 - 1) != 0 {
             block.raise(FaultKind::Descriptor { address: start, swizzle: swizzle.row() });
         }

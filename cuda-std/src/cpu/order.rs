@@ -73,9 +73,9 @@ impl Order {
         self.warps.len()
     }
 
-    /// Returns the index of the thread that runs in step `step` of a warp. `warp` is the position of the warp
-    /// in the order of the warps, not its number. If the block's last warp is partial, the returned index may
-    /// be past the end of the block.
+    /// Returns the index of the thread that runs in step `step` (0 to 31) of a warp. `warp` is the position
+    /// of the warp in the order of the warps, not its number. If the block's last warp is partial, the
+    /// returned index may be past the end of the block.
     #[inline(always)]
     pub fn thread(&self, warp: usize, step: u32) -> usize {
         let lane = self.factor.wrapping_mul(step).wrapping_add(self.first) % 32;

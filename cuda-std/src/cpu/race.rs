@@ -10,8 +10,8 @@ use core::panic::Location;
 use super::clock::{BEFORE_BLOCK_BARRIER, BEFORE_NO_BARRIER, BEFORE_WARP_BARRIER};
 use super::{Block, FaultKind, current};
 
-/// The detection tracks shared memory in units of this many bytes. A unit is not larger, because two threads
-/// may access the two 16-bit halves of a 32-bit word without a race.
+/// The detection tracks shared memory in units of this many bytes. Larger units would report false races,
+/// because two threads may access the two 16-bit halves of a 32-bit word.
 const UNIT: usize = 2;
 
 /// Summary of some accesses to one unit (2 bytes of shared memory): all reads, or all writes, between two
@@ -22,10 +22,11 @@ struct Mark {
     /// while a block runs. The value 0 means that there was no access. The counter wraps after 2^32 barriers,
     /// which would take hours.
     barriers: u32,
-    /// Number of warp barriers that the warp of `thread` had executed at the time of the last access.
+    /// Number of warp barriers that the warp of `thread` had executed before the last access.
     rendezvous: u32,
     /// `thread` is the thread that made the last access. If `lanes` or `warps` is true, `other` is another
-    /// thread that made an access. It belongs to another warp if `warps` is true, otherwise to the same warp.
+    /// thread that made an access. `other` belongs to another warp if `warps` is true, otherwise to the same
+    /// warp as `thread`.
     thread: u16,
     other: u16,
     /// `lanes` is true if other lanes of the thread's warp made an access since the warp's last barrier.
@@ -37,8 +38,8 @@ struct Mark {
 impl Mark {
     const NONE: Self = Self { barriers: 0, rendezvous: 0, thread: 0, other: 0, lanes: false, warps: false };
 
-    /// Returns a thread whose access in this summary is not separated from the access `now` by a barrier.
-    /// Returns `None` if there is no such thread.
+    /// Returns a thread that made one of the accesses in this summary, if no barrier separates its access
+    /// from the access `now`. Returns `None` if a barrier separates all of them.
     fn race(&self, now: &Self) -> Option<u16> {
         if self.barriers != now.barriers {
             return None;
@@ -118,23 +119,24 @@ pub(crate) fn note(offset: usize, bytes: usize, writes: bool) {
     block.note(offset, bytes, writes);
 }
 
-/// An access to a unit of shared memory before the cluster of the block became active.
+/// An access to a unit of shared memory before the cluster of the block became active (before its first
+/// Hopper operation).
 pub(super) struct EarlierAccess {
     /// Index of the unit.
     pub unit: usize,
     /// The thread.
     pub thread: u16,
     pub writes: bool,
-    /// The number of the thread's event that stands for this access. The number says which kind of barrier
-    /// followed the access.
+    /// The number of the thread's event that stands for this access. It says which kind of barrier followed
+    /// the access: a block barrier, only a warp barrier, or none.
     pub event: u32,
 }
 
 impl Races {
-    /// Calls `f` for the recorded accesses of the block: for each unit, at most two reads and two writes. If
-    /// several warps made an access since the last block barrier, the record is incomplete. It does not say
-    /// whether the warp of `other` has executed a warp barrier since its access. The function assumes that it
-    /// has. A race between two lanes of this warp may therefore remain undetected.
+    /// Calls `f` for the recorded accesses of the block: for each unit, at most two reads and two writes. The
+    /// record is incomplete if several warps accessed the unit since the last block barrier. It then does not
+    /// say whether the warp of the thread `other` has executed a warp barrier since its access. The function
+    /// assumes that it has, so a race between two lanes of this warp may remain undetected.
     pub fn each_access(&self, mut f: impl FnMut(EarlierAccess)) {
         if !self.used.get() {
             return;

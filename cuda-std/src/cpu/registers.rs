@@ -46,7 +46,8 @@ impl Block {
         if thread as u32 / WARP_GROUP * WARP_GROUP + WARP_GROUP > self.threads() {
             self.raise(FaultKind::RegisterCount { count, limit: None });
         }
-        // All lanes execute the instruction together, so the first lane to arrive acts for its warp.
+        // All lanes of a warp execute the instruction together, so the first lane that arrives changes the
+        // limit for the whole warp.
         converge(Operation::RegisterLimit, 0);
         loop {
             match self.take_registers(warp, count, up) {
@@ -98,7 +99,8 @@ impl Block {
     }
 
     /// Changes the register limit of warp `warp` to `count`. Returns `Ok(false)` if too few registers are
-    /// free. Returns the present limit as an error if `count` is on the wrong side of it.
+    /// free. If `count` is below the present limit for `.inc`, or above it for `.dec`, returns the present
+    /// limit as an error.
     fn take_registers(&self, warp: usize, count: u32, up: bool) -> Result<bool, u32> {
         let cluster = self.activate();
         let mut pools = cluster.pools.borrow_mut();

@@ -31,16 +31,16 @@
 
 /// The bits of each NaN result.
 const NAN: u32 = 0x7fff_ffff;
-/// Stands for the exponent of a zero. The sum of this value and any exponent except [`SPECIAL`] is below
-/// [`NO_TERM`].
+/// Stands for the exponent of a zero. The value is so low that its sum with any exponent except [`SPECIAL`]
+/// is below [`NO_TERM`].
 const ZERO: i16 = -6000;
-/// Stands for the exponent of an infinity or a NaN. The sum of this value and any exponent, including
+/// Stands for the exponent of an infinity or a NaN. The value is so high that its sum with any exponent, even
 /// [`ZERO`], is above [`MAX_FAST`].
 const SPECIAL: i16 = 12000;
 /// If the largest exponent of the terms is at most this value, all terms are zero.
 const NO_TERM: i32 = -1000;
-/// The fast path computes elements for which the largest exponent of the terms is in this range. In this
-/// range, no product overflows f32. A product that is inexact in f32 is so small that its term is cut to
+/// Range of the largest exponent of the terms for which the fast path computes an element. In this range, no
+/// product overflows f32. Some products are inexact in f32, but they are so small that the cut makes them
 /// zero. The result is zero, normal or infinite.
 const MIN_FAST: i32 = -100;
 const MAX_FAST: i32 = 126;
@@ -230,7 +230,8 @@ fn convert_floats<const EXPONENT: u32, const MANTISSA: u32, const UNUSED: u32, c
         let special = if INFINITY { field == max } else { magnitude == (1 << (EXPONENT + MANTISSA)) - 1 };
         let normal = ((field + 127 - bias) as u32) << 23 | mantissa << (23 - MANTISSA);
         let mut result = normal;
-        // If the type has as many exponent bits as f32, its subnormal numbers are subnormal in f32, too.
+        // If the type has as many exponent bits as f32, a subnormal number of the type is also a subnormal
+        // f32.
         if EXPONENT < 8 && field == 0 {
             result = (mantissa as i32 as f32 * power(1 - bias - MANTISSA as i32)).to_bits();
         }
@@ -333,7 +334,8 @@ fn columns_exact(a: &DecodedA, b: &DecodedB, m: usize, n: usize, d: &mut [f32]) 
     }
 }
 
-/// Returns false, and leaves `d` unchanged, if [`exact`] must compute the elements.
+/// Computes `WIDTH` adjacent elements with the fast path. Returns false, and leaves `d` unchanged, if
+/// [`exact`] must compute these elements.
 #[inline(always)]
 fn columns_fast<const STEP: usize, const FRACTION: i32, const BITS: u32, const WIDTH: usize>(
     a: &DecodedA,
@@ -344,8 +346,8 @@ fn columns_fast<const STEP: usize, const FRACTION: i32, const BITS: u32, const W
 ) -> bool {
     let a_exponents: &[i16; STEP] = a.exponents[m * STEP..][..STEP].try_into().expect("a row");
     let a_values: &[f32; STEP] = a.values[m * STEP..][..STEP].try_into().expect("a row");
-    // In builds with overflow checks, the compiler vectorizes only the functions with `wrapping`. Only the
-    // addition of the accumulator can overflow.
+    // In builds with overflow checks, the compiler vectorizes this code only with `wrapping_add` and
+    // `wrapping_sub`. Of all these operations, only the addition of the accumulator can overflow.
     let mut product_top = [i16::MIN; WIDTH];
     for k in 0..STEP {
         let b_exponents: &[i16; WIDTH] =
@@ -371,7 +373,7 @@ fn columns_fast<const STEP: usize, const FRACTION: i32, const BITS: u32, const W
         return false;
     }
 
-    // The sum of the products fits in an i32: at most 16 * 2047^2 * 2^5, with f16 operands.
+    // The sum of the products fits in an i32. It is at most 16 * 2047^2 * 2^5, for f16 operands.
     let mut sums = [0_i32; WIDTH];
     for k in 0..STEP {
         let b_values: &[f32; WIDTH] = b.values[k * b.stride + n..][..WIDTH].try_into().expect("a plane");
@@ -391,11 +393,12 @@ fn columns_fast<const STEP: usize, const FRACTION: i32, const BITS: u32, const W
         let sum = sums[j].wrapping_add(accumulator);
         overflow |= (sum ^ sums[j]) & (sum ^ accumulator);
         let magnitude = sum.unsigned_abs();
-        // The conversion to f32 must round toward zero. To achieve this, clear the bit below the 24
-        // significant bits. The operation also clears some lower bits, which the conversion drops anyway. The
-        // magnitude 2^31 converts to -2^31, which has the right sign.
+        // The conversion to f32 must round toward zero. Therefore clear the bit below the 24 significant
+        // bits, so that the conversion does not round up. This also clears some lower bits, which the
+        // conversion drops anyway. The magnitude 2^31 becomes -2^31, which has the right sign.
         let cut = (magnitude & !(magnitude >> 24)) as i32 as f32;
-        // For fp8, the conversion above was exact, because the sum is less than 2^21.
+        // For fp8, the result has fewer significant bits. Clear the other bits here: the conversion was
+        // exact, because the sum is less than 2^21.
         let cut = f32::from_bits(cut.to_bits() & (u32::MAX << (24 - BITS)));
         let value = cut * unscales[j];
         results[j] = f32::from_bits(value.to_bits() | (sum as u32 & 0x8000_0000));
@@ -419,7 +422,8 @@ fn exact(a: &DecodedA, b: &DecodedB, m: usize, n: usize, accumulator: f32) -> f3
         top = top.max(i32::from(a.exponents[a_at]) + i32::from(b.exponents[b_at]));
     }
     if top > 2 * 127 || !accumulator.is_finite() {
-        // A finite product does not overflow f64. An infinite or NaN sum is therefore the correct result.
+        // An infinite or NaN sum in f64 is the correct result, because the sum of finite products does not
+        // overflow f64.
         let products = products().map(|(a_at, b_at)| f64::from(a.values[a_at]) * f64::from(b.values[b_at]));
         let sum = products.sum::<f64>() + f64::from(accumulator);
         return if sum.is_nan() { f32::from_bits(NAN) } else { sum as f32 };
@@ -433,7 +437,7 @@ fn exact(a: &DecodedA, b: &DecodedB, m: usize, n: usize, accumulator: f32) -> f3
         sum += (f64::from(a.values[a_at]) * f64::from(b.values[b_at]) * scale) as i64;
     }
     let length = (u64::BITS - sum.unsigned_abs().leading_zeros()) as i32;
-    // The number of low bits to drop: those below the significant bits of the result, or below 2^-149.
+    // The number of low bits to drop: the bits below the significant bits of the result, or below 2^-149.
     let dropped = (length - bits).max(-149 - (top - fraction)).max(0);
     let cut = (sum.unsigned_abs() >> dropped << dropped) as f64 * power(top - fraction);
     // The conversion is exact, or it gives an infinity.

@@ -54,8 +54,8 @@ pub enum Reduction {
 }
 
 impl Reduction {
-    /// Combines an element of the tensor in global memory with the corresponding element of the box.
-    /// Arguments and result are the bits of the elements.
+    /// Combines an element of the tensor in global memory with the corresponding element of the box, the part
+    /// of the tensor that one TMA copy moves. Arguments and result are the bits of the elements.
     pub(super) fn apply(self, element: TensorMapElement, tensor: u32, tile: u32) -> Option<u32> {
         let float = |wide: fn(u32) -> f32, narrow: fn(f32) -> u32| {
             let (a, b) = (wide(tensor), wide(tile));
@@ -104,7 +104,7 @@ pub struct TensorMapShape {
     pub tile: Vec<u32>,
     /// How the box lies in shared memory.
     pub swizzle: Swizzle,
-    /// Whether elements outside of the tensor become NaN instead of zero. Only for floats.
+    /// Whether elements outside of the tensor become NaN instead of zero, which is possible only for floats.
     pub nan_outside: bool,
 }
 
@@ -112,8 +112,8 @@ impl TensorMapShape {
     /// Makes the tensor map, which a kernel on the CPU executor can take as an argument.
     ///
     /// # Errors
-    /// Returns a message if the driver would reject the description. A box with a swizzle must have rows of
-    /// exactly the swizzle's span.
+    /// Returns a message if the driver would reject the description. A box (the part of the tensor that one
+    /// copy moves) with a swizzle must have rows of exactly the swizzle's span.
     pub fn encode(&self) -> Result<TensorMap, String> {
         self.check()?;
         let mut words = [0; 16];
@@ -183,16 +183,17 @@ impl TensorMapShape {
         })
     }
 
-    /// Bytes of the box. A number that is too large becomes `u32::MAX`, which does not fit in shared memory.
+    /// Bytes of the box, which one TMA copy moves. A number that is too large becomes `u32::MAX`, which does
+    /// not fit in shared memory.
     pub(super) fn bytes(&self) -> u32 {
         let elements: u64 = self.tile.iter().map(|&size| u64::from(size)).product();
         u32::try_from(elements * u64::from(self.element.bytes())).unwrap_or(u32::MAX)
     }
 
-    /// Calls `f` for each row of the box that starts at the coordinates `origin`. The first two arguments of
-    /// `f` are the offset of the row in the box, and the address of the row's first element in the tensor.
-    /// The third is the range of elements that lie inside the tensor. An address outside the tensor may have
-    /// wrapped around.
+    /// Calls `f` for each row of the box (the part of the tensor that one TMA copy moves) that starts at the
+    /// coordinates `origin`. The arguments of `f` are the offset of the row in the box, the address of the
+    /// row's first element in the tensor, and the range of elements that lie inside the tensor. An address
+    /// outside the tensor may have wrapped around.
     pub(super) fn rows(&self, origin: &[i32], mut f: impl FnMut(u32, *const u8, std::ops::Range<u32>)) {
         let (width, bytes) = (self.tile[0], self.element.bytes());
         let rows: u32 = self.tile[1..].iter().product();

@@ -68,8 +68,8 @@ impl Cluster {
         let draw = self.draws.get().wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
         self.draws.set(draw);
         let at = (draw >> 33) as usize % pending.len();
-        // Complete a randomly chosen copy: the copies of one bulk group, or those that report to one
-        // mbarrier, may complete in any order.
+        // Complete a copy that is chosen at random. A GPU may also complete copies in any order, even copies
+        // of the same bulk group or mbarrier.
         let copy = pending.swap_remove(at);
         drop(pending);
         self.note_progress();
@@ -196,7 +196,8 @@ pub(crate) fn tensor_copy(to: u32, map: u64, origin: &[i32], barrier: u32, block
 }
 
 /// # Safety
-/// The tensor is readable. The box fits at `offset` of the shared memory at `base`.
+/// The tensor is readable. The box (the copied part of the tensor) fits at `offset` of the shared memory at
+/// `base`.
 unsafe fn load_tile(shape: &TensorMapShape, origin: &[i32], base: *mut u8, offset: u32) {
     let size = shape.element.bytes();
     let (width, outside) = (shape.tile[0] * size, if shape.nan_outside { 0xFF } else { 0 });
@@ -211,8 +212,8 @@ unsafe fn load_tile(shape: &TensorMapShape, origin: &[i32], base: *mut u8, offse
         }
         for (at, chunk) in line.as_chunks::<16>().0.iter().enumerate() {
             let place = shape.swizzle.place(FIRST_ADDRESS + offset + row + 16 * at as u32) - FIRST_ADDRESS;
-            // SAFETY: the write covers one chunk of the box. The swizzle moves a chunk only within its 128
-            // bytes, which are in the box.
+            // SAFETY: the write covers one 16-byte chunk of the box. The swizzle moves a chunk only within
+            // its 128 bytes, which are in the box.
             unsafe { base.add(place as usize).cast::<[u8; 16]>().write(*chunk) };
         }
     });
@@ -254,7 +255,8 @@ unsafe fn store_tile(
     shape.rows(origin, |row, to, inside| {
         for element in inside {
             let at = FIRST_ADDRESS + offset + row + element * size;
-            // The swizzle moves a chunk only within its 128 bytes, which are in the box.
+            // The index is in bounds: the swizzle moves a 16-byte chunk only within a 128-byte segment, and
+            // the box contains the whole segment.
             let from = (shape.swizzle.place(at) - FIRST_ADDRESS - offset) as usize;
             let to = to.wrapping_add((element * size) as usize).cast_mut();
             let mut bits = [[0; 4]; 2];

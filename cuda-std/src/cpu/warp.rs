@@ -23,10 +23,10 @@ pub(crate) enum Operation {
     /// has the same result as with `ShuffleIdx`.
     LoadMatrices,
     StoreMatrices,
-    /// A wait for `wgmma` groups, and `setmaxnreg`: instructions that all lanes execute together
-    /// (`.sync.aligned`). The result is the value of the first lane. In the executor, these instructions
-    /// order memory accesses as a warp barrier does. The reason is a common pattern: after such an
-    /// instruction, one elected lane releases a buffer that all lanes have read.
+    /// Instructions that all lanes of a warp execute together (`.sync.aligned`): `setmaxnreg`, and waits for
+    /// `wgmma` groups. The result is the value of the first lane. In the executor, these instructions order
+    /// memory accesses as a warp barrier does. Kernels rely on this: after such an instruction, one elected
+    /// lane releases a buffer that all lanes have read.
     WgmmaWait,
     RegisterLimit,
     /// A matrix multiplication. Each lane passes its fragments, the matrix elements that it has in registers.
@@ -113,8 +113,8 @@ pub(crate) fn exchange(operation: Operation, mask: u32, value: u32, argument: u3
     block.meet(Call { operation, mask, value, argument, ..Call::NONE })
 }
 
-/// Exchanges values between all lanes of the warp, as [`exchange`] does. The caller has already stored the
-/// place of the call in the source code, and this function keeps it.
+/// Exchanges values between all lanes of the warp, as [`exchange`] does. This function does not change the
+/// stored location of the call in the kernel's source code, so the caller must have stored it.
 #[inline(always)]
 pub(crate) fn exchange_here(operation: Operation, value: u32, argument: u32) -> u32 {
     // SAFETY: the block is used only in this function.
@@ -123,8 +123,8 @@ pub(crate) fn exchange_here(operation: Operation, value: u32, argument: u32) -> 
 }
 
 /// Waits until all lanes of the warp execute the instruction `operation`, and returns the value that the
-/// first lane passed. The caller has already stored the place of the call in the source code, and this
-/// function keeps it.
+/// first lane passed. This function does not change the stored location of the call in the kernel's source
+/// code, so the caller must have stored it.
 #[inline(always)]
 pub(super) fn converge(operation: Operation, value: u32) -> u32 {
     exchange_here(operation, value, 0)
@@ -163,8 +163,8 @@ impl Block {
         if calling.get() & call.mask != call.mask || !self.all_meet(&call) {
             let waits = self.may_wait(State::AtCall);
             if !waits {
-                // Remove the lane from the call. Its fragments are on its stack, which unwinds before the
-                // other lanes make the call.
+                // Remove the lane from the call of the warp. The lane's matrix fragments are on its stack,
+                // which unwinds before the other lanes make the call.
                 calling.set(calling.get() & !(1 << lane));
             }
             return !waits;
@@ -213,9 +213,9 @@ impl Block {
         let warp = &self.slots[self.warp_start()..];
         if call.operation == Operation::Multiply {
             let fragments = std::array::from_fn(|lane| warp[lane].call.get().fragments);
-            // SAFETY: `multiply_all` accesses the fragments of all 32 lanes. The pointers to them are valid,
-            // because every lane is in `exchange_fragments`. No other code uses the fragments until the call
-            // completes.
+            // SAFETY: `multiply_all` accesses the matrix fragments of all 32 lanes. The pointers to them are
+            // valid, because every lane is still in the function `exchange_fragments`. No other code uses the
+            // fragments until the call completes.
             unsafe { matrix::multiply_all(fragments) };
         }
         let mut values = [u32::MAX; 32];

@@ -1,9 +1,9 @@
 //! `wgmma`: matrix multiplication by the four warps of a warpgroup.
 //!
 //! A multiplication reads its operands from shared memory when the first warp waits for it. The executor then
-//! computes all 64 rows. As in PTX, a `wgmma` group belongs to the whole warpgroup: a wait for the group
-//! returns when all four warps have committed it. After the wait, the operands of all four warps may be
-//! overwritten. Until the thread calls [`settle`], the accumulators contain 0xFF bytes, and the executor
+//! computes all 64 rows. As in PTX, a `wgmma` group belongs to the whole warpgroup. A wait for the group
+//! returns when all four warps have committed the group. After the wait, the operands of all four warps may
+//! be overwritten. Until the thread calls [`settle`], the accumulators contain 0xFF bytes, and the executor
 //! reports an access to them.
 use std::collections::VecDeque;
 
@@ -20,7 +20,8 @@ use super::{Block, FaultKind, operate};
 /// Threads of a warpgroup.
 const THREADS: usize = 32 * WARPS;
 
-/// The content of accumulator registers between the start of the first multiplication and [`settle`].
+/// The content of accumulator registers from the start of the first multiplication until [`settle`], which
+/// writes the results.
 const IN_FLIGHT: u32 = u32::MAX;
 
 /// The accumulator registers of a thread.
@@ -43,8 +44,8 @@ impl ThreadRegisters {
     }
 }
 
-/// The accumulators of a lane in the time between the start of the first multiplication that uses them and
-/// the call of [`settle`].
+/// The accumulators of a lane from the start of the first multiplication that uses them until [`settle`],
+/// which writes the results.
 struct Accumulators {
     at: usize,
     values: Vec<u32>,
@@ -64,15 +65,15 @@ struct Lane {
     accumulators: Vec<Accumulators>,
     /// Number of fences that the lane has executed.
     fences: u32,
-    /// For each accumulator, by its address: the value of `fences` (the number of executed fences) at the
-    /// last `settle` of the accumulator or the last access to it.
+    /// For each accumulator, by its address: the number of fences that the lane had executed at the
+    /// accumulator's last `settle` or access.
     accessed: FxHashMap<usize, u32>,
-    /// The value of `fences` (the number of executed fences) at the last `settle` of any accumulator, and its
-    /// value at the last access to any accumulator.
+    /// The number of fences that the lane had executed at the last `settle` of any accumulator, and at the
+    /// last access to any accumulator.
     last_settled: u32,
     last_accessed: u32,
-    /// The value of `fences` (the number of executed fences) at the last multiplication whose left operand
-    /// was in registers.
+    /// The number of fences that the lane had executed at its last multiplication with the left operand in
+    /// registers.
     last_left: u32,
 }
 
@@ -135,8 +136,8 @@ impl Block {
         Ok(())
     }
 
-    /// Returns the first lane of the warpgroup that has not committed the `wgmma` group that `thread` waits
-    /// for. Also returns the number of this group.
+    /// Returns the first lane of the warpgroup that has not committed the `wgmma` group for which `thread`
+    /// waits, and the number of this group.
     fn late_lane(&self, thread: usize) -> (usize, u32) {
         let (group, _) = self.notes[thread].waits_for.get().expect("waits for a group");
         let lanes = &self.cluster.queues.borrow()[&self.warpgroup_key(thread)].lanes;
@@ -165,7 +166,7 @@ impl Block {
     }
 
     /// Records the reads of the operands of the last multiplication that the running thread has started. Does
-    /// nothing if another lane with the same knowledge has already recorded these reads.
+    /// nothing if another lane with the same vector clock has already recorded these reads.
     fn record_operands(&self, multiplication: &Multiplication, columns: usize) {
         let knowledge = self.clock(|clock| clock.knowledge());
         let (index, agent, group, known) = self.queue(|queue, lane| {
@@ -188,8 +189,8 @@ impl Block {
         if let Left::Shared(descriptor) = multiplication.a
             && !known[0]
         {
-            // A warp reads only its own rows of the left operand. A kernel may therefore write these rows
-            // with only a barrier of this warp.
+            // A warp reads only its own rows of the left operand. A barrier of this warp is therefore enough
+            // between its writes of these rows and the multiplication.
             let left = operand(descriptor, transposed_a, WARP_ROWS * warp, WARP_ROWS);
             self.queue(|queue, _| queue.started[index].left[warp] = Some(left));
         }
@@ -267,11 +268,11 @@ impl Queue {
 }
 
 impl Lane {
-    /// Returns the index of the entry in `accumulators` whose registers are `registers`. Returns `None` if
-    /// these registers are not in flight.
+    /// Returns the index of the entry in `accumulators` whose registers are `registers`. Returns `None` if no
+    /// multiplication that uses these registers is in flight.
     ///
-    /// If a thread has waited for accumulators and overwrites them without a [`settle`], this method removes
-    /// their entry. The kernel does not need their values any more, and another variable may now have their
+    /// If a thread has waited for accumulators and then overwrites them without a [`settle`], this method
+    /// removes their entry. The kernel no longer needs their values, and another variable may now have their
     /// address.
     fn in_flight(&mut self, registers: &[u32]) -> Result<Option<usize>, FaultKind> {
         let (from, len) = (registers.as_ptr().addr(), registers.len());
@@ -295,8 +296,8 @@ impl Lane {
         Ok(None)
     }
 
-    /// Returns a fault if `registers` are a copy of accumulators that are in flight. `registers` themselves
-    /// are not in flight.
+    /// Returns a fault if `registers` are a copy of accumulators whose multiplication is still in flight. The
+    /// caller has checked that `registers` are not these accumulators themselves.
     fn check_moved(&self, registers: &[u32]) -> Result<(), FaultKind> {
         let known = self.accumulators.iter().any(|known| known.values.len() == registers.len());
         if known && registers.iter().all(|&word| word == IN_FLIGHT) {
@@ -305,13 +306,13 @@ impl Lane {
         Ok(())
     }
 
-    /// Returns whether a required fence is missing: a fence between an access of the thread to the registers
-    /// of `multiplication` and the multiplication.
+    /// Returns whether a required fence is missing between an access of the thread to the registers of
+    /// `multiplication` and the multiplication.
     ///
-    /// The executor cannot see from which values the left operand in registers was computed. It assumes that
-    /// the thread computed the operand from every accumulator that it has settled. For the first
-    /// multiplication after a fence, it also assumes this for every accumulator that the thread has accessed.
-    /// Later multiplications may use registers that were written before the fence.
+    /// The executor cannot see from which values the left operand in registers was computed. The executor
+    /// assumes that it was computed from every accumulator that the thread has settled. For the first
+    /// multiplication after a fence, the executor assumes the same for every accumulator that the thread has
+    /// accessed. Later multiplications may use registers that were written before the fence.
     fn is_unfenced(&self, at: usize, in_flight: bool, multiplication: &Multiplication) -> bool {
         let accumulators = !in_flight && self.fences <= self.accessed.get(&at).copied().unwrap_or(0);
         let left = matches!(multiplication.a, Left::Registers(_))

@@ -9,12 +9,13 @@
 //! | B, 16 x 8 | rows `2t, 2t + 1` and `2t + 8, 2t + 9` of column `g` | [`B`] |
 //! | C, 16 x 8, f32 | columns `2t, 2t + 1` of rows `g` and `g + 8` | [`C`] |
 //!
-//! The fragment of A consists of four 32-bit words. The rows and first columns of these words are, in order:
-//! `(g, 2t)`, `(g + 8, 2t)`, `(g, 2t + 8)`, `(g + 8, 2t + 8)`. A word of A or B contains two adjacent
-//! elements. The first of them is in the low half of the word.
+//! The fragment of A consists of four 32-bit words. Each word contains two adjacent elements of a row. In
+//! order, the first elements of the words have the rows and columns `(g, 2t)`, `(g + 8, 2t)`, `(g, 2t + 8)`
+//! and `(g + 8, 2t + 8)`. A word of A or B contains two adjacent elements. The first of them is in the low
+//! half of the word.
 //!
-//! The results of two horizontally adjacent multiplications (16 x 8 each) can be operand A (16 x 16) of the
-//! next multiplication, without an exchange between lanes. For this purpose, each lane rounds its C fragments
+//! The results of two adjacent multiplications (16 x 8 each) can be operand A (16 x 16) of the next
+//! multiplication. This needs no exchange between lanes. For this purpose, each lane rounds its C fragments
 //! to 16 bits and packs them in pairs.
 //!
 //! If one lane of a warp calls a function of this module, all lanes must call it. On the CPU executor,

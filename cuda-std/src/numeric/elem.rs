@@ -98,8 +98,8 @@ pub trait Elem: Copy + Send + Sync + 'static {
         [if size_of::<Self>() == 2 { bits | bits << 16 } else { bits }; 4]
     }
 
-    /// Rounds `value` to this element type and converts the rounded value back to f32. A store of an element
-    /// of this type and a following load have the same effect.
+    /// Rounds `value` to this element type and converts the rounded value back to f32, as if it were stored
+    /// with this type and loaded again.
     #[inline(always)]
     fn round(value: f32) -> f32 {
         Self::from_f32(value).to_f32()

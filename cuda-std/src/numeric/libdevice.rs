@@ -12,10 +12,10 @@ use crate::arch::{ex2_ftz, fma, fma_rm, fma_sat, rcp_ftz};
 
 /// Returns `e^x + addend`. The error of `e^x` is at most 2 ulp.
 ///
-/// The function computes `e^x = 2^i * 2^f` with `i = floor(x * log2(e) + 0.5)` and the remainder
-/// `f = x * log2(e) - i`. One FMA multiplies the two powers and adds `addend`, because nvcc also contracts a
-/// product and a following addition. A saturating FMA keeps `i` between -126 and 126. If `x * log2(e)` is
-/// outside this range, `f` becomes large, so `2^f` overflows or underflows as necessary.
+/// The function computes `e^x = 2^i * 2^f` with `i = floor(x * log2(e) + 0.5)` and the remainder `f = x *
+/// log2(e) - i`. One FMA multiplies the two powers and adds `addend`, because nvcc also contracts a product
+/// and a following addition. A saturating FMA keeps `i` between -126 and 126. If `x * log2(e)` is outside
+/// this range, `f` becomes large in magnitude, so `2^f` overflows or underflows as it should.
 #[inline(always)]
 pub fn exp_add(x: f32, addend: f32) -> f32 {
     const LOG2_E: f32 = f32::from_bits(0x3FB8_AA3B);

@@ -7,7 +7,7 @@ use crate::numeric::elem::{Elem, F32Vec};
 /// 16 bytes of elements of type `T`, kept in registers without conversion.
 ///
 /// If a kernel uses the same elements before and after a reduction, keep the pack and convert it to f32
-/// twice. Two conversions cost less than keeping the f32 values in registers or reading memory a second time.
+/// twice. The second conversion costs less than keeping the f32 values in registers, or reading memory again.
 #[derive(Clone, Copy)]
 pub struct Pack<T> {
     words: [u32; 4],

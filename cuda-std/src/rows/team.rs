@@ -20,8 +20,8 @@ pub struct Team {
     pub size: u32,
     /// Row that the team processes.
     pub row: u64,
-    /// Whether the team consists of all threads of a thread-block cluster. If not, the team lies inside one
-    /// block.
+    /// Whether the team (the threads that share a row) consists of all threads of a thread-block cluster. If
+    /// not, the team lies inside one block.
     pub cluster: bool,
 }
 
@@ -58,9 +58,9 @@ impl Team {
         }
     }
 
-    /// Returns the same team, with `rank` and `size` passed through [`thread::opaque`], an optimization
-    /// barrier. Call this function in a loop over many rows. The compiler then recomputes values that depend
-    /// on `rank` and `size`, instead of keeping them in registers.
+    /// Returns the same team (the threads that share a row), with `rank` and `size` passed through
+    /// [`thread::opaque`], an optimization barrier. Call this function in a loop over many rows. The compiler
+    /// then recomputes values that depend on `rank` and `size`, instead of keeping them in registers.
     #[inline(always)]
     #[track_caller]
     pub fn opaque(self) -> Self {

@@ -56,8 +56,8 @@ pub(crate) fn reduce_warps<T: warp::Exchange>(
         unsafe { partial.set(number, reduced) };
     }
     sync();
-    // SAFETY: the load reads element `first + slot` of `partial`. This number is the index of a warp of the
-    // block, and the warp wrote the element before the barrier.
+    // SAFETY: the load reads the element of `partial` for warp number `first + slot` of the block. This warp
+    // exists, and it wrote the element before the barrier.
     reduce_lanes(|slot| unsafe { partial.get(first + slot) }, warps, neutral, combine)
 }
 
@@ -83,8 +83,8 @@ fn reduce_lanes<T: warp::Exchange>(
 /// Reduces `value` over all threads of a cluster. The result has the same bits in every thread.
 ///
 /// The kernel declares clusters of `BLOCKS` blocks. Every thread of the cluster must call the function
-/// exactly once. The function allocates `size_of::<T>()` bytes per warp of the block from `memory`, the
-/// dynamic shared memory. It also allocates 8 bytes per block of the cluster, and 8 bytes for an mbarrier.
+/// exactly once. The function allocates from `memory`, the dynamic shared memory. It takes `size_of::<T>()`
+/// bytes per warp of the block, 8 bytes per block of the cluster, and 8 bytes for an mbarrier.
 #[inline(always)]
 #[track_caller]
 pub(crate) fn reduce_cluster<T: warp::Exchange, const BLOCKS: u32>(

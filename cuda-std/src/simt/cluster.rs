@@ -40,7 +40,8 @@ pub fn sync() {
     arch::cluster_wait();
 }
 
-/// Returns the address of the byte at `address` of this block's shared memory in block `rank` of the cluster.
+/// Given `address` in this block's shared memory, returns the address of the byte at the same offset in block
+/// `rank` of the cluster.
 #[inline(always)]
 #[track_caller]
 pub(crate) fn map_address(address: u32, rank: u32) -> u32 {

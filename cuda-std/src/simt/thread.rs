@@ -60,8 +60,8 @@ pub fn opaque_address<T>(address: *const T) -> *const T {
 /// (`griddepcontrol.wait`).
 ///
 /// With programmatic dependent launch, a kernel can start while earlier launches still run. `first` is the
-/// address of the thread's first access to global memory. The thread computes `first` before it waits, while
-/// the earlier launches still run.
+/// address of the thread's first access to global memory. The thread computes this address before it waits,
+/// so that the computation overlaps with the earlier launches.
 ///
 /// Each thread must call the function once before it accesses global memory. A thread that accesses no global
 /// memory need not call the function. The CPU executor reports an access before the call, unless the thread

@@ -35,7 +35,8 @@ fn get(at: u32) -> f32 {
     last
 }
 
-/// Lets each of 64 threads copy one element and then read one element. Returns the value that thread 5 read.
+/// Runs 64 threads, each of which copies one element and then reads one element. Returns the value that
+/// thread 5 read.
 ///
 /// If `neighbour` is true, thread 5 reads the element that thread 38 copied. If it is false, thread 5 reads
 /// the element that it copied itself. Before the read, each thread calls `copy::wait` if `waits` is true, and

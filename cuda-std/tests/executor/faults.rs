@@ -178,7 +178,8 @@ fn the_fault_of_the_lowest_block_wins() {
             run([40, 50, 1], [32, 1, 1], 0, &|| {
                 let number = thread::block_index()[0] + 40 * thread::block_index()[1];
                 // All blocks with index 777 or higher fault. Block 777 waits until another block is about to
-                // fault. Its fault is therefore not the first in time, but has the lowest block index.
+                // fault, so its fault is not the first in time. It has the lowest index, however, so the
+                // launch must report it.
                 let start = Instant::now();
                 while number == 777 && later.load(Relaxed) == 0 && start.elapsed() < Duration::from_secs(5) {
                     std::thread::sleep(Duration::from_millis(2));

@@ -449,8 +449,8 @@ fn blocks_of_a_cluster_share_memory() {
 #[test]
 fn a_launch_without_clusters_has_the_barrier_of_a_cluster() {
     // A thread that has returned counts as arrived, even if it returns after the other threads have arrived.
-    // Each host thread runs several blocks one after the other. The barrier of each block starts with phase 0
-    // again.
+    // Each host thread runs several blocks one after the other, and the barrier of each block starts with
+    // phase 0.
     let passed = zeros(1);
     run([40, 1, 1], [64, 1, 1], BYTES, &|| {
         let words = tile_of::<u32>();

@@ -108,7 +108,8 @@ fn a_proxy_fence_of_another_thread_covers_earlier_writes() {
     let of = |fence: bool| {
         outcome(64, &|| {
             open(&[1, 1]);
-            // SAFETY: the code uses initialized mbarriers and copies a box, which is in shared memory.
+            // SAFETY: the code uses initialized mbarriers. It copies a box (a part of a tensor), which fits
+            // in shared memory.
             unsafe {
                 if me() == 0 {
                     (0..BOX / 4).for_each(|at| access(at, true));
@@ -134,7 +135,8 @@ fn a_proxy_fence_of_another_thread_covers_earlier_writes() {
 
 #[test]
 fn another_block_does_not_know_what_a_block_barrier_orders() {
-    // When a thread of block 0 calls `cluster::sync` for the first time, the cluster becomes active.
+    // The cluster becomes active (the executor starts to record events in vector clocks) when a thread of
+    // block 0 calls `cluster::sync` for the first time.
     let of = |synced: bool| {
         run([2, 1, 1], [64, 1, 1], BYTES, &|| {
             cluster::bounds::<2>();
@@ -160,8 +162,8 @@ fn another_block_does_not_know_what_a_block_barrier_orders() {
 
 #[test]
 fn a_warp_barrier_orders_nothing_for_another_warp() {
-    // The test runs the two warps in both orders. In one of them, the cluster becomes active between the two
-    // accesses.
+    // The test runs the two warps in both orders. In one of these orders, the cluster becomes active between
+    // the two accesses, so that the executor records them in different ways.
     for first in [0, 32] {
         let of = |synced: bool| {
             outcome(64, &|| {
@@ -289,8 +291,8 @@ fn an_mbarrier_must_not_be_overwritten() {
     assert_eq!(of(|_| unsafe { SharedMemory::of_launch().take::<u32>(8).set(4, 0) }), Ok(()));
 }
 
-/// What the warp of an elected thread executes after its reads of the buffer and before the arrival of the
-/// elected thread.
+/// What the warp of an elected thread executes between its reads of the buffer and the arrival of the elected
+/// thread, which releases the buffer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Between {
     Nothing,

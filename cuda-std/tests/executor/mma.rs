@@ -19,8 +19,8 @@ fn small<T: Elem>(seed: u32, row: usize, col: usize) -> T {
 fn fill<T: Elem>(rows: &Shared<Chunk>, seed: u32) {
     let (row, half) = (warp::lane() as usize / 2, warp::lane() as usize % 2);
     let bits = |col: usize| small::<T>(seed, row, 8 * half + col).to_bits();
-    // SAFETY: each lane writes a different chunk of `rows`. A barrier separates these writes from later
-    // reads.
+    // SAFETY: each lane writes a different 16-byte chunk of `rows`. A barrier separates these writes from
+    // later reads.
     unsafe { rows.set(warp::lane(), Chunk([0, 2, 4, 6].map(|col| bits(col) | bits(col + 1) << 16))) };
     block::sync();
 }
@@ -35,8 +35,8 @@ fn product<T: MatrixElem>(seed: u32, in_columns: bool) {
         fill::<T>(&a, seed);
         fill::<T>(&b, !seed);
         let (lane, low) = (warp::lane(), warp::lane() % 16);
-        // SAFETY: the loads read chunks of `a` and `b`, and the chunk indices lie inside these arrays. `fill`
-        // wrote both matrices, and ended with a barrier.
+        // SAFETY: the loads read 16-byte chunks of `a` and `b`, and the chunk indices lie inside these
+        // arrays. `fill` wrote both matrices, and ended with a barrier.
         let (a, [b0, b1, b2, b3]) = unsafe {
             let left = mma::load(&a, low * 2 + lane / 16);
             let right = if in_columns {
@@ -78,8 +78,8 @@ fn a_copy_brings_a_chunk_or_zeros() {
     let from = (&raw const from).addr();
     run([1; 3], [2, 1, 1], 32, &|| {
         let to = SharedMemory::of_launch().take::<Chunk>(2);
-        // SAFETY: each thread copies to its own chunk and reads only this chunk. The source `from` exists
-        // until the launch has ended.
+        // SAFETY: each thread copies to its own 16-byte chunk and reads only this chunk. The source `from`
+        // exists until the launch has ended.
         let chunk = unsafe {
             to.copy_or_zero(me(), from as *const u8, me() == 0);
             cuda_std::copy::wait();

@@ -74,8 +74,8 @@ fn destructors_may_exchange() {
 
 #[test]
 fn destructors_do_not_meet_with_suspended_lanes() {
-    // Lanes 32 to 39 and 41 to 63 wait at an `mma` when lane 40 panics. The fragments of these lanes are on
-    // their stacks. They no longer exist when the last lane of the warp unwinds.
+    // Lanes 32 to 39 and 41 to 63 wait at an `mma` when lane 40 panics. The matrix fragments of these lanes
+    // are on their stacks, so they no longer exist when the last lane of the warp unwinds.
     let multiply = || core::hint::black_box(half::bf16::mma([0; 4], [0; 2], [1.0; 4]));
     let fault = fault(64, 0, &|| {
         let _end = AtEnd(|| assert_eq!(multiply(), [1.0; 4]));

@@ -119,8 +119,8 @@ fn a_warp_that_does_not_commit() {
         finish(&mut d);
     });
     let fault = fault.unwrap_err();
-    // Two faults are possible. Warp 2 has nothing to wait for. If it runs first, it settles accumulators that
-    // are still in flight.
+    // Two faults are possible, depending on the order of the warps. Warp 2 has nothing to wait for. If it
+    // runs first, it calls `settle` for accumulators whose multiplication is still in flight.
     let expected = FaultKind::WgmmaCommit { group: 1, warp: 2, committed: 0 };
     assert!(fault == expected || fault == FaultKind::WgmmaRegisters, "{fault:?}");
     let fault = with_tile(|| {

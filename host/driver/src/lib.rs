@@ -94,8 +94,8 @@ fn open() -> Result<Driver, String> {
     let library = unsafe { Library::new(name) }
         .map_err(|e| format!("the NVIDIA driver is not available: {}", e.source().unwrap_or(&e)))?;
     let function = |name: &CStr| {
-        // SAFETY: `get` requires that the type fits the symbol. An address fits every symbol. This code
-        // neither calls nor dereferences the address.
+        // SAFETY: `get` requires a type that fits the symbol. The type here is an address, which fits every
+        // symbol. This code neither calls nor dereferences the address.
         unsafe { library.get::<*mut c_void>(name) }
             .ok()
             .map(|symbol| *symbol)
@@ -181,8 +181,9 @@ mod tests {
 
     use super::*;
 
-    /// From now on, a call of the driver function `name` in this process calls the function `with` instead.
-    /// Two tests must not replace or call the same driver function, because tests run in parallel.
+    /// Replaces a driver function for the rest of the process: a call of the driver function `name` then
+    /// calls `with`. Two tests must not replace or call the same driver function, because tests run in
+    /// parallel.
     fn replace(name: &CStr, with: *mut c_void) {
         let (_, slot) = SLOTS.iter().find(|(known, _)| *known == name).expect("the crate defines it");
         slot.store(with, Ordering::Release);

@@ -52,8 +52,8 @@ impl Arch {
     }
 
     /// Returns the portable architecture of the same compute capability, for example `sm_90` for `sm_90a`.
-    /// Portable PTX also runs on newer GPUs. The result is compared with the limit that a user can set for
-    /// architectures. For example, the limit `sm_90` also permits PTX for `sm_90a`.
+    /// Portable PTX also runs on newer GPUs. If a user limits the architecture of the PTX, the result is
+    /// compared with this limit. The limit `sm_90` therefore also permits PTX for `sm_90a`.
     pub(crate) fn limit(self) -> Self {
         if let Self::Sm90a = self { Self::Sm90 } else { self }
     }

@@ -2,8 +2,9 @@
 //!
 //! For each call, a language binding such as the Python extension provides a value of the trait [`Source`].
 //! This source has the argument values in five queues: tensors, outputs, floats, integers and bools. A type
-//! that implements the trait [`Argument`] takes its values from the front of these queues. The source must
-//! have the right order within each queue. No order between the queues is needed.
+//! that implements the trait [`Argument`] takes its values from the front of these queues. Within a queue,
+//! the values must have the order in which the op declares its arguments. Between the queues, there is no
+//! order: for example, a tensor may be declared before or after an integer.
 //!
 //! All parameter types of the ops except `Device` and `Stream` implement [`Argument`]. A binding therefore
 //! needs no separate code for each op. Some ops, such as `rope`, have structs as parameters. Such a struct
@@ -39,8 +40,8 @@ pub enum Role {
     Table,
     /// An attention mask. It has dtype bool, or it has numbers that are added to the scores.
     Mask,
-    /// The weight of a matrix product, in the dtype of the rows. It has one column per column of the rows,
-    /// and one row per column of the result.
+    /// The weight of a matrix product, in the dtype of the rows. It has as many columns as the rows, and one
+    /// row per column of the result.
     Matrix,
     /// A tensor with the shape of the result of a matrix product, in the dtype of the rows.
     Product,
@@ -114,7 +115,7 @@ pub trait Source<'t> {
     /// [`Source::given_without`].
     fn position(&self) -> usize;
     /// Returns the error for a call that has tensor number `given` but lacks tensor number `lacking`. The op
-    /// accepts the first of these tensors only together with the second.
+    /// accepts the tensor `given` only together with the tensor `lacking`.
     fn given_without(&self, given: usize, lacking: usize) -> Self::Error;
     /// Returns the error for a call that lacks its required tensor number `at`.
     fn missing(&self, at: usize) -> Self::Error;

@@ -71,7 +71,8 @@ pub trait Overridable {
     fn with_override(&self, over: LaunchOverride) -> Device;
 
     /// Returns a text for each launch since the last call of this function. Only a device with a launch
-    /// override records its launches. For other devices, the result is empty.
+    /// override (a configuration set by the caller) records its launches. For other devices, the result is
+    /// empty.
     fn take_launches(&self) -> Vec<String>;
 }
 

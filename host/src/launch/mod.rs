@@ -1,4 +1,5 @@
-//! Launch configurations of row ops such as `softmax`, and overrides of these configurations.
+//! Launch configurations of row ops such as `softmax`. A caller can override the configuration that an op
+//! would choose.
 mod launch_override;
 mod rung;
 

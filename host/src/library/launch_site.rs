@@ -12,7 +12,7 @@ use crate::{Device, Dtype, Error, Kernels, Launch, Result, Stream};
 /// Ops list their kernels in constant tables of function pointers. Each of these functions launches a kernel,
 /// and has a `LaunchSite` as its first parameter. To keep the types of these tables simple, `LaunchSite` has
 /// no lifetime parameter, and stores raw pointers. A `LaunchSite` is used only while the device and the
-/// stream that it was made from are borrowed.
+/// stream from which it was made are borrowed.
 #[derive(Clone, Copy)]
 pub(crate) struct LaunchSite {
     kernels: &'static Kernels,

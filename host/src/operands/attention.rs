@@ -8,8 +8,8 @@ use crate::{Dtype, HeadsOrder, View};
 /// The parameters of attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Attention {
-    /// Order of the dimensions in query, key, value and output tensors: `[B, S, H, D]` or `[B, H, S, D]`
-    /// (batches, tokens, heads, columns per head).
+    /// Order of the dimensions in query, key, value and output tensors: `[B, S, H, D]` or `[B, H, S, D]`. The
+    /// letters stand for batches, tokens, heads and columns per head.
     pub order: HeadsOrder,
     /// Factor by which the scores `q kᵀ` are multiplied. `None` means `1 / sqrt(D)`.
     pub scale: Option<f32>,
@@ -39,11 +39,11 @@ arguments! {
         /// Optional mask that broadcasts to `[B, H, Sq, Sk]`. In a `Bool` mask, true means that the query
         /// sees the key. A mask in f32 or in the dtype of `q` is added to the scores.
         pub mask: Option<View<'a>>,
-        /// For packed sequences, two i32 tensors of shape `[sequences + 1]`: the first for `q`, the second
-        /// for `k` and `v`. Each tensor has the start offset of every sequence, and then the end of the last
-        /// sequence. With packed sequences, `q`, `k`, `v` and the output have no batch dimension. Tokens
-        /// after the end of the last sequence are padding: as queries, they attend to no key; as keys, no
-        /// query attends to them.
+        /// For packed sequences (several sequences in one tensor), two i32 tensors of shape `[sequences +
+        /// 1]`: the first for `q`, the second for `k` and `v`. Each tensor has the start offset of every
+        /// sequence, and then the end of the last sequence. With packed sequences, `q`, `k`, `v` and the
+        /// output have no batch dimension. Tokens after the end of the last sequence are padding: as queries,
+        /// they attend to no key; as keys, no query attends to them.
         pub cu_seqlens: Option<[View<'a>; 2]>,
     }
 }

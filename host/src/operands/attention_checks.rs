@@ -40,9 +40,9 @@ pub(crate) fn sizes(
     Ok(())
 }
 
-/// Checks `cu_seqlens`, the start offsets of packed sequences. Returns the number of sequences, or `None` if
-/// the sequences are not packed. The array `tokens` has two elements: the number of queries and the number of
-/// keys.
+/// Checks `cu_seqlens`, the start offsets of packed sequences (several sequences in one tensor). Returns the
+/// number of sequences, or `None` if the sequences are not packed. The array `tokens` has two elements: the
+/// number of queries and the number of keys.
 pub(crate) fn sequences(
     op: &'static str,
     device: &Device,
@@ -60,9 +60,9 @@ pub(crate) fn sequences(
     Ok(Some(starts - 1))
 }
 
-/// Checks the start offsets of packed sequences if they are in host memory. The offsets must start with 0,
-/// must never decrease, and must not exceed `tokens`. If the offsets break these rules, sequences could
-/// overlap, and two blocks would write the same rows.
+/// Checks the start offsets of packed sequences (several sequences in one tensor) if they are in host memory.
+/// The offsets must start with 0, must never decrease, and must not exceed `tokens`. If the offsets break
+/// these rules, sequences could overlap, and two blocks would write the same rows.
 ///
 /// Offsets in GPU memory are not checked, because reading them would block until the GPU is done.
 fn ascending(op: &'static str, (arg, view): Operand, tokens: i64) -> Result<()> {
@@ -121,7 +121,7 @@ pub(crate) fn heads(
 
 /// Checks a mask against `shape`, the shape of the scores. If the sequences are packed, the caller passes
 /// `None` as `shape`, because their scores have no common shape. The function then returns an error, because
-/// attention over packed sequences supports no mask.
+/// attention over packed sequences (several sequences in one tensor) supports no mask.
 pub(crate) fn mask(
     op: &'static str,
     device: &Device,

@@ -18,9 +18,11 @@ pub(crate) struct AttentionLayout {
     pub lse: *mut f32,
     /// Number of batches, or of packed sequences.
     pub batches: u32,
-    /// Queries per batch. For packed sequences, the number of queries of all sequences.
+    /// Queries per batch. For packed sequences (several sequences in one tensor), the number of queries of
+    /// all sequences.
     pub queries: u32,
-    /// Keys per batch. For packed sequences, the number of keys of all sequences.
+    /// Keys per batch. For packed sequences (several sequences in one tensor), the number of keys of all
+    /// sequences.
     pub keys: u32,
     pub heads: u32,
     pub kv_heads: u32,
@@ -35,7 +37,8 @@ pub(crate) struct AttentionLayout {
     /// Softcap, or 0 for none.
     pub softcap: f32,
     pub mask: Option<MaskLayout>,
-    /// Start offsets of packed sequences: the first pointer for queries, the second for keys.
+    /// Start offsets of packed sequences (several sequences in one tensor): the first pointer for queries,
+    /// the second for keys.
     pub cu_seqlens: Option<[*const i32; 2]>,
     /// Whether kernels can access the query, key, value and output tensors in 16-byte vectors.
     pub vector: bool,
@@ -68,8 +71,8 @@ impl AttentionLayout {
             checks::contiguous(op, device, ("lse", lse), Dtype::F32, &sizes[usize::from(packed)..])?;
         }
         let sequences = checks::sequences(op, device, cu_seqlens.as_ref(), [queries, keys])?;
-        // The kernels search for the packed sequence that contains a token. This search requires at least one
-        // sequence.
+        // The kernels search for the packed sequence (one of several sequences in one tensor) that contains a
+        // token. This search requires at least one sequence.
         if sequences == Some(0) && queries + keys > 0 {
             let expected = "one sequence at least: two numbers".into();
             return Err(Error::Shape { op, arg: "cu_seqlens_q", got: vec![1], expected });

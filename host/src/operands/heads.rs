@@ -53,8 +53,8 @@ impl<'t> Argument<'t> for [Option<Heads<'t>>; 2] {
     }
 }
 
-/// Takes up to two tensors with the role `role` from the front of the call's tensors. Returns `None` for each
-/// tensor that is absent or has another role.
+/// Takes up to two tensors with the role `role` (such as "weight of a norm") from the front of the call's
+/// tensors. Returns `None` for each tensor that is absent or has another role.
 fn pair<'t, S: Source<'t>>(source: &mut S, role: Role) -> Result<[Option<View<'t>>; 2], S::Error> {
     let mut taken = [None, None];
     for view in &mut taken {

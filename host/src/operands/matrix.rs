@@ -8,12 +8,14 @@ pub(crate) struct Matrix {
     pub dtype: Dtype,
     pub rows: u32,
     pub columns: u32,
-    /// Distance in bytes from the start of one row to the start of the next row. 16 if there is only one row.
+    /// Distance in bytes from the start of one row to the start of the next row. If there is only one row,
+    /// the value is 16.
     pub row_bytes: u64,
 }
 
 impl Matrix {
-    /// Returns a tensor as a matrix. All dimensions except the last become rows.
+    /// Converts a tensor to a matrix, in which the last dimension is the columns. All other dimensions
+    /// together are the rows.
     pub fn of(op: &'static str, arg: &'static str, view: &View) -> Result<Self> {
         let (shape, strides) = (view.shape(), view.strides());
         let Some((&columns, leading)) = shape.split_last() else {
@@ -52,9 +54,8 @@ impl Matrix {
         (self.base as usize).is_multiple_of(16) && self.row_bytes.is_multiple_of(16)
     }
 
-    /// Returns whether TMA can copy parts of the matrix. TMA requires that the matrix has elements, and that
-    /// its address is a multiple of 16 bytes. The distance from row to row must be a multiple of 16 bytes and
-    /// not 0.
+    /// Returns whether TMA can copy parts of the matrix. The matrix must have elements, and its address must
+    /// be a multiple of 16 bytes. The distance from row to row must be a positive multiple of 16 bytes.
     pub fn is_tma(&self) -> bool {
         self.is_vector()
             && self.row_bytes > 0

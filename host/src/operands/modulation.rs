@@ -195,8 +195,8 @@ impl<'a> Target<'_, 'a> {
     /// Returns a view of an operand that is broadcast to the shape of `x`.
     fn broadcast(&self, arg: &'static str, value: &View<'a>) -> Result<View<'a>> {
         let wide = value.broadcast_to(self.op, arg, self.x.shape())?;
-        // Report the shape that the operand has in the call. The user would not understand an error about the
-        // strides after the broadcast, because they differ from the strides of the user's tensor.
+        // The kernels have a limit for the strides of the broadcast operand. The error names the shape of the
+        // user's tensor instead, because the user does not know the strides after the broadcast.
         if wide.strides() != value.strides() && !has_two_levels(&wide) {
             let shape = self.x.shape();
             let sizes = shape.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
@@ -210,7 +210,8 @@ impl<'a> Target<'_, 'a> {
     }
 }
 
-/// The names of a scale, shift or gate and of its table, for error messages.
+/// The names of a scale, shift or gate and of its table (an additional vector that is added to it), for error
+/// messages.
 pub(crate) type ModulationNames = [&'static str; 2];
 
 pub(crate) const SCALE: ModulationNames = ["scale", "scale_table"];
@@ -227,7 +228,7 @@ pub(crate) fn any_f32(affine: &AffineArg, by: &[&ScaleShiftArg]) -> bool {
 }
 
 /// Returns the [`OperandForm`] (combination of dtypes) of the operands, by which the host chooses a kernel.
-/// The form is one of three: all operands have the dtype of the rows; all operands are f32; any other
+/// There are three forms: all operands have the dtype of the rows, all operands are f32, or any other
 /// combination. Absent operands are ignored.
 pub(crate) fn form<'o>(operands: impl Iterator<Item = &'o OperandArg> + Clone) -> OperandForm {
     let all = |kind| operands.clone().all(|operand| [OperandKind::ABSENT, kind].contains(&operand.kind));

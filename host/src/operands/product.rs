@@ -4,8 +4,8 @@ use crate::operands::overlap::expect_disjoint;
 use crate::operands::rows::Operand;
 use crate::{Device, Dtype, Error, Result, View};
 
-/// The columns of `x` and of `y` are multiples of this number, so that rows of all matrices are multiples of
-/// 16 bytes.
+/// The numbers of columns of `x` and of `y` must be multiples of this number. Rows of 16-bit elements are
+/// then multiples of 16 bytes long.
 const MULTIPLE: i64 = 8;
 
 /// The tensors of a call.
@@ -23,16 +23,17 @@ pub(crate) struct Product {
     pub weight: Matrix,
     pub y: Matrix,
     pub bias: *const u8,
-    /// The rows of `weight` at which the halves start that the epilogue combines. Without halves, both are 0.
+    /// If the epilogue combines two halves of the columns of `x wᵀ`: the first row of `weight` for each half.
+    /// Otherwise, both numbers are 0.
     pub starts: [u32; 2],
-    /// Whether kernels can read two neighbouring elements of the epilogue's operands with one access. Only
-    /// the general kernel reads them one by one.
+    /// Whether kernels can read two adjacent elements of the epilogue's operands (such as a residual) with
+    /// one access. If false, only the general kernel, which reads single elements, supports the call.
     pub reads_pairs: bool,
 }
 
 impl ProductViews<'_, '_> {
-    /// Checks the tensors. The dtype is f16 or bf16. If `halves` is true, `y` has half as many columns as
-    /// `weight` has rows.
+    /// Checks the operands of a matrix product, which must be f16 or bf16. If `halves` is true, the epilogue
+    /// combines two halves of `x wᵀ`, so `y` has half as many columns as `weight` has rows.
     pub fn check(&self, op: &'static str, device: &Device, halves: bool) -> Result<Product> {
         let Self { x, weight, bias, y } = *self;
         let dtype = x.dtype();
@@ -68,8 +69,8 @@ impl ProductViews<'_, '_> {
         Ok(product)
     }
 
-    /// Checks the shapes of `x`, `weight` and `y`. The rows of `weight` are `parts` times as many as the
-    /// columns of `y`. Returns the number of rows of `weight`.
+    /// Checks the shapes of `x`, `weight` and `y`, and returns the number of rows of `weight`. This number
+    /// must be `parts` times the number of columns of `y`.
     fn expect_shapes(&self, op: &'static str, parts: i64) -> Result<i64> {
         let Self { x, weight, y, .. } = *self;
         let depth = x.shape().last().copied().unwrap_or(0);
@@ -92,7 +93,8 @@ impl ProductViews<'_, '_> {
         Ok(rows)
     }
 
-    /// Returns an error if `y` overlaps one of `others`, further operands of the epilogue.
+    /// Returns an error if `y` overlaps one of `others`, which are further operands of the epilogue, such as
+    /// a residual.
     pub fn expect_disjoint(&self, op: &'static str, others: &[Option<Operand>]) -> Result<()> {
         expect_disjoint(op, ("out", self.y), others)
     }

@@ -190,7 +190,8 @@ impl Tables<'_> {
         let (sin_arg, _) = self.table("sin", sin, &widths, vec4s)?;
         let wide = cos.shape().last() == Some(&self.columns);
         let angles = if wide { Rotary::WIDE } else { Rotary::NARROW };
-        // The last element says whether the tables are f32. It has no effect if `q` and `k` are also f32.
+        // The last element says whether the tables of angles are f32. It has no effect if `q` and `k` are
+        // also f32.
         Ok((angles, [cos_arg, sin_arg], tokens, cos.dtype() == Dtype::F32))
     }
 

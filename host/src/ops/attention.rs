@@ -1,5 +1,5 @@
-//! The attention op `softmax(scale q kT + mask) v`. It also supports sliding windows, softcaps and packed
-//! sequences.
+//! The attention op `softmax(scale q kT + mask) v`. It also supports sliding windows, softcaps, and packed
+//! sequences (several sequences in one tensor).
 use kernels_gpu::attention::mma::params::AttentionParams;
 use kernels_gpu::attention::mma::tiling::Tiling;
 use kernels_gpu::ops::attention::{launch, tiles};
@@ -67,7 +67,8 @@ const KERNELS_BY_DIM: [AttentionKernels; 5] = [
 /// `torch.nn.functional.scaled_dot_product_attention`.
 ///
 /// The optional output `lse` receives the log-sum-exp `ln(sum(exp(scores)))` of each query's scores, in f32
-/// with the shape `[B, H, Sq]`. For packed sequences, the shape is `[H, Sq]`.
+/// with the shape `[B, H, Sq]`. For packed sequences (several sequences in one tensor), the shape is `[H,
+/// Sq]`.
 ///
 /// The tensor cores multiply f16 or bf16 and accumulate in f32. Scores and softmax are computed in f32. The
 /// attention probabilities are rounded to the dtype of `q` before they are multiplied by `v`. The result is
@@ -75,8 +76,8 @@ const KERNELS_BY_DIM: [AttentionKernels; 5] = [
 ///
 /// If a query sees no key, its `out` is 0 and its `lse` is minus infinity. The result of a query does not
 /// depend on the values of other queries or on the batch size. The result may depend on the number of
-/// queries: on Hopper, calls with fewer than 64 queries may use other kernels. The results of different
-/// kernels can differ in the last bits.
+/// queries, because on Hopper, calls with fewer than 64 queries may use other kernels. The results of
+/// different kernels can differ in the last bits.
 ///
 /// # Errors
 /// Returns an error in these cases:

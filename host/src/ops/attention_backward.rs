@@ -83,7 +83,7 @@ arguments! {
         /// Output of the forward pass, with the shape and dtype of `q`.
         pub out: View<'a>,
         /// Log-sum-exp of the forward pass, in f32. The shape is `[B, H, Sq]`, or `[H, Sq]` for packed
-        /// sequences.
+        /// sequences (several sequences in one tensor).
         pub lse: View<'a>,
         /// Incoming gradient of the output, with the shape and dtype of `q`.
         pub dout: View<'a>,

@@ -21,21 +21,21 @@ const OP: &str = "attention_decode";
 /// A function that launches a kernel.
 type DecodeKernel = unsafe fn(LaunchSite, DecodeParams) -> Result<()>;
 
-/// The kernels of split-KV decoding. Each entry has three values: the largest head dimension that the kernel
-/// supports, the function that launches it, and its bytes of shared memory per block.
+/// The kernels of split-KV decoding. Each entry has the largest head dimension that the kernel supports, the
+/// function that launches the kernel, and the kernel's bytes of shared memory per block.
 const KERNELS_BY_DIM: [(u32, DecodeKernel, u32); 3] = [
     (64, launch::attention_decode_d64_smem, shared_bytes(4)),
     (128, launch::attention_decode_d128_smem, shared_bytes(8)),
     (256, launch::attention_decode_d256_smem, shared_bytes(16)),
 ];
 
-/// Maximum number of query rows per key head for split-KV decoding. A key head has as many query rows as the
-/// number of queries times the number of query heads per key head. With more rows, the kernels of
-/// [`attention`] have enough blocks to fill a GPU, so it is unnecessary to divide the keys.
+/// Maximum number of query rows per key head for split-KV decoding. The number of query rows is the number of
+/// queries times the number of query heads per key head. With more rows, the kernels of [`attention`] have
+/// enough blocks to fill a GPU, so there is no need to divide the keys.
 const MAX_ROWS: u32 = 32;
 /// Minimum number of keys for split-KV decoding, which divides the keys of a head among blocks. A second
-/// kernel combines the partial results of the blocks. With fewer keys, this kernel takes more time than the
-/// division saves.
+/// kernel then combines the partial results of the blocks. With fewer keys, this second kernel takes more
+/// time than the division of the keys saves.
 const MIN_KEYS: u32 = 1024;
 
 /// How the keys of a call are divided among blocks.
@@ -93,9 +93,9 @@ pub fn attention_decode_workspace_of([q, k]: [&[i64]; 2], plain: bool, params: &
 /// these blocks.
 ///
 /// The division of the keys does not depend on the batch size. The result of a query is therefore bitwise
-/// equal for all batch sizes. Instead of the decode kernels, this function runs the kernels of [`attention`]
-/// in these cases: there is no workspace; [`attention_decode_workspace`] returns `None`; a head or the
-/// workspace is not aligned to 16 bytes.
+/// equal for all batch sizes. This function runs the kernels of [`attention`] instead of the decode kernels
+/// if there is no workspace, or if [`attention_decode_workspace`] returns `None`. It also does so if a head
+/// or the workspace is not aligned to 16 bytes.
 ///
 /// # Errors
 /// Returns the errors of [`attention`]. Also fails if `workspace` does not have the size from

@@ -35,9 +35,9 @@ struct HopperKernels {
 /// The Hopper kernels, in the order of their maximum head dimension.
 ///
 /// For head dimension 128, there are two kernels, with tiles of 144 keys and of 128 keys. The kernel with
-/// tiles of 144 keys takes less time per key. But both kernels also spend time on the empty rows of a partly
-/// filled last tile. With 512 or 1024 keys, tiles of 128 keys are always full, so the kernel with these tiles
-/// is faster (benches/results/decisions/attention_hopper.txt).
+/// tiles of 144 keys takes less time per key. However, both kernels also spend time on the empty rows of the
+/// last tile, if it is only partly filled. With 512 or 1024 keys, all tiles of 128 keys are full, so the
+/// kernel with these tiles is faster (benches/results/decisions/attention_hopper.txt).
 const KERNELS: [HopperKernels; 5] = [
     HopperKernels {
         tiles: D64,
@@ -110,8 +110,8 @@ const SECTION_BYTES: u64 = 24 << 20;
 /// is not 0, the function decreases `skip` by 1 and returns `false` without a launch.
 ///
 /// The Hopper kernels support full attention, with or without a mask over keys. They also support causal
-/// attention without a mask. They do not support windows, softcaps or packed sequences. All strides must be
-/// multiples of 16 bytes.
+/// attention without a mask. They do not support windows, softcaps or packed sequences (several sequences in
+/// one tensor). All strides must be multiples of 16 bytes.
 pub(crate) fn attention_hopper(
     device: &Device,
     a: &AttentionLayout,
@@ -131,8 +131,8 @@ pub(crate) fn attention_hopper(
     let q = map(&a.q, tiles.rows(), a.queries, a.heads)?;
     let (k, v) = (map(&a.k, tiles.keys, a.keys, a.kv_heads)?, map(&a.v, tiles.keys, a.keys, a.kv_heads)?);
     let site = LaunchSite::new(device, a.dtype, block_shape(blocks(device, a, &p), tiles.threads()), stream)?;
-    // A kernel that does not stage its output in shared memory does not read the tensor map of the output.
-    // For such a kernel, pass the tensor map of the queries as a placeholder.
+    // Only kernels that stage their output in shared memory read the tensor map of the output. For all other
+    // kernels, pass the tensor map of the queries as a placeholder.
     let out = if tiles.staged { map(&a.out, WARP_ROWS, a.queries, a.heads)? } else { q };
     // SAFETY: the kernel accesses only the tensors that the tensor maps and `p` describe.
     // `AttentionLayout::of` has checked these tensors.

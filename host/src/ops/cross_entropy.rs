@@ -44,11 +44,11 @@ const OP: &str = "cross_entropy";
 /// Launch configurations by row length in packs (16-byte vectors). A thread loads four packs at a time. In
 /// rows of up to 1024 packs, a thread reads at most 16 packs in total.
 ///
-/// If each thread reads more packs, the reduction across threads takes a smaller part of the total time.
-/// Short rows share a block, so some threads load a row while others reduce another row. Rows of more than 16
-/// packs have at least 8 threads. Together, 8 threads read whole cache lines of 128 bytes. The longest rows
-/// have 512 threads. If there are few rows, 512 threads have more bytes in flight than a smaller number of
-/// threads (benches/results/decisions/cross_entropy_threads.csv).
+/// The more packs each thread reads, the smaller is the part of the time that the reduction across threads
+/// takes. Several short rows share a block, so some threads load one row while others reduce another row.
+/// Rows of more than 16 packs have at least 8 threads, because 8 threads together read whole cache lines of
+/// 128 bytes. The longest rows have 512 threads. If there are few rows, 512 threads have more bytes in flight
+/// than a smaller number of threads (benches/results/decisions/cross_entropy_threads.csv).
 const LADDER: &[Rung] = &[
     rung(4, 0, 1, 128),
     rung(8, 0, 2, 128),
@@ -86,28 +86,35 @@ pub(super) fn pick<const N: usize>(device: &Device, layout: &RowLayout<N>) -> Ru
 /// `[n, m, classes]` without a copy. `target`, `loss` and `lse` have the shape `[...]` and are contiguous.
 /// `target` is i64 or i32. `loss` and `lse` are f32.
 ///
+/// `weight` has one weight per class, in the dtype of `x` or in f32. The loss of a row is multiplied by the
+/// weight of its target. Label smoothing multiplies the term of each class by the weight of this class, as in
+/// torch.
+///
 /// If a target is neither a class nor `ignore_index`, its loss is NaN. The call returns no error, because the
 /// host does not read the targets. The bits of a result row do not depend on the other rows.
 ///
 /// # Errors
-/// Returns an error, and writes nothing, in these cases: a shape, dtype or stride is not supported; a
-/// parameter is outside its range; an output overlaps another argument. [`Error`] lists further errors, such
-/// as those of the GPU driver.
+/// Returns an error, and writes nothing, if a shape, dtype or stride is not supported. The same applies if a
+/// parameter is outside its range, or if an output overlaps another argument. [`Error`] lists further errors,
+/// such as those of the GPU driver.
 pub fn cross_entropy(
     device: &Device,
     x: View,
     target: View,
+    weight: Option<View>,
     loss: ViewMut,
     lse: ViewMut,
     params: CrossEntropy,
     stream: Stream,
 ) -> Result<()> {
     let (loss, lse) = (loss.as_view(), lse.as_view());
-    let layout = RowLayout::of(OP, device, [("logits", &x)])?;
+    let mut layout = RowLayout::of(OP, device, [("logits", &x)])?;
+    let weights = layout.column_weight(OP, device, ("logits", &x), weight.as_ref())?;
     let (targets, p) = check(OP, device, &x, &target, params, &layout)?;
     for result in [("loss", loss), ("lse", lse)] {
         expect_row_values(OP, device, &x, result)?;
-        expect_disjoint(OP, result, &[Some(("logits", &x)), Some(("target", &target))])?;
+        let weight = weight.as_ref().map(|weight| ("weight", weight));
+        expect_disjoint(OP, result, &[Some(("logits", &x)), Some(("target", &target)), weight])?;
     }
     expect_disjoint(OP, ("loss", loss), &[Some(("lse", lse))])?;
     let rung = pick(device, &layout);
@@ -117,10 +124,14 @@ pub fn cross_entropy(
         // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the shape,
         // dtype, strides and device of each of these tensors.
         unsafe {
-            if params.softcap == 0.0 {
-                launch::cross_entropy_any(site, x, targets, losses, p)
-            } else {
-                launch::cross_entropy_softcap_any(site, x, targets, losses, p, Softcap::of(params.softcap))
+            let softcap = Softcap::of(params.softcap);
+            match (weight.is_some(), params.softcap != 0.0) {
+                (false, false) => launch::cross_entropy_any(site, x, targets, losses, p),
+                (false, true) => launch::cross_entropy_softcap_any(site, x, targets, losses, p, softcap),
+                (true, false) => launch::cross_entropy_weight_any(site, x, targets, losses, p, weights),
+                (true, true) => {
+                    launch::cross_entropy_weight_softcap_any(site, x, targets, losses, p, softcap, weights)
+                }
             }
         }
     })

@@ -27,8 +27,8 @@ arguments! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct GatedResidual {
         /// Whether to round `gate * y` to the dtype of `x` before the addition, as torch's separate operators
-        /// do. If the gate or its table (an additional vector that is added to the gate) is f32, this field
-        /// has no effect, and only the sum is rounded.
+        /// do. This field has no effect, and only the sum is rounded, if the gate or its table is f32. The
+        /// table is an additional vector that is added to the gate.
         pub exact: bool,
         /// Whether to clamp the sum to ±65504, the range of f16. diffusers clamps this sum in the models Flux
         /// and Qwen-Image if they run in f16.
@@ -59,10 +59,11 @@ impl GatedResidual {
 /// Computes `sum = x + gate * y` in f32 and rounds the sum to the dtype of `x`.
 ///
 /// `x`, `y` and `sum` have the same shape and dtype. The gate broadcasts to this shape, in this dtype or in
-/// f32. The last dimension of the gate may have the size 1: one number per row (`[B, S, 1]`), one number per
-/// head (`[H, 1]`), or a single number (`[1]`). Such a gate must not have a table (an additional vector that
-/// is added to the gate). After the broadcast, `x`, `y`, `sum` and the gate must be viewable as
-/// `[n, m, columns]` without a copy, with the same `n` and `m`. If there are no rows, the call does nothing.
+/// f32. The last dimension of the gate may have the size 1. The gate then has one number per row (`[B, S,
+/// 1]`), one number per head (`[H, 1]`), or a single number (`[1]`). Such a gate must not have a table (an
+/// additional vector that is added to the gate). After the broadcast, `x`, `y`, `sum` and the gate must be
+/// viewable as `[n, m, columns]` without a copy, with the same `n` and `m`. If there are no rows, the call
+/// does nothing.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if `sum` overlaps

@@ -124,8 +124,9 @@ pub fn gated_residual_ada_norm(
     expect_disjoint(OP, ("out", normed), &[Some(("sum", sum))])?;
     let round_each = params.exact && !any_f32(&parameters, &[&by_arg]);
     let gated = residual.arg([x_rows, y_rows, sum_rows], gate_arg);
-    // Use the general kernel if the sum is clipped, or if only one of the two steps (gated residual and norm)
-    // rounds after each operation. No model makes such calls, so no specialized kernel supports them.
+    // Use the general kernel if the sum is clamped, or if only one of the two steps (gated residual and norm)
+    // rounds after each operation. No specialized kernel supports such calls, because no known model makes
+    // them.
     let usual = !residual.clip && (gate.is_none() || (gated.round_each != 0) == round_each);
     let form = match modulated_form(&parameters, &[&by_arg.scale, &by_arg.shift, &gate_arg]) {
         form if usual => form,

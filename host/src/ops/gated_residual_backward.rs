@@ -18,14 +18,15 @@ use crate::plan::norm_backward::multiprocessors;
 use crate::{Device, Dtype, Error, Launch, MAX_GRID_YZ, Result, Stream, View, ViewMut};
 
 const OP: &str = "gated_residual_backward";
-/// A function that launches a kernel for a gate with one row per group.
+/// A function that launches a kernel for a gate with one row per group. The rows of a group share a row of
+/// the gate.
 type GroupKernel = unsafe fn(LaunchSite, GateGradients, *mut u8, GateParams) -> Result<()>;
 /// A function that launches a kernel for a gate with the shape of `y`.
 type TokenKernel = unsafe fn(LaunchSite, GateGradients, OperandArg, Extent) -> Result<()>;
 /// A function that launches a kernel for a gate with one column.
 type GradientRowKernel = unsafe fn(LaunchSite, GateGradients, OperandArg, GateParams) -> Result<()>;
-// Of the two kernels of each form, the first takes any layout. The second needs rows that allow 16-byte
-// accesses.
+// There are two kernels for each form of the gate (which elements of `y` share a value of it). The first
+// kernel takes any layout, and the second needs rows that allow 16-byte accesses.
 const PER_GROUP: [GroupKernel; 2] =
     [launch::gated_residual_backward_per_group_any, launch::gated_residual_backward_per_group_block1];
 const PER_TOKEN: [TokenKernel; 2] =
@@ -49,8 +50,8 @@ arguments! {
 /// Which elements of `y` share a value of the gate.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// The gate has one row for each group of consecutive rows. The number of groups is at most
-    /// [`MAX_GRID_YZ`].
+    /// The gate has one row for each group of consecutive rows of `y`. The value is the number of groups, at
+    /// most [`MAX_GRID_YZ`].
     Groups(u32),
     /// The gate has the shape of `y`.
     Tokens,
@@ -59,7 +60,8 @@ enum Form {
 }
 
 impl Form {
-    /// Returns the form of a gate with the shape `gate`, or `None` if the op does not support this shape.
+    /// Determines from the shape `gate` which elements of `y` share a value of the gate. Returns `None` if
+    /// the op does not support this shape.
     fn of(y: &[i64], gate: &[i64]) -> Option<Self> {
         let (&cols, outer) = y.split_last()?;
         let rows: i64 = outer.iter().product();
@@ -75,9 +77,10 @@ impl Form {
     }
 }
 
-/// The grid of a launch for a gate with one row per group.
+/// The grid of a launch for a gate with one row per group. The rows of a group share a row of the gate.
 struct Grid {
-    /// Blocks that share the rows of a group, and so the number of rows of partial sums per group.
+    /// Number of blocks that divide the rows of a group among them. Each block writes one row of partial
+    /// sums.
     splits: u32,
     groups: u32,
     /// Blocks that share the columns.
@@ -85,8 +88,9 @@ struct Grid {
 }
 
 impl Grid {
-    /// Divides `rows` rows per group among the blocks. All blocks of the launch run at the same time, if
-    /// there are not too many groups and columns. The grid is the same for both kernels.
+    /// Divides the `rows` rows of each group among the blocks. Unless there are very many groups or columns,
+    /// all blocks of the launch run at the same time. The grid is the same for the kernel with and without
+    /// 16-byte accesses.
     fn of(device: &Device, rows: u64, groups: u32, cols: u32, dtype: Dtype) -> Self {
         let slabs = cols.div_ceil(TEAM * 16 / dtype.size() as u32).min(MAX_GRID_YZ);
         let per_sm = launch_override(device).parallelism.unwrap_or(BLOCKS_PER_SM);
@@ -96,9 +100,10 @@ impl Grid {
     }
 }
 
-/// Computes the gradients of [`gated_residual`](crate::gated_residual) with respect to `y` and the gate:
-/// `dy = gate * dsum`, and `dgate`, the sum of `dsum * y` over the elements that share a value of the gate.
-/// `dgate` is computed if `gradient` has an output for it. The gradient of `x` is `dsum`.
+/// Computes the gradients of [`gated_residual`](crate::gated_residual) with respect to `y` and the gate. The
+/// gradient of `y` is `dy = gate * dsum`. The gradient `dgate` of the gate is the sum of `dsum * y` over the
+/// elements that share a value of the gate. `dgate` is computed if `gradient` has an output for it. The
+/// gradient of `x` is `dsum`.
 ///
 /// `dsum`, `y` and `dy` have the same shape and dtype. The gate has this dtype or is f32, and has one of
 /// these shapes:
@@ -112,9 +117,9 @@ impl Grid {
 /// rows. If rows share the gate, the order of the sum over rows depends on shape, dtype and architecture.
 ///
 /// # Errors
-/// Returns an error, and writes nothing, in these cases: a shape, dtype or stride is not supported; the
-/// workspace is too small; an output overlaps another argument. [`Error`] lists further errors, such as those
-/// of the GPU driver.
+/// Returns an error, and writes nothing, if a shape, dtype or stride is not supported. The same applies if
+/// the workspace is too small, or if an output overlaps another argument. [`Error`] lists further errors,
+/// such as those of the GPU driver.
 pub fn gated_residual_backward(
     device: &Device,
     dsum: View,
@@ -155,8 +160,8 @@ struct Tensors<'v, 'a> {
 }
 
 impl<'v, 'a> Tensors<'v, 'a> {
-    /// Checks dtypes, devices, the shape of `dgate`, and that outputs overlap no other tensor. Returns the
-    /// kind of the gate.
+    /// Checks dtypes, devices and the shape of `dgate`, and that no output overlaps another tensor. Returns
+    /// the kind of the gate: whether it has the dtype of `y` or is f32.
     fn check(&self, gradient: &'v GateGradient<'a>) -> Result<OperandKind> {
         let (y, gate, device) = (self.y, self.gate, self.device);
         for (arg, view) in [("dsum", self.dsum), ("dy", self.dy)] {
@@ -184,13 +189,14 @@ impl<'v, 'a> Tensors<'v, 'a> {
         GateGradients { dsum, y, dy, gate: OperandArg { rows, kind } }
     }
 
-    /// Returns the views for a layout. If `dgate` is absent, `dy` is a placeholder for it.
+    /// Returns the tensors, with their names, from which the row layout is computed. If there is no `dgate`,
+    /// the caller passes `dy` in its place.
     fn views(&self, gate: &'v View<'a>, dgate: &'v View<'a>) -> [Operand<'v, 'a>; 5] {
         [("y", self.y), ("dsum", self.dsum), ("dy", self.dy), ("gate", gate), ("dgate", dgate)]
     }
 
-    /// Returns the kind of a gate or of its gradient. Returns an error if it has neither the dtype of `y` nor
-    /// f32.
+    /// Returns the kind of a gate or of its gradient: whether it has the dtype of `y` or is f32. Returns an
+    /// error for all other dtypes.
     fn kind(&self, arg: &'static str, view: &View) -> Result<OperandKind> {
         match view.dtype() {
             dtype if dtype == self.y.dtype() => Ok(OperandKind::SAME),
@@ -241,8 +247,8 @@ impl<'v, 'a> Tensors<'v, 'a> {
         }
         let shape = Launch::of([blocks as u32, 1, 1], [TEAM, ROWS_PER_BLOCK, 1]);
         let site = LaunchSite::new(self.device, layout.dtype, shape, self.stream)?;
-        // SAFETY: the kernel accesses only the tensors that it receives. `check` and the layout have checked
-        // the shape, dtype, strides and device of each of these tensors.
+        // SAFETY: the kernel accesses only the tensors that it receives. `check` and the constructor of the
+        // row layout have checked the shape, dtype, strides and device of each of these tensors.
         unsafe { PER_ROW[usize::from(layout.vector)](site, operands, dgate, p) }
     }
 
@@ -278,8 +284,8 @@ impl<'v, 'a> Tensors<'v, 'a> {
         unsafe { launch::gated_residual_backward_sums_any(site, to, p) }
     }
 
-    /// Checks the workspace, and returns its address. Returns null if `dgate` is not requested, or if there
-    /// are no rows.
+    /// Checks the workspace for partial sums, and returns its address. Returns null if the caller does not
+    /// want `dgate`, or if there are no rows.
     fn workspace(&self, grid: &Grid, cols: u32, workspace: Option<&ViewMut>) -> Result<*mut u8> {
         let needed = u64::from(grid.groups) * u64::from(grid.splits) * u64::from(cols);
         if self.dgate.is_none() || needed == 0 {
@@ -306,7 +312,7 @@ fn expect_contiguous(arg: &'static str, view: &View) -> Result<()> {
 }
 
 /// Returns how many f32 elements of workspace the gradient of a gate needs. `gate` is the shape of the gate.
-/// The result is 0 if the op does not support this shape, or if it needs no workspace for it.
+/// The result is 0 if the op does not support this shape, or needs no workspace for this shape.
 pub fn gated_residual_backward_workspace(device: &Device, y: &View, gate: &[i64]) -> usize {
     let (Some(Form::Groups(groups)), Some(&cols)) = (Form::of(y.shape(), gate), y.shape().last()) else {
         return 0;

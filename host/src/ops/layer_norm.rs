@@ -36,9 +36,9 @@ const KERNELS: NormKernels<LayerNormKernel> = NormKernels {
 /// kernel. The bits of a result row depend only on the row and the parameters.
 ///
 /// # Errors
-/// Returns an error, and writes nothing, in these cases: a shape, dtype or stride is not supported; `eps` is
-/// negative or not finite; `y` overlaps an input. [`Error`](crate::Error) lists further errors, such as those
-/// of the GPU driver.
+/// Returns an error, and writes nothing, if a shape, dtype or stride is not supported. The same applies if
+/// `eps` is negative or not finite, or if `y` overlaps an input. [`Error`](crate::Error) lists further
+/// errors, such as those of the GPU driver.
 pub fn layer_norm(
     device: &Device,
     x: View,

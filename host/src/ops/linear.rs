@@ -23,11 +23,12 @@ const KERNELS: PortableKernels<LinearKernel> = PortableKernels {
 /// Computes `y = x wᵀ + bias`, the formula of `torch.nn.functional.linear`.
 ///
 /// `x` has the shape `[..., K]`, `weight` `[N, K]`, `bias` `[N]`, and `y` `[..., N]`. All have the same
-/// dtype, f16 or bf16. `K` and `N` are multiples of 8. The last dimension of each tensor is contiguous.
-/// All rows of `x` and of `y` have one distance. Calls are faster if all rows are aligned to 16 bytes.
+/// dtype, f16 or bf16. `K` and `N` are multiples of 8. The last dimension of each tensor is contiguous. The
+/// distance between consecutive rows must be the same for all rows of a tensor. Calls are faster if all rows
+/// are aligned to 16 bytes.
 ///
-/// The products of a row and a column are added in f32, in the order of K. The bias is added in f32. The sum
-/// is rounded once.
+/// For each element of `y`, the products are added in f32, in ascending order of K. The bias is also added in
+/// f32, and the sum is rounded once.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if `y` overlaps

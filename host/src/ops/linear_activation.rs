@@ -25,8 +25,8 @@ const KERNELS: PortableKernels<LinearActivationKernel> = PortableKernels {
 /// Computes `y = f(x wᵀ + bias)`, where `f` is an [`Activation`] except `Sigmoid` and `Relu2`.
 ///
 /// The tensors have the shapes, dtypes and strides of [`linear`](crate::linear). With [`Roundings::Exact`],
-/// the result has the bits of [`linear`](crate::linear) and then [`activation`](crate::activation). With
-/// [`Roundings::Once`], only the result is rounded.
+/// the result is bitwise equal to the result of [`linear`](crate::linear) followed by
+/// [`activation`](crate::activation). With [`Roundings::Once`], only the result is rounded.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if `y` overlaps

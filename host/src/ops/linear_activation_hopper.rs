@@ -20,7 +20,7 @@ const KERNELS: [(TimedTile, ActivationHopperKernel); 4] = [
     (T256X128, launch::linear_activation_hopper_256x128_smem),
 ];
 
-/// Launches a Hopper kernel, as [`launch_hopper`] does. `e` is the kernel argument of the epilogue.
+/// Launches a Hopper kernel with the function [`launch_hopper`]. `e` is the kernel argument of the epilogue.
 pub(super) fn linear_activation_hopper(
     device: &Device,
     a: &Product,

@@ -30,8 +30,9 @@ const KERNELS: PortableKernels<LinearGatedActivationKernel> = PortableKernels {
 ///
 /// `x` has the shape `[..., K]`, `weight` `[2 * H, K]`, `bias` `[2 * H]`, and `y` `[..., H]`. `H` is a
 /// multiple of 8. In all other respects, the tensors are those of [`linear`](crate::linear). With
-/// [`Roundings::Exact`](crate::Roundings), the result has the bits of [`linear`](crate::linear) and then
-/// [`gated_activation`](crate::gated_activation). With `Roundings::Once`, only the result is rounded.
+/// [`Roundings::Exact`](crate::Roundings), the result is bitwise equal to the result of
+/// [`linear`](crate::linear) followed by [`gated_activation`](crate::gated_activation). With
+/// `Roundings::Once`, only the result is rounded.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if `y` overlaps

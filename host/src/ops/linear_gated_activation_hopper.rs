@@ -19,7 +19,7 @@ const KERNELS: [(TimedTile, GatedActivationHopperKernel); 3] = [
     (T128X256, launch::linear_gated_activation_hopper_128x256_smem),
 ];
 
-/// Launches a Hopper kernel, as [`launch_hopper`] does. `e` is the kernel argument of the epilogue.
+/// Launches a Hopper kernel with the function [`launch_hopper`]. `e` is the kernel argument of the epilogue.
 pub(super) fn linear_gated_activation_hopper(
     device: &Device,
     a: &Product,

@@ -29,10 +29,11 @@ const KERNELS: PortableKernels<LinearGatedResidualKernel> = PortableKernels {
 
 /// Computes `y = residual + gate * (x wᵀ + bias)`, or `y = residual + x wᵀ + bias` without a gate.
 ///
-/// `residual` has the shape and dtype of `y`, and all its rows have one distance. The gate broadcasts to this
-/// shape, in this dtype or in f32, as the gate of [`gated_residual`](crate::gated_residual). The other
-/// tensors are those of [`linear`](crate::linear). With [`Roundings::Exact`], the result has the bits of
-/// [`linear`](crate::linear) and then [`gated_residual`](crate::gated_residual). With [`Roundings::Once`],
+/// `residual` has the shape and dtype of `y`, and the distance between consecutive rows must be the same for
+/// all its rows. The gate broadcasts to this shape, in this dtype or in f32, as in
+/// [`gated_residual`](crate::gated_residual). The requirements for the other tensors are those of
+/// [`linear`](crate::linear). With [`Roundings::Exact`], the result is bitwise equal to the result of
+/// [`linear`](crate::linear) followed by [`gated_residual`](crate::gated_residual). With [`Roundings::Once`],
 /// only the result is rounded.
 ///
 /// # Errors
@@ -63,7 +64,7 @@ pub fn linear_gated_residual(
     let (e, pairs) = epilogue(device, &residual, &matrix, gate, roundings)?;
     product.reads_pairs = pairs;
     let mut skip = launch_override(device).skip;
-    // The kernels for Hopper prefetch the residual in units of 16 bytes.
+    // The Hopper kernels prefetch the residual in units of 16 bytes, so its rows must be aligned to 16 bytes.
     if matrix.is_tma() && linear_gated_residual_hopper(device, &product, e, &mut skip, stream)? {
         return Ok(());
     }
@@ -75,9 +76,8 @@ pub fn linear_gated_residual(
     })
 }
 
-/// Checks the gate, and returns the kernel argument of the epilogue. `matrix` is the residual. Also returns
-/// whether kernels can read two neighbouring elements of 16 bits with one access: of the residual, and of the
-/// gate.
+/// Checks the gate, and returns the kernel argument of the epilogue. Also returns whether kernels can read
+/// two adjacent 16-bit elements with one access, in the residual and in the gate. `matrix` is the residual.
 fn epilogue(
     device: &Device,
     residual: &View,

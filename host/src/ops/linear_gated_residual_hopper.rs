@@ -20,7 +20,7 @@ const KERNELS: [(TimedTile, GatedResidualHopperKernel); 4] = [
     (T256X128, launch::linear_gated_residual_hopper_256x128_smem),
 ];
 
-/// Launches a Hopper kernel, as [`launch_hopper`] does. `e` is the kernel argument of the epilogue.
+/// Launches a Hopper kernel with the function [`launch_hopper`]. `e` is the kernel argument of the epilogue.
 pub(super) fn linear_gated_residual_hopper(
     device: &Device,
     a: &Product,

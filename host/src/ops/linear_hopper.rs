@@ -24,7 +24,8 @@ const KERNELS: [(TimedTile, LinearHopperKernel); 6] = [
     (T256X192, launch::linear_hopper_256x192_smem),
 ];
 
-/// The kernels for results with few rows, for results with up to [`NARROW`] columns and for wider results.
+/// The kernels for results with few rows. The first list is for results with up to [`NARROW`] columns, the
+/// second list for wider results.
 const FEW_ROWS: [[(GemmTile, LinearHopperKernel); 3]; 2] = [
     [
         (T64X16, launch::linear_hopper_64x16_smem),
@@ -37,12 +38,12 @@ const FEW_ROWS: [[(GemmTile, LinearHopperKernel); 3]; 2] = [
         (T64X64, launch::linear_hopper_64x64_smem),
     ],
 ];
-/// With more columns, each SM has a tile of 64 columns, also if the blocks of a cluster do not share the rows
-/// of `w`.
+/// Maximum number of columns for which two blocks of a cluster share the rows of `w`, so that more blocks
+/// read `w`. With more columns, there is a tile of 64 columns for each SM even without this sharing.
 const NARROW: u32 = 8192;
 
-/// Launches a kernel for few rows, as [`launch_few_rows`] does, or another Hopper kernel, as
-/// [`launch_hopper`] does.
+/// Launches a kernel for few rows with the function [`launch_few_rows`] if one supports the call. Otherwise
+/// launches another Hopper kernel with the function [`launch_hopper`].
 pub(super) fn linear_hopper(device: &Device, a: &Product, skip: &mut usize, stream: Stream) -> Result<bool> {
     let launch =
         |kernel: LinearHopperKernel, site: LaunchSite, [x, w, y]: [TensorMap; 3], params: GemmParams| {

@@ -167,9 +167,9 @@ fn kernels(norm: QkNorm, team: u32) -> HeadKernels {
         BlockKernel { kernel: launch::qk_norm_rope_rms_block4, tiles: 4 },
         BlockKernel { kernel: launch::qk_norm_rope_rms_block10, tiles: 10 },
     ];
-    // The kernels in `halves` add squares in the same order as torch's fused RMSNorm. For an RMSNorm of
-    // separate operators, torch adds the squares in a different order. With 128 columns, the two orders are
-    // the same. With 64 columns, they differ, so the kernel for 64 columns is only for the fused RMSNorm.
+    // The kernels in `halves` add squares in the same order as torch's fused RMSNorm. A model can also
+    // compute RMSNorm with separate torch operators. With 128 columns, torch then adds in the same order.
+    // With 64 columns, its order differs, so the kernel for 64 columns serves only the fused RMSNorm.
     let fused = norm == QkNorm::Rms;
     let d64: HeadKernel = launch::qk_norm_rope_rms_d64_warp1;
     let halves: [Option<HeadKernel>; 2] = [fused.then_some(d64), Some(launch::qk_norm_rope_rms_d128_warp1)];

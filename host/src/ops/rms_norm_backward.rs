@@ -31,9 +31,9 @@ const NORM: NormOp = NormOp {
 /// and architecture.
 ///
 /// # Errors
-/// Returns an error, and writes nothing, in these cases: a shape, dtype or stride is not supported; `eps` is
-/// negative or not finite; the workspace is too small; an output overlaps another argument. [`Error`] lists
-/// further errors, such as those of the GPU driver.
+/// Returns an error, and writes nothing, if a shape, dtype or stride is not supported, or if an output
+/// overlaps another argument. The same applies if `eps` is negative or not finite, or if the workspace is too
+/// small. [`Error`] lists further errors, such as those of the GPU driver.
 pub fn rms_norm_backward(
     device: &Device,
     dy: View,

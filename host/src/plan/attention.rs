@@ -33,9 +33,9 @@ impl AttentionLayout {
             TiledRows::Queries => (self.queries, self.heads),
             TiledRows::Keys => (self.keys, self.kv_heads),
         };
-        // The last tile of each packed sequence may be partly filled. The last tile of the padding (tokens
-        // after the last sequence) may also be partly filled. Therefore add one tile per sequence and one
-        // tile for the padding to the number of full tiles.
+        // Packed sequences are several sequences in one tensor. The last tile of each sequence may be partly
+        // filled. The last tile of the padding (tokens after the last sequence) may also be partly filled.
+        // Therefore add one tile per sequence and one tile for the padding to the number of full tiles.
         let (tiles, batches) = match self.cu_seqlens {
             Some(_) => (there / rows + self.batches + 1, 1),
             None => (there.div_ceil(rows), self.batches),

@@ -243,8 +243,8 @@ impl CheckedHeads {
         let BlockKernel { kernel, .. } = kernels.block.iter().find(|kernel| cols <= kernel.tiles * TILE)?;
         let one_row =
             self.present().all(|operand| operand.cols == operand.heads * p.dim && operand.cols % 8 == 0);
-        // This kernel can rotate a row only in two cases: columns that are `TILE` columns apart use the same
-        // angles, or the row is a single head of more than `TILE` columns.
+        // This kernel can rotate a row only in two cases. Either columns that are `TILE` columns apart use
+        // the same angles, or the row is a single head of more than `TILE` columns.
         let repeats = TILE.is_multiple_of(p.dim) && !self.rotary.by_head();
         let one_head = p.dim > TILE && self.apart();
         if !self.interleaved_partners()

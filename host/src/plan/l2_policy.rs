@@ -1,6 +1,6 @@
-//! The L2 policy of a launch. The policy says whether a kernel loads its inputs with `evict_last`. It also
-//! says which blocks demote the cache lines of their inputs, that is, reset these lines to normal eviction
-//! priority.
+//! The L2 policy of a launch. It determines whether a kernel loads its inputs with `evict_last`. It also
+//! determines which blocks demote the cache lines of their inputs, which means that they reset these lines to
+//! normal eviction priority.
 use cuda_std::l2::L2Policy;
 
 use crate::Device;

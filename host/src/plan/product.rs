@@ -23,9 +23,9 @@ pub(crate) struct PortableKernels<L> {
 }
 
 impl<L: Copy> PortableKernels<L> {
-    /// Chooses a kernel, and calls `launch` with it. Of the kernels that support the call, the function skips
-    /// the first `skip` kernels, and takes the next kernel. If no kernel is left, it takes the general
-    /// kernel, which supports every call.
+    /// Chooses a kernel, and calls `launch` with it. The kernels that support the call are ordered by
+    /// preference. The function skips the first `skip` of them, and takes the next one. If none is left, it
+    /// takes the general kernel, which supports every call.
     pub fn launch(
         &self,
         device: &Device,
@@ -34,7 +34,8 @@ impl<L: Copy> PortableKernels<L> {
         stream: Stream,
         launch: impl FnOnce(L, LaunchSite, LinearParams) -> Result<()>,
     ) -> Result<()> {
-        // A large tile loads fewer bytes per multiplication, but with few large tiles, some SMs have no work.
+        // A kernel with large tiles loads fewer bytes per multiplication. If there are fewer large tiles than
+        // SMs, however, some SMs would have no work.
         let (small_tile, count) = (self.small.1, tiles(a, self.large.1).map(u64::from).iter().product());
         let small = a.y.rows <= small_tile.rows()
             || a.weight.rows <= small_tile.columns()

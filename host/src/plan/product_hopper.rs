@@ -10,15 +10,15 @@ use crate::operands::product::Product;
 use crate::plan::attention::block_shape;
 use crate::{Arch, Device, HeadsMap, Result, Stream};
 
-/// A tile size, and the times of its kernel of `linear` on an H200
+/// The tile sizes of a Hopper kernel, and the times that its variant for the op `linear` takes on an H200
 /// (benches/results/decisions/linear_hopper.txt).
 #[derive(Clone, Copy)]
 pub(crate) struct TimedTile {
     tile: GemmTile,
     /// Time for a tile and 64 elements of K, in nanoseconds.
     step: f64,
-    /// Time for a tile that does not depend on K, in nanoseconds. It is short in ping-pong kernels, in which
-    /// one warpgroup multiplies while the other one writes its results.
+    /// The part of the time for a tile that does not depend on K, in nanoseconds. It is short in ping-pong
+    /// kernels, in which one warpgroup multiplies while the other one writes its results.
     rest: f64,
 }
 
@@ -29,11 +29,12 @@ pub(crate) const T256X128: TimedTile = TimedTile { tile: params::T256X128, step:
 pub(crate) const T128X256: TimedTile = TimedTile { tile: params::T128X256, step: 792.0, rest: 2_250.0 };
 pub(crate) const T256X192: TimedTile = TimedTile { tile: params::T256X192, step: 1_144.0, rest: 2_870.0 };
 
-/// Number of SMs that the CPU executor has: a cluster, which computes all tiles.
+/// Number of SMs that the launch plan assumes for the CPU executor: one cluster of two blocks, which computes
+/// all tiles.
 const EXECUTOR_SMS: u32 = 2;
 
-/// The share of the time of a full wave that the last, partly filled wave takes in addition to its share of
-/// tiles. It is below 1, because the power of idle SMs goes to the others, which then run at a higher clock.
+/// Cost of an idle SM in the last wave of tiles, relative to an SM that computes a tile. It is below 1,
+/// because the other SMs then run at a higher clock rate, within the same power limit.
 const IDLE: f64 = 0.7;
 
 impl TimedTile {
@@ -58,9 +59,9 @@ fn clusters(tile: &GemmTile, device: &Device) -> u32 {
 }
 
 /// Chooses a Hopper kernel, calls `launch` with it, and returns `true`. If no Hopper kernel supports the
-/// call, returns `false` without a launch. The kernels are ordered by their estimated times. `skip` is the
-/// number of kernels to skip. If there are no more kernels, the function decreases `skip` by the number of
-/// kernels.
+/// call, returns `false` without a launch. The kernels are ordered by their estimated times, and the function
+/// skips the first `skip` of them. If this leaves no kernel, the function decreases `skip` by the number of
+/// kernels and returns `false`.
 pub(crate) fn launch_hopper<L: Copy>(
     device: &Device,
     a: &Product,
@@ -90,9 +91,9 @@ pub(crate) fn launch_hopper<L: Copy>(
     Ok(true)
 }
 
-/// Launches the first of the kernels for few rows whose clusters have tiles for all rows of `y`, and returns
-/// `true`. These kernels compute tiles of the transpose of `y`. If there is no such kernel, returns `false`
-/// without a launch. If `skip` is not 0, the function skips the kernel and decreases `skip`.
+/// Launches a kernel for results with few rows, and returns `true`. These kernels compute tiles of `yᵀ`. The
+/// function takes the first kernel in which one cluster has tiles for all rows of `y`. If there is none, it
+/// returns `false` without a launch. If `skip` is not 0, it decreases `skip` by 1 and returns `false`.
 pub(crate) fn launch_few_rows<L: Copy>(
     device: &Device,
     a: &Product,
@@ -125,8 +126,9 @@ pub(crate) fn launch_few_rows<L: Copy>(
     Ok(true)
 }
 
-/// Returns true if both hold: the PTX has the kernels for Hopper and the GPU runs them, and TMA can access
-/// the operands and the result.
+/// Returns whether the Hopper kernels support the call. The GPU must run their PTX, and TMA must be able to
+/// access the operands and the result. Bias and epilogue operands must permit accesses to two elements at a
+/// time.
 fn is_supported(device: &Device, a: &Product) -> Result<bool> {
     // The kernels load the bias of two columns at once.
     let aligned_bias = (a.bias as usize).is_multiple_of(4);
@@ -138,7 +140,8 @@ fn is_supported(device: &Device, a: &Product) -> Result<bool> {
         && a.reads_pairs)
 }
 
-/// Returns the launch site and the kernel argument for tiles in the order `order`.
+/// Returns the launch site (device, stream and launch shape) and the kernel argument, for tiles in the order
+/// `order`.
 fn site(
     device: &Device,
     a: &Product,
@@ -152,7 +155,7 @@ fn site(
     Ok((site, GemmParams { bias: a.bias, columns: a.y.columns, depth_tiles, order }))
 }
 
-/// Makes the tensor map of a matrix. One TMA copy moves `part` columns and rows.
+/// Makes the tensor map of a matrix. `part` has the number of columns and rows that one TMA copy moves.
 fn map(device: &Device, matrix: &Matrix, part: [u32; 2]) -> Result<TensorMap> {
     device.tensor_map(&HeadsMap {
         base: matrix.base.cast_const().cast(),

@@ -33,8 +33,7 @@ choices! { Norm: Rms, Layer; }
 /// the same order as torch's norm kernel.
 const TEAM_THREADS: u32 = 32;
 /// Rows per block if this number of rows fits in shared memory. More rows per block would have no advantage,
-/// because the rows of a block do not depend on each other. A disadvantage would be that fewer SMs are busy
-/// in the last wave of blocks.
+/// because the rows of a block are independent. Fewer SMs would then be busy in the last wave of blocks.
 const TEAMS: u32 = 4;
 /// Rows per block if rows stay in registers.
 const ROWS_PER_BLOCK_IN_REGISTERS: u32 = 2;
@@ -157,7 +156,7 @@ pub(crate) struct NormKernels<K: 'static> {
     /// Kernel for any layout.
     pub any: K,
     /// Kernel for rows that consist of whole tiles (of 128 columns). The kernel keeps a row in shared memory
-    /// between two passes. `None` if the kernel `any` does this as well.
+    /// between two passes. The value is `None` if the kernel `any` also does this.
     pub whole: Option<K>,
     /// Kernels for some lengths of rows that consist of whole tiles (of 128 columns). A launch uses the first
     /// of these kernels that supports its rows. A kernel for a single [`OperandForm`] (dtypes and presence of
@@ -189,8 +188,8 @@ pub(crate) struct Vec4Launch<K> {
 }
 
 impl<K: Copy> Vec4Launch<K> {
-    /// Plans the launch for the rows of `layout`. If a row fits in registers or shared memory, the kernel
-    /// keeps the row there between two passes. Fails if `eps` is negative or not finite.
+    /// Plans the launch for the rows of `layout`. Between the kernel's two passes over a row, the row stays
+    /// in registers or shared memory if it fits. Fails if `eps` is negative or not finite.
     pub fn of<const N: usize>(
         op: &'static str,
         device: &Device,

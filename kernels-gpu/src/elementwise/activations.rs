@@ -1,13 +1,13 @@
 //! Computes activation functions and their derivatives for the elements of a pack (a 16-byte vector).
 //!
-//! A kernel argument selects the function, so that one kernel serves all functions of this module. All
+//! A kernel argument selects the function, so that one kernel can compute all functions of this module. All
 //! threads of a launch compute the same function and take the same branch, so warps do not diverge.
 //!
 //! Results are rounded as in torch. torch computes some functions, such as GELU, in one kernel, which rounds
-//! once. For such a function, this module also rounds once. It computes the function in f32, with the
-//! formulas of CUDA's [`libdevice`](cuda_std::libdevice) or with approximations that round to the same bits.
-//! Models write other functions, such as `x * sigmoid(1.702 * x)`, as a sequence of torch operators. For such
-//! a function, this module rounds the result of each operator to the element type.
+//! once, so this module also rounds once. It computes these functions in f32, with the formulas of CUDA's
+//! [`libdevice`](cuda_std::libdevice) or with approximations that round to the same bits. Models write other
+//! functions, such as `x * sigmoid(1.702 * x)`, as a sequence of torch operators. For such a function, this
+//! module rounds the result of each operator to the element type.
 use core::f32::consts::{FRAC_1_SQRT_2, LN_2, LOG2_E};
 
 use cuda_std::libdevice::{Erf, tanh};
@@ -24,8 +24,8 @@ use super::rounded_chain::{RoundedVec, gelu_fast, gelu_new, gelu_quick, over_one
 pub struct Function {
     /// The function: [`Function::GELU`] or another constant of this type.
     pub kind: u32,
-    /// Linear coefficient of the formula [`Function::SIGMOID`]. The coefficient is 0 for functions that the
-    /// method [`Function::once`] returns unchanged.
+    /// Linear coefficient of the formula [`Function::SIGMOID`]. The coefficient is 0 for functions that do
+    /// not use this formula.
     pub linear: f32,
     /// Cubic coefficient of [`Function::SIGMOID`].
     pub cubic: f32,
@@ -54,21 +54,21 @@ impl Function {
     pub const GELU_QUICK: u32 = 5;
     /// `x / (1 + e^-x)`: aten's SiLU.
     pub const SILU: u32 = 6;
-    /// `x * sigmoid(u)` with `u = -ln(2) * x * (linear + cubic * x^2)`. [`Function::once`] replaces SiLU and
-    /// all GELUs without `erf` by this formula, because `(1 + tanh(v)) / 2` is `sigmoid(2 * v)`. The sigmoid
-    /// uses an approximate reciprocal instead of an IEEE division.
+    /// `x * sigmoid(u)` with `u = -ln(2) * x * (linear + cubic * x^2)`. SiLU and all GELUs without `erf`
+    /// equal this formula, because `(1 + tanh(v)) / 2` is `sigmoid(2 * v)`. [`Function::once`] replaces these
+    /// functions by this formula, which uses an approximate reciprocal instead of an IEEE division.
     pub const SIGMOID: u32 = 7;
     /// `x` if it is above the threshold, else 0.
     pub const FATRELU: u32 = 8;
-    /// Value of `kind` for a kernel that is compiled for a single function. Such a kernel does not read its
-    /// argument of type [`Function`].
+    /// Value of `kind` for a kernel that is compiled for a single function. Such a kernel ignores all fields
+    /// of its argument of type [`Function`].
     pub const COMPILED: u32 = 9;
 
     const fn of(kind: u32) -> Self {
         Self { kind, linear: 0.0, cubic: 0.0, threshold: 0.0 }
     }
-    /// Returns the function that `kind` selects, for example [`Function::GELU`]. The threshold of
-    /// [`Function::FATRELU`] is 0 until the caller sets it.
+    /// Returns the function that `kind` selects, for example [`Function::GELU`]. For [`Function::FATRELU`],
+    /// the caller must set the threshold, which is 0 in the result.
     pub const fn new(kind: u32) -> Self {
         match kind {
             Self::SILU => Self { linear: -LOG2_E, ..Self::of(kind) },
@@ -80,8 +80,9 @@ impl Function {
             _ => Self::of(kind),
         }
     }
-    /// Returns the version of this function that rounds only the final result. This version is used by
-    /// `oxiwarp.patch` in `mode="fast"`, and by gradients in every mode.
+    /// Returns the version of this function that rounds only the final result, even if torch also rounds
+    /// intermediate results. `oxiwarp.patch` uses this version in `mode="fast"`, and gradients use it in
+    /// every mode.
     pub const fn once(self) -> Self {
         let kind = if self.linear != 0.0 { Self::SIGMOID } else { self.kind };
         Self { kind, ..self }
@@ -106,8 +107,8 @@ impl Function {
         }
     }
 
-    /// Computes this function in f32. `self` must be a result of [`once`](Self::once). The results are not
-    /// rounded to `T`: the caller rounds them.
+    /// Computes this function in f32, and leaves the rounding to `T` to the caller. `self` must be a result
+    /// of [`once`](Self::once), which returns the version without intermediate roundings.
     #[inline(always)]
     pub(crate) fn fast<T: Elem>(self, x: T::F32Vec) -> T::F32Vec {
         match self.kind {
@@ -124,16 +125,16 @@ impl Function {
     }
 
     /// Computes this function and its derivative for each element of `x`, in f32. `self` must be a result of
-    /// [`once`](Self::once).
+    /// [`once`](Self::once), which returns the version without intermediate roundings.
     #[inline(always)]
     pub(crate) fn values_and_slopes<T: Elem>(self, x: T::F32Vec) -> (T::F32Vec, T::F32Vec) {
         match self.kind {
             Self::SIGMOID => {
                 let exp = x.map(|x| self.exp(x));
                 let sigmoid = exp.map(|exp| rcp_ftz(1.0 + exp));
-                // `exp` is `e^-u`, and `sigmoid * exp` equals `1 - sigmoid`. The product has no cancellation
-                // error, unlike the difference. If `exp` is infinite, `sigmoid` is 0 and the product is NaN.
-                // `min` replaces this NaN by 1.
+                // `exp` is `e^-u`, and `sigmoid * exp` equals `1 - sigmoid`. This product is more accurate
+                // than the difference, in which most digits cancel. If `exp` is infinite, `sigmoid` is 0 and
+                // the product is NaN. `min` replaces this NaN by 1.
                 let remainder = sigmoid.zip(exp, |s, exp| (s * exp).min(1.0));
                 let product = x.zip(sigmoid, |x, s| x * s);
                 let steep =
@@ -184,8 +185,8 @@ fn gelu_tanh(x: f32) -> f32 {
     (0.5 * x) * (1.0 + tanh(inner))
 }
 
-/// Rounds the elements of `lanes` to `T` and converts them back to f32. A torch operator whose output has
-/// type `T` rounds its results in this way.
+/// Rounds the elements of `lanes` to `T` and converts them back to f32. torch rounds the result of each
+/// operator in this way if the output has type `T`.
 #[inline(always)]
 pub(crate) fn rounded<T: Elem>(lanes: T::F32Vec) -> T::F32Vec {
     T::unpack(T::pack(lanes))
@@ -203,7 +204,7 @@ pub struct ActivationParams {
 }
 
 /// Kernel argument: inputs of the gated activation `(x + bias_x) * f(gate + bias_gate)`. Each bias is a
-/// pointer to one row. The pointer is null if the bias is absent.
+/// pointer to one row, or null if there is no bias.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct GatedOperands {

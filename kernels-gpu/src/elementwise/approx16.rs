@@ -6,9 +6,9 @@
 //! bf16, their results have the same bits. The test `every_value_has_the_bits_of_the_library` checks this on
 //! the CPU, and `tests/python/ops/test_activation.py` checks it on a GPU.
 //!
-//! An f16 result has three more significant bits than a bf16 result. Of the functions of this module, only
-//! [`tanh`] is accurate enough for f16. The callers of `tanh` add 1 to the result before they round. A small
-//! absolute error of `tanh` is therefore harmless, even if its relative error is large.
+//! Of the functions of this module, only [`tanh`] is accurate enough for f16. Its callers add 1 to the result
+//! before they round. A small absolute error of `tanh` is therefore harmless, even if its relative error is
+//! large, as near 0.
 use cuda_std::math::{ex2_ftz, rcp_ftz};
 use cuda_std::prelude::*;
 
@@ -24,11 +24,11 @@ pub(crate) fn is_bf16<T: Elem>() -> bool {
 /// Returns `x / 2 * (1 + erf(x / sqrt(2)))` for a bf16 `x`.
 ///
 /// `erf` is computed as `1 - 2^-(p(|x|) * |x|)` with a polynomial `p`. Near `x = 0`, the computed `erf` has a
-/// large relative error. This error is harmless, because GELU adds 1 to `erf`. For `|x|` below 1.4, `p` is
-/// fitted to the mathematical `erf`. From 1.4 on, `p` is fitted to CUDA's `erff`
-/// ([`Erf::CUDA_12`](cuda_std::libdevice::Erf::CUDA_12)), because the errors of `erff` change the bf16 result
-/// in this range. The instruction `ex2.approx` computes the power of 2 with an error of at most 2 ulp. This
-/// error changes no bf16 result.
+/// large relative error. This error is harmless, because GELU adds 1 to `erf`. For `|x|` below 1.4, `p`
+/// approximates the exact `erf`. From 1.4 on, it approximates CUDA's `erff`
+/// ([`Erf::CUDA_12`](cuda_std::libdevice::Erf::CUDA_12)) with the errors of `erff`, because these errors
+/// change the bf16 result there. The instruction `ex2.approx`, which computes the power of 2, has an error of
+/// at most 2 ulp. This error changes no bf16 result.
 #[inline(always)]
 pub(crate) fn gelu(x: f32) -> f32 {
     const P: [u32; 8] = [
@@ -69,7 +69,7 @@ pub(crate) fn tanh(x: f32) -> f32 {
 /// Returns `x / (1 + exp)` for `exp >= 0`, with an approximate reciprocal.
 ///
 /// Numerator and denominator are scaled by 2^-8. Without this factor, the reciprocal of a very large
-/// denominator would be subnormal, and `rcp.approx.ftz` would return 0.
+/// denominator would be subnormal, and `rcp.approx.ftz` would flush it to 0.
 #[inline(always)]
 pub(crate) fn over_one_plus(x: f32, exp: f32) -> f32 {
     const SCALE: f32 = 1.0 / 256.0;

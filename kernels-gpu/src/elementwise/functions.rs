@@ -1,8 +1,8 @@
 //! Selects at compile time which activation functions a kernel can compute.
 //!
-//! One common kernel computes every function that the type [`Function`] can name. Each function that models
-//! use less often has a separate kernel, and therefore adds no branches and no registers to the common
-//! kernel.
+//! One common kernel contains all frequent functions, and its argument of type [`Function`] selects one of
+//! them. Each less frequent function has a separate kernel. Its code therefore costs the common kernel no
+//! branches and no registers.
 use core::f32::consts::LOG2_E;
 
 use cuda_std::math::{ex2_ftz, rcp_ftz};
@@ -18,7 +18,7 @@ pub(crate) trait Functions {
     /// Computes the selected function for a pack (16-byte vector) of elements of type `T`, with the same
     /// intermediate roundings as torch.
     fn exact<T: Elem>(function: Function, x: RoundedVec<T>) -> RoundedVec<T>;
-    /// Computes the selected function in f32. The results are not rounded to `T`: the caller rounds them.
+    /// Computes the selected function in f32, and leaves the rounding to `T` to the caller.
     fn fast<T: Elem>(function: Function, x: T::F32Vec) -> T::F32Vec;
     /// Computes the selected function and its derivative for each element of `x`, in f32.
     fn values_and_slopes<T: Elem>(function: Function, x: T::F32Vec) -> (T::F32Vec, T::F32Vec);
@@ -62,8 +62,9 @@ impl Functions for Sigmoid {
     fn values_and_slopes<T: Elem>(_: Function, x: T::F32Vec) -> (T::F32Vec, T::F32Vec) {
         let exp = x.map(|x| ex2_ftz(-LOG2_E * x));
         let sigmoid = exp.map(|exp| rcp_ftz(1.0 + exp));
-        // `sigmoid * exp` equals `1 - sigmoid`. The product has no cancellation error, unlike the difference.
-        // If `exp` is infinite, `sigmoid` is 0 and the product is NaN. `min` replaces this NaN by 1.
+        // `sigmoid * exp` equals `1 - sigmoid`. This product is more accurate than the difference, in which
+        // most digits cancel. If `exp` is infinite, `sigmoid` is 0 and the product is NaN. `min` replaces
+        // this NaN by 1.
         let slope = sigmoid.zip(exp, |s, exp| s * (s * exp).min(1.0));
         (sigmoid, slope)
     }

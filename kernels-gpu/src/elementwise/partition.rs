@@ -1,5 +1,5 @@
 //! Partition of element-wise operands among threads. Each thread processes one pack (a 16-byte vector) of
-//! each operand. The packs of all rows are numbered in sequence, so a block may process packs of several
+//! each operand. The packs of all rows are numbered consecutively, so one block may process packs of several
 //! rows.
 //!
 //! On an H200, blocks of 128 threads with one pack per thread reach 90 to 104 % of the bandwidth of a copy. A
@@ -15,10 +15,10 @@ use super::rounded_chain::RoundedVec;
 /// Threads per block.
 pub const THREADS: u32 = 128;
 
-/// The cache hint of all loads of this module. The hint selects coherent loads (`ld.global`). ptxas never
-/// moves a coherent load before `griddepcontrol.wait`, the instruction that waits for earlier launches.
-/// Without this guarantee, a kernel needs a block barrier after this instruction. Kernels whose blocks run
-/// only for a very short time can use the launch mode `Overlap::Plain`, which omits the barrier.
+/// The cache hint of all loads of this module. It selects coherent loads (`ld.global`), because ptxas never
+/// moves such a load before `griddepcontrol.wait`, the instruction that waits for earlier launches. With
+/// other loads, a kernel needs a block barrier after this instruction. The launch mode `Overlap::Plain` omits
+/// this barrier, which saves time in kernels whose blocks run only for a very short time.
 const LOAD: Load = Load::Default;
 
 /// Returns the minimum number of blocks per SM, for use with `launch_bounds`. On Turing, the result is
@@ -54,7 +54,7 @@ impl Divisor {
     }
 }
 
-/// Kernel argument: the range of elements that one launch covers, counted in parts. A part is a pack (16
+/// Kernel argument: the range of elements that one launch processes, counted in parts. A part is a pack (16
 /// bytes), or one element if the operands do not allow 16-byte accesses.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -101,8 +101,8 @@ pub(crate) struct ThreadElements<T, const VECTOR: bool> {
 impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
     const LEN: u32 = Pack::<T>::LEN;
 
-    /// Returns the elements of the calling thread, or `None` if all these elements are past the end of the
-    /// launch's range.
+    /// Returns the elements of the calling thread, or `None` if all of them are past the end of the range
+    /// that the launch processes.
     #[inline(always)]
     pub fn of_thread(extent: Extent) -> Option<Self> {
         let [[thread, ..], [block, ..]] = [thread::index(), thread::block_index()];
@@ -118,9 +118,9 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
         ElementLocation { group, within, column: if VECTOR { part * Self::LEN } else { part } }
     }
 
-    /// Returns the position of the thread's element `i`, or `None` if this position is past the end of the
-    /// launch's range. The method requires `VECTOR == false`, so that each part of the launch's [`Extent`] is
-    /// one element.
+    /// Returns the position of the thread's element number `i`, or `None` if this position is past the end of
+    /// the range that the launch processes. `VECTOR` must be false, so that the parts that [`Extent`] counts
+    /// are single elements.
     #[inline(always)]
     fn element(&self, i: usize) -> Option<ElementLocation> {
         let number = self.first + i as u32 * thread::block_dim()[0];
@@ -136,8 +136,8 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
     pub unsafe fn load(&self, rows: &Rows) -> Pack<T> {
         if VECTOR {
             let at = self.location(self.first).of::<T>(rows);
-            // SAFETY: the load reads one pack. The caller passes 16-byte aligned rows, and `of_thread`
-            // checked that this pack is inside the range of the launch.
+            // SAFETY: the load reads one pack (16 bytes). The caller guarantees that the rows are aligned to
+            // 16 bytes, and `of_thread` checked that this pack is inside the range that the launch processes.
             return Pack::from_words(unsafe { mem::load_u32x4(at.cast(), LOAD) });
         }
         // SAFETY: the caller passes all rows that the launch covers.
@@ -153,8 +153,8 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
         if !VECTOR {
             return T::F32Vec::from_fn(|i| {
                 let Some(location) = self.element(i) else { return 0.0 };
-                // SAFETY: the load reads one element. The caller passes all rows that the launch covers, and
-                // `element` checked the index.
+                // SAFETY: the load reads one element. The caller guarantees that `rows` contains all rows of
+                // the launch, and `element` checked the index.
                 unsafe { load_element(location.of::<E>(rows)).to_f32() }
             });
         }
@@ -163,24 +163,25 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
         T::F32Vec::from_fn(|i| {
             let within = i % Pack::<E>::LEN as usize;
             if within == 0 {
-                // SAFETY: the load reads one pack of the operand. The caller passes 16-byte aligned rows, and
-                // `of_thread` checked that these elements are inside the range of the launch.
+                // SAFETY: the load reads this thread's elements of the operand. The caller guarantees that
+                // the rows are aligned to 16 bytes, and `of_thread` checked that these elements are inside
+                // the range that the launch processes.
                 vector_pack = E::unpack(unsafe { mem::load_u32x4(at.wrapping_add(i).cast(), LOAD) });
             }
             vector_pack.get(within)
         })
     }
 
-    /// Loads `rows`, an operand with one column. The result contains, for each of the thread's elements, the
-    /// value of the element's row as f32.
+    /// Loads one value per row from `rows`, an operand with one column. For each of the thread's elements,
+    /// the result contains the value of the element's row, as f32.
     ///
     /// # Safety
-    /// For every row that the launch covers, the first element of the row in `rows` is readable. No thread
+    /// For every row that the launch processes, the first element of the row in `rows` is readable. No thread
     /// writes these elements.
     #[inline(always)]
     pub unsafe fn row_values<E: Elem>(&self, rows: &Rows) -> T::F32Vec {
         // SAFETY: the load reads the first element of a row. The caller guarantees that this element is
-        // readable in all rows that the launch covers.
+        // readable in all rows that the launch processes.
         let value = |location: ElementLocation| unsafe {
             load_element(ElementLocation { column: 0, ..location }.of::<E>(rows)).to_f32()
         };
@@ -197,8 +198,8 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
     /// `base` is null, or the requirements of [`ThreadElements::load`] apply to the row at `base`.
     #[inline(always)]
     pub unsafe fn bias(&self, base: *const u8) -> Bias<T> {
-        // SAFETY: `load` reads the row at `base` only if `base` is not null. In this case, the caller
-        // guarantees a readable row with all columns of the operands.
+        // SAFETY: `load` reads the row at `base` only if `base` is not null. The caller then guarantees a
+        // readable row with as many columns as the operands.
         Bias((!base.is_null()).then(|| unsafe { self.load(&Rows::single(base)) }))
     }
 
@@ -212,15 +213,15 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
     pub unsafe fn store(&self, rows: &Rows, pack: Pack<T>) {
         if VECTOR {
             let at = self.location(self.first).of::<T>(rows);
-            // SAFETY: the store writes one pack. The caller passes 16-byte aligned rows that contain this
-            // pack, and no other thread writes it.
+            // SAFETY: the store writes one pack (16 bytes). The caller guarantees that the rows are aligned
+            // to 16 bytes and contain this pack. No other thread writes this pack.
             return unsafe { mem::store_u32x4(at.cast(), pack.words(), Store::Default) };
         }
         let lanes = pack.lanes();
         for i in 0..Self::LEN as usize {
             if let Some(location) = self.element(i) {
-                // SAFETY: the store writes one element. The caller passes all rows that the launch covers,
-                // and `element` checked the index. No other thread writes the element.
+                // SAFETY: the store writes one element. The caller guarantees that `rows` contains all rows
+                // of the launch, and `element` checked the index. No other thread writes this element.
                 unsafe { store_element(location.of::<T>(rows), T::from_f32(lanes.get(i))) };
             }
         }
@@ -236,8 +237,9 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
         if !VECTOR {
             for i in 0..Self::LEN as usize {
                 if let Some(location) = self.element(i) {
-                    // SAFETY: the caller passes all rows that the launch covers, and `element` checked the
-                    // index. Only this thread writes the element.
+                    // SAFETY: the store writes one element. The caller guarantees that `rows` contains all
+                    // rows of the launch, and `element` checked the index. No other thread writes this
+                    // element.
                     unsafe { store_element(location.of::<f32>(rows), lanes.get(i)) };
                 }
             }
@@ -246,8 +248,9 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
         let at = self.location(self.first).of::<f32>(rows);
         for i in (0..Self::LEN as usize).step_by(4) {
             let words = core::array::from_fn(|j| lanes.get(i + j).to_bits());
-            // SAFETY: the caller passes 16-byte aligned rows, and `of_thread` checked that these elements are
-            // inside the range of the launch. Only this thread writes these elements.
+            // SAFETY: the store writes this thread's elements. The caller guarantees that the rows are
+            // aligned to 16 bytes, and `of_thread` checked that these elements are inside the range that the
+            // launch processes. No other thread writes them.
             unsafe { mem::store_u32x4(at.wrapping_add(i).cast(), words, Store::Default) };
         }
     }

@@ -9,9 +9,9 @@ use cuda_std::prelude::*;
 use super::approx16;
 use super::constants::{BETA, KAPPA, QUICK};
 
-/// Returns `x / (1 + e^-y)` in f32. The caller rounds the result to `T`. An IEEE division takes as many
-/// instructions as all other operations of this function together. For 16-bit types, this function therefore
-/// uses the faster division [`quotient`]. After rounding to 16 bits, both divisions give the same result.
+/// Returns `x / (1 + e^-y)` in f32. The caller rounds the result to `T`. For 16-bit types, this function
+/// divides with [`quotient`], which is less exact than an IEEE division but gives the same 16-bit results. An
+/// IEEE division would take as many instructions as all other operations of this function together.
 #[inline(always)]
 pub(crate) fn over_one_plus_exp<T: Elem>(x: T::F32Vec, y: T::F32Vec) -> T::F32Vec {
     let divisors = y.map(|y| exp_add(-y, 1.0));

@@ -1,6 +1,6 @@
 //! Matrix products `y = epilogue(x wᵀ + bias)`.
 //!
-//! - `epilogue`: what a kernel computes from the sums before it writes them.
+//! - `epilogue`: the computations between the accumulators of `x wᵀ` and the stores of the result.
 //! - `hopper`: kernels with `wgmma` and TMA, for Hopper.
 //! - `mma`: kernels with `mma.sync`, for every GPU from sm_80 on.
 //! - `tile_order`: the order in which the blocks compute the tiles of the result.

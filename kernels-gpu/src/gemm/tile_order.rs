@@ -1,11 +1,11 @@
-//! The order in which the blocks compute the tiles of the result.
+//! The order in which the blocks of a matrix product compute the tiles of the result.
 use core::num::NonZero;
 
-/// The order of tiles: a part of the kernel arguments.
+/// The order in which blocks compute tiles, as a part of the kernel arguments.
 ///
-/// The tiles are ordered in groups of `group_rows` rows of tiles. Within a group, consecutive tiles are below
-/// each other. The tiles that run at the same time therefore use few rows of `x` and of `w`, which stay in
-/// L2.
+/// The tiles form a matrix, whose rows are divided into groups of `group_rows` rows. The order goes through
+/// one group after the other, and within a group column by column. The tiles that run at the same time
+/// therefore need few rows of `x` and of `w`, which stay in L2.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TileOrder {
@@ -13,7 +13,7 @@ pub struct TileOrder {
     rows: u32,
     /// Number of rows of tiles per group.
     group_rows: NonZero<u32>,
-    /// Number of tiles of a group: `group_rows` times the number of columns of tiles.
+    /// Number of tiles of a group: `group_rows` times the number of tiles in a row of tiles.
     group_tiles: NonZero<u32>,
     /// Number of tiles.
     count: u32,
@@ -21,7 +21,7 @@ pub struct TileOrder {
 
 impl TileOrder {
     /// Returns the order of `rows * columns` tiles, in groups of at most `group_rows` rows of tiles. Returns
-    /// `None` if there are no tiles, or more than 2^31 - 1.
+    /// `None` if there are no tiles, or more than 2^31 - 1 tiles.
     pub fn new([rows, columns]: [u32; 2], group_rows: u32) -> Option<Self> {
         let count = rows.checked_mul(columns).filter(|&count| count <= i32::MAX as u32)?;
         let group_rows = NonZero::new(group_rows.min(rows))?;
@@ -35,7 +35,7 @@ impl TileOrder {
         self.count
     }
 
-    /// Returns the row and the column of tile number `number`, in tiles.
+    /// Returns the coordinates of tile number `number` in the matrix of tiles: its row and its column.
     #[inline(always)]
     pub(crate) fn place(&self, number: u32) -> [u32; 2] {
         let (group, within) = (number / self.group_tiles, number % self.group_tiles);

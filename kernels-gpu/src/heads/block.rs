@@ -1,9 +1,10 @@
 //! Normalises and rotates (RoPE) rows of queries and keys. The threads that share a row are called a team.
 //!
-//! If all heads of a token are normalised together, they are one row. Otherwise, each row is one head that
-//! the kernels of the module `warp` do not support: a head that has more than 256 columns or is not aligned.
-//! The rows of a token have consecutive indices. The team of the first row loads the RoPE angles of the
-//! token. The teams of the other rows then usually find the angles in L1.
+//! If all heads of a token are normalised together, they are one row. Otherwise, each row is one head. The
+//! kernels of this module then run for heads with more than 256 columns and for heads that are not aligned.
+//! The kernels of the module `warp` do not support such heads. The rows of a token have consecutive indices.
+//! The team of the first row loads the RoPE angles of the token. The other teams then usually find the angles
+//! in L1.
 //!
 //! RoPE rotates pairs of columns. For half-split pairs (columns `dim / 2` apart), the two columns of a pair
 //! are in different vectors of four columns. For each of its vectors, a thread therefore also loads the
@@ -20,7 +21,7 @@ use crate::norm::reduce::stats::Stats;
 use crate::norm::reduce::team::TeamCols;
 use crate::norm::reduce::team_row::TeamRow;
 
-/// The row that the calling thread's team (the threads that share a row) processes.
+/// The row that the calling thread processes, together with the other threads of its team.
 #[derive(Clone, Copy)]
 pub(crate) struct HeadRow<T> {
     pub x: *const T,
@@ -91,8 +92,8 @@ impl<T: Elem> HeadRow<T> {
     unsafe fn write<N: HeadNorm>(&self, stats: Stats, at: u32, rotary: &Rotary, p: &HeadParams) {
         let (head, column) = divide(at, p.dim);
         // SAFETY: the code reads column `at` of the row and the other column of its RoPE pair. The row has
-        // both columns. The code reads the angle only if `rotates` returned true. The tables of angles have
-        // an entry for this token and column in this case.
+        // both columns. The code reads the angle only if `rotates` returned true, which means that the tables
+        // of angles have an entry for this token and column.
         unsafe {
             let mut y = self.normed_element::<N>(stats, at, p);
             if rotary.rotates(self.token, column) {
@@ -109,9 +110,9 @@ impl<T: Elem> HeadRow<T> {
 /// Normalises, rotates and writes the row of the calling thread's team (the threads that share this row).
 ///
 /// # Safety
-/// The safety conditions of [`head_lanes`](super::warp::head_lanes) apply, with two exceptions: any head
-/// dimension is permitted, and the access type `A` (how many elements one load reads) determines the required
-/// alignment. In addition, heads that are normalised together are contiguous in memory.
+/// The safety conditions of [`head_lanes`](super::warp::head_lanes) apply, with two exceptions. Any head
+/// dimension is permitted. The required alignment is that of the access type `A` (how many elements one load
+/// reads). In addition, heads that are normalised together are contiguous in memory.
 #[inline(always)]
 pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(
     q: HeadsOperand,

@@ -3,13 +3,13 @@
 //! consists of two adjacent columns.
 //!
 //! If all heads of a token are normalised together, they are one row. Otherwise, a row is one long head. A
-//! block processes the query row and the key row of a token. Both rows need the same angles, so the second of
-//! the two teams usually finds them in L1.
+//! team is the set of threads that share a row. A block has one team for the query row and one for the key
+//! row of a token. Both rows need the same angles, so one of the teams usually finds them in L1.
 //!
 //! In torch's fused RMSNorm kernel, a thread has vectors of four columns. A thread of this kernel has vectors
 //! of eight columns. Such a vector contains the columns of two adjacent torch threads. To obtain torch's
-//! summation order, a thread of this kernel computes the sums of both torch threads, and adds the two sums
-//! without a shuffle.
+//! summation order, a thread of this kernel computes one sum for each of these torch threads. It adds the two
+//! sums without a shuffle.
 use cuda_std::prelude::*;
 
 use super::norm::HeadNorm;
@@ -55,8 +55,8 @@ pub(crate) unsafe fn register_rows<T: Elem, const IN_REGISTERS: usize>(
     unsafe {
         let row = RegisterRow::<T, IN_REGISTERS>::read(operand, token, rank);
         let is_rotated = rotary.rotates(token, 0);
-        // If a tile contains a whole number of heads, the angles repeat: columns that are one tile apart have
-        // equal angles.
+        // If a tile contains a whole number of heads, each thread needs the same angles for every tile.
+        // Columns that are one tile apart then have the same position in their heads.
         let repeats = p.dim <= TILE;
         let mut angles = [Angles::NONE; 2];
         if is_rotated && row.has(0) {
@@ -82,7 +82,7 @@ pub(crate) unsafe fn register_rows<T: Elem, const IN_REGISTERS: usize>(
     }
 }
 
-/// The calling thread's columns of a row. The thread shares this row with the other threads of its team.
+/// The calling thread's columns of a row. The thread shares this row with other threads, its team.
 struct RegisterRow<T, const IN_REGISTERS: usize> {
     x: [Vec8<T>; IN_REGISTERS],
     y: *mut T,

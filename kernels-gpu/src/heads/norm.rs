@@ -120,9 +120,9 @@ impl HeadNorm for Layer {
         cols: TeamCols,
         how: HeadNormArg,
     ) -> [Stats; HEADS] {
-        // torch's LayerNorm kernel uses four warps per row. Each tile (one vector of four columns per lane)
-        // of a head has the elements of one torch warp. If a head has fewer than four tiles, the remaining
-        // torch warps have no elements.
+        // torch's LayerNorm kernel uses four warps per row. A tile of a head (one vector of four columns per
+        // lane) contains the elements that one of these torch warps adds. If a head has fewer than four
+        // tiles, the remaining torch warps have no elements.
         let mut warps = [[Welford::EMPTY; 4]; HEADS];
         for tile in 0..TILES {
             let mut heads = [Welford::EMPTY; HEADS];

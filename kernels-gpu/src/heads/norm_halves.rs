@@ -49,8 +49,8 @@ impl HalvesNorm for AsItIs {
 }
 
 /// RMSNorm with one of two summation orders: the order of torch's fused kernel, or the order of
-/// `x.float().pow(2).mean(-1)`. Use the second order only for heads of 128 columns, because torch sums
-/// shorter rows in a different order.
+/// `x.float().pow(2).mean(-1)`. Use the second order only for heads of 128 columns, because torch adds the
+/// elements of shorter rows in a different order than this type.
 impl HalvesNorm for Rms {
     #[inline(always)]
     fn of_halves<T: Elem, const DIM: u32, const HEADS: usize>(
@@ -59,9 +59,9 @@ impl HalvesNorm for Rms {
     ) -> [Stats; HEADS] {
         let mut sums = [0.0; HEADS];
         for head in 0..HEADS {
-            // Each head has its own branch. With one branch for all heads, the compiler would convert the
-            // elements of all heads to f32 before it computes the sums. The converted elements would occupy
-            // registers.
+            // There is one branch per head instead of one branch for all heads. With one branch for all
+            // heads, the compiler would convert the elements of all heads to f32 before it adds any of them.
+            // The converted elements would occupy registers.
             sums[head] = if how.fused != 0 {
                 pair(x[head], |[a, b, c, d]| fma(d, d, fma(c, c, fma(b, b, a * a))))
             } else {
@@ -105,7 +105,7 @@ unsafe fn weights<E: Elem>(weight: &Operand, columns: [u32; 2]) -> [Affine4; 2] 
 }
 
 /// Applies the function `of` to each of a lane's two vectors, which are half a head apart, and returns the
-/// sum of the two results. This addition is the first step of torch's warp reduction.
+/// sum of the two results. In torch, the first step of the warp reduction performs this addition.
 #[inline(always)]
 fn pair<T: Elem>([near, far]: [Vec4<T>; 2], of: impl Fn([f32; 4]) -> f32) -> f32 {
     of(near.lanes()) + of(far.lanes())

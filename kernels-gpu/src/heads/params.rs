@@ -24,13 +24,13 @@ pub struct HeadNormArg {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Rotary {
-    /// Table of cosines, unless the field `angles` selects other contents. With [`Rotary::COMPLEX`], cosines
-    /// and sines alternate in this table. With [`Rotary::COUNTED`] and [`Rotary::POSITIONED`], the table
-    /// contains f32 frequencies, from which the kernel computes the angles.
+    /// Table of cosines for most values of the field `angles`. With [`Rotary::COMPLEX`], cosines and sines
+    /// alternate in this table. With [`Rotary::COUNTED`] and [`Rotary::POSITIONED`], the table contains f32
+    /// frequencies, from which the kernel computes the angles.
     pub cos: Heads,
-    /// Table of sines, unless the field `angles` selects other contents. With [`Rotary::POSITIONED`], the
-    /// table contains the f32 positions of the tokens. With [`Rotary::COMPLEX`] and [`Rotary::COUNTED`], the
-    /// kernel does not read this table.
+    /// Table of sines for most values of the field `angles`. With [`Rotary::POSITIONED`], the table contains
+    /// the f32 positions of the tokens. With [`Rotary::COMPLEX`] and [`Rotary::COUNTED`], the kernel does not
+    /// read this table.
     pub sin: Heads,
     /// The first rotated token.
     pub first: u32,
@@ -122,9 +122,9 @@ pub struct HeadParams {
     /// Maximum number of heads that one warp processes. Only the kernels in the modules `warp` and
     /// `warp_halves` use this field.
     pub heads_per_warp: u32,
-    /// Two numbers: how many warps process the query heads of a token, and how many warps process its key
-    /// heads. For the kernels in the modules `block` and `block_registers`, the numbers count rows instead of
-    /// warps.
+    /// The number of warps that process the query heads of a token, and the number of warps that process its
+    /// key heads. For the kernels in the modules `block` and `block_registers`, the numbers count rows
+    /// instead of warps.
     pub warp_tasks: [u32; 2],
     /// Number of blocks per token. Only the kernels in the module `warp` use this field.
     pub blocks: u32,

@@ -84,10 +84,11 @@ impl Rotary {
         let token = Token { number: token.number - self.first, ..token };
         if self.angles == Self::WIDE && self.conjugate == 0 {
             // `WIDE` tables (one entry per column) are the most frequent layout. Unless the angles are
-            // negated (`conjugate`), their entries need no conversion. Nothing in this branch uses the loaded
-            // values, so the kernel does not wait for the loads here.
-            // SAFETY: the caller passes tables with the layout that the fields of `Rotary` describe. The
-            // tables have entries for the rotated columns, and the caller passes only rotated columns.
+            // negated (`conjugate`), the entries of such tables need no conversion. No instruction in this
+            // branch uses the loaded values, so the kernel does not wait for the loads here.
+            // SAFETY: the loads read entries of the tables. The caller guarantees that the tables have the
+            // layout that the fields of `Rotary` describe. The tables have entries for all rotated columns,
+            // and the caller passes only rotated columns.
             return unsafe { self.entries::<T, VEC4S>(token, head, columns, true) };
         }
         let by_pair = self.angles != Self::WIDE && self.angles != Self::COMPLEX;

@@ -1,8 +1,8 @@
 //! RoPE without a norm. All columns of a head are rotated, in interleaved pairs (pairs of adjacent columns).
 //!
 //! A thread rotates the same four columns of a query head and of the key head with the same index. The thread
-//! loads the angles once for both heads. If each head has its own angles, loading them once instead of twice
-//! saves much of the memory traffic. The kernel is also fast for long heads.
+//! loads the angles only once for both heads. This saves much memory traffic if each head has its own angles.
+//! The kernel is also fast for long heads.
 use cuda_std::prelude::*;
 
 use super::params::{HeadParams, HeadsOperand, Rotary};
@@ -24,15 +24,16 @@ pub(crate) unsafe fn rotated_rows<T: Elem>(q: HeadsOperand, k: HeadsOperand, rot
         (thread::index(), thread::block_dim(), thread::block_index());
     let token = Token { batch, number: group * tokens + nth };
     let at = 4 * (rank + threads * block);
-    // The head index is the quotient of a division. Threads of head 0 skip this division, so that their loads
-    // start earlier.
+    // A division gives the index of the head. Threads of head 0 skip the division, so that their loads start
+    // earlier.
     let (head, column) = if at < p.dim { (0, at) } else { divide(at, p.dim) };
     let is_rotated = rotary.rotates(token, column);
     let exists = token.number < p.tokens;
     let (is_query, is_key) = (exists && head < q.heads, exists && head < k.heads);
     let head_address = |tensor: &Heads| tensor.at::<T>(token, head);
     // SAFETY: this code reads and writes only operands whose shapes, dtypes and alignment the host checked.
-    // `is_query` and `is_key` exclude heads that do not exist, and no other thread writes these columns.
+    // The conditions `is_query` and `is_key` exclude heads that do not exist, and no other thread writes
+    // these columns.
     unsafe {
         let (query, key) = (
             vec4_at::<T>(head_address(&q.x), column, is_query),

@@ -58,9 +58,9 @@ impl Group {
             }
             sums[column] = warp::sum(sums[column], 8);
         }
-        // The optimization barrier `opaque_lanes` makes the compiler finish the sums of this head here.
-        // Otherwise, the compiler interleaves the sums of several heads, and the intermediate values of all
-        // these heads occupy registers at the same time.
+        // The optimization barrier `opaque_lanes` makes the compiler finish the sums of this head before it
+        // starts the next head. Otherwise, the compiler would interleave the sums of several heads, whose
+        // intermediate values would occupy registers at the same time.
         let [a, b, c, d] = Vec4::<f32>::from_lanes(sums).opaque_lanes().lanes();
         (a + c) + (b + d)
     }

@@ -47,8 +47,8 @@ pub(crate) unsafe fn head_lanes<T: Elem, N: HeadNorm, const TILES: usize, const 
         let mut lanes = WarpHeads::<T, N, TILES>::of(operand, task, rotary, p);
         if rotary.by_head() {
             // The angles differ between heads here, so loading the angles causes most of the memory traffic.
-            // Each group of lanes therefore loads the angles of one head, processes this head, and continues
-            // with its next head.
+            // Each group of lanes therefore loads the angles of one head, processes this head, and then goes
+            // on to the next head.
             while lanes.left > 0 {
                 let angles = lanes.angles();
                 lanes.write::<1>(angles);
@@ -140,9 +140,9 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
         self.rotary.rotates(self.token, self.column(tile))
     }
 
-    /// Returns whether this lane has columns in tile `tile` of head `nth`. The current head of the group (the
-    /// lanes that share a head) has number 0, the next head of the group has number 1, and so on. The result
-    /// is false if the warp does not have this head.
+    /// Returns whether this lane has columns in tile `tile` of head `nth`. Heads are counted from the current
+    /// head of the group (the lanes that share a head), which has number 0. The result is false if the warp
+    /// does not have this head.
     #[inline(always)]
     fn has(&self, nth: usize, tile: usize) -> bool {
         let before = nth as u32 * side_by_side(self.p.dim) + self.group.base / self.group.width;
@@ -160,8 +160,8 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
         for tile in 0..TILES {
             if self.is_rotated(tile) && self.has(0, tile) {
                 // SAFETY: `vec4` reads the entries of the tables for this token, head and column. The tables
-                // have these entries, because the branch ensures that RoPE rotates the token and the column,
-                // and that the head exists.
+                // have these entries, because this branch is executed only if RoPE rotates the token and the
+                // column, and if the head exists.
                 angles[tile] = unsafe {
                     self.rotary.vec4::<T>(self.token, self.head, self.column(tile), N::MAKES_ANGLES)
                 };

@@ -23,7 +23,7 @@ use crate::layout::heads::{put_vec4_at, vec4_at};
 ///
 /// - The head dimension is `DIM`, 64 or 128, and head strides are below 2^29 elements.
 /// - `rotary` rotates all columns or none, with the same angles for all heads.
-/// - The grid has the dimensions that [`WarpTask::of_grid`] requires.
+/// - The grid is `[tokens, blocks per token, batches]`.
 #[inline(always)]
 pub(crate) unsafe fn head_halves<T: Elem, N: HalvesNorm, const DIM: u32, const TOGETHER: usize>(
     q: HeadsOperand,
@@ -109,8 +109,8 @@ impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
         }
     }
 
-    /// Returns whether head `nth` of this lane exists. The lane's current head has number 0, its next head
-    /// has number 1, and so on.
+    /// Returns whether the lane still has a head with number `nth`. Numbers count from the lane's current
+    /// head, which has number 0.
     #[inline(always)]
     fn has(&self, nth: u32) -> bool {
         ((nth * Self::HEADS_AT_ONCE) as i32) < self.left
@@ -135,7 +135,7 @@ impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
     }
 
     /// Writes this lane's columns of one head, and advances the output pointer to the next head. `nth` is the
-    /// index of the head among the heads that [`HalfLane::read`] loaded together.
+    /// number of this head among the heads that one call of [`HalfLane::read`] loaded.
     ///
     /// # Safety
     /// The safety conditions of [`head_halves`] apply.
@@ -155,15 +155,15 @@ impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
     #[inline(always)]
     fn go_on(&mut self, heads: u32) -> bool {
         self.left -= (heads * Self::HEADS_AT_ONCE) as i32;
-        // `lane / WIDTH` is the index of this lane's head among the heads that the warp processes at once. In
-        // all lanes, `left` plus this index has the same value, which is the `left` of lane 0. All lanes
-        // therefore return the same result.
+        // All lanes must return the same result, but `left` counts the remaining heads from each lane's own
+        // head. `lane / WIDTH` is the index of this head among the heads that the warp processes at once.
+        // `left` plus this index is therefore the `left` of lane 0.
         self.left + (warp::lane() / Self::WIDTH) as i32 > 0
     }
 }
 
-/// Hides the value of `step` from the compiler. Otherwise, the compiler computes the pointers of several
-/// heads in advance, and keeps all of them in registers.
+/// Hides the value of `step` from the compiler. Otherwise, the compiler would compute the pointers of several
+/// heads in advance, and keep all of them in registers.
 #[inline(always)]
 fn opaque_step(step: i32) -> isize {
     let [step, _] = thread::opaque([step as u32, 0]);

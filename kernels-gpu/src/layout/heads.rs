@@ -64,9 +64,9 @@ impl Token {
     }
 }
 
-/// Returns the quotient and the remainder of `a / b`. The caller guarantees that `b` is not 0. Nevertheless,
-/// the code divides by `b.max(1)`. Otherwise, the compiler would add a test for 0 and a call to `panic`,
-/// which would take registers in every kernel.
+/// Returns the quotient and the remainder of `a / b`. The caller guarantees that `b` is not 0. The code
+/// divides by `b.max(1)` nevertheless. Otherwise, rustc would add a test for 0 and a call of `panic`, which
+/// would take registers in every kernel.
 #[inline(always)]
 pub(crate) fn divide(a: u32, b: u32) -> (u32, u32) {
     let b = b.max(1);

@@ -2,9 +2,8 @@
 
 /// States in a kernel argument whether an optional operand is present, and which element type it has.
 ///
-/// This type is a struct with constants instead of an enum. For an enum, LLVM would assume that no other
-/// values than those of its variants occur. This assumption would change the instructions and register counts
-/// of most kernels.
+/// This type is a struct with constants instead of an enum. For an enum, LLVM would assume that every value
+/// is one of the variants. This assumption would change the instructions and register counts of most kernels.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperandKind(u32);

@@ -115,8 +115,8 @@ impl Norm for MeanSquare {
     }
 }
 
-/// A loader for weight and bias. [`AffineRow`] tests their dtypes at run time. [`DenseAffine`] fixes the
-/// dtypes at compile time. The type `()` is for norms without weight and bias.
+/// A loader for weight and bias, with three implementations. [`AffineRow`] tests their dtypes at run time.
+/// [`DenseAffine`] fixes the dtypes at compile time. The type `()` is for norms without weight and bias.
 pub(crate) trait Parameters: Copy {
     /// `true` if the dtypes are compile-time constants. In this case, no branch separates the loads of
     /// several vec4s (four elements each), so these loads are in flight together.

@@ -1,5 +1,5 @@
-//! Loads the elements that a thread of an element-wise kernel needs of a broadcast operand. Such an operand
-//! broadcasts against the rows that the kernel processes: a gate with one row per batch, for example.
+//! Loads a thread's elements of an operand that broadcasts against the rows of an element-wise kernel. An
+//! example is a gate with one row per batch.
 use cuda_std::prelude::*;
 
 use super::operand::{Modulation, Operand};
@@ -12,8 +12,8 @@ use crate::layout::operand_kind::OperandKind;
 pub(crate) enum BroadcastElements<T: Elem> {
     /// The elements have the element type of the rows.
     Same(Pack<T>),
-    /// The elements are f32. Either the operand is f32, or it is a sum `table + value` that was computed in
-    /// f32.
+    /// The elements are f32. Either the operand is f32, or it is a sum of two tensors (`table + value`) that
+    /// was computed in f32.
     F32(T::F32Vec),
 }
 

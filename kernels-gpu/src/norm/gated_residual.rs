@@ -74,8 +74,8 @@ pub(crate) struct GatedRow<T, F, A> {
     y: Vec4Row<T, A>,
     gate: F,
     sum: Vec4RowMut<T, A>,
-    /// The copy of the row of `y` in shared memory. A different row in shared memory, `RowContext::staged`,
-    /// contains the row of `x` at first, and later the sum.
+    /// The copy of the row of `y` in shared memory. The row of `x` is in a second row of shared memory,
+    /// `RowContext::staged`, where the sum later overwrites it.
     branch: SharedRow<T>,
     round_each: bool,
     clip: bool,
@@ -84,9 +84,9 @@ pub(crate) struct GatedRow<T, F, A> {
 impl<T: Elem, F: ModulationSource<T>, A: Access> GatedRow<T, F, A> {
     /// Returns row `row.at` of the operands in `gated`.
     ///
-    /// If `F` fixes the dtype of the gate at compile time (`F::GROUPED`), this function ignores `gated.clip`
-    /// and `gated.round_each`. In this case, the sum is never clamped, and `rounds` decides whether the
-    /// product `gate * y` is rounded.
+    /// If `F` fixes the dtype of the gate at compile time (`F::GROUPED`), the sum is never clamped. `rounds`
+    /// then decides whether the product `gate * y` is rounded. If `F` tests the dtype at run time,
+    /// `gated.clip` and `gated.round_each` decide about clamping and rounding.
     ///
     /// # Safety
     /// The requirements of [`Vec4Row::of`] apply to each operand. If `row.p.packs` is 1, `x` and `y` allow

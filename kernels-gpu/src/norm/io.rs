@@ -19,10 +19,10 @@ pub(crate) trait Source<T: Elem, A: Access>: Copy {
     /// Loads the operands from which the thread's vec4 (four columns) of `tile` is computed.
     fn parts(&self, row: &RowContext<T, A>, tile: u32) -> Self::Parts;
     /// Computes the thread's vec4 (four columns) of `tile` from the loaded operands `parts`. If the kernel
-    /// stages rows in shared memory, shared memory contains the vec4 after this call.
+    /// stages rows in shared memory, this call also writes the vec4 there.
     fn make(&self, row: &RowContext<T, A>, tile: u32, parts: Self::Parts) -> Vec4<T>;
     /// Returns the thread's vec4 (four columns) of `tile` for the second pass. The second pass calls this
-    /// method only if the row is not in shared memory.
+    /// method only if the kernel does not stage rows in shared memory.
     fn again(&self, tile: u32) -> Vec4<T>;
 }
 
@@ -55,7 +55,8 @@ pub(crate) trait Sink<T: Elem> {
     /// (four columns each) together.
     const GROUPED: bool;
     /// `true` if a thread has enough registers to load operands such as scale and shift for all its columns
-    /// of a row. If the row also stays in registers, these operands are loaded before the block reduction.
+    /// of a row. If the row also stays in registers, the kernel then loads these operands before the block
+    /// reduction, so that their latency overlaps with the reduction.
     const EARLY: bool = false;
     /// The number of vec4s (four columns each) whose scale and shift are loaded together. Only kernels that
     /// keep rows in registers use this number.

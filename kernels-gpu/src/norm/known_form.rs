@@ -44,8 +44,9 @@ pub(crate) trait Formed<T: Elem, A: Access> {
 }
 
 /// Runs the instantiation of the kernel body `part` that matches `p.form`. This form says which dtypes the
-/// operands have, and which operands are a sum `table + value`. If the access type `A` (how many elements one
-/// load reads) allows rows of any length, one instantiation serves all forms.
+/// operands have, and which operands are a sum `table + value`. The access type `A` says how many elements
+/// one load reads. If `A` allows rows of any length, there is only one instantiation, which tests the form at
+/// run time.
 ///
 /// If a kernel has two outputs and `A` requires whole tiles of 128 columns, the form must be
 /// [`OperandForm::SAME`].

@@ -4,10 +4,10 @@
 //! The operators `layer_norm`, `ada_norm`, `gated_residual_ada_norm` and `residual_tanh_gated_rms_norm` use
 //! these building blocks.
 
-/// Evaluates a condition on type parameters, such as the access type. A build for the host evaluates the
-/// condition before code generation, and compiles only the branch that can run. A build for the GPU leaves
-/// the evaluation to LLVM. If rustc evaluated the condition before LLVM, kernels would have different
-/// instructions and register counts.
+/// Evaluates a condition on type parameters, for example on the access type (how many elements one load
+/// reads). In a build for the host, the condition is a constant expression, so only the branch that can run
+/// is compiled. In a build for the GPU, LLVM evaluates the condition, because a constant expression would
+/// change the instructions and register counts of the kernels.
 #[cfg(not(target_arch = "nvptx64"))]
 macro_rules! known {
     ($condition:expr) => {

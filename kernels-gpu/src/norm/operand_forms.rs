@@ -12,8 +12,9 @@ use crate::layout::operand_kind::OperandKind;
 /// compile time. It can also fix whether the operand and its table are present. The loader tests only the
 /// remaining properties at run time.
 pub(crate) trait OperandSource<T: Elem>: Copy {
-    /// `true` if the dtype, and the presence of a table, are compile-time constants. In this case, no branch
-    /// separates the loads of several vec4s (four columns each), so these loads are in flight together.
+    /// `true` if the dtype, and the presence of a table (a tensor that is added to the operand), are
+    /// compile-time constants. No branch then separates the loads of several vec4s (four columns each), so
+    /// these loads are in flight together.
     const GROUPED: bool;
     /// `true` if a vec4 (four columns) of the operand has only 8 bytes. In this case, a thread has enough
     /// registers to load the operand early.
@@ -33,7 +34,8 @@ pub(crate) trait OperandSource<T: Elem>: Copy {
     fn vec4(fetched: Self::Fetched) -> Vec4<T>;
 }
 
-/// A loader for an operand with elements of type `E` and without a table.
+/// A loader for an operand with elements of type `E` and without a table (a tensor that is added to the
+/// operand).
 #[derive(Clone, Copy)]
 pub(crate) struct Dense<E, A> {
     row: Vec4Row<E, A>,
@@ -124,8 +126,9 @@ impl<T: Elem, A: Access> OperandSource<T> for WithTable<T, A> {
 impl<T: Elem, A: Access> ModulationSource<T> for WithTable<T, A> {
     #[inline(always)]
     unsafe fn of(modulation: &Modulation, at: RowIndex, columns: Vec4Columns) -> Self {
-        // SAFETY: the loaders read rows of value and table as type `T`. The caller guarantees that both have
-        // such rows and that they are readable. The table has one row.
+        // SAFETY: the loaders read rows of the operand `value`, and of the table that is added to it, as type
+        // `T`. The caller guarantees that both have such rows and that they are readable. The table has one
+        // row.
         unsafe {
             Self {
                 value: ModulationSource::<T>::of(modulation, at, columns),
@@ -164,7 +167,8 @@ impl<T: Elem, A: Access> OperandSource<T> for ModulationRow<T, A> {
 /// A loader ([`OperandSource`]) for a scale, shift or gate. A kernel creates the loader from its argument of
 /// type [`Modulation`].
 pub(crate) trait ModulationSource<T: Elem>: OperandSource<T> + Sized {
-    /// Returns a loader for the thread's `columns` of row `at` of the operand.
+    /// Returns a loader for the thread's `columns` of row `at` of the operand, which is `value` or the sum
+    /// `table + value`.
     ///
     /// # Safety
     /// The requirements of [`OperandRow::of`] apply to value and table. Value and table have the dtypes that
@@ -180,8 +184,8 @@ pub(crate) trait ModulationSource<T: Elem>: OperandSource<T> + Sized {
 impl<T: Elem, E: Elem, A: Access> ModulationSource<T> for Dense<E, A> {
     #[inline(always)]
     unsafe fn of(modulation: &Modulation, at: RowIndex, columns: Vec4Columns) -> Self {
-        // SAFETY: the loader reads rows of `modulation.value` as type `E`. The caller passes a modulation
-        // without a table. If the modulation is present, it has readable rows of this type.
+        // SAFETY: the loader reads rows of `modulation.value` as type `E`. The caller guarantees that no
+        // table is added to the value. If the modulation is present, it has readable rows of this type.
         unsafe { Self::of_operand(&modulation.value, at, columns) }
     }
     #[inline(always)]
@@ -193,8 +197,8 @@ impl<T: Elem, E: Elem, A: Access> ModulationSource<T> for Dense<E, A> {
 impl<T: Elem, A: Access> ModulationSource<T> for ModulationRow<T, A> {
     #[inline(always)]
     unsafe fn of(modulation: &Modulation, at: RowIndex, columns: Vec4Columns) -> Self {
-        // SAFETY: the loader reads rows of value and table. The caller guarantees that these rows are
-        // readable, if value and table are present.
+        // SAFETY: the loader reads rows of the operand `value`, and of the table that is added to it. The
+        // caller guarantees that these rows are readable, if value and table are present.
         unsafe {
             Self {
                 value: OperandRow::of(&modulation.value, at, columns),

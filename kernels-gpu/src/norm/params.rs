@@ -15,8 +15,8 @@ impl RowAccess {
     pub const SCALAR: Self = Self(0);
     /// [`Vectorized`](cuda_std::vec4::Vectorized): four elements per load or store.
     pub const VECTORIZED: Self = Self(1);
-    /// [`WholeTiles`](cuda_std::vec4::WholeTiles), or a different access type for rows that consist of whole
-    /// tiles of 128 columns.
+    /// [`WholeTiles`](cuda_std::vec4::WholeTiles), or a different access type (how a thread reads rows) for
+    /// rows that consist of whole tiles of 128 columns.
     pub const WHOLE_TILES: Self = Self(2);
 }
 
@@ -111,7 +111,8 @@ pub struct NormParams {
     /// Number of tiles (128 columns each) of a row in shared memory, or 0 if a row does not fit there. The
     /// type parameter `A: Access` of a kernel decides whether the kernel copies its rows to shared memory.
     pub staged: u32,
-    /// The form (dtypes and tables) of weight, bias, scale, shift and gate.
+    /// The dtypes of weight, bias, scale, shift and gate, and whether tables (additional tensors) are added
+    /// to them.
     pub form: OperandForm,
     /// 1: round to the element type after each step, as a sequence of separate torch operators does. 0: round
     /// once, at the end.

@@ -24,10 +24,9 @@ use super::reduce::stats::{Cols, Stats};
 use super::reduce::warp::{GROUP, Moments};
 use super::row_context::RowContext;
 
-/// Number of vec4s (four columns each) that a thread loads before it uses the first of them, in kernels whose
-/// blocks have four warps per row. The number is lower than [`GROUP`], the number for kernels with one warp
-/// per row. The reason is that kernels with four warps per row run more threads per SM, with fewer registers
-/// per thread.
+/// Number of vec4s (four columns each) that a thread loads before it uses the first of them, in kernels with
+/// four warps per row. The number is lower than [`GROUP`], the number for kernels with one warp per row. The
+/// reason is that kernels with four warps per row run more threads per SM, with fewer registers per thread.
 pub(crate) const GROUP_OF_PART: usize = 2;
 
 impl<T: Elem, A: Access> RowContext<T, A> {
@@ -139,8 +138,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         }
     }
 
-    /// Runs the first pass, which reduces the row. The access type `A` decides whether rows are staged in
-    /// shared memory. If so, this method first copies the row there.
+    /// Runs the first pass, which reduces the row. The access type `A` (how a thread reads rows) decides
+    /// whether rows are staged in shared memory. If so, this method first copies the row there.
     #[inline(always)]
     pub fn reduce<M: Moments, S: Source<T, A>>(&self, source: S) -> Stats {
         if self.has_room() {

@@ -14,8 +14,8 @@ use super::params::NormParams;
 pub(crate) struct RowContext<T, A> {
     pub at: RowIndex,
     pub columns: Vec4Columns,
-    /// The copy of the row in shared memory. The access type `A` decides whether the kernel makes this copy.
-    /// Kernels without the copy must not access this field.
+    /// The copy of the row in shared memory. The access type `A` (how a thread reads rows) decides whether
+    /// the kernel makes this copy. Kernels without the copy must not access this field.
     pub staged: SharedRow<T>,
     /// The parameters of the launch.
     pub p: NormParams,
@@ -32,9 +32,9 @@ impl<T: Elem, A: Access> RowContext<T, A> {
     pub fn of_warp(p: NormParams) -> Option<Self> {
         let mut team = Team::of_block();
         if is_block_shared::<A>() {
-            // Compute the row index again, from `blockIdx.x`. Its value does not change, because the block
-            // has one row. However, the compiler can now see that the index is equal in all threads of the
-            // block.
+            // Read the row index from `blockIdx.x`. `team.row` already has this value, because the block
+            // processes one row. With `blockIdx.x`, however, the compiler knows that the index is equal in
+            // all threads of the block.
             team.row = u64::from(thread::block_index()[0]);
         }
         // If rows consist of whole tiles (128 columns each), 32 bits suffice for the index of a row. The host
@@ -57,8 +57,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         Some(Self { at, columns, staged, p, warp, access: PhantomData })
     }
 
-    /// Returns two parts of shared memory: the part for staged rows, and the part for the block reduction.
-    /// The part for the block reduction has the lower addresses.
+    /// Returns two parts of the shared memory: one for staged rows, and one for the block reduction. The part
+    /// for the block reduction has the lower addresses.
     #[inline(always)]
     pub fn memory() -> (SharedMemory, Shared<f32>) {
         let mut memory = SharedMemory::of_launch();
@@ -75,8 +75,9 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         }
     }
 
-    /// Returns a second row in shared memory, for a second operand. The access type `A` decides whether the
-    /// kernel stages rows in shared memory. If not, the kernel must not access this second row.
+    /// Returns a second row in shared memory, for a second operand. The access type `A` (how a thread reads
+    /// rows) decides whether the kernel stages rows in shared memory. If not, the kernel must not access this
+    /// second row.
     #[inline(always)]
     pub fn another_row(&self) -> SharedRow<T> {
         let (mut memory, _) = Self::memory();

@@ -1,8 +1,12 @@
-//! A block reduction that computes several sums at once, and the statistics of a row that the backward
-//! kernels derive from these sums. [`norm_backward`](super) defines the names `d`, `r` and `g`.
+//! A block reduction that computes several sums at once. The backward kernels of the norms derive the
+//! statistics of a row from these sums.
+//!
+//! The comments use three abbreviations: `d` is `x - mean(x)`, `r` is `1 / sqrt(mean(d^2) + eps)`, and `g` is
+//! `dy * (offset + w)`. `w` is the weight, and `offset` is a constant.
 use cuda_std::prelude::*;
 
-/// Number of sums per row. [`BlockMoments::of`] takes these sums, each divided by the number of columns.
+/// Number of sums per row that the reduction computes. Divided by the number of columns, these sums are the
+/// argument of [`BlockMoments::of`].
 pub(super) const OF_ROW: usize = 4;
 
 /// The maximum number of values per thread in one reduction: [`OF_ROW`] values for each of two rows.
@@ -36,8 +40,8 @@ impl BlockReduction {
         let partial = memory.take::<f32>(Self::split());
         let (lane, own) = (warp::lane(), sums_of_lanes(values, count));
         if lane < count {
-            // SAFETY: each warp has one slot of shared memory for each value. Only lane `i` of the warp
-            // writes the slot of value `i`, and all reads come after the barrier.
+            // SAFETY: the store writes a slot of shared memory. Each warp has one slot for each value, and
+            // only lane `i` of the warp writes the slot of value `i`. All reads come after the barrier.
             unsafe { partial.set(thread::index()[0] / warp::SIZE * count + lane, own) };
         }
         block::sync();
@@ -45,8 +49,8 @@ impl BlockReduction {
         // Do not unroll this loop. If the loop is unrolled, ptxas keeps the f32 elements of all packs
         // (16-byte vectors) in registers, and spills registers.
         while slot < thread::block_dim()[0] / warp::SIZE * count {
-            // SAFETY: `slot` is below the loop bound. Before the barrier, the warps of the block wrote all
-            // slots below this bound.
+            // SAFETY: the load reads slot number `slot`, which is below the loop bound. The warps of the
+            // block wrote all slots below this bound before the barrier.
             sum += unsafe { partial.get(slot) };
             slot += warp::SIZE;
         }
@@ -97,15 +101,15 @@ pub(super) struct BlockMoments {
     base: f32,
     /// `-r * mean(g)`, with `g = dy * (offset + w)`.
     offset: f32,
-    /// `r * mean(g * d * r)`, with `g = dy * (offset + w)` and `d = x - mean(x)`.
+    /// `r * mean(g * d * r)`, with `g = dy * (offset + w)`, `d = x - mean(x)` and `r = 1 / sqrt(mean(d^2) +
+    /// eps)`.
     slope: f32,
 }
 
 impl BlockMoments {
-    /// Computes the statistics of a row from four means over the row. The array contains the means of
-    /// `x - shift`, `g`, `(x - shift)^2` and `g * (x - shift)`. `shift` is an estimate of the mean of `x`,
-    /// and [`norm_backward`](super) defines `g`. If `exists` is false, the row does not exist, and all
-    /// statistics are zero.
+    /// Computes the statistics of a row from the means of `x - shift`, `g`, `(x - shift)^2` and `g * (x -
+    /// shift)` over the row. `shift` is an estimate of the mean of `x`, and `g` is `dy * (offset + w)`. If
+    /// `exists` is false, the row does not exist, and all statistics are zero.
     #[inline(always)]
     pub fn of([mean, offset, squares, products]: [f32; OF_ROW], shift: f32, exists: bool, eps: f32) -> Self {
         let inv_rms = if exists { rsqrt(fma(-mean, mean, squares) + eps) } else { 0.0 };
@@ -117,13 +121,13 @@ impl BlockMoments {
         }
     }
 
-    /// Returns the normalized elements `d * r`, with `d = x - mean(x)`.
+    /// Returns the normalized elements `d * r`, with `d = x - mean(x)` and `r = 1 / sqrt(mean(d^2) + eps)`.
     #[inline(always)]
     pub fn xhat<L: F32Vec>(&self, x: L) -> L {
         x.map(|x| fma(x, self.inv_rms, self.base))
     }
 
-    /// Returns `dx` in f32. If a second gradient `dsum` must be added to `dx`, the caller adds it.
+    /// Returns `dx` in f32, without a second gradient `dsum`, which the caller adds if there is one.
     #[inline(always)]
     pub fn dx<L: F32Vec>(&self, g: L, xhat: L) -> L {
         let g = g.map(|g| fma(g, self.inv_rms, self.offset));

@@ -1,5 +1,5 @@
-//! Determines the input rows that a block processes, and adds up partial sums. Each block writes its partial
-//! sums to one row of a workspace.
+//! Determines which input rows a block processes, and adds the block's contributions to sums over many rows,
+//! such as the gradient of a weight. Each block writes these partial sums to one row of a workspace.
 //!
 //! A second launch, [`column_sums`](super::column_sums), adds the rows of the workspace. No kernel uses
 //! atomic additions, so the order of the additions depends only on the launch configuration.
@@ -20,9 +20,10 @@ pub(crate) struct BlockRows {
     pub group: u32,
     /// The index of the last row of the group, plus one.
     pub end: u64,
-    /// The first row of the block's first batch. A batch has one row for each team of the block.
+    /// The first row of the block's first batch. A batch has one row for each team (threads that share a row)
+    /// of the block.
     pub first: u64,
-    /// The number of rows from the first row of one batch to the first row of the block's next batch.
+    /// The distance in rows from the start of one batch of the block to the start of its next batch.
     pub step: u64,
 }
 
@@ -72,10 +73,11 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
         let team = block_rows.team.opaque();
         let at = RowIndex::of(Team { row: u64::from(block_rows.block), ..team }, u64::MAX, 0);
         // Without the optimization barrier `opaque`, the compiler would test whether `base` is null before
-        // the loop over rows. The result of this test would occupy a register during the loop.
+        // the loop over rows. The result of this test would then occupy a register throughout the loop.
         let [low, high] = thread::opaque([base.addr() as u32, (base.addr() as u64 >> 32) as u32]);
-        // SAFETY: the caller passes a workspace with a row for each block. If `base` is null, `wanted` is
-        // false, and the methods access no memory.
+        // SAFETY: the methods of the result access this block's row of the workspace. The caller guarantees a
+        // workspace with a row for each block. If `base` is null, `wanted` is false, and the methods access
+        // no memory.
         unsafe {
             Self {
                 read: Row::of(&rows, team, at, cols),
@@ -150,7 +152,7 @@ fn over_teams<L: F32Vec>(lanes: L, team: Team, memory: Shared<f32>) -> L {
     if thread < width {
         let mut other = thread + width;
         while other < threads {
-            // SAFETY: this reads the slots of the thread with index `other`, which is less than `threads`.
+            // SAFETY: the load reads slots of the thread with index `other`, which is less than `threads`.
             // That thread wrote its slots before the barrier.
             sum = L::from_fn(|i| sum.get(i) + unsafe { memory.get(i as u32 * threads + other) });
             other += width;
@@ -183,15 +185,16 @@ impl SharedSums {
         let sums = Self { slots: memory.take(slots * x * y), threads: [block::linear_index(), x * y] };
         let zeros = sums.opaque();
         for slot in 0..slots {
-            // SAFETY: `at` returns a different index for each thread and slot. All these indices are inside
-            // the memory that `memory.take` returned.
+            // SAFETY: the store writes one slot. `at` returns a different index for each thread and slot, and
+            // all these indices are inside the memory that `memory.take` returned.
             unsafe { zeros.slots.set(zeros.at(slot), Four([0.0; 4])) };
         }
         sums
     }
 
     /// Returns this object, passed through an optimization barrier. The compiler then computes the addresses
-    /// of the slots again. Otherwise, the addresses would occupy registers. See [`thread::opaque`].
+    /// of the slots again at each use. Otherwise, the addresses would occupy registers. See
+    /// [`thread::opaque`].
     #[inline(always)]
     pub fn opaque(self) -> Self {
         Self { threads: thread::opaque(self.threads), ..self }
@@ -209,8 +212,8 @@ impl SharedSums {
         for i in 0..L::LEN / 4 {
             let at = self.at(tile * L::LEN / 4 + i);
             let add = |j: usize, sum: f32| sum + lanes.get(i as usize * 4 + j);
-            // SAFETY: `take` allocated the slots of this tile, and no other thread accesses this thread's
-            // slots.
+            // SAFETY: the access is inside the slots that `take` allocated for this tile, and no other thread
+            // accesses this thread's slots.
             unsafe {
                 let Four([a, b, c, d]) = self.slots.get(at);
                 self.slots.set(at, Four([add(0, a), add(1, b), add(2, c), add(3, d)]));
@@ -221,7 +224,8 @@ impl SharedSums {
     /// Returns the thread's sums for tile number `tile`.
     #[inline(always)]
     pub fn get<L: F32Vec>(&self, tile: u32) -> L {
-        // SAFETY: `take` allocated the slots of this tile, and no other thread accesses this thread's slots.
+        // SAFETY: the access is inside the slots that `take` allocated for this tile, and no other thread
+        // accesses this thread's slots.
         let four = |i: u32| unsafe { self.slots.get(self.at(tile * L::LEN / 4 + i)) };
         let mut in_registers = Four([0.0; 4]);
         L::from_fn(|i| {

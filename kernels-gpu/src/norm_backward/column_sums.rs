@@ -58,12 +58,13 @@ pub(crate) unsafe fn column_sums<T: Elem>(sums: [ColumnSums; 2], p: ColumnSumsPa
         return;
     }
     let (group, column) = (u64::from(group), slab * COLUMNS + lane);
-    // A thread whose column does not exist loads the last column instead, but writes no result.
+    // A thread whose column does not exist loads from the last column instead, so that its load is inside the
+    // workspace. Such a thread writes no result.
     let first = group * u64::from(p.splits) * u64::from(p.cols) + u64::from(column.min(p.cols - 1));
     let load = |split: u32| {
         let at = first + u64::from(split.min(p.splits - 1)) * u64::from(p.cols);
         // SAFETY: the load is inside the workspace, because `min` limits row and column. This kernel does not
-        // write to the workspace.
+        // write to the workspace, so no other thread writes the element.
         let value =
             unsafe { load_u32(sums.from.cast::<f32>().wrapping_add(at as usize).cast(), Load::ReadOnly) };
         if split < p.splits { f32::from_bits(value) } else { 0.0 }
@@ -76,7 +77,8 @@ pub(crate) unsafe fn column_sums<T: Elem>(sums: [ColumnSums; 2], p: ColumnSumsPa
         split += STEP as u32 * STRIPES;
     }
     let stripes = SharedMemory::of_launch().take::<f32>(COLUMNS * STRIPES);
-    // SAFETY: each thread writes a different slot, and all reads come after the barrier.
+    // SAFETY: the store writes this thread's slot of shared memory. No other thread writes it, and all reads
+    // come after the barrier.
     unsafe { stripes.set(stripe * COLUMNS + lane, sum) };
     block::sync();
     if stripe != 0 || column >= p.cols {
@@ -88,8 +90,8 @@ pub(crate) unsafe fn column_sums<T: Elem>(sums: [ColumnSums; 2], p: ColumnSumsPa
         total += unsafe { stripes.get(stripe * COLUMNS + lane) };
     }
     let at = (group * u64::from(p.cols) + u64::from(column)) as usize;
-    // SAFETY: `column` is below `cols`, so the index `at` is inside `to`. No other thread writes this
-    // element.
+    // SAFETY: the store writes element `at` of `to`. This element exists, because `column` is below `cols`.
+    // No other thread writes this element.
     unsafe {
         if sums.single != 0 || size_of::<T>() == 4 {
             store_u32(sums.to.cast::<f32>().wrapping_add(at).cast(), total.to_bits(), Store::Default)

@@ -40,16 +40,16 @@ pub(crate) unsafe fn norm_backward<
 ) {
     let block_rows = BlockRows::of_block(p.rows);
     let of_kind = |kind| Weight { kind, ..weight };
-    // SAFETY: the host checked the operands, as this function requires. Each branch passes the kind that the
-    // weight has.
+    // SAFETY: the function accesses the operands, which the host checked. It also requires the kind (element
+    // type) of the weight, and each branch passes the kind that the weight has.
     unsafe {
         match weight.kind {
             _ if IN_REGISTERS == 0 && VECTOR => {
                 streamed::<T, 4, VECTOR, LAYER>(&block_rows, operands, weight, sums, p)
             }
             _ if IN_REGISTERS == 0 => streamed::<T, 1, VECTOR, LAYER>(&block_rows, operands, weight, sums, p),
-            // If `VECTOR` is false, the kernel tests the type of the weight at run time. This test does not
-            // limit its speed.
+            // If `VECTOR` is false, the kernel tests the type of the weight at run time, because this test is
+            // not what limits its speed.
             _ if !VECTOR => {
                 in_registers::<T, IN_REGISTERS, VECTOR, LAYER>(&block_rows, operands, weight, sums, p)
             }
@@ -104,8 +104,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, c
     let mut first = block_rows.first;
     while first < block_rows.end {
         let at = block_rows.at(first, p.inner);
-        // SAFETY: the host checked that the operands contain row `at`. No other team (threads that share a
-        // row) writes the `dx` of this row.
+        // SAFETY: the buffer reads row `at` of the operands. The host checked that the operands contain this
+        // row.
         let (buffer, _) = unsafe { RowBuffer::<T, VECTOR, LAYER>::of(block_rows, &operands, weight, at, &p) };
         let pairs = buffer.load::<IN_REGISTERS>(0);
         let [mut mean, mut offset] = [0.0; 2];
@@ -122,14 +122,15 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, c
         }
         if VECTOR {
             let next = [(first + block_rows.step) as u32, thread::block_dim()[1], block_rows.end as u32];
-            // SAFETY: the host checked the operands. They allow 16-byte accesses, because `VECTOR` is true.
+            // SAFETY: the function accesses the operands, which the host checked. They allow 16-byte
+            // accesses, because `VECTOR` is true.
             unsafe { prefetch::prefetch::<T>(&operands, next, &p) };
         }
         let stats = RowMoments::of(mean, offset, reduction.means(sum, p.inv_cols), p.eps, at);
-        // Compute the addresses of the row a second time. The addresses from the first computation would
-        // otherwise occupy registers during the reductions.
-        // SAFETY: the host checked that the operands contain row `at`. No other team (threads that share a
-        // row) writes the `dx` of this row.
+        // Compute the addresses of the row again. If the kernel kept the addresses from above, they would
+        // occupy registers during the reductions.
+        // SAFETY: the code accesses row `at` of the operands. The host checked that the operands contain this
+        // row. No other team (threads that share a row) writes the `dx` of this row.
         let (buffer, dx) =
             unsafe { RowBuffer::<T, VECTOR, LAYER>::of(block_rows, &operands, weight, at, &p) };
         let dbias = dbias.opaque();
@@ -145,7 +146,8 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, c
         }
         first += block_rows.step;
     }
-    // SAFETY: the host checked that each workspace is null or has a row of `p.cols` f32 for each block.
+    // SAFETY: the code writes this block's row of each workspace. The host checked that each workspace is
+    // null or has a row of `p.cols` f32 for each block.
     let (dweight_row, dbias_row) = unsafe {
         (
             SumsRow::<VECTOR>::of(sums.dweight, block_rows, p.cols),
@@ -182,7 +184,8 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
     p: NormBackwardParams,
 ) {
     let mut reduction = TeamReduction::of(block_rows.team);
-    // SAFETY: the host checked that each workspace is null or has a row of `p.cols` f32 for each block.
+    // SAFETY: the code accesses this block's row of each workspace. The host checked that each workspace is
+    // null or has a row of `p.cols` f32 for each block.
     let (dweight, dbias) = unsafe {
         (
             SumsRow::<VECTOR>::of(sums.dweight, block_rows, p.cols),
@@ -192,8 +195,8 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
     let mut first = block_rows.first;
     while first < block_rows.end {
         let at = block_rows.at(first, p.inner);
-        // SAFETY: the host checked that the operands contain row `at`. No other team (threads that share a
-        // row) writes the `dx` of this row.
+        // SAFETY: the code accesses row `at` of the operands. The host checked that the operands contain this
+        // row. No other team (threads that share a row) writes the `dx` of this row.
         let (buffer, dx) =
             unsafe { RowBuffer::<T, VECTOR, LAYER>::of(block_rows, &operands, weight, at, &p) };
         let steps = p.cols.div_ceil(block_rows.team.size * T::F32Vec::LEN).div_ceil(STEP as u32);
@@ -216,8 +219,8 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
             }
         }
         let stats = RowMoments::of(mean, offset, reduction.means(sum, p.inv_cols), p.eps, at);
-        // Process the tiles (16 bytes per thread each) in reverse order, because the tiles that the previous
-        // pass loaded last are still in cache.
+        // Process the tiles (16 bytes per thread each) in reverse order. The tiles at the end of the row are
+        // still in the cache from the previous pass.
         for step in (0..steps).rev() {
             let pairs = buffer.load::<STEP>(step * STEP as u32);
             for i in 0..STEP {
@@ -249,8 +252,8 @@ pub(crate) unsafe fn norm_backward_multi_row<T: Elem, const IN_REGISTERS: usize,
     sums: PartialSums,
     p: NormBackwardParams,
 ) {
-    // SAFETY: the caller guarantees the requirements of `multi_row`. `DSUM`, the last const parameter, is
-    // true only if `dsum` is present.
+    // SAFETY: `multi_row` accesses the operands, and the caller guarantees its requirements. `DSUM`, the last
+    // const parameter, is true only if `dsum` is present.
     unsafe {
         if operands.dsum.base.is_null() {
             multi_row::multi_row::<T, IN_REGISTERS, ROWS, false>(operands, weight, sums, p)

@@ -3,17 +3,19 @@
 //!
 //! The weight (in f32) and the partial sums for the gradients of weight and bias stay in registers.
 //!
-//! One pass over a row and one block reduction compute all sums of the row. With a second pass, the number of
-//! instructions per element would limit the speed. In a single pass, the variance is a difference of two
-//! means, which can lose bits by cancellation. To reduce the cancellation, the sums use `x - shift` instead
-//! of `x`. `shift` is the mean of the first [`SAMPLES`] elements of the row:
+//! The kernel computes all sums of a row in one pass over the row and one block reduction. A second pass
+//! would be slower, because it needs too many instructions per element. In a single pass, the variance is the
+//! difference of `mean(x^2)` and `mean(x)^2`, which can lose bits by cancellation. To reduce the
+//! cancellation, the sums use `x - shift` instead of `x`. `shift` is the mean of the first [`SAMPLES`]
+//! elements of the row:
 //!
 //! - In a row of `n` elements, `shift` differs from the mean of the row by at most `sqrt(n / SAMPLES)`
 //!   standard deviations.
 //! - For 4096 columns, the variance loses at most 8 of its 24 significant bits.
 //! - If the first elements are a random sample of the row, the variance loses practically no bits.
 //!
-//! [`norm_backward`](super) defines the names `d`, `r` and `g`.
+//! The comments use three abbreviations: `d` is `x - mean(x)`, `r` is `1 / sqrt(mean(d^2) + eps)`, and `g` is
+//! `dy * (offset + w)`. `w` is the weight, and `offset` is a constant.
 use cuda_std::prelude::*;
 
 use super::block_reduce::{BlockMoments, BlockReduction, MAX_ROWS, OF_ROW};
@@ -23,8 +25,8 @@ use super::prefetch;
 use crate::layout::operand_kind::OperandKind;
 use crate::rms::weight::Weight;
 
-/// The mean of the first `SAMPLES` elements of a row is the `shift` of the row. Each lane of half a warp
-/// loads one of these elements.
+/// Number of elements at the start of a row whose mean is the `shift` of the row, an estimate of the row's
+/// mean. Each lane of half a warp loads one of these elements.
 const SAMPLES: u32 = 16;
 
 /// A thread's packs (16-byte vectors) of `x` and `dy` for one row.
@@ -64,9 +66,10 @@ impl<T: Elem> RowPointers<T> {
             Rows { base, inner_stride: 0, outer_stride: 0 }
         };
         let (at, cols) = (RowIndex::FIRST, u32::MAX);
-        // `cols` is `u32::MAX`, so the compiler removes the bounds checks from accesses through these rows.
-        // SAFETY: the caller passes rows in which all `IN_REGISTERS` packs (16 bytes each) of each thread
-        // exist.
+        // `cols` is `u32::MAX`, so that the compiler removes the bounds checks from accesses through these
+        // rows.
+        // SAFETY: the accesses read and write packs (16 bytes each) of the rows. The caller guarantees that
+        // the rows have all `IN_REGISTERS` packs of each thread.
         unsafe {
             Self {
                 x: Row::of(&of(operands.x), team, at, cols),
@@ -87,8 +90,8 @@ impl<T: Elem> RowPointers<T> {
     }
 }
 
-/// The addresses of `ROWS` consecutive rows. The first of these rows always exists. The other rows may lie
-/// after the end of the group (the rows that share a weight).
+/// The addresses of `ROWS` consecutive rows. The first of these rows always exists. The other rows may be
+/// after the last row of the group (the rows that share a weight).
 #[derive(Clone, Copy)]
 struct Places<T, const ROWS: usize>([RowPointers<T>; ROWS]);
 
@@ -124,7 +127,7 @@ impl<T: Elem, const ROWS: usize> Places<T, ROWS> {
 
 /// Returns a thread's sums of `x - shift`, `g`, `(x - shift)^2` and `g * (x - shift)`, with `g = dy * scale`.
 ///
-/// Even and odd elements have separate accumulators. The separation halves the number of dependent additions.
+/// Even and odd elements have separate accumulators, which halves the number of dependent additions.
 #[inline(always)]
 fn sums<T: Elem, const IN_REGISTERS: usize>(
     pairs: Pairs<T, IN_REGISTERS>,
@@ -163,11 +166,13 @@ pub(super) unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: u
     let start = block_rows.group * p.rows as u32;
     let (end, step) = (start + p.rows as u32, thread::grid_dim()[0] * ROWS as u32);
     let (mut first, mut reduction) = (start + thread::block_index()[0] * ROWS as u32, BlockReduction::FIRST);
-    // SAFETY: the caller guarantees that the weight has one row per group (rows that share a weight).
+    // SAFETY: the function reads a row of the weight. The caller guarantees that the weight has one row per
+    // group (rows that share a weight).
     let scale = unsafe { scale::<T, IN_REGISTERS>(&block_rows, weight, &p) };
     let [mut dweight, mut dbias] = [[T::F32Vec::splat(0.0); IN_REGISTERS]; 2];
     while first < end {
-        // SAFETY: the caller guarantees that all rows below `end` exist, and `first` is below `end`.
+        // SAFETY: the function requires that row `first` exists. The caller guarantees that all rows below
+        // `end` exist, and `first` is below `end`.
         let places = unsafe { Places::<T, ROWS>::of(&operands, first, end, p.inner) };
         let pairs = places.load::<IN_REGISTERS>();
         let shifts = places.shifts();
@@ -201,7 +206,8 @@ pub(super) unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: u
         }
         first += step;
     }
-    // SAFETY: the host checked that each workspace is null or has a row of `p.cols` f32 for each block.
+    // SAFETY: the code writes this block's row of each workspace. The host checked that each workspace is
+    // null or has a row of `p.cols` f32 for each block.
     unsafe {
         leave(&block_rows, sums_of.dweight, dweight, p.cols);
         leave(&block_rows, sums_of.dbias, dbias, p.cols);
@@ -221,9 +227,9 @@ unsafe fn scale<T: Elem, const IN_REGISTERS: usize>(
 ) -> [T::F32Vec; IN_REGISTERS] {
     let rows = Rows { base: weight.base.cast_mut(), inner_stride: i64::from(p.cols), outer_stride: 0 };
     let group = RowIndex::of(Team { row: u64::from(block_rows.group), ..block_rows.team }, u64::MAX, 0);
-    // SAFETY: the host checked that the weight has one row per group (rows that share a weight). `same`
-    // accesses the weight as type `T`, and `single` accesses it as f32. The kernel reads only through the one
-    // that matches `weight.kind`.
+    // SAFETY: `same` reads the weight as type `T`, and `single` reads it as f32. The kernel reads only
+    // through the one that matches `weight.kind`. The host checked that the weight has one row per group
+    // (rows that share a weight).
     let (same, single) = unsafe {
         (
             Row::<T, true>::of(&rows, block_rows.team, group, p.cols),
@@ -251,7 +257,8 @@ unsafe fn leave<L: F32Vec, const IN_REGISTERS: usize>(
     sums: [L; IN_REGISTERS],
     cols: u32,
 ) {
-    // SAFETY: the caller guarantees that the workspace is null or has a row of `cols` f32 for each block.
+    // SAFETY: the function writes this block's row of the workspace. The caller guarantees that the workspace
+    // is null or has a row of `cols` f32 for each block.
     let row = unsafe { SumsRow::<true>::of(base, block_rows, cols) };
     for tile in 0..IN_REGISTERS {
         row.put(tile as u32, sums[tile]);

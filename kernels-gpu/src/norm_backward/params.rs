@@ -68,7 +68,7 @@ pub struct Operands {
 }
 
 /// Kernel argument: pointers to the workspaces for partial sums. A workspace has one row of f32 per block. A
-/// pointer is null if the launch need not compute the gradient.
+/// pointer is null if the launch need not compute the corresponding gradient.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PartialSums {

@@ -1,10 +1,9 @@
 //! Prefetches the next rows of a block into L2. The backward kernels of the norms are bound by memory
 //! latency, but they have no free registers to load these rows early.
 //!
-//! A block issues the prefetch after each thread has added up its elements of the current row, and before the
-//! block reduction. Issuing the prefetch occupies one warp for some time. If the block issued the prefetch
-//! before the loads of the current row, this warp would delay the whole block
-//! (`docs/internals/decisions.md`).
+//! A block issues the prefetch after each thread has added its elements of the current row, and before the
+//! block reduction. Issuing the prefetch occupies one warp for some time. If this warp issued the prefetch
+//! before it loads the current row, it would delay the whole block (`docs/internals/decisions.md`).
 use cuda_std::mem;
 use cuda_std::prelude::*;
 

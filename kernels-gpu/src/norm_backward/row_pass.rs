@@ -1,9 +1,9 @@
 //! Computes the gradient of RMSNorm or LayerNorm for one row. The code loads a row of `x` and `dy`, computes
 //! several sums over the row, and computes `dx` from these sums.
 //!
-//! [`norm_backward`](super) defines the names `d`, `r` and `g`. A team is the set of threads that share a
-//! row. A tile has one pack (16-byte vector) for each thread of the team. `LAYER` is true for LayerNorm and
-//! false for RMSNorm.
+//! A team is the set of threads that share a row. A tile has one pack (16-byte vector) for each thread of the
+//! team. `LAYER` is true for LayerNorm and false for RMSNorm. [`norm_backward`](super) explains the formulas,
+//! in which `d`, `r` and `g` stand for parts of the result.
 use cuda_std::prelude::*;
 
 use super::block_sums::BlockRows;
@@ -18,8 +18,9 @@ pub(super) struct RowPair<T> {
 }
 
 impl<T: Elem> RowPair<T> {
-    /// Passes both packs through an optimization barrier. Each later use then converts the elements to f32
-    /// again. Without the barrier, their f32 values would occupy registers. See [`Pack::opaque_lanes`].
+    /// Passes both packs (16-byte vectors) through an optimization barrier. Each later use then converts the
+    /// elements to f32 again. Without the barrier, their f32 values would occupy registers. See
+    /// [`Pack::opaque_lanes`].
     #[inline(always)]
     fn opaque_lanes(self) -> Self {
         Self { x: self.x.opaque_lanes(), dy: self.dy.opaque_lanes() }
@@ -40,8 +41,9 @@ pub(super) struct RowMoments {
 }
 
 impl RowMoments {
-    /// Computes the statistics of a row from the means of `x`, `g`, `d^2` and `g * d` over the row. If the
-    /// row does not exist, `inv_rms` is zero, so that the row adds nothing to the sums.
+    /// Computes the statistics of a row from the means of `x`, `g`, `d^2` and `g * d` over the row. Here, `d`
+    /// is `x - mean` for LayerNorm and `x` for RMSNorm, and `g` is `dy * (offset + w)`. If the row does not
+    /// exist, `inv_rms` is zero, so that the row adds nothing to the sums.
     #[inline(always)]
     pub fn of(mean: f32, offset: f32, [squares, products]: [f32; 2], eps: f32, at: RowIndex) -> Self {
         let inv_rms = if at.exists() { rsqrt(squares + eps) } else { 0.0 };
@@ -94,8 +96,8 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
     }
 
     /// Loads the thread's packs (16 bytes each) of the `N` tiles from `first` on. Packs after the end of the
-    /// row are zero. Because `g = dy * (offset + w)` is then zero, they add nothing to sums of `g` and of
-    /// `g * d`.
+    /// row are zero. They add nothing to the sums of `g` and of `g * d`, because `g = dy * (offset + w)` is
+    /// then zero.
     #[inline(always)]
     pub fn load<const N: usize>(&self, first: u32) -> [RowPair<T>; N] {
         let mut pairs = [RowPair { x: Pack::ZERO, dy: Pack::ZERO }; N];
@@ -114,8 +116,8 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> RowBuffer<T, VECTOR, LAYER>
         self.weight.apply(tile, (), dy, Applied { offset: self.weight_offset, round_before: 0 })
     }
 
-    /// Returns `d`, which is `x - mean` for LayerNorm and `x` for RMSNorm. Elements of `d` after the end of
-    /// the row are not meaningful.
+    /// Returns `d`, which is `x - mean` for LayerNorm and `x` for RMSNorm. Callers must not use the elements
+    /// of `d` after the end of the row.
     #[inline(always)]
     fn centered(&self, x: Pack<T>, mean: f32) -> T::F32Vec {
         if LAYER { x.lanes().map(|x| x - mean) } else { x.lanes() }
@@ -206,8 +208,8 @@ impl TeamReduction {
     }
 }
 
-/// Two sums over the elements of a thread. Each sum has separate accumulators for even and odd elements. The
-/// separation halves the number of dependent additions, and takes only one additional register per sum.
+/// Two sums over the elements of a thread. Each sum has separate accumulators for even and odd elements,
+/// which halves the number of dependent additions. This takes only one additional register per sum.
 #[derive(Clone, Copy)]
 pub(super) struct LaneSums([[f32; 2]; 2]);
 

@@ -1,6 +1,6 @@
 //! `dx = dy * f'(x + bias)`, element by element. The result is the gradient of
-//! [`activation`](super::activation) with respect to `x`, and is rounded once. The gradient of the bias is
-//! the sum of `dx` over the rows. The caller computes this sum with a separate operator.
+//! [`activation`](super::activation) with respect to `x`, rounded once. The gradient of the bias is the sum
+//! of `dx` over the rows, which the caller computes with a separate operator.
 //!
 //! If the name of a kernel contains `sigmoid` or `relu2`, the kernel supports only this activation function.
 use cuda_std::prelude::*;

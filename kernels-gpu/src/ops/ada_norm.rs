@@ -29,8 +29,8 @@ use crate::norm::params::{F32, KnownForm, NormParams, RowAccess, Same, Tabled, W
 use crate::norm::reduce::warp::{LayerNorm, MeanSquare};
 use crate::norm::row_context::RowContext;
 
-/// Reduces a row and writes `norm(x) * (1 + scale) + shift`. This code is compiled once for each form
-/// (combination of operand dtypes).
+/// Reduces a row and writes `norm(x) * (1 + scale) + shift`. This code is compiled once for each form, which
+/// states the dtypes of the operands and whether a table is added to them.
 struct AdaNormPasses<T, N, const OUTPUTS: usize, A> {
     row: RowContext<T, A>,
     normed: ModulatedNorm<N, Vec4Row<T, A>, OUTPUTS>,
@@ -72,8 +72,8 @@ unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, A: Access>(
 }
 
 /// # Safety
-/// The requirements of [`ada_norm`] apply. These requirements depend on an access type `A` (how many elements
-/// one load reads). Here, `p.access` specifies this type.
+/// The requirements of [`ada_norm`] apply, for the access type (how many elements one load reads) that
+/// `p.access` specifies.
 #[inline(always)]
 unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
     x: Rows,
@@ -94,9 +94,9 @@ unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
 }
 
 /// # Safety
-/// The requirements of [`ada_norm`] apply. The access type `A` fixes how many tiles (128 columns each) of a
-/// row stay in registers. A row has exactly this number of tiles. The operands have the dtypes for which the
-/// type `F` specializes the kernel.
+/// The requirements of [`ada_norm`] apply. The access type `A` (how a thread reads rows) fixes how many tiles
+/// (128 columns each) of a row stay in registers. A row has exactly this number of tiles. The operands have
+/// the dtypes for which the type `F` specializes the kernel.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -114,9 +114,10 @@ unsafe fn in_registers<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOC
 }
 
 /// # Safety
-/// The requirements of [`ada_norm`] apply. The access type `A` fixes how many tiles (128 columns each) stay
-/// in the registers of each warp. A row has four times this number of tiles, because the four warps of a
-/// block share the row. The operands have the dtypes for which the type `F` specializes the kernel.
+/// The requirements of [`ada_norm`] apply. The access type `A` (how a thread reads rows) fixes how many tiles
+/// (128 columns each) stay in the registers of each warp. A row has four times this number of tiles, because
+/// the four warps of a block share the row. The operands have the dtypes for which the type `F` specializes
+/// the kernel.
 #[inline(always)]
 unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>(
     x: Rows,

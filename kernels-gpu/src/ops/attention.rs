@@ -72,8 +72,8 @@ unsafe fn bounded<
 >(
     p: AttentionParams,
 ) {
-    // With these launch bounds, ptxas limits the registers per thread so that eight warps fit on an SM. With
-    // a limit at which more warps fit, the kernel would have too few registers.
+    // These launch bounds let ptxas use as many registers per thread as permit eight warps on an SM. With
+    // bounds for more warps, the kernel would have too few registers.
     thread::launch_bounds::<128, 2>();
     // SAFETY: the kernel accesses the tensors in `p`, which the host checked. The launch has as many bytes of
     // shared memory as the function `Tiling::shared_bytes` returns.
@@ -93,7 +93,7 @@ unsafe fn bounded_ping_pong<
 >(
     p: AttentionParams,
 ) {
-    // With these launch bounds, ptxas limits the registers per thread so that eight warps fit on an SM.
+    // These launch bounds let ptxas use as many registers per thread as permit eight warps on an SM.
     if WARPS == 8 {
         thread::launch_bounds::<256, 1>();
     } else {

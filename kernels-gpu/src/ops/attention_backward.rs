@@ -76,8 +76,8 @@ unsafe fn bounded<
 >(
     p: BackwardParams,
 ) {
-    // With these launch bounds, ptxas limits the registers per thread so that eight warps fit on an SM. With
-    // a limit at which more warps fit, the kernel would have too few registers.
+    // These launch bounds let ptxas use as many registers per thread as permit eight warps on an SM. With
+    // bounds for more warps, the kernel would have too few registers.
     if WARPS == 8 {
         thread::launch_bounds::<256, 1>();
     } else {

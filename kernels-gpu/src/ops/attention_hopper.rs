@@ -12,8 +12,9 @@
 //! - `_padded`: a mask excludes keys, for example padding. There is no `_padded` kernel for head dimensions
 //!   above 128.
 //! - `_even`: the key tiles have 128 keys instead of 144 (only for head dimension 128). Tiles of 144 keys
-//!   take less time per key. However, with tiles of 128 keys, the last tile can have fewer unused rows. The
-//!   host uses an `_even` kernel only if this reduces the total time.
+//!   take less time per key. However, the last tile wastes time on keys that do not exist, and with tiles of
+//!   128 keys there may be fewer of them. The host uses an `_even` kernel only if this reduces the total
+//!   time.
 use cuda_std::entry;
 use cuda_std::tensor_map::TensorMap;
 use half::{bf16, f16};

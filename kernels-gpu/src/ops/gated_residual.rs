@@ -18,9 +18,10 @@ pub const THREADS: u32 = 256;
 
 /// # Safety
 /// The host checked that `x`, `y` and `sum` have the rows that the kernel argument `extent` describes. The
-/// gate broadcasts to these rows, its field `kind` states its element type, and its table has one row. `sum`
-/// overlaps no other operand. If `PER_ROW` is true, the gate has one column and no table. If `VECTOR` is
-/// true, all these operands except a gate with one column allow 16-byte accesses (`Rows::is_vector`).
+/// gate broadcasts to these rows, and its field `kind` states its element type. Its table (a vector that is
+/// added to the gate) has one row. `sum` overlaps no other operand. If `PER_ROW` is true, the gate has one
+/// column and no table. If `VECTOR` is true, all these operands except a gate with one column allow 16-byte
+/// accesses (`Rows::is_vector`).
 #[inline(always)]
 unsafe fn gated_residual<T: Elem, const VECTOR: bool, const PER_ROW: bool, const MIN_BLOCKS: u32>(
     gated: GatedResidualArg,
@@ -28,8 +29,8 @@ unsafe fn gated_residual<T: Elem, const VECTOR: bool, const PER_ROW: bool, const
 ) {
     thread::launch_bounds::<THREADS, MIN_BLOCKS>();
     let Some(elements) = ThreadElements::<T, VECTOR>::of_thread(extent) else { return };
-    // SAFETY: the host checked `x`, `y`, the gate and its table, and the kernel argument `extent` describes
-    // their rows.
+    // SAFETY: the kernel reads `x`, `y`, the gate, and the table that is added to the gate. The host checked
+    // all of them, and the kernel argument `extent` describes their rows.
     let (x, y, gate) = unsafe {
         let (x, y) = (elements.load(&gated.x), elements.load(&gated.y));
         if PER_ROW {
@@ -43,7 +44,8 @@ unsafe fn gated_residual<T: Elem, const VECTOR: bool, const PER_ROW: bool, const
     if gated.clip != 0 {
         sum = Pack::from_lanes(sum.lanes().map(clamped));
     }
-    // SAFETY: the host checked the rows of `sum`, which overlaps no other operand.
+    // SAFETY: the store writes elements of `sum`. The host checked the rows of `sum`, and `sum` overlaps no
+    // other operand.
     unsafe { elements.store(&gated.sum, sum) };
 }
 

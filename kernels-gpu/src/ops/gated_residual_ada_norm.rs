@@ -30,7 +30,8 @@ use crate::norm::reduce::warp::{LayerNorm, MeanSquare};
 use crate::norm::row_context::RowContext;
 
 /// Computes `sum = x + gate * y`, reduces this row, and writes `norm(sum) * (1 + scale) + shift`. This code
-/// is compiled once for each form (combination of operand dtypes). Gate, scale and shift have the same dtype.
+/// is compiled once for each form, which states the dtypes of the operands and whether a table is added to
+/// them. Gate, scale and shift have the same dtype.
 struct GatedAdaNormPasses<T, N, A> {
     row: RowContext<T, A>,
     gated: GatedResidualArg,
@@ -64,13 +65,14 @@ unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, A: Access>(
 ) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
     let both = GatedAdaNormPasses::<T, N, A> { row, gated, affine, normed, norm: PhantomData };
-    // SAFETY: the host checked the shapes and alignment of the operands, and `p.form` states their dtypes.
+    // SAFETY: the kernel body accesses only its operands. The host checked their shapes and alignment, and
+    // `p.form` states their dtypes.
     unsafe { in_form::<T, 1, A>(both, p) }
 }
 
 /// # Safety
-/// The requirements of [`gated_residual_ada_norm`] apply. These requirements depend on an access type `A`
-/// (how many elements one load reads). Here, `p.access` specifies this type.
+/// The requirements of [`gated_residual_ada_norm`] apply, for the access type (how many elements one load
+/// reads) that `p.access` specifies.
 #[inline(always)]
 unsafe fn any_layout<T: Elem, N: Norm>(
     gated: GatedResidualArg,
@@ -79,8 +81,9 @@ unsafe fn any_layout<T: Elem, N: Norm>(
     p: NormParams,
 ) {
     thread::launch_bounds::<128, 4>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.access` to
-    // an access type (how many elements one load reads) that all operands allow.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The host sets `p.access` to an access type (how many elements one load reads) that all
+    // operands allow.
     unsafe {
         match p.access {
             RowAccess::VECTORIZED => gated_residual_ada_norm::<T, N, Vectorized>(gated, affine, normed, p),
@@ -90,8 +93,8 @@ unsafe fn any_layout<T: Elem, N: Norm>(
 }
 
 /// # Safety
-/// The requirements of [`gated_residual_ada_norm`] apply. The access type `A` fixes how many tiles (128
-/// columns each) of a row stay in registers. A row has exactly this number of tiles.
+/// The requirements of [`gated_residual_ada_norm`] apply. The access type `A` (how a thread reads rows) fixes
+/// how many tiles (128 columns each) of a row stay in registers. A row has exactly this number of tiles.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
     gated: GatedResidualArg,
@@ -102,16 +105,17 @@ unsafe fn in_registers<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
     // A Turing SM runs at most 1024 threads, fewer than newer SMs, but has as many registers. For Turing, the
     // launch bounds therefore require only 4 blocks per SM, so that each thread can use more registers.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The access type `A` fixes
-    // how many tiles (128 columns each) of a row stay in registers. A row has exactly this number of tiles.
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The access type `A` (how a thread reads rows) fixes how many tiles (128 columns each) of a
+    // row stay in registers. A row has exactly this number of tiles.
     unsafe { gated_residual_ada_norm::<T, N, A>(gated, affine, normed, p) }
 }
 
 /// # Safety
-/// The requirements of [`gated_residual_ada_norm`] apply. The access type `A` fixes how many tiles (128
-/// columns each) stay in the registers of each warp. A row has four times this number of tiles, because the
-/// four warps of a block share the row. The operands have the dtypes for which the type `F` specializes the
-/// kernel.
+/// The requirements of [`gated_residual_ada_norm`] apply. The access type `A` (how a thread reads rows) fixes
+/// how many tiles (128 columns each) stay in the registers of each warp. A row has four times this number of
+/// tiles, because the four warps of a block share the row. The operands have the dtypes for which the type
+/// `F` specializes the kernel.
 #[inline(always)]
 unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>(
     gated: GatedResidualArg,
@@ -119,8 +123,9 @@ unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>
     normed: Modulated,
     p: NormParams,
 ) {
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The operands have the dtypes
-    // for which the type `F` specializes the kernel. Their rows consist of whole tiles (128 columns each).
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. The operands have the dtypes for which the type `F` specializes the kernel. Their rows
+    // consist of whole tiles (128 columns each).
     unsafe { whole::<T, N, A, MIN_BLOCKS>(gated, affine, normed, p.of_form::<F>()) }
 }
 
@@ -136,8 +141,8 @@ unsafe fn whole<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
     // A Turing SM runs at most 1024 threads, fewer than newer SMs, but has as many registers. For Turing, the
     // launch bounds therefore require only 4 blocks per SM, so that each thread can use more registers.
     thread::launch_bounds_by_generation::<128, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. Their rows consist of whole
-    // tiles (128 columns each).
+    // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
+    // alignment. Their rows consist of whole tiles (128 columns each).
     unsafe { gated_residual_ada_norm::<T, N, A>(gated, affine, normed, p) }
 }
 

@@ -31,8 +31,8 @@ use crate::norm_backward::column_sums::{self, ColumnSums, column_sums};
 pub const TEAM: u32 = 32;
 /// Rows that a block of the kernel `per_group` processes at the same time.
 pub const TEAMS: u32 = 8;
-/// Blocks of the kernel `per_group` that run on an SM at the same time. With four blocks, ptxas spills
-/// registers.
+/// Blocks of the kernel `per_group` that run on an SM at the same time. With four blocks, a thread would have
+/// too few registers, and ptxas would spill some of them.
 pub const BLOCKS_PER_SM: u32 = 3;
 /// Rows that a block of the kernel `per_row` processes.
 pub const ROWS_PER_BLOCK: u32 = 4;
@@ -76,7 +76,8 @@ unsafe fn lanes_of<T: Elem, const VECTOR: bool>(
     cols: u32,
     tile: u32,
 ) -> T::F32Vec {
-    // SAFETY: the caller passes rows of the element type that `operand.kind` states.
+    // SAFETY: the load reads a row of the operand. The caller guarantees that `operand.kind` states the
+    // element type of its rows.
     unsafe {
         match operand.kind {
             OperandKind::F32 => {
@@ -91,10 +92,10 @@ unsafe fn lanes_of<T: Elem, const VECTOR: bool>(
 /// elements of `STEP` rows before it computes their products, so that these loads are in flight together.
 ///
 /// # Safety
-/// The host checked that `dsum`, `y` and `dy` have `p.rows` rows of `p.cols` elements for each group, and the
-/// gate one row for each group. If `sums` is not null, it has a row of `p.cols` f32 for each block of the
-/// first two dimensions of the grid. If `VECTOR` is true, all operands allow 16-byte accesses
-/// (`Rows::is_vector`). `dy` and `sums` overlap no other operand.
+/// The host checked the operands. `dsum`, `y` and `dy` have `p.rows` rows of `p.cols` elements for each
+/// group, and the gate has one row for each group. If `sums` is not null, it has a row of `p.cols` f32 for
+/// each block of the first two dimensions of the grid. If `VECTOR` is true, all operands allow 16-byte
+/// accesses (`Rows::is_vector`). `dy` and `sums` overlap no other operand.
 #[inline(always)]
 unsafe fn per_group<T: Elem, const STEP: usize, const VECTOR: bool>(
     operands: GateGradients,
@@ -108,15 +109,16 @@ unsafe fn per_group<T: Elem, const STEP: usize, const VECTOR: bool>(
     let memory = SharedMemory::of_launch().take(TEAM * TEAMS * T::F32Vec::LEN);
     let mut tile = thread::block_index()[2];
     while tile < p.cols.div_ceil(TEAM * T::F32Vec::LEN) {
-        // SAFETY: the host checked that the gate has a row for each group, of the type in `gate.kind`.
+        // SAFETY: the load reads a row of the gate. The host checked that the gate has one row for each group
+        // of rows, and that `gate.kind` states its element type.
         let gate = unsafe { lanes_of::<T, VECTOR>(&operands.gate, team, of_group, p.cols, tile) };
         let mut sum = T::F32Vec::splat(0.0);
         let mut first = block_rows.first;
         while first < block_rows.end {
             let rows: [RowIndex; STEP] =
                 core::array::from_fn(|i| block_rows.at(first + i as u64 * block_rows.step, p.inner));
-            // SAFETY: the host checked the rows. A row after the end of the group does not exist, and reads
-            // as zero.
+            // SAFETY: the loads read rows of `dsum` and `y`, which the host checked. For a row after the end
+            // of the group, which does not exist, `load` returns zeros without an access.
             let pairs: [[Pack<T>; 2]; STEP] = core::array::from_fn(|i| unsafe {
                 [&operands.dsum, &operands.y]
                     .map(|of| Row::<T, VECTOR>::of(of, team, rows[i], p.cols).load(tile, Load::ReadOnly))
@@ -124,14 +126,16 @@ unsafe fn per_group<T: Elem, const STEP: usize, const VECTOR: bool>(
             for i in 0..STEP {
                 let [dsum, y] = pairs[i].map(Pack::lanes);
                 let dy = Pack::from_lanes(gate.zip(dsum, |gate, dsum| gate * dsum));
-                // SAFETY: the host checked the rows of `dy`. No other team writes this row.
+                // SAFETY: the store writes a row of `dy`, which the host checked. No other team (threads that
+                // share a row) writes this row.
                 let row = unsafe { RowMut::<T, VECTOR>::of(&operands.dy, team, rows[i], p.cols) };
                 row.store(tile, dy, Store::Default);
                 sum = T::F32Vec::from_fn(|i| fma(dsum.get(i), y.get(i), sum.get(i)));
             }
             first += STEP as u64 * block_rows.step;
         }
-        // SAFETY: the host checked that the workspace is null or has a row for each block.
+        // SAFETY: the store writes this block's row of the workspace. The host checked that the workspace is
+        // null or has a row for each block.
         let sums = unsafe { SumsRow::<VECTOR>::of(sums, &block_rows, p.cols) };
         sums.write_over_teams(tile, sum, team, memory);
         tile += thread::grid_dim()[2];
@@ -150,7 +154,8 @@ unsafe fn per_token<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
 ) {
     thread::launch_bounds::<{ partition::THREADS }, MIN_BLOCKS>();
     let Some(elements) = ThreadElements::<T, VECTOR>::of_thread(extent) else { return };
-    // SAFETY: the host checked all operands, and the kernel argument `extent` describes their rows.
+    // SAFETY: the kernel accesses only its operands. The host checked all of them, and the kernel argument
+    // `extent` describes their rows.
     unsafe {
         let (dsum, y) = (elements.load(&operands.dsum).lanes(), elements.load(&operands.y).lanes());
         let gate = BroadcastElements::of(&operands.gate, &elements).lanes();
@@ -164,8 +169,9 @@ unsafe fn per_token<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
     }
 }
 
-/// Computes `dy` and `dgate` for the row of the calling team. Each thread loads `STEP` packs (16 bytes each)
-/// of `dsum` and of `y` before it computes their products, so that these loads are in flight together.
+/// Computes `dy` and `dgate` for the row of the calling team (the threads that share a row). Each thread
+/// loads `STEP` packs (16 bytes each) of `dsum` and of `y` before it computes their products, so that these
+/// loads are in flight together.
 ///
 /// # Safety
 /// The host checked that `dsum`, `y` and `dy` have `p.rows` rows of `p.cols` elements. The gate and `dgate`
@@ -181,13 +187,14 @@ unsafe fn per_row<T: Elem, const STEP: usize, const VECTOR: bool>(
     thread::launch_bounds::<{ TEAM * ROWS_PER_BLOCK }, { blocks(TEAM * ROWS_PER_BLOCK, 8) }>();
     let team = Team::of_block();
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: the host checked that the gate has one element for each row, of the type in `gate.kind`. All
-    // threads of the team load this element.
+    // SAFETY: all threads of the team (threads that share a row) load the gate's element of this row. The
+    // host checked that the gate has one element for each row, and that `gate.kind` states its type.
     let gate = unsafe {
         let alone = Team { rank: 0, size: 1, ..team };
         lanes_of::<T, false>(&operands.gate, alone, at, 1, 0).get(0)
     };
-    // SAFETY: the host checked the rows. No other team writes this row of `dy`.
+    // SAFETY: the store writes a row of `dy`, which the host checked. No other team (threads that share a
+    // row) writes this row.
     let ([dsum_row, y_row], dy_row) = unsafe {
         (
             [&operands.dsum, &operands.y].map(|of| Row::<T, VECTOR>::of(of, team, at, p.cols)),
@@ -211,8 +218,8 @@ unsafe fn per_row<T: Elem, const STEP: usize, const VECTOR: bool>(
         sum += sums.get(i);
     }
     let sum = T::F32Vec::splat(team.sum(sum, &mut SharedMemory::of_launch()));
-    // SAFETY: `dgate` is absent, or has one element for each row. In a row with one column, only the first
-    // thread of the team writes.
+    // SAFETY: the store writes this row's element of `dgate`, unless `dgate` is absent. `dgate` has one
+    // element for each row, and only the first thread of the team (threads that share a row) writes it.
     unsafe {
         match dgate.kind {
             OperandKind::ABSENT => {}

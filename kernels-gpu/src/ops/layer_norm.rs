@@ -31,9 +31,8 @@ struct AffineSink<T, P, A> {
 
 impl<T: Elem, P: Parameters, A: Access> Sink<T> for AffineSink<T, P, A> {
     const GROUPED: bool = P::GROUPED;
-    // The number of vec4s (four columns each) whose weight and bias are loaded together, 1 or 4. Loading 4
-    // together takes more registers. The number is 1 in kernels in which these registers would let fewer
-    // blocks fit on an SM.
+    // The number of vec4s (four columns each) whose weight and bias are loaded together, 1 or 4. The number
+    // is 4 unless the additional registers would reduce the number of blocks that fit on an SM.
     const PREFETCH: usize =
         if is_block_shared::<A>() || is_tight::<T, A>() && size_of::<P::Fetched>() > 16 { 1 } else { 4 };
     type Fetched = P::Fetched;
@@ -107,8 +106,8 @@ unsafe fn run<T: Elem, P: Parameters, A: Access>(
 }
 
 /// # Safety
-/// The requirements of [`layer_norm`] apply. These requirements depend on an access type `A` (how many
-/// elements one load reads). Here, `p.access` specifies this type.
+/// The requirements of [`layer_norm`] apply, for the access type (how many elements one load reads) that
+/// `p.access` specifies.
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, affine: Affine, y: Rows, p: NormParams) {
     thread::launch_bounds::<128, 6>();
@@ -125,8 +124,8 @@ unsafe fn any_layout<T: Elem>(x: Rows, affine: Affine, y: Rows, p: NormParams) {
 }
 
 /// # Safety
-/// The requirements of [`layer_norm`] apply. The access type `A` fixes how many tiles (128 columns each) of a
-/// row stay in registers. A row has exactly this number of tiles.
+/// The requirements of [`layer_norm`] apply. The access type `A` (how a thread reads rows) fixes how many
+/// tiles (128 columns each) of a row stay in registers. A row has exactly this number of tiles.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, A: Access, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -136,18 +135,18 @@ unsafe fn in_registers<T: Elem, A: Access, const MIN_BLOCKS: u32>(
 ) {
     // A Turing SM runs at most 1024 threads, fewer than a newer SM, but both have the same number of
     // registers. For Turing, the launch bounds therefore require at most 4 blocks per SM, so that each thread
-    // can use more registers.
+    // can use more registers than on newer GPUs.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
-    // alignment. The access type `A` fixes how many tiles (128 columns each) of a row stay in registers. A
-    // row has exactly this number of tiles.
+    // alignment. The access type `A` (how a thread reads rows) fixes how many tiles (128 columns each) of a
+    // row stay in registers. A row has exactly this number of tiles.
     unsafe { layer_norm::<T, A>(x, affine, y, p) }
 }
 
 /// # Safety
-/// The requirements of [`layer_norm`] apply. The access type `A` fixes how many tiles (128 columns each) stay
-/// in the registers of each warp. A row has four times this number of tiles, because the four warps of a
-/// block share the row.
+/// The requirements of [`layer_norm`] apply. The access type `A` (how a thread reads rows) fixes how many
+/// tiles (128 columns each) stay in the registers of each warp. A row has four times this number of tiles,
+/// because the four warps of a block share the row.
 #[inline(always)]
 unsafe fn of_block<T: Elem, A: Access, const TURING: u32, const MIN_BLOCKS: u32>(
     x: Rows,

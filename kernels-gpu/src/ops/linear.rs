@@ -1,10 +1,10 @@
 //! The op `linear`: `y = x wᵀ + bias`. The module [`mma`](crate::gemm::mma) contains the code of these
 //! kernels.
 //!
-//! A kernel's name has the rows and columns of its tile. Only the `general` kernel supports rows of `x` and
-//! `w` that are not aligned to 16 bytes. Every kernel adds the products of a row and a column in the order of
-//! K, in one f32 accumulator, then adds the bias in f32, and rounds the sum once. So all kernels give the
-//! same bits.
+//! The name of a kernel states the rows and columns of its tiles. Only the `general` kernel supports rows of
+//! `x` and `w` that are not aligned to 16 bytes. For each element of `y`, every kernel adds the products in
+//! ascending order of K, in one f32 accumulator. It then adds the bias in f32 and rounds the sum once. All
+//! kernels therefore give the same bits.
 // The tensor-core instructions of these kernels need sm_80.
 #![cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 

@@ -1,8 +1,9 @@
 //! The op `linear_gated_activation`: `y = f(gate) * up`, where `gate` and `up` are the two halves of the
 //! columns of `x wᵀ + bias`.
 //!
-//! The kernels have the tiles and the order of sums of the op `linear`. Their names have the rows of a tile,
-//! and the columns of its sums.
+//! The kernels compute `x wᵀ + bias` with the same tiles and in the same order of additions as the kernels of
+//! the op `linear`. The name of a kernel states the rows and columns of a tile of `x wᵀ`, which has twice as
+//! many columns as the tile of `y`.
 // The tensor-core instructions of these kernels need sm_80.
 #![cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 

@@ -1,8 +1,9 @@
-//! The op `linear_gated_activation` for Hopper (sm_90a only): `y = f(gate) * up`, where `gate` and `up` are
-//! the two halves of the columns of `x wᵀ + bias`.
+//! The op `linear_gated_activation` for Hopper (sm_90a only): `y = f(gate) * up`. `gate` and `up` are the two
+//! halves of the columns of `x wᵀ + bias`.
 //!
-//! The kernels have tiles and the order of sums of the kernels of `linear` for Hopper. Their names have the
-//! rows of a tile, and the columns of its sums.
+//! The kernels compute `x wᵀ + bias` with tile sizes and in the order of additions of the Hopper kernels of
+//! the op `linear`. The name of a kernel states the rows and columns of a tile of `x wᵀ`, which has twice as
+//! many columns as the tile of `y`.
 use cuda_std::entry;
 use cuda_std::tensor_map::TensorMap;
 use half::{bf16, f16};

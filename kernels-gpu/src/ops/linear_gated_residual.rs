@@ -1,7 +1,7 @@
 //! The op `linear_gated_residual`: `y = residual + gate * (x wᵀ + bias)`.
 //!
-//! The kernels have the tiles and the order of sums of the op `linear`. Their names have the rows of a tile,
-//! and the columns of its sums.
+//! The kernels compute `x wᵀ + bias` with the same tiles and in the same order of additions as the kernels of
+//! the op `linear`. The name of a kernel states the rows and columns of a tile.
 // The tensor-core instructions of these kernels need sm_80.
 #![cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 

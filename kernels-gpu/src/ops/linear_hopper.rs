@@ -1,10 +1,13 @@
 //! The op `linear` for Hopper (sm_90a only): `y = x wᵀ + bias`.
 //!
-//! A kernel adds the products of a row and a column in the order of K, in one f32 accumulator. Then it adds
-//! the bias in f32, and rounds the sum once. Therefore all kernels give the same bits, and the host can
-//! choose the fastest one for each shape. The name of a kernel has the rows and columns of its tiles. The
-//! kernels for a `y` with few rows have tiles of its transpose: their names have the columns and the rows of
-//! `y` in a tile. The two blocks of a cluster share a tile of `x`, or of `w` in the kernels named `half`.
+//! For each element of `y`, a kernel adds the products in ascending order of K, in one f32 accumulator. Then
+//! it adds the bias in f32 and rounds the sum once. All kernels therefore give the same bits, and the host
+//! can choose the fastest one for each shape.
+//!
+//! The name of a kernel states the rows and columns of its tiles. The kernels for a `y` with few rows compute
+//! tiles of `yᵀ`. The first number in their names therefore counts columns of `y`, and the second one rows of
+//! `y`. The two blocks of a cluster load the tile of one operand only once for both. This operand is `w` in
+//! kernels with `half` in their names.
 use cuda_std::entry;
 use cuda_std::tensor_map::TensorMap;
 use half::{bf16, f16};

@@ -27,8 +27,8 @@ pub struct ModulateArg {
     pub shift: Operand,
     /// The output.
     pub y: Rows,
-    /// 1 to round after each operation, as separate torch operators do. 0 to round only the result. The value
-    /// is 0 if scale or shift is f32 and the rows have a 16-bit dtype.
+    /// 1 to round after each operation, as separate torch operators do. 0 to round only the result. If the
+    /// rows have a 16-bit dtype and scale or shift is f32, the value is 0.
     pub round_each: u32,
 }
 

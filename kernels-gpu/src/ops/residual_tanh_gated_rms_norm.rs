@@ -83,8 +83,8 @@ unsafe fn residual<T: Elem, A: Access>(gated: TanhGated, chained: Option<Scaled>
     }
     let sum = SumRows { stats: row.reduce::<MeanSquare, _>(sum.branch), ..sum };
     let Some(sink) = sink else { return sum.write() };
-    // The row of `branch` may be staged in shared memory. In this case, the reduction below overwrites the
-    // values of `branch` there with the sums.
+    // The row of `branch` may be staged in shared memory. The reduction below then overwrites it there with
+    // the row of sums.
     let stats = row.reduce::<MeanSquare, _>(sum);
     row.write(sum, stats, sink);
 }
@@ -199,8 +199,8 @@ impl<T: Elem, A: Access> Sink<T> for ModulatedSink<T, A> {
 }
 
 /// # Safety
-/// The requirements of [`residual`] apply. These requirements depend on an access type `A` (how many elements
-/// one load reads). Here, `p.access` specifies this type.
+/// The requirements of [`residual`] apply, for the access type (how many elements one load reads) that
+/// `p.access` specifies.
 #[inline(always)]
 unsafe fn any_layout<T: Elem, const MIN_BLOCKS: u32>(
     gated: TanhGated,
@@ -243,7 +243,7 @@ unsafe fn team<T: Elem, const MIN_BLOCKS: u32>(gated: TanhGated, chained: Option
     unsafe { residual::<T, BlockRegistersStaged<TILES>>(gated, chained, p) }
 }
 
-/// Number of tiles (128 columns each) that each of four warps has in a row of Mochi's 3072 columns.
+/// Number of tiles (128 columns each) per warp, for Mochi's rows of 3072 columns and four warps per row.
 const TILES: usize = 6;
 
 entry! {

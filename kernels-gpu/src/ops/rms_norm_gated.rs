@@ -39,8 +39,7 @@ struct GatedRows<T, const VECTOR: bool, const GATE_FIRST: bool> {
 }
 
 /// A pack (16 bytes) of `x` and a pack of the gate. For 16-bit types, the product of the two packs in f32
-/// takes as many registers as the two packs together. Keeping the product instead of the packs therefore
-/// needs no additional registers.
+/// takes as many registers as both packs. The kernel can therefore keep the product instead of the packs.
 #[derive(Clone, Copy)]
 struct Packs<T: Elem, const GATE_FIRST: bool> {
     x: Pack<T>,

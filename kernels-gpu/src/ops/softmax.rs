@@ -18,14 +18,15 @@ use crate::softmax::online::{ExpSum, SoftmaxParams, exp, ln, logits};
 /// registers. On Turing, the minimum is two, because an SM runs at most 1024 threads.
 const BLOCKS: u32 = if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_80"))) { 2 } else { 3 };
 
-/// The maximum of a row, and a value that is derived from its sum of exponentials. The method `apply`
-/// computes the results from these two values.
+/// The maximum of a row, and a value derived from the row's sum of exponentials. The method `apply` computes
+/// the results of the row from these two values.
 #[derive(Clone, Copy)]
 struct Finish {
     max: f32,
     /// A value derived from the sum of exponentials `sum`. If the result is the logarithm of the softmax, the
     /// value is `ln(sum)`. Otherwise, the value is `1 / sum` for f32, and `-log2(sum)` for 16-bit types. For
-    /// 16-bit types, the method `apply` adds this value to the exponent of 2.
+    /// 16-bit types, the method `apply` computes the result as a power of 2, and adds this value to the
+    /// exponent.
     ///
     /// For 16-bit types, this exponent has an error of up to 2.5 ulp. The relative error of the result is
     /// then about 2e-6. This error changes only results that are almost half-way between two 16-bit numbers.

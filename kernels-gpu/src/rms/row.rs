@@ -40,13 +40,13 @@ pub struct RmsParams {
 /// A source of the row to normalize: a row of one tensor, or a combination of rows of several tensors, such
 /// as `x + residual`.
 pub(crate) trait RowSource<T: Elem>: Copy {
-    /// If a row has at most this number of tiles (packs per thread), a kernel loads the row before any other
-    /// work. Other work is, for example, the computation of other addresses. Kernels for short rows are bound
-    /// by latency, so they gain from early loads. With longer rows, kernels are measurably faster if they
-    /// compute the other addresses first.
+    /// If a row has at most this number of tiles (16-byte packs per thread), a kernel loads the row before
+    /// any other work. Other work is, for example, to compute the addresses of other operands. Kernels for
+    /// short rows are bound by latency, so they gain from early loads. With longer rows, kernels are
+    /// measurably faster if they compute the other addresses first.
     const LOAD_FIRST: usize;
-    /// If a row has at most this number of tiles (packs per thread), a kernel loads the weight before the
-    /// reduction. With longer rows, registers have no space for the weight during the reduction.
+    /// If a row has at most this number of tiles (16-byte packs per thread), a kernel loads the weight before
+    /// the reduction. With longer rows, registers have no space for the weight during the reduction.
     const FETCH_EARLY: usize;
     /// The elements of one tile that a thread keeps in registers.
     type RegisterTile: RegisterTile<T>;
@@ -140,7 +140,7 @@ const fn uses_l2_policy<T: Elem, const IN_REGISTERS: usize, X: RowSource<T>>() -
 
 /// If `wanted` is true, waits until earlier launches have finished, and then loads the tiles of `source` into
 /// registers. Otherwise, returns empty tiles. With programmatic dependent launch, earlier launches may still
-/// run when the kernel starts. The kernel therefore accesses no global memory before this wait.
+/// run when the kernel starts, so it must not access global memory before this wait.
 #[inline(always)]
 pub(crate) fn load_registers<T: Elem, const IN_REGISTERS: usize, X: RowSource<T>>(
     source: X,
@@ -186,8 +186,8 @@ pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR:
     };
     let read_late = |kind| AnyKind { kind, same, single };
     match weight.kind {
-        // If rows do not stay in registers, the kernel tests the type of the weight at run time. This test
-        // does not limit its speed.
+        // If rows do not stay in registers, the kernel tests the type of the weight at run time. This test is
+        // not what limits the speed of such a kernel.
         kind if IN_REGISTERS == 0 => {
             scale::<T, IN_REGISTERS, VECTOR, X, _>(source, in_registers, read_late(kind), y, team, p)
         }
@@ -202,8 +202,8 @@ pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR:
         OperandKind::SAME => {
             scale::<T, IN_REGISTERS, VECTOR, X, _>(source, in_registers, SameTypeWeight(same), y, team, p)
         }
-        // For f32 rows, `SAME` and `F32` both mean f32. In this case, the host passes `SAME`, so this arm is
-        // never executed.
+        // For f32 rows, `OperandKind::SAME` and `OperandKind::F32` mean the same type. The host then passes
+        // `SAME`, so this arm is never executed.
         _ if size_of::<T>() == 4 => {}
         _ => scale::<T, IN_REGISTERS, VECTOR, X, _>(
             source,
@@ -219,7 +219,13 @@ pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR:
 /// Computes the mean of squares of the row of `source`. Writes the normalized row, multiplied by `weight`, to
 /// `y`.
 #[inline(always)]
-fn scale<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, X: RowSource<T>, S: WeightScale<T>>(
+pub(crate) fn scale<
+    T: Elem,
+    const IN_REGISTERS: usize,
+    const VECTOR: bool,
+    X: RowSource<T>,
+    S: WeightScale<T>,
+>(
     source: X,
     in_registers: [X::RegisterTile; IN_REGISTERS],
     weight: S,
@@ -260,8 +266,8 @@ fn scale<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, X: RowSource<T>
     }
     if uses_l2_policy::<T, IN_REGISTERS, X>() && !team.cluster && p.l2_policy.demotes() {
         for tile in 0..IN_REGISTERS {
-            // SAFETY: `demote` requires that each row starts and ends at the boundary of an L2 line. Only in
-            // this case, the host passes a policy that demotes L2 lines.
+            // SAFETY: `demote` requires that each row starts and ends at the boundary of an L2 line. The host
+            // passes a policy that demotes L2 lines only if the rows do.
             unsafe { source.demote(tile as u32) };
         }
     }

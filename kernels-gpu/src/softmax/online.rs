@@ -43,8 +43,8 @@ impl ExpSum {
         Self { max, sum }
     }
 
-    /// Like [`ExpSum::with`], but for logits with a softcap. `packs` are the thread's packs of the row `x`,
-    /// from tile number `first` on.
+    /// Like [`ExpSum::with`], but for logits with a softcap. `packs` are the thread's packs (16-byte vectors)
+    /// of the row `x`, from tile number `first` on.
     #[inline(always)]
     pub fn with_capped<T: Elem, const N: usize, const VECTOR: bool>(
         self,
@@ -62,7 +62,8 @@ impl ExpSum {
         let mut sum = self.sum * exp::<T>(self.max - max);
         for i in 0..N {
             let terms = packs[i].opaque_lanes().lanes().map(|x| exp::<T>(softcap.value::<true>(x) - max));
-            // After the end of the row, the packs contain -inf, which the softcap makes finite.
+            // After the end of the row, the packs (16-byte vectors) contain -inf. The softcap of -inf is
+            // finite, so `x.inside` sets these terms to 0.
             sum += x.inside(first + i as u32, terms).sum();
         }
         Self { max, sum }
@@ -98,8 +99,8 @@ fn max_of<L: F32Vec>(lanes: L) -> f32 {
 /// Returns `exp(x)`. `x` is a difference such as `logit - max`, so it is negative, 0 or slightly above 0. `T`
 /// is the type of the logits. Results below 2^-126 become 0.
 ///
-/// `exp(x)` is computed as `ex2(x * log2(e))`. The rounding of the product changes the result by a relative
-/// error of up to about `|x| * 2^-24`, which is negligible for 16-bit results. If `T` is f32, the function
+/// `exp(x)` is computed as `ex2(x * log2(e))`. The rounding of the product causes a relative error of the
+/// result of up to about `|x| * 2^-24`, which is negligible for 16-bit results. If `T` is f32, the function
 /// computes the rounding error of the product and corrects the result. The total error is then at most 3 ulp,
 /// and up to 2 ulp of it come from the instruction `ex2`.
 #[inline(always)]
@@ -119,8 +120,8 @@ pub(crate) fn exp<T: Elem>(x: f32) -> f32 {
 }
 
 /// Returns `ln(x)` with an error of at most 2 ulp. The instruction `lg2.approx` is faster, but for `x` near
-/// 1, its result can have no correct digit. This function takes more time, so kernels call it only once per
-/// row.
+/// 1, its result can have no correct digit. This function is slower than the instruction, so kernels call it
+/// only once per row.
 ///
 /// The function splits `x` into `m * 2^k` with `m` between `sqrt(1/2)` and `sqrt(2)`. It computes `ln(m)` as
 /// a series for `2 * atanh((m - 1) / (m + 1))`, and adds `k * ln(2)`.

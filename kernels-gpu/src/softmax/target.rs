@@ -23,7 +23,7 @@ pub(crate) enum Class {
     Column(u32),
     /// The row is ignored: it does not contribute to the loss.
     Ignored,
-    /// The target is no valid class and does not mark an ignored row. The results of the row are NaN.
+    /// The target is neither a valid class nor the mark of an ignored row. The results of the row are NaN.
     Outside,
 }
 

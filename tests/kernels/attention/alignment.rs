@@ -12,10 +12,10 @@ pub const TESTS: &[Test] =
     &[("attention_alignment::each_tensor", each_tensor), ("attention_alignment::masks", masks)];
 
 /// Gives one tensor at a time (queries, keys, values or result) an offset in its buffer, or a gap after each
-/// head. If the offset or gap is 8 elements (16 bytes), the tensor is still aligned.
+/// head. With an offset or gap of 8 elements (16 bytes), the tensor is still aligned.
 ///
-/// On Hopper GPUs, the op runs a general kernel for 6 queries. For 70 queries, it runs a Hopper kernel if all
-/// tensors are aligned.
+/// On Hopper GPUs, the op runs a Hopper kernel for 70 queries if all tensors are aligned. For 6 queries, it
+/// always runs a kernel that all GPUs support.
 fn each_tensor(device: &Device) {
     for (queries, dim) in [(6, 64), (70, 64), (70, 72), (70, 128)] {
         for tensor in 0..4 {

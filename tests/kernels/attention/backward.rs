@@ -26,9 +26,9 @@ fn both(device: &Device, case: AttentionCase) {
 }
 
 fn sizes(device: &Device) {
-    // These sizes are close to the tile sizes. A thread block computes the gradient of 64 or 128 queries and
-    // iterates over tiles of 16 to 64 keys. For the gradients of keys and values, a block has 64 or 128 keys
-    // and iterates over tiles of queries.
+    // The numbers of queries and keys are close to the tile sizes. A thread block computes the gradients of
+    // 64 or 128 queries and iterates over tiles of 16 to 64 keys. For the gradients of keys and values, a
+    // block has 64 or 128 keys and iterates over tiles of queries.
     for (sq, sk) in [(1, 1), (65, 3), (3, 65), (70, 70), (64, 64), (5, 0), (130, 140)] {
         both(device, AttentionCase::of([1, sq, sk, 1, 1, 64]));
     }
@@ -70,8 +70,8 @@ fn softcap_and_scale(device: &Device) {
     both(device, AttentionCase { params: Attention { softcap: Some(2.0), ..all.params }, ..all });
 }
 
-/// The expected gradients. The first field contains the gradients of queries, keys and values. Each element
-/// of a gradient is a sum. The second field contains the sum of the magnitudes of the same terms.
+/// The expected gradients in f64. The first field contains the gradients of queries, keys and values. Each
+/// element is a sum, and the second field contains, for each element, the sum of the magnitudes of its terms.
 struct Reference([Vec<f64>; 3], [Vec<f64>; 3]);
 
 /// Computes the expected gradients in f64, with the formulas in the documentation of the kernels.
@@ -105,8 +105,8 @@ fn reference(case: &AttentionCase, mask: Option<&Mask>, [q, k, v, dout]: [&[f64]
                 slope *= 1.0 - (product / cap).tanh().powi(2);
             }
             let ds = slope * (gradient[j] - delta);
-            // `size` is the sum of the magnitudes of the terms of `ds`. The errors of `ds`, and of the
-            // products with `ds`, are relative to `size`.
+            // `size` is the sum of the magnitudes of the terms of which `ds` is the sum. The errors of `ds`,
+            // and of the products with `ds`, are relative to `size`.
             let size = slope.abs() * (gradient[j].abs() + delta_size);
             for c in 0..d {
                 let parts = [(0, query, ds, size, k[key(j) + c]), (1, key(j), ds, size, q[query + c])];
@@ -150,8 +150,8 @@ fn check<T: Element>(device: &Device, case: &AttentionCase) {
     attention_backward(device, inputs, result, into, case.params, stream).expect("a launch");
     let wide = host.each_ref().map(|values| wide(values));
     let Reference(sums, sizes) = reference(case, mask.as_ref(), wide.each_ref().map(Vec::as_slice));
-    // The kernels round four tensors to the element type once: the attention probabilities `P`, the gradients
-    // `dS` of the scores, the `out` from which `delta` is computed, and the resulting gradient.
+    // The kernels round four tensors to the element type once. These are the attention probabilities `P`, the
+    // gradients `dS` of the scores, the `out` from which `delta` is computed, and the resulting gradient.
     let unit = if T::DTYPE == Dtype::F16 { 2.0_f64.powi(-11) } else { 2.0_f64.powi(-8) };
     for (name, (got, (sums, sizes))) in
         ["dq", "dk", "dv"].iter().zip(gradients.iter().zip(sums.iter().zip(&sizes)))

@@ -40,8 +40,8 @@ fn both(device: &Device, case: AttentionCase) {
 
 fn sizes(device: &Device) {
     // A split has 512 keys. A tile has 16 rows: one row per query and query head that use the same key head.
-    // The keys fill two splits exactly, or need further splits. The rows fill a part of a tile, one tile and
-    // a part of the next, or two tiles.
+    // The numbers of keys are two whole splits, or more. The numbers of rows are less than a tile, more than
+    // one tile, or two tiles.
     for (sq, sk, heads, kv_heads) in [(1, 1024, 2, 2), (1, 1025, 4, 1), (3, 1100, 6, 1), (2, 1600, 16, 1)] {
         both(device, AttentionCase::of([2, sq, sk, heads, kv_heads, 64]));
     }

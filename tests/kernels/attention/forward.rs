@@ -58,8 +58,8 @@ fn wide_heads(device: &Device) {
 /// Tests the kernel for head dimensions above 128 whose tiles have 64 keys. The op runs this kernel on GPUs
 /// that have less shared memory per block than Hopper GPUs.
 ///
-/// On other devices, the op prefers up to two kernels to this one. The test therefore makes the op skip none,
-/// one and two kernels.
+/// On other devices, the op prefers up to two other kernels. The test therefore runs the op three times, in
+/// which it skips none, one and two kernels.
 fn small_tiles(device: &Device) {
     let mut launched = vec![];
     for skip in 0..3 {

@@ -18,7 +18,8 @@ pub const TESTS: &[Test] = &[
     ("attention_backward::overlap", backward_overlaps),
 ];
 
-/// Makes inputs with an optional mask and with optional `cu_seqlens` (the starts of packed sequences).
+/// Makes inputs with an optional mask and an optional `cu_seqlens`, the starts of packed sequences. Packed
+/// sequences are several sequences in one tensor.
 fn inputs<'a>(
     tensors: [View<'a>; 3],
     mask: Option<View<'a>>,

@@ -102,8 +102,9 @@ fn check(device: &Device, order: HeadsOrder, causal: bool) {
     }
 }
 
-/// Tests invalid `cu_seqlens` (the starts of the sequences). The starts must begin with 0, must not decrease,
-/// and must not exceed the number of rows. With decreasing starts, two sequences would share rows.
+/// Tests invalid `cu_seqlens` (the starts of the sequences). The first start must be 0, and no start may be
+/// smaller than the one before it or larger than the number of rows. With decreasing starts, two sequences
+/// would share rows.
 ///
 /// The CPU executor rejects invalid starts. On a GPU, the host does not read the starts and cannot reject
 /// them. There, the test only runs with valid starts.

@@ -1,5 +1,5 @@
-//! Tests rungs (launch configurations) of `rms_norm`, and rungs of `softmax` with thread block clusters. An
-//! op selects a rung from a table, its ladder. The tests include rungs that are not in a ladder.
+//! Tests launch configurations (rungs) of `rms_norm`, and launch configurations of `softmax` with thread
+//! block clusters. An op selects a rung from a table, its ladder. Some tested rungs are not in a ladder.
 use half::bf16;
 use oxiwarp::{
     Arch, Device, LaunchOverride, Overridable as _, RmsNorm, Rung, Stream, rms_norm, rung, softmax,

@@ -153,8 +153,9 @@ fn no_elements(device: &Device) {
     assert_eq!(y.download().unwrap()[0], 3.0);
 }
 
-/// Tests the threshold of `Fatrelu`. Up to the threshold, the function is 0. Infinite thresholds are valid:
-/// with `inf` every result is 0, and with `-inf` every value passes unchanged. A NaN threshold is rejected.
+/// Tests the threshold of `Fatrelu`, whose result is `x` above the threshold and otherwise 0. Infinite
+/// thresholds are valid: with `inf` every result is 0, and with `-inf` every value passes unchanged. A NaN
+/// threshold is rejected.
 fn thresholds(device: &Device) {
     let (x, up) =
         (device.upload(&[1.0_f32, f32::MAX, -2.0, 0.0]).unwrap(), device.upload(&[3.0_f32; 4]).unwrap());

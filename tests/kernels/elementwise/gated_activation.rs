@@ -108,8 +108,8 @@ fn check<T: Element>(
     let wide = |i: usize| input.at(i, params.gate).map(f64::from);
     let expected: Vec<f64> = (0..y.len()).map(|i| wide(i)[0] * reference(f, wide(i)[1])).collect();
     // In exact mode, the op rounds the activation and the product to the element type, so the allowed error
-    // doubles. If there is a bias, the op also rounds the sums with the bias. This code does not allow for
-    // it, because tests with a bias do not get here in exact mode.
+    // doubles. With a bias, exact mode also rounds the sums with the bias. The bound ignores these roundings,
+    // because no test calls this function with a bias in exact mode.
     let times = if params.roundings == Roundings::Exact { 2.0 } else { 1.0 };
     within(&y, &expected, |i| {
         let [x, gate] = wide(i);
@@ -221,9 +221,9 @@ fn biases_first(device: &Device) {
                 continue;
             }
             let [y, dx] = run(device, &input, packed, layout, params);
-            // A second call without a bias, on the rounded sums `input + bias`, must give the same `y`. Its
-            // gradients are not compared: `run` passes the first half of the input as the incoming gradient
-            // `dy`. In the second call, this half includes the bias, so `dy` differs between the calls.
+            // A second call without a bias, on the rounded sums `input + bias`, must give the same `y`. The
+            // gradients of the two calls differ, so they are not compared. `run` passes the first half of the
+            // input as the incoming gradient `dy`, and only in the second call, this half includes the bias.
             let rounded = |i: usize| input.at(i, Gate::Second).map(bf16::from_f32);
             let (first, second) = (0..y.len()).map(|i| rounded(i).into()).unzip();
             let sums = Input { first, second, bias: None, shape: input.shape };

@@ -1,5 +1,5 @@
-//! Compares `linear` with f64 results: sizes close to tile sizes, layouts, alignments, and equal bits of all
-//! kernels.
+//! Compares `linear` with f64 results, for sizes close to tile sizes, several layouts and several alignments.
+//! Also tests that all kernels give the same bits.
 use std::ops::Range;
 
 use half::{bf16, f16};
@@ -23,11 +23,13 @@ pub const TESTS: &[Test] = &[
     ("linear::equal_bits", equal_bits),
 ];
 
-/// Returns the numbers of kernels that the op skips in the tests. On Hopper and on the executor, the first
-/// numbers select the Hopper kernels: one for few rows, if `y` has at most 64 rows, and six others in the
-/// order of their estimated times. The next numbers are the kernels for other GPUs: 128 x 128 or 64 x 64, the
-/// other one, and the general kernel. If fewer kernels support a call, the last numbers all launch the
-/// general kernel.
+/// Returns a range of numbers. If the op skips as many kernels as such a number says, it launches the next
+/// kernel in its order of preference. Together, the numbers therefore select every kernel.
+///
+/// On Hopper and on the CPU executor, the first kernel is one for few rows, if `y` has at most 64 rows. Six
+/// other Hopper kernels follow, in the order of their estimated times. The last kernels are those for all
+/// GPUs: one with tiles of 128 x 128 and one with tiles of 64 x 64 (in either order), then the general
+/// kernel. If fewer kernels support a call, the last numbers all select the general kernel.
 fn skips(device: &Device) -> Range<usize> {
     let is_hopper = device.arch().is_none() || device.capability() == Some((9, 0));
     0..if is_hopper { 10 } else { 3 }
@@ -66,8 +68,8 @@ fn column_sizes(device: &Device) {
     }
 }
 
-/// Tests numbers of elements of K around the buffers of all kernels, and one and more rounds through the
-/// ring.
+/// Tests sizes of K around the number of elements of K per buffer, for the buffers of all kernels. With the
+/// larger sizes, a kernel uses the buffers of its ring more than once.
 fn depths(device: &Device) {
     for k in [8, 16, 24, 32, 40, 56, 64, 72, 96, 104, 128, 136, 264] {
         both(device, LinearCase::of([70, 72, k], k % 16 == 0));
@@ -81,8 +83,8 @@ fn small(device: &Device) {
     }
 }
 
-/// Tests rows with gaps between them. The gaps contain NaN. With gaps of 8 elements, rows are aligned to 16
-/// bytes.
+/// Tests rows with gaps between them. The gaps contain NaN. With gaps of 8 or 24 elements, rows are aligned
+/// to 16 bytes.
 fn layouts(device: &Device) {
     for gap in [1, 4, 8, 24] {
         let place = Placement { offset: 0, gap };
@@ -106,7 +108,8 @@ fn alignment(device: &Device) {
     }
 }
 
-/// Tests more rows of tiles than a group of the order of tiles has.
+/// Tests results with many tiles. The tiles are divided into groups of several rows of tiles, and the kernels
+/// process one group after the other.
 fn many_tiles(device: &Device) {
     both(device, LinearCase::of([1300, 136, 8], true));
     both(device, LinearCase::of([600, 8, 24], false));
@@ -141,9 +144,9 @@ fn infinite_inputs(device: &Device) {
     }
 }
 
-/// Tests that all kernels give the same bits, and that the test runs all of them.
-/// The result of a kernel does not depend on its tile size, because each element of the result has one
-/// accumulator.
+/// Tests that all kernels give the same bits, and that the test runs all of them. Each element of the result
+/// has one accumulator, to which the products are added in the order of K. The result therefore does not
+/// depend on the tile size.
 fn equal_bits(device: &Device) {
     fn of<T: Element>(device: &Device) {
         let mut names: Vec<String> = vec![];

@@ -1,5 +1,5 @@
-//! Tests `linear_activation`, `linear_gated_activation` and `linear_gated_residual`: the bits of the two
-//! separate ops for every kernel, and results against f64.
+//! Tests `linear_activation`, `linear_gated_activation` and `linear_gated_residual`. Each kernel must give
+//! the bits of the two separate ops. The results are also compared with f64.
 use half::{bf16, f16};
 use oxiwarp::{Activation, Device, Element, Gate, Overridable as _, Roundings};
 use oxiwarp_tests::case;
@@ -38,14 +38,16 @@ fn both(device: &Device, f16: fn(&Device), bf16: fn(&Device)) {
     bf16(device);
 }
 
-/// Returns the number of kernels of an op with an epilogue that has `hopper` kernels for Hopper.
+/// Returns the number of kernels of an op with an epilogue. The op has `hopper` kernels for Hopper, and three
+/// for all GPUs.
 fn kernels(device: &Device, hopper: usize) -> usize {
     let is_hopper = device.arch().is_none() || device.capability() == Some((9, 0));
     3 + if is_hopper { hopper } else { 0 }
 }
 
-/// Checks that the results of all kernels have the bits of the two separate ops. `tiles` are the tile sizes
-/// of the kernels that the test must have run.
+/// Checks that every kernel gives the bits of `linear` followed by the separate op of the epilogue. The tuple
+/// has the name of the op, and the tile sizes of its kernels for Hopper and for all GPUs. The test fails if
+/// one of these kernels did not run.
 fn same_as_separate<T: Element>(
     device: &Device,
     cases: &[LinearCase],
@@ -160,7 +162,8 @@ fn residual_bits<T: Element>(device: &Device) {
     });
 }
 
-/// Tests gates of all shapes and dtypes. Batches have odd numbers of rows, so a tile has rows of two batches.
+/// Tests gates of all shapes and dtypes. Each batch has an odd number of rows, so a tile can have rows of two
+/// batches.
 fn gates<T: Element>(device: &Device) {
     let p = LinearCase::of([3 * 45, 72, 24], true);
     same_as_separate::<T>(device, &[p], RESIDUAL, |p, run| {
@@ -193,7 +196,7 @@ fn residual_layouts(device: &Device) {
     }
 }
 
-/// Returns the product in f64, and the allowed error of the sum before it is rounded.
+/// Returns each element of `x wᵀ + bias` in f64, with the allowed error of the kernel's f32 accumulator.
 fn sums<T: Element>(inputs: &LinearInputs<T>, p: &LinearCase) -> Vec<(f64, f64)> {
     let error = |size: f64| size * (p.k as f64 / 16.0 + 2.0) * 2.0_f64.powi(-22);
     inputs.expected.iter().map(|&(value, size)| (value, error(size))).collect()
@@ -206,8 +209,8 @@ fn rounding<T: Element>(value: f64) -> f64 {
 
 const ROUNDS: [Roundings; 2] = [Roundings::Exact, Roundings::Once];
 
-/// Returns the product in f64, and the allowed error of the value that the epilogue gets. In exact mode, this
-/// value is rounded.
+/// Returns each element of `x wᵀ + bias` in f64, with the allowed error of the value from which the epilogue
+/// computes. In exact mode, the kernel rounds this value to the element type.
 fn inputs_of_epilogue<T: Element>(sums: &[(f64, f64)], rounds: Roundings) -> Vec<(f64, f64)> {
     let rounded = |value: f64, error: f64| match rounds {
         Roundings::Exact => error + rounding::<T>(value.abs() + error),

@@ -180,8 +180,9 @@ fn norm_refuses(device: &Device) {
     );
 }
 
-/// Tests that the op rejects an f32 norm weight for only the queries or only the keys. Llama's norm does not
-/// round before it multiplies by an f32 weight. The kernel rounds for both or for neither.
+/// Tests that the op rejects an f32 norm weight for only the queries or only the keys. With an f32 weight,
+/// Llama's norm omits a rounding. The kernel has one flag for this rounding, which applies to queries and
+/// keys.
 fn refuses_two_types(device: &Device) {
     let (shape, params) = ([1, 4, 2, 8], QkNormRope { norm: QkNorm::LlamaRms, ..QkNormRope::default() });
     let x = device.upload(&[bf16::ONE; 64]).unwrap();

@@ -13,14 +13,13 @@ pub const TESTS: &[Test] = &[
     ("qk_norm_rope::nothing_to_normalise", nothing_to_normalise),
 ];
 
-/// The tested head dimensions. For some of them there are specialised kernels, and for others the op uses
-/// general kernels.
+/// The tested head dimensions. For some of them, there are specialised kernels. For the others, the op uses
+/// kernels that support every head dimension.
 const COLUMNS: [usize; 5] = [40, 64, 128, 192, 1_024];
 const ORDER: HeadsOrder = HeadsOrder::TokensFirst;
 
-/// Calls `run`, which runs an op, with empty queries, with empty keys, and with both. The empty tensors have
-/// no batch, no token or no head. They have four dimensions in some calls, and three dimensions (heads
-/// merged) in others.
+/// Runs the op `run` with empty queries, with empty keys, and with both. The empty tensors have no batch, no
+/// token or no head. Some have four dimensions, and others have three (heads merged).
 fn of_nothing(device: &Device, dim: usize, run: impl Fn([Option<Heads>; 2], Rope)) {
     let x = device.upload::<f32>(&[]).unwrap();
     let mut made = [(); 2].map(|()| device.upload::<f32>(&[]).unwrap());

@@ -1,6 +1,6 @@
-//! Compares the specialised kernels, for the head shapes of common models, with the general kernels. Both
-//! must give the same bits. For unaligned tensors, the op must run a general kernel. The tests check the
-//! recorded launches to find out which kernel ran.
+//! Compares the specialised kernels, for the head shapes of common models, with the general kernels, which
+//! support every shape. Both must give the same bits. For unaligned tensors, the op must run a general
+//! kernel. The tests check the recorded launches to find out which kernel ran.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, LaunchOverride, Overridable as _, QkNorm, QkNormRope, Stream, qk_norm_rope};
 use oxiwarp_tests::case;

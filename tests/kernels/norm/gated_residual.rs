@@ -34,8 +34,8 @@ pub const TESTS: &[Test] = &[
     ("gated_residual_ada_norm::rows_do_not_depend_on_each_other", batch_invariance),
 ];
 
-/// Returns all combinations of gate and table: each shape and dtype of the gate, without a table (a vector
-/// that is added to the gate) and with a table of each dtype.
+/// Returns all combinations of gate and table (a vector that is added to the gate). They contain each shape
+/// and dtype of the gate, without a table and with a table of each dtype.
 fn gates() -> Vec<ModulationCase> {
     let plain = |operands: &ModulationCase| operands.shift && operands.parameters == [None; 2];
     forms().into_iter().filter(plain).collect()
@@ -119,7 +119,8 @@ fn layouts<T: Element>(device: &Device) {
     }
 }
 
-/// Tests a gate table whose address is not aligned to 16 bytes, while the addresses of all rows are aligned.
+/// Tests a gate whose table (a vector that is added to the gate) is not aligned to 16 bytes, while all rows
+/// are.
 fn table_anywhere<T: Element>(device: &Device) {
     let (random, dense) = (&mut random(seed()), [Layout::dense(64); 2]);
     let [x, y, gate, table]: [Vec<T>; 4] = [384, 384, 64, 65].map(|len| values(random, len));

@@ -43,7 +43,7 @@ enum Gate {
 }
 
 impl Gate {
-    /// Returns the shape of the gate as a matrix, for a `y` of shape `[rows, cols]`.
+    /// Returns the shape that the gate has as a matrix. `[rows, cols]` is the shape of `y`.
     fn matrix(self, [rows, cols]: [i64; 2]) -> [i64; 2] {
         match self {
             Self::Vector => [1, cols],
@@ -53,7 +53,7 @@ impl Gate {
         }
     }
 
-    /// Returns the index in the gate of the value for element `at` of `y`.
+    /// Returns the index of the gate's element by which element `at` of `y` is multiplied.
     fn index(self, [rows, cols]: [i64; 2], at: usize) -> usize {
         let (row, column) = (at as i64 / cols, at as i64 % cols);
         (match self {
@@ -131,7 +131,7 @@ impl<T: Element> GradientCase<T> {
         (dy.download(), if self.wanted { wide(&dgate.download()) } else { vec![] })
     }
 
-    /// Runs the op. Checks the bits of `dy`, and compares `dgate` with f64.
+    /// Runs the op. The bits of `dy` must be the expected ones, and `dgate` is compared with a sum in f64.
     #[track_caller]
     fn check(&self, device: &Device) {
         let (dy, dgate) = self.run(device);
@@ -165,7 +165,7 @@ impl<T: Element> GradientCase<T> {
 /// Returns the forms of a gate for rows of this shape.
 fn forms([rows, cols]: [i64; 2]) -> Vec<Gate> {
     let mut forms = vec![Gate::Vector, Gate::Groups(1)];
-    // For one column, a gate of shape `[rows, 1]` is a gate with the shape of `y`.
+    // If `y` has one column, a gate of shape `[rows, 1]` has the shape of `y`.
     forms.extend((rows > 0).then_some(Gate::Tokens));
     forms.extend((rows > 0 && cols > 1).then_some(Gate::Rows));
     forms.extend((2..rows).find(|groups| rows % groups == 0).map(Gate::Groups));
@@ -229,7 +229,8 @@ fn persistent(device: &Device) {
     }
 }
 
-/// Tests rows that two strides address: `y` consists of the last tokens of each batch.
+/// Tests rows whose addresses need two strides: `y` consists of the last tokens of each batch of a larger
+/// tensor.
 fn runs(device: &Device) {
     let (random, [batches, tokens, cols]) = (&mut random(seed()), [3_i64, 4, 72]);
     let (shape, past) = ([batches, tokens, cols], 5);

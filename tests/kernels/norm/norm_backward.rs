@@ -62,8 +62,8 @@ fn layouts(device: &Device) {
 }
 
 /// Tests so many rows that each thread block processes several rows, one after the other. Some of the kernels
-/// keep a row in registers, and others load it again for each pass. One test case has many groups of a few
-/// rows, and each group has its own weight.
+/// keep a row in registers, and others load it again for each pass. One test case has many groups of only a
+/// few rows, each with a weight of its own.
 fn persistent(device: &Device) {
     let seed = seed();
     for layer in [false, true] {

@@ -92,8 +92,8 @@ fn table<T: Element>(device: &Device) {
     }
 }
 
-/// Tests gates for an `x` of shape `[B, S, H, D]`: one number per head (`[1, 1, H, 1]` and `[H, 1]`), and one
-/// number for all rows (`[1]`).
+/// Tests gates for an `x` of shape `[B, S, H, D]`. Some have one number per head (`[1, 1, H, 1]` and `[H,
+/// 1]`), and one has a single number (`[1]`).
 fn heads(device: &Device) {
     let (random, [batches, tokens, heads, dim]) = (&mut random(seed()), [2_i64, 5, 3, 24]);
     let shape = [batches, tokens, heads, dim];
@@ -117,8 +117,8 @@ fn heads(device: &Device) {
     }
 }
 
-/// Tests gates that the op rejects: a gate of one column with a table, and gates that do not broadcast to
-/// `x`. A rejected call must write nothing.
+/// Tests gates that the op rejects. One has one column and a table (a vector that is added to the gate), and
+/// others do not broadcast to `x`. A rejected call must write nothing.
 fn refuses(device: &Device) {
     let (x, mut sum) = (device.upload(&[1.0_f32; 24]).unwrap(), device.alloc::<f32>(24).unwrap());
     let of = |shape: &[i64]| x.view(shape).unwrap();

@@ -198,8 +198,9 @@ pub fn check_by<T: Element>(device: &Device, case: &AttentionCase, run: Run) {
 ///
 /// The kernel rounds each attention probability to the element type once, before the division by the row sum.
 /// At this point, the largest probability of a row is 1, which needs no rounding. A score is an f32 sum of
-/// products. In the largest tests, the error of the scores causes a relative error of about 2^-18. In f16,
-/// probabilities below 2^-14 have the absolute rounding error of 2^-14.
+/// products. In the largest tests, the error of the scores causes a relative error of the probabilities of
+/// about 2^-18. In f16, probabilities below 2^-14 are subnormal, and have the absolute rounding error of
+/// 2^-14.
 pub fn row_is_close<'a, T: Element>(
     got: &[T],
     scores: &[f64],
@@ -215,8 +216,8 @@ pub fn row_is_close<'a, T: Element>(
     let close = lse == expected_lse || (lse - expected_lse).abs() <= 2e-5 * (1.0 + expected_lse.abs());
     assert!(close, "{context}: lse is {lse}, expected {expected_lse}");
     let unit = if T::DTYPE == Dtype::F16 { 2.0_f64.powi(-11) } else { 2.0_f64.powi(-8) };
-    // The sums of each column: the result, the sizes of its terms, and the sizes of the rounded terms. The
-    // loop over the keys is outside, so that each row of values is read once.
+    // For each column: the result, the sum of the magnitudes of its terms, and the same sum for the rounded
+    // terms. The outer loop goes over the keys, so that each row of values is read only once.
     let mut sums = vec![[0.0; 3]; got.len()];
     for (j, &weight) in weights.iter().enumerate().filter(|&(_, &weight)| weight > 0.0) {
         for ([expected, size, rounded], value) in sums.iter_mut().zip(values(j)) {

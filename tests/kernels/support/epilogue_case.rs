@@ -1,4 +1,5 @@
-//! The epilogues of matrix products, for tests: calls of the op, and of the two separate ops.
+//! Test cases of ops that combine a matrix product and an epilogue. A case can call the op, and also `linear`
+//! followed by a separate op.
 use oxiwarp::{
     Activation, Device, Element, Gate, GatedActivation, GatedResidual, Roundings, Stream, View, activation,
     gated_activation, gated_residual, linear, linear_activation, linear_gated_activation,
@@ -55,7 +56,7 @@ impl<T: Element> Epilogue<'_, T> {
         y.download()
     }
 
-    /// Applies the epilogue to `product`, the result of `linear`, with a separate op.
+    /// Applies the epilogue to `product`, the result of `linear`, by a call of the separate op.
     pub fn apply(&self, device: &Device, product: &[T], p: &LinearCase) -> Vec<T> {
         let (columns, stream) = (self.columns(p), Stream::default());
         let product = Matrix::upload(device, product, [p.m, p.n], Layout::dense(p.n));

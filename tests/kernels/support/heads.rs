@@ -165,8 +165,8 @@ impl Rotation {
     }
 }
 
-/// The cosine table and the sine table of a rotation: on the device as the op reads them, and on the host
-/// with one value per pair of columns.
+/// The cosine table and the sine table of a rotation. On the device, they have the layout that the op reads.
+/// On the host, they have one value per pair of columns.
 pub struct Tables<T> {
     pub rotation: Rotation,
     cos: Vec<f32>,
@@ -227,9 +227,9 @@ impl<T: Element> Tables<T> {
         }
     }
 
-    /// Returns how `column` of a head is rotated: the cosine, the sine, whether `column` is the second column
-    /// of its pair, and the index of the other column. Returns `None` if the column or the token is not
-    /// rotated.
+    /// Returns the rotation of `column` of a head: the cosine, the sine, whether `column` is the second
+    /// column of its pair, and the index of the other column. Returns `None` if the column or the token is
+    /// not rotated.
     pub fn at(&self, [b, s, h]: [usize; 3], column: usize) -> Option<(f32, f32, bool, usize)> {
         let Rotation { offset, columns, by_batch, by_head, .. } = self.rotation;
         let [_, tokens, heads, pairs] = self.sizes;

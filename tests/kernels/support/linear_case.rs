@@ -92,7 +92,8 @@ fn expected(p: &LinearCase, x: &[f64], weight: &[f64], bias: &[f64]) -> Vec<(f64
 }
 
 /// Compares results with f64. The tensor cores add products in f32 and may truncate the sums. The error of
-/// each step is therefore at most 2^-22 times the sum of the magnitudes. The result is rounded once.
+/// each addition is therefore at most 2^-22 times the sum of the magnitudes of all terms. The result is
+/// rounded once.
 #[track_caller]
 pub fn close<T: Element>(got: &[T], expected: &[(f64, f64)], p: &LinearCase) {
     assert_eq!(got.len(), expected.len());

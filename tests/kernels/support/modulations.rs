@@ -28,8 +28,8 @@ impl ModulationCase {
         self.single || [self.table, self.parameters[0], self.parameters[1]].contains(&Some(true))
     }
 
-    /// Makes one scale, shift or gate (with its table) for rows of shape `shape`. The values start at element
-    /// `offset` of a buffer.
+    /// Makes one scale, shift or gate for rows of shape `shape`, with the table (a vector) that is added to
+    /// it. The values start at element `offset` of a buffer.
     pub fn side<T: Element>(
         &self,
         device: &Device,

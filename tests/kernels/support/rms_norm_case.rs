@@ -5,10 +5,10 @@ use oxiwarp_tests::tensor::{Layout, Matrix};
 /// Returns the allowed error in ulp of the element type, for f32 arithmetic with one rounding at the end.
 ///
 /// For a 16-bit type, the bound is half an ulp for the rounding of the result, plus a little for the f32
-/// arithmetic. For f32, `rsqrt.approx` has a relative error of 2^-22.9. This error is up to 1.1 ulp of the
-/// result of `rsqrt`. A product can have another power of two, so the same error is up to 2.2 ulp of the
-/// product. The argument of `rsqrt` and three products add half an ulp each. The rest of the bound is for the
-/// error of the sum of squares.
+/// arithmetic. For f32, `rsqrt.approx` has a relative error of 2^-22.9, which is up to 1.1 ulp of the result
+/// of `rsqrt`. In ulp of a product with this result, the same relative error can be twice as large, 2.2 ulp.
+/// The argument of `rsqrt` and three products add half an ulp each. The rest of the bound is for the error of
+/// the sum of squares.
 pub fn bound<T: Element>() -> f64 {
     if size_of::<T>() == 4 { 6.0 } else { 0.51 }
 }

@@ -4,7 +4,8 @@ use crate::cpu::cluster::{FIRST_ADDRESS, map_address as map};
 use crate::cpu::{FaultKind, here, mbarrier, named, tma, with};
 
 /// Declares that the clusters of this kernel have `BLOCKS` blocks. If the launch runs with another cluster
-/// size, raises a fault. The executor then restarts the launch with clusters of `BLOCKS` blocks.
+/// size, the function raises a fault, and the executor starts the launch again with clusters of `BLOCKS`
+/// blocks.
 #[track_caller]
 pub fn cluster_bounds<const BLOCKS: u32>() {
     here();

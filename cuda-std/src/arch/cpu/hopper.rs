@@ -176,8 +176,8 @@ pub unsafe fn bulk_send(to: u32, from: u32, bytes: u32, barrier: u32) {
     bulk::bulk_send(to, from, bytes, barrier);
 }
 
-/// Each lane writes one row of a matrix, to the address that it passes. The words of this row come from four
-/// lanes.
+/// Each lane writes one row of a matrix, to the address that it passes. Four lanes have the words of this
+/// row.
 #[inline(never)]
 #[track_caller]
 pub unsafe fn store_matrices(address: u32, words: [u32; 4]) {
@@ -194,8 +194,8 @@ pub unsafe fn store_matrices(address: u32, words: [u32; 4]) {
     store_row(address, row);
 }
 
-/// Does the same as [`store_matrices`] with transposed matrices: the eight elements of the row that a lane
-/// writes come from eight lanes.
+/// Does the same as [`store_matrices`], but stores the transposed matrices. Each lane writes one row, and
+/// eight lanes have the elements of this row.
 #[inline(never)]
 #[track_caller]
 pub unsafe fn store_transposed(address: u32, words: [u32; 4]) {
@@ -221,9 +221,9 @@ fn store_row(address: u32, row: [u32; 4]) {
     unsafe { shared_base().add(offset).cast::<[u32; 4]>().write(row) };
 }
 
-/// Returns the address of the tensor map, and checks that a map in global memory is aligned to 64 bytes. If a
-/// map is a kernel argument, use its address directly. On the executor, an argument has only the alignment of
-/// its Rust type, which is less than 64.
+/// Returns the address `map` of a tensor map in global memory, and checks that it is aligned to 64 bytes.
+/// This function is not for tensor maps that are kernel arguments. On the executor, an argument has only the
+/// alignment of its Rust type, which is less than 64.
 #[track_caller]
 pub fn tensor_map_at(map: u64) -> u64 {
     super::memory::check_aligned(map as usize, 64);

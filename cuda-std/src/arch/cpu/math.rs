@@ -27,10 +27,10 @@ pub fn fma_sat(a: f32, b: f32, c: f32) -> f32 {
 /// Emulates `fma.rm.f32`, which rounds towards negative infinity.
 #[inline]
 pub fn fma_rm(a: f32, b: f32, c: f32) -> f32 {
-    // f64 represents the product of two f32 values exactly, but the addition of `c` in f64 may round. `sum`
-    // is the rounded f64 sum, and `lost` is the exact sum minus `sum`. `nearest` is `sum` rounded to f32. The
-    // result is the largest f32 that does not exceed the exact sum. If `nearest` equals `sum`, then `nearest`
-    // exceeds the exact sum only if `lost` is negative.
+    // In f64, the product is exact, but the addition of `c` may round. `sum` is the rounded sum, and `lost`
+    // is what the exact sum has in addition to `sum`. `nearest` is `sum`, rounded to f32. If `nearest` is
+    // above the exact sum, the result is the next lower f32. If `nearest` equals `sum`, it is above the exact
+    // sum only if `lost` is negative.
     let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
     let sum = product + c;
     let lost = (product - (sum - (sum - product))) + (c - (sum - product));

@@ -92,9 +92,9 @@ pub unsafe fn tensor_copy<const D: usize>(to: u32, map: u64, at: [u32; D], barri
     }
 }
 
-/// Starts the same copy as [`tensor_copy`], but to several blocks of the cluster: those whose bit is set in
-/// `blocks`. The box arrives at the same offset of each of these blocks, and the mbarrier at the same offset
-/// of each block counts its bytes.
+/// Starts the same copy as [`tensor_copy`], but to all blocks of the cluster whose bit is set in `blocks`.
+/// The box (the copied part of the tensor) arrives at the same offset of each of these blocks. In each block,
+/// the mbarrier at the same offset counts the bytes.
 #[inline(always)]
 pub unsafe fn tensor_multicast<const D: usize>(to: u32, map: u64, at: [u32; D], barrier: u32, blocks: u16) {
     // SAFETY: the instruction writes to the address `to` of each block whose bit is set in `blocks`. The
@@ -275,7 +275,8 @@ pub fn shared_address(pointer: *mut u8) -> u32 {
     address
 }
 
-// LLVM treats these intrinsics as convergent, unlike inline assembly: it does not copy them into branches.
+// LLVM treats these intrinsics as convergent, unlike inline assembly, and therefore does not copy them into
+// branches.
 unsafe extern "C" {
     #[link_name = "llvm.nvvm.barrier.cta.sync.aligned.count"]
     fn barrier_sync(id: u32, threads: u32);

@@ -47,9 +47,9 @@ pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
 /// Waits for earlier launches of the stream (`griddepcontrol.wait`). The GPU computes `address` before the
 /// wait.
 ///
-/// A conditional `exit` before the wait depends on `address`. It prevents ptxas from moving the computation
-/// of `address` after the wait. No thread exits, because the condition is `address == -1` and no valid
-/// address is -1. When the host loads the PTX, it inserts further instructions after the line with
+/// A conditional `exit` before the wait depends on `address`. This `exit` prevents ptxas from moving the
+/// computation of `address` after the wait. No thread exits, because the condition is `address == -1` and no
+/// valid address is -1. When the host loads the PTX, it inserts further instructions after the line with
 /// `griddepcontrol.wait` (`host/runtime/src/kernels/overlap.rs`).
 #[inline(always)]
 pub fn wait_for_earlier_launches(address: u64) {

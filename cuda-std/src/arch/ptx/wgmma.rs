@@ -60,8 +60,8 @@ pub trait Accumulator: Copy {
 }
 
 /// Implements [`Accumulator`] for each width of the result. A line of the macro's input has the number of
-/// registers and the number of columns. It also lists the indices of the registers that the line before does
-/// not have. For 8-bit integers, only some of the widths exist.
+/// registers and the number of columns. It also has the indices of the additional registers, compared with
+/// the line before. For 8-bit integers, only some of the widths exist.
 macro_rules! widths {
     ([$($i:literal)*]) => {};
     ([$($i:literal)*] $count:literal $columns:literal integers: $($new:literal)*; $($rest:tt)*) => {

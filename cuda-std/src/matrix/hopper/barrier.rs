@@ -89,9 +89,9 @@ impl Barrier {
         unsafe { hopper::barrier_arrive_remote(cluster::map_address(self.address, rank)) }
     }
 
-    /// Does the same as [`Barrier::arrive_in`], but the arrival does not order the thread's own memory
-    /// accesses. It orders only the reads of the `wgmma` operations that the thread has waited for. This is
-    /// enough to release a buffer that only `wgmma` reads.
+    /// Does the same as [`Barrier::arrive_in`], but the arrival orders only the reads of `wgmma` operations
+    /// that the thread has waited for. It does not order the thread's own memory accesses. This is enough to
+    /// release a buffer that only `wgmma` reads.
     ///
     /// [`Barrier::arrive_in`] is slower, because it first waits until all memory accesses of the thread have
     /// been performed. This wait takes about as long as the multiplication of one tile.

@@ -97,8 +97,8 @@ pub unsafe fn shared_store_matrices(address: u32, matrices: [u32; 4]) {
 }
 
 /// Does the same as [`shared_store_matrices`], but stores the transpose of each matrix (`stmatrix.x4.trans`).
-/// In `matrices`, lane `i` passes the elements of column `i / 4` in the rows `2 * (i % 4)` and `2 * (i % 4) +
-/// 1`.
+/// In `matrices`, lane `i` passes two elements of each matrix. They are in column `i / 4`, and in the rows `2
+/// * (i % 4)` and `2 * (i % 4) + 1`.
 ///
 /// # Safety
 /// The requirements of [`shared_store_matrices`] apply.

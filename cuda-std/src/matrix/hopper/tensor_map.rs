@@ -22,8 +22,8 @@ impl Map {
         Self { address: hopper::argument::<NUMBER>() }
     }
 
-    /// Returns the tensor map at `map` in global memory. The address `map` must be a multiple of 64. The
-    /// alignment of the type [`TensorMap`] is smaller, so it does not guarantee this.
+    /// Returns the tensor map at `map` in global memory. The address `map` must be a multiple of 64. The type
+    /// [`TensorMap`] does not guarantee this, because its alignment is smaller.
     ///
     /// # Safety
     /// `map` points to a tensor map that no thread changes during the launch.
@@ -58,22 +58,24 @@ impl Map {
     #[inline(always)]
     #[track_caller]
     pub unsafe fn copy<const D: usize>(self, to: u32, origin: [u32; D], barrier: Barrier) {
-        // SAFETY: the copy reads a box of the tensor and writes it to shared memory at `to`. The caller
-        // guarantees that the map has `D` dimensions and that the box fits at `to`.
+        // SAFETY: the copy reads a box (the part that one copy moves) of the tensor and writes it to shared
+        // memory at `to`. The caller guarantees that the map has `D` dimensions and that the box fits at
+        // `to`.
         unsafe { hopper::tensor_copy(to, self.address, origin, barrier.address()) }
     }
 
-    /// Starts the same copy as [`Map::copy`], but to several blocks of the cluster: those whose bit is set in
-    /// `blocks`. In each of these blocks, the copy writes the box to the address `to`. In each of these
-    /// blocks, the mbarrier at the address of `barrier` counts the copied bytes.
+    /// Starts the same copy as [`Map::copy`], but to all blocks of the cluster whose bit is set in `blocks`.
+    /// In each of these blocks, the copy writes to the address `to`. The mbarrier at the address of `barrier`
+    /// in the same block counts the copied bytes.
     ///
     /// # Safety
     /// The requirements of [`Map::copy`] apply in each of these blocks.
     #[inline(always)]
     #[track_caller]
     pub unsafe fn multicast<const D: usize>(self, to: u32, origin: [u32; D], barrier: Barrier, blocks: u16) {
-        // SAFETY: the copy reads a box of the tensor and writes it to shared memory of several blocks. The
-        // caller guarantees that the map has `D` dimensions and that the box fits in each of these blocks.
+        // SAFETY: the copy reads a box (the part that one copy moves) of the tensor and writes it to shared
+        // memory of several blocks. The caller guarantees that the map has `D` dimensions and that the box
+        // fits in each of these blocks.
         unsafe { hopper::tensor_multicast(to, self.address, origin, barrier.address(), blocks) }
     }
 
@@ -94,8 +96,8 @@ impl Map {
         unsafe { hopper::tensor_store(from, self.address, origin) }
     }
 
-    /// Starts the same copy as [`Map::store`], but adds the elements of the box to the elements of the
-    /// tensor. Several blocks may add to the same elements.
+    /// Starts the same copy from shared memory as [`Map::store`], but adds the copied elements to the
+    /// elements of the tensor. Several blocks may add to the same elements.
     ///
     /// # Safety
     /// The requirements of [`Map::store`] apply, except that other threads may add to the elements.

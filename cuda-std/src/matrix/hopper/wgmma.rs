@@ -1,9 +1,9 @@
 //! Asynchronous matrix multiplication by a warpgroup (`wgmma`). The operands are f16, bf16, tf32, fp8 or
 //! 8-bit integers. The accumulators, f32 or i32, are in registers.
 //!
-//! The result has 64 rows. Thread `t` of the warpgroup has elements of two rows, `row = 16 * (t / 32) + t %
-//! 32 / 4` and `row + 8`. If `r` and `c` are each 0 or 1, the thread's register `4 * j + 2 * r + c` has the
-//! element in row `row + 8 * r` and column `8 * j + 2 * (t % 4) + c`.
+//! The result has 64 rows. Thread `t` of the warpgroup has elements of the rows `row` and `row + 8`, with
+//! `row = 16 * (t / 32) + t % 32 / 4`. Its register `4 * j + 2 * r + c`, where `r` and `c` are 0 or 1, has
+//! the element in row `row + 8 * r` and column `8 * j + 2 * (t % 4) + c`.
 //!
 //! Sixteen columns of a result can be operand `a` of a following multiplication. For this purpose, each
 //! thread rounds the eight registers of these columns to 16 bits and packs the values in pairs. The threads
@@ -12,8 +12,8 @@ use crate::arch::wgmma as arch;
 use crate::arch::wgmma::Accumulator as _;
 use crate::base::wgmma::Kind;
 
-/// An element type of the operands. If Rust has no number type for it, the type is only a name, such as
-/// [`E4m3`].
+/// An element type of the operands. Rust has no number type for some of them. These types, such as [`E4m3`],
+/// serve only as names.
 pub trait Operand: Copy {
     /// The types of both operands, for the instruction.
     #[doc(hidden)]
@@ -40,9 +40,10 @@ operands! {
     half::f16 = F16;
 }
 names! {
-    /// The upper 19 bits of an f32. A row of K has 8 elements.
+    /// tf32: the upper 19 bits of an f32. A multiplication has 8 elements along K.
     Tf32;
-    /// `float8_e4m3fn`. A row of K has 32 elements. The tensor core keeps 14 significant bits of a sum.
+    /// `float8_e4m3fn`. A multiplication has 32 elements along K. The tensor core keeps 14 significant bits
+    /// of a sum.
     E4m3;
     /// `float8_e5m2`, as [`E4m3`].
     E5m2;
@@ -60,8 +61,9 @@ names! {
 /// form a tile of 64 rows and `2 * N` columns. For floats, `N` is a multiple of 4 up to 128, so that the tile
 /// has 8, 16, … 256 columns. For 8-bit integers, the tile has 8, 24, or a multiple of 16 columns.
 ///
-/// The registers can be read after [`wait`] and [`settle`]. The CPU executor reports an access before that,
-/// and the use of a copy that the thread made before that.
+/// The registers can be read after [`wait`] and [`settle`]. The CPU executor reports an error if a thread
+/// accesses the registers before these two calls. It also reports the use of a copy of the registers that was
+/// made before these calls.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Registers<const N: usize, E = f32>([E; N]);
@@ -173,8 +175,8 @@ impl Descriptor {
 /// elements of 16 bits, 8 elements of tf32, or 32 elements of 8 bits. `a` and `b` are in shared memory and
 /// contiguous along K.
 ///
-/// `add` should be known at compile time. Otherwise the kernel has both instructions and a branch, and
-/// [`mma_shared_if`] is faster.
+/// `add` should be known at compile time. If it is not, the kernel contains both instructions and a branch,
+/// so use [`mma_shared_if`], which is faster.
 ///
 /// # Safety
 /// The whole warpgroup calls this function. All bytes of `a` and `b` have been written to shared memory. No

@@ -1,5 +1,5 @@
-//! Row accesses for kernels that do not treat all columns alike. One function loads a chosen value instead of
-//! zero for columns past the end of the row. Other functions access single columns.
+//! Row accesses for kernels that treat some columns differently from others. One function loads a chosen
+//! value instead of zero for columns past the end of the row. Other functions access single columns.
 use crate::numeric::elem::Elem;
 use crate::rows::pack::Pack;
 use crate::simt::mem::{self, Load, Store};

@@ -1,6 +1,6 @@
-//! Row accesses for kernels that accumulate rows in f32. If such a kernel also reads 16-bit rows, each thread
-//! accesses the same eight columns per tile in every row. In a 16-bit row, eight columns are one pack
-//! (16-byte vector). In an f32 row, they are two packs.
+//! Row accesses for kernels that accumulate rows in f32. If such a kernel also reads 16-bit rows, a thread
+//! has the same eight columns per tile in all rows. Eight columns are one pack (16-byte vector) of a 16-bit
+//! row, and two packs of an f32 row.
 use crate::numeric::elem::{Elem, F32Vec};
 use crate::rows::pack::Pack;
 use crate::simt::mem::{self, Store};

@@ -175,8 +175,9 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
             return Pack::ZERO;
         }
         let at = self.first().wrapping_add(offset as usize);
-        // SAFETY: the load reads the thread's pack. `has` checked that the pack starts inside the row. The
-        // caller of the constructor `of` guaranteed that the row is readable and consists of whole packs.
+        // SAFETY: the load reads the thread's pack (16 bytes). `has` checked that the pack starts inside the
+        // row. The caller of the constructor `of` guaranteed that the row is readable and consists of whole
+        // packs.
         Pack::from_words(unsafe { mem::load_u32x4(at.cast(), hint) })
     }
 
@@ -191,8 +192,8 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         let offset = self.columns.offset(tile, len);
         let begins = ((self.columns.base(len) + offset) * size_of::<T>() as u32).is_multiple_of(l2::LINE);
         if VECTOR && begins && self.columns.has(offset, len) {
-            // SAFETY: `demote` accesses the cache line at the start of the pack. The caller guarantees that
-            // the row consists of whole cache lines, so this line lies inside the row.
+            // SAFETY: `demote` accesses the cache line at the start of the thread's pack (16 bytes). The
+            // caller guarantees that the row consists of whole cache lines, so this line lies inside the row.
             unsafe { l2::demote(self.first().wrapping_add(offset as usize).cast()) };
         }
     }
@@ -270,9 +271,9 @@ impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
         let offset = columns.offset(tile, len);
         if VECTOR {
             if columns.has(offset, len) {
-                // SAFETY: the store writes the thread's pack, which starts inside the row. The caller of the
-                // constructor `of` guaranteed that the row is writable and consists of whole packs, and that
-                // no other thread writes this pack.
+                // SAFETY: the store writes the thread's pack (16 bytes), which starts inside the row. The
+                // caller of the constructor `of` guaranteed that the row is writable and consists of whole
+                // packs, and that no other thread writes this pack.
                 unsafe { mem::store_u32x4(base.wrapping_add(offset as usize).cast(), pack.words(), hint) };
             }
             return;

@@ -8,9 +8,9 @@ use crate::rows::row::Rows;
 /// implementing type.
 ///
 /// A kernel calls functions of this module, such as [`is_whole`], which compare the constant `CODE`. One
-/// `bool` constant per property in the trait would be easier to read. However, rustc removes branches on such
-/// constants before LLVM optimizes the code. This early removal changes the instructions and register counts
-/// of kernels.
+/// `bool` constant per property in the trait would be easier to read. However, rustc would remove branches on
+/// such constants before LLVM optimizes the code, which changes the instructions and register counts of
+/// kernels.
 pub trait Access: Copy + 'static {
     /// A number that encodes the implementing type and its constant parameter `N`. The functions of this
     /// module decode the number.
@@ -22,9 +22,9 @@ const SCALAR: u32 = 0;
 const VECTORIZED: u32 = 1;
 const WHOLE_TILES: u32 = 2;
 const BLOCK_TILES: u32 = 3;
-/// The code of an access type that keeps a row in registers is a sum of two numbers. The first is
-/// [`WARP_REGISTERS`], [`BLOCK_REGISTERS_STAGED`] or [`BLOCK_REGISTERS`], depending on the type. The second
-/// says how many tiles (128 columns each) of the row each warp keeps in registers.
+/// The code of an access type (how a thread reads rows) that keeps a row in registers is a sum of two
+/// numbers. The first is [`WARP_REGISTERS`], [`BLOCK_REGISTERS_STAGED`] or [`BLOCK_REGISTERS`], depending on
+/// the type. The second says how many tiles (128 columns each) of the row each warp keeps in registers.
 const WARP_REGISTERS: u32 = 16;
 const BLOCK_REGISTERS_STAGED: u32 = 64;
 const BLOCK_REGISTERS: u32 = 128;
@@ -42,15 +42,15 @@ pub const fn is_vector<A: Access>() -> bool {
     A::CODE != SCALAR
 }
 
-/// Returns whether the access type is [`Scalar`] or [`Vectorized`]. With these two types, the length of a row
-/// need not be a multiple of a tile (128 columns).
+/// Returns whether the access type (how a thread reads rows) is [`Scalar`] or [`Vectorized`]. With these two
+/// types, the length of a row need not be a multiple of a tile (128 columns).
 #[inline(always)]
 pub const fn is_any_length<A: Access>() -> bool {
     A::CODE < WHOLE_TILES
 }
 
-/// Returns whether, with this access type, a row consists of whole tiles (128 columns each). Threads then
-/// need no bounds checks.
+/// Returns whether rows consist of whole tiles (128 columns each) with this access type, which determines how
+/// a thread reads rows. Threads then need no bounds checks.
 ///
 /// The host uses such an access type only if further conditions hold. The rows satisfy `Rows::is_vector`
 /// (16-byte alignment) and [`Rows::is_near`] (strides of 32 bits). A row has at least four tiles of
@@ -60,8 +60,8 @@ pub const fn is_whole<A: Access>() -> bool {
     A::CODE >= WHOLE_TILES
 }
 
-/// Returns whether the access type is [`WholeTiles`] or [`BlockTiles`]. With these two types, the row is
-/// staged in shared memory between the passes over it.
+/// Returns whether the access type (how a thread reads rows) is [`WholeTiles`] or [`BlockTiles`]. With these
+/// two types, the row is staged in shared memory between the passes over it.
 #[inline(always)]
 pub const fn is_whole_staged<A: Access>() -> bool {
     A::CODE == WHOLE_TILES || A::CODE == BLOCK_TILES
@@ -81,8 +81,8 @@ pub const fn tiles_in_registers<A: Access>() -> usize {
     tiles_of_code(A::CODE)
 }
 
-/// Returns whether the access type is [`BlockRegisters`]. With this type, the row is only in registers. A
-/// reduction must therefore not read the row from shared memory.
+/// Returns whether the access type (how a thread reads rows) is [`BlockRegisters`]. With this type, the row
+/// is not in shared memory, so a reduction must not read it from there.
 pub const fn is_unstaged<A: Access>() -> bool {
     A::CODE >= BLOCK_REGISTERS
 }
@@ -115,7 +115,7 @@ pub struct WholeTiles;
 pub struct BlockTiles;
 
 /// Reads four elements per access, for rows of exactly `N` tiles (128 columns each). A warp keeps the row in
-/// registers between the passes over it. It uses no shared memory.
+/// registers between the passes over it. Kernels with this type use no shared memory.
 #[derive(Clone, Copy)]
 pub struct WarpRegisters<const N: usize>;
 

@@ -28,7 +28,7 @@ impl<T: Elem, A: Access> Vec4Row<T, A> {
     ///
     /// # Safety
     /// While the kernel runs, the columns of `columns` are readable in every row of `rows`. The rows satisfy
-    /// the conditions of the access type `A`.
+    /// the conditions of the access type `A` (how a thread reads rows).
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, at: RowIndex, columns: Vec4Columns) -> Self {
         Self { start: start::<T, A>(rows, at), columns, access: PhantomData }
@@ -54,8 +54,8 @@ impl<T: Elem, A: Access> Vec4Row<T, A> {
     pub fn copy_to(&self, staged: &SharedRow<T>, packs: bool) {
         if is_whole::<A>() || is_vector::<A>() && packs {
             // SAFETY: the copy reads the whole row. The caller of the constructor `of` guaranteed that the
-            // row is readable. The access type `A`, or the flag `packs`, ensures that the row is aligned to
-            // 16 bytes.
+            // row is readable. The access type `A` (how a thread reads rows), or the flag `packs`, ensures
+            // that the row is aligned to 16 bytes.
             return unsafe { staged.copy(self.start, self.columns.cols) };
         }
         let (tiles, mut first) = (self.columns.cols.div_ceil(TILE), 0);
@@ -103,8 +103,8 @@ impl<T: Elem, A: Access> Vec4Row<T, A> {
 /// The requirements of [`mem::load_u32x4`] apply.
 #[inline(always)]
 unsafe fn load_words<T>(at: *const T, hint: Load) -> [u32; 4] {
-    // SAFETY: the load reads one vec4 at `at`. The caller passes a readable address that is aligned to the
-    // size of a vec4.
+    // SAFETY: the load reads one vec4 (four elements) at `at`. The caller guarantees that this address is
+    // readable and aligned to the size of a vec4.
     unsafe {
         if size_of::<T>() == 2 {
             let [a, b] = mem::load_u32x2(at.cast(), hint);
@@ -144,7 +144,8 @@ impl<T: Elem, A: Access> Vec4RowMut<T, A> {
     ///
     /// # Safety
     /// While the kernel runs, the columns of `columns` are writable in every row of `rows`. No other thread
-    /// writes the same columns of the same row. The rows satisfy the conditions of the access type `A`.
+    /// writes the same columns of the same row. The rows satisfy the conditions of the access type `A`, which
+    /// says how many elements one load or store covers.
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, at: RowIndex, columns: Vec4Columns) -> Self {
         Self { start: start::<T, A>(rows, at), columns, access: PhantomData }
@@ -166,8 +167,9 @@ impl<T: Elem, A: Access> Vec4RowMut<T, A> {
         }
         let at = self.columns.place(self.start.cast_const(), tile).cast_mut();
         let ([a, b, ..], count) = (vec4.words, self.columns.count(tile) as usize);
-        // SAFETY: `has` and `count` limit the stores to columns inside the row, and no other thread writes
-        // these columns. If a store writes four elements, the row consists of whole vec4s.
+        // SAFETY: the stores write columns of the row. `has` and `count` limit them to columns inside the
+        // row, and no other thread writes these columns. If a store writes four elements, the row consists of
+        // whole vec4s.
         unsafe {
             if is_vector::<A>() && size_of::<T>() == 2 {
                 return mem::store_u32x2(at.cast(), [a, b], Store::Default);
@@ -206,7 +208,8 @@ impl<T: Elem, A: Access> MixedRow<T, A> {
     ///
     /// # Safety
     /// While the kernel runs, the columns of `columns` are readable in every row of `rows`, with the element
-    /// type that `single` selects. The rows satisfy the conditions of the access type `A`.
+    /// type that `single` selects. The rows satisfy the conditions of the access type `A` (how a thread reads
+    /// rows).
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, at: RowIndex, columns: Vec4Columns, single: bool) -> Self {
         let start = if single { rows.start::<f32>(at).cast() } else { rows.start::<T>(at).cast::<u8>() };

@@ -106,7 +106,8 @@ impl<T: Elem> SharedRow<T> {
     #[inline(always)]
     pub fn put(&self, tile: u32, vec4: Vec4<T>) {
         let ([a, b, ..], at) = (vec4.words, tile * warp::SIZE);
-        // SAFETY: the row in shared memory contains the tile, and no other thread accesses this vec4.
+        // SAFETY: the access is inside the row, because the row in shared memory contains the tile. No other
+        // thread accesses this vec4 (four elements).
         unsafe {
             if size_of::<T>() == 2 {
                 self.thread_part::<Half>().set(at, Half([a, b]))

@@ -88,8 +88,8 @@ impl<T: Elem> Vec4<T> {
     }
 }
 
-/// Rounds each of the four values to `T` and converts the rounded value back to f32. A store of the values as
-/// `T` and a following load have the same effect.
+/// Rounds each of the four values to `T` and converts it back to f32. A store and a load with the type `T`
+/// would have the same effect.
 #[inline(always)]
 pub fn round<T: Elem>(lanes: [f32; 4]) -> [f32; 4] {
     Vec4::<T>::from_lanes(lanes).lanes()

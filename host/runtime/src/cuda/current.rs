@@ -23,8 +23,8 @@ impl Current {
         Ok(Self { before, changed })
     }
 
-    /// Returns a guard, and leaves the current context unchanged. The caller may then change the current
-    /// context. When dropped, the guard restores the context that was current when this function was called.
+    /// Returns a guard without changing the current context. The caller may then change it. When dropped, the
+    /// guard restores the context that was current when this function was called.
     pub fn restore() -> Result<Self> {
         Ok(Self { before: Self::get()?, changed: true })
     }

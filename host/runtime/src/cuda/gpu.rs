@@ -51,10 +51,9 @@ struct Description {
 }
 
 impl Description {
-    /// Returns the properties of a GPU without creating a context. One of these properties is the
-    /// architecture of the PTX. If the caller passes `arch`, this architecture is `arch`, and the function
-    /// fails if PTX for `arch` does not run on the GPU. Otherwise it is the newest portable architecture
-    /// whose PTX runs on the GPU. If no PTX runs on the GPU, the function fails.
+    /// Returns the properties of a GPU without creating a context. They include the architecture of the PTX
+    /// to load. This is `arch` if the caller passes it, otherwise the newest portable architecture whose PTX
+    /// runs on the GPU. The function fails if PTX for `arch` does not run on the GPU, or if no PTX does.
     fn of(device: Device, arch: Option<Arch>) -> Result<Self> {
         let name = device.name().map_err(raw::failed("cuDeviceGetName"))?;
         let major = attribute(device, DeviceAttribute::ComputeCapabilityMajor)?;

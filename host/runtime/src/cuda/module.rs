@@ -51,8 +51,9 @@ impl Module {
 impl Drop for Module {
     fn drop(&mut self) {
         let _relaxed = Relaxed::new();
-        // SAFETY: `drop` unloads the module, and no other code drops it. The context in which it was loaded
-        // is still current, and none of its kernels was launched.
+        // SAFETY: dropping the inner value unloads the PTX module, and no other code drops this value. The
+        // context in which the module was loaded is still current, and none of the module's kernels was
+        // launched.
         unsafe { ManuallyDrop::drop(&mut self.0) };
     }
 }

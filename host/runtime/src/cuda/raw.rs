@@ -128,8 +128,7 @@ fn text(code: c_uint) -> String {
 
 /// Returns the driver's own code for a failed call. `code` is the error code that the caller got from the
 /// crate `cust` or from a function of this file. If `code` is `CUDA_ERROR_UNKNOWN`, the crate `driver` may
-/// have replaced the driver's own code. In this case, this function returns the code from
-/// `driver::last_error`.
+/// have replaced the driver's own code. This function then returns the code from `driver::last_error`.
 fn own_code(code: c_uint) -> c_uint {
     if code == CudaError::UnknownError as c_uint { driver::last_error() } else { code }
 }

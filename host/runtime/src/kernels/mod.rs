@@ -40,9 +40,9 @@ struct GpuKernel {
 
 /// Kernels on a GPU.
 struct OnGpu {
-    /// A number that identifies this `OnGpu` value in the process. A [`Kernel`] (a static variable) caches
-    /// the loaded function of one `OnGpu` value, together with the number of this value. A comparison of the
-    /// numbers tells whether the cached function belongs to this `OnGpu` value.
+    /// A number that identifies this value in the process. A [`Kernel`], which is a static variable, caches
+    /// the driver's function that was loaded last, and the number of the `OnGpu` value that loaded it. If the
+    /// cached number is this number, the cached function belongs to this GPU.
     number: u64,
     gpu: Arc<Gpu>,
     /// The architecture of the PTX. [`Kernels::of_library`] chooses an architecture whose PTX also runs on
@@ -62,7 +62,7 @@ struct OnGpu {
 }
 
 /// Returns whether operators on the CPU executor use the kernels for sm_90a, as on a Hopper GPU. On the
-/// executor, these kernels are slower than the general kernels, because their blocks have more threads.
+/// executor, these kernels are slower than the kernels for all GPUs, because their blocks have more threads.
 fn runs_hopper() -> bool {
     static HOPPER: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *HOPPER.get_or_init(|| std::env::var("OXIWARP_EXECUTOR_HOPPER").is_ok_and(|value| value == "1"))
@@ -390,12 +390,12 @@ impl OnGpu {
         let overlap = if self.overlaps { Instructions::Of(kernel.overlap) } else { Instructions::None };
         let module = |ptx: &&'static Ptx| Some((ptx.arch, ptx.module(kernel.name, overlap)?));
         let Some((arch, text)) = self.ptx.iter().find_map(module) else { return Ok(None) };
-        // Do not lock `functions` while the driver compiles. The compilation may take seconds. Meanwhile, the
-        // first launches of other kernels need the lock of `functions`. Two threads may therefore load the
-        // same kernel at the same time. The first thread that gets the lock stores its function in
-        // `functions`. The second thread returns this stored function. When the second thread leaves `load`,
-        // the module that it loaded is dropped, and thereby unloaded. The variable `functions` is declared
-        // after `module`, so the lock is released before the module is dropped.
+        // Do not lock `functions` while the driver compiles, which may take seconds, because the first
+        // launches of other kernels need the same lock. Two threads may therefore load the same kernel at the
+        // same time. The first thread that gets the lock stores its function in `functions`. The second
+        // thread returns this stored function. When the second thread leaves `load`, the module that it
+        // loaded is dropped, and thereby unloaded. The variable `functions` is declared after `module`, so
+        // the lock is released before the module is dropped.
         let module = Module::load(&self.gpu, kernel.name, arch, &text)?;
         let function = module.function(kernel.name)?;
         let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
@@ -410,10 +410,10 @@ impl OnGpu {
     }
 }
 
-/// From the PTX of a library, returns the elements that a GPU uses. The first element is the newest portable
-/// PTX (which also runs on newer GPUs), up to the architecture `limit`. If the library also has PTX that runs
-/// only on GPUs of this compute capability, this PTX is the second element. For example, `sm_90a` follows
-/// `sm_90`. The result is empty if the GPU can run no portable PTX.
+/// Selects the elements of `ptx` that a GPU uses. The first is the newest portable PTX (which also runs on
+/// newer GPUs), up to the architecture `limit`. If `ptx` also has PTX that runs only on GPUs of this compute
+/// capability, it is the second element. For example, `sm_90a` follows `sm_90`. The result is empty if the
+/// GPU can run no portable PTX.
 fn choose(ptx: &'static [Ptx], capability: (u32, u32), limit: Arch) -> Vec<&'static Ptx> {
     let runs = |ptx: &&Ptx| ptx.arch.runs_on(capability);
     let portable = |ptx: &&Ptx| !ptx.arch.is_native() && ptx.arch <= limit;

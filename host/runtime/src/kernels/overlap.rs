@@ -13,8 +13,8 @@ pub(crate) enum Instructions {
 }
 
 /// PTX instruction that waits until all earlier launches of the stream are done and their writes are visible.
-/// The function `thread::wait_for_earlier_launches` compiles to this instruction. A kernel can call this
-/// function to choose the point at which it waits.
+/// The function `thread::wait_for_earlier_launches` compiles to this instruction. A kernel that calls this
+/// function thereby chooses the point at which it waits.
 const WAIT: &str = "
 	griddepcontrol.wait;";
 

@@ -67,7 +67,8 @@ impl<'a> View<'a> {
     /// Returns an error if the slice has more or fewer elements than a tensor of `shape`, and in the cases of
     /// [`View::from_raw`].
     pub fn of_slice<T: Scalar>(elements: &'a [T], shape: &[i64]) -> Result<Self> {
-        // SAFETY: the pointer is valid for all elements of the slice, and the view borrows the slice.
+        // SAFETY: the view reads the elements of the slice, for which the slice's pointer is valid. The view
+        // borrows the slice.
         unsafe { of_elements(elements.as_ptr(), elements.len(), shape) }
     }
 
@@ -155,7 +156,8 @@ impl<'a> ViewMut<'a> {
     /// # Errors
     /// Returns the errors of [`View::of_slice`].
     pub fn of_slice<T: Scalar>(elements: &'a mut [T], shape: &[i64]) -> Result<Self> {
-        // SAFETY: the pointer is valid for all elements of the slice, and the view borrows the slice mutably.
+        // SAFETY: the view accesses the elements of the slice, for which the slice's pointer is valid. The
+        // view borrows the slice mutably.
         unsafe { of_elements(elements.as_mut_ptr(), elements.len(), shape) }.map(Self)
     }
 

@@ -97,8 +97,8 @@ impl<'v, 'a> Columns<'v, 'a> {
         (self.weight.base as usize | workspace).is_multiple_of(16)
     }
 
-    /// Checks the workspace. Returns two addresses in the workspace: there, blocks store the partial sums for
-    /// the gradients of weight and bias.
+    /// Checks the workspace, and returns the two addresses at which blocks store their partial sums. One is
+    /// for the gradient of the weight, and one for the gradient of the bias.
     pub fn workspace(
         &self,
         op: &'static str,
@@ -136,9 +136,9 @@ impl<'v, 'a> Columns<'v, 'a> {
     }
 }
 
-/// Returns the number of row groups (groups of rows with a weight of their own): 1 for a weight of shape
-/// `[columns]`, or `groups` for a weight of shape `[groups, columns]`. Fails if the number of rows is not
-/// divisible by the number of groups.
+/// Returns the number of row groups (groups of rows with a weight of their own). It is 1 for a weight of
+/// shape `[columns]`, and `groups` for a weight of shape `[groups, columns]`. Fails if the number of rows is
+/// not divisible by the number of groups.
 fn expect_columns(op: &'static str, arg: &'static str, view: &View, cols: i64, rows: i64) -> Result<u32> {
     match *view.shape() {
         [own] if own == cols => Ok(1),

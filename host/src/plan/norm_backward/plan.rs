@@ -78,9 +78,8 @@ impl RowSplit {
             _ => (teams, teams),
         };
         let batches = dims.rows.div_ceil(u64::from(rows));
-        // The number of blocks is limited, because each block stores partial sums in the workspace. If no
-        // gradient of weight or bias is requested, blocks store no partial sums, and their number needs no
-        // limit.
+        // Limit the number of blocks, because each block stores partial sums in the workspace. Without a
+        // gradient of weight or bias, blocks store no partial sums, so there is no limit.
         let max = if wanted {
             u64::from((resident_blocks(device, team * teams) / dims.groups.max(1)).max(1))
         } else {

@@ -13,16 +13,17 @@ use crate::layout::vec8::Vec8;
 
 /// Lower limit for the log-sum-exp (`lse`) of a query, about -2^23. A smaller `lse` occurs if an additive
 /// mask hides all keys from the query with huge negative finite values. The backward pass then treats the
-/// query like a query without visible keys. Probabilities cannot be computed from such an `lse`, because the
-/// rounding of `lse` to f32 has lost the logarithm of the number of keys.
+/// query like a query without visible keys, because such an `lse` does not give the probabilities. For equal
+/// scores, `lse` is the score plus the logarithm of the number of keys, and f32 rounding loses this logarithm
+/// next to a huge score.
 const MIN_LSE: f32 = -8e6;
 
 /// Loads the statistics of a query: `lse * log2(e)` (`lse` is the log-sum-exp), and `delta` (the sum of
 /// `dO * O`).
 ///
-/// In two cases, the first result is 0: no key is visible to the query, or an additive mask hides all keys
-/// with huge negative finite values. In both cases, all scores of the query are -inf or huge negative
-/// numbers. All probabilities `exp2(score - 0)` and all gradients of the query therefore become 0.
+/// The first result is 0 if no key is visible to the query, or if an additive mask hides all keys with huge
+/// negative finite values. In both cases, all scores of the query are -inf or huge negative numbers. With an
+/// `lse` of 0, all probabilities `exp2(score - lse)` are 0, and so are all gradients of the query.
 ///
 /// # Safety
 /// `query` is less than the number of queries in the sequence.
@@ -65,9 +66,9 @@ pub(crate) unsafe fn delta<T: MatrixElem>(p: BackwardParams) {
             let (out, dout) = (row(&f.out), row(&p.dout));
             let mut col = 8 * lane;
             while col < f.dim {
-                // SAFETY: `eight` reads columns of the query's row of O and of dO. Both rows exist, because
-                // the sequence contains the query, and both have `f.dim` readable columns. `col` is a
-                // multiple of 8 and less than `f.dim`.
+                // SAFETY: the function `eight` reads columns of the query's row of O and of dO. Both rows
+                // exist, because the sequence contains the query. Both rows have `f.dim` readable columns,
+                // and `col` is a multiple of 8 below `f.dim`, as `eight` requires.
                 let [a, b] = [out, dout].map(|row| unsafe { eight(row, col, f.dim, p.vector != 0) });
                 for at in 0..8 {
                     sum = fma(a[at], b[at], sum);
@@ -85,9 +86,9 @@ pub(crate) unsafe fn delta<T: MatrixElem>(p: BackwardParams) {
     }
 }
 
-/// Loads eight columns of a row, from column `col` on. A row has `dim` columns. For each of the eight columns
-/// that the row does not have, the result is 0. If `vector` is true, the function uses one 16-byte load. In
-/// this case, the row must be aligned to 16 bytes, and `dim` must be a multiple of 8.
+/// Loads eight consecutive columns of a row, from column `col` on. The row has `dim` columns, and the result
+/// is 0 for each of the eight columns after the last one. If `vector` is true, the function uses one 16-byte
+/// load. The row must then be aligned to 16 bytes, and `dim` must be a multiple of 8.
 ///
 /// # Safety
 /// The row has `dim` readable columns. `col` is a multiple of 8 and less than `dim`.

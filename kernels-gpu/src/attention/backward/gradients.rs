@@ -1,6 +1,7 @@
-//! Attention backward kernel. A block computes the gradients of the rows of one tile, the outer-loop tile,
-//! which it keeps in shared memory. It loops over other tiles, the inner-loop tiles. If the rows of the
-//! outer-loop tile are queries, the rows of the inner-loop tiles are keys, and vice versa.
+//! Attention backward kernel. Each block computes the gradients of the rows of one tile, the outer-loop tile,
+//! which stays in shared memory. The block loops over other tiles, the inner-loop tiles. If the rows of the
+//! outer-loop tile are queries, the inner-loop tiles contain keys. If they are keys, the inner-loop tiles
+//! contain queries.
 use cuda_std::copy;
 use cuda_std::math::ex2_ftz;
 use cuda_std::mma::MatrixElem;
@@ -48,16 +49,16 @@ pub(crate) unsafe fn gradients<
     let (rows, cols) = (WARPS * 16 * ROWS16 as u32, 16 * COLS16 as u32);
     // SAFETY: the host validated the kernel argument `p`.
     let Some(coords) = (unsafe { TileCoords::of_rows(&p.forward, rows, KEYS) }) else {
-        // SAFETY: `clear_rest` requires packed sequences and a block without an outer-loop tile. Both
-        // conditions hold here, because `of_rows` returns `None` in no other case. The host checked that the
-        // outputs are writable.
+        // SAFETY: `clear_rest` writes zeros to padding rows of the outputs, which the host checked to be
+        // writable. It requires packed sequences (several sequences in one tensor) and a block without a
+        // tile. `of_rows` returns `None` only for such a block of such a launch.
         return unsafe { clear_rest::<KEYS, FIRST, SECOND>(&p, rows) };
     };
     let (window, there) = rows_of::<KEYS>(&p, &coords);
     let vector = !GENERAL || p.vector != 0;
     let begin = window.first(coords.first) as u32 / cols;
-    // Without the optimization barrier `opaque`, LLVM would merge the minimum `(coords.first +
-    // rows).min(there)` and a maximum into one instruction, which sm_80 does not have.
+    // Without the optimization barrier `opaque`, LLVM would merge the `min` of the next line with a `max` in
+    // the function `window.end`. The merged instruction has three inputs, and sm_80 does not have it.
     let [end, _] = thread::opaque([window.end((coords.first + rows).min(there) - 1) as u32, 0]);
     let tiles = if end as i32 > 0 { end.div_ceil(cols).saturating_sub(begin) } else { 0 };
 
@@ -67,12 +68,13 @@ pub(crate) unsafe fn gradients<
         InnerTile::<T, DIM16, WARPS, KEYS, GENERAL>::take(&mut memory, &p, coords, [begin, tiles, cols]);
     if inner.steps() > 0 {
         for (copier, to) in operands(&p, &coords, KEYS, 0, WARPS * warp::SIZE).iter().zip(&tiles_of_rows) {
-            // SAFETY: the copy reads rows that the host checked to be readable. It writes the outer-loop
-            // tiles, which no thread has accessed yet.
+            // SAFETY: the copy reads rows of the tensors, which the host checked to be readable. It writes to
+            // the outer-loop tiles in shared memory, which no thread has accessed yet.
             unsafe { copier.copy(to, coords.first, rows, vector) };
         }
-        // SAFETY: the copies and loads read tensors that the host checked to be readable. They fill the
-        // buffers of the first step, which no thread has accessed yet, because the loop has not started.
+        // SAFETY: the copies and loads read tensors, which the host checked to be readable. They fill the
+        // shared-memory buffers for the first iteration of the loop. No thread has accessed these buffers
+        // yet, because the loop has not started.
         unsafe {
             inner.copy(inner.first(), 0);
             inner.copy(inner.first(), 1);
@@ -89,15 +91,15 @@ pub(crate) unsafe fn gradients<
     let mut step = inner.first();
     while step.number < inner.steps() {
         let after = inner.after(step);
-        // SAFETY: the copy and the load read tensors that the host checked to be readable. The copy
-        // overwrites the buffer of the step before `step`, and all warps finished that step before the last
-        // barrier.
+        // SAFETY: the copy and the load read tensors, which the host checked to be readable. The copy
+        // overwrites the shared-memory buffer of the previous loop iteration. All warps finished that
+        // iteration before the last barrier.
         let numbers = unsafe {
             inner.copy(after, 0);
             inner.read(after)
         };
-        // SAFETY: `add` reads the tiles of step `step` in shared memory, and the copies of these tiles were
-        // complete before the last barrier. The host checked that the mask is readable.
+        // SAFETY: `add` reads the tiles of this loop iteration in shared memory, whose copies were complete
+        // before the last barrier. It also reads the mask, which the host checked to be readable.
         unsafe {
             add::<T, ROWS16, DIM16, COLS16, WARPS, KEYS, FIRST, SECOND, GENERAL>(
                 &mut sums,
@@ -107,28 +109,28 @@ pub(crate) unsafe fn gradients<
             )
         };
         copy::wait();
-        // SAFETY: the store overwrites the statistics of the step before `step`. All warps finished that step
-        // before the last barrier.
+        // SAFETY: the store overwrites the per-query statistics of the previous loop iteration in shared
+        // memory. All warps finished that iteration before the last barrier.
         unsafe { inner.store(after, numbers) };
         block::sync();
         step = after;
     }
-    // SAFETY: `write` overwrites this warp's rows of the outer-loop tiles, and no other warp accesses these
-    // rows. The host checked that the outputs are writable.
+    // SAFETY: `write` overwrites this warp's rows of the block's tiles in shared memory, which no other warp
+    // accesses. It then writes to the outputs, which the host checked to be writable.
     unsafe { write::<T, ROWS16, DIM16, KEYS, FIRST, SECOND>(&p, &coords, there, &outer, &sums, vector) };
 }
 
 /// Writes zeros to the padding rows of each gradient that the kernel computes. Padding rows are the rows of a
-/// packed tensor after its last sequence. In a launch with packed sequences, the grid can have more blocks
-/// than the sequences have tiles. Only such an extra block, for which there is no tile to compute, calls this
-/// function.
+/// packed tensor after its last sequence. In a launch with packed sequences (several sequences in one
+/// tensor), the grid can have more blocks than the sequences have tiles. Only a block without a tile calls
+/// this function.
 ///
 /// # Safety
-/// The launch has packed sequences, and this block has no outer-loop tile. The outputs are writable.
+/// The launch has packed sequences, and this block has no tile to compute. The outputs are writable.
 #[inline(always)]
 unsafe fn clear_rest<const KEYS: bool, const FIRST: bool, const SECOND: bool>(p: &BackwardParams, rows: u32) {
-    // SAFETY: `clear` and `of_block` require a launch with packed sequences, a block without an outer-loop
-    // tile, and writable outputs. The caller guarantees all three.
+    // SAFETY: `clear` and `of_block` require packed sequences (several sequences in one tensor), a block
+    // without a tile, and writable outputs. The caller guarantees all three.
     unsafe {
         let unused_rows = UnusedRows::of_block(&p.forward, rows, KEYS);
         if KEYS && FIRST {
@@ -144,11 +146,12 @@ unsafe fn clear_rest<const KEYS: bool, const FIRST: bool, const SECOND: bool>(p:
 }
 
 /// Adds the contribution of step `step` to the gradient accumulators `sums`. A step is one iteration of the
-/// inner loop. The function also starts to copy the second operand (V or dO) of the next step, `after`.
+/// loop over the inner-loop tiles. During the matrix multiplications, the function also starts to copy the
+/// second operand (V or dO) of the next step, `after`.
 ///
 /// # Safety
 /// The copies of the tiles of step `step` to shared memory were complete before the last barrier. All threads
-/// have finished the step before `step`. If there is a mask, the mask is readable.
+/// have finished the step before `step`. If there is a mask, it is readable.
 #[inline(always)]
 unsafe fn add<
     T: MatrixElem,
@@ -168,8 +171,8 @@ unsafe fn add<
 ) {
     let ([first, last], col, cols) = (outer.span, inner.row(step), inner.rows);
     if first > last || outer.window.hides(outer.span, col, cols) {
-        // SAFETY: this copy overwrites the tile that the step before `step` used. The caller guarantees that
-        // all threads have finished that step.
+        // SAFETY: this copy overwrites the tile that the previous loop iteration used. The caller guarantees
+        // that all threads have finished that iteration.
         return unsafe { inner.copy(after, 1) };
     }
     let (f, right) = (&inner.p.forward, inner.tiles_of(step));
@@ -177,16 +180,18 @@ unsafe fn add<
     // once, before the loop over steps. The offsets would then occupy registers throughout the loop.
     let at = At { row: thread::opaque([first, 0])[0], col };
     let mut slopes = [[[[1.0; 4]; 2]; COLS16]; ROWS16];
-    // SAFETY: the matrix multiplications read the tiles of step `step`, whose copies are complete, and `add`
-    // reads the mask. The caller guarantees both. The copy of step `after` overwrites a buffer that no thread
-    // reads any more, because all threads have finished the step before `step`.
+    // SAFETY: the matrix multiplications read the tiles of step `step`, whose copies to shared memory are
+    // complete. `add` reads the mask, which is readable. The caller guarantees both facts. The copy for step
+    // `after` overwrites a buffer that no thread still reads, because all threads have finished the step
+    // before `step`.
     unsafe {
         let product = |operands: usize| -> Scores<ROWS16, COLS16> {
             let rows = Queries::<T, ROWS16, DIM16, false>::of(outer.tiles[operands], outer.lanes);
             products(&rows, &right[operands], &outer.lanes, |_| ())
         };
         let mut scores = product(0);
-        // Do not start the copies of step `after` earlier: they would delay the first matrix multiplication.
+        // The copies for the next loop iteration start only here, after the first matrix multiplication,
+        // because they would delay it.
         inner.copy(after, 1);
         if GENERAL {
             slopes = cap_with_slopes(&mut scores, f);
@@ -197,8 +202,8 @@ unsafe fn add<
             hide(&mut scores, at, &outer.window);
         }
         let weight_gradients = if FIRST { product(1) } else { scores };
-        // The factor converts scores to base-2 exponents. If `GENERAL` is true, `cap_with_slopes` has already
-        // converted the scores, so the factor is 1.
+        // `factor` converts scores to base-2 exponents. If `GENERAL` is true, `cap_with_slopes` has already
+        // converted the scores, so `factor` is 1.
         let factor = if GENERAL { 1.0 } else { f.scale * core::f32::consts::LOG2_E };
         for pair in 0..COLS16 {
             let (mut weights, mut gradients) = ([[[0.0; 4]; 2]; ROWS16], [[[0.0; 4]; 2]; ROWS16]);
@@ -231,8 +236,8 @@ unsafe fn add<
     }
 }
 
-/// Writes the gradients of the warp's rows to global memory. The warp first copies the gradients to shared
-/// memory, where they overwrite the warp's rows of the outer-loop tiles.
+/// Writes the gradients of the warp's rows to global memory. First, the warp copies the gradients to shared
+/// memory, into its own rows of the block's tiles, whose previous contents are no longer needed.
 ///
 /// # Safety
 /// No other warp accesses this warp's rows of the tiles. The outputs are writable.
@@ -261,7 +266,8 @@ unsafe fn write<
         dim: f.dim,
         vector,
     };
-    // SAFETY: the caller guarantees that no other warp accesses the warp's rows and that the outputs are
+    // SAFETY: the function called here overwrites the warp's rows of a tile in shared memory, and writes to
+    // an output. The caller guarantees that no other warp accesses these rows, and that the outputs are
     // writable.
     unsafe {
         if KEYS && SECOND {

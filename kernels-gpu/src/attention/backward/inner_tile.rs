@@ -10,9 +10,10 @@ use crate::attention::mma::tile::{Copier, Tile};
 use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::Heads;
 
-/// Returns two `Copier` objects, which copy rows from global to shared memory. They copy keys and values if
-/// `keys` is true, otherwise queries and dO. `member` selects one of the query heads that share the key head
-/// (GQA).
+/// Returns two `Copier` objects, one per operand, which copy rows from global to shared memory. The operands
+/// are keys and values if `keys` is true, otherwise queries and dO. With GQA, several query heads share a key
+/// head. `member` is the index of a query head among them, and selects the head whose queries and dO are
+/// copied.
 #[inline(always)]
 pub(super) fn operands<T: MatrixElem, const DIM16: usize>(
     p: &BackwardParams,
@@ -39,12 +40,13 @@ pub(super) struct Step {
     tile: u32,
 }
 
-/// Buffers in shared memory for the inner-loop tiles of two operands, either K and V or Q and dO. Each
-/// operand has two buffers.
+/// Buffers in shared memory for the tiles over which a block loops. Each of two operands (K and V, or Q and
+/// dO) has two buffers.
 ///
-/// If `KEYS` is true, the outer-loop rows are keys. The inner loop then processes the queries of all query
-/// heads that share the key head (GQA), one head after the other. In this case, the struct also has buffers
-/// for two statistics of these queries: the log-sum-exp `lse`, and `delta`, the sum of `dO * O`.
+/// If `KEYS` is true, the block computes gradients of keys and values, and loops over tiles of queries. It
+/// processes the queries of all query heads that share the key head (GQA), one head after the other. The
+/// struct then also has buffers for two statistics of each query: the log-sum-exp `lse`, and `delta`, the sum
+/// of `dO * O`.
 pub(super) struct InnerTile<
     'p,
     T,
@@ -72,8 +74,8 @@ pub(super) struct InnerTile<
 impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, const GENERAL: bool>
     InnerTile<'p, T, DIM16, WARPS, KEYS, GENERAL>
 {
-    /// Allocates buffers for inner-loop tiles of `rows` rows. For each query head, the inner loop processes
-    /// `tiles` tiles, from tile number `begin` on.
+    /// Allocates buffers for the tiles of `rows` rows over which the block loops. For each query head, the
+    /// block processes `tiles` tiles, from tile number `begin` on.
     #[inline(always)]
     pub fn take(
         memory: &mut SharedMemory,
@@ -85,8 +87,8 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         Self { p, coords, begin, tiles, rows, buffers, numbers: memory.take(rows) }
     }
 
-    /// Returns the number of steps (iterations) of the inner loop. If `KEYS` is true, the inner loop
-    /// processes all query heads that share the key head (GQA).
+    /// Returns the number of steps, which are iterations of the loop over tiles. If `KEYS` is true, the loop
+    /// processes the tiles of all query heads that share the key head (GQA).
     #[inline(always)]
     pub fn steps(&self) -> u32 {
         self.tiles * if KEYS { self.p.forward.group } else { 1 }
@@ -98,8 +100,8 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         Step { number: 0, member: 0, tile: self.begin }
     }
 
-    /// Returns the step that follows `step`. This step processes the next tile of the same query head, or the
-    /// first tile of the next query head.
+    /// Returns the step (loop iteration) that follows `step`. It processes the next tile of the same query
+    /// head, or the first tile of the next query head.
     #[inline(always)]
     pub fn after(&self, step: Step) -> Step {
         let number = step.number + 1;
@@ -122,12 +124,12 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         [first, second].map(|tile| tile.at_row(step.number % 2 * self.rows))
     }
 
-    /// Starts to copy the tile of operand number `tensor` (0 or 1) for step `step`. If `step` is after the
-    /// last step, this function does nothing.
+    /// Starts to copy the tile of operand number `tensor` (0 or 1) for the loop iteration `step`. If `step`
+    /// is after the last iteration, this function does nothing.
     ///
     /// # Safety
-    /// The tensors are readable. The copy overwrites the tile that was copied for step number `step.number -
-    /// 2`, and all threads have finished that step.
+    /// The tensors are readable. The copy overwrites the buffer of iteration number `step.number - 2`, and
+    /// all threads have finished that iteration.
     #[inline(always)]
     pub unsafe fn copy(&self, step: Step, tensor: usize) {
         if step.number >= self.steps() {
@@ -135,14 +137,14 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         }
         let copiers = operands(self.p, &self.coords, !KEYS, step.member, WARPS * warp::SIZE);
         let vector = !GENERAL || self.p.vector != 0;
-        // SAFETY: the copy reads rows of the tensors and writes a buffer of step `step`. The caller
-        // guarantees that the tensors are readable, and that no thread accesses this buffer.
+        // SAFETY: the copy reads rows of the tensors and writes a buffer of the loop iteration `step`. The
+        // caller guarantees that the tensors are readable, and that no thread accesses this buffer.
         unsafe { copiers[tensor].copy(&self.tiles_of(step)[tensor], self.row(step), self.rows, vector) };
     }
 
-    /// Loads the statistics `lse` (log-sum-exp) and `delta` (sum of `dO * O`) of the queries of step `step`.
-    /// Each thread returns both statistics of one query, or zeros if it has no query. If `KEYS` is false, all
-    /// threads return zeros.
+    /// Loads two statistics of each query of the loop iteration `step`: `lse` (log-sum-exp) and `delta` (sum
+    /// of `dO * O`). Each thread loads and returns the statistics of one query. Threads without a query
+    /// return zeros. If `KEYS` is false, all threads return zeros.
     ///
     /// # Safety
     /// The host validated the kernel argument.
@@ -153,22 +155,23 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         if !KEYS || thread::index()[0] >= self.rows || !there {
             return [0.0; 2];
         }
-        // SAFETY: `statistics` requires a query that is in the sequence. The condition `there` checked this.
+        // SAFETY: the function `statistics` requires a query that is in the sequence. The condition above
+        // checked that this query is.
         unsafe { statistics(self.p, &self.coords.with_member(step.member), query) }
     }
 
-    /// Stores the statistics that [`InnerTile::read`] returned for step `step` to shared memory. If `KEYS` is
-    /// false, this function does nothing.
+    /// Stores the statistics that [`InnerTile::read`] returned for the loop iteration `step` to shared
+    /// memory. If `KEYS` is false, this function does nothing.
     ///
     /// # Safety
-    /// The function overwrites the statistics that were stored for step number `step.number - 2`, and all
-    /// threads have finished that step.
+    /// The function overwrites the statistics of iteration number `step.number - 2`, and all threads have
+    /// finished that iteration.
     #[inline(always)]
     pub unsafe fn store(&self, step: Step, [lse, delta]: [f32; 2]) {
         if KEYS && thread::index()[0] < self.rows {
             let to = 2 * (step.number % 2 * self.rows + thread::index()[0]);
             let numbers = self.numbers.cast::<f32>();
-            // SAFETY: each thread writes two elements of the statistics' buffer, which no other thread
+            // SAFETY: each thread writes two elements of a buffer in shared memory, which no other thread
             // writes. The caller guarantees that no thread reads this buffer now.
             unsafe {
                 numbers.set(to, lse);
@@ -177,9 +180,10 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         }
     }
 
-    /// In an MMA accumulator (16 x 8) of the scores, a lane has elements of two columns, which are queries.
-    /// Returns the statistics `[lse, delta]` of these two queries. `pair` is the number of a block of 16
-    /// columns. `operands` selects the accumulator of its left (0) or its right (1) eight columns.
+    /// In an MMA accumulator (16 x 8) of the transposed scores, a lane has elements of two columns, which are
+    /// queries. Returns the statistics `[lse, delta]` of these two queries: the log-sum-exp, and the sum of
+    /// `dO * O`. `pair` is the number of a block of 16 columns. `operands` selects its left (0) or right (1)
+    /// eight columns.
     ///
     /// # Safety
     /// [`InnerTile::store`] was called for step `step`, and the block has executed a barrier since then.
@@ -187,8 +191,8 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
     pub unsafe fn numbers(&self, step: Step, pair: usize, operands: usize) -> [[f32; 2]; 2] {
         let two = 8 * pair as u32 + 4 * operands as u32 + warp::lane() % 4;
         let at = step.number % 2 * self.rows / 2 + two;
-        // SAFETY: the load reads element `at` of the buffer of this step. The caller guarantees that a
-        // barrier separates the stores to this buffer from this load.
+        // SAFETY: the load reads element `at` of the statistics of this step in shared memory. The caller
+        // guarantees that a barrier separates the stores of these statistics from this load.
         let Chunk([a, b, c, d]) = unsafe { self.numbers.get(at) };
         [[a, b], [c, d]].map(|numbers| numbers.map(f32::from_bits))
     }

@@ -7,8 +7,9 @@ use crate::layout::heads::Heads;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardParams {
-    /// Parameters of the forward pass, including its outputs. In a backward launch, the field `tiles` counts
-    /// tiles of keys if the launch computes `dk` or `dv`, otherwise tiles of queries.
+    /// Parameters of the forward pass, including pointers to its outputs. In a backward launch, the field
+    /// `tiles` is a number of tiles. If the launch computes `dk` or `dv`, these are tiles of keys, otherwise
+    /// tiles of queries.
     pub forward: AttentionParams,
     /// The incoming gradient dO. It has the shape of `out`.
     pub dout: Heads,
@@ -29,9 +30,10 @@ pub const DELTA_THREADS: u32 = 128;
 /// Queries per block of the `_delta` kernels, which compute the sum of `dO * O` for each query.
 pub const DELTA_ROWS: u32 = 64;
 
-/// Returns the bytes of shared memory per block. Shared memory contains one outer-loop tile for each of two
-/// operands, and two inner-loop buffers for each of two operands. It also contains the statistics `lse` and
-/// `delta` of the queries in the inner-loop buffers.
+/// Returns the bytes of shared memory per block. Shared memory contains the tile whose gradients the block
+/// computes, for two operands. The block loops over tiles of two other operands, and shared memory contains
+/// two buffers for each of them. It also contains the statistics `lse` and `delta` of the queries in these
+/// buffers.
 pub const fn shared_bytes(tiling: &Tiling) -> u32 {
     let cols = 16 * tiling.cols16 as u32;
     (2 * tiling.rows() + 4 * cols) * (2 * tiling.dim16 as u32 + 1) * 16 + 4 * cols * 4

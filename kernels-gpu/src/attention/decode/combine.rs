@@ -1,6 +1,6 @@
 //! Second kernel of split-KV decoding ([`decode`](crate::attention::decode)). The first kernel divides the
-//! keys into splits, and computes attention separately for each split. This kernel combines the results of
-//! the splits.
+//! keys into parts, the splits, and computes attention separately for each split. This kernel combines the
+//! results of the splits.
 use cuda_std::math::{ex2_ftz, lg2};
 use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
@@ -11,15 +11,15 @@ use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::divide;
 
 /// Warps per block. A block combines the results of all splits of the keys for one query of one head. Warp
-/// `w` adds the results of splits `w`, `w + COMBINERS` and so on. A block has several warps, because they
-/// keep more loads in flight than one warp.
+/// `w` adds the results of splits `w`, `w + COMBINERS` and so on. A block has several warps so that more
+/// loads are in flight at the same time.
 pub const COMBINERS: u32 = 16;
-/// Largest head dimension that the kernel supports. A warp processes one row in [`STEPS`] steps, with four
-/// columns per lane and step.
+/// Largest head dimension that the kernel supports. A warp processes one row in [`STEPS`] steps, and in each
+/// step every lane processes four columns.
 const COLS: u32 = 256;
 const STEPS: usize = (COLS / (4 * warp::SIZE)) as usize;
-/// Number of splits whose results a warp loads before it uses any of them, so that these loads are in flight
-/// at the same time.
+/// Number of splits of the keys whose results a warp loads before it uses the first of them. These loads are
+/// then in flight at the same time.
 const IN_FLIGHT: usize = 4;
 
 /// Bytes of shared memory per block. Each warp has one row of `COLS` f32 values.
@@ -28,7 +28,8 @@ pub const SHARED_BYTES: u32 = COMBINERS * COLS * size_of::<f32>() as u32;
 /// Access to the results of all splits of the keys for one row. A row is one query of one query head.
 struct Splits<'a> {
     p: &'a DecodeParams,
-    /// Index of the first split of the row's tile. The splits of all row tiles are numbered consecutively.
+    /// Index of the first split of the keys for the row's tile. The splits of all row tiles are numbered
+    /// consecutively.
     first: u32,
     /// Number of splits.
     count: u32,
@@ -46,7 +47,7 @@ impl Splits<'_> {
     /// Reads the natural log-sum-exp of this row's scores for the keys of split number `split`.
     ///
     /// # Safety
-    /// The kernel [`decode`](super::split::decode) has finished, and `split` is less than `count`.
+    /// The first kernel, [`decode`](super::split::decode), has finished, and `split` is less than `count`.
     #[inline(always)]
     unsafe fn lse(&self, split: u32) -> f32 {
         let from = self.p.partial_lse.wrapping_add(self.at(split));
@@ -55,11 +56,11 @@ impl Splits<'_> {
         f32::from_bits(unsafe { mem::load_u32(from.cast_const().cast(), Load::ReadOnly) })
     }
 
-    /// Reads four columns of the result that split number `split` has for this row, from column `col` on.
+    /// Reads four columns of this row in the result of split number `split`, from column `col` on.
     ///
     /// # Safety
-    /// The kernel [`decode`](super::split::decode) has finished, and `split` is less than `count`. `col` is a
-    /// multiple of 4 and less than the head dimension.
+    /// The first kernel, [`decode`](super::split::decode), has finished, and `split` is less than `count`.
+    /// `col` is a multiple of 4 and less than the head dimension.
     #[inline(always)]
     unsafe fn columns(&self, split: u32, col: u32) -> [f32; 4] {
         let from = self.p.partial.wrapping_add(self.at(split) * self.p.forward.dim as usize + col as usize);
@@ -68,13 +69,14 @@ impl Splits<'_> {
         unsafe { mem::load_u32x4(from.cast_const().cast(), Load::ReadOnly) }.map(f32::from_bits)
     }
 
-    /// Returns `[reference, total]`. The combined result is the weighted mean of the results of the splits. A
-    /// split with the log-sum-exp `lse` has the weight `exp(lse - reference)`, and `total` is the sum of
-    /// these weights. `reference` is the largest log-sum-exp of the splits, or 0 if no split has a visible
-    /// key. Every warp of the block computes the same two values.
+    /// Returns `[reference, total]`, from which the weights of the splits of the keys follow. The combined
+    /// result is the weighted mean of the results of the splits. A split with the log-sum-exp `lse` has the
+    /// weight `exp(lse - reference)`, and `total` is the sum of these weights. `reference` is the largest
+    /// log-sum-exp of the splits, or 0 if no split has a visible key. Every warp of the block computes the
+    /// same two values.
     ///
     /// # Safety
-    /// The kernel [`decode`](super::split::decode) has finished, and the warp is converged.
+    /// The first kernel, [`decode`](super::split::decode), has finished, and the warp is converged.
     #[inline(always)]
     unsafe fn weights(&self) -> [f32; 2] {
         let (mut max, mut total) = (f32::NEG_INFINITY, 0.0);
@@ -116,8 +118,8 @@ impl Splits<'_> {
                 let split = split + slot as u32 * COMBINERS;
                 if split < self.count {
                     // SAFETY: the method `lse` requires that the kernel `decode` has finished, which the
-                    // caller guarantees, and that `split` is less than `count`, which the condition above
-                    // checked.
+                    // caller guarantees. It also requires that `split` is less than `count`, which the
+                    // condition above checked.
                     weights[slot] = unsafe { self.lse(split) };
                     for step in 0..STEPS {
                         if column(step) < self.p.forward.dim {
@@ -152,7 +154,8 @@ pub(super) fn weight(lse: f32, shift: f32) -> f32 {
     ex2_ftz((lse - shift) * core::f32::consts::LOG2_E)
 }
 
-/// Returns the first of the four columns that this lane processes in step `step`.
+/// Returns the first of the four columns that this lane processes in step number `step`. In each step, a warp
+/// processes 128 columns.
 fn column(step: usize) -> u32 {
     4 * (step as u32 * warp::SIZE + warp::lane())
 }
@@ -161,8 +164,8 @@ fn column(step: usize) -> u32 {
 /// this query.
 ///
 /// # Safety
-/// The kernel [`decode`](super::split::decode) was launched with the same argument `p`, and has finished. A
-/// block has [`COMBINERS`] warps.
+/// The first kernel, [`decode`](super::split::decode), was launched with the same argument `p` and has
+/// finished. A block of this launch has [`COMBINERS`] warps.
 #[inline(always)]
 pub(crate) unsafe fn combine<T: MatrixElem>(p: DecodeParams) {
     let f = &p.forward;
@@ -177,8 +180,8 @@ pub(crate) unsafe fn combine<T: MatrixElem>(p: DecodeParams) {
     let thread = thread::index()[0];
     let warp = thread / warp::SIZE;
     let shared = SharedMemory::of_launch().take::<f32>(COMBINERS * COLS);
-    // SAFETY: `weights` and `sum` read results of the kernel `decode`, which has finished. Each lane writes
-    // its own elements of shared memory.
+    // SAFETY: `weights` and `sum` read the results of the first kernel, `decode`, which has finished. Each
+    // lane writes its own elements of shared memory.
     let [shift, total] = unsafe {
         let [shift, total] = splits.weights();
         let sums = splits.sum(warp, shift);

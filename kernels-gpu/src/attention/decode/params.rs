@@ -14,8 +14,8 @@ pub(crate) const KEYS: u32 = 16 * WARPS;
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeParams {
     /// Parameters of the attention forward pass. The decoding kernels support neither a mask, nor a softcap,
-    /// nor packed sequences. The field `tiles` is the number of row tiles per key head. A row tile has
-    /// [`ROWS`] rows.
+    /// nor packed sequences (several sequences in one tensor). The field `tiles` is the number of row tiles
+    /// per key head. A row tile has [`ROWS`] rows.
     pub forward: AttentionParams,
     /// Number of splits of the keys.
     pub splits: u32,

@@ -12,7 +12,7 @@ use crate::attention::mma::params::WARPS;
 use crate::attention::mma::softmax::RowSoftmax;
 
 /// The attention results of the block's warps, in shared memory. These results overwrite the tiles of
-/// queries, keys and values, which the block does not need any more.
+/// queries, keys and values, which the block no longer needs.
 pub(super) struct Found<const DIM16: usize> {
     /// Normalized results of the warps, with the shape `[WARPS, ROWS, Self::STRIDE]`.
     values: Shared<f32>,
@@ -37,10 +37,11 @@ impl<const DIM16: usize> Found<DIM16> {
         Self { values, lse: memory.take(WARPS * ROWS), rows, dim }
     }
 
-    /// Stores the result of warp number `warp` in shared memory.
+    /// Stores the attention result of warp number `warp` in shared memory, where it overwrites other data of
+    /// the block.
     ///
     /// # Safety
-    /// A barrier separates this call from earlier and later uses of the block's shared memory. The warp is
+    /// A barrier separates this call from earlier and later accesses to the same shared memory. The warp is
     /// converged.
     #[inline(always)]
     pub unsafe fn store(&self, warp: u32, softmax: &RowSoftmax<1>, out: &Accumulator<1, DIM16>) {
@@ -53,8 +54,9 @@ impl<const DIM16: usize> Found<DIM16> {
             }
             let line = warp * ROWS + row;
             if lane.is_multiple_of(4) {
-                // SAFETY: the store overwrites shared memory that the block used for other data. The caller
-                // guarantees a barrier after those uses. Each lane writes its own elements.
+                // SAFETY: the store overwrites shared memory that contained other data of the block. The
+                // caller guarantees that a barrier followed the last access to these data. Each lane writes
+                // its own elements.
                 unsafe { self.lse.set(line, lse) };
             }
             for pair in 0..DIM16 {
@@ -62,8 +64,9 @@ impl<const DIM16: usize> Found<DIM16> {
                     let col = 16 * pair as u32 + 8 * side as u32 + lane % 4 * 2;
                     for odd in 0..2 {
                         let value = out[0][pair][side][2 * half + odd] * inverse;
-                        // SAFETY: the stores overwrite shared memory that the block used for other data. The
-                        // caller guarantees a barrier after those uses. Each lane writes its own elements.
+                        // SAFETY: the stores overwrite shared memory that contained other data of the block.
+                        // The caller guarantees that a barrier followed the last access to these data. Each
+                        // lane writes its own elements.
                         unsafe { self.values.set(line * Self::STRIDE + col + odd as u32, value) };
                     }
                 }
@@ -71,9 +74,9 @@ impl<const DIM16: usize> Found<DIM16> {
         }
     }
 
-    /// Combines the results of all warps of the block. Writes the combined result to global memory, as entry
-    /// `split` of the outputs `partial` and `partial_lse`. The entries of all row tiles are numbered
-    /// consecutively. A thread computes two columns of each row.
+    /// Combines the results of all warps of the block, and writes the combined result to entry `split` of the
+    /// outputs `partial` and `partial_lse`. These outputs have one entry per split of the keys and per tile
+    /// of rows, numbered consecutively. Each thread computes two columns of every row.
     ///
     /// # Safety
     /// All warps have called [`Found::store`], and the block has executed a barrier since then. The outputs

@@ -17,9 +17,10 @@ use crate::attention::mma::tile_coords::TileCoords;
 use crate::attention::mma::window::Window;
 use crate::layout::heads::divide;
 
-/// Returns the coordinates of a query head, and the first row of the block's row tile. The query head is the
-/// first of those that share the block's key head (GQA). `above` is the number of this row tile. The row
-/// tiles of all batches and key heads are numbered consecutively.
+/// Returns the coordinates of a query head and the first row of the block's row tile. The tile contains
+/// queries of all query heads that share a key head (GQA), and the returned head is the first of these query
+/// heads. `above` is the number of the row tile. The row tiles of all batches and key heads are numbered
+/// consecutively.
 #[inline(always)]
 fn coords(f: &AttentionParams, above: u32) -> (TileCoords, u32) {
     let (head, tile) = divide(above, f.tiles);
@@ -27,7 +28,8 @@ fn coords(f: &AttentionParams, above: u32) -> (TileCoords, u32) {
     (TileCoords::whole(f, batch, kv_head * f.group), tile * ROWS)
 }
 
-/// Computes the attention of up to 16 rows over one split of the keys. A row is one query of one query head.
+/// Computes the attention of up to 16 rows over one split (a fixed number of keys). A row is one query of one
+/// query head.
 ///
 /// # Safety
 /// The host validated the kernel argument `p` for this launch. The block has
@@ -90,8 +92,8 @@ pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) 
     }
     let found = Found::<DIM16>::of_block((f.queries * f.group - first).min(ROWS), f.dim);
     // SAFETY: `store` overwrites the tiles in shared memory, which no thread reads after the last barrier.
-    // `add_up` writes to the outputs, and the host checked that these have entries for all splits of all row
-    // tiles.
+    // `add_up` writes to the outputs, and the host checked that they have an entry for every split of the
+    // keys of every row tile.
     unsafe {
         found.store(warp, &softmax, &out);
         block::sync();
@@ -99,9 +101,9 @@ pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) 
     }
 }
 
-/// Copies the block's queries to `tile`, from row `first` of its group on. In grouped-query attention (GQA),
-/// a group of query heads shares a key head. Row `member * queries + query` of a group is query number
-/// `query` of query head number `member`.
+/// Copies the block's queries to `tile`. In grouped-query attention (GQA), a group of query heads shares a
+/// key head, and their queries are numbered as rows of one matrix. Row `member * queries + query` is query
+/// number `query` of query head number `member` of the group. The copy starts at row `first`.
 ///
 /// # Safety
 /// The queries are readable, and no thread uses the tile.
@@ -128,9 +130,9 @@ unsafe fn copy_queries<T: MatrixElem, const DIM16: usize>(
     }
 }
 
-/// Sets the scores of keys outside a row's sliding window to minus infinity. `key` is the index of the first
-/// of the 16 keys of these scores. `seen` has one range of visible keys for each of the lane's two rows. A
-/// range consists of the index of the first visible key, and the index of the last visible key plus one.
+/// Sets the scores of keys outside a row's sliding window to minus infinity. The scores belong to 16 keys,
+/// and `key` is the index of the first of them. The lane has elements of two rows. For each of these rows,
+/// `seen` has the index of the first visible key, and the index of the last visible key plus one.
 #[inline(always)]
 fn hide(scores: &mut Scores<1, 1>, key: u32, seen: &[[i32; 2]; 2]) {
     for side in 0..2 {

@@ -4,12 +4,11 @@
 //! For a key tile, the exponentials of the softmax take about as long as the matrix multiplications. Two
 //! techniques keep the tensor cores busy during the exponentials:
 //! - A warpgroup starts QKᵀ of one key tile together with PV of the previous key tile.
-//! - The matrix multiplications of one consumer warpgroup run while the other consumer warpgroups compute
-//!   exponentials.
+//! - While one consumer warpgroup computes exponentials, the matrix multiplications of another one run.
 //!
-//! In kernels with three consumer warpgroups, named barriers (PTX `barrier` with an index) make the
-//! warpgroups start their matrix multiplications one after the other (ping-pong). These kernels are faster
-//! with this fixed order. Kernels with two consumer warpgroups are faster without named barriers.
+//! Kernels with three consumer warpgroups use named barriers (PTX `barrier` with an index). The barriers make
+//! the warpgroups start their matrix multiplications one after the other (ping-pong), which is faster than an
+//! arbitrary order. Kernels with two consumer warpgroups are faster without these barriers.
 use cuda_std::hopper::barrier::{Barrier, Named};
 use cuda_std::hopper::tensor_map::Map;
 use cuda_std::hopper::wgmma::{self, Accumulator};
@@ -73,30 +72,32 @@ impl<K: Shape> Consumer<'_, K> {
         self.layout.queries().data + self.group * GROUP_ROWS * PART_ROW
     }
 
-    /// Returns the index of the query for this thread's first accumulator row. A thread has elements of two
-    /// accumulator rows, and the second row belongs to the query whose index is larger by 8.
+    /// Returns the index of the query for the first of this thread's two accumulator rows. The query of the
+    /// second row has an index that is larger by 8.
     #[inline(always)]
     fn row(&self, tile: QueryTile) -> u32 {
         let thread = own_thread() % 128;
         tile.row + self.group * GROUP_ROWS + thread / 32 * 16 + thread % 32 / 4
     }
 
-    /// Adds the mask (if there is one) to the scores of key tile number `number`, and applies the softmax.
-    /// Returns one factor per row, by which the caller must multiply the accumulator. If `masked` is true,
-    /// the function also sets the scores of invisible keys to minus infinity.
+    /// Adds the mask (if there is one) to the scores of key tile number `number`, and replaces the scores by
+    /// unnormalized probabilities. Returns one factor per row, by which the caller must multiply the
+    /// accumulator of the result. If `masked` is true, the function also sets the scores of invisible keys to
+    /// minus infinity.
     #[inline(always)]
     fn weigh(&mut self, tile: QueryTile, number: u32, masked: bool) -> [f32; 2] {
         let first = number * K::KEYS;
         if K::PADDED {
             let buffer = self.layout.masks(self.slot);
             // SAFETY: `mask::add` reads the mask in shared memory. The wait on the mbarrier `full` guarantees
-            // that the mask has been written. All lanes of the warp execute this code. This is necessary,
-            // because the mbarrier `empty` of the mask buffer counts one arrival of each lane.
+            // that the mask has been written. All lanes of the warp execute this code, because the mbarrier
+            // `empty` of the mask buffer counts one arrival per lane.
             unsafe {
                 buffer.full.wait(self.slot.parity);
                 mask::add(self.scores.as_mut(), buffer.data);
-                // Every lane arrives on the mbarrier. PTX would permit a single arrival after a warp barrier,
-                // but the tool `racecheck` of compute-sanitizer reports a single arrival as a race.
+                // Every lane arrives on the mbarrier. PTX would permit that one lane arrives for the whole
+                // warp after a warp barrier, but `racecheck` of compute-sanitizer reports a race in this
+                // case.
                 buffer.empty.arrive();
             }
         }
@@ -134,8 +135,8 @@ impl<K: Shape> Consumer<'_, K> {
         round::<K::Elem>(self.scores.as_ref(), self.weights.as_mut());
     }
 
-    /// Computes scores and probabilities of key tile number `number`. Meanwhile, the tensor cores add the
-    /// product PV of the previously processed key tile to the result.
+    /// Computes scores and probabilities of key tile number `number`. At the same time, the tensor cores
+    /// multiply the probabilities of the previous key tile by its values, and add the product to the result.
     ///
     /// # Safety
     /// The mbarriers are initialized. The whole consumer warpgroup calls this function.
@@ -193,10 +194,9 @@ impl<K: Shape> Consumer<'_, K> {
         self.slot = self.slot.next::<K>();
     }
 
-    /// Releases the buffer of key tile number `number`, so that the producer can overwrite the buffer. If
-    /// `number` is 0, this function also releases the buffer of the queries. Key tile 0 is the last key tile
-    /// that the kernel processes for a query tile. After its scores are computed, the kernel does not need
-    /// the queries any more.
+    /// Releases the buffer of key tile number `number`, so that the producer warpgroup can overwrite it. If
+    /// `number` is 0, the function also releases the buffer of the query tile. The kernel processes key tiles
+    /// in descending order, so it needs the queries no more after the scores of key tile 0.
     ///
     /// # Safety
     /// The mbarriers are initialized. The whole consumer warpgroup calls this function.
@@ -219,8 +219,8 @@ impl<K: Shape> Consumer<'_, K> {
     #[inline(always)]
     unsafe fn hand_over(&self) {
         let next = if self.group + 1 == K::GROUPS { 0 } else { self.group + 1 };
-        // SAFETY: a named barrier requires that whole warps arrive. The whole warp executes this code. The
-        // next warpgroup waits at this barrier once for each such arrival.
+        // SAFETY: a named barrier (PTX `barrier` with an index) requires that whole warps arrive. The whole
+        // warp executes this code. The next warpgroup waits at this barrier exactly once per arrival.
         unsafe { ping_pong(next).arrive() }
     }
 }
@@ -243,9 +243,9 @@ pub(crate) unsafe fn consume<K: Shape>(layout: Layout<K>, group: u32, out: Map, 
         result: K::Result::ZERO,
         softmax: OnlineSoftmax::new(p.scale),
     };
-    // SAFETY: the methods read tiles in shared memory and store the result. The caller guarantees that `p`
-    // and the tensor map belong to this launch, and that the mbarriers are initialized. The whole warpgroup
-    // executes this code.
+    // SAFETY: the methods read tiles in shared memory and store the attention result in global memory. The
+    // caller guarantees that `p` and the tensor map belong to this launch, and that the mbarriers are
+    // initialized. The whole warpgroup executes this code.
     unsafe {
         if K::PING_PONG && group + 1 == K::GROUPS {
             consumer.hand_over();

@@ -25,8 +25,8 @@ pub(crate) unsafe fn attention<K: Shape>(p: &HopperParams) {
         thread::launch_bounds::<512, 1>()
     }
     let layout = Layout::<K>::of_launch();
-    // SAFETY: the code reads the first four kernel arguments, which are the tensor maps that the host
-    // created. It accesses shared memory, which is large enough for `layout`.
+    // SAFETY: the first four kernel arguments, which this code reads, are the tensor maps that the host
+    // created. The launch has as much shared memory as `layout` needs.
     unsafe {
         let maps = Maps { q: Map::argument::<0>(), k: Map::argument::<1>(), v: Map::argument::<2>() };
         let out = Map::argument::<3>();

@@ -36,8 +36,8 @@ pub(crate) struct Buffer {
     pub empty: Barrier,
 }
 
-/// The pipeline position of a tile of keys, values or mask values: the index of its buffer, and the parity of
-/// an mbarrier phase.
+/// A position in the pipeline of tiles of keys, values or mask values. It consists of the index of a buffer,
+/// and the parity of the mbarrier phase that completes when the buffer contains the tile.
 #[derive(Clone, Copy)]
 pub(crate) struct Slot {
     /// Index of the buffer.
@@ -90,7 +90,8 @@ impl<K: Shape> Layout<K> {
         Self { base: shared_base(ALIGN), kernel: PhantomData }
     }
 
-    /// Returns buffer number `number`, whose data starts `data` bytes after the start of the layout.
+    /// Returns buffer number `number`. Its data starts `data` bytes after the start of the block's layout in
+    /// shared memory.
     #[inline(always)]
     fn buffer(self, data: u32, number: u32) -> Buffer {
         let first = self.base + Self::BARRIERS + 2 * number * Barrier::BYTES;
@@ -107,8 +108,8 @@ impl<K: Shape> Layout<K> {
         self.buffer(0, 0)
     }
 
-    /// Returns the address of the region in which the block stages its result for TMA. One column slice (64
-    /// columns) of this region is as large as one of the query tile.
+    /// Returns the address of the region in which the block stages its result before TMA stores it. The
+    /// region has the layout of the query tile: slices of 64 columns, one after the other.
     #[inline(always)]
     pub fn result(self) -> u32 {
         self.base + Self::RESULT
@@ -144,8 +145,8 @@ impl<K: Shape> Layout<K> {
                 let buffer = self.buffer(0, number);
                 // Number of lanes per warp that arrive on the mbarriers of this buffer. For a buffer of
                 // queries, keys or values, one producer thread and one lane of each consumer warp arrive. For
-                // a buffer of mask values, all 32 lanes of one producer warp and of each consumer warp
-                // arrive.
+                // a buffer of mask values, all 32 lanes of one producer warp arrive, and all 32 lanes of each
+                // consumer warp.
                 let speakers = if number > 2 * K::STAGES { warp::SIZE } else { 1 };
                 // SAFETY: `init` writes the mbarriers. The caller guarantees that they are in the shared
                 // memory of the launch. Only thread 0 initializes them.

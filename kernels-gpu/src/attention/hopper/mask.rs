@@ -10,16 +10,16 @@ use crate::attention::mma::mask::addend;
 use crate::attention::mma::params::Mask;
 use crate::layout::own_thread::own_thread;
 
-/// Returns the column of accumulator register `register`, relative to the first column of the thread. In a
-/// `wgmma` accumulator, register `4 * j + 2 * row + c` has the relative column `8 * j + c`. `row` and `c` are
-/// 0 or 1.
+/// Returns the column of accumulator register `register`, relative to the thread's first column. In a `wgmma`
+/// accumulator, register `4 * j + 2 * row + c` has the relative column `8 * j + c`. Here, `row` and `c` are 0
+/// or 1.
 #[inline(always)]
 fn column(register: usize) -> u32 {
     (register / 4 * 8 + register % 2) as u32
 }
 
 /// Hides keys from the thread's two rows. In row `row` (0 or 1), this function sets the scores of all keys
-/// with index `ends[row]` or higher to minus infinity. Index 0 is the first key of the tile.
+/// with index `ends[row]` or higher to minus infinity. Key indices are relative to the first key of the tile.
 #[inline(always)]
 pub(crate) fn hide(scores: &mut [f32], ends: [i32; 2]) {
     let first = (own_thread() % VEC4 * 2) as i32;
@@ -50,8 +50,8 @@ pub(crate) unsafe fn add(scores: &mut [f32], mask: u32) {
 }
 
 /// Writes the additive mask values of `keys` keys, from key `first` on, to address `mask` in shared memory.
-/// The consumers add these values to unscaled scores, and multiply the sums by the scale. To compensate for
-/// this multiplication, the function divides the mask values by the scale.
+/// The function divides the mask values by the scale of the scores. This is necessary because consumer warps
+/// add the values to unscaled scores, and multiply the sums by the scale.
 ///
 /// # Safety
 /// The whole warp calls this function. The buffer at `mask` has at least `keys` f32 elements. The mask is
@@ -67,9 +67,9 @@ pub(crate) unsafe fn prefetch<T: Elem>(
     let row = i64::from(batch) * batches + i64::from(head) * heads;
     let mut key = warp::lane();
     while key < keys {
-        // There may be no key with this index, because the last tile can extend past the last key of the
-        // batch. The function then loads the mask value of the last key instead. The consumers set the scores
-        // of such keys to minus infinity, so any value is correct.
+        // The last tile can extend past the last key of the batch. For an index after the last key, the
+        // function loads the mask value of the last key instead. Any value would do, because the consumer
+        // warps set the scores of such keys to minus infinity.
         let at = row + i64::from((first + key).min(p.keys - 1)) * stride;
         // SAFETY: the load reads the mask at an existing key, because `min` clamps the index. The store
         // writes element `key` of the buffer. The caller passes a buffer of `keys` values, and `key` is less
@@ -79,8 +79,8 @@ pub(crate) unsafe fn prefetch<T: Elem>(
     }
 }
 
-/// Loads the mask element at index `at`, and converts it to f32, so that it can be added to a score. An
-/// element of a boolean mask becomes 0 if it is true, otherwise minus infinity.
+/// Loads the mask element at index `at`, and converts it to an f32 value to add to a score. For a boolean
+/// mask, true becomes 0, and false becomes minus infinity.
 ///
 /// # Safety
 /// The element is readable.
@@ -88,7 +88,7 @@ pub(crate) unsafe fn prefetch<T: Elem>(
 unsafe fn load<T: Elem>(mask: &Mask, at: i64) -> f32 {
     let at = at as isize;
     // SAFETY: the load reads one mask element, which the caller guarantees to be readable. Each branch reads
-    // as many bytes as an element of this mask kind has.
+    // exactly the bytes of one element of its mask type.
     unsafe {
         match mask.kind {
             Mask::BOOL if mem::load_u8(mask.base.wrapping_offset(at), Load::ReadOnly) == 0 => {

@@ -20,8 +20,8 @@ const LN_2: f32 = core::f32::consts::LN_2;
 /// unless the pointer `lse` is null.
 ///
 /// If `K::STAGED` is true, the warp copies the result to shared memory, and TMA stores it while the warp
-/// starts the next query tile. Otherwise, each thread stores its values from registers. `row` is the index of
-/// the query for the thread's first accumulator row, and `row + 8` belongs to the second row.
+/// starts the next query tile. Otherwise, each thread stores its values from registers. A thread has elements
+/// of two accumulator rows, which belong to the queries `row` and `row + 8`.
 ///
 /// # Safety
 /// `p` and the tensor map of the result were created for this launch. The whole warp calls this function.
@@ -34,9 +34,9 @@ pub(crate) unsafe fn store<K: Shape>(
     map: Map,
     p: &HopperParams,
 ) {
-    // SAFETY: the stores write this warp's rows of the staging region, and rows of the result. The caller
-    // guarantees that `p` and the tensor map belong to this launch. No other warp accesses this warp's rows
-    // of the staging region.
+    // SAFETY: the stores write this warp's rows of the staging region in shared memory, and rows of the
+    // result in global memory. No other warp accesses this warp's rows. The caller guarantees that `p` and
+    // the tensor map belong to this launch, and the host checked that the result is writable.
     unsafe {
         let inverse = finish_rows(softmax, tile, row, p);
         if K::STAGED {
@@ -80,8 +80,9 @@ unsafe fn finish_rows(softmax: &OnlineSoftmax, tile: QueryTile, row: u32, p: &Ho
 ///
 /// # Safety
 /// `map` is the tensor map of the result. The TMA box of `map` has the rows of a warp and the columns of a
-/// column slice (64 columns). `shared_address` is the address of this warp's rows in a region with the layout
-/// of the query tile. No other warp accesses these rows. The whole warp calls this function.
+/// column slice (64 columns). `shared_address` is the address of this warp's rows in the staging region,
+/// which has the same layout as the query tile. No other warp accesses these rows. The whole warp calls this
+/// function.
 #[inline(always)]
 unsafe fn store_staged<K: Shape>(
     out: &[f32],
@@ -109,9 +110,9 @@ unsafe fn store_staged<K: Shape>(
     warp::sync(u32::MAX);
     if lane == 0 {
         for part in 0..Layout::<K>::PARTS {
-            // SAFETY: the TMA store reads the warp's rows in shared memory and writes the tensor of `map`.
-            // `map` is the tensor map of the result. `publish_shared` and the warp barrier have made the
-            // warp's writes visible to TMA.
+            // SAFETY: the TMA store reads the warp's rows in shared memory, and writes the tensor of `map`,
+            // which is the result. `publish_shared` and the warp barrier have made the warp's writes visible
+            // to TMA.
             unsafe {
                 map.store(shared_address + part * Layout::<K>::QUERY_PART, [part * PART, row, head, batch])
             };
@@ -140,15 +141,16 @@ unsafe fn store_directly<T: Elem<F32Vec = [f32; 8]>>(
         let row = row + 8 * r as u32;
         let to = p.out.wrapping_offset((head + i64::from(row) * queries) as isize);
         for block in 0..out.len() / 16 {
-            // In each block of 32 columns, this thread has eight values of the row. They are four pairs of
-            // adjacent columns, and the pairs are 8 columns apart. Returns the register that contains value
-            // number `i` (0 to 7) of this block.
+            // Returns the register that contains value number `i` (0 to 7) of this thread in a block of 32
+            // columns. In each such block, a thread has eight values of the row: four pairs of adjacent
+            // columns. The pairs are 8 columns apart.
             let at = |i: usize| 16 * block + i / 2 * 4 + 2 * r + i % 2;
             let words = transpose(T::pack(core::array::from_fn(|i| out[at(i)] * inverse[r])), vec4);
             let column = 32 * block as u32 + 8 * vec4;
             if row < p.queries && column < p.dim {
-                // SAFETY: the store writes 8 columns, from `column` on. They exist, because `dim` is a
-                // multiple of 8 and larger than `column`. The host checked that rows are aligned to 16 bytes.
+                // SAFETY: the store writes the 8 columns from `column` on. They exist, because `dim` is a
+                // multiple of 8 and larger than `column`. The host checked that the rows of the output are
+                // aligned to 16 bytes.
                 unsafe { store_u32x4(to.wrapping_add(2 * column as usize), words, Store::Default) }
             }
         }
@@ -169,8 +171,8 @@ fn transpose([a, b, c, d]: [u32; 4], lane: u32) -> [u32; 4] {
     [a, b, c, d]
 }
 
-/// Waits until TMA has read the warp's previous result from its staging region in shared memory. The warp can
-/// then overwrite this region.
+/// Waits until TMA has read the warp's previous result from the staging region in shared memory. Then the
+/// warp can overwrite its rows of this region.
 #[inline(always)]
 pub(crate) fn wait_for_place() {
     if warp::lane() == 0 {

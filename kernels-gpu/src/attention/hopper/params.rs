@@ -8,7 +8,7 @@ pub const GROUP_ROWS: u32 = 64;
 /// Queries per warp. Each warp stores the result of its own rows.
 pub const WARP_ROWS: u32 = 16;
 /// Columns per column slice. A tile in shared memory is divided into slices of 64 columns. A row of a slice
-/// has 64 elements of 16 bits. These 128 bytes are the row length of TMA's 128-byte swizzle.
+/// has 64 elements of 16 bits, which are 128 bytes, the row length of TMA's 128-byte swizzle.
 pub const PART: u32 = 64;
 
 /// The tile sizes of a Hopper attention kernel.
@@ -24,26 +24,26 @@ pub struct Tiles {
     /// Pipeline stages. Each stage has one buffer for a key tile and one buffer for a value tile.
     pub stages: u32,
     /// True if the block first writes its result to a separate region of shared memory, from which TMA stores
-    /// the result to global memory.
+    /// it to global memory.
     ///
-    /// If false, threads store the result from registers. At small head dimensions or for few keys, these
-    /// stores are at least as fast, because a launch with more shared memory per block takes longer. At head
-    /// dimension 256, there is no space for a separate region.
+    /// If false, threads store the result directly from registers. At head dimension 256, the separate region
+    /// does not fit in shared memory. At small head dimensions or for few keys, TMA stores are not faster,
+    /// because a launch with more shared memory per block takes longer.
     pub staged: bool,
 }
 
-/// Tile sizes for head dimensions up to 64. The three consumer warpgroups have 160 registers per thread. In
-/// each thread, 128 registers contain scores, probabilities and the result. The exponentials of the softmax
-/// take as long as the matrix multiplications at these head dimensions. A kernel with two consumer warpgroups
-/// and larger tiles was slower.
+/// Tile sizes for head dimensions up to 64. At these head dimensions, the exponentials of the softmax take as
+/// long as the matrix multiplications, so three consumer warpgroups take turns. Each of their threads has 160
+/// registers, of which 128 contain scores, probabilities and the result. A kernel with two consumer
+/// warpgroups and larger tiles was slower.
 pub const D64: Tiles = Tiles { dim: 64, keys: 128, groups: 3, stages: 2, staged: false };
 /// Tile sizes for head dimensions up to 96.
 pub const D96: Tiles = Tiles { dim: 96, keys: 144, groups: 2, stages: 2, staged: true };
 /// Tile sizes for head dimensions up to 128.
 pub const D128: Tiles = Tiles { dim: 128, keys: 144, groups: 2, stages: 2, staged: true };
-/// Alternative tile sizes for head dimensions up to 128, with 128 keys per tile. For these sizes and for
-/// `D128`, the host estimates the time of a launch: the number of keys, rounded up to whole tiles, times a
-/// measured cost per key. The host selects the sizes with the smaller estimate.
+/// Alternative tile sizes for head dimensions up to 128, with 128 keys per tile. The host estimates the time
+/// of a launch with these sizes and with those of [`D128`], and selects the faster ones. The estimate
+/// is the number of keys, rounded up to whole tiles, times a measured cost per key.
 pub const D128_EVEN: Tiles = Tiles { keys: 128, staged: false, ..D128 };
 /// Tile sizes for head dimensions up to 256. Larger tiles would not fit in shared memory.
 pub const D256: Tiles = Tiles { dim: 256, keys: 80, groups: 2, stages: 2, staged: false };
@@ -60,8 +60,8 @@ impl Tiles {
     }
 
     /// Returns the bytes of shared memory per block. Shared memory contains tiles, mask values and mbarriers,
-    /// and 1024 additional bytes for the alignment of the tiles. Each pipeline stage has one f32 mask value
-    /// per key. Each buffer has two mbarriers of 8 bytes.
+    /// and up to 1024 bytes of padding to align the tiles. Each pipeline stage has one f32 mask value per
+    /// key. Each buffer has two mbarriers of 8 bytes.
     pub const fn shared_bytes(&self) -> u32 {
         let columns = self.dim.div_ceil(PART) * PART;
         let results = if self.staged { self.rows() } else { 0 };
@@ -95,8 +95,8 @@ pub struct HopperParams {
     /// Total number of query tiles of all heads and batches.
     pub tiles: u32,
     /// Number of heads per section, in causal kernels. A section is a group of consecutive heads. A kernel
-    /// processes all query tiles of one section before it starts the next section. The keys and values of a
-    /// section then stay in L2.
+    /// processes all query tiles of one section before the next section, so that the keys and values of a
+    /// section stay in L2.
     pub section: NonZero<u32>,
     /// Number of query tiles per section, in causal kernels. A section is a group of consecutive heads.
     pub section_tiles: NonZero<u32>,
@@ -106,7 +106,8 @@ pub struct HopperParams {
     pub diagonal: i32,
     /// The scale of the scores, multiplied by log2(e).
     pub scale: f32,
-    /// The reciprocal `1 / s` of the scale `s` of the scores. This scale does not include the factor log2(e).
+    /// The reciprocal `1 / s` of the scale `s` of the scores, without the factor log2(e) that kernels include
+    /// in their base-2 exponents.
     pub unscale: f32,
     /// The mask, which is the same for all queries. Kernels use this field only if their const parameter
     /// `PADDED` is true.

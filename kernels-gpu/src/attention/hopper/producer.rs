@@ -1,8 +1,8 @@
 //! The producer warpgroup of the Hopper attention kernels, which loads tiles into shared memory.
 //!
 //! One thread issues the TMA copies of queries and keys, and a second thread issues the TMA copies of values.
-//! Each copy starts as soon as its destination buffer is free. If there is a mask, one warp of the producer
-//! loads the mask.
+//! Each copy starts as soon as the consumer warpgroups have released its destination buffer. If there is a
+//! mask, one warp of the producer warpgroup loads it.
 use cuda_std::hopper::tensor_map::Map;
 use cuda_std::thread;
 
@@ -21,13 +21,13 @@ pub(crate) struct Maps {
     pub v: Map,
 }
 
-/// Waits until the consumers have released `buffer`. Then starts to copy a tile to `buffer` with TMA. The
-/// tile starts at row `row` of the head `head` of the batch `batch`. Each column slice (64 columns) of the
-/// tile has `bytes` bytes.
+/// Waits until the consumer warps have released `buffer`, and then starts TMA copies of a tile to `buffer`.
+/// The tile starts at row `row` of the head `head` of the batch `batch`. There is one copy per column slice
+/// (64 columns) of the tile, and a slice has `bytes` bytes.
 ///
 /// # Safety
-/// `map` is a tensor map of this launch. The TMA box of `map` is one column slice. The mbarriers of `buffer`
-/// are initialized, and no other thread fills this buffer.
+/// `map` is a tensor map of this launch, whose TMA box is one column slice. The mbarriers of `buffer` are
+/// initialized, and no other thread fills this buffer.
 #[inline(always)]
 unsafe fn fill<K: Shape>(buffer: Buffer, parity: u32, bytes: u32, map: Map, [row, head, batch]: [u32; 3]) {
     let parts = Layout::<K>::PARTS;
@@ -42,8 +42,8 @@ unsafe fn fill<K: Shape>(buffer: Buffer, parity: u32, bytes: u32, map: Map, [row
     }
 }
 
-/// Loads the query tiles of the block. After each query tile, the function loads the key tiles that the
-/// queries of this tile attend to, from last to first.
+/// For each query tile of the block, loads the query tile, and then the key tiles that its queries attend to,
+/// from last to first.
 ///
 /// # Safety
 /// The tensor maps and the kernel argument `p` belong to this launch. The mbarriers are initialized. Only one
@@ -53,14 +53,14 @@ pub(crate) unsafe fn produce_keys<K: Shape>(layout: Layout<K>, maps: Maps, p: &H
     let mut query_parity = 0;
     let first = |tile: QueryTile| {
         let at = [tile.row, tile.head, tile.batch];
-        // SAFETY: `fill` requires tensor maps of this launch, and that no other thread fills the buffer. The
-        // caller guarantees both.
+        // SAFETY: `fill`, which starts the TMA copies to a buffer, requires tensor maps of this launch, and
+        // that no other thread fills the buffer. The caller guarantees both.
         unsafe { fill::<K>(layout.queries(), query_parity, Layout::<K>::QUERY_PART, maps.q, at) };
         query_parity ^= 1;
     };
     each_tile::<K>(p, first, |tile, slot, key| {
-        // SAFETY: `fill` requires tensor maps of this launch, and that no other thread fills the buffer. The
-        // caller guarantees both.
+        // SAFETY: `fill`, which starts the TMA copies to a buffer, requires tensor maps of this launch, and
+        // that no other thread fills the buffer. The caller guarantees both.
         unsafe {
             fill::<K>(layout.keys(slot), slot.parity, Layout::<K>::KEY_PART, maps.k, tile.keys_at(key, p))
         };
@@ -80,15 +80,16 @@ pub(crate) unsafe fn produce_values<K: Shape>(layout: Layout<K>, maps: Maps, p: 
         |_| (),
         |tile, slot, key| {
             let at = tile.keys_at(key, p);
-            // SAFETY: `fill` requires tensor maps of this launch, and that no other thread fills the buffer.
-            // The caller guarantees both.
+            // SAFETY: `fill`, which starts the TMA copies to a buffer, requires tensor maps of this launch,
+            // and that no other thread fills the buffer. The caller guarantees both.
             unsafe { fill::<K>(layout.values(slot), slot.parity, Layout::<K>::KEY_PART, maps.v, at) };
         },
     );
 }
 
-/// For each query tile of the block, writes the mask values of its key tiles to shared memory, from the last
-/// key tile on. The function [`produce_keys`] loads the key tiles in the same order.
+/// Writes mask values to shared memory. For each query tile of the block, it writes the values of one key
+/// tile after the other, from the last key tile to the first. The function [`produce_keys`] loads the key
+/// tiles in the same order.
 ///
 /// # Safety
 /// The kernel argument `p` belongs to this launch. The mbarriers are initialized. Exactly one warp of the
@@ -100,8 +101,8 @@ pub(crate) unsafe fn produce_masks<K: Shape>(layout: Layout<K>, p: &HopperParams
         |_| (),
         |tile, slot, key| {
             let buffer = layout.masks(slot);
-            // SAFETY: `prefetch` reads the mask, which the host checked to be readable. It writes the buffer,
-            // and the wait guarantees that no consumer reads this buffer.
+            // SAFETY: `prefetch` reads the mask, which the host checked to be readable, and writes the
+            // buffer. The wait guarantees that no consumer warp still reads this buffer.
             unsafe {
                 buffer.empty.wait(slot.parity ^ 1);
                 mask::prefetch::<K::Elem>(buffer.data, K::KEYS, [key, tile.head, tile.batch], p);
@@ -111,10 +112,10 @@ pub(crate) unsafe fn produce_masks<K: Shape>(layout: Layout<K>, p: &HopperParams
     );
 }
 
-/// Iterates over the query tiles of the block. For each query tile with visible keys, calls the callback
-/// `first` with the query tile. Then calls the callback `then` once for each key tile that the queries attend
-/// to, from the last key tile to the first. The arguments of `then` are the query tile, the pipeline position
-/// of the key tile, and the index of the key tile's first key.
+/// Iterates over the query tiles of the block. For each query tile with visible keys, calls `first` with the
+/// query tile. Then calls `then` once for each key tile that the queries attend to, from the last key tile to
+/// the first. The arguments of `then` are the query tile, the pipeline buffer of the key tile, and the index
+/// of the key tile's first key.
 #[inline(always)]
 fn each_tile<K: Shape>(
     p: &HopperParams,

@@ -35,7 +35,7 @@ impl QueryTile {
     /// Returns query tile number `number` of the launch.
     ///
     /// Causal kernels process the heads in sections (groups of heads). All query tiles of one section come
-    /// before those of the next section, so that the keys and values of a section stay in L2. Within a
+    /// before those of the next section. The keys and values of a section therefore stay in L2. Within a
     /// section, the query tiles that attend to the most keys come first. The launch then ends with query
     /// tiles that take little time, so the SMs finish at about the same time.
     #[inline(always)]
@@ -55,15 +55,15 @@ impl QueryTile {
         Self { batch: head / p.heads, head: head % p.heads, row, key_tiles: keys.div_ceil(K::KEYS) }
     }
 
-    /// Returns the coordinates of a key tile in the tensor map: the index of its first key (the argument
-    /// `first`), the key head and the batch.
+    /// Returns the coordinates of a key tile in the tensor map of the keys: the index `first` of its first
+    /// key, the key head and the batch.
     #[inline(always)]
     pub fn keys_at(self, first: u32, p: &HopperParams) -> [u32; 3] {
         [first, self.head / p.shared_by, self.batch]
     }
 
-    /// Returns where the visible keys end for the queries `row` and `row + 8`: for each query, the index of
-    /// its last visible key plus one. Both indices are relative to key `first`.
+    /// For the queries `row` and `row + 8`, returns the index of the last visible key plus one. Both indices
+    /// are relative to the key with index `first`.
     #[inline(always)]
     pub fn ends<K: Shape>(self, row: u32, first: u32, p: &HopperParams) -> [i32; 2] {
         let all = p.keys as i32 - first as i32;

@@ -10,7 +10,7 @@ use super::params::{D64, D96, D128, D128_EVEN, D256, GROUP_ROWS};
 pub(crate) trait Shape: Copy {
     /// The element type of queries, keys, values and result.
     type Elem: Operand + Elem<F32Vec = [f32; 8]>;
-    /// A thread's registers of the `wgmma` accumulator that contains the scores of a key tile.
+    /// The `wgmma` accumulator registers in which a thread has its scores of a key tile.
     type Scores: Accumulator<Element = f32>;
     /// Registers of a thread for the result: an accumulator of `wgmma`.
     type Result: Accumulator<Element = f32>;
@@ -41,7 +41,7 @@ pub(crate) trait Shape: Copy {
 }
 
 /// The sizes of a kernel for head dimensions up to `2 * O`, with `2 * S` keys per key tile. `P` is the number
-/// of blocks of 16 keys in a key tile, so `P` must be `S / 8`.
+/// of 16-key blocks of a key tile, so it must be `S / 8`.
 #[derive(Clone, Copy)]
 pub(crate) struct KernelShape<
     T,

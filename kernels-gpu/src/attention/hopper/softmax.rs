@@ -22,8 +22,8 @@ pub(crate) struct OnlineSoftmax {
     pub scale: f32,
 }
 
-/// Returns the row (0 or 1 of the thread's two rows) to which accumulator register `register` belongs. In a
-/// `wgmma` accumulator, register `4 * j + 2 * row + c` belongs to row `row`. `row` and `c` are 0 or 1.
+/// Returns which of the thread's two rows (0 or 1) the accumulator register `register` belongs to. In a
+/// `wgmma` accumulator, register `4 * j + 2 * row + c` belongs to row `row`. Here, `row` and `c` are 0 or 1.
 #[inline(always)]
 pub(crate) fn row_of(register: usize) -> usize {
     register / 2 % 2
@@ -39,12 +39,11 @@ impl OnlineSoftmax {
     /// unnormalized probabilities. Returns one factor per row, by which the caller must multiply the
     /// accumulator of the result.
     ///
-    /// `added` must be true if a mask was added to the scores. If `added` is false, this function uses one
-    /// `fma` to multiply by the scale and to subtract the maximum. With a mask, all scores of a row can be
-    /// equal and huge, for example if the mask hides keys with the lowest f32 number. The rounding error of
-    /// the `fma` would then be large. If `added` is true, this function therefore subtracts the maximum
-    /// before it multiplies by the scale. For scores that equal the maximum, the difference is exactly 0, and
-    /// so is the exponent.
+    /// `added` must be true if a mask was added to the scores. If `added` is false, the function computes
+    /// `scale * score - scale * max` with one `fma`. This `fma` is inexact for a row whose scores are all
+    /// equal and huge. Such rows occur if a mask hides keys with the lowest f32 number. If `added` is true,
+    /// the function therefore computes `scale * (score - max)`, which is exactly 0 for a score that equals
+    /// the maximum.
     #[inline(always)]
     pub fn step(&mut self, scores: &mut [f32], added: bool) -> [f32; 2] {
         let mut max = self.max;

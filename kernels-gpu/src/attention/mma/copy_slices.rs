@@ -4,17 +4,18 @@
 //! A row has `2 * DIM16` chunks of 16 bytes, and each lane copies one chunk per copy instruction. A row has
 //! at most 32 chunks. If it has fewer, one copy instruction of a warp copies chunks of several rows.
 //!
-//! The single-buffered forward kernel of attention uses these copies. All registers of this kernel are in
-//! use. The kernel therefore keeps tile coordinates and pointers in shared memory, and computes the source
-//! address of each copy from the source address of the copy before.
+//! The attention forward kernel with one buffer per operand uses these copies. This kernel has no free
+//! registers. It therefore keeps tile coordinates and pointers in shared memory. It also keeps only one
+//! source address, to which it adds a fixed distance after each copy.
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
 use super::tile::Tile;
 use super::tile_coords::TileCoords;
 
-/// Describes which rows of a tile a warp copies. The copy instructions for a tile are numbered in the order
-/// of the rows, and warp `warp` issues those whose number modulo `warps` is `warp`.
+/// Determines which rows of a tile each warp copies. One copy instruction of a warp copies one row or a few
+/// consecutive rows. The copy instructions of all warps are numbered in the order of their rows, and number
+/// `n` belongs to warp `n % warps`.
 #[derive(Clone, Copy)]
 pub(super) struct WarpCopies<const DIM16: usize> {
     /// The warp's index in the block.
@@ -40,7 +41,7 @@ impl<const DIM16: usize> WarpCopies<DIM16> {
         rows / (self.warps * Self::ROWS)
     }
 
-    /// Returns the index in the tile of the row from which this lane copies a chunk in the warp's first copy.
+    /// Returns the index in the tile of the row that this lane accesses in the warp's first copy instruction.
     #[inline(always)]
     fn first(&self) -> u32 {
         self.warp * Self::ROWS + if Self::UNIFORM { 0 } else { warp::lane() / Self::TEAM }
@@ -52,9 +53,9 @@ impl<const DIM16: usize> WarpCopies<DIM16> {
         warp::lane() % Self::TEAM
     }
 
-    /// Returns the limit that [`WarpCopies::of`] takes, so that this lane reads no row outside the sequence.
-    /// The limit is `rows`, the number of rows of the sequence, minus the index of this lane's row in the
-    /// warp's first copy. If the columns of the lane's chunk do not exist, the limit is `i32::MIN`, so that
+    /// Returns the number of rows from this lane's first row in the sequence to the end of the sequence,
+    /// which has `rows` rows. [`WarpCopies::of`] takes this limit, so that the lane reads no row outside the
+    /// sequence. If the columns of the lane's 16-byte chunk do not exist, the limit is `i32::MIN`, so that
     /// the lane reads nothing.
     #[inline(always)]
     pub fn limit(&self, rows: u32) -> i32 {
@@ -87,7 +88,7 @@ pub(super) struct Copies<T, const DIM16: usize> {
     copies_of_warp: WarpCopies<DIM16>,
     /// First row of the tile.
     first: u32,
-    /// The limit that [`WarpCopies::limit`] returned, so that this lane copies no row outside the sequence.
+    /// Result of [`WarpCopies::limit`]. It prevents reads of rows outside the sequence.
     limit: i32,
 }
 
@@ -105,8 +106,9 @@ impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
         let uniform = WarpCopies::<DIM16>::UNIFORM;
         let from = if uniform { self.from.wrapping_add(8 * chunk as usize) } else { self.from };
         let wanted = ((self.first + row) as i32) < self.limit;
-        // SAFETY: `copy_chunk` reads global memory only if `wanted` is true, and `wanted` is false for rows
-        // outside the sequence. The caller guarantees that no thread accesses the destination.
+        // SAFETY: `copy_chunk` reads global memory only if `wanted` is true. `wanted` is false for rows
+        // outside the sequence, so the row that it reads exists. The caller guarantees that no thread
+        // accesses the destination.
         unsafe { tile.copy_chunk(self.copies_of_warp.first() + row, chunk, from, wanted) };
         // Without the optimization barrier `opaque_address`, the compiler would keep the source offsets of
         // all copies in registers.
@@ -114,8 +116,8 @@ impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
     }
 
     /// Issues at most one copy for a tile of `rows` rows. The caller executes `pairs` groups of MMAs, and
-    /// calls this function after group number `pair`. The function issues all copies during the first half of
-    /// the groups, so that the last copy can complete during the second half.
+    /// calls this function after each group with the group's number `pair`. The function issues all copies
+    /// during the first half of the groups, so that the last copy can complete during the second half.
     ///
     /// # Safety
     /// The rows of the head are readable with 16-byte accesses. `tile` has `rows` rows, and no thread

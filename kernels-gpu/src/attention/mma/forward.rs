@@ -40,9 +40,9 @@ pub(crate) unsafe fn forward<
     let (rows, keys) = (WARPS * 16 * ROWS16 as u32, 16 * KEYS16 as u32);
     // SAFETY: the host validated the kernel argument `p`.
     let Some(coords) = (unsafe { TileCoords::of_block(&p, rows) }) else {
-        // SAFETY: `clear_rest` requires packed sequences and a block without a tile of queries. Both
-        // conditions hold here, because `of_block` returns `None` in no other case. The host checked that the
-        // outputs are writable.
+        // SAFETY: `clear_rest` writes zeros to padding rows of the outputs, which the host checked to be
+        // writable. It requires packed sequences (several sequences in one tensor) and a block without a
+        // tile. `of_block` returns `None` only for such a block of such a launch.
         return unsafe { clear_rest(&p, rows) };
     };
     let window = Window::of(coords.queries, coords.keys, p.before, p.after);
@@ -112,20 +112,22 @@ pub(crate) unsafe fn forward<
         copy::wait();
         block::sync();
     }
-    // SAFETY: `finish` overwrites this warp's rows of the query tile. No other warp accesses these rows.
+    // SAFETY: `finish` overwrites this warp's rows of the query tile in shared memory, which no other warp
+    // accesses. It then writes to the outputs, which the host checked to be writable.
     unsafe { finish::<T, ROWS16, DIM16>(&p, &coords, &softmax, &out, &q_tile.at_row(own), first, vector) };
 }
 
-/// Clears padding rows, which are the rows of a packed tensor after its last sequence. In these rows, writes
-/// zeros to `out` and minus infinity to `lse` (log-sum-exp). A launch can have more blocks than there are
-/// tiles of queries, and only these additional blocks call this function.
+/// Writes to the padding rows of the outputs, which are the rows of a packed tensor (several sequences in one
+/// tensor) after its last sequence. `out` gets zeros, and `lse` (log-sum-exp) gets minus infinity. A launch
+/// can have more blocks than there are tiles of queries, and only the blocks without a tile call this
+/// function.
 ///
 /// # Safety
 /// The launch has packed sequences, and this block has no tile of queries. The outputs are writable.
 #[inline(always)]
 pub(crate) unsafe fn clear_rest(p: &AttentionParams, rows: u32) {
-    // SAFETY: `of_block` and `clear` require a launch with packed sequences, a block without a tile of
-    // queries, and writable outputs. The caller guarantees all three.
+    // SAFETY: `of_block` and `clear` require packed sequences (several sequences in one tensor), a block
+    // without a tile of queries, and writable outputs. The caller guarantees all three.
     unsafe {
         let unused_rows = UnusedRows::of_block(p, rows, false);
         unused_rows.clear(&p.out);
@@ -159,8 +161,8 @@ pub(crate) unsafe fn accumulate<
     }
 }
 
-/// Updates the row maxima with the scores of a key tile. If a maximum rose, multiplies each row of the
-/// accumulator by the factor that converts it from the old to the new maximum.
+/// Updates the row maxima with the scores of a key tile. If a maximum rose, multiplies the row's accumulator
+/// by a factor, so that the accumulated probabilities are relative to the new maximum.
 #[inline(always)]
 pub(crate) fn rescale<const ROWS16: usize, const DIM16: usize, const KEYS16: usize>(
     out: &mut Accumulator<ROWS16, DIM16>,

@@ -19,8 +19,8 @@ pub(super) struct Keys<T, const DIM16: usize> {
     pub count: u32,
     /// Number of the last tile plus one.
     end: u32,
-    /// True if the threads copy 16 bytes at a time, which requires rows aligned to 16 bytes. If false, they
-    /// copy single elements.
+    /// True if the threads copy 16 bytes at a time, which requires rows aligned to 16 bytes. If false, the
+    /// threads copy single elements.
     vector: bool,
 }
 

@@ -11,9 +11,8 @@ use super::softmax::Scores;
 use super::tile_coords::TileCoords;
 use super::window::Window;
 
-/// Position of a warp's scores in the score matrix: their first row and first column. The rows are queries
-/// and the columns are keys, except in the backward kernels for dK and dV. There, the rows are keys and the
-/// columns are queries.
+/// The row and the column at which a warp's scores start in the score matrix. The rows are queries and the
+/// columns are keys, except in the backward kernels for dK and dV, which use the transposed matrix.
 #[derive(Clone, Copy)]
 pub(crate) struct At {
     pub row: u32,
@@ -21,17 +20,17 @@ pub(crate) struct At {
 }
 
 impl At {
-    /// Returns the index of a row of the score matrix. In each block of 16 rows, this lane has elements of
-    /// two rows. `row` is the number of the block. `half` selects the row in the upper (0) or in the lower
-    /// (1) 8 rows of the block.
+    /// Returns the index of one of this lane's rows of the score matrix. The warp's rows are divided into
+    /// blocks of 16, and `row` is the number of a block. In each block, the lane has elements of two rows.
+    /// `half` selects the one in the upper (0) or in the lower (1) 8 rows.
     #[inline(always)]
     pub fn row(&self, row: usize, half: usize) -> u32 {
         self.row + 16 * row as u32 + 8 * half as u32 + warp::lane() / 4
     }
 
-    /// Returns the index of a column of the score matrix: the first of this lane's two columns in one half of
-    /// block number `pair`. A block has 16 columns, and `side` selects its left (0) or its right (1) 8
-    /// columns.
+    /// Returns the index of one of this lane's columns of the score matrix. The columns are divided into
+    /// blocks of 16, and `pair` is the number of a block. `side` selects the left (0) or the right (1) 8
+    /// columns of the block. The lane has two adjacent columns among them, and the result is the first one.
     #[inline(always)]
     pub fn col(&self, pair: usize, side: usize) -> u32 {
         self.col + 16 * pair as u32 + 8 * side as u32 + warp::lane() % 4 * 2
@@ -64,8 +63,8 @@ pub(crate) fn hide<const ROWS16: usize, const COLS16: usize>(
     }
 }
 
-/// Multiplies the scores by the scale, applies the softcap, and multiplies the results by `log2(e)`. The
-/// softmax then computes `exp2` instead of `exp`.
+/// Multiplies the scores by the scale, applies the softcap, and multiplies the results by `log2(e)`, so that
+/// the softmax can compute `exp2` instead of `exp`.
 #[inline(always)]
 pub(crate) fn cap<const ROWS16: usize, const COLS16: usize>(
     scores: &mut Scores<ROWS16, COLS16>,
@@ -95,17 +94,17 @@ pub(crate) fn each<const ROWS16: usize, const COLS16: usize>(
     }
 }
 
-/// Lower limit for the value that a kernel adds to a score for a finite mask element. The product of this
-/// limit and `log2(e)` is finite, too.
+/// Lower limit for the value that a kernel adds to a score for a finite mask element. The limit is so small
+/// in magnitude that its product with `log2(e)` is still finite.
 ///
 /// Some masks contain the most negative f32 or bf16 number instead of minus infinity. If such a mask hides
-/// all keys of a row, this limit makes all scores of the row equal and finite. The result of the row is then
+/// all keys of a row, the limit makes all scores of the row equal and finite. The result of the row is then
 /// the mean of all rows of V, as in torch.
 const MIN: f32 = -2.3e38;
 
-/// Returns `element * unscale`, which the caller adds to a score for the mask element `element`. After the
-/// addition, the caller multiplies the score by `1 / unscale`. If `element` is finite and negative, the
-/// function limits the result, so that it is finite, too.
+/// Returns the value that the caller adds to a score for the mask element `element`: `element * unscale`.
+/// After the addition, the caller multiplies the score by `1 / unscale`. For a finite `element`, the result
+/// is limited, so that the score does not become minus infinity.
 #[inline(always)]
 pub(crate) fn addend(element: f32, unscale: f32) -> f32 {
     let addend = element * unscale;
@@ -113,9 +112,8 @@ pub(crate) fn addend(element: f32, unscale: f32) -> f32 {
     if addend < min && element != f32::NEG_INFINITY { min } else { addend }
 }
 
-/// The mask of one head as a matrix with the rows and columns of the score matrix. The rows are queries and
-/// the columns are keys, except in the backward kernels for dK and dV. There, the rows are keys and the
-/// columns are queries.
+/// The mask of one head as a matrix, with the same rows and columns as the score matrix. The rows are queries
+/// and the columns are keys, except in the backward kernels for dK and dV, which use the transposed matrix.
 #[derive(Clone, Copy)]
 pub(crate) struct Lines {
     base: *const u8,
@@ -160,7 +158,7 @@ impl Lines {
         at: At,
     ) {
         // SAFETY: the loads read mask elements of existing rows and columns, which the caller guarantees to
-        // be readable. Each branch reads as many bytes as an element of this mask kind has.
+        // be readable. Each branch reads exactly the bytes of one element of its mask type.
         unsafe {
             match self.kind {
                 Mask::BOOL => self.add_elements(scores, at, 1, |ptr| {
@@ -199,8 +197,8 @@ impl Lines {
         };
         let lines: [[_; 2]; ROWS16] = core::array::from_fn(|row| [line(row, 0), line(row, 1)]);
         for pair in 0..COLS16 {
-            // Without this warp barrier, the compiler would load all mask elements of the tile at once. These
-            // elements would need more registers than a thread has.
+            // Without this warp barrier, the compiler would load all mask elements of the tile before it uses
+            // the first one. These elements would need more registers than a thread has.
             warp::sync(warp::ALL);
             for side in 0..2 {
                 for odd in 0..2 {

@@ -13,11 +13,10 @@
 //!   apart. The eight rows of an `ldmatrix` matrix (8 x 8) are therefore in different banks.
 //! - Before the exponential, the kernels subtract the largest score of the row so far. The largest
 //!   unnormalized probability of a row is therefore exactly 1. If no row maximum in a warp rises, the warp
-//!   does not rescale its accumulator, because this would take as many instructions as the exponentials.
-//! - FlashAttention-4 (arXiv:2603.05451) rescales less often, because it does not update the maximum for
-//!   small rises. The kernels in this module update the maximum for every key tile. With FlashAttention-4's
-//!   rule, the largest probability of a row could differ from 1, and the conversion to 16 bits would round
-//!   it. The value 1 needs no rounding.
+//!   does not rescale its accumulator. Rescaling would take as many instructions as the exponentials.
+//! - FlashAttention-4 (arXiv:2603.05451) rescales less often, because it ignores small rises of the maximum.
+//!   The kernels in this module do not ignore them, so that the largest probability stays 1. The conversion
+//!   to 16 bits rounds other values, but represents 1 exactly.
 //! - A warp skips a key tile if none of the warp's queries attends to a key of the tile. If all of the warp's
 //!   queries attend to all keys of the tile, the warp omits the comparisons that hide single keys.
 mod copy_slices;

@@ -41,8 +41,8 @@ impl<T: MatrixElem> Output<T> {
         factors: &[[f32; 2]; ROWS16],
     ) {
         let lane = warp::lane();
-        // The next loop overwrites `tile`. Other lanes of this warp may still read the rows in it, for
-        // example queries. Wait until all lanes have finished reading.
+        // The next loop overwrites `tile`, from which other lanes of this warp may still read, for example
+        // queries. Wait until all lanes have finished reading.
         warp::sync(warp::ALL);
         for row in 0..ROWS16 {
             for half in 0..2 {
@@ -70,7 +70,7 @@ impl<T: MatrixElem> Output<T> {
             }
             let offset = i64::from(self.first + line) * self.stride + i64::from(8 * chunk);
             // SAFETY: the store is inside the output, because the comparison above excludes rows outside the
-            // sequence. `tile.chunk` reads a chunk that this warp wrote before the last warp barrier.
+            // sequence. `tile.chunk` reads a 16-byte chunk that this warp wrote before the last warp barrier.
             unsafe {
                 self.store(self.head.wrapping_offset(offset as isize), tile.chunk(line, chunk).0, cols)
             };
@@ -95,8 +95,8 @@ impl<T: MatrixElem> Output<T> {
         for at in 0..8 {
             if at < cols {
                 let bits = (words[at as usize / 2] >> (16 * (at % 2))) as u16;
-                // SAFETY: the store writes element `at` of the elements at `to`. `at` is less than `cols`,
-                // and the caller passes `cols` writable elements.
+                // SAFETY: the store writes element number `at`, counted from `to`. `at` is less than `cols`,
+                // and the caller guarantees that `cols` elements at `to` are writable.
                 unsafe { mem::store_u16(to.wrapping_add(at as usize).cast(), bits, Store::Default) };
             }
         }

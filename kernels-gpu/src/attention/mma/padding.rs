@@ -2,8 +2,8 @@
 //! rows are the rows after the last sequence.
 //!
 //! A launch with packed sequences can have more blocks than there are tiles in the sequences. The additional
-//! blocks clear the padding. This module computes all its indices itself. If it shared index values with the
-//! attention loop, these values would stay in registers during the loop, which has no free registers.
+//! blocks clear the padding. This module computes all its indices again, instead of using those of the
+//! attention loop. Shared index values would stay in registers during the loop, which has no free registers.
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
@@ -11,7 +11,8 @@ use super::params::AttentionParams;
 use super::tile_coords::tile_of_block;
 use crate::layout::heads::{Heads, Token, divide};
 
-/// A tile of padding rows of one head. Padding rows are the rows of a packed tensor after its last sequence.
+/// A tile of padding rows of one head. Padding rows are the rows of a packed tensor (several sequences in one
+/// tensor) after its last sequence.
 #[derive(Clone, Copy)]
 pub(crate) struct UnusedRows {
     first: u32,
@@ -26,7 +27,7 @@ impl UnusedRows {
     ///
     /// # Safety
     /// [`TileCoords::of_rows`](super::tile_coords::TileCoords::of_rows) returned `None` for the same
-    /// arguments, so the launch has packed sequences.
+    /// arguments, which it does only in a launch with packed sequences (several sequences in one tensor).
     #[inline(always)]
     pub unsafe fn of_block(p: &AttentionParams, rows: u32, keys: bool) -> Self {
         let [_, head, tile] = tile_of_block(p, keys);

@@ -67,14 +67,15 @@ pub struct AttentionParams {
     pub group: u32,
     /// Head dimension.
     pub dim: u32,
-    /// Number of query tiles per head: in one batch, or in all packed sequences together.
+    /// Number of query tiles per head: in one batch, or in all packed sequences (several sequences in one
+    /// tensor) together.
     pub tiles: u32,
     /// 1 if the alignment of every head permits 16-byte loads, otherwise 0. With 0, a kernel loads single
     /// elements. Only kernels whose const parameter `GENERAL` is true support 0.
     pub vector: u32,
-    /// 1 if the first blocks of the launch compute the last query tiles, otherwise 0. In causal attention,
-    /// the last queries attend to the most keys. The host passes 1, so that the query tiles that take the
-    /// most time start first.
+    /// 1 if the first blocks of the launch compute the last query tiles, otherwise 0. The host passes 1 for
+    /// causal attention, in which the last queries attend to the most keys. The query tiles that take the
+    /// most time then start first.
     pub backwards: u32,
     /// Sliding window: the number of keys before its own position that a query attends to.
     pub before: i32,

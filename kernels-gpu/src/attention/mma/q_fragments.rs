@@ -16,7 +16,8 @@ impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize, const Q_IN_REGISTER
     Queries<T, ROWS16, DIM16, Q_IN_REGISTERS>
 {
     /// Returns a `Queries` object for the first `16 * ROWS16` rows of `tile`. This function does not read
-    /// these rows, so the copy to `tile` may still run. After this copy is complete, call [`Queries::hold`].
+    /// these rows, so the asynchronous copy to `tile` need not be complete. Call [`Queries::hold`] after its
+    /// completion.
     #[inline(always)]
     pub fn of(tile: Tile<T, DIM16>, lanes: FragmentLanes<DIM16>) -> Self {
         Self { tile, lanes, in_registers: [[[0; 4]; DIM16]; ROWS16] }

@@ -1,13 +1,13 @@
 //! Attention forward kernel for head dimensions 97 to 256, with one key buffer and one value buffer in shared
 //! memory.
 //!
-//! While the block computes QKᵀ with a tile of keys, it copies the corresponding tile of values. While it
-//! computes PV, it copies the next tile of keys.
+//! While the block computes QKᵀ with a tile of keys, it copies the values of the same keys to shared memory.
+//! While it computes PV, it copies the next tile of keys.
 //!
 //! At head dimension 256, a warp has only 16 queries, because their accumulator already takes half of the
-//! registers. With 16 queries, each 16 x 16 matrix that `ldmatrix` reads serves only two MMAs, so shared
-//! memory bandwidth limits the speed. If a warp issued all its copies at once, the writes to shared memory
-//! would delay the `ldmatrix` reads. A warp therefore issues its copies one by one between its MMAs.
+//! registers. Each 16 x 16 matrix that `ldmatrix` reads is then used by only two MMAs, so shared memory
+//! bandwidth limits the speed. If a warp issued all its copies at once, the writes to shared memory would
+//! delay the `ldmatrix` reads. A warp therefore issues its copies one by one between its MMAs.
 //!
 //! At head dimension 128, a warp has 32 queries, and two blocks fit on an SM.
 use cuda_std::copy;
@@ -51,9 +51,9 @@ pub(crate) unsafe fn ping_pong<
     let rows = WARPS * own_rows;
     // SAFETY: the host validated the kernel argument `p`.
     let Some(coords) = (unsafe { TileCoords::of_block(&p, rows) }) else {
-        // SAFETY: `clear_rest` requires packed sequences and a block without a tile of queries. Both
-        // conditions hold here, because `of_block` returns `None` in no other case. The host checked that the
-        // outputs are writable.
+        // SAFETY: `clear_rest` writes zeros to padding rows of the outputs, which the host checked to be
+        // writable. It requires packed sequences (several sequences in one tensor) and a block without a
+        // tile. `of_block` returns `None` only for such a block of such a launch.
         return unsafe { clear_rest(&p, rows) };
     };
     let window = Window::of(coords.queries, coords.keys, p.before, p.after);
@@ -64,8 +64,8 @@ pub(crate) unsafe fn ping_pong<
     let [q_tile, k_tile, v_tile] = [rows, keys, keys].map(|rows| Tile::<T, DIM16>::take(&mut memory, rows));
     let heads = [&p.k, &p.v].map(|heads| coords.key::<T>(heads, p.group).cast_const());
     let block_state = BlockState { coords, heads }.put(&mut memory);
-    // SAFETY: the load reads the block state, which thread 0 wrote before a barrier. The first call of this
-    // closure comes after this barrier.
+    // SAFETY: the load reads the tile coordinates and pointers in shared memory, which thread 0 wrote before
+    // a barrier. This closure is called only after this barrier.
     let block_state = || unsafe { block_state.get(0) };
     // All lanes of a warp have the same warp index, but ptxas treats the index as warp-uniform only after a
     // shuffle from lane 0.
@@ -141,6 +141,7 @@ pub(crate) unsafe fn ping_pong<
         block::sync();
     }
     let (coords, first) = (block_state().coords, block_state().coords.first + own_rows * warp);
-    // SAFETY: `finish` overwrites this warp's rows of the query tile. No other warp accesses these rows.
+    // SAFETY: `finish` overwrites this warp's rows of the query tile in shared memory, which no other warp
+    // accesses. It then writes to the outputs, which the host checked to be writable.
     unsafe { finish::<T, ROWS16, DIM16>(&p, &coords, &softmax, &out, &own, first, true) };
 }

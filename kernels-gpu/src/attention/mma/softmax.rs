@@ -6,9 +6,9 @@ use cuda_std::math::{ex2_ftz, lg2};
 use cuda_std::mma::{A, C, MatrixElem};
 use cuda_std::prelude::*;
 
-/// [`RowSoftmax::advance`] updates a row maximum only if its base-2 exponent rises by more than this
-/// threshold. After smaller rises, the largest unnormalized probability still rounds to 1. The results would
-/// be correct without this threshold, but ptxas would then spill registers.
+/// Smallest rise of a scaled row maximum (a base-2 exponent) after which [`RowSoftmax::advance`] updates the
+/// maximum. The value is so small that it does not change any result. It exists because ptxas spills
+/// registers if the code tests for any rise.
 const SLACK: f32 = 1e-30;
 
 /// A warp's scores of `16 * ROWS16` queries and `16 * KEYS16` keys. Each 16 x 16 block consists of two MMA

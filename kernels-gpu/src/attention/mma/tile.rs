@@ -32,7 +32,8 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
         Self { first: self.first + row * Self::PITCH, ..*self }
     }
 
-    /// Reads the 16 x 16 matrix at row `16 * row16` and column `16 * col16` as an A operand of an MMA.
+    /// Reads the 16 x 16 matrix at row `16 * row16` and column `16 * col16` of the tile as an A operand of an
+    /// MMA.
     ///
     /// # Safety
     /// The matrix lies inside the tile. A barrier separates this read from the writes to the tile.
@@ -58,8 +59,8 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
         [[a, b], [c, d]]
     }
 
-    /// Reads the 16 x 16 matrix at row `16 * row16` and column `16 * col16` as two B operands of MMAs: its
-    /// left and its right eight columns. The multiplication PV reads its tile of V with this function.
+    /// Reads the 16 x 16 matrix at row `16 * row16` and column `16 * col16`. Its left and its right eight
+    /// columns become two B operands of MMAs. The multiplication PV reads its tile of V with this function.
     ///
     /// # Safety
     /// The matrix lies inside the tile. A barrier separates this read from the writes to the tile.
@@ -101,7 +102,7 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
     #[inline(always)]
     pub unsafe fn copy_chunk(&self, row: u32, chunk: u32, from: *const T, wanted: bool) {
         // SAFETY: the caller guarantees that the source is readable if `wanted` is true, and that no thread
-        // accesses the destination chunk.
+        // accesses the destination 16-byte chunk.
         unsafe { self.chunks.copy_or_zero(self.first + row * Self::PITCH + chunk, from.cast(), wanted) };
     }
 
@@ -111,15 +112,15 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
     /// The chunk lies inside the tile. A barrier separates this read from the writes to the tile.
     #[inline(always)]
     pub unsafe fn chunk(&self, row: u32, chunk: u32) -> Chunk {
-        // SAFETY: the load reads one chunk of the tile. The caller guarantees that the chunk lies inside the
-        // tile, and that a barrier separates the writes from this read.
+        // SAFETY: the load reads one 16-byte chunk of the tile. The caller guarantees that the chunk lies
+        // inside the tile, and that a barrier separates the writes from this read.
         unsafe { self.chunks.get(self.first + row * Self::PITCH + chunk) }
     }
 }
 
 /// Two offsets from which a lane computes its addresses for `ldmatrix`. One `ldmatrix` reads a 16 x 16 matrix
 /// as four 8 x 8 matrices. Each lane passes the address of one row of an 8 x 8 matrix. An offset is the
-/// distance from the start of the 16 x 16 matrix to this row, in 16-byte chunks.
+/// distance from the start of the 16 x 16 matrix to this lane's row, in 16-byte chunks.
 ///
 /// [`Tile::left`] and [`Tile::rows`] use the offset `along`. [`Tile::columns`] uses the offset `across`.
 #[derive(Clone, Copy)]
@@ -152,12 +153,13 @@ pub(crate) struct Copier<T, const DIM16: usize> {
     row: u32,
     /// Index of this thread's 16-byte chunk in each row.
     chunk: u32,
-    /// Number of columns of this thread's chunk that exist, 0 to 8. Columns after the head dimension do not
-    /// exist.
+    /// Number of columns of this thread's 16-byte chunk that exist, 0 to 8. Columns after the head dimension
+    /// do not exist.
     cols: u32,
     /// Rows that the block copies per pass.
     pass: u32,
-    /// True if every thread of the block copies a chunk in each pass, and all columns of every chunk exist.
+    /// True if every thread of the block copies a 16-byte chunk in each pass, and all columns of every chunk
+    /// exist.
     whole: bool,
 }
 
@@ -176,9 +178,9 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
         Self { from, stride, rows, row, chunk, cols, pass: threads / Self::TEAM, whole }
     }
 
-    /// Starts to copy `count` rows of the head, from row `first` on. Elements of the tile become zero if the
-    /// head does not have their row or their column. If `vector` is false, the threads read single elements.
-    /// If `vector` is true, they use 16-byte copies. In this case, all rows must be aligned to 16 bytes, and
+    /// Starts to copy `count` rows of the head, from row `first` on. Elements of the tile become zero if they
+    /// are outside the rows and columns of the head. If `vector` is false, the threads read single elements.
+    /// If `vector` is true, the threads use 16-byte copies. All rows must then be aligned to 16 bytes, and
     /// the length of a row must be a multiple of 16 bytes.
     ///
     /// # Safety
@@ -192,9 +194,9 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
         let mut at = tile.first + self.row * Tile::<T, DIM16>::PITCH + self.chunk;
         if vector && self.whole && first + count <= self.rows {
             for _ in 0..count / self.pass {
-                // SAFETY: the copy reads a chunk of a row that belongs to the head, because the condition
-                // above checked all rows. The copy writes a chunk of the tile, and the caller guarantees that
-                // no other thread accesses the tile.
+                // SAFETY: the copy reads a 16-byte chunk of a row that belongs to the head, because the
+                // condition above checked all rows. The copy writes a chunk of the tile, and the caller
+                // guarantees that no other thread accesses the tile.
                 unsafe { tile.chunks.copy_or_zero(at, from.cast(), true) };
                 at += self.pass * Tile::<T, DIM16>::PITCH;
                 from = from.wrapping_offset(step);
@@ -208,8 +210,8 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
             if self.chunk < 2 * DIM16 as u32 {
                 let cols = if row < self.rows { self.cols } else { 0 };
                 // SAFETY: a copy or load reads `cols` columns of a row. For a row outside the head, `cols` is
-                // 0, so nothing is read. The caller guarantees that no thread accesses the `count` rows of
-                // the tile.
+                // 0, so nothing is read. The copy writes to the tile, and the caller guarantees that no other
+                // thread accesses it.
                 unsafe {
                     if vector {
                         tile.chunks.copy_or_zero(at, from.cast(), cols > 0);
@@ -234,8 +236,8 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
             if at >= cols {
                 return 0;
             }
-            // SAFETY: the load reads element `at` of the elements at `from`. `at` is less than `cols`, and
-            // the caller passes `cols` readable elements.
+            // SAFETY: the load reads element number `at`, counted from `from`. `at` is less than `cols`, and
+            // the caller guarantees that `cols` elements at `from` are readable.
             u32::from(unsafe { mem::load_u16(from.wrapping_add(at as usize).cast(), Load::ReadOnly) })
         };
         Chunk([0, 2, 4, 6].map(|at| bits(at) | bits(at + 1) << 16))

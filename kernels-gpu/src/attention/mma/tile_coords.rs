@@ -1,5 +1,6 @@
 //! Maps the index of a block to the coordinates of the tile that the block computes. The coordinates are the
-//! batch (or, for packed tensors, the sequence), the head, and the first row.
+//! batch, the head, and the first row. A packed tensor contains several sequences, and for such a tensor, the
+//! sequence takes the role of the batch.
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
@@ -37,8 +38,7 @@ impl TileCoords {
     /// The host validated the kernel argument `p` for this launch.
     #[inline(always)]
     pub unsafe fn of_block(p: &AttentionParams, rows: u32) -> Option<Self> {
-        // SAFETY: `of_rows` requires a kernel argument that the host validated for this launch. The caller
-        // guarantees that `p` is such an argument.
+        // SAFETY: `of_rows` requires that the host validated `p` for this launch. The caller guarantees this.
         unsafe { Self::of_rows(p, rows, false) }
     }
 
@@ -60,25 +60,26 @@ impl TileCoords {
         }
         let coords = Self { batch: 0, head, first: 0, queries: 0, keys: 0, query_start: 0, key_start: 0 };
         // SAFETY: `in_sequence` requires a validated kernel argument, which the caller guarantees, and packed
-        // sequences. The launch has packed sequences, because `query_starts` is not null.
+        // sequences (several sequences in one tensor). The launch has packed sequences, because
+        // `query_starts` is not null.
         unsafe { coords.in_sequence(p, tile, rows, keys) }
     }
 
-    /// Returns the coordinates of tile number `tile`, or `None` if no sequence has a tile with this number.
-    /// In a packed tensor (several sequences in one tensor), the tiles are numbered in the order of the
-    /// sequences. Some numbers between two sequences are unused.
+    /// Returns the coordinates of tile number `tile` of a packed tensor (several sequences in one tensor), or
+    /// `None` if no tile has this number. The tiles are numbered in the order of the sequences, but some
+    /// numbers between two sequences are unused.
     ///
-    /// A tile has `rows` rows. Sequence `s`, which starts at row `start` of the packed tensor, has the tile
-    /// numbers from `start / rows + s` on. The numbers before the first number of sequence `s + 1` suffice
-    /// for all tiles of sequence `s`. The formula needs only the start of the sequence, so a block can find
-    /// its sequence by binary search over the starts.
+    /// A tile has `rows` rows. Sequence number `s`, whose first row in the packed tensor is `start`, has the
+    /// tile numbers from `start / rows + s` on. The formula leaves enough numbers for all tiles of sequence
+    /// `s` before the first number of sequence `s + 1`. It depends only on the start of the sequence, so a
+    /// block can find its sequence by binary search over the starts.
     ///
     /// # Safety
     /// The host validated the kernel argument `p` for this launch. The launch has packed sequences.
     #[inline(always)]
     unsafe fn in_sequence(self, p: &AttentionParams, tile: u32, rows: u32, keys: bool) -> Option<Self> {
-        // SAFETY: the load is inside the array. `at` is at most `p.batches`, the number of sequences, and the
-        // host checked that the array has one more element than there are sequences.
+        // SAFETY: the load is inside the array of start rows. `at` is at most `p.batches`, the number of
+        // sequences, and the host checked that the array has one more element than there are sequences.
         let start = |starts: *const i32, at: u32| unsafe {
             mem::load_u32(starts.wrapping_add(at as usize).cast(), Load::ReadOnly)
         };
@@ -128,16 +129,16 @@ impl TileCoords {
         Self { head: self.head + member, ..*self }
     }
 
-    /// Returns a pointer to the row of the sequence's first query in the tensor `heads`, for this query head.
-    /// The tensor is `q` or has the shape of `q`, for example the output.
+    /// Returns a pointer into the tensor `heads`, to the sequence's first query of this query head. The
+    /// tensor is `q` or has the shape of `q`, for example the output.
     #[inline(always)]
     pub fn query<T>(&self, heads: &Heads) -> *mut T {
         heads.at(Token { batch: self.batch, number: self.query_start }, self.head)
     }
 
-    /// Returns a pointer to the row of the sequence's first key in the tensor `heads`, for the key head of
-    /// this query head. The tensor is `k`, `v` or one of their gradients. `group` is the number of query
-    /// heads per key head (GQA).
+    /// Returns a pointer into the tensor `heads`, to the sequence's first key of the key head that this query
+    /// head uses. The tensor is `k`, `v` or one of their gradients. `group` is the number of query heads per
+    /// key head (GQA).
     #[inline(always)]
     pub fn key<T>(&self, heads: &Heads, group: u32) -> *mut T {
         heads.at(Token { batch: self.batch, number: self.key_start }, divide(self.head, group).0)
@@ -152,8 +153,8 @@ impl TileCoords {
     }
 }
 
-/// Returns `[batch, query head, tile number]` for this block. If `keys` is true, the rows of the tile are
-/// keys. The second value is then the first of the query heads that share the key head (GQA).
+/// Returns `[batch, query head, tile number]` for this block. If `keys` is true, the tile contains keys.
+/// Several query heads can share its key head (GQA), and the second value is the first of these query heads.
 #[inline(always)]
 pub(crate) fn tile_of_block(p: &AttentionParams, keys: bool) -> [u32; 3] {
     let group = if keys { p.group } else { 1 };

@@ -13,8 +13,8 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Creates the sliding window of a sequence with `queries` queries and `keys` keys. The last query always
-    /// has the same position as the last key, even if these two numbers differ.
+    /// Creates the sliding window of a sequence with `queries` queries and `keys` keys. The last query has
+    /// the position of the last key, even if the sequence has more keys than queries or fewer.
     #[inline(always)]
     pub fn of(queries: u32, keys: u32, before: i32, after: i32) -> Self {
         Self { offset: keys as i32 - queries as i32, before, after, cols: keys as i32 }
@@ -40,9 +40,9 @@ impl Window {
         (row as i32 + self.offset + self.after + 1).min(self.cols)
     }
 
-    /// Returns the range of column tiles that contain all columns visible in the rows `first` to `last`. A
-    /// column tile has `size` columns. The range consists of the number of its first tile, and the number of
-    /// its last tile plus one.
+    /// Returns the range of column tiles that contain all columns visible in the rows `first` to `last`. The
+    /// range is the number of the first tile, and the number of the last tile plus one. A column tile has
+    /// `size` columns.
     #[inline(always)]
     pub fn tiles(&self, [first, last]: [u32; 2], size: u32) -> [u32; 2] {
         let end = self.end(last).max(0) as u32;

@@ -1,4 +1,5 @@
-//! Selects a fragment of the sums, and loads operands for a fragment.
+//! Selects a fragment of a thread's accumulators of a matrix product, and loads the operands of the epilogue
+//! for this fragment. A fragment is the part of the accumulators that an epilogue processes together.
 use cuda_std::elem::Elem;
 use cuda_std::mem::{self, Load};
 
@@ -12,16 +13,18 @@ pub(crate) struct FragmentPlace {
 }
 
 impl FragmentPlace {
-    /// Returns the row and the column of word `word` of the thread's values.
+    /// Returns the row and the column of word number `word` of the thread's values. A word contains two
+    /// adjacent 16-bit values.
     #[inline(always)]
     pub fn word(self, word: u32) -> [u32; 2] {
         [self.row + word % 2 * 8, self.column + word / 2 * 8]
     }
 }
 
-/// Returns `fragment(index)`. A loop over fragments that is not unrolled needs this function, because
-/// registers have no index. The compiler evaluates `fragment` for each number below 24, the maximum number of
-/// fragments. The results for numbers above the number of fragments have no meaning.
+/// Returns `fragment(index)`, where `fragment` reads a fragment of the accumulators from registers. Registers
+/// cannot be indexed at run time, so a loop that is not unrolled needs this function. The function contains
+/// the code of `fragment(0)` to `fragment(23)`, because a thread has at most 24 fragments, and selects one of
+/// these results.
 #[inline(always)]
 pub(crate) fn select(index: u32, fragment: impl Fn(usize) -> [f32; 8]) -> [f32; 8] {
     match index {
@@ -52,14 +55,15 @@ pub(crate) fn select(index: u32, fragment: impl Fn(usize) -> [f32; 8]) -> [f32; 
     }
 }
 
-/// Loads two neighbouring elements of 16 bits as a word. If `pair` is false, the function loads them one by
-/// one.
+/// Loads two adjacent 16-bit elements as one word. If `pair` is true, this is one 4-byte load, otherwise two
+/// loads.
 ///
 /// # Safety
 /// Both elements are readable. If `pair` is true, `from` is a multiple of 4.
 #[inline(always)]
 pub(crate) unsafe fn load_word(from: *const u8, pair: bool) -> u32 {
-    // SAFETY: the caller passes two readable elements, and an aligned address if `pair` is true.
+    // SAFETY: the caller guarantees that both elements are readable, and that the address is a multiple of 4
+    // if `pair` is true.
     unsafe {
         if pair {
             mem::load_u32(from, Load::ReadOnly)
@@ -82,8 +86,9 @@ pub(crate) struct ColumnBias {
 }
 
 impl ColumnBias {
-    /// Returns the bias of the columns of a fragment: of two neighbouring columns from `column` on, and of
-    /// two columns from `column + 8` on. `start` is the index of the bias of column 0.
+    /// Returns the bias of four columns of the result: `column`, `column + 1`, `column + 8` and `column + 9`.
+    /// A thread's fragment of a matrix product has these columns. `start` is the index of the bias of column
+    /// 0.
     ///
     /// # Safety
     /// The fields describe the bias of this launch.
@@ -93,8 +98,8 @@ impl ColumnBias {
         [0, 8].map(|offset| unsafe { self.pair::<T>(start, column + offset) })
     }
 
-    /// Returns the bias of two columns, or zeros if there is no bias or the columns are outside of the
-    /// result.
+    /// Returns the bias of two columns, or zeros if there is no bias or the result does not have these
+    /// columns.
     ///
     /// # Safety
     /// The fields describe the bias of this launch.
@@ -104,7 +109,8 @@ impl ColumnBias {
             return [0.0; 2];
         }
         let from = self.base.wrapping_add(2 * (start + column) as usize);
-        // SAFETY: the bias has one element per column. The number of columns is even, so both elements exist.
+        // SAFETY: the load reads the bias of two columns. The bias has one element per column, and the number
+        // of columns is even, so both elements exist.
         let word = unsafe { load_word(from, self.pairs) };
         [word & 0xffff, word >> 16].map(|bits| T::from_bits(bits).to_f32())
     }

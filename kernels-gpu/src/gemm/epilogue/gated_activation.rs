@@ -1,4 +1,5 @@
-//! Multiplies one half of the sums by an activation function of the other half.
+//! Epilogue of a matrix product whose columns form two halves, `gate` and `up`. It computes `f(gate) * up`
+//! with an activation function `f`.
 use cuda_std::elem::Elem;
 
 use super::Epilogue;
@@ -7,19 +8,19 @@ use crate::elementwise::activations::ActivationParams;
 use crate::elementwise::functions::{Functions, Selected};
 use crate::elementwise::rounded_chain::RoundedVec;
 
-/// The kernel argument: the activation function, and the place of the two halves.
+/// The kernel argument: the activation function, and which rows of the weight belong to which half.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct GatedActivationParams {
     /// The function of the gate.
     pub activation: ActivationParams,
-    /// The rows of `w` at which the gate and the other half start. One of them is 0, and the other one is the
-    /// number of columns of the result.
+    /// The first row of `w` (the weight) for each half: for the gate, and for the half that is multiplied by
+    /// `f(gate)`. One of these numbers is 0, and the other one is the number of columns of the result.
     pub starts: [u32; 2],
 }
 
-/// `f(gate) * up`, for the halves `gate` and `up` of the sums. In exact mode, the sums and the value of the
-/// function are rounded.
+/// Epilogue that computes `f(gate) * up` from `gate` and `up`, the two halves of the columns of `x wᵀ +
+/// bias`. In exact mode, `gate`, `up` and `f(gate)` are rounded to the element type.
 #[derive(Clone, Copy)]
 pub(crate) struct GatedActivation(pub GatedActivationParams);
 

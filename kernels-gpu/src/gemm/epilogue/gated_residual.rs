@@ -26,17 +26,19 @@ pub struct GatedResidualParams {
     pub columns: u32,
     /// The gate, which broadcasts to the result, or absent.
     pub gate: Operand,
-    /// Rows per group of the gate's rows. Groups are `Rows::outer_stride` elements apart.
+    /// Number of consecutive rows of the gate in one group. The starts of consecutive groups are
+    /// `Rows::outer_stride` elements apart.
     pub group: Divisor,
     /// 1 if the gate has one element per column, 0 if it has one element per row.
     pub gate_step: u32,
-    /// 1 to round the sum and the product to the element type. 0 to round only the result.
+    /// 1 to round the matrix product and the gated product to the element type. 0 to round only the result.
     pub exact: u32,
 }
 
-/// `residual + gate * sum`. In exact mode, the roundings are those of the op `gated_residual`. If `PAIRS` is
-/// true, two neighbouring elements of the residual, and of a gate in the element type of the result, can be
-/// read with one access, from an even column on.
+/// Epilogue that computes `residual + gate * product`, where `product` is an element of `x wᵀ + bias`. In
+/// exact mode, it rounds as the op `gated_residual` does. If `PAIRS` is true, it loads two adjacent elements
+/// of the residual with one 4-byte access, which requires aligned rows. The same applies to a gate with
+/// 16-bit elements.
 #[derive(Clone, Copy)]
 pub(crate) struct GatedResidual<const PAIRS: bool>(pub GatedResidualParams);
 
@@ -68,7 +70,8 @@ impl<const PAIRS: bool> GatedResidual<PAIRS> {
         }
     }
 
-    /// Returns the elements of the gate of a fragment. They are 16-bit elements, in pairs.
+    /// Returns the gate's elements for a fragment (a thread's values that are processed together), as words
+    /// of two 16-bit elements.
     ///
     /// # Safety
     /// The gate belongs to this launch, and its elements have 16 bits.
@@ -77,7 +80,8 @@ impl<const PAIRS: bool> GatedResidual<PAIRS> {
         let rows = [0, 8].map(|offset| self.gate_row(at.row + offset));
         if self.0.gate_step == 0 {
             let values = [0, 1].map(|i| {
-                // SAFETY: the row is inside of the result, to which the gate broadcasts.
+                // SAFETY: the load reads the gate's element of a row. The result has this row, and the gate
+                // broadcasts to the result.
                 let load = || u32::from(unsafe { mem::load_u16(rows[i], Load::ReadOnly) });
                 if self.has(at, i as u32) { load() * 0x1_0001 } else { 0 }
             });
@@ -85,12 +89,13 @@ impl<const PAIRS: bool> GatedResidual<PAIRS> {
         }
         core::array::from_fn(|i| {
             let from = rows[i % 2].wrapping_add(2 * at.word(i as u32)[1] as usize);
-            // SAFETY: the row and the column are inside of the result, to which the gate broadcasts.
+            // SAFETY: the load reads the gate's elements of a row and a column. The result has both, and the
+            // gate broadcasts to the result.
             if self.has(at, i as u32) { unsafe { load_word(from, PAIRS) } } else { 0 }
         })
     }
 
-    /// Returns the elements of an f32 gate of a fragment.
+    /// Returns the f32 gate's elements for a fragment (a thread's values that are processed together).
     ///
     /// # Safety
     /// The gate belongs to this launch, and its elements are f32.
@@ -100,7 +105,8 @@ impl<const PAIRS: bool> GatedResidual<PAIRS> {
         core::array::from_fn(|i| {
             let column = at.word(i as u32 / 2)[1] + i as u32 % 2;
             let from = rows[i / 2 % 2].wrapping_add((4 * self.0.gate_step * column) as usize);
-            // SAFETY: the row and the column are inside of the result, to which the gate broadcasts.
+            // SAFETY: the load reads the gate's element of a row and a column. The result has both, and the
+            // gate broadcasts to the result.
             let bits = || unsafe { mem::load_u32(from, Load::ReadOnly) };
             f32::from_bits(if self.has(at, i as u32 / 2) { bits() } else { 0 })
         })
@@ -123,8 +129,8 @@ impl<const PAIRS: bool> Epilogue for GatedResidual<PAIRS> {
         let p = &self.0;
         if row < p.rows && column < p.columns {
             let from = p.residual.wrapping_add((u64::from(row) * p.row_bytes) as usize);
-            // SAFETY: the row and the columns are inside of the residual, whose rows are aligned to 16 bytes
-            // in kernels that call this method.
+            // SAFETY: the prefetch names bytes of a row of the residual. The comparison above checked row and
+            // column. The rows are aligned to 16 bytes in all kernels that call this method.
             unsafe {
                 mem::prefetch(from.wrapping_add(2 * column as usize), 2 * columns.min(p.columns - column));
             }
@@ -139,12 +145,14 @@ impl<const PAIRS: bool> Epilogue for GatedResidual<PAIRS> {
         });
         let residual = core::array::from_fn(|i| {
             let from = rows[i % 2].wrapping_add(2 * at.word(i as u32)[1] as usize);
-            // SAFETY: the row and the column are inside of the residual. The number of columns is even, so
-            // both elements exist.
+            // SAFETY: the load reads two adjacent elements of the residual. `has` checked that the residual
+            // has the row and the first element. The number of columns is even, so the second element exists,
+            // too.
             if self.has(at, i as u32) { unsafe { load_word(from, PAIRS) } } else { 0 }
         });
         let gate = match self.0.gate.kind {
-            // SAFETY: the caller guarantees that the gate belongs to this launch. Its kind states its type.
+            // SAFETY: the caller guarantees that the gate belongs to this launch. Its kind says that its
+            // elements have 16 bits.
             OperandKind::SAME => unsafe { self.gate_words(at) },
             _ => [0; 4],
         };
@@ -160,7 +168,8 @@ impl<const PAIRS: bool> Epilogue for GatedResidual<PAIRS> {
         let residual = Pack::<T>::from_words(residual);
         let gate = match self.0.gate.kind {
             OperandKind::ABSENT => return self.without_gate(residual, sums),
-            // SAFETY: the caller of `fetch` guaranteed that the gate belongs to this launch.
+            // SAFETY: the caller of `fetch` guaranteed that the gate belongs to this launch. Its kind says
+            // that its elements are f32.
             OperandKind::F32 => BroadcastElements::F32(unsafe { self.gate_lanes(at) }),
             _ => BroadcastElements::Same(Pack::from_words(gate)),
         };

@@ -1,14 +1,15 @@
-//! What a matrix product computes from its sums before it writes them.
+//! Epilogues of matrix products: the computations between the accumulators of `x wᵀ + bias` and the stores of
+//! the result.
 //!
-//! A thread computes the results of a fragment together: eight elements of a block of 16 x 16 elements. The
-//! order of these elements is the order of two accumulators of `mma.sync`, and of a `wgmma` accumulator:
-//! value `i` is in row `i / 2 % 2 * 8` and column `i / 4 * 8 + i % 2`, counted from the thread's first
-//! element. Two neighbouring values form a word of `stmatrix`.
+//! A thread processes its accumulators in fragments. A fragment is the thread's eight elements of a block of
+//! 16 x 16 elements. Compared with the thread's first element, value `i` is `i / 2 % 2 * 8` rows below and `i
+//! / 4 * 8 + i % 2` columns to the right. Two adjacent `mma.sync` accumulators and a `wgmma` accumulator both
+//! have this order. Values `2 * i` and `2 * i + 1` form a word of `stmatrix`.
 //!
-//! - `identity`: the sums.
+//! - `identity`: the result is `x wᵀ + bias`.
 //! - `activation`, `gated_activation`: activation functions.
-//! - `gated_residual`: `residual + gate * sum`.
-//! - `fragments`: selects a fragment, and loads operands for it.
+//! - `gated_residual`: `residual + gate * (x wᵀ + bias)`.
+//! - `fragments`: selects a fragment, and loads the operands of the epilogue for it.
 pub mod activation;
 pub(crate) mod fragments;
 pub mod gated_activation;
@@ -20,38 +21,40 @@ use fragments::FragmentPlace;
 
 /// The last step of a matrix product.
 pub(crate) trait Epilogue: Copy {
-    /// Whether a loop over the fragments of a thread is unrolled. The code of a short epilogue is then
-    /// faster. The code of a long epilogue, with a selection among several functions, would become too long.
+    /// Whether to unroll the loop over a thread's fragments (eight accumulators each). Unrolling makes short
+    /// epilogues faster. In long epilogues, such as a selection among several functions, unrolling would make
+    /// the code too long.
     const UNROLLED: bool = false;
-    /// Whether the epilogue combines two halves of the columns of `x wᵀ`. The result then has half as many
-    /// columns. A thread has the sums of both halves.
+    /// Whether the epilogue combines two halves of the columns of `x wᵀ`, so that the result has half as many
+    /// columns. Each thread then has the accumulators of both halves.
     const HALVES: bool = false;
-    /// A thread's operands of a fragment, such as elements of a residual.
+    /// A thread's operands for one fragment (eight accumulators), for example elements of a residual.
     type Fetched: Copy;
 
-    /// Returns the row of `w`, and the index in the bias, of column 0 of the result. If the epilogue has two
-    /// halves, there is one such row for each of them.
+    /// Returns the row of `w` (the weight) that gives column 0 of the result. The bias of this column has the
+    /// same index. If the epilogue combines two halves of `x wᵀ`, the result has one such row for each half.
     #[inline(always)]
     fn starts(&self) -> [u32; 2] {
         [0, 0]
     }
 
-    /// Starts to load the rows of the operands for a tile into L2. The tile has `columns` columns, and
-    /// `[row, column]` is the place of the first element that belongs to this thread.
+    /// Starts to load one row of a tile of the epilogue's operands into L2. `[row, column]` are the
+    /// coordinates of the first element of this row in the whole result. The row has `columns` elements.
     ///
     /// # Safety
-    /// The kernel argument from which the epilogue was made belongs to this launch.
+    /// The kernel argument from which the epilogue was created belongs to this launch.
     #[inline(always)]
     unsafe fn prefetch(&self, _at: [u32; 2], _columns: u32) {}
 
-    /// Loads the operands of a fragment.
+    /// Loads the epilogue's operands for one fragment (eight accumulators of a thread).
     ///
     /// # Safety
-    /// The kernel argument from which the epilogue was made belongs to this launch.
+    /// The kernel argument from which the epilogue was created belongs to this launch.
     unsafe fn fetch(&self, at: FragmentPlace) -> Self::Fetched;
 
-    /// Returns the results of a fragment, rounded to `T` and in pairs. `sums` are the sums of the products
-    /// plus the bias, in f32. If the epilogue has two halves, `sums` has a fragment of each half. Otherwise,
-    /// the second fragment has no meaning.
+    /// Returns the results of a fragment, rounded to the 16-bit type `T`, with two results per word. `sums`
+    /// has the fragment's eight elements of `x wᵀ + bias`, in f32. If the epilogue combines two halves of the
+    /// columns, `sums` has a fragment of each half. If it does not, only the first fragment of `sums` is
+    /// valid.
     fn apply<T: Elem<F32Vec = [f32; 8]>>(&self, sums: [[f32; 8]; 2], operands: Self::Fetched) -> [u32; 4];
 }

@@ -13,7 +13,7 @@ use crate::layout::own_thread::own_thread;
 /// Elements of K of a `wgmma` instruction.
 const WGMMA_DEPTH: u32 = 16;
 
-/// Computes the tiles of consumer warpgroup `group`.
+/// Computes the tiles of the result that belong to consumer warpgroup `group`.
 ///
 /// # Safety
 /// `p` and the tensor map of the result were created for this launch. The mbarriers are initialized. The
@@ -38,8 +38,9 @@ pub(crate) unsafe fn consume<K: GemmKernel>(
             at = at.skip::<K>(p.depth_tiles);
             continue;
         }
-        // SAFETY: the caller guarantees that `p` and the tensor map belong to this launch, and that the
-        // mbarriers are initialized. The whole warpgroup executes this code.
+        // SAFETY: the functions read tiles in shared memory and store the result. The caller guarantees that
+        // `p` and the tensor map belong to this launch, and that the mbarriers are initialized. The whole
+        // warpgroup executes this code.
         unsafe {
             if !K::TILE.transposed {
                 output::prefetch::<K>([place.row + first_row, place.column], epilogue);
@@ -62,14 +63,16 @@ pub(crate) unsafe fn consume<K: GemmKernel>(
         owner = group ^ 1;
     }
     if K::TILE.ping_pong && owner == group {
-        // The other warpgroup has computed the last tile, and has arrived on the barrier of this one.
-        // SAFETY: the whole warpgroup executes this code.
+        // The other warpgroup computed the last tile, and then arrived on this warpgroup's barrier. Wait at
+        // the barrier, so that this arrival is not left over.
+        // SAFETY: a named barrier requires that whole warps wait. The whole warpgroup executes this code.
         unsafe { ping_pong(group).sync() }
     }
     stores.finish();
 }
 
-/// Lets the first warpgroup start with its first tile.
+/// Lets consumer warpgroup 0 start with its first tile, by an arrival of warpgroup 1 on its barrier. Only
+/// ping-pong kernels, in which the warpgroups multiply in turn, need this call.
 ///
 /// # Safety
 /// The whole consumer warpgroup `group` calls this function.
@@ -82,15 +85,16 @@ pub(crate) unsafe fn start<K: GemmKernel>(group: u32) {
 }
 
 /// Returns the named barrier at which consumer warpgroup `group` waits until it may start its matrix
-/// multiplications. The barrier counts the threads of both warpgroups.
+/// multiplications. The barrier counts the 256 threads of both consumer warpgroups.
 #[inline(always)]
 fn ping_pong(group: u32) -> Named<256> {
     Named(1 + group)
 }
 
-/// Computes the sums of a tile. `x_offset` is the distance in bytes of the warpgroup's rows from the start of
-/// a tile of `x`. The function calls `hand_over` after it has started the last multiplications. It returns
-/// the next position of the ring.
+/// Computes this warpgroup's accumulators of a tile of `x wᵀ`. The operands come from a ring of buffers,
+/// which the producer warpgroup fills. `x_offset` is the distance in bytes from the start of a tile of `x` to
+/// the warpgroup's rows. After the last multiplications have started, the function calls `hand_over`. It
+/// returns the position in the ring after the buffers that it has read.
 ///
 /// # Safety
 /// The mbarriers are initialized. The whole warpgroup calls this function.
@@ -104,8 +108,8 @@ unsafe fn multiply<K: GemmKernel>(
     hand_over: impl FnOnce(),
 ) -> RingPosition {
     let (mut before, mut at, mut left) = (first, first.next::<K>(), depth_tiles - 1);
-    // SAFETY: the waits guarantee that the tiles have arrived in shared memory. The whole warpgroup executes
-    // this code.
+    // SAFETY: the functions read tiles in shared memory. Their waits on the mbarriers `full` guarantee that
+    // the tiles have arrived. The whole warpgroup executes this code.
     unsafe {
         begin::<K>(sums, layout, x_offset, first, false);
         while left > 0 {
@@ -124,8 +128,9 @@ unsafe fn multiply<K: GemmKernel>(
     at
 }
 
-/// Waits for the buffer `at` of the ring and starts its multiplications, as one group. If `add` is false, the
-/// multiplications overwrite the sums.
+/// Waits until buffer `at` in shared memory contains its tiles, and starts to multiply them. These
+/// multiplications form one `wgmma` group. If `add` is false, their results overwrite the accumulators
+/// `sums`.
 ///
 /// # Safety
 /// The mbarriers are initialized. The whole warpgroup calls this function.
@@ -139,8 +144,8 @@ unsafe fn begin<K: GemmKernel>(
 ) {
     let stage = layout.stage(at);
     let (x, w) = (Descriptor::swizzled_128(stage.x + x_offset, 16), Descriptor::swizzled_128(stage.w, 16));
-    // SAFETY: the wait guarantees that the tiles have arrived in shared memory. The whole warpgroup executes
-    // this code.
+    // SAFETY: `wgmma` reads the tiles in shared memory. The wait guarantees that they have arrived. The whole
+    // warpgroup executes this code.
     unsafe {
         stage.full.wait(at.parity);
         wgmma::fence();
@@ -155,8 +160,9 @@ unsafe fn begin<K: GemmKernel>(
     }
 }
 
-/// Signals that the warpgroup has read a buffer. `wgmma` is an instruction of the whole warpgroup, so one
-/// thread signals for all. If both blocks of the cluster fill the buffer, the function signals to both.
+/// Signals that the warpgroup has finished reading a buffer. One thread signals for the whole warpgroup,
+/// because `wgmma` is a collective instruction of the warpgroup. If both blocks of a cluster write to the
+/// buffer, the thread signals to both blocks.
 ///
 /// # Safety
 /// The mbarriers are initialized. The whole warpgroup calls this function after it has waited for its
@@ -164,7 +170,8 @@ unsafe fn begin<K: GemmKernel>(
 #[inline(always)]
 unsafe fn release<K: GemmKernel>(empty: Barrier) {
     let thread = own_thread() % 128;
-    // SAFETY: the mbarriers are initialized. The blocks of a cluster synchronize before they exit.
+    // SAFETY: the arrivals write mbarriers, which the caller guarantees to be initialized. The mbarriers of
+    // the other block still exist, because the blocks of a cluster synchronize before they exit.
     unsafe {
         if K::TILE.cluster == 1 {
             if thread == 0 {

@@ -11,9 +11,9 @@ use super::producer::produce;
 use super::shape::GemmKernel;
 use crate::gemm::epilogue::Epilogue;
 
-/// Computes `y = epilogue(x wᵀ + bias)`. Warpgroup 0 is the producer. The other warpgroups are the
-/// consumers. At the start, the producer gives up registers, and the consumers get additional registers
-/// (PTX `setmaxnreg`).
+/// Computes `y = epilogue(x wᵀ + bias)`. Warpgroup 0 is the producer, which loads tiles. The other warpgroups
+/// are the consumers, which multiply them. At the start, the producer gives up registers, and the consumers
+/// get additional registers (PTX `setmaxnreg`).
 ///
 /// # Safety
 /// The host created the tensor maps, `p` and the argument of the epilogue for this launch. The launch has the
@@ -29,8 +29,8 @@ pub(crate) unsafe fn gemm<K: GemmKernel>(p: &GemmParams, epilogue: K::Epilogue) 
         cluster::bounds::<2>()
     }
     let layout = RingLayout::<K>::of_launch();
-    // SAFETY: the first three kernel arguments are the tensor maps that the host created. The shared
-    // memory is large enough for `layout`.
+    // SAFETY: the first three kernel arguments, which this code reads, are the tensor maps that the host
+    // created. The launch has as much shared memory as `layout` needs.
     unsafe {
         let (x, w, y) = (Map::argument::<0>(), Map::argument::<1>(), Map::argument::<2>());
         layout.make_barriers();
@@ -55,7 +55,7 @@ pub(crate) unsafe fn gemm<K: GemmKernel>(p: &GemmParams, epilogue: K::Epilogue) 
         }
     }
     if K::TILE.cluster > 1 {
-        // The other block of the cluster may still signal to the mbarriers of this block.
+        // Do not exit yet: the other block of the cluster may still signal to the mbarriers of this block.
         warp::sync(u32::MAX);
         cluster::sync();
     }

@@ -8,13 +8,14 @@ use cuda_std::{block, cluster, thread};
 use super::params::STAGING_BYTES;
 use super::shape::GemmKernel;
 
-/// Alignment of the buffers in bytes. The pattern of the 128-byte swizzle repeats after 1024 bytes.
+/// Alignment of the buffers in bytes. The pattern of the 128-byte swizzle of TMA repeats every 1024 bytes, so
+/// each buffer must start at a multiple of 1024.
 const ALIGN: u32 = 1024;
 /// Bytes of a row of a buffer.
 pub(crate) const ROW_BYTES: u32 = 128;
 
-/// Addresses of the regions of a block's shared memory: the ring of buffers, the staging buffers of the
-/// warps, and the mbarriers.
+/// Addresses of the regions of a block's shared memory. The first region is the ring of buffers for tiles of
+/// the operands. The others contain the results that warps stage for TMA, and the mbarriers.
 #[derive(Clone, Copy)]
 pub(crate) struct RingLayout<K> {
     base: u32,
@@ -30,18 +31,19 @@ pub(crate) struct Stage {
     pub w: u32,
     /// This mbarrier completes a phase when TMA has filled the buffer.
     pub full: Barrier,
-    /// This mbarrier completes a phase when all consumers that read the buffer have released it. If both
-    /// blocks of a cluster fill the buffer, these are the consumers of both blocks.
+    /// This mbarrier completes a phase when all consumer warpgroups that read the buffer have released it. If
+    /// both blocks of a cluster write to the buffer, the consumer warpgroups of both blocks must release it.
     pub empty: Barrier,
 }
 
-/// The position in the ring: the index of a buffer, and the parity of an mbarrier phase.
+/// A position in the ring of buffers. It consists of the index of a buffer, and the parity of the mbarrier
+/// phase that completes when the buffer contains its tiles.
 #[derive(Clone, Copy)]
 pub(crate) struct RingPosition {
     /// Index of the buffer.
     index: u32,
-    /// Parity (0 or 1) of the mbarrier phase that a consumer waits for. The parity changes each time the
-    /// ring starts again with its first buffer.
+    /// Parity (0 or 1) of the mbarrier phase that a consumer warpgroup waits for. The parity changes each
+    /// time the positions start again with the first buffer.
     pub parity: u32,
 }
 
@@ -84,7 +86,8 @@ impl<K: GemmKernel> RingLayout<K> {
         Stage { x, w: x + K::X_BYTES, full, empty }
     }
 
-    /// Returns the address of the staging buffers of consumer warp `warp` of the block.
+    /// Returns the address of the buffers in which consumer warp number `warp` of the block stages its
+    /// results for TMA.
     #[inline(always)]
     pub fn staging(self, warp: u32) -> u32 {
         self.base + Self::STAGING + warp * K::TILE.staging() * STAGING_BYTES
@@ -101,8 +104,8 @@ impl<K: GemmKernel> RingLayout<K> {
             let mut at = RingPosition::FIRST;
             for _ in 0..K::TILE.stages {
                 let stage = self.stage(at);
-                // SAFETY: the caller guarantees that the mbarriers are in the shared memory of the launch.
-                // Only thread 0 initializes the mbarriers.
+                // SAFETY: `init` writes the mbarriers, and only thread 0 executes it. The caller guarantees
+                // that the mbarriers are in the shared memory of the launch.
                 unsafe {
                     stage.full.init(1);
                     stage.empty.init(readers * K::TILE.cluster);

@@ -1,8 +1,8 @@
 //! Matrix products for Hopper (sm_90a), with `wgmma` and TMA.
 //!
-//! A block has one producer warpgroup, which loads tiles of `x` and `w` into a ring of buffers, and two or
-//! three consumer warpgroups, which multiply them. A block computes several tiles of `y`, one after the
-//! other.
+//! The kernels compute `y = epilogue(x wᵀ + bias)`. A block has one producer warpgroup, which loads tiles of
+//! `x` and `w` into a ring of buffers in shared memory. Its two or three consumer warpgroups multiply these
+//! tiles. A block computes several tiles of `y`, one after the other.
 //!
 //! - `params`, `shape`: tile sizes ([`GemmTile`](params::GemmTile)), kernel argument and kernel types.
 //! - `layout`: buffers and mbarriers in shared memory.

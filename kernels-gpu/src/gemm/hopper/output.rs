@@ -1,4 +1,5 @@
-//! Writes the result of a tile. Each warp copies its rows to shared memory, and TMA stores them.
+//! Writes a tile of the result of a matrix product. Each warp copies its rows to shared memory, from which
+//! TMA stores them to global memory.
 use core::mem::replace;
 
 use cuda_std::hopper::tensor_map::{Map, close_stores, wait_for_groups, wait_for_stores};
@@ -28,7 +29,8 @@ impl Stores {
         warp::sync(u32::MAX);
     }
 
-    /// Returns the offset of the next staging buffer, after TMA has read its previous contents.
+    /// Waits until TMA has read the previous contents of the next staging buffer (shared memory for results).
+    /// Returns the number of this buffer among the warp's staging buffers.
     #[inline(always)]
     fn take<K: GemmKernel>(&mut self) -> u32 {
         let double = K::TILE.staging() == 2;
@@ -42,25 +44,26 @@ impl Stores {
     }
 }
 
-/// Starts to load the epilogue's operands of a tile into L2. `[row, column]` is the place in `y` of the first
-/// sum of the warpgroup. Each thread prefetches a row.
+/// Starts to load the epilogue's operands for a tile into L2. `[row, column]` are the coordinates in `y` of
+/// the warpgroup's first element. Each thread prefetches one row.
 ///
 /// # Safety
-/// The epilogue belongs to this launch.
+/// The pointers in `epilogue` are valid during this launch.
 #[inline(always)]
 pub(crate) unsafe fn prefetch<K: GemmKernel>([row, column]: [u32; 2], epilogue: K::Epilogue) {
     let thread = own_thread() % 128;
     if thread < K::TILE.blocks * WGMMA_ROWS {
-        // SAFETY: the caller guarantees that the epilogue belongs to this launch.
+        // SAFETY: the caller guarantees that the pointers in `epilogue` are valid.
         unsafe { epilogue.prefetch([row + thread, column], K::COLUMNS) };
     }
 }
 
-/// Applies the epilogue to the sums of consumer warpgroup `group`, and starts to store the results.
-/// `[row, column]` is the place in `y` of the first sum of the warpgroup.
+/// Applies the epilogue to the accumulators `sums` of consumer warpgroup `group`, and starts to store the
+/// results with TMA. `[row, column]` are the coordinates in `y` of the warpgroup's first element.
 ///
 /// # Safety
-/// `p`, the epilogue and the tensor map `y` belong to this launch. The whole warp calls this function.
+/// `p`, the argument of the epilogue and the tensor map `y` belong to this launch. The whole warp calls this
+/// function.
 #[inline(always)]
 pub(crate) unsafe fn store<K: GemmKernel>(
     sums: &[K::Sums],
@@ -84,8 +87,9 @@ pub(crate) unsafe fn store<K: GemmKernel>(
         let buffer = buffers + stores.take::<K>() * STAGING_BYTES;
         let mut pair = 0;
         while pair < SLICE / 16 {
-            // SAFETY: the caller guarantees that `p` and the epilogue belong to this launch. Only this warp
-            // accesses its staging buffers, and TMA has read this one.
+            // SAFETY: the loads read operands of the epilogue. The caller guarantees that `p` and the
+            // argument of the epilogue belong to this launch. The store writes a staging buffer of this warp,
+            // which no other warp accesses, and whose previous contents TMA has read.
             unsafe {
                 let operands = fragments.fetch(part, pair + u32::from(Fragments::<K>::AHEAD));
                 let operands = if Fragments::<K>::AHEAD { replace(&mut ahead, operands) } else { operands };
@@ -98,8 +102,9 @@ pub(crate) unsafe fn store<K: GemmKernel>(
         warp::sync(u32::MAX);
         if lane == 0 {
             let [row, column] = fragments.place(part, 0);
-            // SAFETY: `y` is the tensor map of the result. `publish_shared` and the warp barrier have made
-            // the warp's writes to shared memory visible to TMA.
+            // SAFETY: the TMA store reads this warp's staging buffer, and writes the tensor of `y`, which is
+            // the result. `publish_shared` and the warp barrier have made the warp's writes to shared memory
+            // visible to TMA.
             unsafe { y.store(buffer, [column, row, 0, 0]) };
             close_stores();
         }
@@ -107,16 +112,18 @@ pub(crate) unsafe fn store<K: GemmKernel>(
     }
 }
 
-/// Returns `number`, the counter of a loop over fragments. If the loop must not be unrolled, the number
-/// passes through an optimization barrier.
+/// Returns `number`, the counter of a loop over fragments (parts of a thread's accumulators). If the loop
+/// must not be unrolled, the number passes through an optimization barrier, so that the compiler does not
+/// know its value.
 #[inline(always)]
 fn counter<K: GemmKernel>(number: u32) -> u32 {
     if K::Epilogue::UNROLLED { number } else { thread::opaque([number, 0])[0] }
 }
 
-/// Returns the offset in a staging buffer at which a lane stores its row of `stmatrix`, for the 16 columns
-/// with number `pair`. A matrix has 8 columns, a chunk of 16 bytes per row. In the 128-byte swizzle, the
-/// position of a chunk in its row is the chunk index XOR the row index modulo 8.
+/// Returns an offset in a staging buffer (shared memory for results): the row whose address this lane passes
+/// to `stmatrix`. The instruction stores the 16 columns with number `pair`, as two matrices of 8 columns. A
+/// row of a matrix is a chunk of 16 bytes. In the 128-byte swizzle, the position of a chunk in its row is the
+/// chunk index XOR the row index modulo 8.
 #[inline(always)]
 fn chunk_offset(lane: u32, pair: u32) -> u32 {
     let (row, chunk) = (lane % WARP_ROWS, lane / WARP_ROWS);
@@ -128,25 +135,29 @@ fn chunk_offset(lane: u32, pair: u32) -> u32 {
 struct Fragments<'a, K: GemmKernel> {
     sums: &'a [K::Sums],
     lane: u32,
-    /// The row and the column in `y` of the warp's first sum.
+    /// The row and the column in `y` of the warp's first accumulator.
     first: [u32; 2],
     p: &'a GemmParams,
     epilogue: K::Epilogue,
 }
 
 impl<K: GemmKernel> Fragments<'_, K> {
-    /// Number of staging buffers that the results fill: slices of the columns of each block of 64 rows.
+    /// Number of times that a warp fills a staging buffer (shared memory) with results, which TMA then
+    /// stores. Each time, the buffer gets 64 columns of the warp's rows in one block of 64 rows.
     const PARTS: u32 = K::COLUMNS / SLICE * K::TILE.blocks;
     /// Fragments per block of 64 rows.
     const PER_BLOCK: u32 = K::TILE.columns / 16;
 
-    /// Whether the operands of a fragment are loaded before the results of the previous fragment are
-    /// computed. A ping-pong kernel does not need it: while one warpgroup waits for operands, the other one
-    /// multiplies. It also lacks the registers.
+    /// Whether the epilogue's operands for a fragment (eight accumulators) are loaded before the results of
+    /// the previous fragment are computed. This hides the latency of the loads. Ping-pong kernels do not
+    /// prefetch, because one warpgroup multiplies while the other one waits for its operands. They also have
+    /// no registers for it.
     const AHEAD: bool = !K::TILE.ping_pong && !K::Epilogue::UNROLLED;
 
-    /// Returns the row and the column in `y` of the warp's first sum of the 16 columns with number `pair`, in
-    /// the slice and block with number `part`. `pair` may be the number after the last one.
+    /// Returns the coordinates in `y` of the warp's first element in 16 columns of a part. A part is one
+    /// slice of 64 columns in one block of 64 rows. `part` is the number of the part, and `pair` is the
+    /// number of the 16 columns in it. `pair` may also be one more than the last number, which means the
+    /// first columns of the next part.
     #[inline(always)]
     fn place(&self, part: u32, pair: u32) -> [u32; 2] {
         let part = part + pair / (SLICE / 16);
@@ -161,23 +172,24 @@ impl<K: GemmKernel> Fragments<'_, K> {
         FragmentPlace { row: row + self.lane / 4, column: column + self.lane % 4 * 2 }
     }
 
-    /// Loads the epilogue's operands of a fragment.
+    /// Loads the epilogue's operands for a fragment (the thread's accumulators in 16 columns).
     ///
     /// # Safety
-    /// The epilogue belongs to this launch.
+    /// The argument of the epilogue belongs to this launch.
     #[inline(always)]
     unsafe fn fetch(&self, part: u32, pair: u32) -> <K::Epilogue as Epilogue>::Fetched {
         let mut at = self.at(part, pair);
         if K::TILE.ping_pong {
-            // The optimization barrier makes the compiler compute the addresses of the row again for each
-            // fragment. These kernels lack the registers to keep them.
+            // The optimization barrier makes the compiler compute the addresses again for each fragment
+            // (eight accumulators). These kernels have no free registers for the addresses.
             [at.row, at.column] = thread::opaque([at.row, at.column]);
         }
         // SAFETY: the caller guarantees that the epilogue belongs to this launch.
         unsafe { self.epilogue.fetch(at) }
     }
 
-    /// Returns the results of a fragment, rounded and in pairs.
+    /// Returns the results of a fragment (the thread's accumulators in 16 columns), rounded to 16 bits, with
+    /// two results per word.
     ///
     /// # Safety
     /// `p` belongs to this launch.

@@ -1,5 +1,5 @@
-//! Writes a tile of the transpose of the result, without an epilogue. A warpgroup copies its tile to shared
-//! memory, transposed, and TMA stores it.
+//! Writes a tile of the result `y`, for kernels that compute `yᵀ`. These kernels have no epilogue. A
+//! warpgroup copies its tile to shared memory, transposed, and TMA stores it to `y`.
 use cuda_std::elem::Elem;
 use cuda_std::hopper::barrier::Named;
 use cuda_std::hopper::tensor_map::{Map, close_stores, wait_for_groups};
@@ -11,8 +11,9 @@ use super::params::{GemmParams, STAGING_BYTES, WARP_ROWS, WGMMA_ROWS};
 use super::shape::GemmKernel;
 use crate::layout::own_thread::own_thread;
 
-/// Adds the bias to the sums of consumer warpgroup `group`, and starts to store the results. `column` is the
-/// column of `y` of the tile's first row, and `row` the row of `y` of its first column.
+/// Adds the bias to the accumulators `sums` of consumer warpgroup `group`, and starts to store the results
+/// with TMA. The kernel computes `yᵀ`, so rows of its tile are columns of `y`. The first row of the tile is
+/// column `column` of `y`, and the first column of the tile is row `row` of `y`.
 ///
 /// # Safety
 /// `p` and the tensor map `y` belong to this launch. The whole warpgroup calls this function.
@@ -34,10 +35,11 @@ pub(crate) unsafe fn store<K: GemmKernel>(
     let is_first = own_thread() % 128 == 0;
     for (block, sums) in sums.iter().enumerate() {
         let column = column + block as u32 * WGMMA_ROWS;
-        // SAFETY: the first thread waits until TMA has read the previous block of 64 rows. The whole
-        // warpgroup executes this code, and only this warpgroup accesses its staging buffer. The last barrier
-        // makes the writes of all threads visible to the thread that starts the store. The caller guarantees
-        // that `p` and the tensor map belong to this launch.
+        // SAFETY: the code writes this warpgroup's staging buffer, which no other warpgroup accesses. Before
+        // that, the first thread waits until TMA has read the buffer's previous contents. The last barrier
+        // makes the writes of all threads visible to the thread that starts the TMA store. The whole
+        // warpgroup executes this code. The caller guarantees that `p` and the tensor map belong to this
+        // launch.
         unsafe {
             if is_first {
                 wait_for_groups::<0>();
@@ -54,8 +56,9 @@ pub(crate) unsafe fn store<K: GemmKernel>(
     }
 }
 
-/// Adds the bias to the sums of 64 rows, rounds them, and writes their transpose to the staging buffer
-/// `buffer`. `column` is the column of `y` of the first of these rows.
+/// Adds the bias to the accumulators of 64 rows of a tile of `yᵀ`, and rounds the results. Writes the
+/// transposed results to `buffer` in shared memory, from which TMA stores them. The first of the 64 rows is
+/// column `column` of `y`.
 ///
 /// # Safety
 /// `p` belongs to this launch. The whole warpgroup calls this function, and barriers separate its writes to
@@ -70,16 +73,19 @@ unsafe fn transpose<K: GemmKernel>(sums: &K::Sums, buffer: u32, column: u32, p: 
     for pair in 0..K::TILE.columns / 16 {
         let sums = &sums.as_ref()[8 * pair as usize..];
         let words = K::Elem::pack(core::array::from_fn(|i| sums[i] + bias[i % 4 / 2]));
-        // A lane passes the address of a row of a transposed matrix, which has eight columns of `y`. In the
-        // 128-byte swizzle, the position of a chunk of 16 bytes is its index XOR the row modulo 8.
+        // `own_row` is the row of the buffer whose address this lane passes to `stmatrix`. `chunk` is the
+        // position of its 16 bytes in this row, which are eight columns of `y`. In the 128-byte swizzle, the
+        // position of a chunk is the chunk index XOR the row index modulo 8.
         let own_row = 16 * pair + lane / 16 * 8 + lane % 8;
         let chunk = (2 * warp + lane / 8 % 2) ^ (own_row % 8);
-        // SAFETY: the address is in the staging buffer. The caller guarantees the barriers.
+        // SAFETY: the store writes 16 bytes of the warpgroup's buffer in shared memory. The caller guarantees
+        // barriers between this write and other accesses.
         unsafe { shared_store_transposed(buffer + own_row * ROW_BYTES + chunk * 16, words) };
     }
 }
 
-/// Returns the bias of a column of `y`, or 0 if there is no bias or no such column.
+/// Returns the bias of column `column` of `y`. Returns 0 if there is no bias or if `y` does not have this
+/// column.
 ///
 /// # Safety
 /// `p` belongs to this launch.

@@ -3,13 +3,14 @@ use crate::gemm::tile_order::TileOrder;
 
 /// Rows of a `wgmma` instruction.
 pub const WGMMA_ROWS: u32 = 64;
-/// Elements of K per buffer: 64 elements of 16 bits are a row of TMA's 128-byte swizzle.
+/// Elements of K per buffer. 64 elements of 16 bits are 128 bytes, the row length of TMA's 128-byte swizzle.
 pub const DEPTH: u32 = 64;
-/// Columns per column slice of the result. A slice has rows of 128 bytes.
+/// Columns per column slice of the result. 64 columns of 16 bits are 128 bytes, the row length of TMA's
+/// 128-byte swizzle.
 pub const SLICE: u32 = 64;
-/// Rows of the result that a warp writes. TMA stores a slice of these rows.
+/// Rows of the result that a warp writes. One TMA store writes 64 columns of these rows.
 pub const WARP_ROWS: u32 = 16;
-/// Bytes of a staging buffer: a slice of the rows of a warp.
+/// Bytes of a staging buffer, in which a warp collects 64 columns of its 16 rows before TMA stores them.
 pub const STAGING_BYTES: u32 = WARP_ROWS * SLICE * 2;
 /// Maximum bytes of shared memory per block on Hopper.
 const MAX_SHARED_BYTES: u32 = 232_448;
@@ -17,30 +18,33 @@ const MAX_SHARED_BYTES: u32 = 232_448;
 /// The tile sizes of a matrix product on Hopper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GemmTile {
-    /// `wgmma` instructions per consumer warpgroup and step of K. Each computes 64 rows.
+    /// Number of blocks of 64 rows that a consumer warpgroup computes. For each block, it executes one
+    /// `wgmma` instruction per 16 elements of K.
     pub blocks: u32,
     /// Columns of the tile.
     pub columns: u32,
     /// Consumer warpgroups.
     pub groups: u32,
-    /// Buffers of the ring. A buffer has 64 elements of K of every row of `x` and `w`.
+    /// Number of buffers of the ring in shared memory. A buffer contains 64 elements of K of every row of a
+    /// tile of `x` and of a tile of `w`.
     pub stages: u32,
-    /// Blocks per cluster, 1 or 2. The two blocks of a cluster compute adjacent tiles. Each of them loads
-    /// half of the operand that both need, and TMA copies this half to both blocks (multicast).
+    /// Blocks per cluster, 1 or 2. Two blocks of a cluster compute adjacent tiles, so both need the same tile
+    /// of one operand. Each block loads half of this tile, and TMA copies this half to both blocks
+    /// (multicast).
     pub cluster: u32,
-    /// Whether the two blocks of a cluster need the same rows of `x`, and compute adjacent columns of `y`.
-    /// Otherwise, they need the same rows of `w`.
+    /// Whether the two blocks of a cluster need the same rows of `x`, because their tiles have the same rows
+    /// of `y` and adjacent columns. If false, they need the same rows of `w`.
     pub shares_x: bool,
-    /// Whether each consumer warpgroup computes its own tile. While one warpgroup multiplies, the other one
-    /// writes its results. Otherwise, the warpgroups divide the rows of a tile.
+    /// Whether each consumer warpgroup computes tiles of its own. While one warpgroup multiplies, the other
+    /// one then writes its results. If false, the warpgroups of a block divide the rows of each tile.
     pub ping_pong: bool,
-    /// Whether the tile is a tile of the transpose of `y`. A row of the tile is then a row of `w`, which
-    /// gives a column of `y`, and the kernel's `x` and `w` are exchanged. `wgmma` needs 64 rows, so this is
-    /// for results with few rows.
+    /// Whether the kernel computes `yᵀ = w xᵀ` instead of `y = x wᵀ`. The tile's rows are then rows of `w`,
+    /// and its columns are rows of `x`. This is faster for results with few rows. A tile has at least 64
+    /// rows, the size of `wgmma`, but may have as few as 16 columns.
     pub transposed: bool,
 }
 
-/// For most shapes with K up to about 5,000, the fastest kernel.
+/// The fastest tile sizes for most shapes with K up to about 5,000.
 pub const T128X192: GemmTile = GemmTile {
     blocks: 2,
     columns: 192,
@@ -51,9 +55,10 @@ pub const T128X192: GemmTile = GemmTile {
     ping_pong: true,
     transposed: false,
 };
-/// For small shapes. With larger tiles, many SMs would have no tile.
+/// For small shapes, which have too few larger tiles to occupy all SMs.
 pub const T128X128: GemmTile = GemmTile { columns: 128, stages: 6, ..T128X192 };
-/// For shapes such as 4608 x 3072. With this tile size, the fewest SMs are idle in the last wave.
+/// For shapes such as 4608 x 3072. With tiles of this size, the fewest SMs are idle in the last wave of
+/// tiles.
 pub const T192X192: GemmTile = GemmTile {
     blocks: 1,
     columns: 192,
@@ -64,8 +69,9 @@ pub const T192X192: GemmTile = GemmTile {
     ping_pong: false,
     transposed: false,
 };
-/// For large K. Cooperative warpgroups with tiles of 256 x 128, 128 x 256 and 256 x 192 read less from L2
-/// than smaller tiles, and so leave more of the GPU's power to the tensor cores.
+/// For large K. The warpgroups of a block divide one tile of 256 x 128, 128 x 256 or 256 x 192. Kernels with
+/// such tiles read less from L2 than kernels with smaller tiles. L2 reads then consume less of the GPU's
+/// power limit, so the tensor cores can run at higher clock rates.
 pub const T256X128: GemmTile = GemmTile {
     blocks: 2,
     columns: 128,
@@ -80,8 +86,8 @@ pub const T256X128: GemmTile = GemmTile {
 pub const T128X256: GemmTile = GemmTile { blocks: 1, columns: 256, shares_x: false, ..T256X128 };
 /// As [`T256X128`], with the largest tiles.
 pub const T256X192: GemmTile = GemmTile { columns: 192, stages: 3, ..T256X128 };
-/// For results with at most 16 rows. The kernel reads `w` at the speed of memory. The ring is as large as
-/// possible, so that many copies are in flight.
+/// For results with at most 16 rows. The time of such a product is the time to read `w` from global memory.
+/// The ring has as many buffers as fit, so that many copies are in flight.
 pub const T64X16: GemmTile = GemmTile {
     blocks: 1,
     columns: 16,
@@ -92,13 +98,14 @@ pub const T64X16: GemmTile = GemmTile {
     ping_pong: true,
     transposed: true,
 };
-/// As [`T64X16`], for at most 32 rows. Two blocks share the rows of `x`, which would otherwise take more of
-/// the bandwidth of L2.
+/// Like [`T64X16`], for at most 32 rows. The two blocks of a cluster load `x` only once for both. Otherwise,
+/// the loads of `x` would use too much of the L2 bandwidth.
 pub const T64X32: GemmTile = GemmTile { columns: 32, stages: 16, cluster: 2, ..T64X16 };
 /// As [`T64X32`], for at most 64 rows.
 pub const T64X64: GemmTile = GemmTile { columns: 64, stages: 12, ..T64X32 };
-/// For results with at most 32 rows and few columns. Two blocks share the rows of `w`, and each has half of
-/// the rows of `y`, so that more SMs read `w`.
+/// For results with at most 32 rows and few columns. The two blocks of a cluster need the same rows of `w`,
+/// and each loads half of them. Each block computes half of the rows of `y`. Compared with [`T64X32`], more
+/// SMs load `w`.
 pub const T64X16_HALF: GemmTile = GemmTile { cluster: 2, shares_x: true, ..T64X16 };
 /// As [`T64X16_HALF`], for at most 64 rows.
 pub const T64X32_HALF: GemmTile = GemmTile { columns: 32, stages: 16, ..T64X16_HALF };
@@ -114,7 +121,7 @@ impl GemmTile {
         (self.groups + 1) * 128
     }
 
-    /// Returns the rows and columns of the tiles of a cluster together.
+    /// Returns the number of rows and of columns that the tiles of a cluster's blocks have together.
     pub const fn cluster_size(&self) -> [u32; 2] {
         if self.shares_x {
             [self.rows(), self.columns * self.cluster]
@@ -123,8 +130,8 @@ impl GemmTile {
         }
     }
 
-    /// Returns the rows of `x`, and the rows of `w`, that one TMA copy moves. `halves` says whether a tile of
-    /// `w` has rows of two halves of `w`. A copy then moves rows of one of them.
+    /// Returns two numbers: the rows of `x` and the rows of `w` that one TMA copy moves. If `halves` is true,
+    /// a tile of `w` consists of rows from two halves of `w`, and each copy moves rows of one half.
     pub const fn box_rows(&self, halves: bool) -> [u32; 2] {
         let parts = if halves { 2 } else { 1 };
         if self.shares_x {
@@ -136,14 +143,15 @@ impl GemmTile {
         }
     }
 
-    /// Returns the number of staging buffers of a warp: 2 if shared memory has space for them, otherwise 1.
-    /// With 2, TMA reads one of them while the warp fills the other one.
+    /// Returns the number of staging buffers per warp, which contain results for TMA to store: 2 if shared
+    /// memory has space for them, otherwise 1. With 2, the warp fills one buffer while TMA reads the other
+    /// one.
     pub const fn staging(&self) -> u32 {
         if self.bytes_with(2) <= MAX_SHARED_BYTES { 2 } else { 1 }
     }
 
-    /// Returns the bytes of shared memory per block: the ring, the staging buffers, the mbarriers, and 1024
-    /// bytes for the alignment of the ring.
+    /// Returns the bytes of shared memory per block. Shared memory contains the ring of operand tiles, the
+    /// results that warps stage for TMA, the mbarriers, and 1024 bytes for the alignment of the ring.
     pub const fn shared_bytes(&self) -> u32 {
         self.bytes_with(self.staging())
     }
@@ -154,16 +162,19 @@ impl GemmTile {
     }
 }
 
-/// A kernel argument after the tensor maps of `x`, `w` and `y`.
+/// Kernel argument that follows the tensor maps of `x`, `w` and `y`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct GemmParams {
-    /// The bias, one element per row of `w`, or null. It is aligned to two elements.
+    /// The bias, with one element per row of `w`, aligned to two elements. The pointer is null if there is no
+    /// bias.
     pub bias: *const u8,
     /// Columns of `y`.
     pub columns: u32,
-    /// Number of buffers that a tile needs: the elements of K, divided by 64 and rounded up.
+    /// Number of buffers that the kernel fills and reads for one tile: the elements of K, divided by 64 and
+    /// rounded up.
     pub depth_tiles: u32,
-    /// The order of the tiles. If the launch has clusters, a tile is that of a cluster.
+    /// The order in which the blocks compute tiles. In launches with clusters, the order counts the joint
+    /// tiles of all blocks of a cluster.
     pub order: TileOrder,
 }

@@ -12,8 +12,9 @@ use crate::gemm::epilogue::Epilogue;
 /// Both blocks of a cluster, as a mask for a multicast.
 const BOTH: u16 = 0b11;
 
-/// Loads the tiles of `x` and `w` for all tiles of the block. If the epilogue combines two halves of `x wᵀ`,
-/// a tile of `w` has rows of both halves, which start at the rows `starts` of `w`.
+/// Loads the tiles of `x` and `w` that the block needs for all its tiles of the result. If the epilogue
+/// combines two halves of the columns of `x wᵀ`, a tile of `w` has rows of both halves. These halves start at
+/// the rows `starts` of `w`.
 ///
 /// # Safety
 /// The tensor maps and the kernel argument `p` belong to this launch. The mbarriers are initialized. Only one
@@ -29,7 +30,8 @@ pub(crate) unsafe fn produce<K: GemmKernel>(
     let [x_rows, w_rows] = K::TILE.box_rows(K::Epilogue::HALVES);
     let half = if K::TILE.cluster > 1 { cluster::rank() } else { 0 };
     let (x_half, w_half) = if K::TILE.shares_x { (half * x_rows, 0) } else { (0, half * w_rows) };
-    // The first row of `w`, counted from the column of the tile, that this block loads.
+    // First row of `w` that this block loads, relative to the first column of the tile. Row `n` of `w` gives
+    // column `n` of the result.
     let w_start = match K::Epilogue::HALVES {
         true if half == 1 && !K::TILE.shares_x => starts[1],
         true => starts[0],
@@ -43,8 +45,9 @@ pub(crate) unsafe fn produce<K: GemmKernel>(
         let (mut depth, mut left) = (0, p.depth_tiles);
         while left > 0 {
             let stage = layout.stage(at);
-            // SAFETY: the tensor maps belong to this launch. The wait guarantees that no consumer reads the
-            // buffer any more, in both blocks if the copy goes to both.
+            // SAFETY: the TMA copies read the operands and write the buffer. The tensor maps belong to this
+            // launch. The wait guarantees that no consumer warpgroup still reads the buffer, in both blocks
+            // of the cluster if a copy writes to both.
             unsafe {
                 stage.empty.wait(at.parity ^ 1);
                 stage.full.expect(K::X_BYTES + K::W_BYTES);

@@ -13,18 +13,19 @@ pub(crate) struct Place {
     pub column: u32,
 }
 
-/// Returns the number of the block's first tile, and the distance to the number of its next tile. The number
-/// of a tile is that of its cluster's tile in the order of tiles.
+/// Returns the number of the block's first tile, and the distance to the number of its next tile. All blocks
+/// of a cluster have the same tile numbers, because these count the joint tiles of clusters.
 ///
-/// The callers count in a `while` loop. For an iterator, LLVM emits a second condition, after which ptxas
-/// does not treat the loop as equal in all threads of a warp.
+/// The callers loop with `while`. For a `for` loop over an iterator, LLVM emits a second condition. ptxas
+/// then no longer recognizes that all threads of a warp execute the same iterations.
 #[inline(always)]
 pub(crate) fn numbers<K: GemmKernel>() -> [u32; 2] {
     [thread::block_index()[0], thread::grid_dim()[0]].map(|blocks| blocks / K::TILE.cluster)
 }
 
 impl Place {
-    /// Returns the place of the block's tile in tile number `number` of the clusters.
+    /// Returns the coordinates of the block's own tile within tile number `number`, which is the joint tile
+    /// of the blocks of a cluster.
     #[inline(always)]
     pub fn of<K: GemmKernel>(number: u32, p: &GemmParams) -> Self {
         let ([row, column], [height, width]) = (p.order.place(number), K::CLUSTER_SIZE);

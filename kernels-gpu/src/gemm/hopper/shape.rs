@@ -10,7 +10,7 @@ use super::params::{
 };
 use crate::gemm::epilogue::Epilogue;
 
-/// The types and sizes of a kernel, as associated types and constants.
+/// The types and sizes of a matrix multiplication kernel, as associated types and constants.
 pub(crate) trait GemmKernel: Copy {
     /// The element type of `x`, `w` and `y`.
     type Elem: Operand + Elem<F32Vec = [f32; 8]>;
@@ -30,15 +30,15 @@ pub(crate) trait GemmKernel: Copy {
     const W_BYTES: u32 = Self::TILE.columns * DEPTH * 2;
     /// Columns of `y` per tile.
     const COLUMNS: u32 = Self::TILE.columns / if Self::Epilogue::HALVES { 2 } else { 1 };
-    /// The rows and columns of `y` of the tiles of a cluster together.
+    /// The number of rows and of columns of `y` that the tiles of a cluster's blocks have together.
     const CLUSTER_SIZE: [u32; 2] = [
         Self::TILE.cluster_size()[0],
         Self::TILE.cluster_size()[1] / if Self::Epilogue::HALVES { 2 } else { 1 },
     ];
 }
 
-/// The sizes of a kernel whose warpgroups have `B` blocks of 64 rows and `2 * N` columns. [`GemmTile`]
-/// documents the other parameters.
+/// The sizes of a kernel whose consumer warpgroups compute `B` blocks of 64 rows and `2 * N` columns each.
+/// [`GemmTile`] documents the other parameters.
 #[derive(Clone, Copy)]
 pub(crate) struct GemmShape<
     T,

@@ -13,7 +13,7 @@ use super::swizzle::SwizzledRows;
 use super::write::Results;
 use crate::gemm::epilogue::Epilogue;
 
-/// Steps per buffer. A step is the depth of an MMA, 16 elements of K.
+/// Steps per buffer. In a step, the MMAs multiply 16 elements of K of each row.
 const STEPS: usize = BUFFER_DEPTH as usize / 16;
 
 /// Computes one tile of `y = epilogue(x wᵀ + bias)`. A warp has `16 * M16` rows and `16 * N16` columns of the
@@ -37,7 +37,8 @@ pub(crate) unsafe fn multiply_tile<
     p: &LinearParams,
     epilogue: E,
 ) {
-    // In a tile of `w`, each warp has rows of the first half and then of the second half.
+    // A tile of `w` has rows of two halves of `w`. Each warp needs rows of the first half and the
+    // corresponding rows of the second half.
     const { assert!(HALVES == E::HALVES && (!HALVES || 8 * N16 == PASS_ROWS as usize)) };
     let size = const { WarpTile { rows16: M16, columns16: N16 } };
     let (rows, columns) = (size.rows(), if HALVES { size.columns() / 2 } else { size.columns() });
@@ -49,22 +50,25 @@ pub(crate) unsafe fn multiply_tile<
     let lanes = WarpLanes::of([warp / 2 * (rows / 2), warp % 2 * (size.columns() / 2)]);
     let [first, second] = epilogue.starts();
     let mut ring = Ring::<VECTOR, HALVES>::new(size, [row, column], second as i32 - first as i32, p);
-    // SAFETY: the host created `p` for this launch. The whole block executes this code.
+    // SAFETY: the copies read `x` and `w`, which are readable because the host created `p` for this launch.
+    // The whole block executes this code.
     let sums = unsafe { multiply::<T, M16, N16, VECTOR, HALVES>(&mut ring, lanes, p.depth) };
 
     let tile = SwizzledRows::<CHUNKS>::at(ring.chunks(), warp * (rows / 2) * CHUNKS);
     let place = [row + warp / 2 * (rows / 2), column + warp % 2 * (columns / 2)];
     let results =
         Results::<T, E, M16, N16, CHUNKS> { sums: &sums, tile, place, p, epilogue, element: PhantomData };
-    // SAFETY: the host created `p` and the argument of the epilogue for this launch. All copies to the ring
-    // and all reads of it are complete, and each warp has its own part for its results.
+    // SAFETY: `write` stages results in the shared memory that contained operand tiles, and stores them to
+    // `y`. All copies to this memory and all reads of it are complete, and each warp has its own part of it.
+    // The host created `p` and the argument of the epilogue for this launch.
     unsafe { results.write() };
 }
 
-/// Computes the sums of a warp.
+/// Computes a warp's accumulators of a tile of `x wᵀ`. `ring` is the ring of buffers in shared memory through
+/// which the block copies the operands.
 ///
 /// # Safety
-/// The argument of the kernel, from which `ring` was made, belongs to this launch. The whole block calls this
+/// The kernel argument from which `ring` was created belongs to this launch. The whole block calls this
 /// function.
 #[inline(always)]
 unsafe fn multiply<
@@ -81,7 +85,8 @@ unsafe fn multiply<
     let passes = ring.passes();
     for _ in 0..BUFFERS - 1 {
         for pass in 0..passes {
-            // SAFETY: the caller guarantees that the operands are readable. No thread has read the ring.
+            // SAFETY: the copies read `x` and `w`, which the caller guarantees to be readable. They write to
+            // a buffer in shared memory that no thread has read yet.
             unsafe { ring.copy_pass(pass) };
         }
         ring.advance();
@@ -91,28 +96,31 @@ unsafe fn multiply<
 
     let mut read_at = 0;
     let mut sums: Sums<M16, N16> = [[[[0.0; 4]; 2]; N16]; M16];
-    // SAFETY: the copies to the first buffer are complete, and a barrier followed.
+    // SAFETY: the load reads the first buffer of operand tiles in shared memory. The copies to it are
+    // complete, and a barrier followed.
     let mut operands = unsafe { StepOperands::<M16, N16>::load(&ring.buffer(read_at), lanes, 0) };
     for _ in 0..depth.div_ceil(BUFFER_DEPTH) {
         for step in 0..STEPS {
             if step + 1 == STEPS {
-                // The next buffer is complete after this wait. After the barrier, all warps have read the
-                // operands of the current buffer, and its copies may be replaced.
+                // After this wait, the copies to the next buffer are complete. After the barrier, all warps
+                // have read all operands of the current buffer, so new copies may overwrite it.
                 copy::wait_for_groups::<{ BUFFERS - 2 }>();
                 block::sync();
                 read_at = ring.next(read_at);
             }
-            // SAFETY: the copies to the buffer are complete, and a barrier followed. After the last tile, the
-            // buffer contains zeros, and no multiplication uses them.
+            // SAFETY: the load reads a buffer of operand tiles in shared memory. The copies to it are
+            // complete, and a barrier followed. After the last tile, the buffer contains zeros, and no
+            // multiplication uses them.
             let ahead =
                 unsafe { StepOperands::<M16, N16>::load(&ring.buffer(read_at), lanes, (step + 1) % STEPS) };
-            // The copies are spread over the multiplications of the first step. After the last tile of K,
-            // they write zeros, because no branch is cheaper than copies that read nothing.
+            // During the multiplications of the first step, the block issues the copies to the next buffer, a
+            // few after each row of MMAs. After the last tile of K, these copies read nothing and write
+            // zeros, because this costs less than a branch.
             operands.multiply::<T>(&mut sums, |row| {
                 let every = passes / M16 as u32;
                 for pass in 0..if step == 0 { every } else { 0 } {
-                    // SAFETY: the barrier of the previous step separates this copy from the reads of the
-                    // previous contents of the buffer.
+                    // SAFETY: the copy overwrites a buffer in shared memory. The last barrier separates this
+                    // copy from the reads of the buffer's previous contents.
                     unsafe { ring.copy_pass(row as u32 * every + pass) };
                 }
             });

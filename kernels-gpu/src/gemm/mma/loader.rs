@@ -8,34 +8,34 @@ use super::swizzle::SwizzledRows;
 
 /// 16-byte chunks per row of a tile.
 pub(super) const ROW_CHUNKS: u32 = BUFFER_DEPTH / 8;
-/// Rows that the block copies with one chunk per thread. The number is a multiple of 8, so a thread has the
-/// same position in the swizzled rows each time.
+/// Number of rows that the block copies in one pass, in which each thread copies one 16-byte chunk. The
+/// number is a multiple of 8, so a thread's chunk has the same position in the swizzled rows in every pass.
 pub(super) const PASS_ROWS: u32 = THREADS / ROW_CHUNKS;
 
-/// Copies tiles of one operand, in the order of K. All threads of the block copy together. In a pass, each
-/// thread copies one chunk. `VECTOR` is true if rows are aligned to 16 bytes. Otherwise the threads load
-/// single elements. If `HALVES` is true, the rows of every second pass come from a second half of the
-/// operand.
+/// Copies the tiles of one operand to shared memory, in ascending order of K. All threads of the block copy
+/// together, in several passes. In each pass, a thread copies one 16-byte chunk. `VECTOR` is true if rows are
+/// aligned to 16 bytes. If it is false, the threads load single elements. If `HALVES` is true, the operand
+/// consists of two halves, and passes alternate between rows of the first and of the second half.
 #[derive(Clone, Copy)]
 pub(super) struct Loader<const VECTOR: bool, const HALVES: bool> {
-    /// Address of this thread's chunk in the first pass of the next tile.
+    /// Global address of the 16-byte chunk that this thread copies in the first pass of the next tile.
     from: *const u8,
     /// Distance of the rows of two passes in bytes.
     pass_bytes: u64,
     /// Distance of the two halves in bytes.
     half_bytes: i64,
-    /// Number of rows of the operand, minus this thread's row in the first pass. Negative if there is no such
-    /// row.
+    /// Number of rows of the operand, minus the row that this thread copies in the first pass. The value is
+    /// not positive if the operand does not have this row.
     rows_left: i32,
-    /// Number of columns of the operand (K), minus the first column of this thread's chunk in the next tile.
+    /// Number of columns of the operand (K), minus the first column that this thread copies in the next tile.
     depth_left: i32,
     /// Index of this thread's chunk in a tile in shared memory.
     to: u32,
 }
 
 impl<const VECTOR: bool, const HALVES: bool> Loader<VECTOR, HALVES> {
-    /// Returns the loader for the tiles that start at row `first` of the operand, with `depth` columns in
-    /// all. The second half starts `half` rows after the operand.
+    /// Returns the loader for the tiles that start at row `first` of the operand, which has `depth` columns.
+    /// The second half of the operand starts `half` rows after the first half.
     #[inline(always)]
     pub fn of(operand: &MatrixRows, first: u32, depth: u32, half: i32) -> Self {
         let thread = thread::index()[0];
@@ -51,8 +51,8 @@ impl<const VECTOR: bool, const HALVES: bool> Loader<VECTOR, HALVES> {
         }
     }
 
-    /// Copies this thread's chunk of pass number `pass` of the next tile. Rows and columns outside of the
-    /// operand become zero.
+    /// Copies this thread's 16-byte chunk of pass number `pass` of the next tile. A chunk outside the operand
+    /// becomes zero.
     ///
     /// # Safety
     /// The operand is readable. `tile` has the rows of the pass, and no thread accesses them until the copy
@@ -68,8 +68,9 @@ impl<const VECTOR: bool, const HALVES: bool> Loader<VECTOR, HALVES> {
         let from = self.from.wrapping_add((u64::from(pass) * self.pass_bytes) as usize);
         let from = from.wrapping_offset(half_bytes as isize);
         let wanted = self.rows_left > (pass * PASS_ROWS) as i32 && self.depth_left > 0;
-        // SAFETY: `wanted` is true only for chunks inside of the operand, because its number of columns is a
-        // multiple of 8. The caller guarantees that no thread accesses the destination.
+        // SAFETY: the copy reads the operand only if `wanted` is true, which means that the first element of
+        // the 16-byte chunk is inside the operand. The number of columns is a multiple of 8, so the whole
+        // chunk is. The caller guarantees that no thread accesses the destination.
         unsafe {
             if VECTOR {
                 tile.copy(to, from, wanted);
@@ -99,7 +100,8 @@ impl<const VECTOR: bool, const HALVES: bool> Loader<VECTOR, HALVES> {
 /// The elements at `from` are readable.
 #[inline(always)]
 unsafe fn gather(from: *const u8) -> Chunk {
-    // SAFETY: the caller passes eight readable elements, which are aligned to 2 bytes.
+    // SAFETY: each load reads one of eight elements, which the caller guarantees to be readable. They are
+    // aligned to 2 bytes.
     let bits = |at: usize| u32::from(unsafe { mem::load_u16(from.wrapping_add(2 * at), Load::ReadOnly) });
     Chunk([0, 2, 4, 6].map(|at| bits(at) | bits(at + 1) << 16))
 }

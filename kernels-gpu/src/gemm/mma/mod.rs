@@ -1,17 +1,17 @@
-//! Matrix products with `mma.sync`, for every GPU from sm_80 on.
+//! Matrix products `y = epilogue(x wᵀ + bias)` with `mma.sync`, for every GPU from sm_80 on.
 //!
-//! A block computes one tile of `y`, with four warps in two rows and two columns. The block copies tiles of
-//! `x` and `w` into a ring of buffers in shared memory, with 32 elements of K per buffer. While the warps
-//! multiply the tiles of one buffer, the copies to the next buffers are in flight.
+//! A block computes one tile of `y`. It has four warps, and each warp computes a quarter of the tile. The
+//! block copies tiles of `x` and `w` into a ring of buffers in shared memory, with 32 elements of K per
+//! buffer. While the warps multiply the tiles of one buffer, the copies to the next buffers are in flight.
 //!
-//! - A tile of `w` has the rows of `w`, which are the columns of a B operand. `ldmatrix` therefore reads the
-//!   operands of both sides without a transposition.
+//! - `x` and `w` both have contiguous rows along K, as the A and B operands of an MMA require. `ldmatrix`
+//!   therefore reads both operands without a transposition.
 //! - The order of the 16-byte chunks of a row depends on the row (XOR swizzle). The eight rows of an
 //!   `ldmatrix` matrix (8 x 8) are therefore in different banks.
-//! - Each warp reads the operands of a step (16 elements of K) from shared memory during the multiplications
-//!   of the step before.
-//! - One f32 accumulator per element of `y` adds all products, in the order of K. All tile sizes therefore
-//!   give the same bits.
+//! - Each warp reads the operands of a step (16 elements of K) from shared memory while it multiplies the
+//!   operands of the previous step.
+//! - Each element of `y` has one f32 accumulator, which adds all products in ascending order of K. All tile
+//!   sizes therefore give the same bits.
 //!
 //! - `params`: tile sizes and kernel argument.
 //! - `tiles`, `kernel`: the bodies of the kernels, and the main loop.

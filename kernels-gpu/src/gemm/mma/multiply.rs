@@ -9,15 +9,15 @@ use super::swizzle::SwizzledRows;
 /// accumulators (16 x 8): its left half and its right half.
 pub(super) type Sums<const M16: usize, const N16: usize> = [[[C; 2]; N16]; M16];
 
-/// A buffer of the ring: a tile of `x` and a tile of `w`.
+/// A buffer in shared memory, with a tile of `x` and a tile of `w`.
 #[derive(Clone, Copy)]
 pub(super) struct RingBuffer {
     pub x: SwizzledRows<ROW_CHUNKS>,
     pub w: SwizzledRows<ROW_CHUNKS>,
 }
 
-/// The chunks of a buffer whose addresses this lane passes to `ldmatrix`: for the first 16 rows of the warp,
-/// and for the first 16 columns of the warp.
+/// Two 16-byte chunks of a buffer, whose addresses this lane passes to `ldmatrix`. One chunk belongs to the
+/// first 16 rows of the warp's part of the result, the other one to its first 16 columns.
 #[derive(Clone, Copy)]
 pub(super) struct WarpLanes {
     x: u32,
@@ -25,7 +25,8 @@ pub(super) struct WarpLanes {
 }
 
 impl WarpLanes {
-    /// Returns the chunks for a warp whose first row and column in the block's tile are `row` and `column`.
+    /// Returns the 16-byte chunks for a warp whose part of the block's tile starts at row `row` and column
+    /// `column`.
     #[inline(always)]
     pub fn of([row, column]: [u32; 2]) -> Self {
         let lane = warp::lane();
@@ -45,7 +46,7 @@ pub(super) struct StepOperands<const M16: usize, const N16: usize> {
 }
 
 impl<const M16: usize, const N16: usize> StepOperands<M16, N16> {
-    /// Reads the operands of step `step` of a buffer.
+    /// Reads the MMA operands of step number `step` of a buffer. A step has 16 elements of K.
     ///
     /// # Safety
     /// The copies to the buffer are complete, and a barrier followed.
@@ -63,8 +64,8 @@ impl<const M16: usize, const N16: usize> StepOperands<M16, N16> {
         }
     }
 
-    /// Adds the products of the operands to `sums`. After each row of 16 x 16 blocks with number `row`, the
-    /// function calls `then(row)`.
+    /// Multiplies the operands and adds the products to the accumulators `sums`, row by row of 16 x 16
+    /// blocks. After each row of blocks, the function calls `then` with the number of this row.
     #[inline(always)]
     pub fn multiply<T: MatrixElem>(&self, sums: &mut Sums<M16, N16>, mut then: impl FnMut(usize)) {
         for row in 0..M16 {

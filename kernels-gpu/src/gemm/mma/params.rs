@@ -3,8 +3,8 @@ use crate::gemm::tile_order::TileOrder;
 
 /// Elements of K per buffer of the ring.
 pub const BUFFER_DEPTH: u32 = 32;
-/// Buffers of the ring. With three buffers, two blocks with tiles of 128 x 128 fit on an SM that has 100 KB
-/// of shared memory.
+/// Number of buffers of the ring in shared memory. With three buffers, two blocks with tiles of 128 x 128 fit
+/// on an SM that has 100 KB of shared memory.
 pub const BUFFERS: u32 = 3;
 /// Threads per block: four warps, in two rows and two columns.
 pub const THREADS: u32 = 128;
@@ -29,8 +29,8 @@ impl WarpTile {
         2 * 16 * self.columns16 as u32
     }
 
-    /// Returns the bytes of shared memory per block. After the multiplications, the block uses the memory of
-    /// the ring for its results.
+    /// Returns the bytes of shared memory per block. The block stages its results in the memory that
+    /// contained operands, so it needs no memory in addition to the buffers of operand tiles.
     pub const fn shared_bytes(&self) -> u32 {
         let ring = BUFFERS * (self.rows() + self.columns()) * BUFFER_DEPTH * 2;
         assert!(ring >= self.rows() * self.columns() * 2);
@@ -42,7 +42,7 @@ impl WarpTile {
 pub const T128X128: WarpTile = WarpTile { rows16: 4, columns16: 4 };
 /// Tiles of 64 x 64.
 pub const T64X64: WarpTile = WarpTile { rows16: 2, columns16: 2 };
-/// Tiles of 64 x 128, for an epilogue with two halves of 64 columns.
+/// Tiles of 64 rows and 128 columns, for an epilogue that combines two halves of 64 columns.
 pub const T64X128: WarpTile = WarpTile { rows16: 2, columns16: 4 };
 
 /// An operand of a matrix product. Its columns (K) are contiguous.
@@ -63,8 +63,8 @@ pub struct MatrixRows {
 pub struct LinearParams {
     /// The left operand.
     pub x: MatrixRows,
-    /// The right operand, which is transposed: each row gives a column of `y`. If the epilogue combines two
-    /// halves of `x wᵀ`, this is the half at the first of the epilogue's `starts`.
+    /// The weight `w`. Each of its rows gives a column of `x wᵀ`. If the epilogue combines two halves of `x
+    /// wᵀ`, these are the rows of the half that starts at the first of the epilogue's `starts`.
     pub w: MatrixRows,
     /// The result.
     pub y: *mut u8,

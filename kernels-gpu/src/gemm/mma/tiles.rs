@@ -6,14 +6,14 @@ use super::kernel::multiply_tile;
 use super::params::LinearParams;
 use crate::gemm::epilogue::Epilogue;
 
-/// Computes a tile of 128 x 128.
+/// Computes a tile of 128 rows and 128 columns.
 ///
 /// # Safety
 /// The requirements of [`multiply_tile`] apply.
 #[inline(always)]
 pub(crate) unsafe fn tile_128x128<T: MatrixElem, E: Epilogue>(p: &LinearParams, epilogue: E) {
-    // A thread has 128 accumulators and 64 registers of operands. With these launch bounds, ptxas gives it
-    // up to 255 registers.
+    // A thread has 128 accumulators and 64 registers of MMA operands. These launch bounds permit up to 255
+    // registers per thread.
     thread::launch_bounds::<128, 2>();
     // SAFETY: the caller satisfies the requirements.
     unsafe { multiply_tile::<T, E, 4, 4, 8, true, false>(p, epilogue) }

@@ -1,4 +1,4 @@
-//! Applies the epilogue to the sums of a warp, and writes the results.
+//! Applies the epilogue to the accumulators of a warp, and writes the results.
 use cuda_std::mem;
 use cuda_std::mma::{Chunk, MatrixElem};
 use cuda_std::prelude::*;
@@ -9,12 +9,13 @@ use super::swizzle::SwizzledRows;
 use crate::gemm::epilogue::Epilogue;
 use crate::gemm::epilogue::fragments::{ColumnBias, FragmentPlace, plus_bias, select};
 
-/// The sums of a warp, and what is needed to compute and write its results.
+/// The accumulators of a warp, and the other values from which it computes and writes its results.
 pub(super) struct Results<'a, T, E, const M16: usize, const N16: usize, const CHUNKS: u32> {
     pub sums: &'a Sums<M16, N16>,
-    /// Shared memory for the results of the warp. Each lane can then store 16 contiguous bytes of a row.
+    /// Shared memory in which the warp stages its results. Each lane can then store 16 contiguous bytes of a
+    /// row.
     pub tile: SwizzledRows<CHUNKS>,
-    /// The row and the column in `y` of the warp's first result.
+    /// The row and the column of the warp's first result in `y`.
     pub place: [u32; 2],
     pub p: &'a LinearParams,
     pub epilogue: E,
@@ -29,34 +30,36 @@ where
     /// Columns of results, in units of 16.
     const COLUMNS16: u32 = CHUNKS / 2;
 
-    /// Computes and writes the results.
+    /// Computes the warp's results and writes them to `y`.
     ///
     /// # Safety
-    /// `p` and the epilogue belong to this launch. Only this warp accesses `tile`, which has the rows of the
-    /// warp.
+    /// `p` and the argument of the epilogue belong to this launch. Only this warp accesses `tile`, which has
+    /// space for the warp's rows.
     #[inline(always)]
     pub unsafe fn write(&self) {
         const { assert!(CHUNKS * if E::HALVES { 2 } else { 1 } == 2 * N16 as u32) };
         let mut column16 = 0;
         while column16 < Self::COLUMNS16 {
-            // SAFETY: the caller guarantees that `p` and the epilogue belong to this launch. Only this warp
-            // accesses `tile`.
+            // SAFETY: the caller guarantees that `p` and the argument of the epilogue belong to this launch,
+            // and that only this warp accesses `tile`.
             unsafe { self.stage(column16) };
             column16 = Self::counter(column16 + 1);
         }
         warp::sync(warp::ALL);
-        // SAFETY: the warp barrier separates the writes to `tile` from the reads.
+        // SAFETY: the method reads `tile`, and the warp barrier separates these reads from the writes to
+        // `tile`. The caller guarantees that `p` belongs to this launch.
         unsafe { self.store() };
     }
 
-    /// Returns `number`, the counter of a loop over fragments. If the loop must not be unrolled, the number
-    /// passes through an optimization barrier.
+    /// Returns `number`, the counter of a loop over fragments (parts of a thread's accumulators). If the loop
+    /// must not be unrolled, the number passes through an optimization barrier, so that the compiler does not
+    /// know its value.
     #[inline(always)]
     fn counter(number: u32) -> u32 {
         if E::UNROLLED { number } else { thread::opaque([number, 0])[0] }
     }
 
-    /// Computes the results of 16 columns, and writes them to `tile`.
+    /// Computes the warp's results in 16 columns, and writes them to `tile` in shared memory.
     ///
     /// # Safety
     /// The requirements of [`Results::write`] apply.
@@ -81,8 +84,8 @@ where
             for i in 0..4 {
                 let (row, chunk) = (16 * row16 + i % 2 * 8 + lane / 4, 2 * column16 + i / 2);
                 let index = SwizzledRows::<CHUNKS>::index(row, chunk);
-                // SAFETY: the row is one of the `16 * M16` rows of `tile`, and only this lane writes the
-                // word.
+                // SAFETY: the store writes a word of `tile`. Its row is one of the `16 * M16` rows of `tile`,
+                // and only this lane writes the word.
                 unsafe { self.tile.set_word(index, lane % 4, words[i as usize]) };
             }
             row16 = Self::counter(row16 + 1);
@@ -101,7 +104,7 @@ where
         if E::UNROLLED { fragment(index as usize) } else { select(index, fragment) }
     }
 
-    /// Stores the results from shared memory to `y`.
+    /// Stores the warp's results from shared memory to `y`.
     ///
     /// # Safety
     /// `p` belongs to this launch. A barrier separates the writes of the results to `tile` from this call.
@@ -116,9 +119,9 @@ where
             if row < p.x.rows && column < p.w.rows {
                 let offset = u64::from(row) * p.y_row_bytes + 2 * u64::from(column);
                 let index = SwizzledRows::<CHUNKS>::index(own_row, chunk);
-                // SAFETY: the comparisons exclude rows and columns outside of `y`. The number of columns is a
-                // multiple of 8, so all eight elements exist. A barrier separates the writes to `tile` from
-                // this read.
+                // SAFETY: the store writes eight elements of `y`. The comparisons exclude rows and columns
+                // outside `y`, and the number of columns is a multiple of 8, so all eight elements exist. A
+                // barrier separates the writes to `tile` from the read of `tile`.
                 unsafe { store(p.y.wrapping_add(offset as usize), self.tile.get(index), p.vector_y != 0) };
             }
         }

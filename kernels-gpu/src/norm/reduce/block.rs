@@ -17,8 +17,8 @@ pub(crate) const WARPS: u32 = THREADS / warp::SIZE;
 /// The row that the block shares.
 #[derive(Clone, Copy)]
 pub(crate) struct BlockRow<T> {
-    /// The copy of the row in shared memory. The access type of a kernel decides whether the kernel makes
-    /// this copy. Kernels without the copy must not access this field.
+    /// The copy of the row in shared memory. The access type (how a thread reads rows) of a kernel decides
+    /// whether the kernel makes this copy. Kernels without the copy must not access this field.
     pub staged: SharedRow<T>,
     /// Number of tiles of the row. All tiles are full.
     pub tiles: u32,

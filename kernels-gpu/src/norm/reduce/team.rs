@@ -52,8 +52,8 @@ pub(crate) trait TeamMoments: Copy {
 pub(crate) const MAX: usize = 8;
 
 impl Welford {
-    /// Merges the moments (mean, sum of squared differences, number of elements) of the calling lane with the
-    /// moments of the lane whose index is higher by `distance`.
+    /// Merges the calling lane's moments (mean, sum of squared differences, number of elements) with those of
+    /// the lane whose index is higher by `distance`.
     #[inline(always)]
     pub(crate) fn reduce_step(self, distance: u32, by_fours: bool) -> Self {
         let down = |value| warp::shuffle_down(warp::ALL, value, distance);

@@ -83,8 +83,8 @@ impl LayerNorm {
     /// Computes the same result as `reduce_uneven` with fewer instructions. For each of torch's four warps,
     /// all lanes must have added the same number of elements, at least one. The result is in lane 0.
     ///
-    /// After the first step of a warp reduction, half of the lanes are usually idle. In this function, these
-    /// lanes reduce the elements of a second torch warp instead.
+    /// After the first step of a warp reduction, half of the lanes are usually idle. In this function, the
+    /// other half of the lanes reduces the elements of a second torch warp instead.
     #[inline(always)]
     fn reduce_even(self) -> Welford {
         let [a, b, c, d] = self.warps();

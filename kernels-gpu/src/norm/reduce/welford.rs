@@ -42,11 +42,11 @@ impl Welford {
     /// is from the thread or warp with the lower index, and `upper` is from the thread or warp with the
     /// higher index.
     ///
-    /// torch has two kernels, which compute the merged mean with different formulas. Its vectorised kernel is
-    /// for a number of columns divisible by 4 (`by_fours`). This kernel computes the weighted sum of both
-    /// means. For two equal means, this sum can have a rounding error. If the number of columns is not
-    /// divisible by 4, torch's other kernel adds a fraction of the difference of the means to `self.mean`.
-    /// For two equal means, this sum is exact, so a constant row has a variance of exactly 0.
+    /// torch has two kernels, which compute the merged mean with different formulas. If the number of columns
+    /// is divisible by 4 (`by_fours`), torch uses its vectorised kernel, which computes the weighted sum of
+    /// both means. This sum can have a rounding error even if both means are equal. For other numbers of
+    /// columns, torch's second kernel adds a fraction of the difference of the means to `self.mean`. If both
+    /// means are equal, the result is exact, so a constant row has a variance of exactly 0.
     #[inline(always)]
     pub fn with(self, upper: Self, by_fours: bool) -> Self {
         let count = self.count + upper.count;
@@ -63,8 +63,8 @@ impl Welford {
                 count,
             };
         }
-        // If `upper` is empty, its count is 0. The square `delta * delta` may be infinite, and the product of
-        // 0 and infinity would be NaN.
+        // `upper` may be empty, with a count of 0, while `delta * delta` may be infinite. The product of 0
+        // and infinity would be NaN.
         let between = if upper.count > 0.0 { upper.count * (delta * delta) } else { 0.0 };
         Self { mean: fma(-delta, theirs, self.mean), m2: fma(warp_tile, between, upper.m2 + self.m2), count }
     }
@@ -116,8 +116,8 @@ impl Welford {
         Self { m2: upper.m2 + self.m2, ..self }.doubled([self.mean, upper.mean], half)
     }
 
-    /// Returns the mean and the sum of squared differences (`m2`) of the lane whose index is higher by
-    /// `distance`. The caller passes `count`, the number of elements of that lane.
+    /// Returns the moments of the lane whose index is higher by `distance`: its mean and its sum of squared
+    /// differences (`m2`). `count` is the number of elements of that lane.
     #[inline(always)]
     pub fn above(self, distance: u32, count: f32) -> Self {
         let down = |value| warp::shuffle_down(warp::ALL, value, distance);

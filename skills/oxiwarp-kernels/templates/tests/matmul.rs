@@ -34,7 +34,8 @@ fn check<T: Element>(device: &Device, [m, n, k, gap]: [usize; 4]) {
             let products = (0..k).map(|i| f64_of(a[row * stride + i]) * f64_of(b[col * stride + i]));
             let (right, size) = (products.clone().sum::<f64>(), products.map(f64::abs).sum::<f64>());
             // f32 represents products of these 16-bit elements exactly. Each of the `k` additions may
-            // truncate its result. Its error is at most 2 U, relative to the sum of the absolute values.
+            // truncate its result. The error of an addition is then at most `2 * U * size`. `U` is the unit
+            // roundoff of f32, and `size` is the sum of the absolute values of the products.
             let f32_error = 2.0 * U * k as f64 * size;
             let allowed = f32_error + rounding::<T>(right.abs() + f32_error);
             assert!((got - right).abs() <= allowed, "{context}: {got}, expected {right}");
