@@ -6,6 +6,7 @@ import inspect
 import pytest
 import torch
 from helpers import random
+from joint_models import FAMILIES, build
 from models import ltx, ltx_input
 
 import oxiwarp
@@ -127,6 +128,21 @@ def test_signature_is_read_once(looked_up):
     assert torch.equal(model(**ltx_input())[0], first) and not looked_up
     oxiwarp.unpatch(model)
     assert torch.equal(model(**ltx_input())[0], stock) and len(looked_up) == 4
+
+
+def test_signature_of_another_order(looked_up):
+    """The processor of Qwen-Image has its arguments in another order than the attention module. Its signature is
+    read once, too."""
+    family = FAMILIES["qwen_image"]
+    model = build(family)
+    oxiwarp.patch(model, cpu_kernels=True)
+    model(**family.inputs(torch.float32, "cpu"))
+    looked_up.clear()
+    model(**family.inputs(torch.float32, "cpu"))
+    assert not looked_up
+    oxiwarp.unpatch(model)
+    model(**family.inputs(torch.float32, "cpu"))
+    assert looked_up
 
 
 def test_attention_modules_compiled(monkeypatch):
