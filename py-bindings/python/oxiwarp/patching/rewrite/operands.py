@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from ... import ops
+from ..._cache import cache_weakly
 from ...ops._register import FLOATS, PLAIN, is_eps
 from ..class_swap import RECIPE, base_of
 from ..fusions.core.modules import has_hooks, hooks_everywhere, is_exactly
+from ..fusions.core.registry import find
 from ..norms.forward import NormRecipe
 from ..norms.recognise import DEFAULT_EPS, is_candidate
 
@@ -39,6 +41,8 @@ ACTIVATIONS = {
 """The operator for each activation class of torch and the Hugging Face libraries. Some operators compute
 `activation(gate) * up`, and the others compute `activation(x)`."""
 DTYPES = "the operands differ in dtype"
+SWIGLU = "feed_forward.silu_and_mul"
+"""Name of the fusion for activation modules with both factors in one tensor."""
 
 compiling = torch.compiler.is_compiling
 
@@ -372,12 +376,23 @@ def memory_order(*tensors: Tensor) -> list[int] | None:
 def plain_activation(act: Any) -> Any:
     """Return the operator that computes `act(x)` for the activation module `act`, or a reason why there is
     none."""
+    if is_packed(base_of(act)):
+        hooked = hooks_everywhere() or has_hooks(act) or has_hooks(act.gate_fn)
+        return "the activation has hooks" if hooked else ops.silu_and_mul
     op = activation_of(act, "")
     return (
         op
         if isinstance(op, str)
         else getattr(ops, op.__name__.removesuffix("_and_mul"), "the activation has no kernel")
     )
+
+
+@cache_weakly
+def is_packed(cls: type) -> bool:
+    """Return whether `cls` is a class such as `Flux2SwiGLU`, which multiplies the SiLU of the first half of the
+    columns by the second half."""
+    found = find(cls)
+    return found is not None and found[0].name == SWIGLU and found[0].difference(cls, found[1]) is None
 
 
 def not_halves(gate: Tensor, up: Any) -> str | None:

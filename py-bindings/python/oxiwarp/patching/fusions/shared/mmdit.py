@@ -136,15 +136,10 @@ def after_attention(
     return add_branch(how, x, later_branch(how, feed_forward, normed), gate, clip=clip)
 
 
-def streams_fit(temb: Tensor, *streams: Tensor, dims: tuple[int, ...] = (2,)) -> bool:
+def streams_fit(temb: Tensor, *streams: Tensor) -> bool:
     """Return whether all token tensors `streams` have shape `[B, S, D]`, and the dtype and device of the time
-    embedding `temb`.
-
-    The number of dimensions of `temb` must be in `dims`.
-    """
-    return temb.dim() in dims and all(
-        x.dim() == 3 and x.dtype == temb.dtype and x.device == temb.device for x in streams
-    )
+    embedding `temb`, which must have two dimensions."""
+    return temb.dim() == 2 and all(x.dim() == 3 and x.dtype == temb.dtype and x.device == temb.device for x in streams)
 
 
 def products(parts: Sequence[tuple[Any, Tensor]]) -> Tensor | None:
