@@ -183,6 +183,7 @@ MUTANTS = {
     "refuses strides": ("layer_norm", refuses_strides),
     "no eps": ("rms_norm", other(eps=0.0)),
     "rounds before the weight": ("rms_norm", other(rounding="before_weight")),
+    "rounds once": ("ada_norm", other(rounding="once")),
     "mode exact": ("swiglu", other(mode="exact")),
     "no clip": ("gated_residual", other(clip=False)),
     "tanh for erf": ("geglu", other(approximate="tanh")),
