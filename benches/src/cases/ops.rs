@@ -143,6 +143,18 @@ pub const OPS: &[Op] = &[
     },
     Op {
         columns: MODULATED,
+        vectors: &[ROW; 2],
+        call: norms::ada_norm_fused_rms,
+        ..op("ada_norm-torch_rmsnorm", &[ROW], &[ROW], Choices::Vec4s)
+    },
+    Op {
+        columns: MODULATED,
+        others: TARGET,
+        call: norms::ada_norm_index,
+        ..op("ada_norm-index", &[ROW], &[ROW], Choices::Vec4s)
+    },
+    Op {
+        columns: MODULATED,
         vectors: &[ROW; 4],
         call: norms::ada_norm_pair,
         ..op("ada_norm_pair", &[ROW], &[ROW; 2], Choices::Vec4s)
@@ -158,6 +170,18 @@ pub const OPS: &[Op] = &[
         vectors: &[ROW; 3],
         call: norms::gated_residual_ada_norm_rms,
         ..op("gated_residual_ada_norm-rmsnorm", &[ROW; 2], &[ROW; 2], Choices::Vec4s)
+    },
+    Op {
+        columns: MODULATED,
+        vectors: &[ROW; 3],
+        call: norms::gated_residual_ada_norm_fused_rms,
+        ..op("gated_residual_ada_norm-torch_rmsnorm", &[ROW; 2], &[ROW; 2], Choices::Vec4s)
+    },
+    Op {
+        columns: MODULATED,
+        vectors: &[ROW; 2],
+        call: norms::gated_residual_ada_norm_per_row,
+        ..op("gated_residual_ada_norm-per_row", &[ROW, ROW, ONE], &[ROW; 2], Choices::Vec4s)
     },
     Op {
         columns: MODULATED,
@@ -217,6 +241,12 @@ pub const OPS: &[Op] = &[
     },
     Op {
         columns: MODULATED,
+        others: TARGET,
+        call: norms::gated_residual_index,
+        ..op("gated_residual-index", &[ROW; 2], &[ROW], Choices::Vec4s)
+    },
+    Op {
+        columns: MODULATED,
         singles: Singles::OfColumns(1),
         vectors: &[ROW],
         call: norms::gated_residual_backward,
@@ -237,6 +267,12 @@ pub const OPS: &[Op] = &[
         vectors: &[ROW; 2],
         call: rows::modulate,
         ..op("modulate", &[ROW], &[ROW], Choices::Threads(256))
+    },
+    Op {
+        columns: MODULATED,
+        others: TARGET,
+        call: norms::modulate_index,
+        ..op("modulate-index", &[ROW], &[ROW], Choices::Vec4s)
     },
     Op {
         singles: Singles::OfColumns(1),

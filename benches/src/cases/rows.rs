@@ -115,7 +115,7 @@ pub(super) fn gated_activation_backward(device: &Device, t: Operands, stream: St
 pub(super) fn gated_residual(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (gate, shape, [sum, ..]) = (t.vector(0, t.cols)?, t.shape(), t.y);
     let (x, y, sum) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?, sum.view_mut(&shape)?);
-    oxiwarp::gated_residual(device, x, y, gate.into(), sum, GatedResidual::default(), stream)
+    oxiwarp::gated_residual(device, x, y, gate.into(), None, sum, GatedResidual::default(), stream)
 }
 
 /// The gate is one number per row.
@@ -123,12 +123,21 @@ pub(super) fn gated_residual_per_row(device: &Device, t: Operands, stream: Strea
     let (shape, [sum, ..]) = (t.shape(), t.y);
     let (x, y, gate) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?, t.x[2].view(&[shape[0], 1])?);
     let sum = sum.view_mut(&shape)?;
-    oxiwarp::gated_residual(device, x, y, gate.into(), sum, GatedResidual::default(), stream)
+    oxiwarp::gated_residual(device, x, y, gate.into(), None, sum, GatedResidual::default(), stream)
 }
 
 pub(super) fn modulate(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (scale, shift, shape, [y, ..]) = (t.vector(0, t.cols)?, t.vector(1, t.cols)?, t.shape(), t.y);
-    oxiwarp::modulate(device, t.x[0].view(&shape)?, scale, Some(shift), y.view_mut(&shape)?, true, stream)
+    oxiwarp::modulate(
+        device,
+        t.x[0].view(&shape)?,
+        scale,
+        Some(shift),
+        None,
+        y.view_mut(&shape)?,
+        true,
+        stream,
+    )
 }
 
 /// Applies RoPE to queries and keys of shape `[1, rows, cols]` with head dimension 128. If `params` is given,

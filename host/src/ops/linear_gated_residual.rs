@@ -97,8 +97,8 @@ fn epilogue(
     };
     let pairs = (matrix.base as usize).is_multiple_of(4) && matrix.row_bytes.is_multiple_of(4);
     let Some(gate) = gate.map(Modulation::from) else { return Ok((e, pairs)) };
-    let target = Target { op: OP, device, x: residual };
-    let (over_rows, per_row) = target.gate_over_rows(&gate)?;
+    let target = Target { op: OP, device, x: residual, mixed: false };
+    let (over_rows, per_row) = target.over_rows_or_column(GATE[0], &gate)?;
     let views = [("residual", residual), (GATE[0], &over_rows)];
     let layout = RowLayout::of_columns(OP, device, views, [true, !per_row])?;
     let rows = layout.operands[1];

@@ -9,6 +9,7 @@ pub(crate) mod gated_forms;
 pub(crate) mod gated_residual;
 pub(crate) mod gated_residual_backward;
 pub(crate) mod layer_norm;
+pub(crate) mod mixed;
 pub(crate) mod mochi;
 pub(crate) mod modulate;
 pub(crate) mod modulation_input;
@@ -34,6 +35,7 @@ pub(crate) const TESTS: &[&[Test]] = &[
     gated_residual::TESTS,
     gated_residual_backward::TESTS,
     layer_norm::TESTS,
+    mixed::TESTS,
     mochi::TESTS,
     modulate::TESTS,
     modulation_input::TESTS,

@@ -132,7 +132,7 @@ def test_the_same_for_each_role(name, device):
         # the kernel rejects a class index in `target`, but a meta tensor has no values to check
         if "target of row" in real:
             continue
-        shape = form.info.roles.get(operand) in (Role.ROWS, Role.HEADS) and not what.startswith("as ")
+        shape = form.info.roles.get(operand) in (Role.ROWS, Role.BRANCH, Role.HEADS) and not what.startswith("as ")
         several = shape or operand == form.info.first
         both_refused = isinstance(real, str) and isinstance(fake, str)
         if real != fake and not (several and both_refused):

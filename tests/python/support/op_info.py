@@ -43,9 +43,12 @@ VALUES: dict[str, tuple[Any, ...]] = {
 }
 MADE = {  # the roles for which `Operands.make` makes tensors
     Role.ROWS,
+    Role.BRANCH,
     Role.VECTOR,
+    Role.ANY_VECTOR,
     Role.BIAS,
     Role.BROADCAST,
+    Role.MODULATION,
     Role.PER_BATCH,
     Role.CLASSES,
     Role.HEADS,
@@ -212,11 +215,13 @@ class Operands:
         match role:
             case Role.ROWS:
                 return x if name == form.info.first else self.rows_like(x, at)
+            case Role.BRANCH:
+                return self.rows_like(x, 1)
             case Role.HEADS:
                 return x if "head_dim" in form.options else self.heads(x)
-            case Role.BROADCAST | Role.PER_BATCH:
+            case Role.BROADCAST | Role.MODULATION | Role.PER_BATCH:
                 return self.broadcast[at]
-            case Role.VECTOR:
+            case Role.VECTOR | Role.ANY_VECTOR:
                 return self.vectors[at]
             case Role.MATRIX:
                 return self.matrix

@@ -245,11 +245,6 @@ class Calls(LaterCalls, RotaryCalls):
             self.site(at).note(found)
             return apart(own_sum(**terms), found == REPLACED)
         x, (y, gate) = terms["x"], found
-        if gate is not None and gate.shape[-1] != x.shape[-1]:
-            # The kernel that computes sum and norm together does not support a gate with one column. Run two
-            # kernels instead.
-            made = self.attempt(at, lambda: gated_residual(rows_of(x, y), gate, self.mode))
-            return apart(own_sum(**terms) if made is None else made)
         norm = self.norm(of_norm, {"x": x, **given, **({"target": x} if casts_to_sum else {})})
         if isinstance(norm, Norm) and norm.kind == "rms_norm" and gate is not None and of_norm[0] == "plain_norm":
             norm = "no kernel adds a gated branch before an RMSNorm without modulation"
@@ -393,9 +388,10 @@ def modulated(x: Any, scale: Tensor, shift: Tensor | None = None, target: Any = 
 
 def ada_norm(norm: Norm, x: Tensor, given: dict[str, Any], options: tuple[Any, ...], mode: str) -> Tensor:
     """Return `norm(x) * (1 + scale) + shift`."""
-    kind, weight, bias, eps, *_ = norm
+    kind, weight, bias, eps, _, rounding = norm
     scale, shift = operands.modulation(x, given["scale"], given.get("shift"), *options[1:])
-    return ops.ada_norm(x, scale, shift, norm=kind, weight=weight, bias=bias, eps=eps, mode=mode)
+    named: Any = dict(norm=kind, weight=weight, bias=bias, eps=eps, rounding=rounding, mode=mode)
+    return ops.ada_norm(x, scale, shift, **named)
 
 
 def ada_norm_pair(norm: Norm, given: dict[str, Any], by: dict[str, Any], mode: str) -> tuple[Tensor, Tensor]:
@@ -423,9 +419,8 @@ def sum_and_norm(
         scale, shift = zeros(x if weight is None else weight), None
     else:
         scale, shift = operands.modulation(x, given["scale"], given.get("shift"), *options[1:])
-    return ops.gated_residual_ada_norm(
-        x, y, gate, scale, shift, norm=kind, weight=weight, bias=bias, eps=eps, mode=mode
-    )
+    named: Any = dict(norm=kind, weight=weight, bias=bias, eps=eps, rounding=rounding, mode=mode)
+    return ops.gated_residual_ada_norm(x, y, gate, scale, shift, **named)
 
 
 __all__ = ["FUNCTIONS", "Options", "calls"]
