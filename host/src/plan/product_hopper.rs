@@ -36,8 +36,17 @@ const EXECUTOR_SMS: u32 = 2;
 /// Cost of an idle SM in the last wave of tiles, relative to an SM that computes a tile. It is below 1,
 /// because the other SMs then run at a higher clock rate, within the same power limit.
 const IDLE: f64 = 0.7;
+pub(crate) const T128X192_OPERAND: TimedTile = T128X192.with_tile(params::T128X192_OPERAND);
+pub(crate) const T128X128_OPERAND: TimedTile = T128X128.with_tile(params::T128X128_OPERAND);
+pub(crate) const T192X192_OPERAND: TimedTile = T192X192.with_tile(params::T192X192_OPERAND);
+pub(crate) const T256X128_OPERAND: TimedTile = T256X128.with_tile(params::T256X128_OPERAND);
 
 impl TimedTile {
+    /// Returns the same times for another tile.
+    const fn with_tile(self, tile: GemmTile) -> Self {
+        Self { tile, ..self }
+    }
+
     /// Returns the number of tiles of clusters, in rows and columns.
     fn tiles(&self, a: &Product) -> [u32; 2] {
         let [height, width] = self.tile.cluster_size();
@@ -84,7 +93,7 @@ pub(crate) fn launch_hopper<L: Copy>(
     let maps = [
         map(device, &a.x, [DEPTH, x_rows])?,
         map(device, &a.weight, [DEPTH, w_rows])?,
-        map(device, &a.y, [SLICE, WARP_ROWS])?,
+        result_map(device, &a.y)?,
     ];
     let (site, params) = site(device, a, &timed.tile, order, stream)?;
     launch(kernel, site, maps, params)?;
@@ -153,6 +162,12 @@ fn site(
     let site = LaunchSite::new(device, a.y.dtype, block_shape(blocks, tile.threads()), stream)?;
     let depth_tiles = a.x.columns.div_ceil(DEPTH);
     Ok((site, GemmParams { bias: a.bias, columns: a.y.columns, depth_tiles, order }))
+}
+
+/// Makes the tensor map of a matrix with the rows and columns of the result. One TMA copy moves a staging
+/// buffer of a warp.
+pub(crate) fn result_map(device: &Device, matrix: &Matrix) -> Result<TensorMap> {
+    map(device, matrix, [SLICE, WARP_ROWS])
 }
 
 /// Makes the tensor map of a matrix. `part` has the number of columns and rows that one TMA copy moves.

@@ -8,10 +8,11 @@
 //! - `layout`: buffers and mbarriers in shared memory.
 //! - `kernel`: the body of the kernels, which assigns the roles to the warpgroups.
 //! - `schedule`: the order in which the blocks compute the tiles of `y`.
-//! - `producer`, `consumer`, `output`, `output_transposed`: the code of the warpgroups.
+//! - `producer`, `consumer`, `operand`, `output`, `output_transposed`: the code of the warpgroups.
 pub(crate) mod consumer;
 pub(crate) mod kernel;
 pub(crate) mod layout;
+pub(crate) mod operand;
 pub(crate) mod output;
 pub(crate) mod output_transposed;
 pub mod params;

@@ -2,24 +2,28 @@
 //! TMA stores them to global memory.
 use core::mem::replace;
 
-use cuda_std::hopper::tensor_map::{Map, close_stores, wait_for_groups, wait_for_stores};
-use cuda_std::hopper::{publish_shared, shared_store_matrices};
+use cuda_std::hopper::tensor_map::{Map, close_stores, wait_for_stores};
+use cuda_std::hopper::{publish_shared, shared_load_matrices, shared_store_matrices};
 use cuda_std::{thread, warp};
 
-use super::layout::{ROW_BYTES, RingLayout};
+use super::layout::{ROW_BYTES, RingLayout, RingPosition};
+use super::operand::Operand;
 use super::params::{GemmParams, SLICE, STAGING_BYTES, WARP_ROWS, WGMMA_ROWS};
 use super::shape::GemmKernel;
 use crate::gemm::epilogue::Epilogue;
 use crate::gemm::epilogue::fragments::{ColumnBias, FragmentPlace, plus_bias, select};
 use crate::layout::own_thread::own_thread;
 
-/// The staging buffer that a warp fills next.
-#[derive(Clone, Copy, Default)]
+/// The position of a warp in the ring of its staging buffers.
+#[derive(Clone, Copy)]
 pub(crate) struct Stores {
-    next: u32,
+    next: RingPosition,
 }
 
 impl Stores {
+    /// The position before the first tile.
+    pub const FIRST: Self = Self { next: RingPosition::FIRST };
+
     /// Waits until TMA has read all staging buffers of the warp.
     #[inline(always)]
     pub fn finish(self) {
@@ -29,87 +33,98 @@ impl Stores {
         warp::sync(u32::MAX);
     }
 
-    /// Waits until TMA has read the previous contents of the next staging buffer (shared memory for results).
-    /// Returns the number of this buffer among the warp's staging buffers.
+    /// Returns the position of the next staging buffer (shared memory for results).
     #[inline(always)]
-    fn take<K: GemmKernel>(&mut self) -> u32 {
-        let double = K::TILE.staging() == 2;
-        if warp::lane() == 0 {
-            if double { wait_for_groups::<1>() } else { wait_for_groups::<0>() }
+    fn take<K: GemmKernel>(&mut self) -> RingPosition {
+        let next = self.next.next(K::TILE.staging);
+        replace(&mut self.next, next)
+    }
+}
+
+/// Writes the results of the tiles of a consumer warpgroup.
+#[derive(Clone, Copy)]
+pub(crate) struct Output<'a, K: GemmKernel> {
+    pub layout: RingLayout<K>,
+    /// The number of the consumer warpgroup.
+    pub group: u32,
+    /// The tensor map of the result.
+    pub y: Map,
+    /// The tensor map of the operand of the epilogue. If there is no such operand, no code uses it.
+    pub operand: Map,
+    pub p: &'a GemmParams,
+    pub epilogue: K::Epilogue,
+}
+
+impl<K: GemmKernel> Output<'_, K> {
+    /// Starts to load the operand of the epilogue for a tile. `[row, column]` is the place in `y` of the
+    /// first sum of the warpgroup.
+    ///
+    /// # Safety
+    /// The tensor maps belong to this launch. The whole warp calls this function.
+    #[inline(always)]
+    pub unsafe fn prepare(&self, place: [u32; 2], stores: &Stores) {
+        if K::Epilogue::OPERAND {
+            // SAFETY: the caller guarantees that the tensor map belongs to this launch. The whole warp
+            // executes this code.
+            unsafe { self.operand(own_thread(), place).load_first(stores.next) };
         }
-        warp::sync(u32::MAX);
-        let at = self.next;
-        self.next = if double { 1 - at } else { 0 };
-        at
     }
-}
 
-/// Starts to load the epilogue's operands for a tile into L2. `[row, column]` are the coordinates in `y` of
-/// the warpgroup's first element. Each thread prefetches one row.
-///
-/// # Safety
-/// The pointers in `epilogue` are valid during this launch.
-#[inline(always)]
-pub(crate) unsafe fn prefetch<K: GemmKernel>([row, column]: [u32; 2], epilogue: K::Epilogue) {
-    let thread = own_thread() % 128;
-    if thread < K::TILE.blocks * WGMMA_ROWS {
-        // SAFETY: the caller guarantees that the pointers in `epilogue` are valid.
-        unsafe { epilogue.prefetch([row + thread, column], K::COLUMNS) };
-    }
-}
-
-/// Applies the epilogue to the accumulators `sums` of consumer warpgroup `group`, and starts to store the
-/// results with TMA. `[row, column]` are the coordinates in `y` of the warpgroup's first element.
-///
-/// # Safety
-/// `p`, the argument of the epilogue and the tensor map `y` belong to this launch. The whole warp calls this
-/// function.
-#[inline(always)]
-pub(crate) unsafe fn store<K: GemmKernel>(
-    sums: &[K::Sums],
-    layout: RingLayout<K>,
-    group: u32,
-    [row, column]: [u32; 2],
-    y: Map,
-    p: &GemmParams,
-    epilogue: K::Epilogue,
-    stores: &mut Stores,
-) {
-    const { assert!(K::COLUMNS.is_multiple_of(SLICE) || K::TILE.transposed) };
-    let thread = own_thread();
-    let (warp, lane) = (thread % 128 / 32, thread % 32);
-    let buffers = layout.staging(group * 4 + warp);
-    let fragments = Fragments::<K> { sums, lane, first: [row + warp * WARP_ROWS, column], p, epilogue };
-    // SAFETY: the caller guarantees that the epilogue belongs to this launch.
-    let mut ahead = unsafe { fragments.fetch(0, 0) };
-    let mut part = 0;
-    while part < Fragments::<K>::PARTS {
-        let buffer = buffers + stores.take::<K>() * STAGING_BYTES;
-        let mut pair = 0;
-        while pair < SLICE / 16 {
-            // SAFETY: the loads read operands of the epilogue. The caller guarantees that `p` and the
-            // argument of the epilogue belong to this launch. The store writes a staging buffer of this warp,
-            // which no other warp accesses, and whose previous contents TMA has read.
+    /// Applies the epilogue to the sums, and starts to store the results. `[row, column]` is the place in `y`
+    /// of the first sum of the warpgroup.
+    ///
+    /// # Safety
+    /// `p`, the epilogue and the tensor maps belong to this launch. The whole warp calls this function.
+    #[inline(always)]
+    pub unsafe fn store(&self, sums: &[K::Sums], place: [u32; 2], stores: &mut Stores) {
+        const { assert!(K::COLUMNS.is_multiple_of(SLICE) || K::TILE.transposed) };
+        let thread = own_thread();
+        // The compiler can read the lane from its special register again. Kernels with an operand lack a
+        // register to keep it.
+        let lane = if K::Epilogue::OPERAND { warp::lane() } else { thread % warp::SIZE };
+        let operand = self.operand(thread, place);
+        let Self { p, epilogue, .. } = *self;
+        let buffers = self.layout.staging(operand.warp);
+        let fragments = Fragments::<K> { sums, lane, first: operand.first, p, epilogue };
+        // SAFETY: the caller guarantees that the epilogue belongs to this launch.
+        let mut ahead = unsafe { fragments.fetch(0, 0) };
+        let mut part = 0;
+        while part < K::PARTS {
+            let at = stores.take::<K>();
+            let buffer = buffers + at.index * STAGING_BYTES;
+            // SAFETY: the caller guarantees that `p`, the epilogue and the tensor maps belong to this launch.
+            // The whole warp executes this code. `publish_shared` and the warp barrier make the warp's writes
+            // to shared memory visible to TMA.
             unsafe {
-                let operands = fragments.fetch(part, pair + u32::from(Fragments::<K>::AHEAD));
-                let operands = if Fragments::<K>::AHEAD { replace(&mut ahead, operands) } else { operands };
-                let words = fragments.results(part, pair, operands);
-                shared_store_matrices(buffer + chunk_offset(lane, pair), words);
+                operand.wait(at);
+                fragments.write(part, buffer, &mut ahead);
+                publish_shared();
+                warp::sync(u32::MAX);
+                if lane == 0 {
+                    let [row, column] = part_place::<K>(operand.first, part);
+                    self.y.store(buffer, [column, row, 0, 0]);
+                    close_stores();
+                    operand.load_next(part, at);
+                }
             }
-            pair = counter::<K>(pair + 1);
+            part = counter::<K>(part + 1);
         }
-        publish_shared();
-        warp::sync(u32::MAX);
-        if lane == 0 {
-            let [row, column] = fragments.place(part, 0);
-            // SAFETY: the TMA store reads this warp's staging buffer, and writes the tensor of `y`, which is
-            // the result. `publish_shared` and the warp barrier have made the warp's writes to shared memory
-            // visible to TMA.
-            unsafe { y.store(buffer, [column, row, 0, 0]) };
-            close_stores();
-        }
-        part = counter::<K>(part + 1);
     }
+
+    /// Returns the operand of the epilogue for a tile, for the warp of thread `thread`.
+    #[inline(always)]
+    fn operand(&self, thread: u32, [row, column]: [u32; 2]) -> Operand<K> {
+        let warp = thread % 128 / warp::SIZE;
+        let first = [row + warp * WARP_ROWS, column];
+        Operand { map: self.operand, layout: self.layout, warp: self.group * 4 + warp, first }
+    }
+}
+
+/// Returns the row and the column in `y` of the first result of part `part`. A part of a warp's results has
+/// the size of a staging buffer. `first` is the place of the warp's first sum.
+#[inline(always)]
+pub(super) fn part_place<K: GemmKernel>(first: [u32; 2], part: u32) -> [u32; 2] {
+    [first[0] + part % K::TILE.blocks * WGMMA_ROWS, first[1] + part / K::TILE.blocks * SLICE]
 }
 
 /// Returns `number`, the counter of a loop over fragments (parts of a thread's accumulators). If the loop
@@ -142,9 +157,6 @@ struct Fragments<'a, K: GemmKernel> {
 }
 
 impl<K: GemmKernel> Fragments<'_, K> {
-    /// Number of times that a warp fills a staging buffer (shared memory) with results, which TMA then
-    /// stores. Each time, the buffer gets 64 columns of the warp's rows in one block of 64 rows.
-    const PARTS: u32 = K::COLUMNS / SLICE * K::TILE.blocks;
     /// Fragments per block of 64 rows.
     const PER_BLOCK: u32 = K::TILE.columns / 16;
 
@@ -160,9 +172,8 @@ impl<K: GemmKernel> Fragments<'_, K> {
     /// first columns of the next part.
     #[inline(always)]
     fn place(&self, part: u32, pair: u32) -> [u32; 2] {
-        let part = part + pair / (SLICE / 16);
-        let column = part / K::TILE.blocks * SLICE + 16 * (pair % (SLICE / 16));
-        [self.first[0] + part % K::TILE.blocks * WGMMA_ROWS, self.first[1] + column]
+        let [row, column] = part_place::<K>(self.first, part + pair / (SLICE / 16));
+        [row, column + 16 * (pair % (SLICE / 16))]
     }
 
     /// Returns the place of the thread's first sum of a fragment.
@@ -188,13 +199,41 @@ impl<K: GemmKernel> Fragments<'_, K> {
         unsafe { self.epilogue.fetch(at) }
     }
 
-    /// Returns the results of a fragment (the thread's accumulators in 16 columns), rounded to 16 bits, with
-    /// two results per word.
+    /// Writes the results of part `part` to the staging buffer `buffer`. `ahead` has the epilogue's operands
+    /// of the next fragment.
+    ///
+    /// # Safety
+    /// `p` and the epilogue belong to this launch. Only this warp accesses the buffer. The whole warp calls
+    /// this function.
+    #[inline(always)]
+    unsafe fn write(&self, part: u32, buffer: u32, ahead: &mut <K::Epilogue as Epilogue>::Fetched) {
+        let mut pair = 0;
+        while pair < SLICE / 16 {
+            let place = buffer + chunk_offset(self.lane, pair);
+            // SAFETY: the caller guarantees that `p` and the epilogue belong to this launch, and that only
+            // this warp accesses the buffer. A lane reads and writes the same places.
+            unsafe {
+                let fetched = self.fetch(part, pair + u32::from(Self::AHEAD));
+                let fetched = if Self::AHEAD { replace(ahead, fetched) } else { fetched };
+                let operand = if K::Epilogue::OPERAND { shared_load_matrices(place) } else { [0; 4] };
+                shared_store_matrices(place, self.results(part, pair, operand, fetched));
+            }
+            pair = counter::<K>(pair + 1);
+        }
+    }
+
+    /// Returns the results of a fragment, rounded and in pairs.
     ///
     /// # Safety
     /// `p` belongs to this launch.
     #[inline(always)]
-    unsafe fn results(&self, part: u32, pair: u32, operands: <K::Epilogue as Epilogue>::Fetched) -> [u32; 4] {
+    unsafe fn results(
+        &self,
+        part: u32,
+        pair: u32,
+        operand: [u32; 4],
+        fetched: <K::Epilogue as Epilogue>::Fetched,
+    ) -> [u32; 4] {
         let (column, starts) = (self.at(part, pair).column, self.epilogue.starts());
         let bias = ColumnBias { base: self.p.bias, columns: self.p.columns, pairs: true };
         let index = part % K::TILE.blocks * Self::PER_BLOCK + part / K::TILE.blocks * (SLICE / 16) + pair;
@@ -205,7 +244,7 @@ impl<K: GemmKernel> Fragments<'_, K> {
             true => plus_bias(self.sums(index + Self::PER_BLOCK / 2), bias[1]),
             false => [0.0; 8],
         };
-        self.epilogue.apply::<K::Elem>([first, second], operands)
+        self.epilogue.apply::<K::Elem>([first, second], operand, fetched)
     }
 
     /// Returns fragment number `index` of all blocks.

@@ -28,7 +28,7 @@ pub(crate) unsafe fn store<K: GemmKernel>(
 ) {
     const {
         assert!(!K::TILE.transposed || K::TILE.ping_pong);
-        assert!(!K::TILE.transposed || K::TILE.columns * ROW_BYTES <= 4 * K::TILE.staging() * STAGING_BYTES);
+        assert!(!K::TILE.transposed || K::TILE.columns * ROW_BYTES <= 4 * K::TILE.staging * STAGING_BYTES);
     }
     let buffer = layout.staging(group * 4);
     let warpgroup = Named::<128>(3 + group);
