@@ -100,6 +100,29 @@ pub(crate) fn launch_hopper<L: Copy>(
     Ok(true)
 }
 
+/// A function that launches a kernel with an epilogue, whose kernel argument has the type `E`.
+pub(crate) type EpilogueKernel<E> =
+    unsafe fn(LaunchSite, TensorMap, TensorMap, TensorMap, GemmParams, E) -> Result<()>;
+
+/// Launches one of `kernels` with the function [`launch_hopper`]. `e` is the kernel argument of the epilogue.
+///
+/// # Safety
+/// The caller has checked the tensors that `e` describes.
+pub(crate) unsafe fn launch_with_epilogue<E: Copy>(
+    device: &Device,
+    a: &Product,
+    kernels: &[(TimedTile, EpilogueKernel<E>)],
+    e: E,
+    skip: &mut usize,
+    stream: Stream,
+) -> Result<bool> {
+    launch_hopper(device, a, kernels, skip, stream, |kernel, site, [x, w, y], params| {
+        // SAFETY: the kernel accesses only the tensors that the tensor maps, `params` and `e` describe. They
+        // are those of `a`, which were checked when `a` was created, and those that the caller has checked.
+        unsafe { kernel(site, x, w, y, params, e) }
+    })
+}
+
 /// Launches a kernel for results with few rows, and returns `true`. These kernels compute tiles of `yᵀ`. The
 /// function takes the first kernel in which one cluster has tiles for all rows of `y`. If there is none, it
 /// returns `false` without a launch. If `skip` is not 0, it decreases `skip` by 1 and returns `false`.
