@@ -4,7 +4,7 @@ use kernels_gpu::gemm::mma::params::{LinearParams, T64X64, T128X128};
 use kernels_gpu::ops::linear_activation::launch;
 
 use super::activation::{Activation, Roundings};
-use super::linear_activation_hopper::KERNELS as HOPPER;
+use super::linear_activation_hopper::{FEW_ROWS, KERNELS as HOPPER};
 use crate::launch::launch_override;
 use crate::library::LaunchSite;
 use crate::operands::product::ProductViews;
@@ -51,7 +51,7 @@ pub fn linear_activation(
     expect_product_kernels(OP, device)?;
     let mut skip = launch_override(device).skip;
     // SAFETY: `e` describes no tensor.
-    if unsafe { launch_with_epilogue(device, &product, &HOPPER, e, &mut skip, stream) }? {
+    if unsafe { launch_with_epilogue(device, &product, Some(&FEW_ROWS), &HOPPER, e, &mut skip, stream) }? {
         return Ok(());
     }
     KERNELS.launch(device, &product, skip, stream, |kernel, site, params| {

@@ -61,7 +61,7 @@ pub fn linear_gated_activation(
     let e = GatedActivationParams { activation, starts: product.starts };
     let mut skip = launch_override(device).skip;
     // SAFETY: `e` describes no tensor.
-    if unsafe { launch_with_epilogue(device, &product, &HOPPER, e, &mut skip, stream) }? {
+    if unsafe { launch_with_epilogue(device, &product, None, &HOPPER, e, &mut skip, stream) }? {
         return Ok(());
     }
     KERNELS.launch(device, &product, skip, stream, |kernel, site, params| {

@@ -15,5 +15,10 @@ hopper_products! {
     linear_activation_hopper_128x128_smem<T: [f16, bf16]>(Kernel128x128);
     linear_activation_hopper_128x192_smem<T: [f16, bf16]>(Kernel128x192);
     linear_activation_hopper_192x192_smem<T: [f16, bf16]>(Kernel192x192);
-    linear_activation_hopper_256x128_smem<T: [f16, bf16]>(Kernel256x128)
+    linear_activation_hopper_256x128_smem<T: [f16, bf16]>(Kernel256x128);
+    linear_activation_hopper_64x16_smem<T: [f16, bf16]>(Kernel64x16);
+    linear_activation_hopper_64x16_half_smem<T: [f16, bf16]>(Kernel64x16Half);
+    linear_activation_hopper_64x32_half_smem<T: [f16, bf16]>(Kernel64x32Half);
+    linear_activation_hopper_64x32_smem<T: [f16, bf16]>(Kernel64x32);
+    linear_activation_hopper_64x64_smem<T: [f16, bf16]>(Kernel64x64)
 }

@@ -2,6 +2,7 @@
 //!
 //! The kernels compute `x wᵀ + bias` with tile sizes and in the order of additions of the Hopper kernels of
 //! the op `linear`. The name of a kernel states the rows and columns of a tile.
+//! In kernels that start with 64, these are rows and columns of `yᵀ`: see the op `linear`.
 use cuda_std::tensor_map::TensorMap;
 use half::{bf16, f16};
 
@@ -15,5 +16,10 @@ hopper_products! {
     linear_gated_residual_hopper_128x128_smem<T: [f16, bf16]>(Kernel128x128Operand);
     linear_gated_residual_hopper_128x192_smem<T: [f16, bf16]>(Kernel128x192Operand);
     linear_gated_residual_hopper_192x192_smem<T: [f16, bf16]>(Kernel192x192Operand);
-    linear_gated_residual_hopper_256x128_smem<T: [f16, bf16]>(Kernel256x128Operand)
+    linear_gated_residual_hopper_256x128_smem<T: [f16, bf16]>(Kernel256x128);
+    linear_gated_residual_hopper_64x16_smem<T: [f16, bf16]>(Kernel64x16);
+    linear_gated_residual_hopper_64x16_half_smem<T: [f16, bf16]>(Kernel64x16Half);
+    linear_gated_residual_hopper_64x32_half_smem<T: [f16, bf16]>(Kernel64x32Half);
+    linear_gated_residual_hopper_64x32_smem<T: [f16, bf16]>(Kernel64x32);
+    linear_gated_residual_hopper_64x64_smem<T: [f16, bf16]>(Kernel64x64)
 }

@@ -95,7 +95,17 @@ impl ColumnBias {
     #[inline(always)]
     pub unsafe fn fetch<T: Elem>(self, start: u32, column: u32) -> [[f32; 2]; 2] {
         // SAFETY: the caller guarantees that the fields describe the bias of this launch.
-        [0, 8].map(|offset| unsafe { self.pair::<T>(start, column + offset) })
+        bias_pairs::<T>(unsafe { self.words(start, column) })
+    }
+
+    /// Does the same as [`ColumnBias::fetch`], but returns pairs of 16-bit elements.
+    ///
+    /// # Safety
+    /// The fields describe the bias of this launch.
+    #[inline(always)]
+    pub unsafe fn words(self, start: u32, column: u32) -> [u32; 2] {
+        // SAFETY: the caller guarantees that the fields describe the bias of this launch.
+        [0, 8].map(|offset| unsafe { self.word(start, column + offset) })
     }
 
     /// Returns the bias of two columns, or zeros if there is no bias or the result does not have these
@@ -104,16 +114,21 @@ impl ColumnBias {
     /// # Safety
     /// The fields describe the bias of this launch.
     #[inline(always)]
-    unsafe fn pair<T: Elem>(self, start: u32, column: u32) -> [f32; 2] {
+    unsafe fn word(self, start: u32, column: u32) -> u32 {
         if self.base.is_null() || column >= self.columns {
-            return [0.0; 2];
+            return 0;
         }
         let from = self.base.wrapping_add(2 * (start + column) as usize);
         // SAFETY: the load reads the bias of two columns. The bias has one element per column, and the number
         // of columns is even, so both elements exist.
-        let word = unsafe { load_word(from, self.pairs) };
-        [word & 0xffff, word >> 16].map(|bits| T::from_bits(bits).to_f32())
+        unsafe { load_word(from, self.pairs) }
     }
+}
+
+/// Converts the bias of four columns, two pairs of 16-bit elements, to f32.
+#[inline(always)]
+pub(crate) fn bias_pairs<T: Elem>(words: [u32; 2]) -> [[f32; 2]; 2] {
+    words.map(|word| [word & 0xffff, word >> 16].map(|bits| T::from_bits(bits).to_f32()))
 }
 
 /// Adds the bias to the sums of a fragment.

@@ -48,7 +48,7 @@ pub(crate) unsafe fn consume<K: GemmKernel>(output: Output<K>) {
                 }
             });
             if K::TILE.transposed {
-                output_transposed::store::<K>(sums.as_ref(), layout, group, place, output.y, p);
+                output_transposed::store::<K>(sums.as_ref(), &output, place);
             } else {
                 output.store(sums.as_ref(), place, &mut stores);
             }

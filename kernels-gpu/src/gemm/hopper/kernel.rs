@@ -31,11 +31,11 @@ pub(crate) unsafe fn gemm<K: GemmKernel>(p: &GemmParams, epilogue: K::Epilogue) 
     }
     let layout = RingLayout::<K>::of_launch();
     // SAFETY: the first three kernel arguments, which this code reads, are the tensor maps that the host
-    // created. If the epilogue has an operand, so is the fourth one. The launch has as much shared memory as
+    // created. If TMA loads an operand of the epilogue, so is the fourth one. The launch has as much shared memory as
     // `layout` needs.
     unsafe {
         let (x, w, y) = (Map::argument::<0>(), Map::argument::<1>(), Map::argument::<2>());
-        let operand = if K::Epilogue::OPERAND { Map::argument::<3>() } else { y };
+        let operand = if K::LOADS_OPERAND { Map::argument::<3>() } else { y };
         layout.make_barriers();
         let group = warp_group();
         if group == 0 {

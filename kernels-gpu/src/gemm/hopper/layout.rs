@@ -7,7 +7,6 @@ use cuda_std::{block, cluster, thread};
 
 use super::params::STAGING_BYTES;
 use super::shape::GemmKernel;
-use crate::gemm::epilogue::Epilogue;
 
 /// Alignment of the buffers in bytes. The pattern of the 128-byte swizzle of TMA repeats every 1024 bytes, so
 /// each buffer must start at a multiple of 1024.
@@ -123,7 +122,7 @@ impl<K: GemmKernel> RingLayout<K> {
                 }
                 at = at.next(K::TILE.stages);
             }
-            if K::Epilogue::OPERAND {
+            if K::LOADS_OPERAND {
                 for number in 0..K::WARPS * K::TILE.staging {
                     // SAFETY: as above.
                     unsafe { self.operand(0, number).1.init(1) };

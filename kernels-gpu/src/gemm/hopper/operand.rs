@@ -9,7 +9,6 @@ use super::layout::{RingLayout, RingPosition};
 use super::output::part_place;
 use super::params::STAGING_BYTES;
 use super::shape::GemmKernel;
-use crate::gemm::epilogue::Epilogue;
 
 /// The operand of a tile, for one warp.
 #[derive(Clone, Copy)]
@@ -51,7 +50,7 @@ impl<K: GemmKernel> Operand<K> {
     /// The tensor map belongs to this launch.
     #[inline(always)]
     pub unsafe fn load_next(&self, part: u32, at: RingPosition) {
-        if !K::Epilogue::OPERAND || K::PARTS <= K::TILE.staging {
+        if !K::LOADS_OPERAND || K::PARTS <= K::TILE.staging {
             return;
         }
         let next = part + K::TILE.staging - 1;
@@ -70,7 +69,7 @@ impl<K: GemmKernel> Operand<K> {
     /// The mbarriers are initialized. All lanes of the warp call this function.
     #[inline(always)]
     pub unsafe fn wait(&self, at: RingPosition) {
-        if K::Epilogue::OPERAND {
+        if K::LOADS_OPERAND {
             // SAFETY: the caller guarantees that the mbarriers are initialized.
             unsafe { self.layout.operand(self.warp, at.index).1.wait(at.parity) };
             return;

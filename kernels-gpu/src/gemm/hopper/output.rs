@@ -11,7 +11,7 @@ use super::operand::Operand;
 use super::params::{GemmParams, SLICE, STAGING_BYTES, WARP_ROWS, WGMMA_ROWS};
 use super::shape::GemmKernel;
 use crate::gemm::epilogue::Epilogue;
-use crate::gemm::epilogue::fragments::{ColumnBias, FragmentPlace, plus_bias, select};
+use crate::gemm::epilogue::fragments::{ColumnBias, FragmentPlace, bias_pairs, plus_bias, select};
 use crate::layout::own_thread::own_thread;
 
 /// The position of a warp in the ring of its staging buffers.
@@ -63,7 +63,7 @@ impl<K: GemmKernel> Output<'_, K> {
     /// The tensor maps belong to this launch. The whole warp calls this function.
     #[inline(always)]
     pub unsafe fn prepare(&self, place: [u32; 2], stores: &Stores) {
-        if K::Epilogue::OPERAND {
+        if K::LOADS_OPERAND {
             // SAFETY: the caller guarantees that the tensor map belongs to this launch. The whole warp
             // executes this code.
             unsafe { self.operand(own_thread(), place).load_first(stores.next) };
@@ -81,13 +81,17 @@ impl<K: GemmKernel> Output<'_, K> {
         let thread = own_thread();
         // The compiler can read the lane from its special register again. Kernels with an operand lack a
         // register to keep it.
-        let lane = if K::Epilogue::OPERAND { warp::lane() } else { thread % warp::SIZE };
+        let lane = if K::LOADS_OPERAND { warp::lane() } else { thread % warp::SIZE };
         let operand = self.operand(thread, place);
         let Self { p, epilogue, .. } = *self;
         let buffers = self.layout.staging(operand.warp);
         let fragments = Fragments::<K> { sums, lane, first: operand.first, p, epilogue };
         // SAFETY: the caller guarantees that the epilogue belongs to this launch.
-        let mut ahead = unsafe { fragments.fetch(0, 0) };
+        let mut ahead = [unsafe { fragments.fetch(0, 0) }; 2];
+        if Fragments::<K>::AHEAD == 2 {
+            // SAFETY: as above.
+            ahead[1] = unsafe { fragments.fetch(0, 1) };
+        }
         let mut part = 0;
         while part < K::PARTS {
             let at = stores.take::<K>();
@@ -145,6 +149,14 @@ fn chunk_offset(lane: u32, pair: u32) -> u32 {
     row * ROW_BYTES + ((2 * pair + chunk) ^ (row % 8)) * 16
 }
 
+/// A thread's operands of a fragment.
+#[derive(Clone, Copy)]
+struct Fetched<K: GemmKernel> {
+    operands: <K::Epilogue as Epilogue>::Fetched,
+    /// The bias, if TMA loads an operand of the epilogue. Other kernels load the bias when they need it.
+    bias: [u32; 2],
+}
+
 /// The sums of a thread, in fragments.
 #[derive(Clone, Copy)]
 struct Fragments<'a, K: GemmKernel> {
@@ -160,16 +172,20 @@ impl<K: GemmKernel> Fragments<'_, K> {
     /// Fragments per block of 64 rows.
     const PER_BLOCK: u32 = K::TILE.columns / 16;
 
-    /// Whether the epilogue's operands for a fragment (eight accumulators) are loaded before the results of
-    /// the previous fragment are computed. This hides the latency of the loads. Ping-pong kernels do not
-    /// prefetch, because one warpgroup multiplies while the other one waits for its operands. They also have
-    /// no registers for it.
-    const AHEAD: bool = !K::TILE.ping_pong && !K::Epilogue::UNROLLED;
+    /// Number of fragments (eight accumulators each) by which the loads of the epilogue's operands are ahead
+    /// of the computation. This hides the latency of the loads. Ping-pong kernels without an operand that TMA
+    /// loads do not load ahead, because one warpgroup multiplies while the other one waits for its operands.
+    /// Kernels with 192 accumulators per thread have no registers for it.
+    const AHEAD: u32 = match (K::LOADS_OPERAND, K::TILE.ping_pong) {
+        _ if K::Epilogue::UNROLLED => 0,
+        (true, _) if K::TILE.columns * K::TILE.blocks <= 256 => 2,
+        (false, false) => 1,
+        _ => 0,
+    };
 
     /// Returns the coordinates in `y` of the warp's first element in 16 columns of a part. A part is one
     /// slice of 64 columns in one block of 64 rows. `part` is the number of the part, and `pair` is the
-    /// number of the 16 columns in it. `pair` may also be one more than the last number, which means the
-    /// first columns of the next part.
+    /// number of the 16 columns in it. Numbers after the last one mean columns of the next part.
     #[inline(always)]
     fn place(&self, part: u32, pair: u32) -> [u32; 2] {
         let [row, column] = part_place::<K>(self.first, part + pair / (SLICE / 16));
@@ -188,34 +204,44 @@ impl<K: GemmKernel> Fragments<'_, K> {
     /// # Safety
     /// The argument of the epilogue belongs to this launch.
     #[inline(always)]
-    unsafe fn fetch(&self, part: u32, pair: u32) -> <K::Epilogue as Epilogue>::Fetched {
+    unsafe fn fetch(&self, part: u32, pair: u32) -> Fetched<K> {
         let mut at = self.at(part, pair);
         if K::TILE.ping_pong {
             // The optimization barrier makes the compiler compute the addresses again for each fragment
             // (eight accumulators). These kernels have no free registers for the addresses.
             [at.row, at.column] = thread::opaque([at.row, at.column]);
         }
-        // SAFETY: the caller guarantees that the epilogue belongs to this launch.
-        unsafe { self.epilogue.fetch(at) }
+        // SAFETY: the caller guarantees that `p` and the epilogue belong to this launch.
+        unsafe {
+            let bias = if K::LOADS_OPERAND { self.bias().words(0, at.column) } else { [0; 2] };
+            Fetched { operands: self.epilogue.fetch(at), bias }
+        }
     }
 
-    /// Writes the results of part `part` to the staging buffer `buffer`. `ahead` has the epilogue's operands
-    /// of the next fragment.
+    /// Returns the bias of the product.
+    #[inline(always)]
+    fn bias(&self) -> ColumnBias {
+        ColumnBias { base: self.p.bias, columns: self.p.columns, pairs: true }
+    }
+
+    /// Writes the results of part `part` to the staging buffer `buffer`. `ahead` has the operands of the next
+    /// fragments.
     ///
     /// # Safety
     /// `p` and the epilogue belong to this launch. Only this warp accesses the buffer. The whole warp calls
     /// this function.
     #[inline(always)]
-    unsafe fn write(&self, part: u32, buffer: u32, ahead: &mut <K::Epilogue as Epilogue>::Fetched) {
+    unsafe fn write(&self, part: u32, buffer: u32, ahead: &mut [Fetched<K>; 2]) {
         let mut pair = 0;
         while pair < SLICE / 16 {
             let place = buffer + chunk_offset(self.lane, pair);
             // SAFETY: the caller guarantees that `p` and the epilogue belong to this launch, and that only
             // this warp accesses the buffer. A lane reads and writes the same places.
             unsafe {
-                let fetched = self.fetch(part, pair + u32::from(Self::AHEAD));
-                let fetched = if Self::AHEAD { replace(ahead, fetched) } else { fetched };
-                let operand = if K::Epilogue::OPERAND { shared_load_matrices(place) } else { [0; 4] };
+                let fetched = self.fetch(part, pair + Self::AHEAD);
+                let fetched = if Self::AHEAD > 1 { replace(&mut ahead[1], fetched) } else { fetched };
+                let fetched = if Self::AHEAD > 0 { replace(&mut ahead[0], fetched) } else { fetched };
+                let operand = if K::LOADS_OPERAND { shared_load_matrices(place) } else { [0; 4] };
                 shared_store_matrices(place, self.results(part, pair, operand, fetched));
             }
             pair = counter::<K>(pair + 1);
@@ -227,24 +253,20 @@ impl<K: GemmKernel> Fragments<'_, K> {
     /// # Safety
     /// `p` belongs to this launch.
     #[inline(always)]
-    unsafe fn results(
-        &self,
-        part: u32,
-        pair: u32,
-        operand: [u32; 4],
-        fetched: <K::Epilogue as Epilogue>::Fetched,
-    ) -> [u32; 4] {
+    unsafe fn results(&self, part: u32, pair: u32, operand: [u32; 4], fetched: Fetched<K>) -> [u32; 4] {
         let (column, starts) = (self.at(part, pair).column, self.epilogue.starts());
-        let bias = ColumnBias { base: self.p.bias, columns: self.p.columns, pairs: true };
         let index = part % K::TILE.blocks * Self::PER_BLOCK + part / K::TILE.blocks * (SLICE / 16) + pair;
-        // SAFETY: the caller guarantees that `p` belongs to this launch.
-        let bias = starts.map(|start| unsafe { bias.fetch::<K::Elem>(start, column) });
+        let bias = match K::LOADS_OPERAND {
+            true => [bias_pairs::<K::Elem>(fetched.bias); 2],
+            // SAFETY: the caller guarantees that `p` belongs to this launch.
+            false => starts.map(|start| unsafe { self.bias().fetch::<K::Elem>(start, column) }),
+        };
         let first = plus_bias(self.sums(index), bias[0]);
         let second = match K::Epilogue::HALVES {
             true => plus_bias(self.sums(index + Self::PER_BLOCK / 2), bias[1]),
             false => [0.0; 8],
         };
-        self.epilogue.apply::<K::Elem>([first, second], operand, fetched)
+        self.epilogue.apply::<K::Elem>([first, second], operand, fetched.operands)
     }
 
     /// Returns fragment number `index` of all blocks.

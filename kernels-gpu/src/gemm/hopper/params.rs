@@ -123,8 +123,6 @@ pub const T128X192_OPERAND: GemmTile = T128X192.with_operand(4, 4);
 pub const T128X128_OPERAND: GemmTile = T128X128.with_operand(5, 4);
 /// As [`T192X192`], for an epilogue with an operand.
 pub const T192X192_OPERAND: GemmTile = T192X192.with_operand(3, 3);
-/// As [`T256X128`], for an epilogue with an operand.
-pub const T256X128_OPERAND: GemmTile = T256X128.with_operand(3, 4);
 
 impl GemmTile {
     /// Returns the tile with fewer buffers of the ring and more staging buffers. While the block multiplies,

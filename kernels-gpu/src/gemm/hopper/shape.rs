@@ -6,7 +6,7 @@ use cuda_std::hopper::wgmma::{Accumulator, Operand, Registers};
 
 use super::params::{
     DEPTH, GemmTile, SLICE, T64X16, T64X16_HALF, T64X32, T64X32_HALF, T64X64, T128X128, T128X128_OPERAND,
-    T128X192, T128X192_OPERAND, T128X256, T192X192, T192X192_OPERAND, T256X128, T256X128_OPERAND, T256X192,
+    T128X192, T128X192_OPERAND, T128X256, T192X192, T192X192_OPERAND, T256X128, T256X192,
 };
 use crate::gemm::epilogue::Epilogue;
 
@@ -28,6 +28,8 @@ pub(crate) trait GemmKernel: Copy {
     const X_BYTES: u32 = Self::TILE.rows() * DEPTH * 2;
     /// Bytes of a buffer for a tile of `w`.
     const W_BYTES: u32 = Self::TILE.columns * DEPTH * 2;
+    /// Whether TMA loads the operand of the epilogue that has the rows and columns of the result.
+    const LOADS_OPERAND: bool = Self::Epilogue::OPERAND && !Self::TILE.transposed;
     /// Consumer warps of a block.
     const WARPS: u32 = 4 * Self::TILE.groups;
     /// Columns of `y` per tile.
@@ -129,5 +131,4 @@ kernels! {
     Kernel128x128Operand: T128X128_OPERAND;
     Kernel128x192Operand: T128X192_OPERAND;
     Kernel192x192Operand: T192X192_OPERAND;
-    Kernel256x128Operand: T256X128_OPERAND;
 }
