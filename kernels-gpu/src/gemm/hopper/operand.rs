@@ -6,8 +6,8 @@ use cuda_std::hopper::tensor_map::{Map, wait_for_groups};
 use cuda_std::warp;
 
 use super::layout::{RingLayout, RingPosition};
-use super::output::part_place;
 use super::params::STAGING_BYTES;
+use super::schedule::part_place;
 use super::shape::GemmKernel;
 
 /// The operand of a tile, for one warp.
