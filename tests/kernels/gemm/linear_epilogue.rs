@@ -81,9 +81,7 @@ fn same_as_separate<T: Element>(
 
 const ACTIVATION: (&str, &[&str], [&str; 3]) = (
     "linear_activation",
-    &[
-        "128x128", "128x192", "192x192", "256x128", "64x16", "64x16_half", "64x32", "64x32_half", "64x64",
-    ],
+    &["128x128", "128x192", "192x192", "256x128", "64x16", "64x16_half", "64x32", "64x32_half", "64x64"],
     ["128x128", "64x64", "64x64_general"],
 );
 const GATED: (&str, &[&str], [&str; 3]) =
@@ -96,7 +94,8 @@ fn cases() -> Vec<LinearCase> {
 }
 
 /// Sizes for the kernels for few rows.
-const FEW_ROWS: [[i64; 3]; 5] = [[15, 200, 1400], [17, 264, 72], [64, 136, 200], [31, 8328, 24], [49, 8200, 24]];
+const FEW_ROWS: [[i64; 3]; 5] =
+    [[15, 200, 1400], [17, 264, 72], [64, 136, 200], [31, 8328, 24], [49, 8200, 24]];
 
 fn cases_with_few_rows() -> Vec<LinearCase> {
     let few_rows = FEW_ROWS.iter().map(|sizes| LinearCase::of(*sizes, sizes[0] % 2 == 1));
@@ -317,18 +316,18 @@ fn residual_f64<T: Element>(device: &Device) {
 }
 
 fn planted(device: &Device) {
-  for m in [600, 30] {
-    let p = LinearCase::of([m, 408, 72], true);
-    let inputs = LinearInputs::<bf16>::new(device, &p);
-    let (residual, _) = residual_of(device, &p, DENSE);
-    let epilogue = Epilogue::Residual { residual: &residual, gate: None, batches: 1 };
-    let expected = epilogue.apply(device, &product(device, &inputs, &p), &p);
-    for skip in 0..if m == 30 { 1 } else { 4 } {
-        let device = skipping(device, skip);
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            same_bits(&epilogue.run(&device, &inputs, &p, Roundings::Exact), &expected);
-        }));
-        println!("PLANTED {skip} {:?} failed: {}", device.take_launches(), result.is_err());
+    for m in [600, 30] {
+        let p = LinearCase::of([m, 408, 72], true);
+        let inputs = LinearInputs::<bf16>::new(device, &p);
+        let (residual, _) = residual_of(device, &p, DENSE);
+        let epilogue = Epilogue::Residual { residual: &residual, gate: None, batches: 1 };
+        let expected = epilogue.apply(device, &product(device, &inputs, &p), &p);
+        for skip in 0..if m == 30 { 1 } else { 4 } {
+            let device = skipping(device, skip);
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                same_bits(&epilogue.run(&device, &inputs, &p, Roundings::Exact), &expected);
+            }));
+            println!("PLANTED {skip} {:?} failed: {}", device.take_launches(), result.is_err());
+        }
     }
-  }
 }

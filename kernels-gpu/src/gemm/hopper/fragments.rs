@@ -142,6 +142,9 @@ impl<K: GemmKernel> Fragments<'_, K> {
             // SAFETY: the caller guarantees that `p` belongs to this launch.
             false => starts.map(|start| unsafe { self.bias().fetch::<K::Elem>(start, column) }),
         };
+        // The optimization barrier makes the compiler select the fragments of the two halves one after the
+        // other. Otherwise, the kernel with 256 x 128 lacks a register.
+        let index = if K::Epilogue::HALVES { thread::opaque([index, 0])[0] } else { index };
         let first = plus_bias(self.sums(index), bias[0]);
         let second = match K::Epilogue::HALVES {
             true => plus_bias(self.sums(index + Self::PER_BLOCK / 2), bias[1]),

@@ -36,7 +36,11 @@ impl Stores {
     /// Returns the position of the next staging buffer (shared memory for results).
     #[inline(always)]
     fn take<K: GemmKernel>(&mut self) -> RingPosition {
-        let next = self.next.next(K::TILE.staging);
+        let next = match K::LOADS_OPERAND {
+            true => self.next.next(K::TILE.staging),
+            // A warp has one buffer, or alternates between two. This formula needs fewer registers.
+            false => RingPosition { index: K::TILE.staging - 1 - self.next.index, parity: 0 },
+        };
         replace(&mut self.next, next)
     }
 }
@@ -79,8 +83,8 @@ impl<K: GemmKernel> Output<'_, K> {
     pub unsafe fn store(&self, sums: &[K::Sums], place: [u32; 2], stores: &mut Stores) {
         const { assert!(K::COLUMNS.is_multiple_of(SLICE) || K::TILE.transposed) };
         let thread = own_thread();
-        // The compiler can read the lane from its special register again. Kernels with an operand lack a
-        // register to keep it.
+        // The compiler can read `warp::lane()` from its special register again. Kernels that load an operand
+        // lack a register to keep the lane.
         let lane = if K::LOADS_OPERAND { warp::lane() } else { thread % warp::SIZE };
         let operand = self.operand(thread, place);
         let Self { p, epilogue, .. } = *self;
