@@ -53,8 +53,8 @@ pub(super) fn linear_gated_residual_hopper(
     let launch =
         |kernel: GatedResidualHopperKernel, site: LaunchSite, maps: [TensorMap; 3], params: GemmParams| {
             let ([x, w, y], residual) = (maps, result_map(device, residual)?);
-            // SAFETY: the kernel accesses only the tensors that the tensor maps, `params` and `e` describe. The
-            // caller has checked these tensors.
+            // SAFETY: the kernel accesses only the tensors that the tensor maps, `params` and `e` describe.
+            // The caller has checked these tensors.
             unsafe { kernel(site, x, w, y, residual, params, e) }
         };
     Ok(launch_few_rows(device, a, &FEW_ROWS, skip, stream, launch)?

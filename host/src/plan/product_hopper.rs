@@ -119,8 +119,9 @@ pub(crate) unsafe fn launch_with_epilogue<E: Copy>(
 ) -> Result<bool> {
     let launch =
         |kernel: EpilogueKernel<E>, site: LaunchSite, [x, w, y]: [TensorMap; 3], params: GemmParams| {
-            // SAFETY: the kernel accesses only the tensors that the tensor maps, `params` and `e` describe. They
-            // are those of `a`, which were checked when `a` was created, and those that the caller has checked.
+            // SAFETY: the kernel accesses only the tensors that the tensor maps, `params` and `e` describe.
+            // They are those of `a`, which were checked when `a` was created, and those that the caller has
+            // checked.
             unsafe { kernel(site, x, w, y, params, e) }
         };
     if let Some(few_rows) = few_rows

@@ -6,8 +6,8 @@
 //!
 //! The name of a kernel states the rows and columns of its tiles. The kernels for a `y` with few rows compute
 //! tiles of `yᵀ`. The first number in their names therefore counts columns of `y`, and the second one rows of
-//! `y`. They get `w` as the argument `_x`, and `x` as the argument `_w`. The two blocks of a cluster load the tile of one operand only once for both. This operand is `w` in
-//! kernels with `half` in their names.
+//! `y`. They get `w` as the argument `_x`, and `x` as the argument `_w`. The two blocks of a cluster load the
+//! tile of one operand only once for both. This operand is `w` in kernels with `half` in their names.
 use cuda_std::tensor_map::TensorMap;
 use half::{bf16, f16};
 

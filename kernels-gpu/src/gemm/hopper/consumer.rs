@@ -3,7 +3,7 @@ use cuda_std::hopper::barrier::{Barrier, Named};
 use cuda_std::hopper::wgmma::{self, Descriptor};
 
 use super::layout::{ROW_BYTES, RingLayout, RingPosition};
-use super::output::{Output, Stores};
+use super::output::{Stores, TileOutput};
 use super::output_transposed;
 use super::params::{DEPTH, WGMMA_ROWS};
 use super::schedule::{Place, numbers};
@@ -19,8 +19,8 @@ const WGMMA_DEPTH: u32 = 16;
 /// The fields of `output` were created for this launch. The mbarriers are initialized. The whole consumer
 /// warpgroup calls this function.
 #[inline(always)]
-pub(crate) unsafe fn consume<K: GemmKernel>(output: Output<K>) {
-    let Output { layout, group, p, .. } = output;
+pub(crate) unsafe fn consume<K: GemmKernel>(output: TileOutput<K>) {
+    let TileOutput { layout, group, p, .. } = output;
     let mut at = RingPosition::FIRST;
     let first_row = if K::TILE.ping_pong { 0 } else { group * K::TILE.blocks * WGMMA_ROWS };
     let (mut owner, mut sums, mut stores) = (0, K::ZERO, Stores::FIRST);

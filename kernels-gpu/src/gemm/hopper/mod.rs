@@ -9,7 +9,8 @@
 //! - `entries`: the macro that declares the kernels of an op.
 //! - `kernel`: the body of the kernels, which assigns the roles to the warpgroups.
 //! - `schedule`: the order in which the blocks compute the tiles of `y`.
-//! - `producer`, `consumer`, `operand`, `fragments`, `output`, `output_transposed`: the code of the warpgroups.
+//! - `producer`, `consumer`, `operand`, `fragments`, `output`, `output_transposed`: the code of the
+//!   warpgroups.
 pub(crate) mod consumer;
 pub(crate) mod entries;
 pub(crate) mod fragments;

@@ -12,7 +12,7 @@ use super::shape::GemmKernel;
 
 /// The operand of a tile, for one warp.
 #[derive(Clone, Copy)]
-pub(crate) struct Operand<K> {
+pub(crate) struct TileOperand<K> {
     /// The tensor map of the operand.
     pub map: Map,
     pub layout: RingLayout<K>,
@@ -22,7 +22,7 @@ pub(crate) struct Operand<K> {
     pub first: [u32; 2],
 }
 
-impl<K: GemmKernel> Operand<K> {
+impl<K: GemmKernel> TileOperand<K> {
     /// Starts to load the first parts of a tile. `at` is the position of the first part in the ring of
     /// staging buffers.
     ///

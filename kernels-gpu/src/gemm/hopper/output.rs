@@ -8,7 +8,7 @@ use cuda_std::warp;
 
 use super::fragments::{Fragments, counter};
 use super::layout::{RingLayout, RingPosition};
-use super::operand::Operand;
+use super::operand::TileOperand;
 use super::params::{GemmParams, SLICE, STAGING_BYTES, WARP_ROWS};
 use super::schedule::part_place;
 use super::shape::GemmKernel;
@@ -47,7 +47,7 @@ impl Stores {
 
 /// Writes the results of the tiles of a consumer warpgroup.
 #[derive(Clone, Copy)]
-pub(crate) struct Output<'a, K: GemmKernel> {
+pub(crate) struct TileOutput<'a, K: GemmKernel> {
     pub layout: RingLayout<K>,
     /// The number of the consumer warpgroup.
     pub group: u32,
@@ -59,7 +59,7 @@ pub(crate) struct Output<'a, K: GemmKernel> {
     pub epilogue: K::Epilogue,
 }
 
-impl<K: GemmKernel> Output<'_, K> {
+impl<K: GemmKernel> TileOutput<'_, K> {
     /// Starts to load the operand of the epilogue for a tile. `[row, column]` is the place in `y` of the
     /// first sum of the warpgroup.
     ///
@@ -121,9 +121,9 @@ impl<K: GemmKernel> Output<'_, K> {
 
     /// Returns the operand of the epilogue for a tile, for the warp of thread `thread`.
     #[inline(always)]
-    fn operand(&self, thread: u32, [row, column]: [u32; 2]) -> Operand<K> {
+    fn operand(&self, thread: u32, [row, column]: [u32; 2]) -> TileOperand<K> {
         let warp = thread % 128 / warp::SIZE;
         let first = [row + warp * WARP_ROWS, column];
-        Operand { map: self.operand, layout: self.layout, warp: self.group * 4 + warp, first }
+        TileOperand { map: self.operand, layout: self.layout, warp: self.group * 4 + warp, first }
     }
 }

@@ -12,7 +12,7 @@ use cuda_std::mem::{self, Load};
 use cuda_std::{thread, warp};
 
 use super::layout::ROW_BYTES;
-use super::output::Output;
+use super::output::TileOutput;
 use super::params::{GemmParams, STAGING_BYTES, WARP_ROWS, WGMMA_ROWS};
 use super::shape::GemmKernel;
 use crate::gemm::epilogue::Epilogue;
@@ -26,19 +26,19 @@ const SCRATCH_ROW_BYTES: u32 = 80;
 const SCRATCH_BYTES: u32 = 16 * SCRATCH_ROW_BYTES;
 
 /// Applies the bias and the epilogue to the accumulators `sums` of a consumer warpgroup, and starts to store
-/// the results with TMA. The kernel computes `yᵀ`, so rows of its tile are columns of `y`. The first row of the tile is
-/// column `column` of `y`, and the first column of the tile is row `row` of `y`.
+/// the results with TMA. The kernel computes `yᵀ`, so rows of its tile are columns of `y`. The first row of
+/// the tile is column `column` of `y`, and the first column of the tile is row `row` of `y`.
 ///
 /// # Safety
 /// The fields of `output` belong to this launch. The whole warpgroup calls this function.
 #[inline(always)]
-pub(crate) unsafe fn store<K: GemmKernel>(sums: &[K::Sums], output: &Output<K>, [column, row]: [u32; 2]) {
+pub(crate) unsafe fn store<K: GemmKernel>(sums: &[K::Sums], output: &TileOutput<K>, [column, row]: [u32; 2]) {
     const {
         assert!(!K::TILE.transposed || K::TILE.ping_pong);
         let needed = K::TILE.columns * ROW_BYTES + if K::Epilogue::UNROLLED { 0 } else { 4 * SCRATCH_BYTES };
         assert!(!K::TILE.transposed || needed <= 4 * K::TILE.staging * STAGING_BYTES);
     }
-    let Output { layout, group, y, p, .. } = *output;
+    let TileOutput { layout, group, y, p, .. } = *output;
     let buffer = layout.staging(group * 4);
     let warpgroup = Named::<128>(3 + group);
     let is_first = own_thread() % 128 == 0;
@@ -119,8 +119,8 @@ unsafe fn bias<K: GemmKernel>(column: u32, p: &GemmParams) -> f32 {
 /// `output` belongs to this launch. The whole warpgroup calls this function, and barriers separate its writes
 /// to the buffer from other accesses.
 #[inline(always)]
-unsafe fn apply<K: GemmKernel>(sums: &K::Sums, buffer: u32, [row, column]: [u32; 2], output: &Output<K>) {
-    let Output { p, epilogue, .. } = *output;
+unsafe fn apply<K: GemmKernel>(sums: &K::Sums, buffer: u32, [row, column]: [u32; 2], output: &TileOutput<K>) {
+    let TileOutput { p, epilogue, .. } = *output;
     let thread = own_thread() % 128;
     let (warp, lane) = (thread / 32, thread % 32);
     let scratch = buffer + K::TILE.columns * ROW_BYTES + warp * SCRATCH_BYTES;
