@@ -37,7 +37,7 @@ NAMES = ("ex2", "rcp", "rsqrt0", "rsqrt1")
 SEGMENTS = {"ex2": 64, "rcp": 128, "rsqrt0": 64, "rsqrt1": 64, "lg2": 64}
 # The constant term of each polynomial is `c0 * 2^14` plus this number, in units of 2^-16 ulp. For `lg2`, an
 # ulp is 2^-24, so the unit is 2^-40. The results of `lg2` only show the bits from 2^-36 on, so the low four
-# bits of the number for `lg2` have no effect.
+# bits of the constant for `lg2` have no effect.
 BIAS = {"ex2": 12_228, "rcp": 4_046, "rsqrt0": 16_383, "rsqrt1": 16_383, "lg2": 3_348}
 EXACT: dict[str, Callable[[Array], Array]] = {
     "ex2": lambda m: np.exp2(m - 1),
@@ -60,10 +60,10 @@ def rounded(name: str) -> Array:
 def square(offset: Array) -> Array:
     """Return the square of a 17-bit number as the GPU computes it, in units of 2^19.
 
-    Multiplied out, the square is a sum of products of two bits of `offset`. The product of bits i and j
-    occurs twice, as 2^(i + j + 1) in total. The GPU omits all terms below 2^19. Of the square of the upper 8
-    bits, it omits only the lowest bit. The sum has the products of bits 2 to 8 with bits that are high
-    enough.
+    Multiplied out, the square is a sum of products of two bits of `offset`. The product of bits i and j occurs twice,
+    so it contributes 2^(i + j + 1). The GPU omits the terms below 2^19, but computes the square of the upper 8 bits
+    except for its lowest bit. The sum in the code contains the products of bits 2 to 8 with bits for which the product
+    is at least 2^19.
     """
     upper = offset >> 9
     return (upper * upper >> 1) + sum((offset >> i & 1) * (offset >> 18 - i) for i in range(2, 9))
@@ -98,7 +98,8 @@ def fit(name: str, bits: Array) -> list[tuple[int, int, int]]:
         base = y[0]
         columns = np.stack([np.ones(len(x)), x / (1 << 17), q / (1 << 15)], 1)
         slopes = np.linalg.lstsq(columns, y - base + 0.5, rcond=None)[0]
-        # In units of 2^-16 ulp, the GPU's `c2` is even. In `ex2`, `c1` is even too.
+        # In units of 2^-16 ulp, the GPU's `c2` is always even, and for `ex2` also `c1`. Other values need not
+        # be tried.
         c1 = round(slopes[1] / 4) * 2 if name == "ex2" else round(slopes[1] / 2)
         c2 = round(slopes[2]) * 2
         rest = (y << 16) - c1 * x - c2 * q
@@ -119,8 +120,8 @@ def fit_lg2(from_one: Array) -> list[tuple[int, int, int]]:
     """
     segment, offset, squared = positions("lg2")
     start = (from_one.astype(np.float64) * 2.0**36).astype(np.int64)
-    # The logarithm is at least `start`, and less than `end`. For small results, `end` is `start` + 1, because
-    # the 24 significant bits contain all bits of the logarithm.
+    # From a result of `lg2`, the logarithm before truncation is at least `start`, and less than `end`. For
+    # small results, `end` is `start` + 1, because the 24 significant bits contain all bits of the logarithm.
     end = start + np.maximum(np.spacing(from_one).astype(np.float64) * 2.0**36, 1).astype(np.int64)
     found = []
     for number in range(SEGMENTS["lg2"]):
@@ -129,7 +130,8 @@ def fit_lg2(from_one: Array) -> list[tuple[int, int, int]]:
         x, q, low, high = offset[inside], squared[inside], start[inside] << 4, (end[inside] << 4) - 1
         columns = np.stack([np.ones(len(x)), x / (1 << 17), q / (1 << 15)], 1)
         slopes = np.linalg.lstsq(columns, (low + high) / 2 - low[0], rcond=None)[0]
-        # In units of 2^-16 ulp, the GPU's `c1` is a multiple of 4, and `c2` is a multiple of 8.
+        # In units of 2^-16 ulp, the GPU's `c1` is a multiple of 4, and `c2` is a multiple of 8. Other values
+        # need not be tried.
         c1 = round(slopes[1] / (1 << 17) / 4) * 4
         c2 = round(slopes[2] / (1 << 15) / 8) * 8
         rest = c1 * x + c2 * q
@@ -279,8 +281,8 @@ def check_gpu(model: Model) -> None:
             compare(f"rcp at exponent {exponent}", model.rcp(x), on_gpu("rcp.approx.ftz", x))
         x = octave(exponent)
         compare(f"rsqrt at exponent {exponent}", model.rsqrt(x), on_gpu("rsqrt.approx", x))
-    # The first element would be 0. `rcp` and `rsqrt` of 0 are infinity, so the smallest subnormal replaces
-    # the 0.
+    # The first argument would be 0, which is not subnormal: `rcp` and `rsqrt` of 0 are infinity. Use the
+    # smallest subnormal instead.
     subnormals = np.maximum(np.arange(MANTISSAS), 1).astype(np.uint32).view(np.float32)
     for x in (octave(0), -octave(5), -octave(6), -octave(7)):
         compare(f"ex2 without .ftz from {x[0]}", model.ex2_subnormal(x), on_gpu("ex2.approx", x))

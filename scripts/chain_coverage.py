@@ -1,4 +1,4 @@
-"""Calls a model with and without `patch`, and reports how each chain that the model ran was computed.
+"""Calls a model with and without `patch`, and reports for each chain that the model ran whether a kernel computed it.
 
 A chain is a sequence of torch operations that one kernel could compute. `loose_chains.py` finds the chains in
 the source of the model. Each chain gets one of these states:
@@ -186,7 +186,8 @@ def covers_of(model: nn.Module) -> Covers:
         sites = sites_of(type(part))
         if isinstance(recipe, NormRecipe):
             covers.norms[id(part)] = Cover("norm", sites[0])
-            # The kernel computes everything in the `forward` of the norm, including `y * (1 + weight)`.
+            # The kernel of a replaced norm computes everything in the `forward` of the norm, including `y *
+            # (1 + weight)`.
             covers.functions.setdefault(code_of(base.forward), []).append(Cover("fusion", sites[0]))
         elif isinstance(recipe, FusedRecipe) and sites:
             add_fusion(covers, part, recipe, Cover("fusion", sites[0]))
@@ -273,7 +274,8 @@ def sums_in(tree: ast.AST, names: set[str], indent: int) -> Iterator[Place]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     ]
-    # If `names` contains `a` and the code has `a = b`, the sum may have been assigned to `b`.
+    # If the code has `a = b`, the sum in `a` may have been assigned to `b`. Therefore also look for sums that
+    # are assigned to `b`.
     names = names | {value.id for name, value in assigned if name in names and isinstance(value, ast.Name)}
     for name, value in assigned:
         called = value.func if isinstance(value, ast.Call) and name in names else None
@@ -322,9 +324,9 @@ def found_for(chain: Loose, path: str, first: int, caller: Line | None, trace: T
     """Return how `patch` computes `chain`. The function that contains `chain` starts in line `first` of the
     file `path`.
 
-    A chain is a sequence of operations that one kernel could compute. If the function is not a method,
-    `caller` is the line that calls it. If this line is in a rewritten chain that includes the function, the
-    kernel of that chain also computes `chain`.
+    A chain is a sequence of operations that one kernel could compute. If the function is not a method, `caller` is the
+    line that calls it. This line may be in a rewritten chain that includes the code of the function. The kernel of the
+    rewritten chain then also computes `chain`.
     """
     found = list(covers.functions.get((path, first), ()))
     for region in covers.regions.get(path, ()):
@@ -332,8 +334,8 @@ def found_for(chain: Loose, path: str, first: int, caller: Line | None, trace: T
         rope = chain.kind == loose_chains.ROTARY and any("rope" in op for op in region.ops)
         if whole or (rope and region.lines[0] <= chain.end and chain.line <= region.lines[1]):
             found.append(region.cover)
-    # If every line that calls the function is in a rewritten chain that includes the function, the kernels of
-    # these chains compute the function's operations.
+    # If every line that calls the function is in a rewritten chain, and these chains include the function's
+    # code, their kernels compute the function's operations.
     callers = trace.functions.get((path, first), set()) if caller is None else {caller}
     parts = [calling(line, (path, first), covers) for line in callers]
     found += sum(parts, []) if all(parts) else []
@@ -354,8 +356,8 @@ def found_for(chain: Loose, path: str, first: int, caller: Line | None, trace: T
 
 
 def calling(caller: Line, function: Line, covers: Covers) -> list[Cover]:
-    """Return how `patch` computes the rewritten chains that contain the line `caller` and that include the
-    code of `function`.
+    """Return how `patch` computes the rewritten chains (sequences of operations) that contain the line `caller` and
+    include the code of `function`.
 
     The line `caller` calls this function.
     """
@@ -389,8 +391,7 @@ class Outcome:
 def outcome(covers: list[Cover], before: Mapping[int, Counter[str]]) -> Outcome:
     """Return how a chain (a sequence of operations) was computed.
 
-    `before` contains, for each counter, its counts before the call of the model. Its keys are the `id` of the
-    counters.
+    `before` maps the `id` of each counter to its counts before the call of the model.
     """
     results = []
     for cover in covers:

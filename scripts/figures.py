@@ -35,8 +35,9 @@ NONE = "–"
 
 @cache
 def model(name: str, gpu: str = RUN.name) -> dict[str, Any]:
-    """Load the results file of `python -m oxiwarp bench --model <name>`. Add the key "variants": the results
-    of the file by variant name."""
+    """Load the results file of `python -m oxiwarp bench --model <name>`. Add the key "variants", which maps the name of
+    each variant to its results.
+    """
     found: dict[str, Any] = json.loads((LATEST / gpu / f"{name}.json").read_text())
     found["variants"] = {current_name(result["variant"]["name"]): result for result in found["results"]}
     return found
@@ -420,7 +421,9 @@ DTYPES = ("bfloat16", "float16", "float32")
 
 @cache
 def product_cases() -> dict[tuple[str, str], dict[str, dict[str, str]]]:
-    """Load the results of `products.py`. Map the case and its shape to the results of each implementation."""
+    """Load the results of `products.py`. Return a dict that maps each case and shape to the results of the
+    implementations.
+    """
     cases: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
     for row in rows("products.csv"):
         cases.setdefault((row["case"], row["shape"]), {})[row["provider"]] = row
@@ -428,7 +431,9 @@ def product_cases() -> dict[tuple[str, str], dict[str, dict[str, str]]]:
 
 
 def size_of_product(shape: str) -> str:
-    """Return "M x K x N" for a shape of batch, tokens, K and N. A batch of 1 is omitted in the shape."""
+    """Return "M x K x N" for the shape of a product: batch, tokens, K and N, where a batch of 1 may be missing. M is
+    batch times tokens.
+    """
     *batch, tokens, depth, columns = map(int, shape.split("×"))
     return f"{tokens * (batch[0] if batch else 1)} x {depth} x {columns}"
 

@@ -17,13 +17,14 @@ from oxiwarp.patching.fusions import FAMILIES, Fusion
 from oxiwarp.patching.fusions.core.ops import INDUCTOR
 from oxiwarp.patching.report import NO_KERNEL
 
-# Matches the end of the name of a model family at the start of a module docstring.
+# The name of a model family is at the start of a module docstring, and ends at a match of this pattern.
 TITLE = re.compile(r" \(|[:;]|, (?=whose|with)")
 
 
 def chains() -> Iterator[str]:
-    """Yield one table per family of models. A row has model classes, the torch calls in them that one kernel
-    computes, and the exactness in each mode."""
+    """Yield one table per family of models. A row names model classes, the torch calls of these classes that one kernel
+    computes, and the exactness in each mode.
+    """
     for family in FAMILIES:
         about = " ".join(family.__doc__.split("\n\n")[0].split())
         yield f"\n## {TITLE.split(about)[0].rstrip('.')}\n\n{about}\n"

@@ -7,8 +7,8 @@ import ctypes
 import sys
 
 ARCHS = {"sm_75": 75, "sm_80": 80, "sm_90": 90}
-# Maps a compute capability to the PTX that runs only on it. Such GPUs load this PTX in addition to the PTX of
-# `ARCHS`.
+# Maps a compute capability to PTX that runs only on GPUs of this capability. They load it in addition to the
+# PTX of `ARCHS`.
 NATIVE = {90: ["sm_90a"]}
 MAJOR, MINOR = 75, 76  # CUdevice_attribute values of the compute capability: major, minor.
 
@@ -36,8 +36,8 @@ def capabilities() -> list[int]:
 def selection(capabilities: list[int]) -> str:
     """Return the names of the PTX that GPUs with these compute capabilities load.
 
-    For each GPU, the result contains the newest PTX of `ARCHS` that the GPU can run. If `NATIVE` lists PTX
-    that runs only on this compute capability, the result contains it too.
+    For each GPU, the result contains the newest PTX of `ARCHS` that the GPU can run, and the PTX that `NATIVE` lists
+    for its compute capability.
 
     >>> selection([90, 89])
     'sm_80,sm_90,sm_90a'

@@ -1,9 +1,8 @@
 """Finds expressions in the source of a model that look like a chain: a sequence of operations for one kernel.
 
-`patch` has its own search for chains (`oxiwarp.patching.rewrite`), which finds only chains that a kernel can
-compute. Scripts use this module to measure how many chains the search of `patch` misses. Therefore this
-module does not use the search of `patch`. Its rules are few and imprecise, because they rely only on
-operators and names in the source.
+Scripts use this module to measure how many chains the search of `patch` (`oxiwarp.patching.rewrite`) misses. This
+module therefore shares no code with that search, which finds only chains that a kernel can compute. The rules here are
+few and imprecise, because they rely only on operators and names in the source.
 
 | kind | rule |
 | --- | --- |
@@ -260,7 +259,7 @@ class Function:
                 yield MODULATION
             if isinstance(value, ast.Call):
                 called = name_of(value.func)
-                if called == "tanh":  # `cap * tanh(x / cap)` limits logits, so it is no gate.
+                if called == "tanh":  # Skip `cap * tanh(x / cap)`, which limits logits and is no gate.
                     if "cap" not in ast.unparse(other):
                         yield TANH
                 elif ACTIVATIONS & set(words(called)):

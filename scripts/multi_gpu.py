@@ -366,7 +366,7 @@ def checkpoint(name: str, folder: Path, small: bool) -> str:
     with torch.device("cpu" if small else "cuda"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     for path, parameter in model.named_parameters():
-        if "norm" in path:  # Without this line, the weights of a norm would be only ones or only zeros.
+        if "norm" in path:  # Use random weights for norms. Otherwise, they would be only ones or only zeros.
             parameter.data.add_(torch.randn_like(parameter), alpha=0.1)
     model.to(torch.float32 if small else torch.bfloat16).save_pretrained(folder / name)
     return str(folder / name)
@@ -411,8 +411,8 @@ def language(ranks: Ranks) -> Iterator[Row]:
 def tensor_parallel(place: Place, path: str) -> Row:
     """Compare four runs of a model: patched and unpatched, each under tensor parallelism and on one GPU.
 
-    oxiwarp's RMSNorm rounds at the same points as the class in transformers, but adds in another order. So
-    patched and unpatched models do not have equal bits, even on one GPU.
+    oxiwarp's RMSNorm rounds at the same points as the class in transformers, but adds the terms of a sum in another
+    order. Patched and unpatched models therefore do not have equal bits, even on one GPU.
     """
     alone, model = load(path, place), load(path, place, tp_size=WORLD)
     prompt = tokens(model, place, PROMPT if place.device.type == "cuda" else 12)
@@ -476,8 +476,8 @@ def fsdp(ranks: Ranks) -> Iterator[Row]:
 def sharded(place: Place, path: str) -> Row:
     """Compare a model under FSDP2 with the same model on one GPU, both unpatched and then both patched.
 
-    The outputs under FSDP2 and on one GPU must have the same bits. Both ranks have the same inputs. Therefore
-    the mean of their gradients equals the gradient on one GPU, except for the rounding of the sum.
+    The outputs under FSDP2 and on one GPU must have the same bits. Both ranks have the same inputs, so the mean of
+    their gradients equals the gradient on one GPU, except for the rounding of the sum.
     """
     alone, model = load(path, place), load(path, place, fsdp_size=WORLD)
     ids = tokens(model, place, 512 if place.device.type == "cuda" else 10)
@@ -583,11 +583,9 @@ def predicted(alone: float, how: str) -> float:
     """Return the predicted milliseconds of a FLUX.1 step on two GPUs, from the milliseconds `alone` on one
     GPU.
 
-    The prediction counts the collectives of a block of the model. A single block has one all-reduce under
-    tensor parallelism, and four all-to-all calls under Ulysses. Under ring attention, it has one gather of
-    its keys and values. A double block has four all-reduces under tensor parallelism, which together reduce
-    twice as many bytes as the all-reduce of a single block. Under Ulysses and ring attention, a double block
-    has the same collectives as a single block.
+    The prediction counts the collectives of each block of the model. Under tensor parallelism, a single-stream block
+    has one all-reduce. A double-stream block has four, which together reduce twice as many bytes. Under Ulysses, a
+    block of either kind has four all-to-all calls. Under ring attention, it has one gather of its keys and values.
     """
     share = (WORLD - 1) / WORLD
     single, double = {
@@ -662,7 +660,7 @@ def flux_step(place: Place, how: str) -> Row:
                 compiled = model(**own)[0]
                 figures["compiled, ms"] = milliseconds(place, lambda: model(**own))
                 figures["error, compiled"] = off(compiled, right)
-            except Exception as error:  # The model is unpatched: the error is a fault of torch or diffusers.
+            except Exception as error:  # This model is unpatched, so the fault is in torch or diffusers.
                 figures["compiled, ms"] = reason(error)
     figures["kernels"] = sum(kernels.values())
     figures["equal values"] = equal_share(ours, stock)

@@ -31,8 +31,9 @@ USAGE = re.compile(
 
 @dataclass(frozen=True)
 class Multiprocessor:
-    """Limits of an SM. `needed` is the number of bytes in flight (requested, not yet loaded) that an SM needs
-    to use its share of the memory bandwidth."""
+    """Limits of an SM. `needed` is how many bytes must be in flight (requested, not yet loaded), so that the SM uses
+    its share of the memory bandwidth.
+    """
 
     gpu: str
     threads: int

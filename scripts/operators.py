@@ -34,16 +34,17 @@ INTRODUCTION = """# Operators
 This page lists the public functions of `oxiwarp`. `help(oxiwarp.<name>)` shows the same text. Arguments after `*` are
 keyword-only. The examples assume `import torch, oxiwarp` and run on the CPU.
 
-- **Devices.** Tensors are on a CUDA device, or on the CPU for tests: the CPU executor runs the same kernels, slowly.
-  CUDA calls run on torch's current stream and can be captured in CUDA graphs.
-- **Shapes** are given by roles, such as ROWS. The [table of roles](#roles-of-operands) has the shape and dtype that
-  belong to each role.
+- **Devices.** Tensors are on a CUDA device, or on the CPU for tests. For CPU tensors, oxiwarp's CPU executor runs the
+  same kernels, which is slow. CUDA calls run on torch's current stream and can be captured in CUDA graphs.
+- **Shapes** are given by roles. A role, such as ROWS, says which shape and dtype a tensor has relative to the other
+  arguments. The [table of roles](#roles-of-operands) defines them.
 - **Exactness.** "Bitwise equal" means that every bit of two results is equal. The arguments `mode` and `rounding`
   select where an operator rounds. Measured results are in [exactness.md](exactness.md).
 - **Gradients** are computed in float32 and rounded once, unless the operator states otherwise. In 16-bit dtypes,
-  they therefore differ from the gradients of eager autograd, which rounds after each operation. In forward-mode AD,
-  some operators raise torch's NotImplementedError, which is a subclass of RuntimeError. Some gradients are computed
-  with torch's operators instead of a kernel: [training.md](../guide/training.md#gradients) lists them.
+  they therefore differ from the gradients of eager autograd, which rounds after each operation. Some gradients are
+  computed with torch's operators instead of a kernel: [training.md](../guide/training.md#gradients) lists them.
+  Operators do not support forward-mode AD. They raise RuntimeError, or torch's NotImplementedError, which is a
+  subclass of RuntimeError.
 - **torch.compile and torch.func.** All operators work under `torch.compile` and `torch.func.vmap`.
 """
 
@@ -122,7 +123,7 @@ def operator(function: Callable[..., Any], info: OpInfo) -> Iterator[str]:
     yield f"## {function.__name__}\n"
     yield f"```text\n{signature(function)}\n```\n"
     yield f"{found['Summary']}\n"
-    yield f"**Shapes** by [role](#roles-of-operands). {operands(function)}.\n"
+    yield f"**Shapes.** The [table of roles](#roles-of-operands) defines the words in capitals. {operands(function)}.\n"
     yield f"**Dtypes.** {dtypes}.\n"
     yield "**Arguments.**\n"
     yield from items(entries(found["Args"]))

@@ -9,12 +9,12 @@ re-exported name, it depends on the file that defines the item. The following ar
 - Names in unit tests: `mod tests` in a file, and files declared with `#[cfg(test)]`.
 - Calls of methods, and names from `use other::*`, because the script does not analyse types.
 
-A folder `x` includes its module file: `x/mod.rs`, or the file `x.rs` next to the folder. `lib.rs` and
+A folder `x` includes its module file, which is `x/mod.rs`, or the file `x.rs` next to the folder. `lib.rs` and
 `main.rs` belong to no folder.
 
-The tool `cargo modules dependencies --acyclic` analyses types, but has disadvantages. It depends on
-rust-analyzer, which takes long to compile. It reads only one of the two backends (PTX and CPU) of the crate
-cuda-std. It does not report folders, and has no option to permit certain cycles.
+The existing tool `cargo modules dependencies --acyclic` is not used. It analyses types, but depends on rust-analyzer,
+which takes long to compile. It reads only one of the two backends (PTX and CPU) of the crate cuda-std. It does not
+report folders, and has no option to permit certain cycles.
 """
 
 import argparse
@@ -176,8 +176,7 @@ class Crate:
                         self.foreign.add(name)
 
     def definition(self, path: Module) -> Module:
-        """Return the path at which an item is defined. `path` may be a name under which the crate re-exports
-        the item."""
+        """Return the path at which an item is defined. `path` may be the path of a re-export of the item."""
         for _ in range(8):  # a longer sequence of re-exports would be a cycle
             for end in range(len(path), 0, -1):
                 if path[:end] in self.defined and path[:end] not in self.modules:

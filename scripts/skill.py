@@ -1,7 +1,7 @@
 """Writes pages of the agent skill: `python scripts/skill.py`.
 
-A skill is installed as one folder and cannot link to files outside of it. Therefore some of its reference
-pages are copies of pages in docs. Another page contains the source code of the skill's kernel templates.
+A skill is installed as one folder, and its pages cannot link to files outside of this folder. Some of its pages are
+therefore copies of pages in docs. Another page contains the source code of the skill's kernel templates.
 `tests/python/tools/test_skill.py` fails if a page is out of date.
 """
 

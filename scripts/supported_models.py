@@ -9,8 +9,8 @@ The script writes the results to docs/reference/supported-models.json. From this
 the page docs/reference/supported-models.md. With `--page`, it calls no model and updates only the page. With
 names of models as arguments, the script prints the chains of these models and writes nothing.
 
-`loose_chains.py` finds the chains, independently of `patch`. `chain_coverage.py` finds out how each chain was
-computed.
+`loose_chains.py` finds the chains, independently of `patch`. `chain_coverage.py` finds out whether a kernel computed
+each chain.
 """
 
 import argparse
@@ -121,8 +121,8 @@ def study_all(names: list[str], jobs: int) -> dict[str, Any]:
 def packed(results: dict[str, Any]) -> dict[str, Any]:
     """Return the content of the data file.
 
-    It has a list of all chains (sequences of operations) and a list of all outcomes (how a chain was
-    computed). The entries of models refer to both by index.
+    It has a list of all chains (sequences of operations) and a list of all outcomes (how a chain was computed). The
+    entries of models refer to both lists by index.
     """
     chains: dict[Any, int] = {}
     outcomes: dict[Any, int] = {}

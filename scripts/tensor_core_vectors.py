@@ -1,4 +1,5 @@
-"""Make the golden vectors of the CPU executor's tensor-core model (cuda-std/src/cpu/tensor_core.rs).
+"""Record results of a GPU's tensor cores, with which the tests compare the CPU executor
+(cuda-std/src/cpu/tensor_core.rs).
 
 `tensor_core_vectors.py record VECTORS.npz` records single matrix products on a Hopper GPU, through Triton.
 `tensor_core_vectors.py pack VECTORS.npz OUT.bin.lzma` converts a recording to the file of the Rust tests.
@@ -109,7 +110,7 @@ def product(a, b, c, d, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
     at = m[:, None] * N + n[None, :]
     x = tl.load(a + m[:, None] * K + k[None, :])
     y = tl.load(b + n[None, :] * K + k[:, None])
-    # Without the argument `max_num_imprecise_acc`, all K steps of fp8 products accumulate inside the tensor
+    # Do not pass `max_num_imprecise_acc`, so that all K steps of fp8 products accumulate inside the tensor
     # core.
     z = tl.dot(x, y, tl.load(c + at), input_precision="tf32")
     tl.store(d + at, z)
@@ -122,8 +123,8 @@ def record(target: str) -> None:
     for first, second in [(kind, kind) for kind in TYPES] + MIXED:
         kind = first if first == second else f"{first},{second}"
         step = STEPS[first]
-        # Triton uses wgmma if M is at least 64, and mma.sync for smaller tiles.
-        # The model describes fp8 operands only for wgmma. mma.sync with fp8 operands was not measured.
+        # Triton uses wgmma if M is at least 64, and mma.sync for smaller tiles. The executor has fp8 operands
+        # only for wgmma. mma.sync with fp8 operands was not measured.
         shapes = [("wgmma", 64, 64)] + ([] if first.startswith("float8") else [("mma.sync", 16, 16)])
         for instruction, M, N in shapes:
             for sort in SORTS:

@@ -9,9 +9,9 @@ process with this folder first on `sys.path`. It calls no model. For each class 
   not apply, the script prints the first function whose source hash (fingerprint) is unknown. Read this
   function before you add its fingerprint to the fusion.
 
-`loose_chains.py` finds chains independently of `patch`. The totals show how many of these chains a rewritten
-method or a fusion computes. If `patch` replaces only the norm module of a chain, the chain is not counted as
-computed: without a model, the script does not know the class of its norms.
+`loose_chains.py` finds chains independently of `patch`. The totals say how many of these chains a rewritten method or a
+fusion computes. A chain whose norm module `patch` may replace is not counted: without a model, the script does not know
+the class of this module.
 """
 
 import argparse
@@ -85,12 +85,13 @@ def is_installed(requirement: Any) -> bool:
 def modules(package: str) -> Iterator[types.ModuleType]:
     """Import and yield the Python modules of a library that define models. Skip modules whose import fails,
     for example because a package is missing."""
-    # This empty module replaces the library's module `dependency_versions_check`, which raises an error if
+    # Replace the library's module `dependency_versions_check` by an empty one. It would raise an error if
     # installed packages have other versions than the library expects.
     checks: Any = types.ModuleType(f"{package}.dependency_versions_check")
     checks.dep_version_check = lambda *arguments: None
     sys.modules[checks.__name__] = checks
-    # `kernels` is an optional package. The installed version may not fit the version of the library.
+    # Hide the optional package `kernels`, because the installed version may not fit the version of the
+    # library.
     sys.modules["kernels"] = None  # type: ignore[assignment]
     root = Path(importlib.import_module(package).__file__ or "").parent
     for path in sorted((root / "models").rglob("*.py")):

@@ -12,10 +12,10 @@ path of a shared library with FlashAttention-3. No package contains only this li
 contains it: `vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so`. Use the version of vLLM that requires the installed
 torch, for example vLLM 0.24.0 for torch 2.11. FlashAttention-3 is not measured if a case has a mask.
 
-The program writes attention.csv and attention.json. It also writes attention_accuracy.csv, which has errors
-but no times. These errors are measured on the inputs of attention_inputs.py, which lead to large rounding
-errors. The exit code is 1 if a result of oxiwarp is wrong or missing. Another program, attention_table.py,
-determines the sizes for which `oxiwarp.patch` uses `oxiwarp.attention`.
+The program writes attention.csv and attention.json. It also writes attention_accuracy.csv, which has the errors for the
+inputs of attention_inputs.py, and no times. These inputs lead to large rounding errors. The exit code is 1 if a result
+of oxiwarp is wrong or missing. Another program, attention_table.py, determines the sizes for which `oxiwarp.patch` uses
+`oxiwarp.attention`.
 """
 
 import argparse
@@ -185,8 +185,9 @@ def flash_attention_3(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Callable
 
 
 def error_of(case: Case, x: Inputs, result: Tensor) -> float:
-    """Return the relative error of attention against float64, for the first and last `CHECKED` queries. If
-    the call has more than these queries, check only two heads."""
+    """Return the relative error of attention against float64, for the first and last `CHECKED` queries. If the call has
+    more queries, check only two heads.
+    """
     queries = range(case.sizes[2])
     ends = sorted({*queries[:CHECKED], *queries[-CHECKED:]})
     heads = slice(None) if len(ends) < CHECKED else [0, -1]

@@ -31,8 +31,8 @@ def large(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
 def one_hot(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Heads:
     """Return inputs in which one key per query has a larger score QKᵀ than all other keys.
 
-    This key differs from query to query. Its score exceeds the other scores by about 30 in the first query,
-    and by less in later ones.
+    Which key this is differs from query to query. Its score exceeds the other scores by about 30 for the first query,
+    and by less for later queries.
     """
     q, k, v = normal(sizes, torch.float32, device)
     keys, columns = sizes[3:]

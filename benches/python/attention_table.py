@@ -1,5 +1,5 @@
-"""Measures for which sizes `oxiwarp.attention` is faster than torch's attention. Writes these sizes to a
-table that `oxiwarp.patch` reads.
+"""Measures for which sizes `oxiwarp.attention` is faster than torch's attention, and writes these sizes to a table that
+`oxiwarp.patch` reads.
 
     python benches/python/attention_table.py [--rounds N] [--out FOLDER]  measures, writes attention_table.csv and .json
     python benches/python/attention_table.py --from FOLDER                writes the package's table from these files
@@ -98,8 +98,8 @@ def measure(columns: int, padded: bool, queries: int, keys: int, batches: int, h
     through several sets of inputs."""
     size = (columns, padded, queries, keys, batches, heads)
     first = inputs_of(*size)
-    # This tensor of NaN is freed at once, and oxiwarp's result gets its memory. If oxiwarp does not write an
-    # element of the result, this element is therefore NaN.
+    # This tensor of NaN is freed at once, and oxiwarp's result then gets its memory. An element of the result
+    # that oxiwarp does not write is therefore NaN.
     torch.full_like(first["q"], torch.nan)
     mine, right = ours(first).float(), torchs(first).float()
     difference = float((mine - right).norm() / right.norm())
@@ -161,7 +161,8 @@ def adopt(folder: Path) -> None:
     """Replace one GPU architecture's entry in the table of the package oxiwarp by the measurement in
     `folder`."""
     names: dict[str, Any] = {}
-    exec(TABLE.read_text(), names)  # an import statement would load the table of the installed package instead
+    # Execute the file. An import statement would load the table of the installed package instead.
+    exec(TABLE.read_text(), names)
     said, table = read(folder)
     capability = said.pop("capability")
     write(names["MEASURED"] | {capability: said}, names["FASTER"] | {capability: table})

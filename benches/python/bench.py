@@ -179,8 +179,9 @@ def measure_ops(options: argparse.Namespace, results: "Results", clock: Clock, w
 
 
 def measure_overheads(options: argparse.Namespace, results: "Results") -> None:
-    """Measure the Python overhead per call, the time of `import oxiwarp`, and the time of the first call of
-    two ops."""
+    """Measure the Python overhead per call, the time of `import oxiwarp`, and, for two ops, the time of the first
+    call.
+    """
     from overhead import first_call_seconds, import_seconds, per_call
 
     say("overhead per call")

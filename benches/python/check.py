@@ -14,8 +14,8 @@ from torch import Tensor
 # A relative error of at most this value is always allowed. For bfloat16 and float16, it is the largest
 # relative error of a single rounding.
 LEAST = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12, torch.float32: 2.0**-23}
-# The error of the model's torch code may be this factor times LEAST. A larger error means that the torch code
-# and the float64 reference compute different formulas.
+# The error of the model's torch code may be at most this factor times LEAST. A larger error means that the
+# torch code and the float64 reference compute different formulas.
 EAGER_LIMIT = 8
 
 
@@ -31,8 +31,8 @@ class Error:
     element: float
 
     def allowed_by(self, eager: "Error", dtype: torch.dtype) -> bool:
-        """Return True if the error is at most twice `eager`, the error of the model's torch code. An error
-        within a few roundings is always allowed: `LEAST` for `relative`, 4 times `LEAST` for `element`.
+        """Return True if the error is at most twice `eager`, the error of the model's torch code. Errors of a few
+        roundings are always allowed: up to `LEAST` for `relative`, and up to 4 times `LEAST` for `element`.
 
         Return False if the error is NaN.
         """

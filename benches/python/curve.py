@@ -2,16 +2,16 @@
 
     python benches/python/curve.py [--only ada_norm,rope] [--seconds N] [--out FOLDER]
 
-Each op has the width of one model. The program compares an op with two baselines. The first baseline is the
-time of an element-wise kernel that moves as many bytes as the op. The second baseline is the number of these
-bytes, divided by the bandwidth of a large device copy. Small tensors stay in the L2 cache between graph
-replays. The times of small calls therefore show latency, not memory bandwidth.
+Each op has the number of columns that one model uses. The program compares an op with two baselines. The first baseline
+is the time of an element-wise kernel that moves as many bytes as the op. The second baseline is this number of bytes,
+divided by the bandwidth of a large device copy. Small tensors stay in the L2 cache between graph replays, so the times
+of small calls show latency instead of memory bandwidth.
 
-To detect overflows of 32-bit offsets, the program checks three tokens of each result (first, middle, last).
-For each of the three, it calls the op again with only this token, and compares the results. If an op combines
-several tokens, the program prints "not compared". The program updates curve.csv after each size. It also
-draws curve.png, with a panel for each family of ops (e.g. norms). The y axis is the bandwidth relative to a
-device copy, and the x axis the number of bytes.
+To detect overflows of 32-bit offsets, the program checks the first, a middle and the last token of each result. For
+each of these tokens, it calls the op again with only this token, and compares the results. If an op combines several
+tokens, the program prints "not compared". The program updates curve.csv after each size. It also draws curve.png, with
+a panel for each family of ops (e.g. norms). The y axis is the bandwidth relative to a device copy, and the x axis the
+number of bytes.
 """
 
 import argparse
@@ -105,8 +105,8 @@ def points_of(form: Form, device: torch.device) -> Iterator[Point]:
     source, ours = Source(device), form.call(form.modes[0])
     room, per_token = ROOM * torch.cuda.get_device_properties(device).total_memory, 0.0
     for tokens in tokens_of(form, shape):
-        # The factor 2 is necessary because the results of an eager call and the results of the CUDA graph
-        # exist at the same time.
+        # The results count twice, because those of an eager call and those of the CUDA graph exist at the
+        # same time.
         if 2 * per_token * tokens > room:
             return
         torch.cuda.empty_cache()

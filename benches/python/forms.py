@@ -1,9 +1,8 @@
 """Defines what the benchmarks measure: a `Form` is one use of an op in models.
 
-A form contains three functions. The first runs the torch calls of the model, which are called the chain. The
-second is the oxiwarp call that replaces the chain. The third is a float64 reference. A form also lists other
-libraries that have the op (peers), and models with the shapes of their tensors. The byte count of a call
-assumes that each input is read once and each result is written once.
+A form contains three functions: the torch calls of the model (the chain), the oxiwarp call that replaces them, and a
+float64 reference. A form also lists other libraries that have the op (peers), and models with the shapes of their
+tensors. The byte count of a call assumes that each input is read once and each result is written once.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -72,11 +71,10 @@ class Peer:
 class Form:
     """One use of an op: a chain of torch calls, the oxiwarp call that replaces it, and the shapes in models.
 
-    `inputs` creates inputs for a shape, whose first two dimensions are batch and tokens. These functions take
-    the inputs as keyword arguments: `eager` (the model's torch calls), `reference` (the same in float64),
-    `ours` (the oxiwarp call) and the functions of `peers` (other libraries). `claims` maps each mode of the
-    op to its documented guarantee, such as "bit-exact". If an op has modes, `ours` also takes the argument
-    `mode`.
+    `inputs` creates inputs for a shape, whose first two dimensions are batch and tokens. Four kinds of functions take
+    these inputs as keyword arguments: `eager` (the model's torch calls), `reference` (the same in float64), `ours` (the
+    oxiwarp call) and the functions of `peers` (other libraries). If the op has modes, `ours` also takes the argument
+    `mode`, and `claims` maps each mode to its documented guarantee, such as "bit-exact".
     """
 
     op: str

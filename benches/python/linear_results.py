@@ -34,7 +34,9 @@ def adopt(folder: Path) -> None:
 
 
 def add_bits(table: dict[str, dict[str, list[int]]], rows: Iterable[dict[str, str]]) -> None:
-    """Add the sizes with equal bits to the table of an environment, and remove those with other bits."""
+    """Update the table of equal bits of an environment: add the sizes at which all bits were equal, and remove those at
+    which some bits differed.
+    """
     for row in rows:
         sizes = table.setdefault(row["dtype"] + ", bias" * (row["bias"] == "True"), {})
         name, m = f"{row['n']}x{row['k']}", int(row["m"])

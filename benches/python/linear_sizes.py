@@ -45,8 +45,9 @@ SIZES = (
 
 
 def with_rows(sizes: Iterable[Size]) -> list[Size]:
-    """Return each size that has an epilogue with several numbers of rows: those of the models, and `ROWS` up to the
-    largest of them."""
+    """Return each size that has an epilogue, with several numbers of rows: those of the models, and those in `ROWS`
+    that are not larger.
+    """
     largest: dict[tuple[int, int, str | None], int] = {}
     for size in sizes:
         largest[size[1:]] = max(size.m, largest.get(size[1:], 0))
@@ -62,8 +63,9 @@ def parsed(text: str) -> Size:
 
 
 def of_model(name: str, place: str = "cuda", small: bool = False) -> list[Size]:
-    """Return the sizes for which a patched model asks the tables in one step. `name` is a workload of
-    `python -m oxiwarp bench`. The weights are random. `small` says whether to build a small model, for tests."""
+    """Return the sizes that a patched model looks up in the tables during one step. `name` is a workload of
+    `python -m oxiwarp bench`. The weights are random. `small` says whether to build a small model, for tests.
+    """
     import oxiwarp
     from oxiwarp.cli.bench.workloads import WORKLOADS
 

@@ -1,4 +1,4 @@
-"""Compares `oxiwarp.linear` with cuBLAS: the bits of the product, and the time with an epilogue. Writes two tables
+"""Compares `oxiwarp.linear` with cuBLAS (the bits of the product, and the time with an epilogue), and writes two tables
 that `oxiwarp.patch` reads.
 
     python benches/python/linear_tables.py [--size MxKxN:KIND] [--model NAME] [--rounds N] [--out FOLDER]
@@ -49,7 +49,9 @@ MOST_SETS = 8  # The benchmark rotates through at most this many sets of inputs.
 
 @dataclass(frozen=True)
 class Bits:
-    """Comparison of the product with `F.linear`. `different` is the number of different values of all inputs."""
+    """Comparison of the bits of `oxiwarp.linear` and `F.linear`. `different` is the number of values with other bits,
+    over all inputs.
+    """
 
     dtype: str
     bias: bool
@@ -87,8 +89,8 @@ def bits_of(size: Size, dtype: str, bias: bool) -> Bits:
         x = random(m, k, dtype=DTYPES[dtype], scale=scale)
         weight = random(n, k, dtype=DTYPES[dtype]) * k**-0.5
         vector = random(n, dtype=DTYPES[dtype]) if bias else None
-        # This tensor of NaN is freed at once. The result gets its memory, so an element that is not written
-        # stays NaN.
+        # This tensor of NaN is freed at once, and the result then gets its memory. An element that is not
+        # written therefore stays NaN.
         torch.full((m, n), torch.nan, device="cuda", dtype=DTYPES[dtype])
         made = oxiwarp.linear(x, weight, vector)
         for right in (F.linear(x, weight, vector), F.linear(x[None], weight, vector)[0]):
@@ -114,7 +116,7 @@ def fused(kind: str) -> Callable[[Inputs], Tensor]:
 
 
 def separate(kind: str, linear: Callable[..., Tensor] = F.linear) -> Callable[[Inputs], Tensor]:
-    """Return a function that computes the product by `linear`, and the operations after it by another kernel."""
+    """Return a function that computes the product with `linear`, and the operations after it with a separate kernel."""
     op = getattr(oxiwarp, kind)
     if kind == GATED_RESIDUAL:
         return lambda x: op(x["residual"], linear(x["x"], x["weight"], x["bias"]), x["gate"])
@@ -122,7 +124,7 @@ def separate(kind: str, linear: Callable[..., Tensor] = F.linear) -> Callable[[I
 
 
 def library(x: Inputs) -> Tensor:
-    """Compute product and tanh GELU by cuBLASLt, as mode "fast" of `patch` does."""
+    """Compute product and tanh GELU with cuBLASLt, as `mode="fast"` of `patch` does."""
     return torch._addmm_activation(x["bias"], x["x"][0], x["weight"].t(), use_gelu=True)
 
 

@@ -16,8 +16,8 @@ from statistics import median
 import torch
 import torch.nn.functional as F
 
-# Environment variables that disable the caches of the driver and of Python. The new processes run without
-# these variables, because users normally have these caches.
+# Environment variables that disable the caches of the driver and of Python. The measured processes run
+# without these variables, because users normally have these caches.
 WITHOUT_CACHE = ("CUDA_CACHE_DISABLE", "PYTHONDONTWRITEBYTECODE")
 
 _IMPORT = """

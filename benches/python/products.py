@@ -81,7 +81,7 @@ def slowest_kernel(call: Callable[[], object]) -> str:
 
 
 def windows(turns: dict[str, Turn], rounds: int) -> dict[str, list[float]]:
-    """Map the name of each implementation to its time per call in each round, in microseconds."""
+    """Return a dict that maps the name of each implementation to its times per call, one per round, in microseconds."""
     once = {name: seconds_of(turn, 2) / 2 for name, turn in turns.items()}
     repeats = {name: max(1, math.ceil(WINDOW_SECONDS / 3 / seconds)) for name, seconds in once.items()}
     names, times, warm = list(turns), {name: list[float]() for name in turns}, 0.0

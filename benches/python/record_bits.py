@@ -114,8 +114,9 @@ def inputs_of(form: Form, dtype: torch.dtype, device: torch.device) -> Inputs:
 
 
 def checksums(result: Result, chunk: int = CHUNK) -> list[list[int]]:
-    """Return the checksums of each result, one per `chunk` bytes. Before that, every NaN is replaced by the
-    same NaN."""
+    """Return the checksums of each result, one per `chunk` bytes. Before the checksum, every NaN is replaced by the
+    same NaN.
+    """
     found = []
     for y in tuple_of(result):
         y = y.detach().cpu().contiguous()

@@ -1,19 +1,18 @@
 """Measures GPU times by replaying CUDA graphs whose calls rotate through several sets of buffers. The
 compared implementations run alternately.
 
-A graph of many calls excludes Python time and the gaps between launches. Its calls rotate through many sets
-of inputs, and each call writes to separate result tensors. No call therefore finds its data in the L2 cache.
-All results stay alive during the capture. Otherwise the graph's private memory pool would reuse the memory of
-a freed result for the next call. This memory would stay in the L2 cache, and small shapes would look too
-fast.
+A graph of many calls excludes Python time and the gaps between launches. Its calls rotate through many sets of inputs,
+and each call writes to separate result tensors, so that no call finds its data in the L2 cache. All results stay alive
+during the capture. Otherwise, the next call would get the memory of a freed result, which is still in the L2 cache, and
+small shapes would look too fast.
 
 The implementations alternate, so that a change of the clock rate affects all of them. Each measurement of an
 implementation has two graph replays, and only the second replay is timed. The first replay evicts the
 previous implementation's data from the L2 cache.
 
-A large device-to-device copy is measured in alternation with the implementations. Its bandwidth is the
-reference for the implementations. The copy is not in a graph, because a graph runs a copy on a DMA copy
-engine. On an H200, a copy moves 2767 GB/s on the copy engine, and 4200 GB/s outside of a graph.
+A large device-to-device copy, measured in alternation with the implementations, gives the bandwidth to which their
+bandwidths are compared. The copy is not in a graph, because a graph runs copies on a DMA engine of the GPU, which is
+slower. On an H200, a copy moves 2767 GB/s in a graph, and 4200 GB/s outside of one.
 """
 
 import math
@@ -29,8 +28,8 @@ ROTATED = 800e6  # All input sets together have at least this many bytes, and at
 SMALL = 2**20  # Tensors with fewer bytes are taken as model parameters, so all input sets share them.
 CALLS = 20  # A graph has at least this many calls, if the memory is sufficient for their results.
 RESULTS = 1 / 24  # The results of a graph take at most this fraction of the GPU memory.
-# A call that takes more than this many µs is slow. It takes longer than its launch, so few calls per graph
-# suffice.
+# A call that takes more than this many µs counts as slow. Its launch is shorter than its kernel, so a graph
+# of few calls is enough.
 SLOW = 200
 LONGEST = 4e3  # A graph of slow calls has so few calls that a replay takes about this many µs.
 COPIES = 4  # One measurement of the device copy makes this many copies.

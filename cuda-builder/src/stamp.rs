@@ -143,7 +143,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Returns the existing source files of all texts that were passed to `check`.
+    /// Returns the files that the checked stamps name, if these files exist.
     pub(crate) fn sources(self) -> BTreeSet<PathBuf> {
         self.hashes.into_iter().filter_map(|(path, hash)| hash.map(|_| path)).collect()
     }

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-# Without a GPU, pytest does not collect the thousands of GPU cases, which it would skip one by one.
+# Without a GPU, do not collect the thousands of GPU cases, because pytest would have to skip them one by one.
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
@@ -64,8 +64,9 @@ def cuda() -> torch.device:
 
 @pytest.fixture(autouse=True, scope="session")
 def without_tf32():
-    """Compute convolutions in float32. TF32 has only 10 fraction bits. With TF32, tiny differences between
-    two models would become large ones."""
+    """Compute convolutions in float32 instead of TF32. TF32 has only 10 fraction bits, so tiny differences between two
+    models would become large ones.
+    """
     torch.backends.cudnn.allow_tf32 = False
 
 
@@ -74,8 +75,8 @@ def without_old_objects():
     """Exclude from garbage collection all objects that exist before the tests of a file start, such as
     imported modules.
 
-    Each full collection would visit all these objects. Also make the collector run less often: tracing and
-    compiling create many objects that stay in use, so a collection would free few of them.
+    Each full collection would visit all these objects. Also make the garbage collector run less often: tracing and
+    compiling create many objects that stay in use, so a collection would free only a few.
     """
     gc.collect()
     gc.freeze()

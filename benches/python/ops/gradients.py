@@ -1,8 +1,8 @@
 """Benchmarks of the gradients of `ada_norm`, residuals, activations, softmax and cross-entropy. They are
 derived from the benchmarks of the forward passes.
 
-The gradient of RoPE is not measured. Its backward pass does not read all inputs of the forward pass, but the
-benchmark counts the bytes of all inputs. It would report a bandwidth that is too high.
+The gradient of RoPE is not measured. The benchmark counts the bytes of all inputs of the forward pass, but the backward
+pass of RoPE does not read all of them. The reported bandwidth would be too high.
 """
 
 from dataclasses import replace
@@ -52,9 +52,9 @@ def _derived(
 def _gradient_of_residual(form: Form, branch: str, cases: tuple[tuple[str, Shape], ...], gradient: str) -> Form:
     """Create the benchmark of the gradients of a residual's branch and gate.
 
-    The backward pass reads neither the residual `x` nor the sum, and the gradient of `x` is the incoming
-    gradient. Therefore the inputs do not contain `x`. Its values have no effect on the gradients, so the
-    forward pass takes the output of the branch for it. `branch` is the name of this operand.
+    The backward pass does not read the residual `x`, and the gradient of `x` is the incoming gradient. The inputs
+    therefore do not contain `x`. In the forward pass, the output of the branch is used as `x`, because its values have
+    no effect on the gradients. `branch` is the name of the branch's operand.
     """
 
     def with_x(chain: Chain) -> Chain:
@@ -86,4 +86,5 @@ FORMS = (
     _gradient_of(gated_activations.FORMS, "geglu", ("SDXL", (2, 4096, 2560)), "gated_activation_backward"),
     _gradient_of(losses.FORMS, "softmax", ("wide rows", (1, 8192, 32768))),
     _gradient_of(losses.FORMS, "cross_entropy", ("Gemma 3 vocabulary", (1, 2048, 262144)), constants=("target",)),
+    _derived(losses.FORMS[-1], "cross_entropy", losses.FORMS[-1].cases[:1], constants=("target", "weight")),
 )

@@ -8,8 +8,9 @@ import oxiwarp
 
 
 def _eager(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Compute CogView4's modulation. It is not fused with the norm before it, because other layers of
-    CogView4 also use the norm's result."""
+    """Compute CogView4's modulation. A kernel cannot compute it together with the norm before it, because other layers
+    of CogView4 also use the norm's result.
+    """
     return x * (1 + scale) + shift
 
 

@@ -113,6 +113,21 @@ pub const OPS: &[Op] = &[
         call: rows::cross_entropy_backward,
         ..op("cross_entropy_backward", &[ROW], &[ROW], Choices::Nothing)
     },
+    Op {
+        columns: VOCABULARIES,
+        vectors: &[ROW],
+        others: TARGET,
+        singles: Singles::OfRows(2),
+        call: rows::cross_entropy_weight,
+        ..op("cross_entropy-weight", &[ROW], &[], Choices::Passes)
+    },
+    Op {
+        columns: VOCABULARIES,
+        vectors: &[ROW],
+        others: TARGET_AND_LOSS,
+        call: rows::cross_entropy_backward_weight,
+        ..op("cross_entropy_backward-weight", &[ROW], &[ROW], Choices::Nothing)
+    },
     Op { vectors: &[ROW; 2], call: norms::layer_norm, ..op("layer_norm", &[ROW], &[ROW], Choices::Vec4s) },
     Op {
         columns: MODULATED,

@@ -53,7 +53,26 @@ pub(super) fn cross_entropy(device: &Device, t: Operands, stream: Stream) -> Res
     let (shape, [loss, lse]) = (t.shape(), t.singles);
     let (x, targets) = (t.x[0].view(&shape)?, t.targets.view(&shape[..1])?);
     let (loss, lse) = (loss.view_mut(&shape[..1])?, lse.view_mut(&shape[..1])?);
-    oxiwarp::cross_entropy(device, x, targets, loss, lse, CrossEntropy::default(), stream)
+    oxiwarp::cross_entropy(device, x, targets, None, loss, lse, CrossEntropy::default(), stream)
+}
+
+/// Label smoothing with weights of the classes.
+const SMOOTHED: CrossEntropy =
+    CrossEntropy { ignore_index: -100, label_smoothing: 0.1, z_loss: 0.0, softcap: 0.0 };
+
+pub(super) fn cross_entropy_weight(device: &Device, t: Operands, stream: Stream) -> Result<()> {
+    let (weight, shape, [loss, lse]) = (t.vector(0, t.cols)?, t.shape(), t.singles);
+    let (x, targets) = (t.x[0].view(&shape)?, t.targets.view(&shape[..1])?);
+    let (loss, lse) = (loss.view_mut(&shape[..1])?, lse.view_mut(&shape[..1])?);
+    oxiwarp::cross_entropy(device, x, targets, Some(weight), loss, lse, SMOOTHED, stream)
+}
+
+pub(super) fn cross_entropy_backward_weight(device: &Device, t: Operands, stream: Stream) -> Result<()> {
+    let (weight, shape, [dx, ..]) = (t.vector(0, t.cols)?, t.shape(), t.y);
+    let (x, targets) = (t.x[0].view(&shape)?, t.targets.view(&shape[..1])?);
+    let (lse, dloss) = (t.logarithms.view(&shape[..1])?, t.dloss.view(&shape[..1])?);
+    let dx = dx.view_mut(&shape)?;
+    oxiwarp::cross_entropy_backward(device, x, targets, Some(weight), lse, dloss, dx, SMOOTHED, stream)
 }
 
 pub(super) fn cross_entropy_backward(device: &Device, t: Operands, stream: Stream) -> Result<()> {
@@ -61,7 +80,7 @@ pub(super) fn cross_entropy_backward(device: &Device, t: Operands, stream: Strea
     let (x, targets) = (t.x[0].view(&shape)?, t.targets.view(&shape[..1])?);
     let (lse, dloss) = (t.logarithms.view(&shape[..1])?, t.dloss.view(&shape[..1])?);
     let dx = dx.view_mut(&shape)?;
-    oxiwarp::cross_entropy_backward(device, x, targets, lse, dloss, dx, CrossEntropy::default(), stream)
+    oxiwarp::cross_entropy_backward(device, x, targets, None, lse, dloss, dx, CrossEntropy::default(), stream)
 }
 
 pub(super) fn activation(device: &Device, t: Operands, stream: Stream) -> Result<()> {

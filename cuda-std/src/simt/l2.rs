@@ -36,8 +36,8 @@ impl L2Policy {
         Load::By(self.policy)
     }
 
-    /// Returns whether the calling thread's block must reset the cache lines that it loaded to
-    /// `evict_normal`.
+    /// Returns whether the calling thread's block must change the L2 policy of the cache lines that it loaded
+    /// from `evict_last` back to `evict_normal`.
     #[inline(always)]
     pub fn demotes(self) -> bool {
         thread::block_index()[0] >= self.demote_from

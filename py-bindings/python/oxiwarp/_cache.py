@@ -1,8 +1,8 @@
-"""Caches for tensors that several calls use, such as rotary tables, and for results computed from one object,
-such as a module.
+"""Caches for tensors that several calls use, such as rotary tables, and for results that depend on one object, such as
+a module.
 
-A store is a dict of cached results. It has a maximum number of entries and a maximum size in bytes. If a new
-result would exceed a maximum, the oldest entries are removed first.
+A *store* is a dict of cached results. It has a maximum number of entries and a maximum size in bytes. If a new result
+would exceed a maximum, the oldest entries are removed first.
 """
 
 import functools
@@ -20,8 +20,9 @@ KEPT = 16
 # have 198 MB.
 MOST_BYTES = 256 << 20
 # Cached tensors that a CUDA graph reads are retained until the process ends, up to `MOST_BYTES` in total.
-# Tensors of at most `SMALL` bytes are retained beyond this limit, for example rotary frequencies. A graph
-# cannot compute rotary frequencies, because they are copied from the CPU.
+# Tensors of at most `SMALL` bytes, for example rotary frequencies, are retained beyond this limit. The
+# alternative, to compute them in the graph, is impossible for rotary frequencies, because they are copied
+# from the CPU.
 SMALL = 16 << 10
 Made = TypeVar("Made", Tensor, tuple[Tensor, ...])
 Store = dict[tuple[Any, int | None], Any]
@@ -72,14 +73,14 @@ def keep(
     """Return the result that `store` has for `key`. If there is none, call `make`, and cache and return its
     result.
 
-    The caller includes the device in `key`. `store` has at most `most` entries, with at most `most_bytes` in
-    total. All threads share the entries. A cached result is computed with grad mode and inference mode off.
-    Each stream has separate entries, because streams are not synchronized. While fake tensors are active,
-    `store` is neither read nor written. Tensors that torch.func wraps are not cached.
+    The caller includes the device in `key`. `store` has at most `most` entries, with at most `most_bytes` in total. All
+    threads share the entries. Each CUDA stream has separate entries, because streams are not synchronized. A cached
+    result is computed with grad mode and inference mode off. Tensors that torch.func wraps are not cached. While fake
+    tensors are active, `store` is neither read nor written.
 
-    During the capture of a CUDA graph, the argument `graphs` decides. If it is False, `make` is called, and
-    `store` is neither read nor written. If it is True, the function `of_graph` returns the result. It may
-    return an entry that was cached for another stream, and retains this entry until the process ends.
+    The argument `graphs` decides what happens during the capture of a CUDA graph. If it is False, `make` is called, and
+    `store` is neither read nor written. If it is True, the result may be an entry that was cached for another stream.
+    This entry is then retained until the process ends (see `of_graph`).
     """
     if dispatch_mode(FAKE) is not None:
         return make()
@@ -113,12 +114,13 @@ def stream_of(device: torch.device) -> int | None:
 
 
 def of_graph(store: Store, key: Any, make: Callable[[], Made]) -> Made:
-    """Return the tensors that `store` has for `key`, for use in a CUDA graph that is being captured. They may
-    have been cached for any stream.
+    """Return the tensors that `store` has for `key`, whatever the stream for which they were cached. A CUDA graph that
+    is being captured will read them.
 
-    The tensors are retained until the process ends, because the graph reads them at every replay. If `store`
-    has no tensors for `key`, call `make`: the graph then computes the tensors at every replay. Also call
-    `make` if the tensors are larger than `SMALL` and all retained tensors together would exceed `MOST_BYTES`.
+    The tensors are retained until the process ends, because the graph reads them at every replay. In two cases, call
+    `make` instead, so that the graph computes the tensors at every replay. In the first case, `store` has no tensors
+    for `key`. In the second case, the tensors are larger than `SMALL`, and all retained tensors together would exceed
+    `MOST_BYTES`.
     """
     found = next((made for held, made in list(store.items()) if held[0] == key), None)
     if found is None:
@@ -143,8 +145,8 @@ def kept(make: Callable[..., Made]) -> Callable[..., Made]:
     def call(*args: Any) -> Made:
         if compiling():
             return make(*args)
-        # Every block of a model calls the decorated function. `keep` does the same lookup, but a call of
-        # `keep` takes twice the time. Therefore the lookup is repeated here.
+        # Every block of a model calls the decorated function, so it must be fast. This lookup repeats the one
+        # in `keep`, because a call of `keep` would take twice the time.
         if dispatch_mode(FAKE) is None:
             made = store.get((args, stream_of(args[-1])))
             if made is not None:

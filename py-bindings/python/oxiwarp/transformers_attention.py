@@ -30,8 +30,8 @@ REFUSED = {"s_aux": "no sinks", "cache": "no paged cache"}
 def register() -> None:
     """Register "oxiwarp" as a value of `attn_implementation` in transformers.
 
-    transformers then passes the same masks to `forward` as to SDPA. If causal attention without a mask gives
-    the same result, transformers passes None as the mask.
+    transformers then passes the same masks to oxiwarp's attention as to SDPA. If causal attention without a mask gives
+    the same result, it passes None as the mask.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
@@ -69,9 +69,9 @@ def forward(
             hides the keys outside the window.
         dropout (float): must be 0.
         scaling (float | None): factor of the scores. Default: `1 / sqrt(D)`.
-        is_causal (bool | None): if True and `attention_mask` is None, compute causal attention. As in SDPA,
-            the first query has the position of the first key. Keys after the position of the last query are
-            then unused slots of a static KV cache. A single query attends to all keys.
+        is_causal (bool | None): if True and `attention_mask` is None, compute causal attention. As in SDPA, the first
+            query has the position of the first key. If there are keys after the position of the last query, no query
+            attends to them: they are unused slots of a static KV cache. A single query attends to all keys.
         softcap (float | None): limit of the scores, as for `oxiwarp.attention`.
         position_bias (Tensor | None): bias that is added to the scores, as in T5.
         **others: further arguments of transformers. Arguments that describe packed sequences for
@@ -103,7 +103,9 @@ def forward(
         causal = False
     query, key, value, mask = autocast(query.device.type, query, key, value, attention_mask)
     columns = value.shape[-1]
-    if columns < key.shape[-1]:  # the kernel needs Dv = D; the last line drops the columns of zeros
+    # The kernel needs as many value columns as query columns. Add columns of zeros, which the last line
+    # removes.
+    if columns < key.shape[-1]:
         value = F.pad(value, (0, key.shape[-1] - columns))
     out: Any = attention(query, key, value, causal=causal, scale=scaling, mask=mask, softcap=softcap, layout="bhsd")
     return out[..., :columns].transpose(1, 2).contiguous(), None

@@ -142,8 +142,9 @@ def test_export(strict, learned):
 
 
 def test_stays_compiled_while_weights_change(cuda):
-    """If the weights of a patched model change in place, the model uses the new values. This also holds if it
-    was compiled with CUDA graphs."""
+    """If the weights of a patched model change in place, the model uses the new values, even if it was compiled with
+    CUDA graphs.
+    """
     model = net(device=cuda)
     oxiwarp.patch(model)
     x = net_input(device=cuda)

@@ -11,11 +11,10 @@ The fuzzer has these modules:
 - `engine` runs cases (calls with their checks) and simplifies a failing case.
 - `__main__` is the command line.
 
-The name of an operator, a seed and a number identify a case, so that no database of cases is needed.
-Hypothesis is not used, because it cannot run the k-th random example without the ones before. All random
-choices of a case are recorded as integers, and 0 is the simplest choice. `engine.minimise` simplifies a
-failing case: it lowers these integers as long as the same check fails. Hypothesis simplifies examples in the
-same way.
+The name of an operator, a seed and a number identify a case, so that no database of cases is needed. The library
+Hypothesis is not used, because it cannot run the k-th random example without the examples before it. All random choices
+of a case are recorded as integers, and 0 is the simplest choice. To simplify a failing case, `engine.minimise` lowers
+these integers as long as the same check fails, as Hypothesis does.
 """
 
 from . import attention, elementwise, loss, modulation, norms, products, rotary  # noqa: F401  registers operators

@@ -37,7 +37,7 @@ def draw_attention(g: Draw) -> Case:
     scale = g.pick(1.0, 1.0, 0.2, 4.0)
     tensors: dict[str, Tensor | None] = {}
     for name, tokens, count in (("q", queries, heads), ("k", keys, kv), ("v", keys, kv)):
-        # True if the tensor has heads before tokens also in memory, not only in its shape.
+        # Whether the tensor has heads before tokens in memory. Its shape does not determine this.
         first = layout == "bhsd" and g.maybe(0.5)
         shape = [*lead, count, tokens, dim] if first else [*lead, tokens, count, dim]
         x = g.layout(len(shape))(g.normal(shape, dtype, scale))
@@ -53,18 +53,20 @@ def draw_attention(g: Draw) -> Case:
         options["mask"] = mask(g, dtype, (batches, heads, queries, keys))
     options["return_lse"] = g.maybe(0.3)
     row = None if packed else ("q", (0, 1, 2))
-    # For the matrix multiplications in float16, attention probabilities P and their gradients are rounded to
-    # float16. Values near 0 become multiples of 2^-24, which is a large relative error for small gradients.
-    # `floor` therefore multiplies the permitted absolute error of gradients by 64.
+    # In float16, the kernels round attention probabilities and their gradients to float16 before a matrix
+    # multiplication. Values near 0 become multiples of 2^-24, which is a large relative error for small
+    # gradients. The factor `floor` therefore multiplies the permitted absolute error of gradients by 64.
     case = Case(tensors, options, ("q", "k", "v"), row, floor=64.0)
     # If a finite additive mask is below about -8e6 for all keys of a query, the kernel computes zero
-    # gradients for this query. The formula does not, so the gradients of such a case are not compared.
+    # gradients for this query, but the formula does not. The gradients of such a case are therefore not
+    # compared.
     return dataclasses.replace(case, differentiable=()) if hides_all(case, queries, keys, g.device) else case
 
 
 def hides_all(c: Case, queries: int, keys: int, device: torch.device) -> bool:
-    """Return True if a query has visible keys, but a finite additive mask (such as -1e9) hides all of
-    them."""
+    """Return True if, for some query, a finite additive mask (such as -1e9) hides all keys that the other masks
+    permit.
+    """
     added = c.options.get("mask")
     if added is None or added.dtype == torch.bool or not queries or not keys:
         return False
@@ -122,8 +124,7 @@ def visible(c: Case, queries: int, keys: int, device: torch.device) -> Tensor:
     after = 0 if c.options["causal"] else after
     for i in range(len(q_starts) - 1):
         rows, cols = (torch.arange(s[i], s[i + 1], device=device) for s in (q_starts, k_starts))
-        # The causal mask and the window treat the last query of a sequence as if it was at the position of
-        # the last key.
+        # For the causal mask and the window, the last query of a sequence has the position of the last key.
         distance = (cols - k_starts[i + 1])[None] - (rows - q_starts[i + 1])[:, None]
         part = torch.ones_like(distance, dtype=torch.bool)
         part &= distance <= after if after is not None else part

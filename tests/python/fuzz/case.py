@@ -103,8 +103,8 @@ class Operator:
     def call(self, tensors: dict[str, Tensor], options: dict[str, Any]) -> tuple[Tensor, ...]:
         """Call the public function and return its results.
 
-        The function is looked up in the module `oxiwarp` at each call, so that a test can replace it by an
-        intentionally wrong function.
+        Each call looks up the function in the module `oxiwarp`, so that a test can replace it by an intentionally wrong
+        function.
         """
         function = getattr(oxiwarp, self.name)
         absent = {name: None for name in self.required if name not in tensors and name not in options}

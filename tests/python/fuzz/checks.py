@@ -16,8 +16,8 @@ RUNS = 5  # number of evaluations of a formula with simulated rounding errors
 # `RUNS` simulations do not reach the largest possible error. For gradients, the error of float32 autograd
 # counts as a simulated error.
 FACTOR = 6.0
-# Additional factor for gradients. If a derivative is near 0, its terms cancel. The error of the gradient may
-# then exceed the errors of all simulations.
+# Additional factor for gradients. If a derivative is near 0, its terms cancel, and the error of the gradient
+# may then exceed the errors of all simulations.
 GRADIENT_FACTOR = 5.0
 SENTINEL = 77.0
 # Results below the smallest normal number may be flushed to 0, as for example the docstring of softmax
@@ -92,7 +92,7 @@ def explain(error: Exception, case: Case, tensors: Sequence[Tensor], more: dict[
 
 
 def levels(tensors: Sequence[Tensor]) -> int:
-    """Return how many nested loops are needed to visit the rows of all tensors together.
+    """Return the number of nested loops that can visit the rows of all tensors together.
 
     Each loop has one stride per tensor. All tensors are broadcast to the leading dimensions of the first
     tensor.
@@ -163,8 +163,8 @@ class Expected:
         return (FACTOR * self.spread[at] + half + self.floor * SMALLEST[dtype]).nan_to_num(0.0, 0.0, 0.0)
 
     def compare(self, got: Sequence[Tensor], check: str, what: str, factor: float = 1.0) -> float:
-        """Raise `Failed` if the error of a value in `got` is larger than allowed and `_others` does not
-        accept the value either.
+        """Raise `Failed` if the error of a value in `got` is larger than allowed, and if the function `_others` does
+        not accept this value.
 
         Return the largest ratio of error to allowed error, of all values with an allowed error.
         """
@@ -196,8 +196,8 @@ class Expected:
         own = right.to(y.dtype).double() if chain is None else chain.double()
         good = good | (self.unsure[at] & ~wide.isfinite())
         good = good | (wide == own) | (wide.isnan() & own.isnan())
-        # `own` is the result with torch's roundings. If it is itself far from the exact result (e.g. after an
-        # overflow), `y` needs to be close only to `own`.
+        # `own` is the result with torch's roundings. If `own` is far from the exact result, e.g. after an
+        # overflow, `y` must be close to `own` instead of the exact result.
         elsewhere = (own - right).abs() > allowed
         largest = own.abs().nan_to_num(0.0, 0.0, 0.0)
         largest = largest.amax(-1, keepdim=True) if own.dim() and own.numel() else largest

@@ -17,16 +17,17 @@ from .precision import Exact
 # Type of a function that computes an activation. Its four arguments are the arithmetic, the input, the dtype
 # to which each step is rounded, and a bool that is True in mode "fast".
 Activation = Callable[[Exact, Tensor, torch.dtype, bool], Tensor]
-# The value of `Case.floor` for activations, a factor for the permitted absolute error of gradients. It is
-# necessary for inputs with 1 + e^-x > 2^126. The kernel's gradient is then 0, because `rcp.approx.ftz`
-# returns 0 instead of a subnormal number.
+# `Case.floor`, a factor for the permitted absolute error of gradients, has this value for activations. For
+# inputs with 1 + e^-x > 2^126, the kernel's gradient is 0, because `rcp.approx.ftz` returns 0 instead of a
+# subnormal number.
 FLOOR = 256.0
 ROOT = math.sqrt(2.0 / math.pi)
 
 
 def gelu(m: Exact, v: Tensor, lo: torch.dtype, fast: bool) -> Tensor:
-    """Return GELU. Its simulated error is relative to `v` instead of the result, because the terms of
-    `1 + erf(...)` cancel if erf is near -1."""
+    """Return the GELU of `v`. Its simulated error is relative to `v` instead of the result, because the terms of
+    `1 + erf(...)` cancel if erf is near -1.
+    """
     return m.f32(F.gelu(v), 2.0, v.abs())
 
 
@@ -81,8 +82,8 @@ ACTIVATIONS: dict[str, Activation] = {
     "relu2": relu2,
 }
 # Maps the name of a gated operator to a pair: its activation, and a bool. If the bool is True, the activation
-# is applied to the first half of the columns, otherwise to the second half. For fatrelu, None replaces the
-# activation, because its formula has a threshold.
+# is applied to the first half of the columns, otherwise to the second half. For fatrelu, the pair has None
+# instead of an activation, because its formula has a threshold.
 GATED: dict[str, tuple[Activation | None, bool]] = {
     "geglu": (gelu, False),
     "swiglu": (plain_silu, False),

@@ -44,9 +44,8 @@ def like(g: Draw, x: Tensor, lay: Any) -> Tensor:
 def summed(m: Exact, c: Case, t: SimpleNamespace, name: str) -> tuple[Tensor | None, torch.dtype]:
     """Return the sum `value + table` for a scale, shift or gate, and the dtype of this sum in torch.
 
-    `value` is the operand with this name, and `table` the optional operand that is added to it. If both have
-    16 bits, their sum is rounded in both modes. `Modulation` in kernels-gpu/src/norm/operand.rs describes
-    this rounding.
+    `value` is the name of an operand, and `table` the name of the optional operand that is added to it. If both
+    operands have 16 bits, their sum is rounded in both modes (see `Modulation` in kernels-gpu/src/norm/operand.rs).
     """
     value, table = getattr(t, name), getattr(t, f"{name}_table", None)
     if value is None:
@@ -56,8 +55,8 @@ def summed(m: Exact, c: Case, t: SimpleNamespace, name: str) -> tuple[Tensor | N
         return value, dtype
     dtype = dtype if c.of(f"{name}_table") == dtype else F32
     total = m.edge(value) + m.edge(table)
-    # The backward pass uses the sum `value + table` without rounding. A gate is an exception, because the
-    # forward pass saves its rounded sum for the backward pass.
+    # The backward pass computes the sum `value + table` again, without rounding. For a gate, it instead reads
+    # the rounded sum that the forward pass saved.
     kept = name == "gate" or not m.gradient
     return m.back(m.kept(total, dtype), dtype) if kept else total, dtype
 

@@ -21,7 +21,8 @@ LEAST = {torch.float32: 2.0**-126, torch.bfloat16: 2.0**-126, torch.float16: 2.0
 
 
 class Exact:
-    """Float64 without rounding. Subclasses for other kinds of arithmetic override its methods."""
+    """Arithmetic in float64, with no rounding to a narrower dtype. Subclasses for other kinds of arithmetic
+    override its methods."""
 
     def __init__(self, gradient: bool = False) -> None:
         self.gradient = gradient

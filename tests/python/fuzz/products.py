@@ -32,7 +32,7 @@ def draw_linear(g: Draw) -> Case:
     kind = g.pick("none", "none", "plain", "halves", "residual")
     columns *= 2 if kind == "halves" else 1
     shape = (*g.lead(max(depth, columns)), depth)
-    # An epilogue gets ordinary rows, because it can make an infinity of a large product.
+    # With an epilogue, use ordinary rows, because the epilogue can turn a large product into an infinity.
     special = kind == "none"
     x = g.layout(len(shape))(g.rows(shape, dtype, largest=LARGEST) if special else g.normal(shape, dtype, 1.0))
     weight = g.layout(2)(g.normal((columns, depth), dtype, g.pick(1.0, depth**-0.5) if special else depth**-0.5))
@@ -51,7 +51,7 @@ def draw_linear(g: Draw) -> Case:
 
 
 def has_one_distance(x: Tensor) -> bool:
-    """Return whether all rows of `x` have the same distance in memory."""
+    """Return whether the distance in memory from each row of `x` to the next is the same."""
     try:
         x.view(-1, x.shape[-1])
     except RuntimeError:
@@ -75,7 +75,7 @@ def linear(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
         return y
     fast = c.options["mode"] == "fast"
     lo = F32 if fast else c.dtype
-    # The backward rounds the product, which it computes again, and the gradient of the product.
+    # The backward computes the product again and rounds it. It also rounds the gradient of the product.
     y = m.back(m.round(y, lo), c.dtype)
     if epilogue is not None and epilogue in HALVES:
         function, first_half = GATED[epilogue]

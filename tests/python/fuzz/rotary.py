@@ -227,8 +227,8 @@ def draw_rope_1d(g: Draw) -> Case:
     if g.maybe(0.5):
         generator = torch.Generator("cpu").manual_seed(g.below(2**31))
         shape = (n.batches, n.tokens) if g.maybe(0.5) else (n.tokens,)
-        # Positions are at most 10^6. An angle is a position times a frequency, and frequencies are at most 1.
-        # The documented error bound of 2^-23 holds only for angles up to 10^6.
+        # The documented error bound of 2^-23 holds only for angles up to 10^6. An angle is a position times a
+        # frequency, and frequencies are at most 1, so positions must be at most 10^6.
         positions = torch.randint(0, g.pick(10, 1000, 100_000, 1_000_000), shape, generator=generator)
         dtype = g.pick(torch.int64, torch.int32, F32)
         positions = positions.to(dtype) - (0.25 if dtype == F32 else 0)

@@ -40,8 +40,8 @@ def test_gated_table(name, dtype, device):
         sums = (first + bias[:cols], second + bias[cols:])
         check_exact(f(packed, bias=bias), eager(*sums), scale, f"{rows} x {cols} with a bias")
         assert torch.equal(f(packed, bias=bias), f(first, second, bias))
-        # oxiwarp rounds the threshold of fatrelu to the dtype of x, but the float64 reference does not.
-        # fatrelu is not compared, because its results near the threshold could differ.
+        # Do not compare fatrelu: oxiwarp rounds its threshold to the dtype of x, but the float64 reference
+        # does not, so results near the threshold could differ.
         if name != "fatrelu_and_mul":
             right = eager(first.double(), second.double())
             check_once(f(packed, mode="fast"), right, scale, f"{rows} x {cols}, fast")
@@ -113,8 +113,7 @@ def test_ranks(shape, device):
 @PARAMETERS
 @pytest.mark.parametrize("cols", [1, 7, 64, 129, 2048])
 def test_strided(cols, dtype, device):
-    """Activations accept slices, chunks, expanded rows, and base addresses that are only multiples of the
-    element size."""
+    """Activations accept slices, chunks, expanded rows, and base addresses that are not aligned to 16 bytes."""
     wide = random((4, 3, 4 * cols), dtype, device)
     for x in (
         wide[..., :cols],

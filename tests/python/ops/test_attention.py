@@ -40,8 +40,7 @@ def sdpa(q, k, v, *, mask=None, scale=None, dtype=None):
 def check(q, k, v, *, seen=None, **options):
     """Check that the error of `oxiwarp.attention` is at most twice torch's error. Return the result.
 
-    `seen` is a boolean mask for torch, which has the effect of the options `causal` and `window` in
-    `options`.
+    `seen` is a boolean mask for torch with the effect of the options `causal` and `window` in `options`.
     """
     y = oxiwarp.attention(q, k, v, **options)
     assert y.shape == q.shape and y.dtype == q.dtype and y.device == q.device

@@ -24,8 +24,8 @@ def test_gradient(shape, dtype, options, device):
     assert ours.dtype == dtype and ours.shape == logits.shape
     largest = right.abs().amax(-1, keepdim=True).clamp_min(1e-30)
     off, torch_off = ((value.double() - right).abs() / largest for value in (ours, own))
-    # The forward pass saves `lse` (log-sum-exp) in float32. If it is near 8, its rounding adds an error of 2
-    # eps to the gradient.
+    # The forward pass saves `lse` (log-sum-exp) in float32. If `lse` is near 8, its rounding adds an error of
+    # 2 eps to the gradient.
     units = 4 if dtype == torch.float32 else 2
     assert off.max() <= 2 * torch_off.max() + units * torch.finfo(dtype).eps, f"{off.max():.2e}, {torch_off.max():.2e}"
 

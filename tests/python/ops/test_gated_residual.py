@@ -26,8 +26,8 @@ def make(form, shape, dtype, device, single=False, table=False):
 def check(arguments, tables, what):
     """Check that `gated_residual` equals torch bit for bit.
 
-    The bits are equal on the CPU too. `gated_residual` computes no sum over a row, whose order of additions
-    could differ from torch.
+    The bits are also equal on the CPU, because `gated_residual` computes no sum over a row, in which the order of
+    additions could differ from torch.
     """
     x, y, gate = arguments
     for clip in (False, True):

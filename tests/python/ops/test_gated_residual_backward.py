@@ -76,7 +76,7 @@ def test_table(dtype, device):
 
 @pytest.mark.parametrize("gate", GATES, ids=str)
 def test_only_what_is_asked_for(gate, device):
-    """One operand may require grad. Its gradient has the bits of the gradient that is computed with the others."""
+    """If only one operand requires grad, its gradient has the same bits as if all operands require grad."""
     operands, dy = inputs(gate, torch.bfloat16, device), random(X, torch.bfloat16, device, 3)
     every = gradients(oxiwarp.gated_residual, operands, [dy])
     for at in range(3):

@@ -22,7 +22,7 @@ def operands(rows, depth, columns, dtype, device):
 
 
 def check(x, weight, bias, y):
-    """Check a result against float64. It is rounded once, and a float32 sum has a small error."""
+    """Check a result against float64. The permitted error is that of one rounding and of a float32 sum."""
     right = F.linear(*(None if t is None else t.double() for t in (x, weight, bias)))
     size = x.double().abs() @ weight.double().abs().t() + (0 if bias is None else bias.double().abs())
     assert y.shape == right.shape and y.dtype == x.dtype and y.is_contiguous()
@@ -62,7 +62,7 @@ def test_one_rounding(device):
 
 @BIAS
 def test_other_layouts(with_bias, device):
-    """`x` and `weight` may have any strides. The result has the bits of the result for contiguous copies."""
+    """`x` and `weight` may have any strides. The result has the same bits as for contiguous copies."""
     x, weight, bias = operands((2, 6, 4), 32, 16, BF16, device)
     bias = bias if with_bias else None
     expected = oxiwarp.linear(x, weight, bias)

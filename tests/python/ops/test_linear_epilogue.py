@@ -63,7 +63,7 @@ def test_residuals_have_the_bits_of_the_separate_functions(shape, single, with_b
 
 
 def fast_reference(x, weight, bias, residual, gate, epilogue):
-    """Return the result in float64, and the sum of the magnitudes of the terms of each element."""
+    """Return the result in float64 and, for each element of it, the sum of the magnitudes of its terms."""
     y = F.linear(*(None if t is None else t.double() for t in (x, weight, bias)))
     if epilogue is not None:
         gates, others = y.chunk(2, -1) if epilogue == "silu_and_mul" else (y, torch.ones_like(y))
@@ -75,7 +75,7 @@ def fast_reference(x, weight, bias, residual, gate, epilogue):
 @DTYPE
 @pytest.mark.parametrize("epilogue", ["gelu_tanh", "silu", "silu_and_mul", None])
 def test_fast_rounds_once(epilogue, dtype, device):
-    """With mode "fast", the error is half an ulp of the result, and a small error of float32."""
+    """With mode "fast", the error is at most half an ulp of the result, plus a small float32 error."""
     x, weight, bias = operands((3, 50), 64, N, dtype, device)
     residual = random((3, 50, N), dtype, device, 3) if epilogue is None else None
     gate = random((3, 1, N), dtype, device, 4) if epilogue is None else None
@@ -88,7 +88,7 @@ def test_fast_rounds_once(epilogue, dtype, device):
 
 
 def test_other_layouts(device):
-    """The operands may have any strides. The result has the bits of the result for contiguous copies."""
+    """The operands may have any strides. The result has the same bits as for contiguous copies."""
     x, weight, bias = operands((2, 6, 4), 32, 16, BF16, device)
     residual = random((2, 6, 4, 16), BF16, device, 3)
     expected = oxiwarp.linear(x, weight, bias, residual=residual)
@@ -157,7 +157,9 @@ def test_out(call, device):
 @DTYPE
 @CALL
 def test_gradients(call, dtype, device):
-    """The gradients have the bits of the gradients of the separate functions."""
+    """The gradients have the same bits as the gradients of separate calls: `linear`, and then the activation or
+    residual.
+    """
     tensors, epilogue = inputs_of(call, dtype, device)
     tensors = {name: t.requires_grad_() for name, t in tensors.items()}
     with torch.enable_grad():
@@ -272,8 +274,9 @@ def test_bad_values_and_types(device):
 @DTYPE
 @pytest.mark.parametrize("with_gate", [False, True], ids=["residual", "gated residual"])
 def test_large_calls(with_gate, dtype, cuda):
-    """The results of large products, which use other tiles than small ones, have the bits of the separate
-    functions."""
+    """Large products use other tiles than small ones. Their results have the same bits as separate calls of `linear`
+    and the activation or residual.
+    """
     x, weight, bias = operands((2, 2056), 520, 3088, dtype, cuda)
     residual = random((2, 2056, 3088), dtype, cuda, 3)
     gate = random((2, 1, 3088), dtype, cuda, 4) if with_gate else None

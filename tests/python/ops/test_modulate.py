@@ -14,8 +14,9 @@ SHIFTS = pytest.mark.parametrize("shifts", [False, True], ids=["scale", "scale a
 
 
 def check(x, scale, shift, what):
-    """Check that the result of `modulate` equals torch's result bit for bit. The bits are equal on the CPU
-    too, because no step is a sum over a row."""
+    """Check that the result of `modulate` equals torch's result bit for bit. The bits are also equal on the CPU,
+    because no step is a sum over a row.
+    """
     y = oxiwarp.modulate(x, scale, shift)
     assert y.shape == x.shape and y.dtype == x.dtype and y.is_contiguous()
     own = modulate(x, scale, shift)

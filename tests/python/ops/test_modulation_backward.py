@@ -146,7 +146,7 @@ def test_gated_residual_ada_norm(form, rms, dtype, device):
 
     def right(x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias):
         total = x + y if gate is None else gated(x, y, gate, gate_table)
-        # The sum is rounded, but its gradient is computed as if the sum were not rounded.
+        # The operator rounds the sum, but computes its gradient as if the sum were not rounded.
         total = total + (total.to(dtype).double() - total).detach()
         return ada_norm(total, scale, shift, weight, bias, scale_table, shift_table, rms=rms), total
 

@@ -40,8 +40,7 @@ def test_add_rms_norm(shape, weight, dtype, device):
     """The gradients of `add_rms_norm` match float64, with and without an incoming gradient for the sum `x +
     residual`.
 
-    The kernel adds the sum's incoming gradient to the gradient that flows through the norm, and rounds only
-    the total.
+    The kernel adds the incoming gradient of the sum to the gradient through the norm, and rounds only the total.
     """
     x, residual = random(shape, dtype, device), random(shape, dtype, device, seed=3)
     inputs = [x, residual, make_weight(weight, shape[-1], dtype, device)]
@@ -49,7 +48,7 @@ def test_add_rms_norm(shape, weight, dtype, device):
 
     def right(x, residual, weight):
         total = x + residual
-        # The sum is rounded, but its gradient is computed as if the sum were not rounded.
+        # The operator rounds the sum, but computes its gradient as if the sum were not rounded.
         total = total + (total.to(dtype).double() - total).detach()
         return reference(total, weight), total
 
@@ -205,8 +204,7 @@ def test_bad_input(call, message, device):
 
 
 def test_refused_modes(device):
-    """A call with `out` raises an error if an input requires grad. A call in forward-mode AD raises an error
-    too."""
+    """A call with `out` raises an error if an input requires grad. A call in forward-mode AD also raises an error."""
     x, out = random((4, 8), torch.float32, device).requires_grad_(), torch.empty(4, 8, device=device)
     with torch.enable_grad(), pytest.raises(RuntimeError, match="^rms_norm: an input requires grad, .* with out"):
         oxiwarp.rms_norm(x, out=out)

@@ -89,7 +89,7 @@ def test_eps(name, eps, device):
 def test_table_without_its_value(name, key, device):
     """A shift is optional, but a shift table without a shift is an error.
 
-    A gate table without a gate is an error too.
+    A gate table without a gate is also an error.
     """
     value = key.removesuffix("_table")
     if value == "scale" or name == "gated_residual":

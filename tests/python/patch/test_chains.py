@@ -1,7 +1,7 @@
 """Tests of the operators that patched modules call. They are defined in the module `fusions.core.ops`.
 
-Under torch.compile, some of these operators run as torch code instead of a kernel, so that Inductor can fuse
-them with other operations. The report that `patch` returns names these operators.
+Under torch.compile, some of these operators run as torch operations instead of a kernel, so that torch's compiler
+Inductor can fuse them with other operations. The report that `patch` returns names them.
 """
 
 import inspect

@@ -1,8 +1,8 @@
 """Tests of optimizations in patched language models.
 
-If no gradients are needed, a patched layer computes the results of its submodules without calling them. Under
-torch.compile, a patched model makes no attention mask that attention does not need. For small inputs on a
-GPU, torch.compile traces the original code of the model.
+There are three optimizations. If no gradients are needed, a patched layer computes the results of its submodules
+without calling them. Under torch.compile, a patched model does not make an attention mask if attention needs none. For
+small inputs on a GPU, torch.compile traces the original code of the model.
 """
 
 import copy
@@ -93,8 +93,8 @@ def test_attributes_over_parameters():
     """If an instance attribute hides the parameter `weight` of a submodule, a patched layer uses the
     attribute.
 
-    If no gradients are needed, the layer reads `linear.weight` and does not call `linear`.
-    `nn.Linear.forward` would read the attribute, so the layer must also read the attribute.
+    If no gradients are needed, the layer reads the weight itself instead of calling `linear`. `nn.Linear.forward` would
+    read the instance attribute, so the layer must do so, too.
     """
     model = build("Llama")
     oxiwarp.patch(model, cpu_kernels=True)

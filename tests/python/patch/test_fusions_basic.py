@@ -94,7 +94,7 @@ def positioned(dtype, device):
 def test_positions(device):
     """A patched block with positional embeddings matches the original block.
 
-    Under torch.compile, the norms of the patched block run as torch code. Inductor fuses the norms with the
+    Under torch.compile, the norms of the patched block run as torch operations, and Inductor fuses them with the
     addition of the embeddings.
     """
 

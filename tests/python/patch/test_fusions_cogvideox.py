@@ -80,8 +80,8 @@ def test_cogvideox_unknown_source(monkeypatch):
 def test_cogvideox_calls_that_run_the_own_method(device):
     """The patched attention runs its original method in two cases.
 
-    In the first case, a query or key norm has a hook. In the second case, the elements of the RoPE tables
-    have 16 bits. For 16-bit tables, the original method computes RoPE in float32.
+    In the first case, a query or key norm has a hook. In the second case, the RoPE tables have a 16-bit dtype, for
+    which the kernel rounds differently from the original method.
     """
     model, inputs = cogvideox(torch.bfloat16, device), cogvideox_input(torch.bfloat16, device)
     oxiwarp.patch(model, cpu_kernels=True)

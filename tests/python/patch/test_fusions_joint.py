@@ -78,8 +78,9 @@ SMALLER = ("flux2", "sd3", "hunyuan_video", "ltx2", "qwen_image")
     "name", [pytest.param(name, marks=[pytest.mark.extra] * (name in SMALLER)) for name in FAMILIES]
 )
 def test_compiles(name, device):
-    """A patched model compiles to one graph. The graph calls oxiwarp operators, except those that run as
-    torch code under torch.compile."""
+    """A patched model compiles to one graph. The graph calls oxiwarp operators, except for those that Inductor computes
+    under torch.compile.
+    """
     family, graphs = FAMILIES[name], []
     model = fused(build(family, torch.bfloat16, device))
     expected = step(family, model, torch.bfloat16, device)

@@ -86,8 +86,8 @@ def test_mochi_calls_that_run_the_own_method(device):
     made, calls = run(model, inputs)
     assert seen == ["norm4_context"]
     torch.testing.assert_close(made, expected, rtol=0.02, atol=0.02)
-    # In the rewritten block, the kernel of the residual sum has one eps. A separate kernel computes a norm
-    # with a different eps.
+    # In the rewritten block, the kernel of a residual sum takes only one eps. A norm with a different eps is
+    # therefore computed by a separate kernel.
     assert counts(calls, EXPECTED) == {ADA: 8, MIDDLE: 2, END: 4}
 
 

@@ -184,7 +184,7 @@ def test_instance_forward_is_left():
     assert report.replaced == 3 and any("replaced on the instance" in row.reason for row in report)
     model.offset.forward = (
         model.offset.forward
-    )  # accelerate sets the bound method of the class as an attribute of the instance
+    )  # As accelerate does, set the bound method of the class as an attribute of the instance.
     oxiwarp.unpatch(model)
     assert oxiwarp.patch(model).names["offset"] == "replaced"
 

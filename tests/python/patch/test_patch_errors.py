@@ -25,8 +25,7 @@ def with_final(model):
 
 
 def test_excluded_but_patched_before():
-    """A patched module stays patched if a second call of `patch` excludes it. The report of the second call
-    gives the reason."""
+    """A patched module stays patched if a second call of `patch` excludes it. The report of the second call says so."""
     model = net()
     oxiwarp.patch(model, cpu_kernels=True)
     report = oxiwarp.patch(model, only="before")

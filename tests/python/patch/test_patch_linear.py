@@ -1,8 +1,8 @@
 """Tests of patched models that compute a linear and the operations after it with one kernel, `oxiwarp.linear`.
 
-The tables of the package decide where this happens. The tests replace them, so that the CPU executor counts as a
-measured device. Weights and inputs are small integers, so that the products are exact and have the same bits as
-those of torch.
+Tables of measurements in the package decide for which sizes this happens. The tests replace these tables, so that the
+CPU executor counts as a measured device. Weights and inputs are small integers. The products are therefore exact, and
+have the same bits as those of torch.
 """
 
 import copy
@@ -26,7 +26,9 @@ ROWS, K, N = 6, 16, 48
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    """Forget the comparisons of other tests, and do not take the process for a rank."""
+    """Clear the results of earlier comparisons, and make this process count as one that is no rank of a distributed
+    job.
+    """
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     forget()
     yield
@@ -64,7 +66,7 @@ def gelu(dtype=torch.bfloat16, **options):
 
 
 def fused_by(report):
-    """Return the kernel calls and the reasons of the linears in a report."""
+    """Return how often the kernel ran for linears according to a report, and the reasons why it did not run."""
     rows = [row for row in report.ran() if row.op == "linear"]
     reasons = {}
     for row in rows:
@@ -89,7 +91,9 @@ def patched(module, **options):
     }.items(),
 )
 def test_activation(kind, make, dtype, monkeypatch, calls):
-    """With the tables, one kernel computes linear and activation, and the bits are those without the tables."""
+    """If the tables allow it, one kernel computes linear and activation, and the result has the same bits as without
+    the tables.
+    """
     module, x = with_integers(make(), dtype), integers(2, ROWS, K, dtype=dtype)
     report = patched(module)
     own = module(x)
@@ -150,7 +154,9 @@ def test_rewritten_gelu(tables, calls):
 
 
 def test_empty_tables(calls):
-    """The committed tables say nothing about the CPU: each call runs the linear, and the report has no line."""
+    """The package's own tables have no entry for the CPU, so each call runs the linear, and the report has no line
+    about it.
+    """
     module, x = gelu(), integers(ROWS, K)
     own = module(x)
     report = patched(module)
@@ -236,7 +242,7 @@ REASONS = (
 
 @pytest.mark.parametrize("change", REASONS, ids=lambda change: change.__name__)
 def test_reasons(change, monkeypatch, tables, calls):
-    """If a condition does not hold, the original linear runs, and the report has the reason."""
+    """If a condition for the kernel is not met, the original linear runs, and the report has the reason."""
     module, x = gelu(), integers(ROWS, K)
     report = patched(module)
     reason = change(monkeypatch, module, x)
@@ -257,7 +263,7 @@ def test_hooks_run(tables):
 
 
 def test_adapter(tables, calls):
-    """The result of an adapter is that of the unpatched module with this adapter."""
+    """With an adapter at the linear, the patched module gives the result of the unpatched module with this adapter."""
     module, x = gelu(), integers(ROWS, K)
     module.proj = with_integers(LoRA(module.proj))
     own = module(x)
@@ -266,8 +272,9 @@ def test_adapter(tables, calls):
 
 
 def test_other_bits(monkeypatch, tables, calls):
-    """If the first call finds other bits, it returns the original result, and no later call of the size runs the
-    kernel."""
+    """If the first call of a size finds that the kernel gives other bits, it returns the original result, and no later
+    call of this size runs the kernel.
+    """
     module, x = gelu(), integers(ROWS, K)
     report = patched(module)
     right, own = module(x), linear.ops.linear
@@ -281,7 +288,9 @@ def test_other_bits(monkeypatch, tables, calls):
 
 
 def test_distributed(monkeypatch, tables, calls):
-    """A rank compares nothing, so that all ranks decide alike: the first call runs the kernel."""
+    """In a distributed job, the first call runs the kernel without a comparison of the bits, so that all ranks decide
+    alike.
+    """
     monkeypatch.setenv("WORLD_SIZE", "2")
     module, x = gelu(), integers(ROWS, K)
     report = patched(module)
@@ -292,7 +301,9 @@ def test_distributed(monkeypatch, tables, calls):
 
 
 def test_process_group(monkeypatch):
-    """A process is a rank if its process group has several ranks, also without the variables of torchrun."""
+    """A process counts as a rank of a distributed job if its process group has several ranks, even without the
+    environment variables of torchrun.
+    """
     group = torch.distributed
     for size, expected in ((1, False), (2, True)):
         monkeypatch.setattr(group, "is_initialized", lambda: True)
@@ -305,7 +316,9 @@ def test_process_group(monkeypatch):
     not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="no Hopper GPU"
 )
 def test_hopper(monkeypatch, calls):
-    """On a Hopper GPU, the bits are those of the unpatched module, and a graph capture compares nothing."""
+    """On a Hopper GPU, the result has the bits of the unpatched module. During the capture of a CUDA graph, the bits
+    are not compared.
+    """
     torch.manual_seed(0)
     module = activations.GELU(3072, 3072, approximate="tanh").bfloat16().cuda().eval().requires_grad_(False)
     x = torch.randn(1, 512, 3072, device="cuda", dtype=torch.bfloat16)
@@ -364,7 +377,7 @@ def test_rejected_operand(monkeypatch, tables):
 
 
 def test_no_memory_for_comparison(monkeypatch, tables):
-    """If there is no memory for the comparison, the call returns the original result."""
+    """If the comparison of the bits runs out of memory, the call returns the original result."""
 
     def fail(*args, **kw):
         raise torch.OutOfMemoryError("no memory")
@@ -394,7 +407,7 @@ def test_lifecycle(tables, calls):
 
 @pytest.mark.parametrize("make", (gelu, lambda: with_integers(Gelu())), ids=("fusion", "rewritten"))
 def test_compile(make, tables, calls):
-    """Under torch.compile, the linear runs by itself, and there is no graph break."""
+    """Under torch.compile, the linear and the operations after it run separately, and there is no graph break."""
     module, x = make(), integers(ROWS, K)
     patched(module)
     right = module(x)
@@ -451,8 +464,9 @@ class Sums(nn.Module):
 
 @pytest.mark.parametrize("case", ("norm", "branch", "twice", "gate", "written", "cast"))
 def test_not_deferred(case, tables, calls):
-    """The linear is computed at its place if the sum has a norm, if other code reads its result, or if other code
-    of the expression may have side effects."""
+    """The linear is computed separately and in its original place in three cases: the sum has a norm, other code reads
+    the linear's result, or other code of the expression may have side effects.
+    """
     module = with_integers(Sums(case))
     x, h, gate = integers(2, ROWS, K), integers(2, ROWS, K, seed=1), integers(2, 1, K, seed=2)
     right = module(x.clone(), h.clone(), gate)
@@ -480,8 +494,9 @@ class FeedForwardSum(nn.Module):
 
 @pytest.mark.parametrize("hooked", (False, True))
 def test_feed_forward(hooked, tables, calls):
-    """The last linear of a patched `FeedForward` and the sum after it are one kernel, unless the `FeedForward` has
-    a hook."""
+    """One kernel computes the last linear of a patched `FeedForward` and the sum after it, unless the `FeedForward` has
+    a hook.
+    """
     module = FeedForwardSum()
     x, h, gate = integers(2, ROWS, K), integers(2, ROWS, K, seed=1) / 4, integers(2, 1, K, seed=2)
     seen = []

@@ -1,8 +1,8 @@
 """Tests of patched diffusion models that compute linears and the operations after them with `oxiwarp.linear`.
 
-In these tests, a function with the bits of the separate operations replaces `oxiwarp.linear`. A model whose linears
-are fused must then give the same bits as a patched model whose linears are not. The results tell whether each call
-has the right weights, residual, gate and output.
+In these tests, a function that computes the operations separately replaces `oxiwarp.linear`. A model that calls this
+function must give the same bits as a patched model whose linears are computed as usual. The results therefore show
+whether each call has the right weights, residual, gate and output.
 """
 
 from collections import Counter
@@ -61,7 +61,7 @@ def chain(x, weight, bias=None, *, epilogue=None, residual=None, gate=None, mode
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Replace `oxiwarp.linear` in patched methods by `chain`, and count its calls by kind."""
+    """Replace `oxiwarp.linear` in patched methods by `chain`, and count the calls by kind of epilogue."""
     monkeypatch.setenv("WORLD_SIZE", "2")  # no comparison: the first call counts
     seen = Counter()
 

@@ -13,8 +13,8 @@ import oxiwarp
 def test_accelerate_offload(make, order):
     """accelerate's CPU offload can be applied before and after `patch`, and its hooks can be removed.
 
-    Between calls, the offloaded weights are on the meta device. A norm with an offload hook is called as a
-    module instead of being computed by the kernel of its block. The module may add the elements of a row in a
+    Between calls, the offloaded weights are on the meta device. A norm with an offload hook is called as a module,
+    whereas the kernel of its block computes a norm without a hook. The module may add the elements of a row in a
     different order than this kernel.
     """
     accelerate = pytest.importorskip("accelerate")

@@ -318,7 +318,7 @@ def test_default_dtype(dtype):
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        # no earlier test used this width, so no cache has a result for it
+        # Use a width that no earlier test used, so that no cache has a result for it.
         found = recognise(nn.RMSNorm(88, eps=1e-6, dtype=torch.float32))
     finally:
         torch.set_default_dtype(before)

@@ -170,7 +170,7 @@ def test_results_of_other_modules(block, how):
     for patch in (False, True):
         model, inputs = research_models.build(block, torch.float32)
         if how == "dtype":
-            # a second block would get a float64 input, which torch's linears reject
+            # Use only one block: a second one would get a float64 input, which torch's linears reject.
             model.blocks = model.blocks[:1]
         for part in model.blocks:
             part.mlp = Doubled(part.mlp, how)

@@ -254,7 +254,9 @@ def test_passed_tensors():
 
 
 class Unfused(nn.Module):
-    """Operations that look like a norm with a modulation or a gated sum, but for which there is no kernel."""
+    """A method whose operations look like a norm with a modulation, or like a gated sum, but for which there is no
+    kernel.
+    """
 
     def forward(self, x, scale, shift, gate):
         x = self.norm(x) * scale[:, None]
@@ -266,7 +268,7 @@ class Unfused(nn.Module):
 
 
 class Both(Unfused):
-    """One sequence of operations for which there is no kernel, and two sequences that kernels replace."""
+    """A method with one sequence of operations for which there is no kernel, and two sequences that kernels replace."""
 
     def forward(self, x, scale, shift, gate):
         x = (1 - gate) * x + gate * shift[:, None]

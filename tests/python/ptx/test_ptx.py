@@ -49,7 +49,7 @@ TENSOR_CORES = (
     "linear_gated_activation",
     "linear_gated_residual",
 )
-NATIVE = "sm_90a"  # the target for PTX that runs only on Hopper; only some ops have kernels for it
+NATIVE = "sm_90a"  # The target for PTX that runs only on Hopper. Only some ops have kernels for this target.
 OVERLAPPING = ("sm_90", NATIVE)
 
 
@@ -220,8 +220,7 @@ def test_launches_may_overlap(arch: str, assembled: Module) -> None:
 @pytest.mark.extra
 @pytest.mark.parametrize("arch", OVERLAPPING)
 def test_launches_without_overlap(arch: str, tmp_path: Path) -> None:
-    """The checks also pass for assembled PTX without the instructions for programmatic dependent launch
-    (PDL).
+    """The checks also pass for PTX without the instructions for programmatic dependent launch (PDL).
 
     Users can disable PDL, and old drivers do not support PDL.
     """

@@ -106,8 +106,8 @@ def check_exact(y: Tensor, own: Tensor, scale: Tensor, what: str) -> None:
 def check_once(y: Tensor, right: Tensor, scale: Tensor, what: str, slack: float = 0.0) -> None:
     """Check `y` against the float64 result `right`.
 
-    The permitted error is about half a unit in the last place of `right`, plus 1e-7, plus `2**-20 + slack`
-    times `scale`. The last term allows for errors of computations in float32.
+    The permitted error is the sum of three terms: about half a unit in the last place of `right`, 1e-7, and
+    `(2**-20 + slack) * scale`. The last term allows for errors of computations in float32.
     """
     epsilon = torch.finfo(y.dtype).eps
     allowed = 0.51 * epsilon * right.abs() + (2.0**-20 + slack) * scale.double().abs() + 1e-7

@@ -1,11 +1,10 @@
-"""Computes each sequence of operations that a kernel can replace twice: by the kernel and by the original
-expression. Compares the two results.
+"""Computes each chain (a sequence of operations that a kernel can replace) twice, by the kernel and by the original
+expression, and compares the two results.
 
-Such a sequence of operations is called a chain. The models are rewritten: `patch` has changed the source code
-of their methods. `python -m support.both_ways every_diffusers_model [name ...]` compares the chains in tiny
-models of a library. After each comparison, the model continues with the result of the original expression.
-The comparison of a chain therefore does not depend on earlier chains, and the model's output has the bits of
-the unpatched model.
+The chains are in models whose methods `patch` has rewritten.
+`python -m support.both_ways every_diffusers_model [name ...]` compares the chains in tiny models of a library. After
+each comparison, the model continues with the result of the original expression. The comparison of a chain therefore
+does not depend on earlier chains, and the model's output has the bits of the unpatched model.
 """
 
 import importlib
@@ -49,7 +48,7 @@ class Comparison(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Return True if the order of a sum or a fused multiply-add can explain the differences."""
+        """Return True if another order of a sum, or a fused multiply-add, can explain the differences."""
         return self.unequal <= MOST_UNEQUAL or self.error == 0.0
 
 
@@ -160,9 +159,8 @@ def both_ways(found: list[Comparison]) -> Iterator[None]:
 def rewrite_all(model: nn.Module, cpu_kernels: bool, remark: str = "") -> int:
     """Rewrite every method of a model that has sequences of operations for which kernels exist.
 
-    Also rewrite methods that `patch` would replace as a whole instead. Return the number of rewritten
-    objects. Patch norms too, so that rewritten methods recognise them. On the CPU, these norms run their
-    original `forward`.
+    Also rewrite methods that `patch` would replace by hand-written ones. Return the number of rewritten objects. Also
+    patch norms, so that rewritten methods recognise them. On the CPU, these norms run their original `forward`.
     """
     count = 0
     for _, part in list(named_parts(model)):
@@ -206,9 +204,9 @@ def check(case: Any, dtype: torch.dtype) -> tuple[list[Comparison], dict[str, Co
         torch.manual_seed(0)
         stock = first(model(**arguments))
         with both_ways(found):
-            # oxiwarp caches the classes of patched modules by their options. The remark is one of the
-            # options. A new remark therefore makes new classes. These classes call the functions with which
-            # `both_ways` replaces oxiwarp's functions.
+            # oxiwarp caches the classes of patched modules by their options, and the remark is one of these
+            # options. A new remark leads to new classes, which call the functions with which `both_ways`
+            # replaces oxiwarp's functions.
             rewrite_all(model, cpu_kernels=True, remark=f"run {next(RUNS)}")
             torch.manual_seed(0)
             made = first(model(**arguments))

@@ -1,8 +1,8 @@
 """Finds the classes of transformers that a decoder fusion supports. A fusion is a replacement for a `forward`
 method.
 
-A fusion supports a class if it knows the source code of the class's `forward`. Many classes have a `forward`
-with the same source code.
+A fusion supports a class if it lists the hash of the source code of the class's `forward`. In many classes, this source
+code is the same.
 """
 
 import ast

@@ -27,13 +27,13 @@ from oxiwarp import transformers_attention
 def train(place: Place, name: str, how: str, order: str) -> None:
     """Check a training step in DDP or FSDP2 against the same step on a single device, bit for bit.
 
-    The gradients must equal the mean of single-device gradients, one for the inputs of each rank. The bits
-    are equal because parameters are gathered unchanged, and because the mean of two ranks is rounded once.
-    The test uses torch's math attention, because faster backends add up gradients in an order that varies.
+    On the single device, the gradients are computed for the inputs of each rank and then averaged. The bits are equal
+    because parameters are gathered unchanged, and because the mean of two ranks is rounded once. The test uses torch's
+    math attention, because faster backends add up gradients in an order that varies.
 
-    There is one exception. If several blocks read a tensor, such as the time embedding, its gradient is a
-    sum. FSDP2 adds one term per block, and autograd adds one term per use. This gradient may therefore differ
-    by one rounding, and on the CPU by two.
+    There is one exception: if several blocks read a tensor, such as the time embedding, its gradient is a sum of
+    several terms. FSDP2 adds one term per block, and autograd on a single device adds one term per use. This gradient
+    may therefore differ by one rounding, and on the CPU by two.
     """
     model = build(name, place).requires_grad_()
     with sdpa_kernel(SDPBackend.MATH):
@@ -165,7 +165,7 @@ def parallel(place: Place, name: str, how: str, order: str) -> None:
 def parallel_training(place: Place, name: str, how: str) -> None:
     """Check the float32 gradients of a patched model against the unpatched model under the same parallelism.
 
-    The error is at most 1e-3 of the largest gradient of the parameter.
+    The error may be at most 1e-3 of the largest element of a parameter's gradient.
     """
     model, own = build(name, place, torch.float32), inputs(name, place, torch.float32)
     enable(model, how, place)

@@ -1,4 +1,5 @@
-"""Checks of patched models with fused blocks, i.e. blocks whose `forward` is replaced.
+"""Checks of patched models with fused blocks. In a fused block, `patch` has replaced the method `forward` by a
+hand-written one.
 
 The expected oxiwarp operators must run, the results must equal the results of the unpatched model, and
 `unpatch` must work.

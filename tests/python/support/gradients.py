@@ -22,10 +22,9 @@ def wide(inputs):
 def check(ours, right, what, factor=1.0, dtype=None):
     """Check each gradient against the float64 gradient.
 
-    The permitted error is 2 eps for 16-bit dtypes, and `16 * factor` eps for float32. It is relative to the
-    largest element of a row. An element is a sum of terms that may cancel, so its own size does not bound its
-    error. If an intermediate tensor has a dtype with a larger eps than the gradients, pass this dtype as
-    `dtype`.
+    The permitted error is 2 eps for 16-bit dtypes, and `16 * factor` eps for float32, times the largest element of the
+    row. The element itself cannot be the measure, because it is a sum of terms that may cancel. If an intermediate
+    tensor has a dtype with a larger eps than the gradients, pass this dtype as `dtype`.
     """
     assert len(ours) == len(right)
     for i, (gradient, expected) in enumerate(zip(ours, right, strict=True)):

@@ -10,9 +10,9 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 BITS = {torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}  # fraction bits of each dtype
 # exponents of the smallest subnormal numbers
 SMALLEST = {torch.float32: -149, torch.float16: -24, torch.bfloat16: -133}
-# Error of RMSNorm in ulp that `check_error` always allows. With few elements, torch's result may be exact by
-# chance. In 16 bits, the errors of the float32 computation are too small to matter. In float32, the bound
-# includes these errors, in units of eps (one eps is at most 2 ulp):
+# Error of RMSNorm in ulp that `check_error` always allows, because with few elements, torch's result may be
+# exact by chance. For 16-bit results, the errors of the float32 computation are too small to matter. For
+# float32 results, the bound consists of these errors, in units of eps (one eps is at most 2 ulp):
 # - 0.5 for the division of the mean and 0.5 for the addition of eps; the square root halves both errors.
 # - 1.07 (2^-22.9) for rsqrt.approx, 0.5 for the product with x, and 0.5 for the sum offset + weight.
 # The sum is 2.57 eps. The rounding of the last product adds 0.5 ulp, which gives 5.65 ulp. The remaining 0.35

@@ -260,10 +260,10 @@ def ltx2_inputs(dtype, device):
     )
 
 
-# In each sum, a term is the number of calls in one type of block. A block with two streams (text and image)
+# The numbers of calls are sums, with one term per type of block. A block with two streams (text and image)
 # has two modulated norms and two gated residuals per stream. In each stream, one operator computes the first
-# gated residual and the second norm. `qk_norm_rope_out` runs once per stream. At the end, each model has one
-# more modulated norm.
+# gated residual together with the second norm. `qk_norm_rope_out` runs once per stream. At the end, each
+# model has one more modulated norm.
 FAMILIES = {
     "flux": Family(
         flux,
@@ -318,7 +318,7 @@ FAMILIES = {
     # cross-attention to text, before cross-attention between video and audio, and before the feed-forward.
     # The third norm is modulated twice. For each norm except the first, one operator computes the norm and
     # the residual before it. Cross-attention normalizes queries and keys in separate calls. The last norms of
-    # the model are modulated too.
+    # the model are also modulated.
     "ltx2": Family(
         ltx2,
         ltx2_inputs,

@@ -169,9 +169,9 @@ def check_chain(y: Tensor, own: Tensor, right: Tensor, what: str, *, bits: bool 
     """Check `y` against `own`, the result of a sequence of torch operators, and against the float64 result
     `right`.
 
-    If `bits` is true, `y` must equal `own` bit for bit on a GPU. In all other cases, the order of sums may
-    differ, so at most 2 % of the 16-bit results may be rounded differently. The error against `right` is at
-    most a few eps of the largest value of `right`.
+    If `bits` is true, `y` must equal `own` bit for bit on a GPU. In all other cases, the order of sums may differ, so
+    up to 2 % of the 16-bit results may be rounded differently. The error against `right` may be a few eps of the
+    largest value of `right`.
     """
     assert y.shape == own.shape and y.dtype == own.dtype and y.is_contiguous()
     if y.is_cuda and bits:

@@ -24,8 +24,9 @@ ORDERS = {
 }
 
 
-# Orders of test steps for a change that removes objects from the model and puts them back at `undo`. In the
-# order "after", `unpatch` would run while these objects are not in the model, so they would stay patched.
+# Orders of test steps for a change that removes objects from the model and puts them back at `undo`. The
+# order "after" is not among them: `unpatch` would run while these objects are not in the model, so they would
+# stay patched.
 TAKES_OUT = ("before", "around", "within")
 
 

@@ -224,8 +224,9 @@ def ip_adapter(model):
 
 @change("flux")
 def controlnet(model):
-    """Pass ControlNet residuals to the blocks. One of these residuals has batch size 1, so it must be
-    broadcast."""
+    """Pass ControlNet residuals to the blocks. One of these residuals has batch size 1, so the model must broadcast
+    it.
+    """
     residuals = [random((batch, 12, 64), torch.float32, "cpu", batch, 0.5) for batch in (2, 1)]
     yield lambda **inputs: model(
         **inputs, controlnet_block_samples=residuals[:1], controlnet_single_block_samples=residuals

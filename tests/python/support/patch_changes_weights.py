@@ -9,9 +9,9 @@ from patch_changes import change, linears, norms
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
-# torch's `parametrize` adds a property to the class of a module. If the module is patched afterwards, oxiwarp
-# derives a new class, and the property belongs to the base class. `remove_parametrizations` then fails,
-# because it deletes the property only from the module's class, not from base classes.
+# torch's `parametrize` adds a property to the class of a module. If the module is patched afterwards, its
+# class is a subclass made by oxiwarp, and the property belongs to the base class. `remove_parametrizations`
+# then fails, because it deletes the property only from the module's own class.
 PATCHED_OVER = "remove_parametrizations of a module that was patched after it was parametrized"
 
 

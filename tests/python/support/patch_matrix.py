@@ -21,8 +21,8 @@ def choose(rows, count, everything):
     """Yield cells (row, column) of a matrix. For each row, yield `count` of its columns, or all columns if
     `everything` is true.
 
-    Columns with the fewest cells so far are chosen first. A row is a tuple, such as (change, order). Rows
-    with the same first element have as few columns in common as possible.
+    A row is a tuple, such as (change, order). Columns with the fewest cells so far are chosen first, and rows with the
+    same first element get different columns if possible.
     """
     used = Counter()
     for row, columns in rows.items():
@@ -66,14 +66,14 @@ class Subject:
         """Run the test steps that `steps` names. Return (step, mode, value) for each step "call" and each
         step "state".
 
-        If an unpatched model is called again, and no step has changed it since its last call, it does not
-        run. The result of the last call is used instead.
+        If an unpatched model is called again, and no step has changed it since its last call, the result of the last
+        call is used again.
         """
         for step in steps.split():
             if self.patched or step not in ("patch", "fast", "unpatch"):
                 made = self.last if step == "call" and self.last is not None else getattr(self, step)()
-                # An unpatched model that no step has changed returns the same result again. It is therefore
-                # called again only if its result may differ.
+                # An unpatched model that no step has changed would return the same result again. It is
+                # therefore called again only if its result may differ.
                 if step != "state":
                     self.last = made if step == "call" and self.row.repeats and not self.patched else None
                 if made is not None:
@@ -138,10 +138,10 @@ def loss(x):
 def same(ours, own, bits, off=1e-4, right=None):
     """Compare the results `ours` with `own`: bit for bit if `bits` is true, otherwise with a tolerance.
 
-    The tolerance of a float32 value is `off` times the largest element of its tensor. It also includes 1e-7
-    of the largest element of all tensors, because terms may cancel. For 16-bit results, `ours` and `own` may
-    differ by about the rounding error of `own`. The function `right` returns the float32 results, from which
-    this error is computed.
+    The tolerance of a float32 value is `off` times the largest element of its tensor, plus 1e-7 of the largest element
+    of all tensors, because terms may cancel. For 16-bit results, `ours` and `own` may differ by about the rounding
+    error of `own`. This error is the difference between `own` and the float32 results, which the function `right`
+    returns.
     """
     assert ours.keys() == own.keys()
     wide = [x.abs().max().item() for x in own.values() if is_float32(x) and x.numel()]

@@ -69,7 +69,8 @@ def of_kernels(root: Path) -> Iterator[str]:
     for unit in units:
         if root / HOST / f"{unit}.rs" not in host:
             yield f"{unit}: {HOST}/{unit}.rs"
-        # A unit for Hopper cannot run on the CPU executor. GPU tests run its kernels.
+        # A unit for Hopper needs no test of its own: the tests of the other kernels of the op also run its
+        # kernels.
         if unit.endswith("_hopper"):
             continue
         if not any(says(text, unit) for text in tested.values()):
@@ -91,8 +92,8 @@ def of_operators(root: Path) -> Iterator[str]:
     for name in sorted(set(rows) - set(defined)):
         yield f"{name}: its schema in {PYTHON}"
     for unit in sorted(path.stem for path in (root / UNITS).glob("*.rs")):
-        # Some kernel units need no torch operator with their name, because an operator with a different name
-        # launches their kernels.
+        # Some kernel units (source files of ops) need no torch operator of the same name, because another
+        # operator launches their kernels.
         serves = unit == "mod" or unit.endswith("_hopper") or (unit not in rows and f"oxiwarp::{unit}," in table)
         if not serves and unit not in {*defined, *rows}:
             yield f"{unit}: an operator of this name, in {PYTHON} and {BINDING}"

@@ -5,7 +5,7 @@ from oxiwarp.patching.fusions.core.linear_tables import EQUAL, SPEED, Launch, ca
 
 
 class Everything(dict):
-    """A table that has each key that a test looks up, with one value."""
+    """A table that returns the same value for every key."""
 
     def __init__(self, value):
         self.value = value

@@ -208,8 +208,8 @@ def declared_overlaps(source: str) -> dict[str, str]:
     """Map each kernel entry that has an attribute `@overlap(...)` in the Rust source to the value of this
     attribute: `Before` or `Plain`.
 
-    Each value restricts programmatic dependent launch. Without the attribute, an entry overlaps with the
-    launches before and after it.
+    Each of these values restricts programmatic dependent launch. Launches of an entry without the attribute overlap
+    with the previous and the next launch.
     """
     others = r"(?:@shared\([^\n]*\)\s*)?(?:@only\(\w+\)\s*)?"
     kernels = re.findall(rf"@overlap\((\w+)\)\s*{others}(\w+<\w+: \[[\w, ]+\]>\s*\()", source)
@@ -226,7 +226,7 @@ def check_entries(names: Iterable[str], expected: Iterable[str]) -> list[str]:
 def check_bounds(entries: dict[str, Entry]) -> list[str]:
     """Check that every entry has `.maxntid`.
 
-    Without it, ptxas may use more registers per thread than the launch allows.
+    Without this directive, ptxas may use more registers per thread than the launch allows.
     """
     return [f"{name}: no .maxntid" for name, entry in entries.items() if entry.threads is None]
 
@@ -295,7 +295,7 @@ RESIDENCIES = {
 PACKS = re.compile(
     r"(?:activation|add_rms_norm|cross_entropy|gated_activation|gated_residual(?:_per_row)?|modulate"
     r"|gated_residual_backward_per_(?:group|token)"
-    r"|layer_norm_backward(?:_rows2)?|rms_norm|rms_norm_gated|softmax)(?:_backward)?(?:_sigmoid|_relu2)?_(?:block|cluster)\d+"
+    r"|layer_norm_backward(?:_rows2)?|rms_norm|rms_norm_gated|softmax)(?:_backward)?(?:_sigmoid|_relu2|_inplace|_affine)?_(?:block|cluster)\d+"
 )
 # Number of accesses per kernel to single elements that do not belong to the row. Such an element is the
 # position of a token, the gate of a row or its gradient, or the partial sum of a warp.

@@ -16,8 +16,9 @@ _MEMORY = re.compile(r"(U?LD(?!C)|ST|ATOM|RED|CCTL|UBLK|UTMA|SULD|SUST|TEX|TLD)"
 def check_wait(sass: Sass) -> list[str]:
     """Check that each kernel, on every path, waits for earlier launches before it accesses memory.
 
-    ptxas may move an `ld.global.nc` before a `griddepcontrol.wait`. In the PTX, the wait is therefore
-    followed by a barrier and by an exit that no thread takes. ptxas does not move loads across this exit.
+    ptxas may move an `ld.global.nc` (a load of read-only data) before a `griddepcontrol.wait`. In the PTX, the wait is
+    therefore followed by a barrier and by an exit that no thread takes, because ptxas does not move loads across this
+    exit.
     """
     problems = []
     for name, code in sass.items():

@@ -5,7 +5,7 @@ These imports take about 5 s. After the imports, most programs of the tests take
 still has a separate process, with a separate working directory, environment and output. oxiwarp is not
 imported before the fork.
 
-With a GPU, `run` starts a new interpreter instead. If an import has initialised CUDA, a fork cannot use CUDA.
+With a GPU, `run` starts a new interpreter instead, because a fork cannot use CUDA if an import has initialised it.
 """
 
 import atexit
@@ -133,7 +133,7 @@ def become(request: dict[str, Any]) -> None:
 def finish(request: dict[str, Any]) -> None:
     """Run the program and end this process as Python does, but do not delete all objects.
 
-    The deletion would take 0.4 s, and libraries would report errors for the objects that `gc.freeze` keeps.
+    Deleting all objects would take 0.4 s, and libraries would report errors for the objects that `gc.freeze` keeps.
     """
     code: Any = 0
     try:

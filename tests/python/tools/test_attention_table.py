@@ -34,8 +34,8 @@ def row(queries, keys, ratio, heads=1, columns=64, padded=False):
 def test_faster():
     """A region is a set of sizes at which oxiwarp's attention is faster than torch's attention.
 
-    A region has no gaps: if oxiwarp is not faster at one size, the region contains only larger sizes. Smaller
-    sizes at which oxiwarp is faster are listed separately.
+    If oxiwarp is not faster at one size, the region contains only larger sizes, so that it has no gaps. Smaller sizes
+    at which oxiwarp is faster are listed one by one.
     """
     rows = [
         row(1024, 1024, 0.9), row(2048, 1024, 1.2), row(4096, 1024, 0.9), row(8192, 1024, 0.8),
@@ -66,8 +66,8 @@ def test_queries_of_all_heads():
     """A region (sizes at which oxiwarp is faster) has two minimums: of the queries per head, and of the
     queries of all heads together.
 
-    The second minimum is necessary because with many heads, oxiwarp can be faster even for few queries per
-    head. A size is in the intersection of two regions if it is in both of them.
+    The second minimum is necessary because with many heads, oxiwarp can be faster even for few queries per head. The
+    intersection of two regions contains the sizes that are in both of them.
     """
     rows = [row(1024, 512, 1.1), row(1024, 512, 0.9, heads=8), row(2048, 512, 0.9), row(2048, 512, 0.8, heads=8)]
     region = ((1024, 8192), (2048, 2048))

@@ -72,8 +72,9 @@ def test_tokens_whose_place_counts(op, monkeypatch):
 
 
 def test_what_is_not_compared_is_not_claimed():
-    """The CSV file says "not compared" for an op that combines several tokens, and "FAIL" for an op with
-    wrong results."""
+    """The script compares the result for many tokens with the results for single tokens. This is impossible for
+    an op that combines several tokens, so the CSV file then says "not compared". If the results differ, it says
+    "FAIL"."""
     form = form_of("softmax_backward")
     assert curve.tokens_alone(form, {}, 5) is None
     point = curve.Point(form.op, 5, 10, 20, 1.0, 1.0, None)

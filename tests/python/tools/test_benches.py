@@ -142,8 +142,9 @@ def test_every_op_is_measured_and_has_a_family():
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form.timed and not form.backward], ids=name)
 def test_both_modes_are_measured_where_there_are_two(form):
-    """If a public function has the modes "exact" and "fast", its op is measured in both modes. Without an epilogue,
-    both modes of `linear` are the same."""
+    """If a public function has the modes "exact" and "fast", its op is measured in both modes. `linear` without an
+    activation or residual is the exception, because its modes give the same result.
+    """
     if not has_ours(form):
         pytest.skip(f"{form.function}: not in this build")
     both = "mode" in inspect.signature(getattr(oxiwarp, form.function)).parameters and form.eager is not F.linear

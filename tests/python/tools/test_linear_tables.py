@@ -76,7 +76,7 @@ def add(folder, bits=(), speeds=()):
 
 
 def test_only_equal_sizes(folder):
-    """A size is in the table only if its last measurement found no different value."""
+    """A size is in the table of equal bits only if its last measurement found no value with other bits."""
     rows = [("bf16", True, 4096, 12288, 3072, 0), ("bf16", True, 64, 12288, 3072, 5), ("f16", False, 64, 8, 16, 0)]
     equal, _ = add(folder, bits=rows)
     kinds = {(torch.bfloat16, True): frozenset({(4096, 12288, 3072)}), (torch.float16, False): frozenset({(64, 8, 16)})}
@@ -87,7 +87,9 @@ def test_only_equal_sizes(folder):
 
 
 def test_lookup(folder, monkeypatch):
-    """Environment, dtype, bias, M, N and K must all be those of the measurement."""
+    """The table of equal bits applies only if environment, dtype, bias, M, N and K are all equal to those of the
+    measurement.
+    """
     equal, _ = add(folder, bits=[("bf16", True, 4096, 12288, 3072, 0)])
     monkeypatch.setattr(linear_tables, "EQUAL", equal)
     monkeypatch.setattr(linear_tables, "environment_of", lambda index: ENVIRONMENT if index == 0 else "another")
@@ -98,7 +100,9 @@ def test_lookup(folder, monkeypatch):
 
 
 def test_launches(folder, monkeypatch):
-    """Between two measured numbers of rows, both must be faster. There is no rule outside of them."""
+    """For a number of rows between two measured ones, the kernel runs only if it was faster for both. For a number
+    outside of the measured range, it does not run.
+    """
     speeds = [
         ("gelu_tanh", 512, 12288, 3072, 10.0, 10.0, 9.0, True),
         ("gelu_tanh", 1024, 12288, 3072, 10.0, 11.0, 9.0, True),
@@ -120,7 +124,7 @@ def test_launches(folder, monkeypatch):
 
 
 def test_text(folder):
-    """A size has one line, so that a change of the table is easy to read."""
+    """In the file of the table, each size has one line, so that a change of the table is easy to read."""
     text = text_of({"9.0": {"gelu": {"8x16": [[1, 2.0, 3.0, None]], "16x16": []}}, "8.0": {}})
     assert '   "8x16": [[1, 2.0, 3.0, null]]\n' in text and json.loads(text)["8.0"] == {}
 
@@ -135,7 +139,7 @@ def test_tables_of_the_package():
 
 
 def test_sizes_of_a_model():
-    """A model asks for its activations and its gated residuals, and the tables are unchanged afterwards."""
+    """`of_model` returns the sizes of a model's activations and gated residuals, and leaves the tables unchanged."""
     before = dict(SPEED)
     sizes = of_model("ltx", "cpu", small=True)
     kinds = {size.kind: size for size in sizes}
@@ -151,7 +155,7 @@ def test_places():
 
 
 def test_sizes():
-    """Each kind is an epilogue of `oxiwarp.linear`, and its sizes are measured with several numbers of rows."""
+    """Each kind of size is an epilogue of `oxiwarp.linear`, and its sizes are measured with several numbers of rows."""
     assert parsed("8x16x32:gelu") == Size(8, 16, 32, "gelu") and parsed("8x16x32") == Size(8, 16, 32)
     made = with_rows([Size(4600, 16, 32, "gelu"), Size(512, 16, 32, "gelu"), Size(8, 16, 32)])
     assert made == [Size(m, 16, 32, "gelu") for m in (512, 1024, 2048, 4096, 4600)]

@@ -43,8 +43,8 @@ def test_import_is_lean():
 def test_stubs(tmp_path):
     """The type stub `_native.pyi` matches the native module `_native`.
 
-    mypy checks copies of these two files in another folder. If it ran in the folder of the package, it would
-    also analyse torch.
+    mypy checks copies of these two files in another folder, because in the folder of the package it would also analyse
+    torch.
     """
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed")
@@ -71,7 +71,7 @@ def test_kernel_info():
     """Every op has kernels for the same dtypes on all architectures. Every op is also an operator in
     `torch.ops.oxiwarp`.
 
-    There are two exceptions for architectures. Attention and products need sm_80 or newer. Only some ops have
+    Two architectures are exceptions: sm_75 has no kernels of attention and of matrix products, and only some ops have
     kernels for sm_90a.
     """
     every = {(row["op"], row["dtype"], row["arch"]) for row in oxiwarp.kernel_info()}

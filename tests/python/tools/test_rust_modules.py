@@ -103,7 +103,7 @@ def test_a_cycle_is_found(crate, text, is_cycle):
 
 
 def test_a_file_for_each_backend(tmp_path):
-    """A crate may have one folder per backend for its module `arch`. In a source file of a backend,
+    """A crate may have one folder per backend (PTX, CPU) for its module `arch`. In a source file of a backend,
     `crate::arch` means this backend.
 
     In all other files, a use of `crate::arch` is a dependency on every backend.

@@ -5,12 +5,11 @@ The model is diffusers' LTXVideoTransformer3DModel with seeded random weights an
 the real 28-layer model runs in bf16 with classifier-free guidance on 49 frames of 512 x 768 pixels (2 x 2688 tokens).
 On the CPU, a small model runs in float32 and bf16. The CPU executor runs oxiwarp's kernels.
 
-The demo also measures how much the latents of the two models may differ. For this, the demo runs the
-unpatched model a second time, in the next wider dtype. The difference between its latents in the two dtypes
-is the rounding error E of the unpatched model. The patched model rounds at the same points, and only adds the
-values of a row in a different order. Its rounding error is therefore also about E. So the latents of the
-patched and of the unpatched model should differ by at most 2 E. The demo fails if the mean or the maximum of
-the difference exceeds twice the mean or the maximum of E.
+The demo also measures how much the latents of the two models may differ. It runs the unpatched model a second time, in
+the next wider dtype. The difference between the latents in the two dtypes is the rounding error E of the unpatched
+model. The patched model rounds at the same points, and only adds the values of a row in a different order. Its rounding
+error is therefore about E, too, so the latents of the two models should differ by at most 2 E. The demo fails if the
+mean or the maximum of the difference is more than twice the mean or the maximum of E.
 """
 
 import importlib

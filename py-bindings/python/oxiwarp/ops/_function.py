@@ -14,9 +14,9 @@ compiling = torch.compiler.is_compiling
 class Function(torch.autograd.Function):
     """Base class of autograd functions whose `forward` and `backward` call operators.
 
-    `forward` takes no context, and `setup_context` saves the tensors for the backward. The transforms of
-    torch.func require that `forward` and `setup_context` are separate methods. Under torch.vmap, torch
-    applies the vmap rule of each operator, which calls the operator once per batch element.
+    The transforms of torch.func require two separate methods: `forward`, which takes no context, and `setup_context`,
+    which saves the tensors for the backward. Under torch.vmap, torch applies the vmap rule of each operator, which
+    calls the operator once per batch element.
     """
 
     generate_vmap_rule = True

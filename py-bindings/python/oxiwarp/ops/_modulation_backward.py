@@ -1,18 +1,17 @@
 """Computes the gradients of modulated norms and of gates, with the backward kernels of the norms and of gated
 residuals, and with float32 sums.
 
-The forward is `y = n * (1 + scale) + shift` with `n = norm(x) * weight + bias`. `dy` is the incoming gradient
-of `y`. Consecutive rows that share one row of `scale` form a group. The backward kernel of the norm takes
-`(1 + scale) * weight` in place of the norm's weight, as one row of factors per group. It returns the gradient
-of x, and two sums over the rows of each group: `A = sum(dy * norm(x))` and `B = sum(dy)`. The gradients of
-scale, shift, weight and bias follow from these sums:
+The forward is `y = n * (1 + scale) + shift` with `n = norm(x) * weight + bias`. `dy` is the incoming gradient of `y`.
+Consecutive rows that share one row of `scale` form a group. For each group, the backward kernel of the norm takes
+`(1 + scale) * weight` instead of the norm's weight. It returns the gradient of x, and two sums over the rows of each
+group: `A = sum(dy * norm(x))` and `B = sum(dy)`. The gradients of scale, shift, weight and bias follow from these sums:
 
     dscale  = A * weight + B * bias           dshift = B
     dweight = sum((1 + scale) * A)            dbias  = sum((1 + scale) * B)      (sums over the groups)
 
-If the rows do not form such groups, torch first computes `dy * (1 + scale)`. The backward kernel of the norm
-takes this product as its incoming gradient. The gradients are computed for the exact formula: they ignore
-that the forward pass may round intermediate results.
+If no consecutive rows share a row of `scale`, torch first computes `dy * (1 + scale)`. The backward kernel of the norm
+takes this product as its incoming gradient. All gradients are those of the mathematical formula: they ignore that the
+forward pass may round intermediate results.
 """
 
 import math
@@ -55,10 +54,10 @@ class Norm(NamedTuple):
         """Return three tensors: the gradient of `x` plus `dsum`, and the sums `A = sum(dy * norm(x))` and
         `B = sum(dy)`.
 
-        `weight` replaces the weight of the norm. It has shape `[N]`, or shape `[groups, N]` with one row for
-        each group of consecutive rows of `x`. In the first case, A and B are sums over all rows. In the
-        second case, they are sums over the rows of each group. `wanted` has two flags: whether the caller
-        needs A, and whether it needs B. A sum that the caller does not need is None.
+        `weight` replaces the weight of the norm. If it has shape `[N]`, A and B are sums over all rows. If it has shape
+        `[groups, N]`, it has one row for each group of consecutive rows of `x`, and A and B are sums over the rows of
+        each group. `wanted` has two flags: whether the caller needs A, and whether it needs B. A sum that the caller
+        does not need is None.
         """
         dweight, dbias = wanted
         if not self.rms:
@@ -95,8 +94,7 @@ class Gradients(NamedTuple):
     """Gradients of a modulated norm. The gradient of the input `x` has the dtype of `x`. The other gradients
     are float32.
 
-    A gradient is None if the norm or modulation has no such operand, or if the caller does not need the
-    gradient.
+    A gradient is None if the forward had no such operand, or if the caller does not need the gradient.
     """
 
     x: Tensor
@@ -117,9 +115,9 @@ def modulated(
 ) -> Gradients:
     """Return the gradients of `norm(x) * (1 + scale) + shift`, where `dy` is the incoming gradient.
 
-    If `dsum` is not None, it is added to the gradient of `x`. The gradients of scale and shift have the
-    shapes of `scale.value` and `shift.value`. The caller sums these two gradients over the rows to get the
-    gradients of the tables. If `sums` is False, only the gradient of `x` is computed.
+    If `dsum` is not None, it is added to the gradient of `x`. The gradients of scale and shift have the shapes of
+    `scale.value` and `shift.value`. From them, the caller computes the gradients of the tables, as sums over the rows.
+    If `sums` is False, only the gradient of `x` is computed.
     """
     factor = 1 + summed(scale.value.float(), scale.table)
     groups = groups_of(scale.value, x)
@@ -159,7 +157,7 @@ def _by_torch(
     dsum: Tensor | None,
     sums: bool,
 ) -> Gradients:
-    """Return the gradients of a modulated norm, if the rows do not form groups that share one row of `scale`.
+    """Return the gradients of a modulated norm whose consecutive rows do not share rows of `scale`.
 
     torch computes `dy * (1 + scale)` and rounds the product to the dtype of `x`. The backward kernel of the
     norm takes this product as its incoming gradient.
@@ -185,10 +183,9 @@ def groups_of(modulation: Tensor, x: Tensor) -> int | None:
     """Return the number of groups of rows of `x`. A group consists of consecutive rows that share one row of
     `modulation`.
 
-    Return None in three cases: the rows do not form such groups, there are several groups of one row each, or
-    there are more than `GROUPS` groups. Examples for `x` of shape `[B, S, N]`: a modulation of shape
-    `[B, 1, N]` gives B groups, and shape `[N]` gives 1 group. Shape `[B, S, N]` gives None, and so does shape
-    `[1, S, N]` if B > 1.
+    Return None if the rows do not form such groups, if each of several groups has only one row, or if there are more
+    than `GROUPS` groups. Examples for `x` of shape `[B, S, N]`: a modulation of shape `[B, 1, N]` gives B groups, and
+    shape `[N]` gives 1 group. Shape `[B, S, N]` gives None, and so does shape `[1, S, N]` if B > 1.
     """
     own, sizes, first = (1,) * (x.dim() - modulation.dim()) + tuple(modulation.shape), x.shape[:-1], 0
     while first < len(sizes) and own[first] == sizes[first]:
@@ -211,11 +208,11 @@ def sum_to(gradient: Tensor, like: Tensor) -> Tensor:
 def of_modulation(
     gradient: Tensor | None, modulation: Modulation | None, wanted: tuple[bool, ...]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return two gradients: of a modulation's value, in the dtype of the value, and of its table, in the
-    dtype of the table.
+    """Return two gradients of a modulation, the sum of a value and a table: that of the value, in the value's dtype,
+    and that of the table, in the table's dtype.
 
-    `gradient` is the gradient of their sum. `wanted` has two flags: whether the caller needs the first
-    gradient, and whether it needs the second. A gradient that the caller does not need is None.
+    `gradient` is the gradient of the sum. `wanted` has two flags: whether the caller needs the first gradient, and
+    whether it needs the second. A gradient that the caller does not need is None.
     """
     if gradient is None or modulation is None:
         return None, None
@@ -277,8 +274,8 @@ def _supported(gate: Tensor, y: Tensor) -> Tensor | None:
     """Return the gate in a shape that the operator `gated_residual_backward` supports, or None if there is
     none.
 
-    If a gate with one column is broadcast to the rows of `y`, it is converted to float32. Its gradient is then
-    a sum of the gradients for the rows, which are not rounded before the sum.
+    A gate with one column that is broadcast to several rows of `y` is converted to float32. The gradient of such a gate
+    is a sum over rows. With a float32 gate, the terms of this sum are not rounded to 16 bits.
     """
     cols, rows = y.shape[-1], y.shape[:-1]
     if gate.shape[-1] != cols:

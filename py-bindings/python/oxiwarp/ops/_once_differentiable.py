@@ -1,5 +1,5 @@
-"""Makes the computation of a second derivative raise RuntimeError, because the backward kernels have no
-derivative.
+"""The decorator `once` for backward functions that call kernels. The kernels have no derivative, so a second derivative
+raises RuntimeError instead of being wrong.
 """
 
 import functools
@@ -31,8 +31,8 @@ class _ReadOnce:
 def _apart(tensor: Tensor) -> Tensor:
     """Return a tensor with the memory of `tensor` and without autograd history.
 
-    The result is `tensor.data`, because autograd does not treat it as a view. If an autograd function with
-    several outputs returned a view, torch would forbid in-place writes to this output.
+    The result is `tensor.data`, which autograd does not treat as a view. If an autograd function with several outputs
+    returned a view, torch would forbid in-place writes to it.
     """
     if is_functorch_wrapped_tensor(tensor) or is_legacy_batchedtensor(tensor):  # reading `data` aborts
         return tensor.view_as(tensor)
@@ -42,8 +42,8 @@ def _apart(tensor: Tensor) -> Tensor:
 class _Twice(torch.autograd.Function):
     """An autograd function that returns its first `count` inputs unchanged, and whose backward raises RuntimeError.
 
-    The remaining inputs are the tensors from which the first `count` inputs were computed. They connect this
-    function to these tensors in the autograd graph. Otherwise, the second derivative with respect to these
+    The other inputs are the tensors from which the first `count` inputs were computed. Because they are inputs, the
+    autograd graph connects them to this function. Without the connection, the second derivative with respect to these
     tensors would be 0 instead of an error.
     """
 
@@ -65,12 +65,12 @@ class _Twice(torch.autograd.Function):
 def once(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[..., tuple[Tensor | None, ...]]:
     """Decorate a `backward` that calls kernels, so that differentiating its results raises RuntimeError.
 
-    The results can be differentiated if the caller passes `create_graph=True` to the first backward. torch's
-    decorator `once_differentiable` adds an error node to the autograd graph, but the graph has no path from
-    this node to the saved tensors. Therefore torch's decorator gives a second derivative of 0 instead of an
-    error in two cases. In the first case, the incoming gradient is constant (for example after `y.sum()`). In
-    the second case, the caller asks `torch.autograd.grad` for the derivative with respect to certain inputs.
-    The decorator `once` makes all saved tensors and incoming gradients inputs of the error node.
+    With `create_graph=True`, autograd also records the backward, so that its results can be differentiated. torch's
+    decorator `once_differentiable` adds an error node to the autograd graph for this case, but the graph has no path
+    from this node to the saved tensors. With torch's decorator, the second derivative is therefore 0, without an error,
+    in two cases. In the first case, the incoming gradient is constant (for example after `y.sum()`). In the second
+    case, the caller asks `torch.autograd.grad` for the derivative with respect to certain inputs. The decorator `once`
+    avoids both cases: it makes all saved tensors and incoming gradients inputs of the error node.
 
     If a gradient depends only on constants, its second derivative is still 0. An example is the gradient of a
     rotation if the incoming gradient is constant.

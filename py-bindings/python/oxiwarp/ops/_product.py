@@ -23,8 +23,9 @@ def check_product(
 ) -> tuple[int, ...]:
     """Return the shape of the result. Raise RuntimeError if the kernels do not support one of the inputs.
 
-    The check reads only shapes, dtypes and devices. The result has one column per `parts` rows of the weight.
-    `residual` and `out` must have the shape of the result, and the dtype and device of `x`.
+    The check reads only shapes, dtypes and devices. The result has `weight.shape[0] / parts` columns, where `parts` is
+    2 for a gated activation and otherwise 1. `residual` and `out` must have the shape of the result, and the dtype and
+    device of `x`.
     """
     if x.dtype not in (torch.float16, torch.bfloat16):
         raise RuntimeError(f"linear: x is {dtype_name(x.dtype)}, expected f16 or bf16")
@@ -60,8 +61,8 @@ def check_product(
 def matrix(x: Tensor) -> Tensor:
     """Return `x`, or a contiguous copy if the kernels cannot read `x` as a matrix.
 
-    The elements of a row must be contiguous. All dimensions before the last become rows, which must have one
-    distance.
+    The kernels can read `x` if the elements of a row are contiguous, and if the distance from each row to the next is
+    the same. All dimensions except the last become rows.
     """
     if x.is_contiguous() or x.dim() == 0:
         return x
@@ -78,7 +79,7 @@ def matrix(x: Tensor) -> Tensor:
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Return `x` as a matrix: all dimensions except the last become rows."""
+    """Return `x` as a matrix. All dimensions except the last become its rows."""
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
@@ -88,9 +89,9 @@ def _is_column_major(x: Tensor) -> bool:
 
 
 def transposed(x: Tensor, weight: Tensor) -> tuple[bool, bool]:
-    """Return for `x` and for the weight whether torch computes the transposed gradient.
+    """Return two bools, for `x` and for the weight: whether torch computes the gradient in transposed form.
 
-    torch multiplies `x` by `weight.t()`. If an operand is column-major, torch computes its transposed gradient.
+    torch multiplies `x` by `weight.t()`. If an operand is column-major, torch computes the transpose of its gradient.
     """
     return _is_column_major(x), _is_column_major(weight.t())
 

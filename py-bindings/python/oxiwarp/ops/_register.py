@@ -72,10 +72,9 @@ def define_in_place(schema: str, run: Callable[..., Any], **roles: Role) -> Any:
     """Define an operator whose kernel is the Python function `run`. The operator writes to its arguments and
     returns nothing.
 
-    Return a function that calls the operator under torch.compile, and `run` in eager mode. The operator
-    avoids a copy under torch.compile. If a compiled function called an in-place operator of torch,
-    torch.compile would replace the call by an out-of-place operator and a copy. It does not do so for the
-    operator that this function defines.
+    Return a function that calls the operator under torch.compile, and `run` in eager mode. The operator avoids a copy
+    under torch.compile: if a compiled function calls an in-place operator of torch, torch.compile replaces the call by
+    an out-of-place operator and a copy. It does not do so for custom operators such as this one.
     """
     name = schema.partition("(")[0]
     op = _define(schema, lambda *args: None, roles, in_python=True)
@@ -90,8 +89,8 @@ def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: 
     If the operator writes to an argument such as `out`, each call writes to one batch element of this
     argument.
     """
-    # An autograd function calls operators with grad mode off. If grad mode is on here, no autograd function
-    # made this call, so autograd does not record the call. Without this check, the gradient would be missing,
+    # Autograd functions call operators with grad mode off. If grad mode is on, this call does not come from
+    # an autograd function, so autograd does not record it. Without this check, the gradient would be missing,
     # and no error would be raised.
     if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments):
         raise RuntimeError(
@@ -101,8 +100,8 @@ def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: 
     for argument, value, dim in zip(op._schema.arguments, arguments, in_dims, strict=True):
         if argument.is_write and value is not None and dim is None:
             raise RuntimeError(f"{op}: {argument.name} has no batch dimension under torch.vmap, and an input has one")
-    # Make the batch dimension the first dimension, and make the tensors contiguous. If the batch were another
-    # dimension, the batch elements could have strides that the operators do not support.
+    # Move the batch dimension to the front, and make the tensors contiguous. Otherwise, the batch elements
+    # could have strides that the operators do not support.
     batched = [
         value if dim is None or argument.is_write else value.movedim(dim, 0).contiguous()
         for argument, value, dim in zip(op._schema.arguments, arguments, in_dims, strict=True)
@@ -191,8 +190,8 @@ def needs_grad(*tensors: Tensor | None) -> bool:
         if tensor is not None and tensor.requires_grad:
             return True
     # A tensor that torch.vmap wraps does not require grad, even if the tensor inside the wrapper does.
-    # Therefore the code below also checks the inner tensors. Under torch.compile, it skips this check,
-    # because torch.compile cannot trace it.
+    # Therefore also check the tensors inside wrappers, but not under torch.compile, which cannot trace this
+    # check.
     if torch.compiler.is_compiling() or peek_interpreter_stack() is None:
         return False
     return any(tensor is not None and _wraps_grad(tensor) for tensor in tensors)
@@ -213,10 +212,10 @@ def may_write(x: Tensor) -> bool:
     """Return whether the caller may allocate one tensor for several results, and let operators write to
     slices of this tensor. `x` is an input of the operators.
 
-    In eager mode, the caller identifies the slices by their addresses. Tensors without memory and wrappers of
-    torch.func have no address, so the result is False if `x` is such a tensor. Under torch.compile, the
-    result is True, because torch.compile tracks the writes itself. This function does not check whether
-    autograd is active, so callers also call `needs_grad`.
+    In eager mode, the caller identifies the slices by their addresses. If `x` has no address, because it has no memory
+    or is a wrapper of torch.func, the result is False. Under torch.compile, the result is True, because torch.compile
+    tracks the writes itself. This function does not check whether autograd is active. Callers therefore also call
+    `needs_grad`.
     """
     return torch.compiler.is_compiling() or (type(x) in REAL and peek_interpreter_stack() is None)
 
@@ -235,8 +234,8 @@ def write(name: str, op_out: Any, arguments: tuple[Any, ...], outs: tuple[Tensor
         )
     compiling = torch.compiler.is_compiling()  # torch.compile cannot trace the checks of `outs` below
     for out in outs:
-        # For lazily negated views, torch runs a fallback kernel. This fallback assumes that an operator
-        # returns the tensor to which it writes, but `op_out` returns nothing.
+        # `op_out` does not support lazily negated views. For them, torch would run a fallback kernel, which
+        # assumes that an operator returns the tensor to which it writes. `op_out` returns nothing.
         if not compiling and out is not None and (out.is_neg() or out.is_conj()):
             raise RuntimeError(
                 f"{name}: out is a lazily negated (or conjugated) view, expected a plain tensor; call .resolve_neg() "
@@ -264,8 +263,8 @@ def refuse_types(op: str, required: dict[str, Any], optional: dict[str, Any]) ->
     """Raise TypeError for the first argument in `required` and `optional` that is not a tensor. Arguments in
     `optional` may be None.
 
-    A public function first checks its arguments with `isinstance`. It calls `refuse_types` only after a
-    failed check, because building the two dicts in every call would take half a microsecond.
+    A public function first checks its arguments with `isinstance`, and calls `refuse_types` only after a failed check.
+    Building the two dicts in every call would take half a microsecond.
     """
     for name, value in (required | optional).items():
         if not isinstance(value, Tensor if name in required else OPTIONAL):
@@ -286,22 +285,22 @@ def explain(
 ) -> None:
     """Raise a clearer error in place of `error`, which an operator has raised.
 
-    A clearer error exists for the following cases. In all other cases, this function returns, and the caller
-    raises `error` again.
+    This function has a clearer error for the following cases. In all other cases, it returns, and the caller raises
+    `error` again.
 
     - Sparse and nested tensors: torch's dispatcher raises a long message that names no argument.
-    - Failed allocation: libtorch's C shim reports only an error code. Therefore this function tries to
-      allocate the results in Python, which raises torch.OutOfMemoryError. `outputs` is the number of results
-      with the shape and dtype of `x`.
+    - Failed allocation: libtorch's C shim reports only an error code. This function therefore tries to allocate the
+      results again in Python, which raises torch.OutOfMemoryError. `outputs` is the number of results with the shape
+      and dtype of `x`.
     - Argument of a wrong type: torch's message contains the whole schema of the operator. The new message
       names only the argument, its type and the expected type.
     - Input that must be contiguous: the new message adds the remedy, a call of `.contiguous()`.
-    - Operator that several public functions call: the message of `error` begins with the name of the
-      operator. The new message begins with `op`, the name of the public function, instead.
+    - Operator that several public functions call: `error` begins with the name of the operator. The new message begins
+      with `op`, the name of the public function.
 
-    `called` is the name that the operator's schema gives the argument `x`. This function does not raise
-    `error` again itself. If it did, the traceback of `error` would refer to the stack frame of this function.
-    The tensors in this frame would then stay alive until the next garbage collection.
+    `called` is the name that the operator's schema gives the argument `x`. This function leaves it to the caller to
+    raise `error` again. Otherwise, the traceback of `error` would refer to the stack frame of this function, and the
+    tensors in this frame would stay alive until the next garbage collection.
     """
     for name, tensor in {called: x, **others}.items():
         if tensor is not None and tensor.layout is not torch.strided:
@@ -329,10 +328,9 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def or_f32(dtype: torch.dtype, like: str = "x") -> str:
-    """Return a text for error messages that names the two permitted dtypes of an operand, such as "f16 (as x)
-    or f32".
+    """Return the permitted dtypes of an operand as a text for error messages, such as "f16 (as x) or f32".
 
-    The first is `dtype`, which is the dtype of the argument with the name `like`. The second is float32.
+    An operand may have the dtype `dtype` of the argument whose name is `like`, or float32.
     """
     return "f32" if dtype is torch.float32 else f"{FLOATS[dtype]} (as {like}) or f32"
 

@@ -78,10 +78,10 @@ def checked(schema: str, roles: Mapping[str, Role]) -> dict[str, Role]:
 def roles_of(function: Callable[..., Any]) -> dict[str, Role]:
     """Return a dict that maps the names of a public function's tensor parameters to their roles.
 
-    A parameter has the role of the operator argument with the same name. If several operators of the
-    function's module have such an argument, the first operator counts. Entries of the module's dict `ROLES`
-    override these roles. Such entries are necessary for parameters that no operator has, and for parameters
-    for which the function accepts more shapes than the operator.
+    A role is the shape and dtype relative to the other arguments. A parameter has the role of the operator argument
+    with the same name, in the first operator of the function's module that has such an argument. Entries of the
+    module's dict `ROLES` override these roles. They are necessary for two kinds of parameters: those that no operator
+    has, and those for which the function accepts more shapes than the operator.
     """
     module, code = function.__module__, function.__code__
     known: dict[str, Role] = {}

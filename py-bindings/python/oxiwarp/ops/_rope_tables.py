@@ -1,10 +1,10 @@
 """Computes, with torch's operators, the frequencies and the tables of cosines and sines for rotary
 embeddings.
 
-The function `rope_3d` uses tables, because they are small and all layers of a model share them. For S tokens
-and D columns per head, the two float32 tables have `4 * S * D` bytes together. In comparison, the kernel
-reads and writes `8 * S * heads * D` bytes of bfloat16 queries and keys. The function `rope_1d` needs only
-frequencies, because its kernel computes the angles, cosines and sines.
+The function `rope_3d` uses tables, because they are small and all layers of a model share them. For S tokens and D
+columns per head, the two float32 tables together have `4 * S * D` bytes. The bfloat16 queries and keys that the kernel
+reads and writes have `8 * S * heads * D` bytes. The function `rope_1d` uses no tables but only frequencies, because its
+kernel computes the angles, cosines and sines.
 """
 
 import math
@@ -20,8 +20,7 @@ from ._checks.positions import check_theta
 def frequencies(dim: int, theta: float, device: torch.device) -> Tensor:
     """Return the frequencies `theta**(-2i/dim)` in float32, of shape `[dim / 2]`.
 
-    The frequencies are computed on the CPU, as in transformers, so that they have the same bits as the
-    frequencies in transformers.
+    They are computed on the CPU, so that they have the same bits as the frequencies in transformers.
     """
     check_theta(theta)
     return (1.0 / (theta ** (torch.arange(0, dim, 2, dtype=torch.float32, device="cpu") / dim))).to(device)

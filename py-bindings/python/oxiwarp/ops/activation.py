@@ -11,10 +11,10 @@ from ._once_differentiable import once
 from ._register import FLOATS, OPTIONAL, define, dtype_name, explain, needs_grad, refuse_types, write
 from ._roles import Role
 
-# The operators' argument `kind` selects the activation function. The constants below are its values. The
-# values 0 and 1 both select GELU, but with different implementations of `erf`. The value 1 selects the `erf`
-# of torch builds for CUDA 13.2 and newer. The value 0 selects the `erf` of builds for older CUDA versions.
-# The two implementations differ in the last bits of their results.
+# The constants below are the values of the operators' argument `kind`, which selects the activation function.
+# The values 0 and 1 both select GELU, with different implementations of `erf`, whose results differ in the
+# last bits. The value 1 selects the `erf` of torch builds for CUDA 13.2 and newer. The value 0 selects the
+# `erf` of builds for older CUDA versions.
 CUDA = tuple(int(part) for part in (torch.version.cuda or "0.0").split(".")[:2])
 GELU = 1 if CUDA >= (13, 2) else 0
 GELU_TANH, GELU_NEW, GELU_FAST, GELU_QUICK, SILU, FATRELU, SIGMOID, RELU2 = range(2, 10)
@@ -125,11 +125,11 @@ def gelu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
     If there is a bias, one kernel adds it and applies GELU.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. If `x` is contiguous and there
-            is no bias, `x` may have any shape, and may be empty. Otherwise the shape is `[..., N]`, and the
-            last stride is 1. `Tensor.view` must then be able to merge all dimensions before the last into at
-            most two. This is the case for slices and chunks of a contiguous tensor. If `out` is given,
-            `Tensor.view` must be able to merge the same dimensions of `out`.
+        x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. If `x` is contiguous and there is no
+            bias, `x` may have any shape, and may be empty. Otherwise the shape is `[..., N]`, and the last stride is 1.
+            `Tensor.view` must then be able to merge all dimensions except the last into at most two, as in slices and
+            chunks of a contiguous tensor. If `out` is given, `Tensor.view` must be able to merge the same dimensions of
+            `out`.
         bias (Tensor | None): shape `[N]`, contiguous, in the dtype of `x`. GELU is applied to `x + bias`.
         mode (str): "exact" rounds after each torch operator, as eager torch does. "fast" rounds only the
             result.
@@ -148,15 +148,14 @@ def gelu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" and eager torch give bitwise equal results for every input. "fast"
-            computes in float32 with an approximate division, and rounds only the result. For inputs of -20 or
-            more, the error before this rounding is a few units in the last place (ulp) of float32. For inputs
-            below -20, this error grows to 90 ulp in activation functions that compute an exponential, such as
-            `silu`. For inputs below -88.7, `silu` returns 0, as in torch.
-        Gradients: The gradient of `x` is computed in float32 and rounded once. Torch's autograd rounds after
-            each operator instead. The gradient of `bias` is the sum of the rounded gradient of `x` over the
-            rows. oxiwarp computes this sum with `Tensor.sum`, after the kernel. A second derivative and
-            forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch, for every input.
+            `mode="fast"` computes in float32 with an approximate division, and rounds only the result. For inputs of
+            -20 or more, the error before this rounding is a few units in the last place (ulp) of float32. Activation
+            functions that compute an exponential, such as `silu`, have errors of up to 90 ulp for inputs below -20. For
+            inputs below -88.7, `silu` returns 0, as in torch.
+        Gradients: The gradient of `x` is computed in float32 and rounded once. Torch's autograd rounds after each
+            operator instead. The gradient of `bias` is the sum of the rounded gradient of `x` over the rows, computed
+            with `Tensor.sum` after the kernel. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         `torch.nn.functional.gelu`; Hendrycks and Gimpel, "Gaussian Error Linear Units" (arXiv:1606.08415).
@@ -189,11 +188,11 @@ def gelu_tanh(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" and eager torch give bitwise equal results for every input. The docstring
-            of `gelu` states the error bounds of "fast".
-        Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the
-            sum of the rounded gradient of `x` over the rows. oxiwarp computes this sum with `Tensor.sum`,
-            after the kernel. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch, for every input. For
+            the error bounds of `mode="fast"`, see `gelu`.
+        Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the sum of the
+            rounded gradient of `x` over the rows, computed with `Tensor.sum` after the kernel. A second derivative and
+            forward-mode AD raise RuntimeError.
 
     Source:
         `torch.nn.functional.gelu(x + bias, approximate="tanh")`; arXiv:1606.08415.
@@ -226,12 +225,12 @@ def gelu_new(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out:
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" and eager torch give bitwise equal results for every input. "exact"
-            rounds after each of the eight operators of `NewGELUActivation`. The docstring of `gelu` states
-            the error bounds of "fast".
-        Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the
-            sum of the rounded gradient of `x` over the rows. oxiwarp computes this sum with `Tensor.sum`,
-            after the kernel. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch, for every input.
+            "exact" rounds after each of the eight operators of `NewGELUActivation`. For the error bounds of
+            `mode="fast"`, see `gelu`.
+        Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the sum of the
+            rounded gradient of `x` over the rows, computed with `Tensor.sum` after the kernel. A second derivative and
+            forward-mode AD raise RuntimeError.
 
     Source:
         transformers' `NewGELUActivation`. Its formula is mathematically equal to the formula of `gelu_tanh`.
@@ -264,12 +263,12 @@ def gelu_fast(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" and eager torch give bitwise equal results for every input. "exact"
-            rounds after each operator of `FastGELUActivation`. The docstring of `gelu` states the error
-            bounds of "fast".
-        Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the
-            sum of the rounded gradient of `x` over the rows. oxiwarp computes this sum with `Tensor.sum`,
-            after the kernel. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch, for every input.
+            "exact" rounds after each operator of `FastGELUActivation`. For the error bounds of `mode="fast"`, see
+            `gelu`.
+        Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the sum of the
+            rounded gradient of `x` over the rows, computed with `Tensor.sum` after the kernel. A second derivative and
+            forward-mode AD raise RuntimeError.
 
     Source:
         transformers' `FastGELUActivation`. Its formula is mathematically equal to the formula of `gelu_tanh`,
@@ -303,12 +302,12 @@ def gelu_quick(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", ou
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" and eager torch give bitwise equal results for every input. "exact"
-            rounds after each of the three operators of `QuickGELUActivation`. The docstring of `gelu` states
-            the error bounds of "fast".
-        Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the
-            sum of the rounded gradient of `x` over the rows. oxiwarp computes this sum with `Tensor.sum`,
-            after the kernel. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch, for every input.
+            "exact" rounds after each of the three operators of `QuickGELUActivation`. For the error bounds of
+            `mode="fast"`, see `gelu`.
+        Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the sum of the
+            rounded gradient of `x` over the rows, computed with `Tensor.sum` after the kernel. A second derivative and
+            forward-mode AD raise RuntimeError.
 
     Source:
         transformers' `QuickGELUActivation` and diffusers' `ApproximateGELU`.
@@ -341,11 +340,11 @@ def silu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" and eager torch give bitwise equal results for every input. The docstring
-            of `gelu` states the error bounds of "fast".
-        Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the
-            sum of the rounded gradient of `x` over the rows. oxiwarp computes this sum with `Tensor.sum`,
-            after the kernel. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch, for every input. For
+            the error bounds of `mode="fast"`, see `gelu`.
+        Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the sum of the
+            rounded gradient of `x` over the rows, computed with `Tensor.sum` after the kernel. A second derivative and
+            forward-mode AD raise RuntimeError.
 
     Source:
         `torch.nn.functional.silu`.
@@ -378,11 +377,11 @@ def relu2(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Te
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, the result of "exact" is bitwise equal to `torch.square(torch.relu(x + bias))`
-            for every input. The docstring of `gelu` states the error bounds of "fast".
-        Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the
-            sum of the rounded gradient of `x` over the rows. oxiwarp computes this sum with `Tensor.sum`,
-            after the kernel. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to `torch.square(torch.relu(x + bias))` for
+            every input. For the error bounds of `mode="fast"`, see `gelu`.
+        Gradients: The gradient of `x` is computed in float32 and rounded once. The gradient of `bias` is the sum of the
+            rounded gradient of `x` over the rows, computed with `Tensor.sum` after the kernel. A second derivative and
+            forward-mode AD raise RuntimeError.
 
     Source:
         transformers' `ReLUSquaredActivation`; So et al., "Primer" (arXiv:2109.08668).

@@ -116,11 +116,10 @@ def ada_norm(
             dimensions (`[B, C, N]`, `[C, N]`). Or it may be broadcast along the last dimensions before N
             (`[A, 1, 1, N]`, `[A, B, 1, N]`). Broadcasting only in the middle (`[A, 1, C, N]`) or at both ends
             (`[1, B, 1, N]`) is not supported.
-        shift (Tensor | None): tensor that is added last. It may have the shapes and dtypes that `scale` may
-            have. If `scale` and `shift` are both broadcast along some, but not all, dimensions before the
-            last, both must be broadcast along the same dimensions. `Tensor.view` must be able to merge all
-            dimensions of `x` before the last into at most two, and to merge the same dimensions of `scale`
-            and `shift`.
+        shift (Tensor | None): tensor that is added last. It may have the shapes and dtypes that `scale` may have. If
+            `scale` and `shift` are both broadcast along some, but not all, dimensions before the last, both must be
+            broadcast along the same dimensions. `Tensor.view` must be able to merge all dimensions of `x` except the
+            last into at most two, and to merge the same dimensions of `scale` and `shift`.
         norm (str): "layer_norm" or "rms_norm". RMSNorm is `x * rsqrt(mean(x**2) + eps)`.
         weight (Tensor | None): weight of the norm, contiguous, shape `[N]`, in the dtype of `x` or in
             float32.
@@ -132,8 +131,8 @@ def ada_norm(
         mode (str): "exact" or "fast". The section "Exactness" describes both.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `x`. Every bit of a row of the result depends only on
-        the same row of `x`, on its scale and shift, and on the norm's parameters.
+        Contiguous Tensor with the shape and dtype of `x`. A row of the result depends, in every bit, only on the same
+        row of `x`, on this row's scale and shift, and on the norm's parameters.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
@@ -144,17 +143,16 @@ def ada_norm(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: "exact" rounds at the same points as the modules of diffusers. If all operands have the
-            dtype of `x`, it rounds after the norm, after `1 + scale`, after the product and after the sum. An
-            RMSNorm is also rounded before the multiplication by its weight, as in diffusers' `RMSNorm`. If an
-            operand is float32 and `x` is not, as in Wan, "exact" computes in float32 and rounds only the
-            result. "fast" always rounds only the result. In both modes, `scale + scale_table` is rounded if
-            `scale` and `scale_table` have the dtype of `x`. The same holds for `shift + shift_table`.
-        Gradients: All operands have gradients, also the tables. The gradients are computed in float32, as if
-            the forward pass had no intermediate roundings. Gradients that are sums over rows are
-            deterministic. If consecutive rows of `x` share scale and shift (shape `[B, 1, N]` or `[N]`), one
-            pass over the rows computes all gradients. A second derivative and forward-mode AD raise
-            RuntimeError.
+        Exactness: `mode="exact"` rounds at the same points as the modules of diffusers. If all operands have the dtype
+            of `x`, it rounds after the norm, after `1 + scale`, after the product and after the sum. It also rounds an
+            RMSNorm before the multiplication by its weight, as diffusers' `RMSNorm` does. If an operand is float32 and
+            `x` is not, as in Wan, `mode="exact"` computes in float32 and rounds only the result. `mode="fast"` always
+            rounds only the result. Both modes round `scale + scale_table` if both terms have the dtype of `x`, and also
+            `shift + shift_table`.
+        Gradients: All operands have gradients, including the tables. The gradients are computed in float32, as if the
+            forward pass had no intermediate roundings. Gradients that are sums over rows are deterministic. If
+            consecutive rows of `x` share scale and shift (shape `[B, 1, N]` or `[N]`), the backward reads the rows only
+            once for all gradients. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         adaLN of Peebles and Xie, "Scalable Diffusion Models with Transformers" (arXiv:2212.09748).

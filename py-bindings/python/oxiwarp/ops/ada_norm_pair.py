@@ -57,8 +57,8 @@ op = define(
 class _AdaNormPair(Function):
     """Autograd function that saves the operands.
 
-    The gradient of `x` is the sum of the gradients that flow through the two results. The backward calls a
-    kernel once for each result. The second call also adds the gradient that the first call computed.
+    The gradient of `x` is the sum of two gradients, one through each of the two results. The backward calls the
+    backward kernel of the norm once per result. The second call adds the gradient of the first call to its own.
     """
 
     @staticmethod
@@ -144,7 +144,7 @@ def ada_norm_pair(
         torch.OutOfMemoryError: The results do not fit in GPU memory.
 
     Note:
-        Exactness: Each result has the exactness of `ada_norm`.
+        Exactness: Each result is as exact as the result of `ada_norm`.
         Gradients: The gradients are computed as for `ada_norm`. A second derivative and forward-mode AD raise
             RuntimeError.
 

@@ -36,8 +36,8 @@ def _check(
     The check reads only shapes, dtypes and devices.
 
 
-    `starts` is a pair of offset tensors. The first tensor says where each packed sequence starts in the
-    queries, and the second says where it starts in the keys. If sequences are not packed, both are None.
+    `starts` is a pair of offset tensors. They say where each packed sequence starts in the queries (first tensor) and
+    in the keys (second tensor). If sequences are not packed, both are None.
     """
     if q.dtype not in (torch.float16, torch.bfloat16):
         got = dtype_name(q.dtype)
@@ -103,7 +103,7 @@ def _warn_of_layout(k: Tensor, layout: str) -> None:
 def _empty_heads(x: Tensor, heads_first: bool) -> Tensor:
     """Return an uninitialized tensor with the shape of `x`, for a result.
 
-    In both layouts, the memory of this tensor has the heads of one token next to each other.
+    Whatever the layout, the heads of a token are adjacent in the memory of this tensor.
     """
     if not heads_first:
         return x.new_empty(x.shape)
@@ -254,40 +254,38 @@ def attention(
         k (Tensor): shape `[B, Sk, Hkv, D]`, dtype and device of `q`. In grouped-query attention, H is a
             multiple of Hkv, and `H / Hkv` consecutive heads of `q` use one head of `k`.
         v (Tensor): shape, dtype and device of `k`.
-        causal (bool): if True, a query attends to no key after its position. Positions are aligned at the
-            end: the last query has the position of the last key. With a KV cache (Sk > Sq), the first query
-            therefore attends to Sk - Sq + 1 keys. The matrices below show an example with 2 queries (rows)
-            and 4 keys (columns). A 1 means that the query attends to the key.
+        causal (bool): if True, a query attends to no key after its position. The last query has the position of the
+            last key. With a KV cache (Sk > Sq), the first query therefore attends to Sk - Sq + 1 keys. torch's
+            `is_causal` instead gives the first query the position of the first key. The matrices below show the
+            difference for 2 queries (rows) and 4 keys (columns). A 1 means that the query attends to the key.
 
                 oxiwarp   1 1 1 0    torch's is_causal   1 0 0 0
                           1 1 1 1                        1 1 0 0
 
         scale (float | None): factor of the scores. Default: `1 / sqrt(D)`.
-        mask (Tensor | None): a bool mask (True: the query attends to the key), or an additive mask in float32
-            or the dtype of `q`. In both layouts, it must broadcast to `[B, H, Sq, Sk]`. The broadcast mask is
-            not copied. A padding mask has shape `[B, 1, 1, Sk]`.
-        window (int | tuple | None): sliding window. With a pair `(before, after)`, a query attends to at most
-            `before` keys before its position and `after` keys after it. A single number is the limit in both
-            directions. None means no limit. The last query has the position of the last key, as with
-            `causal`.
+        mask (Tensor | None): a bool mask (True: the query attends to the key), or an additive mask in float32 or the
+            dtype of `q`. It must broadcast to `[B, H, Sq, Sk]`, whatever the `layout`. The kernel reads it without
+            making a broadcast copy. A padding mask has shape `[B, 1, 1, Sk]`.
+        window (int | tuple | None): sliding window. With a pair `(before, after)`, a query attends to at most `before`
+            keys before its position and `after` keys after it. A single number is the limit in both directions. None
+            means no limit. As with `causal`, the last query has the position of the last key.
         softcap (float | None): limit of the scores, at most 1000. Each score is replaced by
             `softcap * tanh(score / softcap)` before the mask is added.
         return_lse (bool): if True, also return `lse`: for each query, the natural logarithm of the sum of the
             exponentials of its scores.
         layout (str): "bshd" or "bhsd". With "bhsd", `q` has shape `[B, H, Sq, D]`, and `k` and `v` have shape
-            `[B, Hkv, Sk, D]`. The function warns if `k` has more than 256 heads and at most 256 tokens,
-            because `layout` is then probably wrong.
-        cu_seqlens (Tensor | pair of Tensors | None): offsets of packed sequences, int32, shape
-            `[sequences + 1]`. The entries are the start of each sequence, and the end of the last sequence.
-            The first entry is 0, and the entries ascend. A pair of tensors has separate offsets for queries
-            and for keys. If offsets are given, `q`, `k` and `v` have no dimension B, and `mask` must be None.
-            Tokens after the last sequence attend to no key.
-        out (Tensor | None): tensor to which the result is written. It has the shape, dtype and device of `q`,
-            and its last stride is 1. It may be a slice of a wider buffer. It must not overlap an input.
+            `[B, Hkv, Sk, D]`. The function warns if `k` has more than 256 heads and at most 256 tokens, because
+            `layout` is then probably wrong.
+        cu_seqlens (Tensor | pair of Tensors | None): offsets of packed sequences, int32, shape `[sequences + 1]`: the
+            start of each sequence, and the end of the last sequence. The first offset is 0, and the offsets ascend.
+            Pass a pair of tensors if queries and keys have different offsets. If offsets are given, `q`, `k` and `v`
+            have no dimension B, and `mask` must be None. Tokens after the last sequence attend to no key.
+        out (Tensor | None): tensor to which the result is written. It has the shape, dtype and device of `q`, and its
+            last stride is 1. It may be a slice of a wider buffer. It must not overlap an input.
 
     Returns:
-        `out` if it is given. Otherwise, a Tensor with the shape and dtype of `q`. In both layouts, the memory
-        of this tensor has the order `[B, Sq, H, D]`. If `return_lse` is True, the function returns the pair
+        `out` if it is given. Otherwise, a Tensor with the shape and dtype of `q`. Whatever the `layout`, the memory of
+        this tensor has the order `[B, Sq, H, D]`. If `return_lse` is True, the function returns the pair
         `(result, lse)`. `lse` is float32 of shape `[B, H, Sq]` (`[H, Sq]` for packed sequences) and has no
         gradient.
 
@@ -302,25 +300,24 @@ def attention(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: Matrix multiplications have operands in the dtype of `q` and accumulate in float32. Scores
-            and softmax are computed in float32. The attention probabilities are rounded to the dtype of `q`
-            before the product with `v`, and the result is rounded once. A query's result does not depend on
-            the values of other queries or on the batch. But the number of queries selects the kernel, and the
-            last bits of the result depend on the kernel. On Hopper GPUs, calls with 64 queries or more use
-            other kernels than calls with fewer queries. A third kind of kernel (split-KV) distributes the
-            keys of a key head over several thread blocks. This kernel runs for calls with 1024 keys or more,
-            if the number of queries times the number of query heads per key head is at most 32.
+        Exactness: Matrix multiplications have operands in the dtype of `q` and accumulate in float32. Scores and
+            softmax are computed in float32. The attention probabilities are rounded to the dtype of `q` before the
+            product with `v`, and the result is rounded once. A query's result does not depend on the values of other
+            queries or on the batch. However, its last bits depend on the kernel, which the function selects by the
+            number of queries. On Hopper GPUs, calls with 64 queries or more use other kernels than calls with fewer
+            queries. For decoding, a third kind of kernel distributes the keys of a key head over several thread blocks
+            (split-KV). It runs for calls with 1024 keys or more, if the number of queries times the number of query
+            heads per key head is at most 32.
         Gradients: `q`, `k` and `v` have gradients. `mask` has no gradient. The gradients are deterministic. A second
             derivative and forward-mode AD raise RuntimeError.
-        Special values: If a query attends to no key, or if its scores are all -inf, its result is 0 and its
-            `lse` is -inf. An additive mask can hide all keys of a query with a large negative finite value,
-            such as the minimum of float32. The result of this query is then the mean of the rows of `v`. Its
-            `lse` is the mask value, or -2.3e38 if the mask value is lower. No gradient flows through a query
-            whose `lse` is below -8e6. Rows of `k` that a mask hides must be finite, because NaN in these rows
-            gives NaN results. Rows of `v` that a mask, `causal` or `window` hides must be finite too. NaN in
-            these rows can reach the results of queries in the same tile, as in torch. Rows of `k` that
-            `causal`, `window` or `cu_seqlens` excludes may have any values, because they do not affect the
-            result.
+        Special values: If a query attends to no key, or if its scores are all -inf, its result is 0 and its `lse` is
+            -inf. If an additive mask has the same large negative finite value, such as the minimum of float32, for all
+            keys of a query, the result of this query is the mean of the rows of `v`. Its `lse` is then the mask value,
+            or -2.3e38 if the mask value is lower. A query whose `lse` is below -8e6 has no gradient. Rows of `k` that a
+            mask hides must be finite, because NaN in these rows gives NaN results. Rows of `v` that a mask, `causal` or
+            `window` hides must be finite too. NaN in such a row can reach the results of other queries that the kernel
+            processes together, as in torch. Rows of `k` that `causal`, `window` or `cu_seqlens` excludes may have any
+            values, because they do not affect the result.
         Unchecked offsets: On a GPU, the values of `cu_seqlens` are not checked, because the host does not
             read them. If the first offset is not 0, the rows of the result before this offset are not
             written. If the offsets do not ascend, the results are unspecified.

@@ -18,7 +18,14 @@ INDICES = (torch.int64, torch.int32)
 
 
 def _check(
-    op: str, logits: Tensor, target: Tensor, label_smoothing: float, z_loss: float, softcap: float, **rows: Tensor
+    op: str,
+    logits: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    label_smoothing: float,
+    z_loss: float,
+    softcap: float,
+    **rows: Tensor,
 ) -> None:
     """Raise RuntimeError if the kernels do not support one of the arguments. The check does not read the
     values of tensors.
@@ -39,6 +46,7 @@ def _check(
             raise RuntimeError(f"{op}: {name} has shape {list(tensor.shape)}, expected {list(logits.shape[:-1])}")
         if name in rows and tensor.dtype is not torch.float32:
             raise RuntimeError(f"{op}: {name} is {dtype_name(tensor.dtype)}, expected f32")
+    check_vector(op, "weight", weight, logits)
     if not 0.0 <= label_smoothing <= 1.0:
         raise RuntimeError(f"{op}: label_smoothing is {label_smoothing:g}, expected 0 to 1")
     check_number(op, "z_loss", z_loss, 0.0)
@@ -46,9 +54,15 @@ def _check(
 
 
 def _fake(
-    logits: Tensor, target: Tensor, ignore_index: int, label_smoothing: float, z_loss: float, softcap: float
+    logits: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    ignore_index: int,
+    label_smoothing: float,
+    z_loss: float,
+    softcap: float,
 ) -> tuple[Tensor, Tensor]:
-    _check("cross_entropy", logits, target, label_smoothing, z_loss, softcap)
+    _check("cross_entropy", logits, target, weight, label_smoothing, z_loss, softcap)
     rows = logits.shape[:-1]
     return logits.new_empty(rows, dtype=torch.float32), logits.new_empty(rows, dtype=torch.float32)
 
@@ -56,6 +70,7 @@ def _fake(
 def _fake_backward(
     logits: Tensor,
     target: Tensor,
+    weight: Tensor | None,
     lse: Tensor,
     dloss: Tensor,
     ignore_index: int,
@@ -63,75 +78,77 @@ def _fake_backward(
     z_loss: float,
     softcap: float,
 ) -> Tensor:
-    _check("cross_entropy_backward", logits, target, label_smoothing, z_loss, softcap, lse=lse, dloss=dloss)
+    _check("cross_entropy_backward", logits, target, weight, label_smoothing, z_loss, softcap, lse=lse, dloss=dloss)
     return logits.new_empty(logits.shape)
 
 
 op = define(
-    "cross_entropy(Tensor logits, Tensor target, int ignore_index, float label_smoothing, float z_loss, "
-    "float softcap) -> (Tensor, Tensor)",
+    "cross_entropy(Tensor logits, Tensor target, Tensor? weight, int ignore_index, float label_smoothing, "
+    "float z_loss, float softcap) -> (Tensor, Tensor)",
     _fake,
     logits=Role.ROWS,
     target=Role.CLASSES,
+    weight=Role.VECTOR,
 )
 op_backward = define(
-    "cross_entropy_backward(Tensor logits, Tensor target, Tensor lse, Tensor dloss, int ignore_index, "
-    "float label_smoothing, float z_loss, float softcap) -> Tensor",
+    "cross_entropy_backward(Tensor logits, Tensor target, Tensor? weight, Tensor lse, Tensor dloss, "
+    "int ignore_index, float label_smoothing, float z_loss, float softcap) -> Tensor",
     _fake_backward,
     logits=Role.ROWS,
     target=Role.CLASSES,
+    weight=Role.VECTOR,
     lse=Role.PER_ROW,
     dloss=Role.PER_ROW,
 )
-ROLES = {"weight": Role.VECTOR}
 
 
 class _CrossEntropy(Function):
-    """Autograd function that saves three tensors: the logits, the target, and `lse`, the log-sum-exp of each
-    row of logits.
+    """Autograd function that saves the logits, the target, the weights of the classes, and `lse`, the
+    log-sum-exp of each row of logits.
 
     The backward reads the logits again, and allocates a new tensor for their gradient.
     """
 
     @staticmethod
-    def forward(logits: Tensor, target: Tensor, *params: float) -> tuple[Tensor, Tensor]:
-        return op(logits, target, *params)
+    def forward(logits: Tensor, target: Tensor, weight: Tensor | None, *params: float) -> tuple[Tensor, Tensor]:
+        return op(logits, target, weight, *params)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        logits, target, *ctx.params = inputs
-        ctx.save_for_backward(logits, target, output[1])
+        logits, target, weight, *ctx.params = inputs
+        ctx.save_for_backward(logits, target, weight, output[1])
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod
     @once
     def backward(ctx: Any, dloss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        logits, target, lse = ctx.saved_tensors
+        logits, target, weight, lse = ctx.saved_tensors
         try:
-            return op_backward(logits, target, lse, dloss.contiguous(), *ctx.params), None, None, None, None, None
+            gradient = op_backward(logits, target, weight, lse, dloss.contiguous(), *ctx.params)
         except RuntimeError as error:
             explain(error, "cross_entropy_backward", 1, logits)
             raise
+        return gradient, None, None, None, None, None, None
 
 
 def counted(target: Tensor, ignore_index: int) -> Tensor | int:
     """Return the number of rows whose target is not `ignore_index`.
 
-    If the dtype of `target` cannot represent `ignore_index`, no row is ignored, and the result is the number
-    of all rows. The comparison `target != ignore_index` in torch would convert `ignore_index` to this dtype.
-    By integer overflow, `ignore_index` could then become a valid class.
+    If the dtype of `target` cannot represent `ignore_index`, no row is ignored, and the result is the number of all
+    rows. This case needs a separate check, because torch's `target != ignore_index` would convert `ignore_index` to
+    this dtype. By integer overflow, it could then become a valid class.
     """
     limits = torch.iinfo(target.dtype)
     return (target != ignore_index).sum() if limits.min <= ignore_index <= limits.max else target.numel()
 
 
-def _factors(weight: Tensor, target: Tensor, ignore_index: int) -> Tensor:
+def _target_weights(weight: Tensor, target: Tensor, ignore_index: int) -> Tensor:
     """Return the weight of each row's target in float32, and 0 for ignored rows.
 
-    A target that is neither a class nor `ignore_index` gets the weight of another class. The loss of its row
-    is NaN.
+    A target that is neither a class nor `ignore_index` gets the weight of an arbitrary class. This does not matter,
+    because the loss of its row is NaN.
     """
-    factors = weight.detach().float()[target.clamp(0, weight.shape[0] - 1).long()]
+    factors = weight.float()[target.clamp(0, weight.shape[0] - 1).long()]
     limits = torch.iinfo(target.dtype)
     if not limits.min <= ignore_index <= limits.max:  # see `counted`
         return factors
@@ -155,11 +172,11 @@ def cross_entropy(
     `lse = ln(sum(exp(logits)))`.
 
     Args:
-        logits (Tensor): float32, float16 or bfloat16, shape `[..., V]` with V at least 1 (tested up to
-            262,144), on the CPU or a CUDA device. The classes are always in the last dimension. In torch's
-            function, they are in dimension 1 if a tensor has three or more dimensions. The last stride is 1.
-            `Tensor.view` must be able to merge all dimensions before the last into at most two. Slices and
-            chunks of a contiguous tensor fulfil this condition, for example `logits[:, :-1]`.
+        logits (Tensor): float32, float16 or bfloat16, shape `[..., V]` with V at least 1 (tested up to 262,144), on the
+            CPU or a CUDA device. The classes are always in the last dimension, whereas torch's function has them in
+            dimension 1 if a tensor has three or more dimensions. The last stride is 1. `Tensor.view` must be able to
+            merge all dimensions except the last into at most two, as in slices such as `logits[:, :-1]` of a contiguous
+            tensor.
         target (Tensor): class of each row, int64 or int32, shape `[...]`.
         ignore_index (int): rows whose target is this number do not contribute to the loss.
         reduction (str): "mean" returns the mean over the rows that are not ignored. "sum" returns the sum.
@@ -172,7 +189,8 @@ def cross_entropy(
             `softcap * tanh(x / softcap)`. `softcap` is finite, and above 0 or None.
         weight (Tensor | None): weight of each class, shape `[V]`, in the dtype of `logits` or in float32. The
             loss of a row is multiplied by the weight of its target. "mean" then divides by the sum of these
-            weights. Label smoothing cannot be combined with `weight`.
+            weights. Label smoothing multiplies the term of each class by the weight of this class, as torch
+            does. `weight` has no gradient.
         dtype (torch.dtype | None): dtype of the loss: `torch.float32`, or None for the dtype of `logits`.
         return_lse (bool): if True, also return `lse`.
 
@@ -190,10 +208,10 @@ def cross_entropy(
         torch.OutOfMemoryError: An allocation does not fit in GPU memory.
 
     Note:
-        Exactness: Each row is read once, and its loss is computed in float32. The returned loss is rounded
-            once. The loss of a row does not depend on the other rows. With a softcap, torch's operators
-            round after the division, after `tanh` and after the product, but the kernel does not. The derivative
-            of `tanh` is computed as `1 - tanh**2`, so that a logit far above the softcap has the gradient 0.
+        Exactness: The kernel reads each row once and computes its loss in float32. The returned loss is rounded once.
+            The loss of a row does not depend on the other rows. With a softcap, torch's operators round after the
+            division, after `tanh` and after the product, but the kernel does not. It computes the derivative of `tanh`
+            as `1 - tanh**2`, so that a logit far above the softcap has the gradient 0.
         Gradients: Only `logits` has a gradient. A second derivative and forward-mode AD raise RuntimeError.
         Special values: If a row contains NaN or +inf, its loss and its `lse` are NaN. For a row with +inf,
             torch.logsumexp returns +inf instead. If all rows are ignored, "mean" returns NaN. On a GPU, the
@@ -217,21 +235,17 @@ def cross_entropy(
         raise ValueError(f"cross_entropy: dtype is {dtype}, expected None, torch.float32 or {logits.dtype}")
     try:
         cap = 0.0 if softcap is None else softcap
-        arguments = (logits, target.contiguous(), ignore_index, label_smoothing, z_loss, cap)
+        weight = weight if weight is None else weight.detach().contiguous()
+        arguments = (logits, target.contiguous(), weight, ignore_index, label_smoothing, z_loss, cap)
         loss, lse = apply(_CrossEntropy, *arguments) if needs_grad(logits) else op(*arguments)
-        if weight is not None:
-            check_vector("cross_entropy", "weight", weight, logits)
-            if label_smoothing:
-                raise RuntimeError(f"cross_entropy: label_smoothing is {label_smoothing:g}, expected 0 with weight")
-            factors = _factors(weight, target, ignore_index)
-            loss = loss * factors
     except RuntimeError as error:
         explain(error, "cross_entropy", 0, logits, "logits", target=target, weight=weight)
         raise
     if reduction != "none":
         loss = loss.sum()
     if reduction == "mean":
-        loss = loss / (counted(target, ignore_index) if weight is None else factors.sum())
+        weights = None if weight is None else _target_weights(weight, target, ignore_index)
+        loss = loss / (counted(target, ignore_index) if weights is None else weights.sum())
     loss = loss.to(dtype or logits.dtype)
     return (loss, lse) if return_lse else loss
 

@@ -1,7 +1,7 @@
 """Gated activations such as GEGLU and SwiGLU: `torch.ops.oxiwarp.gated_activation` and its public functions.
 
-`first` and `second` are two halves of the input. The operator computes `first * f(second)`, or
-`f(first) * second` if `gate_first` is True.
+`first` and `second` are the two halves of the input, and `f` is an activation function. The operator computes
+`first * f(second)`, or `f(first) * second` if `gate_first` is True.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ ROLES = {"gate": Role.ROWS, "up": Role.ROWS}
 def _check(
     name: str, x: Tensor, second: Tensor | None, bias: Tensor | None, gate_first: bool, kind: int, threshold: float
 ) -> int:
-    """Return the number of columns of each half of a gated activation's input.
+    """Return how many columns each half of a gated activation's input has.
 
     Raise RuntimeError if the kernels do not support one of the inputs.
     """
@@ -161,11 +161,10 @@ def geglu(
     """Compute GEGLU of the two halves of the last dimension: `first * gelu(second)`.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. The shape is `[..., 2 * H]` if
-            `x` contains both halves, or `[..., H]` if `gate` is given. The last stride is 1. `Tensor.view`
-            must be able to merge all dimensions before the last into at most two. This is the case for slices
-            and chunks of a contiguous tensor. `Tensor.view` must be able to merge the same dimensions of
-            `gate` and `out`.
+        x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. Without `gate`, the shape is
+            `[..., 2 * H]`, and `x` contains both halves. With `gate`, the shape is `[..., H]`. The last stride is 1.
+            `Tensor.view` must be able to merge all dimensions except the last into at most two, as in slices and chunks
+            of a contiguous tensor. `Tensor.view` must be able to merge the same dimensions of `gate` and `out`.
         gate (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
             half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
@@ -188,8 +187,8 @@ def geglu(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
-            states the error bounds of "fast".
+        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. For the error bounds
+            of `mode="fast"`, see `gelu`.
         Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. If
             `gate` is given, the gradients of `x` and `gate` are the two halves of one tensor. The gradient of
             `bias` is the sum of these rounded gradients over the rows. oxiwarp computes this sum with
@@ -215,8 +214,8 @@ def swiglu(
     """Compute SwiGLU of the two halves of the last dimension: `first * silu(second)`.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. The shape is
-            `[..., 2 * H]` if `x` contains both halves, or `[..., H]` if `gate` is given.
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Without `gate`, the shape is
+            `[..., 2 * H]`, and `x` contains both halves. With `gate`, the shape is `[..., H]`.
         gate (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
             half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
@@ -236,11 +235,11 @@ def swiglu(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
-            states the error bounds of "fast".
-        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The
-            gradient of `bias` is the sum of these rounded gradients over the rows. oxiwarp computes this sum
-            with `Tensor.sum`, after the kernel. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. For the error bounds
+            of `mode="fast"`, see `gelu`.
+        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The gradient
+            of `bias` is the sum of these rounded gradients over the rows, computed with `Tensor.sum` after the kernel.
+            A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         The operation after the linear layer in diffusers' `SwiGLU`; arXiv:2002.05202.
@@ -259,8 +258,8 @@ def mul_and_silu(
     `swiglu` has the same formula.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. The shape is
-            `[..., 2 * H]` if `x` contains both halves, or `[..., H]` if `gate` is given.
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Without `gate`, the shape is
+            `[..., 2 * H]`, and `x` contains both halves. With `gate`, the shape is `[..., H]`.
         gate (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
             half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
@@ -280,11 +279,11 @@ def mul_and_silu(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
-            states the error bounds of "fast".
-        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The
-            gradient of `bias` is the sum of these rounded gradients over the rows. oxiwarp computes this sum
-            with `Tensor.sum`, after the kernel. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. For the error bounds
+            of `mode="fast"`, see `gelu`.
+        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The gradient
+            of `bias` is the sum of these rounded gradients over the rows, computed with `Tensor.sum` after the kernel.
+            A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         `MulAndSilu` of vLLM and of kernels-community.
@@ -302,8 +301,8 @@ def silu_and_mul(
     """Compute `silu(first) * second`, where `first` and `second` are the two halves of the last dimension.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. The shape is
-            `[..., 2 * H]` if `x` contains both halves, or `[..., H]` if `up` is given.
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Without `up`, the shape is
+            `[..., 2 * H]`, and `x` contains both halves. With `up`, the shape is `[..., H]`.
         up (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
             half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
@@ -323,11 +322,11 @@ def silu_and_mul(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
-            states the error bounds of "fast".
-        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The
-            gradient of `bias` is the sum of these rounded gradients over the rows. oxiwarp computes this sum
-            with `Tensor.sum`, after the kernel. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. For the error bounds
+            of `mode="fast"`, see `gelu`.
+        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The gradient
+            of `bias` is the sum of these rounded gradients over the rows, computed with `Tensor.sum` after the kernel.
+            A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         The operation between the linear layers of LLaMA's MLP; `SiluAndMul` of vLLM; arXiv:2002.05202.
@@ -345,8 +344,8 @@ def gelu_and_mul(
     """Compute `gelu(first) * second`, where `first` and `second` are the two halves of the last dimension.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. The shape is
-            `[..., 2 * H]` if `x` contains both halves, or `[..., H]` if `up` is given.
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Without `up`, the shape is
+            `[..., 2 * H]`, and `x` contains both halves. With `up`, the shape is `[..., H]`.
         up (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
             half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
@@ -366,11 +365,11 @@ def gelu_and_mul(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
-            states the error bounds of "fast".
-        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The
-            gradient of `bias` is the sum of these rounded gradients over the rows. oxiwarp computes this sum
-            with `Tensor.sum`, after the kernel. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. For the error bounds
+            of `mode="fast"`, see `gelu`.
+        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The gradient
+            of `bias` is the sum of these rounded gradients over the rows, computed with `Tensor.sum` after the kernel.
+            A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         `GeluAndMul` of vLLM and of kernels-community; arXiv:2002.05202.
@@ -389,8 +388,8 @@ def gelu_tanh_and_mul(
     the last dimension.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. The shape is
-            `[..., 2 * H]` if `x` contains both halves, or `[..., H]` if `up` is given.
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Without `up`, the shape is
+            `[..., 2 * H]`, and `x` contains both halves. With `up`, the shape is `[..., H]`.
         up (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
             half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
@@ -410,11 +409,11 @@ def gelu_tanh_and_mul(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
-            states the error bounds of "fast".
-        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The
-            gradient of `bias` is the sum of these rounded gradients over the rows. oxiwarp computes this sum
-            with `Tensor.sum`, after the kernel. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. For the error bounds
+            of `mode="fast"`, see `gelu`.
+        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The gradient
+            of `bias` is the sum of these rounded gradients over the rows, computed with `Tensor.sum` after the kernel.
+            A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         The operation between the linear layers of Gemma's MLP; `GeluTanhAndMul` of kernels-community;
@@ -442,8 +441,8 @@ def fatrelu_and_mul(
     dimension of `x`.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. The shape is
-            `[..., 2 * H]` if `x` contains both halves, or `[..., H]` if `up` is given.
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Without `up`, the shape is
+            `[..., 2 * H]`, and `x` contains both halves. With `up`, the shape is `[..., H]`.
         up (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
             half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
@@ -465,11 +464,11 @@ def fatrelu_and_mul(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" and eager torch give bitwise equal results. The docstring of `gelu`
-            states the error bounds of "fast".
-        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The
-            gradient of `bias` is the sum of these rounded gradients over the rows. oxiwarp computes this sum
-            with `Tensor.sum`, after the kernel. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. For the error bounds
+            of `mode="fast"`, see `gelu`.
+        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The gradient
+            of `bias` is the sum of these rounded gradients over the rows, computed with `Tensor.sum` after the kernel.
+            A second derivative and forward-mode AD raise RuntimeError.
         Special values: `threshold` is rounded to the dtype of `x`, as in torch's CUDA kernel. It may be
             infinite, but not NaN.
 
@@ -489,8 +488,8 @@ def relu2_and_mul(
     """Compute `relu(first)**2 * second`, where `first` and `second` are the two halves of the last dimension.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. The shape is
-            `[..., 2 * H]` if `x` contains both halves, or `[..., H]` if `up` is given.
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Without `up`, the shape is
+            `[..., 2 * H]`, and `x` contains both halves. With `up`, the shape is `[..., H]`.
         up (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
             half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
@@ -510,12 +509,11 @@ def relu2_and_mul(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, the result of "exact" is bitwise equal to
-            `torch.square(torch.relu(first)) * second`. The docstring of `gelu` states the error bounds of
-            "fast".
-        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The
-            gradient of `bias` is the sum of these rounded gradients over the rows. oxiwarp computes this sum
-            with `Tensor.sum`, after the kernel. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to
+            `torch.square(torch.relu(first)) * second`. For the error bounds of `mode="fast"`, see `gelu`.
+        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The gradient
+            of `bias` is the sum of these rounded gradients over the rows, computed with `Tensor.sum` after the kernel.
+            A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         The operation between the linear layers of BitNet's MLP; `ReLUSquaredActivation` of transformers;
@@ -534,8 +532,8 @@ def sigmoid_and_mul(
     """Compute `sigmoid(first) * second`, where `first` and `second` are the two halves of the last dimension.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. The shape is
-            `[..., 2 * H]` if `x` contains both halves, or `[..., H]` if `up` is given.
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Without `up`, the shape is
+            `[..., 2 * H]`, and `x` contains both halves. With `up`, the shape is `[..., H]`.
         up (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
             half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and
@@ -555,12 +553,12 @@ def sigmoid_and_mul(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, the result of "exact" is bitwise equal to `torch.sigmoid(first) * second`.
-            The function `torch.nn.functional.glu` differs: it applies sigmoid to the second half, and rounds
-            only the result. The docstring of `gelu` states the error bounds of "fast".
-        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The
-            gradient of `bias` is the sum of these rounded gradients over the rows. oxiwarp computes this sum
-            with `Tensor.sum`, after the kernel. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to `torch.sigmoid(first) * second`. The
+            function `torch.nn.functional.glu` differs: it applies sigmoid to the second half, and rounds only the
+            result. For the error bounds of `mode="fast"`, see `gelu`.
+        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The gradient
+            of `bias` is the sum of these rounded gradients over the rows, computed with `Tensor.sum` after the kernel.
+            A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         The gate that Krea 2, Qwen3-Next and other models apply to the attention output; the gated linear unit

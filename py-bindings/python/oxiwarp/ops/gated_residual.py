@@ -38,7 +38,7 @@ op = define(
 def unclipped(
     dtotal: Tensor, x: Tensor, y: Tensor, gate: Tensor | None, gate_table: Tensor | None, exact: bool
 ) -> Tensor:
-    """Return the incoming gradient `dtotal`, but with 0 for the elements that the forward pass clamped.
+    """Return the incoming gradient `dtotal`, with 0 for the elements that the forward pass clamped.
 
     To find these elements, the function recomputes the sum `x + gate * y` without the clamp.
     """
@@ -87,13 +87,12 @@ def gated_residual(
         x (Tensor): residual, float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the
             CPU or a CUDA device.
         y (Tensor): output of the branch (attention or MLP), with the shape, dtype and device of `x`.
-        gate (Tensor): broadcasts to `x`, in the dtype of `x` or in float32. Its last dimension is N or 1.
-            Examples with a last dimension of N are `[B, 1, N]`, `[B, S, N]`, `[N]` and slices. With a last
-            dimension of 1, the gate may have one number per row (`[B, S, 1]`), or one number in total
-            (`[1]`). For `x` of shape `[B, S, H, N]`, it may have one number per head (`[H, 1]`). The gate may
-            be broadcast along the first dimensions, or along the last dimensions before N, but not along
-            both. `Tensor.view` must be able to merge all dimensions before the last into at most two. The
-            same dimensions must be mergeable in `x`, `y` and `gate`.
+        gate (Tensor): broadcasts to `x`, in the dtype of `x` or in float32. Its last dimension is N or 1. Examples with
+            a last dimension of N are `[B, 1, N]`, `[B, S, N]`, `[N]` and slices. With a last dimension of 1, the gate
+            may have one number per row (`[B, S, 1]`), or one number in total (`[1]`). For `x` of shape `[B, S, H, N]`,
+            it may have one number per head (`[H, 1]`). The gate may be broadcast along the first dimensions, or along
+            the last dimensions before N, but not along both. `Tensor.view` must be able to merge all dimensions except
+            the last into at most two, and to merge the same dimensions of `x`, `y` and `gate`.
         gate_table (Tensor | None): vector of shape `[N]` that the kernel adds to `gate`. It must be None if
             the last dimension of `gate` is 1 and N is not 1.
         clip (bool): if True, clamp the sum to ±65504 (the maximum of float16), as Flux and Qwen-Image do in
@@ -112,13 +111,12 @@ def gated_residual(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: If `gate` has the dtype of `x`, "exact" rounds the product and the sum, as torch's
-            operators do. If the gate is float32 and `x` is not, as in Wan, "exact" rounds only the sum.
-            "fast" always rounds only the sum. In both modes, `gate + gate_table` is rounded if `gate` and
-            `gate_table` have the dtype of `x`.
-        Gradients: All operands have gradients, also the table. The gradients are computed in float32 and rounded
-            once. The gradient of `y` is bitwise equal to that of torch's operators if there is no `gate_table`. A
-            second derivative and forward-mode AD raise RuntimeError.
+        Exactness: If `gate` has the dtype of `x`, `mode="exact"` rounds the product and the sum, as torch's operators
+            do. If the gate is float32 and `x` is not, as in Wan, `mode="exact"` rounds only the sum. `mode="fast"`
+            always rounds only the sum. Both modes round `gate + gate_table` if both terms have the dtype of `x`.
+        Gradients: All operands have gradients, including the table. The gradients are computed in float32 and rounded
+            once. Without a `gate_table`, the gradient of `y` is bitwise equal to that of torch's operators. A second
+            derivative and forward-mode AD raise RuntimeError.
 
     Source:
         The gates of adaLN-Zero (arXiv:2212.09748).

@@ -72,10 +72,10 @@ op = define(
 
 
 class _GatedResidualAdaNorm(Function):
-    """Autograd function that saves the sum and the operands except `x`. It saves `x` only if `clip` is True.
+    """Autograd function that saves the sum and all operands except `x`. It saves `x` as well if `clip` is True.
 
-    Both outputs, `normed` and `sum`, have an incoming gradient. The backward kernel of the norm computes the
-    gradient that flows through `normed`, and adds the incoming gradient of `sum`.
+    The operator has two outputs, `normed` and `sum`, and each has an incoming gradient. The backward kernel of the norm
+    computes the gradient of the norm's input from the gradient of `normed`, and adds the gradient of `sum`.
     """
 
     @staticmethod
@@ -174,9 +174,9 @@ def gated_residual_ada_norm(
 
     Note:
         Exactness: The results are bitwise equal to those of `gated_residual` followed by `ada_norm`.
-        Gradients: The gradients are computed as for `gated_residual` and `ada_norm`. The backward kernel of
-            the norm adds the incoming gradient of `sum`, and only then rounds the gradient. A second
-            derivative and forward-mode AD raise RuntimeError.
+        Gradients: The gradients are computed as for `gated_residual` and `ada_norm`. The backward kernel of the norm
+            adds the incoming gradient of `sum` before it rounds the gradient. A second derivative and forward-mode AD
+            raise RuntimeError.
 
     Source:
         adaLN-Zero (arXiv:2212.09748): the residual connection after one branch of a block, and the norm

@@ -36,10 +36,10 @@ def _fake(dsum: Tensor, y: Tensor, gate: Tensor, dgate: bool) -> tuple[Tensor, T
     return y.new_empty(y.shape), like(f"{NAME}: dgate", gate, y, dgate)
 
 
-# This operator returns two tensors: the gradient of `y`, and the gradient of the gate in the shape and dtype
-# of the gate. If the caller does not need the gradient of the gate, the second tensor has no elements. If the
-# gate has shape [G, N], the rows of y form G groups of consecutive rows, and each group has one row of the
-# gate. A gate with the shape of y has one row for each row of y. It may have a single column.
+# This operator returns the gradients of the product `gate * y`: of `y`, and of the gate in the shape and
+# dtype of the gate. If the caller does not need the gradient of the gate, the second tensor has no elements.
+# A gate of shape [G, N] divides the rows of y into G groups of consecutive rows, and each group has one row
+# of the gate. The gate may also have one row for each row of y. It may have a single column.
 op = define(
     f"{NAME}(Tensor dsum, Tensor y, Tensor gate, bool dgate) -> (Tensor, Tensor)",
     _fake,

@@ -57,9 +57,9 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     """Compute LayerNorm over the last dimension: `(x - mean) / sqrt(variance + eps) * weight + bias`.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA
-            device. The last stride is 1. `Tensor.view` must be able to merge all dimensions before the last
-            into at most two. This is the case for slices and chunks of a contiguous tensor.
+        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA device. The
+            last stride is 1. `Tensor.view` must be able to merge all dimensions except the last into at most two, as in
+            slices and chunks of a contiguous tensor.
         weight (Tensor | None): contiguous, shape `[N]`, in the dtype of `x` or in float32.
         bias (Tensor | None): contiguous, shape `[N]`, in the dtype of `x` or in float32.
         eps (float): added to the variance; finite, 0 or more.
@@ -75,19 +75,18 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: Mean and biased variance are computed in float32 by Welford's method. The operations have
-            the same order as in torch's CUDA kernel. The result is rounded once. On a GPU, if N is divisible
-            by 4, the result is bitwise equal to the result of `torch.nn.functional.layer_norm` in the same
-            dtype. If `x` is 16-bit and the parameters are float32, the function computes what diffusers'
-            `FP32LayerNorm` computes. Every bit of a row of the result depends only on the same row of `x` and
-            on the parameters.
+        Exactness: Mean and biased variance are computed in float32 by Welford's method, in the same order of operations
+            as in torch's CUDA kernel. The result is rounded once. On a GPU, if N is divisible by 4, the result is
+            bitwise equal to the result of `torch.nn.functional.layer_norm` in the same dtype. With a 16-bit `x` and
+            float32 parameters, the function computes the same as diffusers' `FP32LayerNorm`. A row of the result
+            depends, in every bit, only on the same row of `x` and on the parameters.
         Gradients: The gradients are computed in float32 from `x` and rounded once. The gradients of `weight`
             and `bias` are sums over all rows. These sums are deterministic. A second derivative and
             forward-mode AD raise RuntimeError.
-        Special values: If all elements of a row are equal, the result of this row is the bias. There is one
-            exception: if N is divisible by 4, the mean may be rounded, and the result may then differ from
-            the bias, as in torch. If the variance of a row overflows float32, the result of this row depends
-            on N, as in torch. If N is divisible by 4, the result is NaN. Otherwise, it is the bias.
+        Special values: If all elements of a row are equal, the result of this row is the bias. However, if N is
+            divisible by 4, the mean may be rounded, and the result can then differ from the bias, as in torch. If the
+            variance of a row overflows float32, the result of this row is NaN if N is divisible by 4, and otherwise the
+            bias, as in torch.
 
     Source:
         `torch.nn.functional.layer_norm`; Ba, Kiros and Hinton, "Layer Normalization" (arXiv:1607.06450).

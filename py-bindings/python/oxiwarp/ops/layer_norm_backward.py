@@ -26,11 +26,10 @@ def _fake(
 
 
 # This operator returns three tensors: `dx + dsum`, the gradient of the weight, and the gradient of the bias.
-# `dx` is the gradient of x, and `dsum` is an optional tensor that is added to `dx`. If the caller does not
-# need the gradient of the weight or of the bias, this tensor has no elements. `weight` may have shape [G, N].
-# The rows of x then form G groups of consecutive rows, all with the same number of rows. Each group has one
-# row of `weight`. If `bias` is None and `dbias` is True, the gradient of the bias has the shape and dtype of
-# the weight.
+# `dx` is the gradient of x, and `dsum` is an optional tensor that is added to `dx`. A gradient of the weight
+# or the bias that the caller does not need has no elements. A weight of shape [G, N] divides the rows of x
+# into G groups of consecutive rows, all of the same size, and each group has one row of the weight. If `bias`
+# is None and `dbias` is True, the gradient of the bias has the shape and dtype of the weight.
 op = define(
     "layer_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor? dsum, float eps, bool dweight, "
     "bool dbias) -> (Tensor, Tensor, Tensor)",

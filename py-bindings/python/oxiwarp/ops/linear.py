@@ -153,8 +153,8 @@ class _Linear(Function):
 
 
 class _RecomputedProduct(Function):
-    """Base of autograd functions whose backward computes the product again. It saves the operands of the product,
-    and keeps the other arguments in `ctx.how`.
+    """Base class of autograd functions whose backward computes the matrix product again. It saves the operands of the
+    product, and stores the other arguments in `ctx.how`.
     """
 
     @staticmethod
@@ -165,7 +165,7 @@ class _RecomputedProduct(Function):
 
 
 class _LinearActivation(_RecomputedProduct):
-    """Autograd function of a product with an activation function. The backward computes the product again."""
+    """Autograd function of a matrix product followed by an activation. The backward computes the product again."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None, kind: int, exact: bool) -> Tensor:
@@ -181,7 +181,7 @@ class _LinearActivation(_RecomputedProduct):
 
 
 class _LinearGatedActivation(_RecomputedProduct):
-    """Autograd function of a product with a gated activation. The backward computes the product again."""
+    """Autograd function of a matrix product followed by a gated activation. The backward computes the product again."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None, kind: int, gate_first: bool, exact: bool) -> Tensor:
@@ -199,8 +199,8 @@ class _LinearGatedActivation(_RecomputedProduct):
 
 
 class _LinearGatedResidual(Function):
-    """Autograd function of a product with a gated residual. For the gradient of the gate, the backward
-    computes the product again.
+    """Autograd function of a matrix product in a gated residual, `residual + gate * product`. For the gradient of the
+    gate, the backward computes the product again.
     """
 
     @staticmethod
@@ -226,7 +226,8 @@ class _LinearGatedResidual(Function):
         dproduct: Tensor | None = dy
         dgate: Tensor | None = None
         if gate is not None:
-            # Without a gradient of the gate, the function `gated` reads only the dtype of the product.
+            # If the gate needs no gradient, the function `gated` uses only the dtype of the product, so the
+            # product is not computed again.
             product = op(matrix(x), matrix(weight), bias) if of_gate else dy
             dproduct, dgate, _ = gated(dy, product, Modulation(gate, None), (any(of_product), of_gate, False))
         gradients: tuple[Tensor | None, ...] = (None, None, None)
@@ -236,7 +237,9 @@ class _LinearGatedResidual(Function):
 
 
 class _Kernel(NamedTuple):
-    """The operators and the autograd function of an epilogue, and the arguments of a call after the bias."""
+    """The operators and the autograd function for an epilogue (the activation or residual after the product), and the
+    arguments of a call after the bias.
+    """
 
     op: Any
     op_out: Any
@@ -245,7 +248,9 @@ class _Kernel(NamedTuple):
 
 
 def _kernel(epilogue: str | None, residual: Tensor | None, gate: Tensor | None, exact: bool) -> _Kernel:
-    """Return the operators for a call. Raise ValueError for an unknown epilogue."""
+    """Return the operators for a call with the given epilogue (the activation or residual after the product). Raise
+    ValueError for an unknown epilogue.
+    """
     if residual is not None:
         if epilogue is not None:
             raise ValueError(f"linear: epilogue is {epilogue!r}, expected None, because there is a residual")
@@ -278,25 +283,24 @@ def linear(
     kernel.
 
     Args:
-        x (Tensor): float16 or bfloat16, shape `[..., K]`, on the CPU or a CUDA device. K is a multiple of 8,
-            and at least 8. The number of rows may be 0. `x` may have any strides. The kernel reads `x`
-            directly if the last stride is 1, and if `Tensor.view` can merge all dimensions before the last.
-            Otherwise, a contiguous copy is made first.
+        x (Tensor): float16 or bfloat16, shape `[..., K]`, on the CPU or a CUDA device. K is a multiple of 8, and at
+            least 8. The number of rows may be 0. `x` may have any strides. If its last stride is not 1, or if
+            `Tensor.view` cannot merge all dimensions except the last, a contiguous copy is made first.
         weight (Tensor): shape `[N, K]`, in the dtype of `x`. N is a multiple of 8, or of 16 with a gated
             activation. `weight` may have any strides. If its last stride is not 1, a contiguous copy is made
             first.
         bias (Tensor | None): shape `[N]`, contiguous, in the dtype of `x`.
-        epilogue (str | None): a function that is applied to the product, by the name of its oxiwarp function. An
-            activation: "gelu", "gelu_tanh", "gelu_new", "gelu_fast", "gelu_quick" or "silu". Or a gated activation of
+        epilogue (str | None): the name of an oxiwarp function that is applied to the product. It may be an activation:
+            "gelu", "gelu_tanh", "gelu_new", "gelu_fast", "gelu_quick" or "silu". It may also be a gated activation of
             the two halves of the N columns, which returns N / 2 columns: "geglu", "swiglu", "mul_and_silu",
             "silu_and_mul", "gelu_and_mul" or "gelu_tanh_and_mul".
-        residual (Tensor | None): shape `[..., N]`, in the dtype of `x`, with any strides. The result is
-            `residual + gate * (x @ weight.T + bias)`. `epilogue` and `residual` exclude each other.
-        gate (Tensor | None): broadcasts to `residual`, in the dtype of `x` or in float32. Its last dimension is
-            N or 1. The shapes and strides are those of the gate of `gated_residual`. If it is None, the result is
+        residual (Tensor | None): shape `[..., N]`, in the dtype of `x`, with any strides. If it is given, the result is
+            `residual + gate * (x @ weight.T + bias)`. `epilogue` and `residual` cannot both be given.
+        gate (Tensor | None): broadcasts to `residual`, in the dtype of `x` or in float32. Its last dimension is N or 1.
+            It may have the shapes and strides of the gate of `gated_residual`. Without a gate, the result is
             `residual + x @ weight.T + bias`.
-        mode (str): "exact" rounds as the separate functions do: the product, and then each step of the epilogue.
-            "fast" rounds only the result.
+        mode (str): "exact" rounds the product, and then each step of the activation or residual, as separate functions
+            do. "fast" rounds only the result.
         out (Tensor | None): tensor with the shape of the result, and the dtype and device of `x`, to which the
             result is written. It may be a slice of a wider buffer: the last stride is 1, and `Tensor.view`
             must be able to merge all dimensions before the last. It must not overlap an input.
@@ -316,19 +320,19 @@ def linear(
 
     Note:
         Exactness: Tensor cores add the products of a row of `x` and a row of `weight` to a float32 accumulator, in
-            steps of 16 elements of K in ascending order. The bias is added in float32, and the sum is rounded
-            once. A row's result does not depend on the other rows. On Hopper GPUs, with torch 2.11 for CUDA 13.0 and
-            a contiguous `x`, all measured results with 512 or more rows were bitwise equal to those of
-            `torch.nn.functional.linear`. With fewer rows, cuBLAS may split K, and its bits can then differ. If `x`
-            has three or more dimensions, is not contiguous, and there is a bias, torch rounds twice: the product,
-            and the sum with the bias. With an activation or a residual and mode "exact", the result is bitwise equal
-            to that of `linear` and then of the separate oxiwarp function, such as `gelu` or `gated_residual`. With
-            mode "fast", only the result is rounded.
-        Gradients: Without an epilogue, the gradients are computed by torch's operators. They are the matrix products
-            and the sum over rows that `torch.nn.functional.linear` computes in its backward, with the same bits. With
-            an activation or a residual, the backward computes the product again if a gradient depends on it. The
-            gradients have the bits of the gradients of `linear` without an epilogue and then of the separate oxiwarp
-            function. A second derivative and forward-mode AD raise RuntimeError.
+            steps of 16 elements of K in ascending order. The bias is added in float32, and the sum is rounded once. A
+            row's result does not depend on the other rows. On Hopper GPUs, with torch 2.11 for CUDA 13.0 and a
+            contiguous `x`, all measured results with 512 or more rows were bitwise equal to those of
+            `torch.nn.functional.linear`. With fewer rows, cuBLAS may divide each sum over K into parts, and its bits
+            can then differ. torch rounds twice (the product, and the sum with the bias) if `x` has three or more
+            dimensions and is not contiguous, and there is a bias. With an activation or a residual and `mode="exact"`,
+            the result is bitwise equal to that of two separate calls: `linear`, and then an oxiwarp function such as
+            `gelu` or `gated_residual`. With `mode="fast"`, only the result is rounded.
+        Gradients: Without an activation or residual, torch's operators compute the gradients. They are the same
+            operators as in the backward of `torch.nn.functional.linear`, so the gradients have the same bits. With an
+            activation or a residual, the backward computes the product again if a gradient depends on it. The gradients
+            then have the bits of the gradients of two separate calls: `linear`, and then the oxiwarp function. A second
+            derivative and forward-mode AD raise RuntimeError.
 
     Source:
         `torch.nn.functional.linear`.

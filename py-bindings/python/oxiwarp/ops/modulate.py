@@ -59,11 +59,10 @@ def modulate(x: Tensor, scale: Tensor, shift: Tensor | None = None, *, mode: str
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the CPU or a
             CUDA device.
-        scale (Tensor): broadcasts to `x`, in the dtype of `x` or in float32. Its last dimension is N.
-            Examples are `[B, 1, N]`, `[B, S, N]`, `[N]` and slices. It may be broadcast along the first
-            dimensions, or along the last dimensions before N, but not along both. `Tensor.view` must be able
-            to merge all dimensions of `x` before the last into at most two, and to merge the same dimensions
-            of `scale` and `shift`.
+        scale (Tensor): broadcasts to `x`, in the dtype of `x` or in float32. Its last dimension is N. Examples are
+            `[B, 1, N]`, `[B, S, N]`, `[N]` and slices. It may be broadcast along the first dimensions, or along the
+            last dimensions before N, but not along both. `Tensor.view` must be able to merge all dimensions of `x`
+            except the last into at most two, and to merge the same dimensions of `scale` and `shift`.
         shift (Tensor | None): tensor that is added last. It may have the shapes and dtypes that `scale` may
             have.
         mode (str): "exact" or "fast". The section "Exactness" describes both.
@@ -80,11 +79,11 @@ def modulate(x: Tensor, scale: Tensor, shift: Tensor | None = None, *, mode: str
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: If `x`, `scale` and `shift` have the same dtype, "exact" rounds `1 + scale`, the product
-            and the sum, as torch's operators do. If `x` is 16-bit and `scale` or `shift` is float32, "exact"
-            computes in float32 and rounds only the result. With a float32 `scale`, torch's operators return
-            float32. If this float32 result is cast to the dtype of `x`, it is bitwise equal to the result of
-            this function. "fast" always rounds only the result.
+        Exactness: If `x`, `scale` and `shift` have the same dtype, `mode="exact"` rounds `1 + scale`, the product and
+            the sum, as torch's operators do. If `x` is 16-bit and `scale` or `shift` is float32, `mode="exact"`
+            computes in float32 and rounds only the result. With a float32 `scale`, torch's operators return float32.
+            Cast to the dtype of `x`, this float32 tensor is bitwise equal to the result of this function. `mode="fast"`
+            always rounds only the result.
         Gradients: The gradients are computed with torch's operators instead of a kernel, in float32, and
             rounded once. A second derivative and forward-mode AD raise RuntimeError.
 

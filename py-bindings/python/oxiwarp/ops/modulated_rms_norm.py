@@ -1,6 +1,6 @@
 """Modulated RMSNorm of the model Mochi, `x * rsqrt(mean(x**2) + eps) * (1 + scale)`.
 
-The function in this file uses the kernel of `ada_norm`.
+There is no separate kernel: the function in this file calls `ada_norm`.
 """
 
 from torch import Tensor

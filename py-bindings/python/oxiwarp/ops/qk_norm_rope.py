@@ -109,13 +109,12 @@ def _norm_backward(
     wants: Sequence[bool],
     how: tuple[int, float],
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return three gradients of a norm: of `x`, of the weight and of the bias. If the caller does not need
-    the gradient of the weight or of the bias, it is None.
+    """Return three gradients of a norm: of `x`, of the weight and of the bias. A gradient of the weight or the bias
+    that the caller does not need is None.
 
-    `grad` is the incoming gradient. `parameters` is the pair of weight and bias. `wants` has two flags:
-    whether the caller needs the gradient of the weight, and whether it needs the gradient of the bias. The
-    gradient of `x` is always computed. `how` is a pair of numbers: the norm's number in the dict `NORMS`, and
-    eps.
+    `grad` is the incoming gradient. `parameters` is the pair of weight and bias. `wants` has two flags: whether the
+    caller needs the gradient of the weight, and whether it needs the gradient of the bias. The gradient of `x` is
+    always computed. `how` is a pair of numbers: the number of the norm in the dict `NORMS`, and its eps.
     """
     (weight, bias), (wants_weight, wants_bias), (norm, eps) = parameters, wants, how
     if norm == 0:
@@ -175,8 +174,8 @@ class _Function(Function):
 
 
 def _rows(x: Tensor, across_heads: bool, how: Rotation) -> Tensor:
-    """Reshape `x`, so that the norm is computed over the last dimension: over one head, or over all heads of
-    a token.
+    """Reshape `x` so that its last dimension contains the columns of one norm: those of one head, or of all heads of a
+    token.
     """
     _, _, heads, dim = sizes(x, how)
     if x.dim() == 3:
@@ -219,8 +218,8 @@ def qk_norm_rope(
 ) -> Any:
     """Normalize queries and keys, then rotate them: `rope(norm(q) * q_weight + q_bias, cos, sin)`.
 
-    For `k`, the function computes the same formula with `k_weight` and `k_bias`. One kernel launch reads `q`
-    and `k` once and writes both results once.
+    For `k`, the function computes the same formula with `k_weight` and `k_bias`. One kernel launch processes `q` and
+    `k`, and reads and writes each element once.
 
     Args:
         q (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. The shape is
@@ -230,12 +229,12 @@ def qk_norm_rope(
             number of heads may differ.
         cos (Tensor | None): table of cosines, as for `rope`. If it is None, the function only normalizes.
         sin (Tensor | None): table of sines, as for `rope`.
-        norm (str | None): name of the norm. Each name stands for a module, whose order of the sum and
-            roundings the kernel reproduces. "rms_norm" is torch.nn.RMSNorm, which rounds once (Flux,
-            LTX-Video, Wan). "llama_rms_norm" is the RMSNorm of Llama, Qwen and diffusers, which rounds before
-            and after the multiplication by the weight. "mochi_rms_norm" is Mochi's RMSNorm, which computes
-            with torch's operators in float32 and rounds once. "layer_norm" is torch.nn.LayerNorm (CogVideoX,
-            GLM). None means no norm.
+        norm (str | None): name of the norm. Each name stands for a norm module. The kernel adds the terms of sums in
+            the order of this module, and rounds at the same points. "rms_norm" is torch.nn.RMSNorm, which rounds once
+            (Flux, LTX-Video, Wan). "llama_rms_norm" is the RMSNorm of Llama, Qwen and diffusers, which rounds before
+            and after the multiplication by the weight. "mochi_rms_norm" is Mochi's RMSNorm, which computes with torch's
+            operators in float32 and rounds once. "layer_norm" is torch.nn.LayerNorm (CogVideoX, GLM). None means no
+            norm.
         q_weight (Tensor | None): weight of the norm for `q`, contiguous, in the dtype of `q` or in float32.
             Its shape is `[D]`, or `[heads * D]` with `across_heads`.
         k_weight (Tensor | None): weight of the norm for `k`, with the shapes and dtypes that `q_weight` may
@@ -248,8 +247,8 @@ def qk_norm_rope(
         across_heads (bool): if True, one norm is computed over all heads of a token together, as in LTX-Video
             and Wan. The heads of a token must then be adjacent in memory. If False, one norm is computed per
             head.
-        interleaved (bool): if True, columns `2 * i` and `2 * i + 1` form a pair. If False, columns `i` and
-            `i + n / 2` form a pair, as in `rotate_half` of transformers. n is the number of rotated columns.
+        interleaved (bool): if True, columns `2 * i` and `2 * i + 1` form a pair. If False, columns `i` and `i + n / 2`
+            form a pair, where n is the number of rotated columns, as in `rotate_half` of transformers.
         rotary_dim (int | None): number of columns to rotate; the other columns are copied. Default: all.
         offset (int | None): index of the first rotated token, as for `rope`.
         mode (str): "exact" or "fast". The section "Exactness" describes both.
@@ -262,8 +261,9 @@ def qk_norm_rope(
             written into one buffer, so that no concatenation is needed afterwards.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair of such tensors. If `out`
-        is given, the function returns `out`.
+        The result for `q`: a contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair: this
+        Tensor, and the result for `k` with the shape and dtype of `k`. If `out` is given, the function returns
+        `out`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
@@ -276,14 +276,14 @@ def qk_norm_rope(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: "exact" rounds after the norm, and then at the points where `rope` rounds, as a model does
-            that computes norm and rotation separately. On a GPU, if D is divisible by 4, the result is
-            bitwise equal to the result of the model's eager code. If the weights are float32, the rotation
-            after "llama_rms_norm" is also computed in float32, as in diffusers. In this case, `q_weight` and
-            `k_weight` must both be float32. "fast" rounds only the result.
-        Gradients: The backward runs two kernels one after the other: the backward of `rope`, and the backward
-            of `rms_norm` or `layer_norm`. The gradient that the first kernel returns is rounded to the dtype
-            of `q`. Tables have no gradient. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: `mode="exact"` rounds after the norm, and then at the points where `rope` rounds, like a model that
+            computes norm and rotation separately. On a GPU, if D is divisible by 4, the result is bitwise equal to the
+            result of the model's eager code. With float32 weights and "llama_rms_norm", the norm is not rounded before
+            the rotation, as in diffusers. In this case, `q_weight` and `k_weight` must both be float32. `mode="fast"`
+            rounds only the result.
+        Gradients: The backward runs two kernels: the backward of `rope`, and then the backward of `rms_norm` or
+            `layer_norm`. The gradient between the two kernels is rounded to the dtype of `q`. Tables have no gradient.
+            A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         RMSNorm, arXiv:1910.07467; LayerNorm, arXiv:1607.06450; rotary embedding, arXiv:2104.09864.
@@ -335,7 +335,7 @@ def qk_norm_rope(
 
 
 def _write(q: Tensor, k: Tensor | None, args: tuple[Any, ...], out: Any, wants_grad: bool) -> Any:
-    """Call the operator that writes the results to the tensors `out`, and return `out`.
+    """Call the operator, which writes the results to the tensors in `out`, and return `out`.
 
     Raise TypeError or ValueError unless `out` has one tensor, or two tensors if `k` is not None.
     """

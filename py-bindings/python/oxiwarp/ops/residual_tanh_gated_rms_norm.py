@@ -80,10 +80,10 @@ class _Residual(Function):
 
 
 class _Modulated(Function):
-    """Autograd function that saves the residual's sum, `x_res`, the gate and the scale.
+    """Autograd function that saves the first result `out` (the sum), `x_res`, the gate and the scale.
 
-    Both outputs, `normed` and `out`, have an incoming gradient. The backward kernel of the norm computes the
-    gradient that flows through `normed`, and adds the incoming gradient of `out`.
+    The operator has two outputs, `normed` and `out`, and each has an incoming gradient. The backward kernel of the norm
+    computes the gradient of the norm's input from the gradient of `normed`, and adds the gradient of `out`.
     """
 
     @staticmethod
@@ -144,12 +144,11 @@ def residual_tanh_gated_rms_norm(x: Tensor, x_res: Tensor, gate: Tensor, eps: fl
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: The kernel rounds where Mochi's modules round. `tanh(gate)` is rounded to the dtype of
-            `gate`. The product `rms(x_res) * tanh(gate)` is computed in float32. This product and the sum are
-            each rounded to the dtype of `x`.
-        Gradients: All operands have gradients. They are computed in float32 and rounded once. The gradient of
-            the formula without the rounding of `tanh(gate)` is computed. A second derivative and forward-mode AD
-            raise RuntimeError.
+        Exactness: The kernel rounds where Mochi's modules round. It rounds `tanh(gate)` to the dtype of `gate`. It
+            computes the product `rms(x_res) * tanh(gate)` in float32, and rounds this product and the sum to the dtype
+            of `x`.
+        Gradients: All operands have gradients. They are computed in float32 and rounded once. They ignore that the
+            forward rounds `tanh(gate)`. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         `residual_tanh_gated_rmsnorm` of genmo's Mochi 1 and diffusers' `MochiTransformerBlock`.
@@ -202,9 +201,9 @@ def residual_tanh_gated_rms_norm_modulated(
     Note:
         Exactness: The results are bitwise equal to the results of `residual_tanh_gated_rms_norm` followed by
             `modulated_rms_norm`.
-        Gradients: All operands have gradients. They are computed in float32 and rounded once, except those of
-            `x_res` and `gate`: these are computed from the rounded gradient of `out`. A second derivative and
-            forward-mode AD raise RuntimeError.
+        Gradients: All operands have gradients, which are computed in float32 and rounded once. The gradients of `x_res`
+            and `gate` have one more rounding, because they are computed from the rounded gradient of `out`. A second
+            derivative and forward-mode AD raise RuntimeError.
 
     Source:
         `residual_tanh_gated_rmsnorm` and `modulated_rmsnorm` of genmo's Mochi 1; diffusers' `MochiTransformerBlock`.

@@ -25,8 +25,8 @@ def _fake(
 
 # This operator returns two tensors: `dx + dsum`, and the gradient of the weight. `dx` is the gradient of x,
 # and `dsum` is an optional tensor that is added to `dx`. If the caller does not need the gradient of the
-# weight, the second tensor has no elements. `weight` may have shape [G, N]. The rows of x then form G groups
-# of consecutive rows, all with the same number of rows. Each group has one row of `weight`.
+# weight, the second tensor has no elements. A weight of shape [G, N] divides the rows of x into G groups of
+# consecutive rows, all of the same size, and each group has one row of the weight.
 op = define(
     "rms_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? dsum, float eps, float weight_offset, "
     "bool dweight) -> (Tensor, Tensor)",

@@ -77,9 +77,8 @@ def _gated_gradients(dy: Tensor, x: Tensor, gate: Tensor, sigmoid: bool) -> tupl
 class _RmsNormGated(Function):
     """Autograd function that saves the operands.
 
-    The norm and the multiplication by the activated gate are two operations. The backward recomputes the
-    result of the first operation. This is the norm or, if `gate_first` is True, the product of `x` and the
-    activated gate.
+    The forward consists of two operations: the norm, and the multiplication by the activated gate. The backward
+    recomputes the result of the first one. If `gate_first` is True, the multiplication comes first, otherwise the norm.
     """
 
     @staticmethod
@@ -101,9 +100,9 @@ class _RmsNormGated(Function):
         wants_x, wants_gate, wants_weight, *_ = ctx.needs_input_grad
         dy, wide_x, wide_gate, scale = dy.contiguous(), x, gate, weight
         if x.dtype == torch.float16:
-            # The backward first recomputes an intermediate result of the forward: the norm or, with
-            # `gate_first`, the product of `x` and the activated gate. This result can exceed 65504, the
-            # maximum of float16. Therefore the backward computes it in float32, as the forward kernel does.
+            # The intermediate result of the forward is the norm or, with `gate_first`, the product of `x` and
+            # the activated gate. It can exceed 65504, the maximum of float16. The backward therefore
+            # recomputes it in float32, as the forward kernel does.
             dy, wide_x, wide_gate = dy.float(), x.float(), gate.float()
             scale = weight if weight is None else weight.float()
         if gate_first:
@@ -135,8 +134,8 @@ def rms_norm_gated(
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA
             device. It may have the strides that `rms_norm` supports.
-        gate (Tensor): shape, dtype and device of `x`. `Tensor.view` must be able to merge all dimensions
-            before the last into at most two, and to merge the same dimensions of `x`.
+        gate (Tensor): shape, dtype and device of `x`. `Tensor.view` must be able to merge all dimensions except the
+            last into at most two, and to merge the same dimensions of `x`.
         weight (Tensor | None): contiguous, shape `[N]`, in the dtype of `x` or in float32.
         eps (float): added to the mean of squares; finite, 0 or more.
         rounding (str): "before_weight" rounds the normalized value to the dtype of `x`. If `weight` has the
@@ -161,13 +160,13 @@ def rms_norm_gated(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: The norm is as exact as `rms_norm`. The activation is computed in float32 and is not
-            rounded. In float16 and bfloat16, the activation has the accuracy of `silu` in mode "fast". For
-            gates below -87.3, the activation is 0.
-        Gradients: The backward kernels of the norm and of the gate run one after the other. The gradient that
-            the first kernel returns is rounded to the dtype of `x`. If `x` is float16, this gradient is
-            float32 instead. If `activation` is "sigmoid", the backward of the gate uses torch's operators
-            instead of a kernel. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: The norm is as exact as `rms_norm`. The activation is computed in float32 and is not rounded. If
+            the inputs are float16 or bfloat16, it has the accuracy of `silu` with `mode="fast"`. For gates below
+            -87.3, the activation is 0.
+        Gradients: The backward runs two kernels one after the other, one for the norm and one for the gate. The
+            gradient between them is rounded to the dtype of `x`, or stays float32 if `x` is float16. With
+            `activation="sigmoid"`, torch's operators compute the backward of the gate instead of a kernel. A second
+            derivative and forward-mode AD raise RuntimeError.
 
     Source:
         Norm first: Yang, Kautz and Hatamizadeh, "Gated Delta Networks" (arXiv:2412.06464). Gate first: Dao and Gu,

@@ -67,8 +67,7 @@ ROLES = {"positions": Role.POSITIONS, "inv_freq": Role.FREQUENCIES, "coordinates
 class _Rope(Function):
     """Autograd function that saves `cos` and `sin`: tables, or frequencies and positions.
 
-    The backward calls the same kernel as the forward. In the backward, this kernel rotates the incoming
-    gradients by the negative angles.
+    The backward calls the kernel of the forward with the incoming gradients, and rotates them by the negative angles.
     """
 
     @staticmethod
@@ -145,20 +144,20 @@ def rope(
             `[S, heads, R]`, as in Mochi, as `cos[None]`. Alternatively, `cos` is a complex64 table with one
             entry per pair, as in Lumina and Qwen-Image. In this case, `sin` is None.
         sin (Tensor | None): table of sines, with the shape and dtype of `cos`.
-        interleaved (bool): if True, columns `2 * i` and `2 * i + 1` form a pair. If False, columns `i` and
-            `i + n / 2` form a pair, as in `rotate_half` of transformers. n is the number of rotated columns.
+        interleaved (bool): if True, columns `2 * i` and `2 * i + 1` form a pair. If False, columns `i` and `i + n / 2`
+            form a pair, where n is the number of rotated columns, as in `rotate_half` of transformers.
         rotary_dim (int | None): number of columns to rotate; the other columns are copied. Default: all.
-        offset (int | None): index of the first rotated token, if the tables have fewer tokens than `q`.
-            Tokens before and after the tokens of the tables are copied, for example the text tokens of
-            CogVideoX and HunyuanVideo. If `offset` is None, the tables must have all tokens of `q`.
+        offset (int | None): index of the first rotated token, if the tables have fewer tokens than `q`. Tokens before
+            and after these tokens are copied, for example the text tokens of CogVideoX and HunyuanVideo. If `offset` is
+            None, the tables must have all tokens of `q`.
         mode (str): "exact" or "fast". The section "Exactness" describes both.
         heads_first (bool): if True, `q` and `k` have shape `[B, heads, S, D]`.
         head_dim (int | None): number of columns per head, if `q` has shape `[B, S, N]`. Default: N, which
             means one head.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair of such tensors: the
-        rotated `q` and the rotated `k`.
+        The rotated `q`: a contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair: the rotated
+        `q`, and the rotated `k` with the shape and dtype of `k`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
@@ -170,18 +169,17 @@ def rope(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: "exact" rounds at the same points as eager models. For float32 tables, it rounds only the
-            result. For 16-bit tables, as in Llama, it rounds `x * cos`, `rotated * sin` and their sum. Here
-            `rotated` is `rotate_half(x)`, or its counterpart for interleaved pairs: each pair `(a, b)` is
-            replaced by `(-b, a)`. "fast" always rounds only the result, as Cohere's model does. For real
-            tables, the kernel computes the products and the sum as separate float32 operations, without fused
-            multiply-add. The result is therefore bitwise equal to the result of `x * cos + rotated * sin` in
-            torch. For complex tables, the result is bitwise equal to the complex product of torch's CUDA
-            kernel, which computes each sum with one fused multiply-add.
-        Gradients: `q` and `k` have gradients. Tables have no gradient. The backward rotates the incoming
-            gradient by the negative angles. A second derivative is 0 if the incoming gradient
-            requires no gradient, as after `y.sum()`. Otherwise, a second derivative raises RuntimeError.
-            Forward-mode AD raises RuntimeError.
+        Exactness: Let `rotated` be `x` with each pair `(a, b)` replaced by `(-b, a)`, such as `rotate_half(x)`.
+            `mode="exact"` rounds at the same points as eager models. For float32 tables, it rounds only the result. For
+            16-bit tables, as in Llama, it rounds `x * cos`, `rotated * sin` and their sum. `mode="fast"` always rounds
+            only the result, as Cohere's model does. For real tables, the kernel computes the products and the sum as
+            separate float32 operations, without fused multiply-add. The result is therefore bitwise equal to that of
+            `x * cos + rotated * sin` in torch. For complex tables, the result is bitwise equal to the complex product
+            of torch's CUDA kernel, which computes each sum with one fused multiply-add.
+        Gradients: `q` and `k` have gradients. Tables have no gradient. The backward rotates the incoming gradient by
+            the negative angles. The gradients of `q` and `k` do not depend on the values of `q` and `k`. A second
+            derivative is therefore 0, if the incoming gradient is a constant, as after `y.sum()`. If the incoming
+            gradient requires grad, a second derivative raises RuntimeError. Forward-mode AD raises RuntimeError.
 
     Source:
         Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (arXiv:2104.09864).
@@ -230,8 +228,8 @@ def rope_1d(
     """Rotate queries and keys by angles that depend on the token position: pair `i` has the angle
     `position * theta**(-2i / rotary_dim)`.
 
-    The kernel computes the angles, so no tables are needed. It computes the sine and cosine of each angle
-    once, and uses them for several heads of the token.
+    The kernel computes the angles, so no tables are needed. It computes the sine and cosine of each angle once for
+    several heads of the token.
 
     Args:
         q (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. The shape is
@@ -244,16 +242,16 @@ def rope_1d(
             `[B, S]`. The function converts the positions to float32. Default: 0, 1, 2, and so on.
         inv_freq (Tensor | None): frequencies that replace `theta**(-2i / rotary_dim)`, for example for scaled
             RoPE. The dtype is float32, and the shape is `[rotary_dim / 2]`.
-        interleaved (bool): if True, columns `2 * i` and `2 * i + 1` form a pair. If False, columns `i` and
-            `i + n / 2` form a pair, as in `rotate_half` of transformers. n is the number of rotated columns.
+        interleaved (bool): if True, columns `2 * i` and `2 * i + 1` form a pair. If False, columns `i` and `i + n / 2`
+            form a pair, where n is the number of rotated columns, as in `rotate_half` of transformers.
         rotary_dim (int | None): number of columns to rotate; the other columns are copied. Default: all.
         heads_first (bool): if True, `q` and `k` have shape `[B, heads, S, D]`.
         head_dim (int | None): number of columns per head, if `q` has shape `[B, S, N]`. Default: N, which
             means one head.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair of such tensors: the
-        rotated `q` and the rotated `k`.
+        The rotated `q`: a contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair: the rotated
+        `q`, and the rotated `k` with the shape and dtype of `k`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its
@@ -265,13 +263,13 @@ def rope_1d(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: Frequencies, angles, sine and cosine are float32, as in eager models, and the result is
-            rounded once. For angles up to 105,615, sine and cosine are bitwise equal to the results of
-            torch's CUDA kernels. The absolute error of sine and cosine is at most 2^-23 for angles up to
-            10^6. For angles up to 6.5 * 10^6, it is at most 1e-5. Results for larger angles are wrong.
-        Gradients: `q` and `k` have gradients. `positions` and `inv_freq` have no gradient. A second
-            derivative is 0 if the incoming gradient is constant. Otherwise, a second derivative raises
-            RuntimeError. Forward-mode AD raises RuntimeError.
+        Exactness: Frequencies, angles, sine and cosine are float32, as in eager models, and the result is rounded once.
+            For angles up to 105,615, sine and cosine are bitwise equal to the results of torch's CUDA kernels. For
+            angles up to 10^6, their absolute error is at most 2^-23, and for angles up to 6.5 * 10^6 at most 1e-5. For
+            larger angles, sine and cosine are wrong.
+        Gradients: `q` and `k` have gradients. `positions` and `inv_freq` have no gradient. The gradient of `q` and `k`
+            does not depend on their values. If the incoming gradient is constant, a second derivative is therefore 0.
+            Otherwise, a second derivative raises RuntimeError. Forward-mode AD raises RuntimeError.
 
     Source:
         The rotary embeddings of the models in transformers; arXiv:2104.09864.
@@ -355,8 +353,8 @@ def rope_3d(
             N // 6` frequencies per axis. Pair `3 * i + axis` has the angle `pi / 2 * theta**(i / (n - 1)) *
             (2 * coordinate[axis] - 1)`. The first `N % 6` columns are copied, and pair 0 starts after these
             columns.
-        interleaved (bool): if True, columns `2 * i` and `2 * i + 1` form a pair. If False, columns `i` and
-            `i + n / 2` form a pair, as in `rotate_half` of transformers. n is the number of rotated columns.
+        interleaved (bool): if True, columns `2 * i` and `2 * i + 1` form a pair. If False, columns `i` and `i + n / 2`
+            form a pair, where n is the number of rotated columns, as in `rotate_half` of transformers.
         offset (int | None): index of the first rotated token, which is the first token of the grid. Tokens
             before and after the grid are copied.
         mode (str): "exact" or "fast", as for `rope`.
@@ -365,8 +363,8 @@ def rope_3d(
             means one head.
 
     Returns:
-        Contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair of such tensors: the
-        rotated `q` and the rotated `k`.
+        The rotated `q`: a contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair: the rotated
+        `q`, and the rotated `k` with the shape and dtype of `k`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its
@@ -383,8 +381,9 @@ def rope_3d(
             With `splits`, the angles are float64, as in Wan and Flux. With `coordinates`, the angles are
             float32, as in LTX-Video. The rotation has the exactness of `rope`. The tables of the most recent
             grids are cached.
-        Gradients: `q` and `k` have gradients. `coordinates` have no gradient. A second derivative is 0 if the
-            incoming gradient requires no gradient, as after `y.sum()`. Otherwise, a second derivative raises
+        Gradients: `q` and `k` have gradients. `coordinates` have no gradient. The gradients of `q` and `k` do
+            not depend on the values of `q` and `k`. A second derivative is therefore 0, if the incoming gradient
+            is a constant, as after `y.sum()`. If the incoming gradient requires grad, a second derivative raises
             RuntimeError. Forward-mode AD raises RuntimeError.
 
     Source:

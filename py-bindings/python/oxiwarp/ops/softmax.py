@@ -55,10 +55,9 @@ def softmax(x: Tensor, *, log: bool = False) -> Tensor:
     """Compute softmax over the last dimension: `exp(x - max(x)) / sum(exp(x - max(x)))`.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1 (tested up to 262,144),
-            on the CPU or a CUDA device. The last stride is 1. `Tensor.view` must be able to merge all
-            dimensions before the last into at most two. This is the case for slices and chunks of a
-            contiguous tensor. The number of rows may be 0.
+        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1 (tested up to 262,144), on the CPU
+            or a CUDA device. The last stride is 1. `Tensor.view` must be able to merge all dimensions except the last
+            into at most two, as in slices and chunks of a contiguous tensor. The number of rows may be 0.
         log (bool): if True, return the logarithm of softmax: `x - max(x) - ln(sum(exp(x - max(x))))`.
 
     Returns:
@@ -73,11 +72,10 @@ def softmax(x: Tensor, *, log: bool = False) -> Tensor:
     Note:
         Exactness: The result is computed in float32 and rounded once, to the dtype of `x`. The last bits can
             differ from torch's result.
-        Gradients: The gradient is `y * (dy - sum(dy * y))`. With `log`, it is `dy - exp(y) * sum(dy)`. `dy`
-            is the incoming gradient, and `y` is the rounded result. The gradient is computed in float32, as
-            in torch. In 16-bit dtypes, `y` has a rounding error. With `log`, the gradient multiplies `exp(y)`
-            by the sum of `dy`, so for a large sum this error changes the gradient visibly. A second
-            derivative and forward-mode AD raise RuntimeError.
+        Gradients: Let `dy` be the incoming gradient, and `y` the rounded result. The gradient is
+            `y * (dy - sum(dy * y))`, or `dy - exp(y) * sum(dy)` with `log`. It is computed in float32, as in torch. In
+            16-bit dtypes, `y` has a rounding error. With `log` and a large sum of `dy`, this error changes the gradient
+            visibly. A second derivative and forward-mode AD raise RuntimeError.
         Special values: If a row contains NaN or +inf, or only -inf, its result is NaN, as in torch. Results
             that are below 2^-126 in float32 (before the rounding to the dtype of `x`) are replaced by 0.
 

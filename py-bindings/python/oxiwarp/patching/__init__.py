@@ -1,10 +1,10 @@
 """`oxiwarp.patch` changes a model in place, so that its blocks and norms run oxiwarp kernels. `unpatch`
 restores the model.
 
-The subpackage `fusions` recognises blocks and attention processors by their source code. The subpackage
-`norms` runs the original `forward` of a norm on a small tensor, and recognises the norm by the result. The
-subpackage `rewrite` rewrites expressions in the source of other methods. The module `class_swap` replaces the
-method of a recognised object.
+Three subpackages make the new methods. `fusions` recognises blocks and attention processors by their source code, and
+has hand-written methods for them. `norms` runs the original `forward` of a norm on a small tensor, and recognises the
+norm by the result. `rewrite` rewrites expressions in the source of other methods. The module `class_swap` replaces the
+method of an object.
 """
 
 import fnmatch
@@ -26,9 +26,9 @@ from .report import Report
 from .rewrite import recipe as rewrite
 
 # Maps the mode of `patch` to a text for the report. The text says how closely the results of the RMSNorm
-# kernel agree with the results of a module's original `forward` in eager mode. In both modes, the kernel
-# rounds at the same points as the original forward, because these roundings take no extra time. The kernel
-# and the original forward differ only in the order in which the squares of a row are summed.
+# kernel agree with those of a module's original `forward` in eager mode. In both modes, the kernel rounds at
+# the same points as the original `forward`, because these roundings take no extra time. Only the order in
+# which the squares of a row are summed is different.
 EXACTNESS = {"exact": "same roundings", "fast": "same roundings"}
 EXCLUDED = "excluded by only= or skip="
 PATCHED_BEFORE = "excluded now, patched before"
@@ -41,7 +41,7 @@ NO_GPU = (
 class Settings(NamedTuple):
     """The options of one `patch` call.
 
-    Each recipe contains these options. A recipe is the data that the new method of an object needs.
+    Each recipe contains these options. A recipe is the data with which the new method of a replaced object is made.
     """
 
     mode: str
@@ -61,31 +61,29 @@ def patch(
     """Replace methods of objects in a model, so that its blocks, attention processors, feed-forwards and
     norms run oxiwarp kernels.
 
-    The model `x` is changed in place. Parameters, state dict, hooks, `.to()`, offloading, `torch.compile`,
-    training, copying and pickling keep working. You may patch before or after `.to("cuda")`, and before or
-    after enabling offloading. If the kernels do not support a call of a replaced method, the original method
-    runs. This is the case for CPU tensors, float64 tensors and tensor subclasses, under autocast, and in
-    forward-mode AD.
+    The model `x` is changed in place. Parameters, state dict, hooks, `.to()`, offloading, `torch.compile`, training,
+    copying and pickling keep working. You may patch before or after `.to("cuda")`, and before or after enabling
+    offloading. If the kernels do not support a call, the original method runs. Examples are calls with CPU tensors,
+    float64 tensors or tensor subclasses, and calls under autocast or in forward-mode AD.
 
     Args:
         x: a diffusers pipeline (any object with `.components`), a transformers pipeline (any object with `.model`), or
             an nn.Module.
-        mode (str): in mode "exact", the kernels round at the same points as the original methods. In mode
-            "fast", a kernel that replaces several operations rounds once, instead of once per operation. Mode
-            "fast" also computes GELU in the epilogue of the preceding matrix multiplication, and sets
-            `attention` to True by default. Not every kernel is faster in mode "fast" than in mode "exact".
-            For each replaced class, the report says how closely the results agree with the results of the
-            original method.
+        mode (str): with "exact", the kernels round at the same points as the original methods. With "fast", a kernel
+            that replaces several operations rounds once, instead of once per operation. "fast" also computes GELU in
+            the epilogue of the preceding matrix multiplication, and sets `attention` to True by default. Not every
+            kernel is faster with "fast". For each replaced class, the report says how closely the results agree with
+            those of the original method.
         only, skip (str or list of str): `fnmatch` patterns of class names or dotted module names. `patch` considers
             the modules that match `only` and do not match `skip`. Default: all modules.
         cpu_kernels (bool): if True, replaced methods also run the kernels for CPU tensors, on the CPU
             executor. The CPU executor is slow. It is meant for tests and demonstrations.
         allow_empty (bool): if True and nothing was replaced, return a report without replacements instead of
             raising RuntimeError.
-        attention (bool or None): if True, replaced attention processors call `oxiwarp.attention` for the
-            tensor sizes at which it was faster than torch's attention in measurements. Such measurements
-            exist only for compute capability 9.0. `oxiwarp.attention` rounds differently than torch's
-            attention. None means True in mode "fast" and False in mode "exact".
+        attention (bool or None): if True, replaced attention processors call `oxiwarp.attention` for tensor sizes at
+            which it was measured to be faster than torch's attention. Such measurements exist only for compute
+            capability 9.0. `oxiwarp.attention` rounds differently from torch's attention. None means True with
+            `mode="fast"` and False with `mode="exact"`.
 
     Returns:
         `Report`, which lists the replaced objects, and the objects that were not replaced, with the reason.
@@ -98,8 +96,7 @@ def patch(
             state as before the call.
 
     Note:
-        If `x` is already patched, the replaced objects get the new values of `mode`, `cpu_kernels` and
-        `attention`.
+        If `x` is already patched, its replaced objects get the `mode`, `cpu_kernels` and `attention` of this call.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.RMSNorm(8))
@@ -110,16 +107,16 @@ def patch(
     if mode not in EXACTNESS:
         raise ValueError(f"patch: mode is {mode!r}, expected 'exact' or 'fast'")
     report = Report(mode)
-    # Call `device_count`, because this function only calls NVML. Other functions would initialize CUDA in
-    # this process. Processes that this process forks afterwards could then not use CUDA.
+    # `device_count` only calls NVML. Other functions would initialize CUDA in this process, and processes
+    # that it forks afterwards could then not use CUDA.
     if not cpu_kernels and torch.cuda.device_count() == 0:
         report.warning = NO_GPU
     wanted = mode == "fast" if attention is None else attention
     settings = Settings(mode, cpu_kernels, fusions.attention_measured() if wanted else None)
     only, skip = as_patterns("only", only, ["*"]), as_patterns("skip", skip, [])
     probed: Probed = {}
-    # The objects whose methods this call replaced. Each has its previous recipe, or None if it was not
-    # patched.
+    # The objects whose methods this call replaced, each with its previous recipe, or None if it was not
+    # patched before.
     done: list[tuple[Any, Recipe | None]] = []
     # Maps dotted module names to remarks for the report.
     inner: dict[str, str] = {}
@@ -177,8 +174,7 @@ def unpatch(x: Any) -> int:
 def patched(x: Any, **options: Any) -> Iterator[Report]:
     """Patch `x` during a `with` block, and restore the previous state after the block.
 
-    If objects were already patched before the block, they have the options of that patch again after the
-    block.
+    Objects that were already patched before the block have their previous options again after the block.
 
     Args:
         x: a pipeline or an nn.Module, as for `patch`.
@@ -197,9 +193,9 @@ def patched(x: Any, **options: Any) -> Iterator[Report]:
         >>> oxiwarp.unpatch(model)
         0
     """
-    # Keep references to all modules and processors of `x`. Objects that the `with` block removes from `x` can
-    # then be restored, too. The references also prevent Python from freeing such an object, so no new object
-    # gets its `id`.
+    # Keep references to all modules and processors of `x`, so that objects that the `with` block removes from
+    # `x` can be restored, too. The references also prevent Python from freeing such an object and giving its
+    # `id` to a new one.
     before = {id(part): (part, recipe_of(part)) for _, part in named_parts(x)}
     before |= {id(part): (part, recipe_of(part)) for part in replaced_parts(x)}
     report = patch(x, **options)
@@ -215,8 +211,8 @@ def replace_one(
 ) -> Recipe | None:
     """Replace the method of `part`, and return the recipe (the data that the new method needs).
 
-    If no replacement is possible, return None. In both cases, add `part` to the report. `remark` is a text
-    for the report. If `part` is an attention processor, `owner` is the module that has this processor.
+    If no replacement is possible, return None. In both cases, add `part` to the report, with the text `remark`. If
+    `part` is an attention processor, `owner` is the module that has this processor.
     """
     path = fusions.dotted(base_of(part))
     try:
@@ -264,8 +260,9 @@ def recipe_for(x: Any, settings: Settings, probed: Probed, owner: Any) -> Recipe
             return kind(formulas, eps_name, settings.cpu_kernels, weight_name(x))
         except Unsuitable as error:
             why = error
-    # A fusion (a hand-written replacement for a known class) may replace more operations than a rewritten
-    # method. If the class has a fusion that does not apply, the report therefore also gives the reason.
+    # A fusion (a hand-written replacement for a method) may replace more operations than this rewritten
+    # method. If there is a fusion for the class, but it does not apply, the report therefore also gives the
+    # reason.
     text = "" if found is None or why is None else str(why)
     try:
         recipe = rewrite.recipe_for(x, *settings, text, owner)
@@ -297,7 +294,7 @@ def not_called(name: str, recipe: Recipe) -> dict[str, str]:
     """Return a dict with a remark for each submodule that the new method of the module `name` does not call.
     The remarks are for the report.
 
-    The keys are the dotted names of these submodules.
+    The keys of the dict are the dotted names of these submodules.
     """
     if not isinstance(recipe, fusions.FusedRecipe):
         return {}
@@ -309,10 +306,10 @@ def not_called(name: str, recipe: Recipe) -> dict[str, str]:
 def candidates(x: Any) -> Iterator[tuple[str, Any]]:
     """Yield a pair (dotted name, object) for each candidate in `x`.
 
-    A candidate is an object whose method `patch` may be able to replace. There are three kinds: an RMSNorm,
-    an object whose class has a fusion, and an object with a method that oxiwarp may rewrite. A fusion is a
-    replacement for the method of a known class. A rewritten method is the original method, but with kernel
-    calls in place of some operations.
+    A candidate is an object whose method `patch` may be able to replace. There are three kinds: an RMSNorm, an object
+    whose class has a fusion, and an object with a method that oxiwarp may rewrite. A fusion is a hand-written
+    replacement for the method of a known class. A rewritten method is the original method with kernel calls in place of
+    some operations.
     """
     for name, part in named_parts(x):
         cls = base_of(part)

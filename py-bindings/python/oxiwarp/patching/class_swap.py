@@ -1,15 +1,14 @@
-"""Replaces a method of one object. For this, the class of the object is set to a new subclass. Later, the
-original class can be restored.
+"""Replaces a method of one object by changing the class of the object to a new subclass. The original class can be
+restored later.
 
 The subclass has the name of the original class. It has a new `forward` or, for an attention processor, a new
-`__call__`. The results of `isinstance`, the names, parameters, buffers and hooks, and the state dict stay the
-same. A copy of a replaced module has the new method, too. A replaced module also has the new method after
-pickling and unpickling, because unpickling imports oxiwarp.
+`__call__`. The results of `isinstance`, the names, parameters, buffers and hooks, and the state dict stay the same.
+Copies of a replaced module have the new method, too. So have unpickled modules, because unpickling imports oxiwarp.
 
-A *recipe* is the data that the new method needs, such as the mode of `patch`. There is one subclass for each
-pair of original class and recipe. The recipe is part of the subclass, so `torch.compile` only guards on the
-class of an object. This guard is cheap. If the new method read the recipe from the object, `torch.compile`
-would add a slow guard in Python for each object.
+A *recipe* is the data that the new method needs, such as the mode of `patch`. There is one subclass for each pair of
+original class and recipe. The recipe is stored in the subclass, so that `torch.compile` only guards on the class of an
+object, which is cheap. If the new method read the recipe from the object, `torch.compile` would add a slow guard in
+Python for each object.
 
 Some tools store the bound method `forward` of an object in the object. For example, the offloading of
 accelerate stores it as `_old_forward`. The hooks of diffusers (group offloading, caches) store it in their
@@ -43,7 +42,7 @@ class Unsuitable(Exception):
 
 
 class Recipe(Protocol):
-    """Protocol of recipes.
+    """The interface (protocol) of recipes.
 
     A recipe is the data that the new method of an object needs. Recipes must support hashing and pickling.
     """
@@ -66,8 +65,8 @@ class Recipe(Protocol):
 # `patch` made for this pair. `_lasting` keeps subclasses alive while no object uses them. If an object is
 # unpatched and patched again, it then gets the same subclass, for which torch.compile already has code.
 # `_lasting` has only subclasses of importable classes, because importable classes exist until the process
-# ends anyway. A class that is not importable may refer to a module, and must be freed together with this
-# module. For example, torch's parametrizations create such classes.
+# ends anyway. A class that is not importable, such as those that torch's parametrizations create, may refer
+# to a module, and must be freed together with this module.
 _classes: WeakKeyDictionary[type, WeakValueDictionary[Recipe, type]] = WeakKeyDictionary()
 _lasting: set[type] = set()
 _lock = threading.RLock()
@@ -77,8 +76,8 @@ class Alike(type):
     """Metaclass of the subclasses that replace the classes of attention processors. With this metaclass, such
     a subclass compares equal to the original class.
 
-    This is necessary because diffusers tests whether the class of a processor is in a tuple of classes (in
-    `set_default_attn_processor`).
+    diffusers needs this in `set_default_attn_processor`, where it tests whether the class of a processor is in a tuple
+    of classes.
     """
 
     def __eq__(cls, other: object) -> bool:
@@ -98,8 +97,8 @@ def replace(x: Any, recipe: Recipe) -> None:
         check_instance_forward(x)
     elif recipe_of(x) == recipe:
         return
-    # If another tool derived the class of `x` from the subclass of an earlier patch, derive the new subclass
-    # from the tool's class. Otherwise, derive it from the original class.
+    # Another tool may have derived the class of `x` from the subclass that an earlier call of `patch` made.
+    # If so, derive the new subclass from the tool's class. Otherwise, derive it from the original class.
     new = class_for(base_of(x) if is_ours(old) else old, recipe)
     x.__class__ = new
     rebind(x, old, new)
@@ -116,8 +115,8 @@ def restore(x: Any) -> bool:
         x.__class__ = base
     if isinstance(x, nn.Module):
         forget(x)
-    # If another tool derived the class of `x` from the subclass, `x` keeps this class. Without the attribute
-    # `RECIPE`, the new method then calls the original method.
+    # If another tool derived the class of `x` from the subclass that `patch` made, `x` keeps the tool's
+    # class. Delete the attribute `RECIPE`, so that the new method calls the original method.
     del x.__dict__[RECIPE]
     return True
 
@@ -135,7 +134,7 @@ def is_replaced(x: Any) -> bool:
 def is_ours(cls: type) -> bool:
     """Return whether `cls` is a subclass that the function `class_for` created.
 
-    If another tool derived `cls` from such a subclass, the result is False.
+    For a class that another tool derived from such a subclass, the result is False.
     """
     return "_oxiwarp_base" in vars(cls)
 
@@ -163,7 +162,7 @@ def check_instance_forward(x: Any) -> None:
 
 
 def bound(x: Any) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield a pair (dict, key) for each place where `x` or one of its diffusers hooks stores a `forward`: the
+    """Yield a pair (dict, key) for each place where `x` or one of its diffusers hooks stores a `forward`. The stored
     `forward` is `dict[key]`.
     """
     for name in BOUND:
@@ -233,8 +232,8 @@ def make_apply(base: Any) -> Any:
     """Return a method `_apply` for a subclass of `base`. The method deletes the tensors that are cached for
     the module, and then calls `base._apply`.
 
-    `nn.Module.to` calls `_apply`, so tensors that were cached for the previous device or dtype are not used
-    again.
+    `nn.Module.to` calls `_apply`. Deleting the cached tensors ensures that no tensors for the previous device or dtype
+    are used.
     """
 
     def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -265,8 +264,8 @@ def make_reduce(base: type, recipe: Recipe) -> Any:
     """Return a method `__reduce_ex__` for the subclass of `base`. For a pickle, it stores the original class
     and the recipe instead of the subclass.
 
-    When the pickle is loaded, the function `_new` creates the subclass again from the class and the recipe.
-    This is necessary because pickle imports classes by name, and only the original class can be imported. If
+    When the pickle is loaded, the function `_new` creates the subclass again from the class and the recipe. The pickle
+    cannot name the subclass, because pickle imports classes by name, and only the original class can be imported. If
     another tool derived a class from the subclass, the tool's class must be importable.
     """
 

@@ -1,5 +1,5 @@
-"""Decides for which small inputs torch.compile traces the original method of a module instead of calling
-oxiwarp's kernels. Inductor then generates the kernels.
+"""Decides for which small inputs a compiled model traces the original method of a module instead of calling oxiwarp's
+kernels. torch's compiler Inductor then generates the kernels.
 
 When a model decodes one token, Python needs more time to launch the kernels than the GPU needs to execute
 them. An Inductor kernel needs less Python time per launch than a custom operator. Inductor also fuses a norm
@@ -28,7 +28,7 @@ def is_decoders(cls: type) -> bool:
 def on_gpu(x: Tensor) -> bool:
     """Return whether `x` is on a GPU.
 
-    Only on a GPU can launching the kernels for a small input take longer than executing them.
+    The choice between Inductor and oxiwarp depends on launch times, which matter only on a GPU.
     """
     return x.is_cuda
 
@@ -40,9 +40,9 @@ def is_few(x: Any) -> bool:
     """
     if not compiling() or torch.compiler._is_exporting_flag or not isinstance(x, Tensor):
         return False
-    # This line is only reached under torch.compile, which has already imported `symbolic_shapes`. An import
-    # of `symbolic_shapes` at the top of this file would import SymPy in every process. The import of SymPy
-    # takes longer than the import of oxiwarp.
+    # Do not import `symbolic_shapes` at the top of this file, because it imports SymPy, which takes longer
+    # than the import of oxiwarp. This line is only reached under torch.compile, which has already imported
+    # `symbolic_shapes`.
     return on_gpu(x) and torch.fx.experimental.symbolic_shapes.statically_known_true(x.numel() <= MOST)
 
 

@@ -1,9 +1,9 @@
 """Registers renamed Python modules under their old names, so that older pickles of patched models still load.
 
-A pickle of a patched model contains the names of the Python modules that define `class_swap._new`,
-`FusedRecipe` and `NormRecipe`. A pickle of a `Report` contains the name of the module that defines `Report`.
-Some of these modules were renamed. Therefore this file adds their old names to `sys.modules`. If you rename
-one of these modules again, add its old name to `OLD_NAMES`.
+A pickle of a patched model contains the names of the Python modules that define `class_swap._new`, `FusedRecipe` and
+`NormRecipe`. A pickle of a `Report` contains the name of the module that defines `Report`. Some of these modules were
+renamed, so this file adds their old names to `sys.modules`. If you rename one of them again, add its old name to
+`OLD_NAMES`.
 
 A recipe is the data that the new method of a patched object needs. A pickled recipe also contains the names
 of its fields. A pickled `FusedRecipe` contains the name of its fusion. The names of the fields and of the

@@ -104,14 +104,14 @@ class Report:
         self.names[name] = status
 
     def watch(self, module_class: str, cls: type) -> None:
-        """Make `ran` count the kernel calls of `cls`, a class that `patch` created, from now on."""
+        """From now on, include the kernel calls of `cls`, a class that `patch` created, in the result of `ran`."""
         for site in sites_of(cls):
             if site.op and all(site is not held for _, held, _ in self.watched):
                 self.watched.append((module_class, site, site.outcomes.copy()))
 
     def ran(self) -> RanReport:
-        """Return how often a kernel has run since the call of `patch`, for each sequence of operations that a
-        kernel can replace.
+        """Return how often a kernel has run since the call of `patch`, for each replaced method and each rewritten
+        expression.
 
         The result also says how often the original code ran instead, and why. Models with the same classes
         and options share the counts. Only calls in eager mode are counted.

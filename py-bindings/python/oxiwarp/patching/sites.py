@@ -1,5 +1,5 @@
-"""Counts how often a kernel ran in place of a chain of operations. Also counts how often the original code
-ran instead, and why.
+"""Counts how often a kernel ran in place of a chain of operations, and how often the original code ran instead, and
+why.
 
 A chain is a sequence of operations that one kernel can replace.
 """
@@ -26,13 +26,13 @@ compiling = torch.compiler.is_compiling
 
 
 class Site:
-    """A chain of operations in a method: a sequence that one kernel can replace. A `Site` also counts the
-    outcomes of the method's calls.
+    """Describes a chain of operations in a method, that is, a sequence that one kernel can replace. A `Site` also
+    counts the outcomes of the chain's calls.
 
-    The outcome of a call is `RAN` if the kernel ran, or else the reason why the original code ran. `op` has
-    the names of the oxiwarp operators that replace the chain. `line` is the source line of the chain, or 0 if
-    the chain is a whole method. `functions` has the functions whose source is part of the chain. If `optional`
-    is True, the report omits the site as long as no call was counted.
+    The outcome of a call is `RAN` if the kernel ran, or else the reason why the original code ran. `op` has the names
+    of the oxiwarp operators that replace the chain. `line` is the source line of the chain, or 0 if the chain is a
+    whole method. `functions` has the functions whose source is part of the chain. If `optional` is True, the report
+    omits this `Site` as long as no call was counted.
     """
 
     def __init__(self, op: str, line: int = 0, functions: tuple[Any, ...] = (), optional: bool = False) -> None:

@@ -67,8 +67,8 @@ def bench(
 
 
 def compile_only(models: list[str], variants: list[str], device: str, small: bool) -> int:
-    """Execute the first step of each compiled variant. This compiles the model and fills Inductor's cache.
-    Print how long the step took.
+    """Execute the first step of each compiled variant, which compiles the model and fills Inductor's cache. Print how
+    long each step took.
 
     Returns: 0, or 1 if a variant failed. The reason for the failure is printed.
     """

@@ -81,9 +81,9 @@ def measure(
     """Measure every variant: time its steps, compare its sample (its output) with the unpatched model's
     sample, and profile one step.
 
-    If `graphs` is True, also time the steps as CUDA graphs. Yield all results after the times, after the
-    profiles and after the CUDA graphs, so that an interruption does not lose them. The first variant must be
-    the unpatched model. If this variant fails, its exception is raised.
+    If `graphs` is True, also time the steps as CUDA graphs. Yield the results of all variants three times (after the
+    times, the profiles and the CUDA graphs), so that an interruption loses few results. The first variant must be the
+    unpatched model. If this variant fails, its exception is raised.
     """
     with torch.no_grad():
         progress.begin("building the model")
@@ -188,8 +188,8 @@ def begin(
     device: torch.device,
     progress: Progress,
 ) -> tuple[Result, Callable[[], Any], Tensor]:
-    """Execute the first step of a variant as a warm-up. Then compute the sample (the output) of the variant
-    from the start.
+    """Execute the first step of a variant as a warm-up. Then compute the sample (the output) of the variant, beginning
+    again with the first step.
 
     The sample of a diffusion model consists of the latents after all denoising steps. The sample of a
     language model is the output of one step.

@@ -82,9 +82,8 @@ def measure_pipeline(
     """Call each variant once, and compare its picture with the unpatched pipeline's picture. Then time
     further calls. In these calls, the variants alternate.
 
-    Yield all results after the first call of each variant and at the end, so that an interruption does not
-    lose them. The first variant must be the unpatched pipeline. If this variant fails, its exception is
-    raised.
+    Yield the results of all variants after the first call of each variant and at the end, so that an interruption loses
+    few results. The first variant must be the unpatched pipeline. If this variant fails, its exception is raised.
     """
     results: list[PipelineResult] = []
     timed: dict[int, Callable[[], tuple[Call, Tensor]]] = {}

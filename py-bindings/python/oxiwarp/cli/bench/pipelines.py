@@ -1,5 +1,5 @@
-"""Pipelines for `bench --pipeline`. This command measures a whole pipeline call: text encoder, denoiser,
-scheduler and VAE.
+"""Pipelines for the command `bench --pipeline`, which measures a whole pipeline call: text encoder, denoiser, scheduler
+and VAE.
 
 The modules of the pipelines have their published sizes, or small sizes for tests. The weights are random,
 because the times do not depend on their values. Tokenizers are replaced by random token ids of the published
@@ -23,8 +23,8 @@ PROMPT = "a river at dawn"
 
 @dataclass(frozen=True)
 class PipelineKind:
-    """Describes the pipeline of one model, such as LTX-Video: how to build it, and for which `Size` its
-    results are published. A measurement can use another `Size`.
+    """Describes the pipeline of one model, such as LTX-Video: how to build it, and its usual `Size` (height, width,
+    frames, steps). A measurement can use another `Size`.
     """
 
     name: str

@@ -66,8 +66,8 @@ def profile(step: Callable[[], object]) -> Profile:
 
 
 def category(name: str, ours: set[str]) -> str:
-    """Return the category of the kernel `name`: "ours", "attention", "gemm" or "other". `ours` has the names
-    of oxiwarp's kernels.
+    """Return the category of the kernel `name`: "ours" (oxiwarp), "attention", "gemm" or "other". The argument `ours`
+    contains the names of oxiwarp's kernels.
 
     The categories are tested in a fixed order. Fused kernels of Inductor are tested before attention kernels,
     because their names can contain the names of adjacent attention operators. Attention kernels are tested

@@ -61,8 +61,8 @@ def _z_image(small: bool) -> nn.Module:
 
 def _z_image_arguments(model: Any, small: bool, device: torch.device, dtype: torch.dtype) -> Arguments:
     side, prompt, config = (8, 6, model.model.config) if small else (128, 256, model.model.config)
-    # The first call of `rope_embedder` computes the rotary tables on the CPU. torch.compile cannot trace this
-    # computation. Therefore the first call is made here, before compilation.
+    # The first call of `rope_embedder` computes the rotary tables on the CPU, which torch.compile cannot
+    # trace. Therefore make the first call here, before compilation.
     model.model.rope_embedder(torch.zeros(1, 3, dtype=torch.int32, device=device))
     return dict(
         hidden_states=seeded(1, 1, config.in_channels, 1, side, side).to(device, dtype),

@@ -178,8 +178,8 @@ def _prompt(model: Any, small: bool, device: torch.device, _: torch.dtype) -> Ar
 def _token(model: Any, small: bool, device: torch.device, dtype: torch.dtype) -> Arguments:
     """Return the arguments of a step that decodes one token after a prompt.
 
-    The KV cache in the arguments contains the prompt and the decoded token, as if a step had already run.
-    Before each step, the function `_forget` removes the decoded token from the cache.
+    The KV cache in the arguments contains the prompt and one decoded token, as if a step had already run. Before each
+    step, the function `_forget` removes this token, so that every step decodes the same token.
     """
     from transformers import DynamicCache
 

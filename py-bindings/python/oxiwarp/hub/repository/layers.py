@@ -1,8 +1,8 @@
-"""Layers for the library Hugging Face Kernels. The library replaces the `forward` of a model's module by the
-`forward` of a layer class.
+"""Layer classes for the library Hugging Face Kernels, which replaces the `forward` of a model's module by the `forward`
+of a layer class.
 
-Therefore the layer classes define no parameters. In `forward`, `self` is the model's module, so `self.weight`
-is the parameter of this module.
+In the replaced `forward`, `self` is the model's module, so `self.weight` is the parameter of this module. The layer
+classes therefore define no parameters.
 """
 
 from collections.abc import Callable

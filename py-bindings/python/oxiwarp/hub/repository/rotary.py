@@ -10,11 +10,11 @@ def apply_rotary(x1: Tensor, x2: Tensor, cos: Tensor, sin: Tensor, out1: Tensor,
     """Compute `out1 = x1 * cos - x2 * sin` and `out2 = x1 * sin + x2 * cos`. If `conj` is True, rotate by the
     negative angle.
 
-    `x1` and `x2` have shape `[..., S, H, D / 2]`: each has half of the columns of every head. They may be
-    views of one tensor: its two halves, or its even and its odd columns. In this case, if no gradient is
-    recorded, the kernel reads this tensor directly. In all other cases, `x1` and `x2` are concatenated first.
-    `cos` and `sin` broadcast to `[..., S, H, D / 2]`. Each sum of two products is computed in float32 and
-    rounded once. `out1` and `out2` may be the same tensors as `x1` and `x2`.
+    `x1` and `x2` have shape `[..., S, H, D / 2]`: each has half of the columns of every head. They are often views of
+    one tensor: its two halves, or its even and its odd columns. The kernel then reads this tensor directly, unless a
+    gradient is recorded. In all other cases, `x1` and `x2` are concatenated first. `cos` and `sin` broadcast to
+    `[..., S, H, D / 2]`. Each sum of two products is computed in float32 and rounded once. `out1` and `out2` may be the
+    same tensors as `x1` and `x2`.
     """
     x, interleaved = _whole(x1, x2)
     cos, sin = (_table(table, x1) for table in (cos, -sin if conj else sin))
@@ -34,7 +34,8 @@ def _whole(x1: Tensor, x2: Tensor) -> tuple[Tensor, bool]:
     If the addresses of `x1` and `x2` show that they are views of one tensor, this tensor is returned without
     a copy. Otherwise, the tensor is a concatenation.
     """
-    # With a view of the whole tensor, autograd would add the gradient of `x2` to the gradient of `x1`.
+    # With a view of the whole tensor that is made from `x1`, autograd would add the gradient of `x2` to that
+    # of `x1`.
     recorded = torch.is_grad_enabled() and (x1.requires_grad or x2.requires_grad)
     if not recorded and not torch.compiler.is_compiling() and x1.shape == x2.shape and x1.stride() == x2.stride():
         same = x1.untyped_storage().data_ptr() == x2.untyped_storage().data_ptr()

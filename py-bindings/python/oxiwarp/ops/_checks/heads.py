@@ -24,14 +24,14 @@ INTEGERS = (int, torch.SymInt, Integral)  # Integral includes the integers of nu
 class Rotation(NamedTuple):
     """Rotation arguments of the operators `rope` and `qk_norm_rope`, in the order of their schemas.
 
-    If `cos` is None, the operator does not rotate. `angles` says what `cos` and `sin` contain. If `angles` is
-    `TABLES`, they are tables of cosines and sines. If it is `COMPLEX`, `cos` is a complex table, stored as a
-    real tensor, and `sin` is None. If it is `FREQUENCIES`, `cos` has frequencies and `sin` has positions.
+    If `cos` is None, the operator does not rotate. Otherwise, `angles` says what `cos` and `sin` contain. With
+    `TABLES`, they are tables of cosines and sines. With `COMPLEX`, `cos` is a complex table, stored as a real tensor,
+    and `sin` is None. With `FREQUENCIES`, `cos` contains frequencies and `sin` contains positions.
 
-    `rotary_dim` is the number of columns per head that are rotated, or 0 for all columns. `offset` is the
-    first token that is rotated, or -1 if the tables cover all tokens. If `conjugate` is True, the operator
-    rotates by the negative angles. If the queries have shape `[B, S, heads * head_dim]`, `head_dim` is the
-    number of columns per head. It can be 0 if the queries have a dimension for heads, or only one head.
+    `rotary_dim` is the number of columns per head that are rotated, or 0 for all columns. `offset` is the first token
+    that is rotated, or -1 if the tables have all tokens. If `conjugate` is True, the operator rotates by the negative
+    angles. If the queries have shape `[B, S, heads * head_dim]`, `head_dim` is the number of columns per head. If the
+    queries have a dimension for heads, or only one head, `head_dim` can be 0.
     """
 
     cos: Tensor | None
@@ -61,7 +61,7 @@ def rotation(
 ) -> Rotation:
     """Convert the rotation arguments of a public function to a `Rotation`.
 
-    A complex table is converted to a real view, which alternates real and imaginary parts.
+    A complex table becomes a real view, in which real and imaginary parts alternate.
     """
     exact = is_exact(op, mode)
     if rotary_dim is not None or head_dim is not None or offset is not None:
@@ -120,8 +120,8 @@ def check_heads(op: str, q: Tensor, k: Tensor | None, how: Rotation, **outs: Ten
     """Raise RuntimeError if the kernels do not support the queries `q`, the keys `k`, the rotary tables in
     `how`, or the outputs.
 
-    The check does not read the values of tensors, so it also works for meta tensors. `outs` maps the names
-    `q_out` and `k_out` to the tensors for the results. It is empty if the operator allocates its results.
+    The check does not read the values of tensors, so it also works for meta tensors. `outs` maps the names `q_out` and
+    `k_out` to the tensors for the results. If the operator allocates its results, `outs` is empty.
     """
     for name, x in (("q", q), ("k", k)):
         if x is None:
@@ -169,11 +169,11 @@ def transposed(how: Rotation, x: Tensor) -> Rotation:
     """Return the arguments with which the kernel of `rope` computes the gradient of the queries or keys `x`
     from the incoming gradient.
 
-    For the columns `a` and `b` of a pair, the forward computes `a * cos_a - b * sin_a` and
-    `b * cos_b + a * sin_b`. If `da` and `db` are the incoming gradients of these two results, the gradients of
-    `a` and `b` are `da * cos_a + db * sin_b` and `db * cos_b - da * sin_a`. The kernel computes these two
-    gradients if it rotates by the negative angles, and if `sin_a` and `sin_b` are exchanged in the table. In
-    a table with one entry per pair, `sin_a` and `sin_b` are equal, so nothing is exchanged.
+    For the columns `a` and `b` of a pair, the forward computes `a * cos_a - b * sin_a` and `b * cos_b + a * sin_b`. Let
+    `da` and `db` be the incoming gradients of these two results. The gradients of `a` and `b` are then
+    `da * cos_a + db * sin_b` and `db * cos_b - da * sin_a`. The forward kernel computes the same two formulas for the
+    pair `(da, db)`, if it rotates by the negative angles and `sin_a` and `sin_b` are exchanged in the table. In a table
+    with one entry per pair, `sin_a` and `sin_b` are equal, so nothing is exchanged.
     """
     sin = how.sin
     columns = how.rotary_dim or sizes(x, how)[3]
@@ -258,7 +258,7 @@ def _check_broadcast(
     """Raise RuntimeError unless the batches, tokens and heads of a rotary table match `q` and `k`. One batch
     matches any number of batches, and one head matches any number of heads.
 
-    `held` has three numbers: the batches, tokens and heads of `table`. `tensors` is the pair `(q, k)`.
+    `held` has three numbers: how many batches, tokens and heads `table` has. `tensors` is the pair `(q, k)`.
     """
     q, k = tensors
     batches, tokens, heads, _ = sizes(q, how)

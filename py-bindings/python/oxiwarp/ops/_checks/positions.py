@@ -1,8 +1,8 @@
 """Checks of the arguments of `rope_1d` and `rope_3d` that describe positions: grids, coordinates and
 frequencies.
 
-The function `check_theta` is called only when frequencies or a table are computed. For cached frequencies and
-tables, `theta` was already checked when they were computed.
+`check_theta`, the check of the frequencies' base, is called only when frequencies or a table are computed. Frequencies
+and tables in the cache have already passed this check.
 """
 
 import math
@@ -35,8 +35,8 @@ def checked_grid(grid: Sequence[int] | None, tokens: int, offset: int | None) ->
     """Return `grid` as a tuple. Raise TypeError or ValueError unless it has three integers (frames, height,
     width) whose product matches the number of tokens.
 
-    If `offset` is None, the product must be `tokens`. Otherwise, the grid describes the tokens from number
-    `offset` on, and may end before the last token.
+    If `offset` is None, the product must be `tokens`. Otherwise, the grid starts at the token with the index `offset`,
+    and may end before the last token.
     """
     three = _three("grid", grid)
     if three is None or three[0] < 0 or three[1] < 0 or three[2] < 0:

@@ -1,7 +1,7 @@
 """Checks of the operands of norms, modulations and gates.
 
-The Rust code of the kernels makes the same checks. They are repeated in Python, because calls with meta
-tensors and calls under torch.compile do not run the Rust code.
+The Rust host functions make the same checks. The checks exist in Python as well, because calls with meta tensors and
+calls under torch.compile do not run the Rust code.
 """
 
 import itertools
@@ -48,6 +48,20 @@ def check_vector(op: str, name: str, vector: Tensor | None, x: Tensor) -> None:
         raise RuntimeError(f"{op}: {name} has shape {list(vector.shape)}, expected [{x.shape[-1]}]")
 
 
+def check_head_vectors(op: str, name: str, vectors: Tensor | None, x: Tensor) -> None:
+    """Raise RuntimeError if `vectors` has an unsupported shape, dtype or device. `vectors` may be None.
+
+    The shape must be `[x.shape[-1]]`, or consist of the last two sizes of `x`. The dtype must be the dtype of `x`
+    or float32.
+    """
+    if vectors is None:
+        return
+    _check_kind(op, name, vectors, x)
+    expected = x.shape[-2:] if vectors.dim() > 1 else x.shape[-1:]
+    if vectors.shape != expected:
+        raise RuntimeError(f"{op}: {name} has shape {list(vectors.shape)}, expected {list(expected)}")
+
+
 def check_modulation(
     op: str, name: str, value: Tensor | None, table: Tensor | None, x: Tensor, per_row: bool = False
 ) -> None:
@@ -82,10 +96,9 @@ def check_modulation(
 def _check_repeats(op: str, name: str, value: Tensor, x: Tensor) -> None:
     """Raise RuntimeError if `value` is broadcast in a way that the kernels do not support.
 
-    N is the last dimension of `x`. `value` may be broadcast along the first dimensions of `x`, or along the
-    last dimensions before N. Broadcasting along both, or only along dimensions in the middle, is not
-    supported. For `x` of shape `[A, B, C, N]`, the shapes `[B, C, N]` and `[A, 1, 1, N]` are supported. The
-    shape `[A, 1, C, N]` is not supported.
+    `value` may be broadcast along the first dimensions of `x`, or along the last dimensions before the columns, but not
+    along both. It may not be broadcast along dimensions in the middle only. For example, if `x` has shape
+    `[A, B, C, N]`, `value` may have the shape `[B, C, N]` or `[A, 1, 1, N]`, but not `[A, 1, C, N]`.
     """
     missing = x.dim() - value.dim()
     repeats = [

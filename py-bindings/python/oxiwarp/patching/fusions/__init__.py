@@ -65,8 +65,8 @@ def notes(ops: set[str], decoder: bool) -> list[str]:
     """Return a note for the report of `patch`. The note lists the operators in `ops` that Inductor computes
     under torch.compile.
 
-    The list is empty if there are no such operators. `decoder` is True if `patch` replaced a module of the
-    library transformers.
+    If there are no such operators, the note is empty. `decoder` is True if `patch` replaced a module of the library
+    transformers.
     """
     given = sorted(ops & INDUCTOR.keys())
     if "layer_norm" in ops:

@@ -22,7 +22,7 @@ from .recognise import DEFAULT_EPS, input_names
 
 @dataclass(frozen=True)
 class NormRecipe:
-    """Recipe of a norm: the data that its new `forward` needs.
+    """The data that the new `forward` of a norm needs (its recipe).
 
     `formulas` maps a pair (input dtype, weight dtype) to a `Formula`, which says how the norm uses its weight
     and where it rounds. `eps_name` is the name of the norm's eps attribute, such as "variance_epsilon".
@@ -124,14 +124,13 @@ def parameters(module: nn.Module, recipe: NormRecipe, x: Any) -> tuple[Tensor | 
 
 
 def row_order(x: Tensor) -> list[int] | None:
-    """Return the dimensions of `x` in the order of descending strides. Return None if the kernel cannot read
-    `x` in this order.
+    """Return the dimensions of `x` in the order of descending strides, or None if the kernel cannot read `x` in this
+    order.
 
-    The caller permutes the dimensions of `x` to this order before the kernel, and permutes the dimensions of
-    the result back. For example, a transposed tensor of shape `[B, H, S, D]` is read as `[B, S, H, D]`, which
-    is its order in memory. This avoids a copy. The result also gets the strides that the result of an
-    elementwise torch operation would have. The kernel can read `x` if the last stride is 1, no stride is 0,
-    and the other dimensions merge into at most two.
+    The caller permutes `x` to this order before it calls the kernel, and permutes the result back, which avoids a copy.
+    For example, the kernel reads a transposed tensor of shape `[B, H, S, D]` as `[B, S, H, D]`, which is its order in
+    memory. The result then has the strides that an elementwise torch operation would give it. The kernel can read `x`
+    if the last stride is 1, no stride is 0, and the other dimensions merge into at most two.
     """
     strides, shape = x.stride(), x.shape
     last = len(strides) - 1

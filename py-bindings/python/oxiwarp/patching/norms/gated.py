@@ -19,7 +19,7 @@ from .recognise import input_names
 
 
 class GatedNormRecipe(NormRecipe):
-    """Recipe of a norm whose `forward` takes a gate: the data that its new `forward` needs.
+    """The data that the new `forward` of a norm with a gate needs (its recipe).
 
     Its formulas have the type `GatedFormula` instead of `Formula`.
     """
@@ -50,9 +50,9 @@ class GatedNormRecipe(NormRecipe):
 def run(module: nn.Module, recipe: NormRecipe, x: Any, gate: Any) -> Tensor | None:
     """Run the kernel and return its result. Return None if the original `forward` must run instead.
 
-    The kernel runs under the conditions that the function `run` in forward.py lists. In addition, the gate
-    must have the shape and device of `x`. `x` may be float32 while gate and weight are 16-bit, as after the
-    scan of Mamba 2. In this case, gate and weight are cast to float32, as in the original `forward`.
+    The kernel runs under the conditions that the function `run` in forward.py lists. In addition, the gate must have
+    the shape and device of `x`. As after the scan of Mamba 2, `x` may be float32 while gate and weight are 16-bit. Gate
+    and weight are then cast to float32, as in the original `forward`.
     """
     found = parameters(module, recipe, x)
     if found is None or type(gate) not in PLAIN or gate.shape != x.shape or gate.device != x.device:
@@ -71,8 +71,8 @@ def run(module: nn.Module, recipe: NormRecipe, x: Any, gate: Any) -> Tensor | No
 
 
 def are_rows(x: Tensor, gate: Tensor) -> bool:
-    """Return whether the kernel can read `x` and `gate`. In both tensors, it must be possible to merge the
-    same dimensions before the last into at most two.
+    """Return whether the kernel can read `x` and `gate`. All dimensions except the last must merge into at most two,
+    and these two must consist of the same dimensions in both tensors.
 
     The strides of `x` must be in descending order. Otherwise, the kernel's result would have other strides
     than torch's result.

@@ -1,5 +1,5 @@
-"""Finds the formula that the original `forward` of a norm computes. For this, the `forward` is run on a small
-random tensor. Its result is compared with the results of all formulas that the kernel can compute.
+"""Finds the formula that the original `forward` of a norm computes. To do this, the code runs the `forward` on a small
+random tensor, and compares the result with those of all formulas that the kernel can compute.
 
 The random tensor has rows of several magnitudes, which show where the `forward` adds `eps`, and whether it
 clamps values. Random weights show whether the `forward` adds an offset to the weight, and where it rounds. A
@@ -36,9 +36,7 @@ DtypePair = tuple[torch.dtype, torch.dtype | None]
 
 @dataclass(frozen=True)
 class Formula:
-    """Arguments for `oxiwarp.rms_norm`. With these arguments, it computes and rounds like the original
-    `forward` of a module.
-    """
+    """Arguments with which `oxiwarp.rms_norm` computes and rounds like the original `forward` of a module."""
 
     uses_weight: bool
     weight_offset: float
@@ -47,9 +45,7 @@ class Formula:
 
 @dataclass(frozen=True)
 class GatedFormula:
-    """Arguments for `oxiwarp.rms_norm_gated`. With these arguments, it computes and rounds like the original
-    `forward` of a module.
-    """
+    """Arguments with which `oxiwarp.rms_norm_gated` computes and rounds like the original `forward` of a module."""
 
     round_before_weight: bool
     activation: str
@@ -59,16 +55,16 @@ class GatedFormula:
 def probe(
     module: nn.Module, weight: Tensor | None, eps: float, name: str = "weight", gated: bool = False
 ) -> dict[DtypePair, Any]:
-    """Return a dict that maps pairs (input dtype, weight dtype) to the formula that reproduces the results of
-    the original `forward` of `module`.
+    """Return a dict that maps pairs (input dtype, weight dtype) to formulas. Each formula gives the same results as the
+    original `forward` of `module` for these dtypes.
 
-    If no formula reproduces the results for a pair of dtypes, the dict does not have this pair. `name` is the
-    name of the weight parameter. If `gated` is True, the `forward` takes a tensor and a gate, and the
-    formulas have the type `GatedFormula` instead of `Formula`.
+    Pairs of dtypes for which there is no such formula are not in the dict. `name` is the name of the weight parameter.
+    If `gated` is True, the `forward` takes a tensor and a gate, and the formulas have the type `GatedFormula` instead
+    of `Formula`.
     """
     shape = getattr(module, "normalized_shape", None)
-    # With FSDP and ZeRO-3, the weight has no elements here, because these libraries gather the weight only
-    # during a call of the module. The probe then uses rows of `PROBE_COLS` elements.
+    # FSDP and ZeRO-3 gather the weight only during a call of the module, so it has no elements here. The
+    # probe then uses rows of `PROBE_COLS` elements.
     cols = len(weight) if weight is not None else shape[-1] if isinstance(shape, tuple) and shape else PROBE_COLS
     cols = cols or PROBE_COLS
     found: dict[DtypePair, Any] = {}
@@ -91,10 +87,9 @@ def undisturbed() -> Iterator[None]:
     """Run a probe (a call with small random tensors on the CPU) independently of the caller's torch state,
     and preserve the caller's random state.
 
-    The torch modes of the caller are off. For example, the fake tensor mode would create tensors without
-    values, which cannot be compared. Transforms of torch.func are off, because vmap rejects random tensors.
-    Autograd, autocast and warnings are off. For example, torch.nn.RMSNorm warns if weight and input have
-    different dtypes.
+    During the probe, the torch modes of the caller are off, because the fake tensor mode, for example, would create
+    tensors without values. Transforms of torch.func are off, because vmap rejects random tensors. Autograd, autocast
+    and warnings are off, too: torch.nn.RMSNorm, for example, warns if weight and input have different dtypes.
     """
     off: tuple[AbstractContextManager[Any], ...] = (
         temporarily_clear_interpreter_stack(),
@@ -129,8 +124,8 @@ def check_steady(module: nn.Module, inputs: tuple[Tensor, ...], w: Tensor | None
 def pairs(with_weight: bool, gated: bool) -> Iterator[DtypePair]:
     """Yield the pairs (input dtype, weight dtype) for which a kernel exists.
 
-    If `gated` is True, the input may also be float32 while weight and gate are 16-bit. A norm with a gate
-    casts such a weight and gate to float32.
+    If `gated` is True, the input may also be float32 while weight and gate are 16-bit, because a norm with a gate casts
+    both to float32.
     """
     for dtype in (torch.float32, *HALVES):
         yield dtype, dtype if with_weight else None
@@ -260,9 +255,9 @@ def same_roundings(y: Tensor, r: Tensor) -> bool:
     """Return whether `y` and `r` differ so little that both can have the same roundings, with only another
     order of a float32 sum.
 
-    A different order of the sum changes less than one 16-bit value in a thousand, by one unit in the last
-    place. An additional or missing cast changes about one value in four. Therefore up to one 16-bit value in
-    a hundred may differ, by one unit in the last place.
+    A different order of the sum changes less than one 16-bit value in a thousand, by one unit in the last place. An
+    additional or missing cast changes about one value in four. The limit is between the two: one 16-bit value in a
+    hundred may differ, by one unit in the last place.
     """
     if y.dtype == torch.float32:
         return torch.allclose(y, r, rtol=2e-6, atol=1e-30)

@@ -1,13 +1,13 @@
 """Runs the original `forward` of RMSNorm modules on a small tensor, to find out which formula each module
 computes and where it rounds.
 
-transformers and diffusers have about 200 RMSNorm classes, which round in about six ways. The class name does
-not determine the rounding, so oxiwarp has no table of classes. Instead, a module is *probed* if its class
-name contains RMSNorm or L2Norm, or ends with T5LayerNorm. The probe executes the original `forward` of the
-class on a small random CPU tensor. It uses a random weight with the length of the module's weight. The probe
-does this for each pair (input dtype, weight dtype) for which a kernel exists. It compares each result with
-the results of the formulas that the kernel can compute. If a formula reproduces the result, calls with this
-pair of dtypes run the kernel. All other calls run the original `forward`.
+transformers and diffusers have about 200 RMSNorm classes, which round in about six ways. The class name does not
+determine the rounding, so oxiwarp has no table of classes. Instead, a module is *probed* if its class name contains
+RMSNorm or L2Norm, or ends with T5LayerNorm. The probe executes the original `forward` of the class on a small random
+CPU tensor, with a random weight of the same length as the module's weight. It does this for each pair (input dtype,
+weight dtype) for which a kernel exists, and compares each result with those of the formulas that the kernel can
+compute. If a formula gives the same result, calls with this pair of dtypes run the kernel. All other calls run the
+original `forward`.
 
 A probe does not change the module or torch's random state. It does not read the module's weights, which may be on a
 GPU, offloaded or on the meta device.
@@ -32,9 +32,9 @@ Probed = dict[Any, dict[DtypePair, Formula]]
 
 Each `patch` call uses a new map, because the code of a class may change between two `patch` calls."""
 
-# Attributes of a module that do not influence the result of a probe. The probe sets some of them itself, such
-# as `training`. The others, such as hooks, have no influence, because the probe calls the `forward` of the
-# class directly.
+# Attributes of a module that do not influence the result of a probe (a test run of a norm's `forward`). The
+# probe sets some of them itself, such as `training`. The others, such as hooks, have no influence, because
+# the probe calls the `forward` of the class directly.
 NOT_READ = frozenset(vars(nn.Module())) | {RECIPE, "forward"}
 
 
@@ -157,12 +157,12 @@ def is_sharded(weight: Tensor) -> bool:
 
 
 def cache_key(module: nn.Module, weight: Tensor | None, name: str) -> Any:
-    """Return a key for the cache of probe results. For modules with equal keys, the probe gives the same
-    result.
+    """Return a key for the cache of probe results, where a probe is a test run of a norm's `forward`. Modules with
+    equal keys have the same probe result.
 
-    The key contains the class, the name, length and dtype of the weight, and the attributes that the
-    `forward` may read. If one of these attributes is not a plain value such as a number, return None. The
-    result of the probe must then not be cached.
+    The key contains the class, the name, length and dtype of the weight, and the attributes that the `forward` may
+    read. If one of these attributes is not a plain value such as a number, return None: the result of the probe must
+    then not be cached.
     """
     own = {name: value for name, value in module.__dict__.items() if name not in NOT_READ}
     if not all(isinstance(value, (int, float, str, bool, tuple, torch.dtype, type(None))) for value in own.values()):

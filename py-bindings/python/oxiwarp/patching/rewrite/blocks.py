@@ -1,5 +1,6 @@
-"""The blocks of a method, and the variables that they use. A block is a list of statements that run one after
-the other, such as the body of a loop."""
+"""Blocks of a method's source, and the variables that their statements use. A block is a list of statements that run
+one after the other, such as the body of a loop.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -18,8 +19,9 @@ from .flow import (
 
 
 class Block:
-    """The statements of a block (a function body or a branch). For each statement, `reads` has the variables
-    that it reads and writes."""
+    """The statements of a block, such as a function body or a branch. For each statement, `reads` lists the variables
+    that it reads and writes.
+    """
 
     def __init__(self, statements: list[ast.stmt], outside: list[str], aliases: Aliases) -> None:
         self.statements = statements
@@ -48,10 +50,11 @@ class Block:
             self.reads[at].include(read)
 
     def defined(self, name: str, at: int) -> int | None:
-        """Return the index of the statement that defines `name` for the statement with index `at`, or None.
+        """Return the index of the statement that assigns the value of `name` which the statement with index `at` reads.
+        Return None if there is none.
 
-        This is the last statement before `at` that assigns `name`. If it does not have the form `name =
-        value`, return None.
+        This is the last statement before `at` that assigns `name`. Also return None if it does not have the form `name
+        = value`.
         """
         for index in range(at - 1, -1, -1):
             if name in self.reads[index].stores:
@@ -75,8 +78,8 @@ class Block:
         return name not in self.outside
 
     def independent(self, own: Read, others: list[Read], kept: bool = False) -> bool:
-        """Return whether code may move from before `others` (other code) to after it, or back. `own` has what
-        the moved code reads and does. These conditions must be true:
+        """Return whether a piece of code may move past `others` (other code), in either direction. `own` lists what the
+        moved code reads and does. These conditions must be true:
 
         - The other code does not leave the block, for example by `return`.
         - The other code does not assign a name that the moved code reads. If `kept` is True, this is allowed.
@@ -97,10 +100,9 @@ class Block:
         """Return the expression that defines the variable `name`, if the statement with index `at` may
         contain this expression instead of `name`. Otherwise return None.
 
-        If `split` is True, the definition may contain calls with side effects, which must stay in their
-        place. The second result is then a statement with these calls, which must replace the definition. The
-        returned expression reads the variables that this statement assigns. In all other cases the second
-        result is None.
+        Also return a second result, which is usually None. If `split` is True, the definition may contain calls with
+        side effects, which must stay in their place. The second result is then a statement with these calls, which must
+        replace the definition. The returned expression reads the variables that this statement assigns.
         """
         first = self.defined(name, at)
         if first is None or not self.used_once(name, first, at):
@@ -117,7 +119,8 @@ class Block:
             return None
         value, kept = made
         own, stays = Read(value), Read(kept)
-        # Besides activations and norms, `value` calls nothing. It may read the variables that `kept` assigns.
+        # `value` contains no calls except of activations and norms. It may read the variables that `kept`
+        # assigns.
         own.effects, stays.stores = False, set()
         return made if self.independent(own, [stays, *others]) else None
 
@@ -145,8 +148,8 @@ def outside_of(tree: ast.FunctionDef, statements: list[ast.stmt]) -> list[str]:
     """Return the names that the function `tree` reads outside of the block `statements`, or anywhere in a
     loop that contains the block.
 
-    If the block is one branch of an `if`, the other branch is ignored, because only one of them runs. If the
-    block is in a loop, its own reads count, because the next iteration reads these names again.
+    If the block is one branch of an `if`, the other branch is ignored, because only one of the two runs. If the block
+    is in a loop, the names that the block itself reads are included, because the next iteration reads them.
     """
     own = {id(node) for statement in statements for node in ast.walk(statement)}
     again: set[int] = set()

@@ -1,9 +1,9 @@
 """The functions that rewritten methods call. Each function computes one chain: an expression for which there
 may be a kernel.
 
-The kernel runs if it supports the operands and gives the same bits as the original expression. Otherwise the
-original expression runs. The checks are in `operands.py`. So a rewritten method does not check its arguments,
-and adapters, hooks and other changes of a model keep working.
+The kernel runs if it supports the operands and gives the same bits as the original expression. Otherwise the original
+expression runs, so that adapters, hooks and other changes of a model keep working. The checks are in `operands.py`, and
+a rewritten method itself contains no checks.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,10 +46,10 @@ class Options(NamedTuple):
 
 
 class Calls(LaterCalls, RotaryCalls):
-    """The functions that a rewritten method calls. The options of `patch` are fixed for all of them.
+    """The functions that a rewritten method calls. All of them use the same options of `patch`.
 
-    A chain is an expression of the method that one kernel may compute. `sites` has one `Site` (a counter for
-    the report of `patch`) for each chain. `linears` has one for each linear that is an operand of a chain.
+    A chain is an expression of the method that one kernel may compute. `sites` has one `Site` (a counter for the report
+    of `patch`) for each chain. `linears` has one `Site` for each linear that is an operand of a chain.
     """
 
     def __init__(self, how: Options, sites: list[Site], linears: Sequence[Site] = ()) -> None:
@@ -62,8 +62,8 @@ class Calls(LaterCalls, RotaryCalls):
         return self.sites[at if isinstance(at, int) else at[0]]
 
     def replaced(self, at: At) -> str | None:
-        """Return None if the functions that the method calls are still the same as at the time of `patch`. If
-        another tool has replaced one, return a text for the report.
+        """Return None if the functions that the method calls are the same as at the time of `patch`. If another tool
+        has replaced one of them, return a text for the report.
 
         The rewritten method contains the inlined source of functions that the method called at the time of
         `patch`. `at` contains the functions that the original method would call now.
@@ -79,8 +79,8 @@ class Calls(LaterCalls, RotaryCalls):
         """Call `run`, which calls an oxiwarp operator, and return its result. Return None if the operator
         rejects the shapes or strides.
 
-        On None, the caller evaluates the original expression. If torch rejects the shapes too, the user gets
-        torch's error.
+        If the result is None, the caller evaluates the original expression. If torch also rejects the shapes, the user
+        gets torch's error.
         """
         if compiling():
             return run()
@@ -119,8 +119,9 @@ class Calls(LaterCalls, RotaryCalls):
         return separate(product.now()) if why else product.added(x, gate, separate)
 
     def linear(self, at: int, kind: str, module: Any, x: Any) -> Any:
-        """Return `module(x)`. If one kernel may compute a linear and the expression that reads its result, return
-        a placeholder for the linear instead. `kind` names the operations of this expression."""
+        """Return `module(x)`. If `module` is a linear, and one kernel may compute it together with the expression that
+        reads its result, return a placeholder instead. `kind` names the operations of this expression.
+        """
         return later_branch(self.how, module, x, kind, self.linears[at]) if may_defer() else module(x)
 
     def branch(self, options: tuple[Any, ...], terms: dict[str, Any]) -> tuple[Any, ...] | str:
@@ -225,8 +226,8 @@ class Calls(LaterCalls, RotaryCalls):
             return apart(own_sum(**terms), found == REPLACED)
         x, (y, gate) = terms["x"], found
         if gate is not None and gate.shape[-1] != x.shape[-1]:
-            # The kernel that computes sum and norm together does not support a gate with one column. So two
-            # kernels run.
+            # The kernel that computes sum and norm together does not support a gate with one column. Run two
+            # kernels instead.
             made = self.attempt(at, lambda: gated_residual(rows_of(x, y), gate, self.mode))
             return apart(own_sum(**terms) if made is None else made)
         norm = self.norm(of_norm, {"x": x, **given, **({"target": x} if casts_to_sum else {})})
@@ -287,8 +288,9 @@ class Calls(LaterCalls, RotaryCalls):
         return function(x, approximate=approximate) if made is None else made
 
     def unfused(self, at: int, value: Any, reason: str) -> Any:
-        """Return `value`, the result of an expression that no kernel computes. Count the expression for the
-        report of `patch`."""
+        """Return `value`, the result of an expression that no kernel computes. Add the call to the counts in the report
+        of `patch`.
+        """
         self.site(at).note(reason)
         return value
 
@@ -327,10 +329,9 @@ def added(x: Tensor, y: Tensor) -> Tensor:
 
 
 def two_terms(of_sum: tuple[Any, ...], terms: dict[str, Any]) -> dict[str, Tensor] | None:
-    """Return two tensors `x` and `y` of the same shape whose sum has the same bits as the original sum, or
-    None.
+    """Return two tensors of the same shape whose sum has the same bits as the original sum, or None.
 
-    This is possible for two kinds of sums. In `x + y` with tensors of different shapes, expand the smaller
+    There are such tensors for two kinds of sums. In `x + y` with tensors of different shapes, expand the smaller
     tensor. In `x + a * b` with a number `a` or `b`, compute the product first.
     """
     if of_sum[0] == "plain_sum":
@@ -383,8 +384,8 @@ def sum_and_norm(
     """Return the norm of the sum `x + gate * y`, and the sum itself. `rows` contains `x`, `y` and the gate.
     If the gate is None, the sum is `x + y`.
 
-    If the norm is a LayerNorm without modulation, the kernel multiplies it by `1 + 0`, which does not change
-    any bit.
+    The kernel always modulates the norm. For a LayerNorm without modulation, it multiplies by `1 + 0`, which does not
+    change any bit.
     """
     kind, weight, bias, eps, offset, rounding = norm
     x, y, gate = rows

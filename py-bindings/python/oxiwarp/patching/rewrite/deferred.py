@@ -1,8 +1,8 @@
 """Placeholders for tensors that are not computed yet, such as norms of queries and keys.
 
-In a rewritten method, the norm of a query or key returns a `Normed`, a placeholder for its result. The
-function that replaces the rotary embedding then computes norm and rotation in one kernel. If no kernel
-supports both, the norm is computed first, by a kernel for norms or by the norm's module.
+In a rewritten method, the call that replaces the norm of a query or key returns a `Normed`, a placeholder for the
+result. The function that replaces the rotary embedding then computes norm and rotation in one kernel. If no kernel
+supports both, this function first computes the norm, with a kernel for norms or with the norm's module.
 """
 
 import copy
@@ -26,8 +26,9 @@ class Deferred:
     dtype: torch.dtype
 
     def parts(self, tokens: int) -> list[Any] | None:
-        """Return the tensors and placeholders whose concatenation along dimension `tokens` is this tensor.
-        Return None if the tensor is not such a concatenation."""
+        """If this tensor is a concatenation along the dimension `tokens`, return the concatenated tensors and
+        placeholders. Otherwise return None.
+        """
         raise NotImplementedError
 
     def now(self) -> Tensor:
@@ -94,7 +95,7 @@ class Normed(Deferred):
     def now(self) -> Tensor:
         if self.own.dim() not in (3, 4):
             return self.original()
-        try:  # The operator `qk_norm_rope` sums a row in the same order as the original norm.
+        try:  # `qk_norm_rope` adds the squares of a row in the order of the norm module.
             return self.kernel()
         except torch.OutOfMemoryError:
             raise
@@ -122,8 +123,8 @@ class Normed(Deferred):
             return None
         if kind == "layer_norm":
             return "layer_norm" if is_exactly(self.module, nn.LayerNorm) else None
-        # The float32 input and the weight differ in dtype, so torch computes the norm with several
-        # operations.
+        # The module gets a float32 input and a weight of another dtype, so torch computes the norm with
+        # several operations, as in Mochi.
         if self.wide and dtype != FLOAT:
             return "mochi_rms_norm"
         if is_exactly(self.module, nn.RMSNorm):
@@ -150,8 +151,8 @@ class Joined(Deferred):
 class Rotated(Deferred):
     """A placeholder for a rotated query or key (RoPE) that is not computed yet.
 
-    One call `run(out)` rotates both the query and the key, and returns both. `own` is the index of this
-    tensor in that pair.
+    The call `run(out)` rotates the query and the key together, and returns both. `own` is the index of this tensor in
+    the returned pair.
     """
 
     __slots__ = ("dtype", "heads", "held", "own", "run", "shape")

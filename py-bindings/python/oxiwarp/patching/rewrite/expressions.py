@@ -72,8 +72,8 @@ def is_share(node: ast.expr) -> bool:
     """Return whether the expression is a sum or difference with a constant, such as `1 - weight` or `1 +
     scale`.
 
-    As a factor, such an expression belongs to a blend of two tensors or to a modulation, and is not a gate.
-    The expression may also be a view, such as `(1 + scale)[:, None]`.
+    In a product, such a factor belongs to a blend of two tensors or to a modulation, and is not a gate. The expression
+    may also be a view, such as `(1 + scale)[:, None]`.
     """
     while (x := viewed(node)) is not None:
         node = x

@@ -27,8 +27,7 @@ def is_known(cls: type) -> bool:
     return _known.get(cls, False)
 
 
-# With this attribute, Dynamo treats the result of `is_known` as a constant. The compiled code only guards on
-# the class.
+# With this attribute, Dynamo treats the result of `is_known` as a constant, and only guards on the class.
 is_known._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 

@@ -1,5 +1,5 @@
-"""Analyses which variables the statements of a method read and change. This decides whether an expression may
-move to another statement.
+"""Analyses which variables the statements of a method read and change, to decide whether an expression may move to
+another statement.
 
 A block is a list of statements that run in order, such as the body of a function or of an `if`. A statement
 `name = value` of a block is a definition. A later statement of the same block may contain `value` in place of
@@ -83,8 +83,9 @@ class Read(ast.NodeVisitor):
             self.visit(child)
 
     def visit_kernel(self, node: ast.Call) -> None:
-        """Record the reads of a call that replaced a chain (an expression for one kernel). Only the operands
-        of this call can have side effects."""
+        """Record what a call reads that has replaced a chain (an expression for one kernel). Of such a call, only the
+        operands can have side effects.
+        """
         for own in node.args:
             read = Read(own)
             self.loads += read.loads
@@ -140,8 +141,9 @@ class Read(ast.NodeVisitor):
         self.generic_visit(node)
 
     def named(self, node: Any) -> None:
-        """Record the assignment to a name in a pattern of `match`, or in `except ... as`. Such a name is a
-        string, not a syntax tree node."""
+        """Record the assignment to a name in a pattern of `match`, or in `except ... as`. The syntax tree has such a
+        name as a string, not as a node.
+        """
         self.stores |= {name for name in (node.name if hasattr(node, "name") else node.rest,) if name}
         self.generic_visit(node)
 
@@ -192,9 +194,9 @@ def divided(statement: ast.Assign) -> tuple[ast.expr, ast.stmt] | None:
     """Split the value of a statement `name = value` into calls with possible side effects, and operations on
     the results of these calls. Return None if there are no such operations.
 
-    Return two items. The first is the value, in which new variables replace the calls. The second is a
-    statement that assigns the results of the calls to these variables. Products, activations and norms count
-    as operations.
+    Return two items. The first is the value, in which new variables replace the calls. The second is a statement that
+    assigns the results of the calls to these variables. Products, activations and norms count as operations, not as
+    calls.
     """
     calls: list[ast.expr] = []
     names: list[ast.expr] = []
@@ -238,7 +240,7 @@ def is_simple(node: ast.stmt) -> bool:
 
 
 def evaluated_once(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the syntax tree nodes of a statement that Python always evaluates exactly once.
+    """Yield those syntax tree nodes of a statement that Python always evaluates exactly once.
 
     The branches of `a if b else c` and the body of a `lambda`, for example, are not among them.
     """
@@ -281,8 +283,8 @@ def aliases_of(tree: ast.AST) -> tuple[dict[str, set[str]], dict[str, set[str]]]
     """Return two dictionaries. Each maps a variable to the variables whose tensors may share memory with its
     tensor.
 
-    In the first dictionary, only assignments and views share memory. In the second one, the result of a call
-    may also share memory with its arguments, because a module may return its argument.
+    In the first dictionary, memory is shared only through assignments and views. In the second one, the result of a
+    call may also share memory with its arguments, because a module may return its argument.
     """
     made = []
     for calls in (False, True):

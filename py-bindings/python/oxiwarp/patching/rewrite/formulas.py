@@ -1,5 +1,5 @@
-"""Reads which formula a short function, such as `modulate(x, shift, scale)`, computes. Inserts the arguments
-of a call into this formula.
+"""Reads which formula a short function, such as `modulate(x, shift, scale)`, computes, and inserts the arguments of a
+call into this formula.
 
 A formula is one expression. The function may assign local variables, also inside `if` statements, and must
 end with a `return`. It may read only its parameters, `torch` and `F`, and must have no side effects. In the
@@ -123,7 +123,7 @@ def values_after(statements: list[ast.stmt], values: Mapping[str, ast.expr]) -> 
             first, second = branches
             assert first is not None and second is not None
             for name in {**first, **second}:
-                # A variable without a value in a branch is a parameter, or it is unbound.
+                # If a branch does not assign the variable, keep its name: it is a parameter or unbound.
                 one, other = (branch.get(name, ast.Name(name, ast.Load())) for branch in (first, second))
                 if ast.dump(one) != ast.dump(other):
                     made[name] = ast.copy_location(ast.IfExp(test, one, other), statement)
@@ -174,8 +174,8 @@ def filled(node: Any, given: Mapping[str, ast.expr]) -> Any:
     """Return a copy of the expression `node` with expressions inserted for variables. `given` maps the name
     of a variable to the expression that replaces this variable.
 
-    The inserted expressions are not copied. If a node object occurs twice in the original, the result has two
-    copies of it.
+    The inserted expressions themselves are not copied. If a node object occurs twice in the original, the result has
+    two copies of it.
     """
     if isinstance(node, ast.Name) and node.id in given:
         return given[node.id]

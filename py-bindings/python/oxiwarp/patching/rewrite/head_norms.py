@@ -11,8 +11,9 @@ HEAD_NORM = re.compile(r"(^|_)(norm_?(added_)?(q|k|query|key)|(q|k|qk|query|key)
 
 
 def head_norms(tree: ast.FunctionDef) -> list[ast.Call]:
-    """Return all calls of norms of queries or keys in `tree`. Calls that were already deferred until the
-    rotation are not among them, because other calls replaced them."""
+    """Return all calls of norms of queries or keys in `tree`, except those that are deferred until the rotation. In
+    their place, `tree` contains other calls.
+    """
     return [node for node in ast.walk(tree) if is_head_norm(node)]  # type: ignore[misc]
 
 
@@ -20,8 +21,8 @@ class WideNorms(ast.NodeTransformer):
     """Replaces `norm(x.float()).type_as(x)` by `norm(x)`, and marks the new call with an attribute. The
     function `wideness` reads this mark.
 
-    The new call does not compute the original expression, because it has no casts. So a later step
-    (`Deferring` or code that uses `head_norms`) must replace each marked call.
+    The new call has no casts, so it does not compute the original expression. A later step (`Deferring` or code that
+    uses `head_norms`) must therefore replace each marked call.
     """
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
@@ -42,8 +43,9 @@ class WideNorms(ast.NodeTransformer):
 
 
 def wideness(norm: ast.Call) -> list[ast.expr]:
-    """Return a list of additional arguments for the call that replaces the norm call `norm`: `True` if `norm`
-    is marked, otherwise none."""
+    """Return a list of additional arguments for the call that replaces the norm call `norm`: `[True]` if the original
+    code casts the input and the result of this norm, otherwise an empty list.
+    """
     return [ast.Constant(True)] if getattr(norm, "wide", False) else []
 
 

@@ -1,8 +1,8 @@
-"""Rewrites helper functions that a method calls to normalize queries or keys. Two attention processors may
-share such a helper, for example.
+"""Rewrites helper functions that a method calls to normalize queries or keys. For example, two attention processors may
+share such a helper.
 
-The rewritten method calls a rewritten copy of the helper. If another tool replaces the original helper after
-`patch`, the method calls the replacement.
+The rewritten method calls a rewritten copy of the helper. If another tool replaces the original helper after `patch`,
+the method calls the tool's function instead.
 """
 
 import ast
@@ -25,16 +25,16 @@ class Helper(NamedTuple):
     def bind(self, names: Mapping[str, Any]) -> Callable[[Any], Any]:
         """Return a function that chooses which helper to call.
 
-        Given the original helper, it returns the rewritten copy. Given any other function, it returns this
-        function.
+        If its argument is the original helper, it returns the rewritten copy. Otherwise, it returns its argument.
         """
         function, made = self.function, compiled(self.function, copy.deepcopy(self.tree), names)
         return lambda now: made if now is function else now
 
 
 def helper_name(name: str) -> str:
-    """Return the name of a variable of the rewritten method: the function that chooses between the helper
-    `name` and its rewritten copy."""
+    """Return the name under which a rewritten method finds the function that chooses between the helper `name` and its
+    rewritten copy.
+    """
     return f"{PREFIX}helper_{name}"
 
 
@@ -64,7 +64,7 @@ def helpers_of(
 def is_helper(function: FunctionType, own: FunctionType) -> bool:
     """Return whether `function` is in the file of `own`, normalizes queries or keys, and can be copied.
 
-    A copy must behave as the original. For example, a function with a closure cannot be copied.
+    A copy must behave like the original. A function with a closure, for example, cannot be copied.
     """
     inner = function.__closure__ or hasattr(function, "__wrapped__") or function.__qualname__ != function.__name__
     if inner or function.__module__ != own.__module__:

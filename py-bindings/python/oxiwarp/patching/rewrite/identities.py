@@ -1,10 +1,10 @@
 """Finds operations that often only copy their operand: a division by 1, a padding of width 0, or `torch.cat`
 of one tensor.
 
-If the result would equal the operand, the rewritten method uses the operand instead of a copy. An operation
-is replaced only if its result is assigned to a variable, and no statement of the method changes this variable
-in place. A division or a padding must be assigned to the variable of its operand, as in `x = x / self.scale`.
-The rewritten method also calls `inspect.signature` only once for each function.
+If such an operation would only copy its operand, the rewritten method uses the operand itself. An operation is replaced
+only if its result is assigned to a variable, and no statement of the method changes this variable in place. A division
+or a padding must be assigned to the variable of its operand, as in `x = x / self.scale`. This file also replaces calls
+of `inspect.signature`, so that the rewritten method calls it only once for each function.
 """
 
 import ast
@@ -78,7 +78,7 @@ def signature(function: Any, method: Any) -> Any:
 
 @cache_weakly
 def signature_of_method(function: FunctionType) -> inspect.Signature:
-    """Return the signature that `function` has as a method of an object: without `self`."""
+    """Return the signature of `function` as a bound method, that is, without `self`."""
     return inspect.signature(MethodType(function, object()))
 
 
@@ -88,8 +88,9 @@ def is_name(node: ast.expr, name: str) -> bool:
 
 
 def strided_names(tree: ast.FunctionDef) -> set[str]:
-    """Return the variables whose strides may matter: the method returns the variable, or calls one of its
-    tensor methods in `STRIDED`, such as `view`."""
+    """Return the variables whose strides may matter. These are the variables that the method returns, or on which it
+    calls a tensor method in `STRIDED`, such as `view`.
+    """
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Return) and node.value is not None:
@@ -102,8 +103,8 @@ def strided_names(tree: ast.FunctionDef) -> set[str]:
 def identity(function: Any, free: bool, x: Any, *rest: Any) -> Any:
     """Compute `x / rest[0]` if `function` is None, otherwise `function(x, *rest)`.
 
-    If the operation would only copy its operand, return the operand itself. `free` says whether the strides
-    of the returned tensor may differ from the strides of a copy.
+    If the operation would only copy its operand, return the operand itself. If `free` is False, do so only if the
+    operand has the strides that the copy would have.
     """
     if not compiling():
         if function is None:

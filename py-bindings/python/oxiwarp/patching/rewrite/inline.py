@@ -1,9 +1,9 @@
-"""Replaces the call of a method by the statements of the called method, if this method modulates its
-argument.
+"""Replaces the call of a method by the statements of the called method, if the called method modulates its argument
+(`x * (1 + scale) + shift`).
 
-An example is `x, gate = self.modulate(x, parameters)`. If a norm precedes such a call, one kernel may then
-compute norm and modulation together. Each time the rewritten method runs, it checks that the class still has
-the same `modulate`. If not, the original version of the rewritten method runs.
+An example is the call `x, gate = self.modulate(x, parameters)`. If a norm precedes such a call, one kernel may then
+compute norm and modulation together. Each time the rewritten method runs, it checks that the class still has the same
+`modulate`. If not, the original method runs instead.
 """
 
 import ast
@@ -172,8 +172,9 @@ def is_plain(statement: ast.stmt) -> bool:
 
 
 def decided(statement: ast.stmt) -> Iterator[ast.stmt]:
-    """Yield the statement. But if it is an `if` such as `if None is None`, yield only the statements of the
-    branch that runs."""
+    """Yield the statement. If it is an `if` with a constant condition, such as `if None is None`, instead yield the
+    statements of the branch that runs.
+    """
     test = statement.test if isinstance(statement, ast.If) else None
     parts = [test.left, *test.comparators] if isinstance(test, ast.Compare) and len(test.ops) == 1 else []
     if isinstance(statement, ast.If) and isinstance(test, ast.Compare) and parts:

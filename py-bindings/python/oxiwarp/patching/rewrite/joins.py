@@ -1,9 +1,9 @@
 """Finds concatenations whose inputs kernels can write directly into the concatenated tensor.
 
-Two statements `query = torch.cat([...])` and `key = torch.cat([...])` become one call of `joined_pair`, if
-the inputs are results of norms or rotations. `torch.cat([x, h])` becomes a call of `joined_activation`, if an
-earlier statement is `h = self.act(linear(y))` and only this concatenation reads `h`. Until the concatenation,
-a placeholder (`Deferred`) stands for each input that is not computed yet.
+Two statements `query = torch.cat([...])` and `key = torch.cat([...])` become one call of `joined_pair`, if their inputs
+are results of norms or rotations. `torch.cat([x, h])` becomes a call of `joined_activation`, if an earlier statement is
+`h = self.act(linear(y))` and only this concatenation reads `h`. The inputs are computed only by the call that replaces
+the concatenation. Before it, a placeholder (`Deferred`) stands for each input.
 """
 
 import ast
@@ -113,8 +113,7 @@ class Joins:
 def is_activation_of_call(call: ast.Call) -> bool:
     """Return whether a call is `self.act(linear(x))`.
 
-    In such a call, no other code can read or change the result of `linear(x)`. So the activation may run
-    later.
+    In such a call, no other code can read or change the result of `linear(x)`, so the activation may run later.
     """
     inner = call.args[0] if len(call.args) == 1 and not call.keywords else None
     own = isinstance(call.func, ast.Attribute) and is_self(call.func.value) and is_activation(call.func)

@@ -1,5 +1,6 @@
-"""Functions that compute deferred operations of a rewritten method. A sum is deferred until the norm of the
-sum, and an activation until a `torch.cat`."""
+"""Functions that compute operations of a rewritten method later than the original method does. A sum is computed
+together with the norm of the sum, and an activation together with a `torch.cat`.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,8 +26,9 @@ compiling = torch.compiler.is_compiling
 
 
 class LaterCalls:
-    """The functions that a rewritten method calls for deferred sums and activations. The attributes have the
-    options of `patch`."""
+    """The functions that a rewritten method calls for sums and activations that are computed later. The attributes have
+    the options of `patch`.
+    """
 
     mode: str
     cpu_kernels: bool
@@ -46,16 +48,18 @@ class LaterCalls:
         return LaterSum(at, own, options, terms, self.sum_now)
 
     def sum_now(self, at: At | None, own: Own, options: tuple[Any, ...], **terms: Any) -> Any:
-        """Compute a sum. If `at` is None, no kernel computes the sum without its norm, so evaluate the
-        original expression."""
+        """Compute a sum. If `at` is None, no kernel computes this sum without its norm, so evaluate the original
+        expression.
+        """
         if at is None:
             return own(**terms)
         run = self.tanh_sum if options[0] == "tanh_sum" else self.gated_residual
         return run(at, own, options, **terms)
 
     def norm_of_later(self, at: At, own: Own, options: tuple[Any, ...], **given: Any) -> Any:
-        """Compute the norm of `x`. If `x` is a sum that is not computed yet, compute the sum too, if possible
-        in the same kernel."""
+        """Compute the norm of `x`. If `x` is a placeholder for a sum, also compute the sum, if possible in the same
+        kernel.
+        """
         x = given["x"]
         if type(x) is LaterSum and options[0] == "factor_norm":
             return self.factor_norm_of(at, own, options, x, given)
@@ -92,8 +96,9 @@ class LaterCalls:
         return own(**given) if made is None else made
 
     def factor_norm_of(self, at: At, own: Own, options: tuple[Any, ...], x: LaterSum, given: dict[str, Any]) -> Any:
-        """Compute `norm(x, 1 + scale)`, where `x` is an addition that may still be pending. If it is pending,
-        compute it too, if possible in the same kernel."""
+        """Compute `norm(x, 1 + scale)`. If `x` is a placeholder for a sum, also compute the sum, if possible in the
+        same kernel.
+        """
         if x.total is None and x.options[0] == "tanh_sum" and not self.replaced(at):
             found = self.branch(x.options, x.terms)
             scale, first = given["scale"], x.terms["x"]

@@ -25,8 +25,8 @@ def is_sigmoid(chain: Chain) -> bool:
 def is_modulation(chain: Chain) -> bool:
     """Return whether an expression of the form `x * (1 + scale) + shift` is likely to modulate a tensor.
 
-    Decide by the names of the variables in place of `scale` and `shift`. The index computation `row * (1 +
-    columns) + column`, for example, is not a modulation.
+    The names of the variables in place of `scale` and `shift` decide this. For example, the index computation `row *
+    (1 + columns) + column` has the same form, but is not a modulation.
     """
     parts = [node for name in ("scale", "shift") if name in chain.operands for node in ast.walk(chain.operands[name])]
     names = [node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in parts]

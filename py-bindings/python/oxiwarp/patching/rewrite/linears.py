@@ -32,8 +32,8 @@ class Linear(NamedTuple):
 def with_linear(chain: Chain, block: Block, at: int, add: Add) -> Linear | None:
     """Find the linear whose result is a factor of the gated residual `chain`, in the statement with index `at`.
 
-    Return None if there is no such linear. There must be no casts. The other operands must have no side effects,
-    because they are evaluated before the linear.
+    Return None if there is no such linear, or if the expression contains casts. The other operands must have no side
+    effects, because the rewritten method evaluates them before the linear.
     """
     if chain.op != GATED or any(chain.options["wide"]) or "target" in chain.operands:
         return None
@@ -69,7 +69,7 @@ def is_linear_call(node: ast.expr) -> bool:
 
 
 def linear_call(call: ast.expr, kind: str, add: Add) -> ast.expr:
-    """Return the call that replaces the call of a linear. `kind` says which operations follow."""
+    """Return the call that replaces the call of a linear. `kind` says which operations follow the linear."""
     assert isinstance(call, ast.Call)
     function = ast.Name(PREFIX + LINEAR, ast.Load())
     arguments = [ast.Constant(add(call)), ast.Constant(kind), call.func, *call.args]

@@ -36,8 +36,8 @@ def tree_of(function: FunctionType) -> ast.FunctionDef:
     tree = module.body[0]
     if not isinstance(tree, ast.FunctionDef) or tree.name != function.__name__:
         raise Unreadable("its source does not start with its definition")
-    # The source file may be newer than the loaded module. So compare the line number and the parameter names
-    # in the file with the loaded code.
+    # The source file may be newer than the loaded module. Therefore compare the line number and the parameter
+    # names in the file with those of the loaded code.
     code = function.__code__
     if (
         code.co_varnames[: code.co_argcount] != tuple(arg.arg for arg in (*tree.args.posonlyargs, *tree.args.args))
@@ -69,8 +69,7 @@ def same_code(code: CodeType, made: CodeType) -> bool:
     """Return whether two code objects have the same names, line numbers, operators, local variables and
     constants.
 
-    Their bytecode may still differ: Python 3.11 compiles `F.silu(x)` differently if it knows that `F` is a
-    module.
+    The bytecode is not compared, because Python 3.11 compiles `F.silu(x)` differently if it knows that `F` is a module.
     """
     names = ("co_names", "co_varnames", "co_freevars", "co_cellvars")
     if any(getattr(code, name) != getattr(made, name) for name in names) or outline(code) != outline(made):
@@ -154,8 +153,8 @@ def compiled(function: FunctionType, tree: ast.FunctionDef, names: Mapping[str, 
         body=[tree],
         decorator_list=[],
     )
-    # Default values and annotations are not evaluated again. The new function gets those objects from the
-    # original function.
+    # Remove default values and annotations, so that they are not evaluated again. The new function gets these
+    # objects from the original function.
     arguments = tree.args
     for arg in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg):
         if arg is not None:
@@ -163,8 +162,7 @@ def compiled(function: FunctionType, tree: ast.FunctionDef, names: Mapping[str, 
     arguments.defaults = [ast.Constant(None) for _ in arguments.defaults]
     arguments.kw_defaults = [default and ast.Constant(None) for default in arguments.kw_defaults]
     tree.returns = None
-    # Rename the definition, because the function may read a global variable that has the name of the
-    # function.
+    # Rename the function, because its body may read a global variable of the same name.
     tree.name = PREFIX + tree.name
     module = ast.fix_missing_locations(ast.Module(body=[outer], type_ignores=[]))
     flags = code.co_flags & __import__("__future__").annotations.compiler_flag

@@ -27,8 +27,9 @@ KERNELS = tuple(PREFIX + name for name in ("gated_residual", "modulated_norm", "
 
 
 def is_kernel(called: ast.expr) -> bool:
-    """Return whether a called function is one of `KERNELS`: functions of oxiwarp that may run a kernel and
-    have no side effects."""
+    """Return whether a called function is one of `KERNELS`. These are functions of oxiwarp that may run a kernel and
+    have no side effects.
+    """
     return isinstance(called, ast.Name) and called.id in KERNELS
 
 

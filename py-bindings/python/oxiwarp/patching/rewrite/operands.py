@@ -1,10 +1,10 @@
-"""Checks at run time whether a kernel gives the same bits as the original code for an expression of a
-rewritten method.
+"""Checks at run time whether a kernel may compute an expression of a rewritten method, with the same bits as the
+original code.
 
-The functions check the operands of the expression, such as tensors and norm modules. If no kernel can run,
-they return the reason as a `str`. In eager mode, these functions do not check most shapes and strides,
-because the operators raise an error for unsupported ones. Under torch.compile, which does not trace `except`,
-the function `misplaced` checks shapes and strides.
+The functions check the operands of the expression, such as tensors and norm modules. If no kernel can run, they return
+the reason as a `str`. In eager mode, they do not check most shapes and strides, because the operators raise an error
+for unsupported ones, which the caller catches. torch.compile does not trace `except`, so under torch.compile the
+function `misplaced` checks shapes and strides.
 """
 
 from types import MethodType
@@ -58,7 +58,7 @@ class Norm(NamedTuple):
 
 
 def unusable(x: Any, cpu_kernels: bool, permuted: bool = False) -> str | None:
-    """Return the reason why no kernel may run with the operand `x`, or None if one may run.
+    """Return the reason why no kernel may run with the operand `x`, or None if a kernel may run.
 
     `permuted` says whether the kernel accepts a tensor with permuted dimensions, such as a transposed tensor.
     """
@@ -72,9 +72,9 @@ def unusable(x: Any, cpu_kernels: bool, permuted: bool = False) -> str | None:
         return "forward-mode AD or torch.jit.trace is active"
     if torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu"):
         return "autocast is active"
-    # If `x` has permuted dimensions, torch's result has the same order of dimensions in memory as `x`. The
-    # result of a kernel is contiguous instead, so such an `x` is rejected. But if the last dimension is not
-    # contiguous, as after a patch-embedding convolution, `x` is copied later and not rejected.
+    # If `x` has permuted dimensions, torch's result has the same order of dimensions in memory as `x`, but
+    # the result of a kernel is contiguous. Therefore reject such an `x`. There is one exception: an `x` whose
+    # last dimension is not contiguous, as after a patch-embedding convolution, is copied later.
     if not permuted and not x.is_contiguous() and x.stride(-1) == 1 and is_permuted(x):
         return "the tensor is transposed"
     return "the tensor is empty" if x.dim() == 0 or x.numel() == 0 else None
@@ -168,9 +168,9 @@ def branch_and_gate(
     """Return the arguments `y` and `gate` with which the operator `gated_residual` computes `x + a * b`, or a
     reason why no kernel runs.
 
-    One of `a` and `b` is the gate, and the other is `y`. `wide` contains three flags: whether the original
-    code casts `x`, `a` and `b` to float32. If the original code casts the product `a * b` to `target`,
-    `inner` is True. If the original code casts the sum, `inner` is False.
+    One of `a` and `b` is the gate, and the other is `y`. The other arguments describe casts in the original code.
+    `wide` contains three flags: whether it casts `x`, `a` and `b` to float32. `inner` is True if it casts the product
+    `a * b` to `target`, and False if it casts the sum.
     """
     if why := unusable(x, cpu_kernels):
         return why
@@ -185,7 +185,7 @@ def branch_and_gate(
     result = dtype_of(target)
     if x.dtype == FLOAT:
         return (y, gate) if gate.dtype == FLOAT and result in (None, FLOAT) else DTYPES
-    if inner:  # The product and then the sum are rounded, as in code without casts.
+    if inner:  # The original code rounds the product and then the sum, as code without casts does.
         return (y, gate) if gate.dtype == x.dtype == result and not wide_x else DTYPES
     if gate.dtype == FLOAT:  # The product and the sum are computed in float32.
         return (y, gate) if result == x.dtype else DTYPES
@@ -202,9 +202,8 @@ def modulated(
     """Return the `Norm` (parameters of a norm) with which a kernel computes `norm(x) * (1 + scale) + shift`,
     or a reason why no kernel does.
 
-    `wide` says whether the original code casts `x` to float32. If the original code casts the result of the
-    norm to `target`, `inner` is True. If the original code casts the result of the whole expression to
-    `target`, `inner` is False.
+    The arguments describe casts in the original code. `wide` says whether it casts `x` to float32. `inner` is True if
+    it casts the result of the norm to `target`, and False if it casts the result of the whole expression.
     """
     if why := unusable(x, cpu_kernels) or misplaced(x, scale, shift):
         return why
@@ -214,7 +213,7 @@ def modulated(
     once = wide and not inner and x.dtype != FLOAT  # The expression is computed in float32 and rounded once.
     if once:
         return norm_of(norm, x, wide=True) if dtype in (FLOAT, x.dtype) and result == x.dtype else DTYPES
-    # The results of the norm, of the product and of the sum are each rounded.
+    # The original code rounds the results of the norm, of the product and of the sum.
     return norm_of(norm, x, wide=False) if dtype == x.dtype and result in (None, x.dtype) else DTYPES
 
 
@@ -239,10 +238,9 @@ def unscaled(x: Any, scale: Any, shift: Any, wide: bool, target: Any, cpu_kernel
 def modulation(x: Tensor, scale: Tensor, shift: Tensor | None, wide: bool, inner: bool) -> tuple[Any, Any]:
     """Return the arguments `scale` and `shift` for the operator `ada_norm`.
 
-    They are `scale` and `shift` themselves, except in one case: the original code keeps the result of a
-    16-bit norm in float32. Then return both in float32. The original code still rounds `1 + scale` to the
-    dtype of `scale`. So the returned scale is this rounded sum minus 1. The subtraction has no rounding error
-    in float32.
+    They are `scale` and `shift` themselves, except if the original code keeps the result of a 16-bit norm in float32.
+    Then both are returned in float32. The original code still rounds `1 + scale` to the dtype of `scale`. The returned
+    scale is therefore this rounded sum minus 1, which has no rounding error in float32.
     """
     if wide and not inner and x.dtype != FLOAT and scale.dtype != FLOAT:
         return (1 + scale).float() - 1, None if shift is None else shift.float()
@@ -252,9 +250,9 @@ def modulation(x: Tensor, scale: Tensor, shift: Tensor | None, wide: bool, inner
 def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm | str:
     """Return the parameters of the norm `module` as a `Norm`, or the reason why no kernel computes the norm.
 
-    `wide` says whether the input of the norm is cast to float32. If so, the result is not rounded to the
-    dtype of `x`. If `modulated` is True, the operator `ada_norm` will compute the norm. If it is False,
-    `add_rms_norm` will compute an RMSNorm; it supports more variants.
+    `wide` says whether the input of the norm is cast to float32. If so, the result is not rounded to the dtype of `x`.
+    If `modulated` is True, the operator `ada_norm` will compute the norm. If it is False, `add_rms_norm` will compute
+    an RMSNorm, and supports more variants.
     """
     if not isinstance(module, nn.Module):
         return "the norm is not a module"
@@ -290,8 +288,9 @@ def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm 
 
 
 def unknown_norm(module: Any) -> str | None:
-    """Return the reason why no kernel computes norms of the class of `module`, or None. Nothing but the class
-    is checked."""
+    """Return the reason why no kernel computes norms of the class of `module`, or None. This function checks only the
+    class.
+    """
     if module is None:
         return "it has no norm"
     known = isinstance(module, nn.Module) and (is_candidate(module) or isinstance(module, nn.LayerNorm))
@@ -301,8 +300,8 @@ def unknown_norm(module: Any) -> str | None:
 def rms_norm_of(
     module: nn.Module, recipe: NormRecipe, weight: Tensor | None, x: Tensor, dtype: torch.dtype, modulated: bool
 ) -> Norm | str:
-    """Return the parameters of an RMSNorm that `patch` recognised as a `Norm`, or a reason why no kernel
-    computes the norm.
+    """Return the parameters (`Norm`) of an RMSNorm that `patch` recognised, or a reason why no kernel computes the
+    norm.
 
     `dtype` is the dtype of the norm's input, after a possible cast to float32.
     """
@@ -314,8 +313,8 @@ def rms_norm_of(
     weight = weight if formula.uses_weight else None
     early = formula.round_before_weight and weight is not None and dtype != FLOAT
     if modulated and weight is not None:
-        # `ada_norm` rounds to the dtype of x before it multiplies by the weight. So this module must round at
-        # the same point.
+        # `ada_norm` rounds to the dtype of `x` before it multiplies by the weight, so the module must round
+        # at the same point.
         as_ada_norm = early if x.dtype != FLOAT else dtype == FLOAT
         if formula.weight_offset or not as_ada_norm:
             return "the RMSNorm applies its weight in another way than ada_norm"
@@ -323,8 +322,7 @@ def rms_norm_of(
 
 
 def unmodulated(module: Any, x: Tensor, wide: bool, target: Any) -> Norm | str:
-    """Return the parameters of a norm without modulation as a `Norm`, or a reason why no kernel computes the
-    norm.
+    """Return the parameters (`Norm`) of a norm without modulation, or a reason why no kernel computes the norm.
 
     `wide` says whether the original code casts `x` to float32. The original code casts the result to
     `target`, unless `target` is None.
@@ -353,7 +351,7 @@ def activation_of(act: Any, approximate: str) -> Any:
         return ops.gelu_tanh_and_mul if act.approximate == "tanh" else ops.gelu_and_mul
     cls = base_of(act)
     kind = ACTIVATIONS.get(f"{cls.__module__}.{cls.__name__}")
-    # If the option `use_gelu_python` of transformers is set, the module's attribute `act` is a method, which
+    # With the option `use_gelu_python` of transformers, the module's attribute `act` is a Python method that
     # rounds differently.
     python = isinstance(act.__dict__.get("act"), MethodType)
     return f"{cls.__name__} has no kernel" if kind is None or python else getattr(ops, kind)

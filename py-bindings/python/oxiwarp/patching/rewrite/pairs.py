@@ -60,8 +60,8 @@ def placed(block: Block, at: int, last: int, total: Chain, norm: Chain) -> Pair 
     """Return the `Pair` of the sum in the statement with index `at` and the norm in the statement with index
     `last`.
 
-    One kernel may replace both at the first or at the second of these statements. If the result of the method
-    would change in both cases, return None.
+    One kernel may compute both, either in the first or in the second of these statements. If either would change the
+    result of the method, return None.
     """
     statement = block.statements[at]
     assert isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
@@ -85,7 +85,8 @@ def placed(block: Block, at: int, last: int, total: Chain, norm: Chain) -> Pair 
 
 
 def keep_terms(statement: ast.stmt, pair: Pair) -> tuple[ast.stmt, list[ast.stmt]]:
-    """Change the fused statement `statement`: it reads the terms of the sum from new temporary variables.
+    """Change `statement`, which computes a sum and its norm, so that it reads the terms of the sum from new temporary
+    variables.
 
     Return a statement that assigns the terms to these variables, and a list with a statement that later sets
     the variables to None.
@@ -116,9 +117,10 @@ def is_modulated_later(block: Block, at: int, norm: ast.expr, space: Mapping[str
 
 
 def may_join(total: Chain, norm: Chain) -> bool:
-    """Return whether the other operands of a norm may be computed before its argument, which is a sum.
+    """Return whether the other operands of a norm, such as scale and shift, may be computed before its argument, which
+    is a sum.
 
-    An operand with side effects must not read a term of the sum, because the operand might change the term.
+    An operand with side effects must not read a term of the sum, because evaluating the operand might change the term.
     """
     terms = set().union(*(shared_by(node, calls=False) for node in total.operands.values())) - {"self"}
     others = [Read(node) for name, node in norm.operands.items() if name != "x"]
@@ -126,7 +128,7 @@ def may_join(total: Chain, norm: Chain) -> bool:
 
 
 def joined(total: Chain, norm: Chain) -> Chain:
-    """Combine a sum and its norm to one `Chain` (an expression that one kernel may compute).
+    """Combine a sum and its norm into one `Chain` (an expression that one kernel may compute).
 
     In the combined `Chain`, the names of the norm's operands start with "norm_".
     """

@@ -71,10 +71,11 @@ class Chain:
         return function_of(list(self.operands), body, own.renamed)
 
     def keeps_order(self) -> bool:
-        """Return whether the result stays the same if all operands of the expression are evaluated first.
+        """Return whether the result stays the same if all operands of the expression are evaluated before its
+        operations.
 
-        The result may change if an operand has side effects on a tensor that the original code casts or
-        normalizes before.
+        The result may change if an operand has side effects on a tensor that the original code casts or normalizes
+        before it evaluates this operand.
         """
         # Of the operand `target`, the code reads only the dtype.
         operands = [node for name, node in self.operands.items() if name != "target"]
@@ -102,11 +103,11 @@ class Chain:
         return all(id(argument) in operands or is_cheap(argument) for argument in arguments)
 
     def evaluates_once(self) -> bool:
-        """Return whether the original expression can run after its operands were computed, without a second
-        run of their side effects.
+        """Return whether the original expression can still run after its operands were computed, without repeating
+        their side effects.
 
-        An operand may be only one step of the formula of a called function. The original expression then
-        calls that function with its original arguments. So these arguments must have no side effects.
+        An operand may be one step inside a called function. The original expression then calls this function again with
+        its original arguments, so these arguments must have no side effects.
         """
         own = Own(self)
         own.visit(self.node)
@@ -208,9 +209,8 @@ class Own(ast.NodeTransformer):
 class Finder:
     """Looks for chains (expressions that one kernel may compute) in the statement with index `at` of a block.
 
-    A chain may contain the value of a variable instead of the variable. If `split` is True, this is also
-    possible if the value contains calls with side effects. These calls then stay in the definition of the
-    variable.
+    In a chain, the expression that defines a variable may replace the variable. If `split` is True, this expression may
+    contain calls with side effects, which then stay in the definition of the variable.
     """
 
     def __init__(self, block: Block, at: int, space: Mapping[str, Any], split: bool = True) -> None:
@@ -465,8 +465,8 @@ class Finder:
 def function_of(names: list[str], body: ast.expr, renamed: set[str]) -> ast.Lambda:
     """Return the syntax tree of `lambda *names: body`.
 
-    For each variable in `renamed`, the lambda has one more parameter. The name of this parameter is the name
-    of the variable with a prefix, and its default value is the variable.
+    For each variable in `renamed`, the lambda has one more parameter. It is named like the variable, with a prefix, and
+    its default value is the variable.
     """
     arguments = ast.arguments(
         posonlyargs=[],

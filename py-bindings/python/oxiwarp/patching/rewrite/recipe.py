@@ -1,5 +1,4 @@
-"""Defines the recipe of an object whose methods `patch` rewrites from their source. A recipe contains the
-options of `patch` for one object.
+"""Defines the recipe (the options of `patch`) of an object whose methods `patch` rewrites from their source.
 
 The recipe also creates the rewritten methods.
 """
@@ -115,7 +114,7 @@ def recipe_for(
         raise Unsuitable(str(found_in(getattr(base_of(x), method))))
     reasons = [impossible(x, chain, attention, owner) for chain in chains]
     # If the chain contains an activation, `chain.ops` lists the operators for all possible activations. Keep
-    # only the operator for the activation of `x`.
+    # only the operator for the activation that the module `x` has.
     ops = [
         (activation(x, chain).__name__,) if chain.act else chain.ops
         for chain, reason in zip(chains, reasons, strict=True)
@@ -130,7 +129,7 @@ def impossible(x: Any, chain: Found, attention: str | None, owner: Any) -> str |
     """Return the reason why no kernel computes `chain` (an expression of a method of `x`), or None if one
     may.
 
-    Only the norm and the activation in the expression, and the options of `patch`, are checked here.
+    This function checks only the norm and the activation in the expression, and the options of `patch`.
     """
     if chain.reason:
         return chain.reason
@@ -207,9 +206,8 @@ def main_method(cls: type) -> str | None:
 def is_own(function: Any) -> bool:
     """Return whether `function` is a Python function that is not defined in torch, oxiwarp or peft.
 
-    Check the Python module of the method and not of its class, because a tool such as FSDP2 may have derived
-    the class. Methods of peft are excluded because the gate of its LoRA layers is a number. No kernel
-    supports such a gate.
+    The Python module of the method is checked, and not that of the class, because a tool such as FSDP2 may have derived
+    the class. Methods of peft are excluded because the gate in its LoRA layers is a number, which no kernel supports.
     """
     known = isinstance(function, FunctionType)
     return known and (function.__module__ or "").partition(".")[0] not in ("torch", "oxiwarp", "peft")

@@ -159,8 +159,8 @@ class Nested(ast.NodeTransformer):
         if isinstance(node, ast.expr) and (known := self.rewriting.computed.get(id(node))):
             return ast.copy_location(ast.Name(known[0], ast.Load()), node)
         if isinstance(node, ast.Call | ast.BinOp) and (chains := self.chains(node)):
-            # A later statement may modulate this norm, or cast the modulated norm. In this case do not
-            # replace the norm here, because one kernel computes both statements.
+            # If a later statement modulates this norm, or casts the modulated norm, do not replace the norm
+            # here, because one kernel computes both statements together.
             part = (len(chains) == 2 and chains[1].op == NORM) or chains[-1].op == MODULATED
             if part and is_modulated_later(self.block, self.at, node, self.rewriting.space):
                 return node
@@ -183,8 +183,8 @@ class Nested(ast.NodeTransformer):
         """Return the chain (expression that one kernel may compute) whose last operation is `node`, in a
         tuple. If there is none, return ().
 
-        Also return () if the names in the expression make it unlikely that the kernel's formula is meant. If
-        `node` is the norm of a sum, return two chains: the sum and the norm.
+        Also return () if the names in the expression suggest that it computes something else. If `node` is the norm of
+        a sum, return two chains: the sum and the norm.
         """
         rewriting = self.rewriting
         finder = Finder(self.block, self.at, rewriting.space, self.split)
@@ -292,8 +292,7 @@ class Rewriting:
         return Rewriting(function, self.found).run().tree
 
     def rewrite(self, block: Block) -> None:
-        """Replace the chains (expressions that one kernel may compute) in the statements of a block, one
-        statement after another."""
+        """Replace the chains (expressions that one kernel may compute) in each statement of a block."""
         pending: dict[int, list[ast.stmt]] = {}
         for at in range(len(block.statements)):
             if self.rotated_part(block, at) or self.rotations(block, at):
@@ -336,8 +335,8 @@ class Rewriting:
         return True
 
     def rotated_part(self, block: Block, at: int) -> bool:
-        """If the statement with index `at` rotates some of the tokens of a variable, replace it. Return
-        whether it was replaced."""
+        """Replace the statement with index `at`, if this statement applies RoPE to a slice of a variable, such as
+        its text tokens. The new statement calls a helper. Return whether the statement was replaced."""
         statement = block.statements[at]
         part = part_of(statement, self.space, self.local)
         if part is None:
@@ -430,8 +429,8 @@ class Rewriting:
         """Return two values: the statement that computes a sum and its norm, and the variables whose values
         became part of the sum.
 
-        This method removes the definitions of variables whose values became part of the norm. The caller
-        removes those for the sum.
+        This method removes the definitions of variables whose values became part of the norm. The caller removes the
+        definitions for the sum.
         """
         total, norm, variable = pair.total, pair.norm, pair.variable
         index = self.add(total, norm)

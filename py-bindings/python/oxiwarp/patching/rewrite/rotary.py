@@ -76,8 +76,9 @@ stays unchanged."""
 
 
 class Rotation(NamedTuple):
-    """How `oxiwarp.rope` computes a rotary function: how to read the tables, and which arguments to pass to
-    `rope`."""
+    """Says how `oxiwarp.rope` computes the same as a rotary function: how to read the tables, and which arguments to
+    pass to `rope`.
+    """
 
     number: int
     """Number of tensors that the function rotates: 1 (a query or a key) or 2 (both). They are its first
@@ -111,8 +112,9 @@ class Rotation(NamedTuple):
 
     @property
     def joint(self) -> int | None:
-        """The index of the token dimension, if `oxiwarp.qk_norm_rope` can compute norms and this rotation in
-        one kernel. Otherwise None."""
+        """If `oxiwarp.qk_norm_rope` can compute norms and this rotation in one kernel, the index of the token
+        dimension. Otherwise None.
+        """
         return (
             None if self.layout in ("SH", "HS") or self.variant in ("last", "apart", "wide") else self.layout.index("S")
         )
@@ -230,7 +232,7 @@ def parted(x: Tensor, rotary_dim: int | None) -> Tensor:
 
 
 def shape_of(x: Any) -> Shape:
-    """Return the `Shape` of a tensor, or of an object that has a shape and a dtype as a tensor has."""
+    """Return the `Shape` of a tensor, or of another object with a shape and a dtype."""
     shape = x.shape
     if len(shape) >= 4 and shape[-1] == shape[-2] == 2:
         return Shape(x.dtype, shape[-3], tuple([size == 1 for size in shape[:-3]]), True)
@@ -270,8 +272,8 @@ def rotation_of(function: Callable[..., Any], signature: Signature, few: bool = 
     """Return the `Rotation` (how to call `oxiwarp.rope`) that `function` computes for arguments with this
     `signature`. Return None if `oxiwarp.rope` cannot compute it.
 
-    If `few` is True, the tables have fewer tokens than the queries. `function` runs on the CPU. The torch
-    modes of the caller, such as fake tensors, are off during this run.
+    If `few` is True, the tables have fewer tokens than the queries. This function runs `function` on the CPU, with the
+    torch modes of the caller, such as fake tensors, switched off.
     """
     with undisturbed():
         for count, layout, dims in layouts(signature):
@@ -377,8 +379,8 @@ def match(
 
 
 def choices(leaves: tuple[Tensor, ...], rank: int, columns: int, dtype: torch.dtype) -> Iterator[tuple[Any, ...]]:
-    """Yield tuples with the field `form` of a `Rotation` and the fields after it: all combinations that are
-    possible with the tables `leaves`.
+    """Yield tuples with the fields of a `Rotation` from `form` on. They are all combinations that are possible with the
+    rotary tables `leaves`.
 
     `rank` is the number of dimensions of a table that precede its column dimension.
     """
@@ -423,7 +425,7 @@ def variants(choice: tuple[Any, ...], columns: int) -> Iterator[str]:
 
 
 def agree(y: Tensor, r: Tensor) -> bool:
-    """Return whether the results `y` and `r` differ by no more than a fused multiply-add can explain.
+    """Return whether the results `y` and `r` are equal, apart from the effect of fused multiply-adds.
 
     If the results have 16 bits, at most 1 % of the values may differ, by up to 2e-2, absolute and relative.
     An additional or missing rounding to 16 bits changes many more values. For float32 results, the tolerance

@@ -35,7 +35,7 @@ compiling = torch.compiler.is_compiling
 
 
 class RotaryCalls:
-    """Computes the rotary embeddings of rewritten methods, with the options of `patch`."""
+    """The functions that rewritten methods call for rotary embeddings. The attributes have the options of `patch`."""
 
     mode: str
     cpu_kernels: bool
@@ -109,9 +109,9 @@ class RotaryCalls:
         """Return the `Rotation` (how to call `oxiwarp.rope`) that a rotary function computes, or the reason
         why no kernel computes it.
 
-        The first call with a new signature (shapes, dtypes and constants) runs the function on small random
-        tensors. This is impossible under torch.compile, so return "" there. Inductor then compiles the
-        original function.
+        The first call with a new signature (shapes, dtypes and constants) runs the function on small random tensors.
+        This is impossible under torch.compile, so return "" as the reason there. Inductor then compiles the original
+        function.
         """
         if compiling():
             return ""
@@ -214,8 +214,7 @@ class RotaryCalls:
     def head_norm(self, at: int, module: Any, x: Any, wide: bool = False) -> Any:
         """Compute a norm of queries or keys with a kernel, or with the module if the kernel cannot run.
 
-        The kernel adds the squares of a row in the same order as the module. So both results have the same
-        bits.
+        The kernel adds the squares of a row in the same order as the module, so both results have the same bits.
         """
         made = deferred(module, x, self.cpu_kernels, wide)
         if not isinstance(made, Normed):
@@ -227,8 +226,8 @@ class RotaryCalls:
 
 
 def may_be_late(how: Rotation, heads: tuple[Any, ...], mode: str) -> bool:
-    """Return whether the rotation of `heads` (queries and keys) may be deferred until the tensor for its
-    results is known.
+    """Return whether the rotation of `heads` (queries and keys) may be computed later, when the tensor for its results
+    is known.
 
     This requires that one kernel computes norms and rotation, and that this kernel may write into a slice of
     a larger tensor.
@@ -291,8 +290,9 @@ def arguments(given: dict[str, Any]) -> tuple[Any, ...]:
 
 @functools.cache
 def names_of(operands: tuple[str, ...]) -> list[str]:
-    """Return the names of the arguments of a rotary function, such as "a0" and "a1", in the order of the
-    parameters. `operands` has no constant arguments."""
+    """Return the names of the arguments of a rotary function, such as "a0" and "a1", in the order of the parameters.
+    `operands` contains all arguments except constants.
+    """
     return sorted(set(operands) - {"function", "target"}, key=lambda name: int(name[1:]))
 
 
@@ -322,7 +322,9 @@ def signature_of_call(args: tuple[Any, ...]) -> Signature:
 
 
 def unknown_in(signature: Signature) -> str:
-    """If an argument has no signature, return the reason. Otherwise return ""."""
+    """Return the reason why an argument has no signature (shapes, dtypes and constants), or "" if all arguments have
+    one.
+    """
     return str(next((one for one in signature if type(one) is Unknown), ""))
 
 
@@ -336,8 +338,8 @@ def identity(function: Any) -> Any:
     """Return a hashable key that identifies `function`, or None if `function` has a closure or is not
     hashable.
 
-    The key of a nested function without a closure stays the same whenever the outer function defines it
-    again.
+    If a function is nested in another one and has no closure, its key stays the same whenever the outer function
+    defines it again.
     """
     if type(function) is not FunctionType:
         return function if isinstance(function, Hashable) else None
@@ -399,9 +401,9 @@ def rotate_tensors(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, 
 
 
 def recorded(streams: list[Any]) -> bool:
-    """Return whether kernels must not write the queries and keys of `streams` into slices of a result.
+    """Return whether kernels are not allowed to write the queries and keys of `streams` into slices of a larger tensor.
 
-    They must not if autograd records the operation, or if a transform of torch.func is active.
+    This is the case if autograd records the operation, or if a transform of torch.func is active.
     """
     for stream in streams:
         for one in stream:

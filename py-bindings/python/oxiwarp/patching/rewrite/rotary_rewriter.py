@@ -98,8 +98,8 @@ def local_functions(tree: ast.FunctionDef) -> frozenset[str]:
 def next_rotation(
     block: Block, at: int, first: Chain, local: frozenset[str], space: Mapping[str, Any]
 ) -> tuple[int, Chain] | None:
-    """If the next statement rotates keys as the statement with index `at` rotates queries, return the index
-    and `Chain` of the next statement. Otherwise return None.
+    """If the statement with index `at` rotates queries, and the next one rotates keys in the same way, return the index
+    and the `Chain` (rotary call) of the next statement. Otherwise return None.
 
     Each of the two statements must assign its result to a variable. Their calls may differ only in the first
     operand, and no operand may have side effects.
@@ -213,10 +213,10 @@ def assigned(statement: ast.stmt) -> tuple[str, ast.expr] | None:
 class Deferring:
     """Lets one kernel compute the norms of queries and keys together with their rotation.
 
-    A statement `q = norm(q)` becomes `q = deferred_norm(norm, q)`. The new call may return a `Deferred`, a
-    placeholder for a tensor that is not computed yet. This is only done if, before the rotary function, the
-    method only concatenates `q` or takes a view of it. After the statement that calls the rotary function,
-    `q` is a tensor on each path of the code.
+    A statement `q = norm(q)` becomes `q = deferred_norm(norm, q)`. The new call may return a `Deferred`, a placeholder
+    for a tensor that is not computed yet. The statement is changed only if the method does nothing with `q` before the
+    rotary function except to concatenate it or to take a view of it. After the statement that calls the rotary
+    function, `q` is a tensor again on each path of the code.
     """
 
     def __init__(self, tree: ast.FunctionDef) -> None:
@@ -244,8 +244,9 @@ class Deferring:
                     self.enter(statement)
 
     def run(self) -> None:
-        """Defer the norms of all variables that are arguments of rotary functions or of `joined_pair`
-        calls."""
+        """Defer the norms of all variables that are arguments of rotary functions or of `joined_pair` calls: the rotary
+        function or this call then computes the norm.
+        """
         consumers: dict[str, list[ast.Call]] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -258,7 +259,7 @@ class Deferring:
             self.defer(variable, [self.statement[id(call)] for call in calls], {id(call) for call in calls})
 
     def defer(self, variable: str, users: list[ast.stmt], calls: set[int]) -> None:
-        """Defer the norms whose result is assigned to `variable`, if possible.
+        """If possible, defer the norms whose result is assigned to `variable`, so that the next rotation computes them.
 
         `users` are the statements that rotate or concatenate the variable. `calls` contains the `id` of each
         call that does so.
@@ -315,13 +316,13 @@ class Deferring:
         return sorted(found, key=lambda node: self.order[id(node)])
 
     def taken(self, statement: ast.stmt, node: ast.Name, calls: set[int], only: bool) -> ast.AST | None:
-        """Return the expression in `statement` that reads the variable `node` and can take a `Deferred` as
-        the variable's value. Return None if there is no such expression.
+        """Return the expression in `statement` that reads the variable `node` and accepts a `Deferred` as its value.
+        Return None if there is no such expression.
 
-        A `Deferred` is a placeholder for a tensor that is not computed yet. The variable gets a `Deferred` at
-        each statement that assigns the result of a norm to it. `only` says whether the method has exactly one
-        such statement. If so, the argument of the norm in this statement is always a tensor, because no other
-        norm has assigned a `Deferred` to the variable before.
+        A `Deferred` is a placeholder for a tensor that is not computed yet. Each statement that assigns the result of a
+        norm to the variable will assign a `Deferred` instead. `only` says whether the method has exactly one such
+        statement. The argument of its norm is then always a tensor, because no earlier statement has assigned a
+        `Deferred` to the variable.
         """
         own = assigned(statement)
         if own is not None:
@@ -383,8 +384,9 @@ class Deferring:
             statement = owners[owner]
 
     def join(self, call: ast.Call, variable: str) -> None:
-        """Change a concatenation so that it accepts `variable` although its tensor is not computed yet. Defer
-        the norms of the other concatenated tensors too."""
+        """Change a concatenation so that it accepts a placeholder as the value of `variable`. Also defer the norms of
+        the other concatenated tensors.
+        """
         assert isinstance(call.args[0], ast.List | ast.Tuple)
         others = [part for part in call.args[0].elts if isinstance(part, ast.Name) and part.id != variable]
         for other in others:
@@ -393,8 +395,9 @@ class Deferring:
         call.func = ast.copy_location(ast.Name(JOINED, ast.Load()), call.func)
 
     def defer_part(self, other: ast.Name, call: ast.Call) -> None:
-        """If only the concatenation `call` reads the variable `other`, defer the norms that are assigned to
-        this variable."""
+        """If only the concatenation `call` reads the variable `other`, defer the norms that are assigned to this
+        variable, so that they are computed later.
+        """
         user = self.statement[id(call)]
         norms = [norm for norm in self.norms_of(other.id) if self.order[id(norm)] < self.order[id(user)]]
         if not norms:

@@ -27,9 +27,9 @@ def once(table: Tensor, key: Any, make: Callable[[Tensor], Tables]) -> Tables:
     """Return `make(table)`, which converts a rotary table. The result is cached until other code writes to
     the table or frees it.
 
-    `key` identifies the conversion `make`. A write is detected by autograd's version counter. A table that
-    was created in inference mode has no version counter, so its result is not cached. A write through
-    `Tensor.data` does not change the version counter, so it is not detected.
+    `key` identifies the conversion `make`. Autograd's version counter of the table detects writes, except writes
+    through `Tensor.data`. A table that was created in inference mode has no version counter, so its result is not
+    cached.
     """
     if table.is_inference() or table.requires_grad or dispatch_mode(FAKE) is not None:
         return make(table)

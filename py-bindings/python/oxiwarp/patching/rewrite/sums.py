@@ -1,10 +1,9 @@
 """Defers a sum until the norm of this sum, so that one kernel computes sum and norm.
 
-A statement `x = x + y` becomes `x = later_sum(...)`. `later_sum` returns a `LaterSum`, a placeholder for a
-sum that is not computed yet. The call that replaces the norm of `x` then computes sum and norm in one kernel.
-The norm may be in another block, for example after an `if` that does not read `x`. Another statement may read
-`x` before, or change an operand of the sum in place. The statement `x = computed(x)` is then inserted before
-it.
+A statement `x = x + y` becomes `x = later_sum(...)`. `later_sum` returns a `LaterSum`, a placeholder for a sum that is
+not computed yet. The call that replaces the norm of `x` then computes sum and norm in one kernel. The norm may be in
+another block, for example after an `if` that does not read `x`. If a statement before the norm reads `x`, or changes an
+operand of the sum in place, `x = computed(x)` is inserted before this statement.
 """
 
 import ast
@@ -26,7 +25,7 @@ Pending = dict[str, set[int]]
 
 
 class LaterSums:
-    """Finds sums whose norm is in another block of the method, and rewrites both."""
+    """Finds sums whose norm is in another block of the method, and rewrites the sums and the norms."""
 
     def __init__(self, tree: ast.FunctionDef, add: Callable[..., int], found: list[Any]) -> None:
         self.tree, self.add, self.found = tree, add, found
@@ -41,16 +40,18 @@ class LaterSums:
         self.aliases: Aliases = aliases_of(tree)
 
     def run(self) -> None:
-        """Rewrite each sum whose value reaches a norm. The first pass over the method finds these sums, and
-        the second pass rewrites them."""
+        """Rewrite each sum whose value is later normalised. The first pass over the method finds these sums, and the
+        second pass rewrites them.
+        """
         self.walk(self.tree.body, {})
         self.change = True
         if self.useful:
             self.walk(self.tree.body, {})
 
     def walk(self, statements: list[ast.stmt], pending: Pending) -> Pending:
-        """Follow the deferred sums `pending` through a list of statements. Return the sums that may still be
-        deferred after the last statement."""
+        """Follow the sums in `pending`, which are not computed yet, through a list of statements. Return the sums that
+        may still be uncomputed after the last statement.
+        """
         for statement in list(statements):
             at = next(index for index, one in enumerate(statements) if one is statement)
             if isinstance(statement, ast.If):
@@ -96,8 +97,9 @@ class LaterSums:
         return pending
 
     def copies(self, statement: ast.stmt, pending: Pending) -> bool:
-        """Return whether a statement is `y = x`, where `x` may contain a deferred sum. If so, record that `y`
-        may contain this sum too."""
+        """Return whether a statement is `y = x`, where `x` may contain a deferred sum (one that is not computed yet).
+        If so, record that `y` may also contain this sum.
+        """
         value = statement.value if is_definition(statement) else None  # type: ignore[attr-defined]
         if not isinstance(value, ast.Name) or value.id not in pending:
             return False
@@ -140,7 +142,7 @@ class LaterSums:
         statement.value = ast.copy_location(ast.Call(ast.Name(PREFIX + LATER, ast.Load()), args, words), value)
 
     def take(self, norm: ast.Call, name: str) -> None:
-        """Change the call `norm` so that it also computes the deferred sum in the variable `name`."""
+        """Change the call `norm` so that it also computes the sum in the variable `name`, which is not computed yet."""
         if is_call(norm, MODULATED) or is_call(norm, FACTOR_NORM):
             norm.func.id = PREFIX + AFTER  # type: ignore[attr-defined]
             chain = self.found[norm.args[0].value]  # type: ignore[attr-defined]
@@ -155,8 +157,9 @@ class LaterSums:
         norm.func = ast.copy_location(ast.Name(PREFIX + AFTER, ast.Load()), norm)
 
     def flush(self, statements: list[ast.stmt], at: int, pending: Pending, names: list[str]) -> None:
-        """Before the statement with index `at`, insert statements that compute the deferred sums in the
-        variables `names`."""
+        """Before the statement with index `at`, insert statements that compute the sums in the variables `names`, which
+        are not computed yet.
+        """
         for name in names:
             pending.pop(name)
             if self.change:
@@ -180,8 +183,8 @@ def is_call(node: ast.expr, op: str) -> bool:
 def norm_of(statement: ast.stmt, name: str) -> ast.Call | None:
     """Return the call in a statement that normalises the variable `name`, or None.
 
-    Also return None if other code of the statement reads the variable too, or if code with side effects runs
-    before the norm. In these cases the norm must not compute a deferred sum.
+    Also return None if other code of the statement also reads the variable, or if code with side effects runs before
+    the norm. In these cases, the sum cannot be computed together with the norm.
     """
     found = None
     for node in evaluated_once(statement):
@@ -203,8 +206,8 @@ def may_test(test: ast.expr, name: str) -> bool:
     """Return whether the condition `test` works if the variable `name` is a `LaterSum` (a placeholder for a
     sum that is not computed yet).
 
-    The condition must have no side effects. Of the variable, it may read only attributes in `KEPT`, such as
-    `shape`.
+    The condition must have no side effects, and may read only those attributes of the variable that are in `KEPT`, such
+    as `shape`.
     """
     kept = [node.value for node in ast.walk(test) if isinstance(node, ast.Attribute) and node.attr in KEPT]
     others = [node for node in ast.walk(test) if isinstance(node, ast.Name) and node.id == name]

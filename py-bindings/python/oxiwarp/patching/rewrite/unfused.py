@@ -1,4 +1,6 @@
-"""Finds expressions that no oxiwarp kernel computes. The report of `patch` lists them with the reason."""
+"""Finds expressions that resemble those of a kernel, but that no oxiwarp kernel computes. The report of `patch` lists
+them with the reason.
+"""
 
 import ast
 

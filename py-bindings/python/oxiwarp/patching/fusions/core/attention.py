@@ -1,9 +1,9 @@
 """Chooses the attention function for the attention processors that `patch` replaced: `oxiwarp.attention` or
 torch's function.
 
-`oxiwarp.attention` is enabled by `attention=True` or mode "fast" of `patch`. It only runs for numbers of
-queries and keys for which it was measured to be faster. `oxiwarp.attention` and torch's attention backends
-round differently, so mode "exact" does not use it by default.
+The options `attention=True` and `mode="fast"` of `patch` enable `oxiwarp.attention`. It then runs for the numbers of
+queries and keys for which it was measured to be faster. It rounds differently from torch's attention backends, so
+`mode="exact"` does not enable it.
 """
 
 import math
@@ -55,8 +55,8 @@ def attention_note(capability: str) -> str:
 def least_queries(keys: int, region: Region) -> str:
     """Return an entry of the table `FASTER` as text, such as "128 keys: 512 (6144)".
 
-    In this example, `oxiwarp.attention` runs if each head has at least 128 keys and 512 queries. All batches
-    and heads together must have at least 6144 queries.
+    This example means that `oxiwarp.attention` runs if each head has at least 128 keys and 512 queries, and all batches
+    and heads together have at least 6144 queries.
     """
     return f"{keys} keys: " + (" or ".join(f"{queries} ({of_all})" for queries, of_all in region) or "none")
 
@@ -65,8 +65,8 @@ def mask_of_heads(attn: Any, mask: Tensor, source: Tensor) -> Tensor:
     """Return the attention mask that diffusers' `attn.prepare_attention_mask` makes of `mask`, with shape
     `[B, heads, queries or 1, keys]`.
 
-    If that method has the known source hash `PREPARE`, it only copies the mask for each head. In eager mode,
-    this function then expands the mask without a copy instead of calling the method.
+    If diffusers' method has the known source hash `PREPARE`, it only repeats the mask for each head. In eager mode,
+    this function then expands the mask without a copy instead of calling diffusers' method.
     """
     batch, tokens, _ = source.shape
     shared = mask.dim() == 3 and mask.shape[0] == batch and mask.shape[2] == tokens
@@ -156,10 +156,10 @@ def is_ours(how: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | 
 def was_faster(sizes: Sizes, queries: int, keys: int, of_all: int) -> bool:
     """Return whether `oxiwarp.attention` was measured to be faster for these numbers of queries and keys.
 
-    `sizes` has two tables. The first table has minimum numbers of queries and keys. The second table has
-    single pairs of numbers that do not reach these minimums. `queries` and `keys` are numbers per head.
-    `of_all` is the number of queries in all batches and heads together. This function makes few comparisons,
-    because torch.compile adds a guard for each comparison of a dynamic size.
+    `sizes` has two tables. The first table has minimum numbers of queries and keys. The second table has single sizes
+    below these minimums at which `oxiwarp.attention` was also faster. `queries` and `keys` are numbers per head.
+    `of_all` is the number of queries in all batches and heads together. This function makes few comparisons, because
+    torch.compile adds a guard for each comparison of a dynamic size.
     """
     regions, alone = sizes
     found: Region = ()

@@ -1,8 +1,8 @@
 """Runs linears and norms of decoders without `nn.Module.__call__`, which saves Python time.
 
-If a decoder generates one token per step, Python takes more time than the GPU. A decoder layer launches about
-twenty kernels, and a module call takes as much Python time as one launch. If gradients are disabled and there
-are no hooks, the functions here avoid module calls:
+If a decoder generates one token per step, Python takes more time than the GPU. A decoder layer launches about twenty
+kernels, and each call of a module takes as much Python time as one launch. If gradients are disabled and there are no
+hooks, the functions here therefore avoid module calls:
 - For an unmodified `nn.Linear`, they call `F.linear`.
 - For a norm that `patch` replaced, they call `rms_norm`.
 - All other modules are called normally, for example adapters, quantised modules and offloaded modules.
@@ -83,7 +83,7 @@ def norm(module: Any, x: Tensor, tokens: tuple[int, ...]) -> Tensor:
     """
     held = module.__dict__
     recipe, weight = held.get(RECIPE), held["_parameters"].get("weight")
-    if "weight" in held:  # The original forward would read this attribute instead of the parameter `weight`.
+    if "weight" in held:  # If this attribute exists, the original `forward` reads it instead of the parameter `weight`.
         return called(module, x, tokens)
     if type(recipe) is NormRecipe and bare(held) and type(weight) in PLAIN and recipe.eps_name in held:
         formula, eps = recipe.formulas.get((x.dtype, weight.dtype)), held[recipe.eps_name]
@@ -95,12 +95,12 @@ def norm(module: Any, x: Tensor, tokens: tuple[int, ...]) -> Tensor:
 
 
 def recipe_for(module: Any, fusion: str, x: Tensor) -> FusedRecipe | None:
-    """Return the options of `patch` for a module (its recipe), if a call of the module would run the fusion
-    with the name `fusion`.
+    """Return the recipe of a module (the options of `patch` for it), if a call of the module would run the fusion with
+    the name `fusion`.
 
-    A fusion is an oxiwarp method that replaces the module's `forward`. If the module call would run other
-    code, return None. The caller must have checked that `direct()` is True (eager mode, no gradients, no
-    global hooks). The caller must also check with `Fusion.accepts` that the kernels support the arguments.
+    A fusion is a hand-written method that replaces the module's `forward`. If a call of the module would run other
+    code, return None. The caller must have checked that `direct()` is True (eager mode, no gradients, no global hooks).
+    The caller must also check with `Fusion.accepts` that the kernels support the arguments.
     """
     held = module.__dict__
     how = held.get(RECIPE)

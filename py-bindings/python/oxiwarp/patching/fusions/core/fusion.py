@@ -28,7 +28,7 @@ compiling = torch.compiler.is_compiling
 
 
 def nothing_against(_: Any) -> str | None:
-    """Return None: there is no reason to reject the object. This function is the default of `Fusion.fits`."""
+    """Return None, which means that there is no reason to reject the object. This is the default of `Fusion.fits`."""
     return None
 
 
@@ -100,10 +100,10 @@ class Fusion:
         return self.exactness[mode]
 
     def difference(self, cls: type, known: type) -> str | None:
-        """Return a text that names the first function whose source is unknown, which means that the hash of
-        the source is not in `sources`. Return None if all sources are known.
+        """Return a text that names the first function whose source hash is not in `sources`. Return None if all hashes
+        are in `sources`.
 
-        `known` is `cls` or the base class of `cls` whose name matches `Fusion.classes`.
+        `known` is the class whose name the fusion lists in `Fusion.classes`: `cls` itself or a base class of `cls`.
         """
         for function, fingerprints in self.sources.items():
             found = fingerprint(resolve(function, cls, known))
@@ -115,7 +115,7 @@ class Fusion:
         """Raise `Unsuitable` unless `fits` accepts the object `x`, and `sources` has the source hashes of the
         class `cls` of `x`.
 
-        `known` is `cls` or the base class of `cls` whose name matches `Fusion.classes`.
+        `known` is the class whose name the fusion lists in `Fusion.classes`: `cls` itself or a base class of `cls`.
         """
         why = self.difference(cls, known) or self.fits(x)
         if why is not None:

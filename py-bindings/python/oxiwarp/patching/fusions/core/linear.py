@@ -1,19 +1,19 @@
-"""Computes a linear and the operations after it in one kernel, `oxiwarp.linear` with an epilogue, where
+"""Computes a linear layer and the operations after it in one kernel, `oxiwarp.linear` with an epilogue, if tables of
 measurements allow it.
 
-The operations after the linear are an activation, or `residual + gate * y`. A fused method, or a rewritten one,
-calls `later` instead of the linear. `later` returns a `LaterLinear` (a placeholder for the product) if these
+The operations after the linear are an activation, or `residual + gate * y`. The methods that `patch` installs call the
+function `later` instead of the linear. `later` returns a `LaterLinear` (a placeholder for the product) if these
 conditions hold:
 
 - The launch table says that the fused product is faster (see `linear_tables.py`).
 - The linear is a plain `nn.Linear` without hooks, and no gradient is recorded.
 - In mode "exact", the table of equal bits has the size, the GPU and the versions of torch and cuBLAS.
 
-In mode "exact", the first call of each size also computes the linear and the operations after it by themselves,
-and compares the bits. If they differ, this process does not fuse products of this size any more. There is no
-comparison during a graph capture. In a distributed job, there is no comparison either, because all ranks must
-decide alike, and a rank does not know which sizes the other ranks compare. The decision then depends on the
-tables, the size, and the options of `patch` only.
+In mode "exact", the first call of each size also computes the linear and the operations after it separately, and
+compares the bits. If they differ, this process no longer uses the kernel for products of this size. There is no
+comparison during the capture of a CUDA graph, and none in a distributed job. There, all ranks must decide alike, but a
+rank does not know which sizes the other ranks compare. In a distributed job, the decision therefore depends only on the
+tables, the size, and the options of `patch`.
 """
 
 import os
@@ -68,9 +68,9 @@ class LaterLinear:
         return made
 
     def activated(self, separate: Callable[..., Tensor], out: Tensor | None = None) -> Tensor:
-        """Return the activation of the product. If `out` is given, write the result to it.
+        """Return the activation function of the product. If `out` is given, write the result to it.
 
-        `separate` is the operator that computes the activation by itself.
+        `separate` is the operator that computes only the activation, from the product.
         """
 
         def apart() -> Tensor:
@@ -87,11 +87,11 @@ class LaterLinear:
         return separate(self.now())
 
     def fused(self, apart: Callable[[], Tensor], out: Tensor | None, **epilogue: Any) -> Tensor:
-        """Return the result of `oxiwarp.linear` with an epilogue. The function `apart` computes the same result
-        without fusion, and writes it to `out`.
+        """Return the result of `oxiwarp.linear` with an epilogue. The function `apart` computes the same result with
+        separate operators, and writes it to `out`.
 
-        If the bits were not compared yet, compare them, and return the result of `apart`. Return the result of
-        `apart` too if `oxiwarp.linear` rejects an operand.
+        At the first call of a size, compare the bits of both results, and return the result of `apart`. If
+        `oxiwarp.linear` rejects an operand, also return the result of `apart`.
         """
         right = apart() if self.compare else None
         try:
@@ -112,13 +112,14 @@ class LaterLinear:
 
 
 def may_defer() -> bool:
-    """Return whether `later` may return a placeholder: not under torch.compile, and only if the launch table has
-    entries."""
+    """Return whether `later` may return a placeholder for a linear. It may not under torch.compile, or if the launch
+    table (measured times) is empty.
+    """
     return not compiling() and bool(SPEED)
 
 
 def computed(x: Tensor | LaterLinear) -> Tensor:
-    """If `x` is a placeholder, compute and return the product. Return a tensor unchanged."""
+    """If `x` is a placeholder for the result of a linear, compute and return this result. Return a tensor unchanged."""
     return x.now() if isinstance(x, LaterLinear) else x
 
 
@@ -126,9 +127,10 @@ def later(how: Any, kind: str, module: Any, x: Any, site: Site | None = None) ->
     """Return a placeholder for `module(x)` if `oxiwarp.linear` may compute it together with the operations of
     `kind` after it. Otherwise return None: the caller then calls the module.
 
-    `how` has the options of `patch`: `mode` and `cpu_kernels`. `site` counts the outcomes for the report; the
-    default is `how.linears`. Nothing is counted if the launch table has no entry for the GPU, or if `module` has
-    no attribute `in_features`. Linears, quantised linears and adapters of linears have this attribute.
+    `how` has the options of `patch`: `mode` and `cpu_kernels`. `site` counts for the report how often the kernel ran,
+    or why not. The default is `how.linears`. Calls are not counted if the launch table (measured times) has no entry
+    for the GPU, or if `module` is not a kind of linear. Linears, quantised linears and adapters of linears are
+    recognised by their attribute `in_features`.
     """
     if not may_defer() or type(x) not in PLAIN or not hasattr(module, "in_features"):
         return None
@@ -154,8 +156,9 @@ def later(how: Any, kind: str, module: Any, x: Any, site: Site | None = None) ->
 
 
 def parameters_of(module: Any) -> tuple[Tensor, Tensor | None] | str:
-    """Return weight and bias of an unmodified linear. Otherwise, return the reason why only a call of `module` may
-    compute its product."""
+    """Return weight and bias if `module` is an unmodified linear. Otherwise, return the reason why `module` must be
+    called.
+    """
     if type(module) is not nn.Linear:
         return f"the linear is a {type(module).__name__}"
     held = module.__dict__
@@ -189,7 +192,9 @@ def unfit(x: Tensor, weight: Tensor, bias: Tensor | None) -> str | None:
 
 
 def recorded(x: Tensor, weight: Tensor, bias: Tensor | None) -> str | None:
-    """Return the reason why torch must see the call of a linear, or None if nothing records or transforms it."""
+    """Return the reason why the linear must be called as a torch operation, for example because autograd records it. If
+    there is none, return None.
+    """
     if needs_grad(x, weight, bias) or not may_write(x):
         return "a gradient is recorded, or a transform of torch.func is active"
     if torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu") or torch._C._get_tracing_state() is not None:
@@ -198,11 +203,10 @@ def recorded(x: Tensor, weight: Tensor, bias: Tensor | None) -> str | None:
 
 
 def unequal(product: Product, index: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> str | None:
-    """Return the reason why the entry of a product in the table of equal bits does not hold for this call, or
-    None.
+    """Return the reason why the table of equal bits is not valid for this call, or None if it is valid.
 
-    The entries were measured with torch's default settings, and with addresses that are multiples of
-    `ALIGNED`.
+    The table says for which sizes `oxiwarp.linear` and `F.linear` gave the same bits. It was measured with torch's
+    default settings, and with addresses that are multiples of `ALIGNED`.
     """
     if COMPARED.get((product, index)) is False:
         return f"{DIFFERS}: {product}"
@@ -218,7 +222,8 @@ def unequal(product: Product, index: int, x: Tensor, weight: Tensor, bias: Tenso
 def may_compare(x: Tensor) -> bool:
     """Return whether this call may compare the bits.
 
-    A graph capture cannot read a result. In a distributed job, all ranks must decide alike.
+    During the capture of a CUDA graph, no result can be read. In a distributed job, all ranks must decide alike, but
+    they would compare different data.
     """
     if x.is_cuda and torch.cuda.is_current_stream_capturing():
         return False

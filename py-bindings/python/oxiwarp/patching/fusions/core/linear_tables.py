@@ -1,4 +1,5 @@
-"""Tables that decide where a patched model runs `oxiwarp.linear` with an epilogue.
+"""Tables of measurements that decide for which sizes a patched model runs `oxiwarp.linear` with an epilogue (an
+activation or a residual in the same kernel).
 
 `benches/python/linear_tables.py` measures the entries and writes the two JSON files next to this module:
 
@@ -6,10 +7,10 @@
    is the environment: GPU, torch version and cuBLAS version. The second level is the dtype, with ", bias" if
    the linear has a bias. The third level is "NxK", and its value is the list of M. M is the number of rows of
    the input, K its number of columns, and N the number of columns of the result.
-2. `linear_speed.json` is the launch table. Its first level is the compute capability, the second the fused
-   operations after the product (the kind), the third "NxK". The value is a list of `[M, fused, separate,
-   library]`, sorted by M, with times in microseconds: `oxiwarp.linear` with an epilogue, cuBLAS with a separate
-   oxiwarp kernel, and cuBLASLt with an epilogue of its own, or null if cuBLASLt has no such epilogue.
+2. `linear_speed.json` is the launch table. Its first level is the compute capability, the second the fused operations
+   after the product (the kind), the third "NxK". The value is a list of `[M, fused, separate, library]`, sorted by M.
+   The last three are times in microseconds: of `oxiwarp.linear` with an epilogue, of cuBLAS with a separate oxiwarp
+   kernel, and of cuBLASLt with its own epilogue. The last one is null if cuBLASLt has no such epilogue.
 """
 
 import ctypes
@@ -64,8 +65,9 @@ class Launch(NamedTuple):
     library: float | None
 
     def is_faster(self, fast: bool) -> bool:
-        """Return whether the fused product was faster. The epilogue of cuBLASLt rounds once, so it is an
-        alternative only in mode "fast" (if `fast` is True)."""
+        """Return whether the fused product was the fastest. The epilogue of cuBLASLt rounds only once, so its time
+        counts only in mode "fast" (if `fast` is True).
+        """
         others = [self.separate, *([self.library] if fast and self.library is not None else [])]
         return self.fused <= MARGIN * min(others)
 
@@ -125,8 +127,9 @@ def capability_of(index: int) -> str:
 
 @functools.cache
 def environment_of(index: int) -> str | None:
-    """Return the environment of a GPU as the table of equal bits names it. Return None if the version of
-    cuBLAS is not known, or if an environment variable changes which kernel cuBLAS runs."""
+    """Return the key of the table of equal bits for a GPU: GPU, torch version and cuBLAS version. Return None if the
+    version of cuBLAS is not known, or if an environment variable changes which kernel cuBLAS runs.
+    """
     if index < 0:
         return f"cpu, torch {torch.__version__}"
     version = cublas_version()
@@ -151,8 +154,9 @@ def cublas_version() -> int | None:
 def has_default_settings() -> bool:
     """Return whether torch's settings for cuBLAS have their default values.
 
-    Other values change the kernel or the accumulation of `F.linear`, and so its bits. TunableOp also chooses
-    another kernel. The getters of `torch.backends` would take 10 µs more.
+    With other values, cuBLAS may use another kernel or another accumulation in `F.linear`, which changes its bits.
+    torch's TunableOp also chooses another kernel. This function does not use the getters of `torch.backends`, because
+    they would take 10 µs more.
     """
     backend, reductions = torch._C._get_blas_preferred_backend(), (True, (True, True))  # older torch: one bool
     return (
@@ -172,12 +176,12 @@ def is_equal(product: Product, index: int) -> bool:
 
 
 def is_faster(product: Product, capability: str, fast: bool) -> bool:
-    """Return whether the launch table says that the fused product is faster. `fast` says whether `patch` has
-    mode "fast".
+    """Return whether the launch table (measured times) says that the fused product is faster. `fast` is True for
+    `mode="fast"` of `patch`.
 
-    Only N and K of the table count. If M is between two measured numbers of rows, the fused product must have
-    been faster for both of them. There is no rule for an M outside of the measured range, so the result is
-    then False. A bias and the choice between bfloat16 and float16 do not matter for the time.
+    N and K must be equal to measured numbers. M, the number of rows, may be between two measured numbers, if the fused
+    product was faster for both. For an M outside of the measured range, the result is False. A bias and the choice
+    between bfloat16 and float16 do not affect the time.
     """
     rows = SPEED.get(capability, {}).get((product.kind, product.n, product.k), [])
     at = bisect_left(rows, product.m, key=lambda row: row.m)
@@ -190,8 +194,8 @@ def is_faster(product: Product, capability: str, fast: bool) -> bool:
 
 @functools.lru_cache(maxsize=4096)  # the number of rows may be another one in each call
 def refused(product: Product, index: int, fast: bool) -> str | None:
-    """Return the reason in these tables why a product must not run `oxiwarp.linear`, or None. `index` is the
-    index of the GPU.
+    """Return the reason why these tables do not allow `oxiwarp.linear` for a product, or None if they allow it. `index`
+    is the index of the GPU.
 
     The result depends only on the tables, the GPU and the size, so all ranks of a distributed job with equal
     GPUs decide alike.

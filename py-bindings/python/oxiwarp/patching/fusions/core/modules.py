@@ -1,5 +1,5 @@
-"""Checks whether a fused method, which replaces a block's `forward`, may compute a submodule without calling
-it.
+"""Checks whether a fused method, which replaces a block's `forward`, may compute the result of a submodule without
+calling it.
 
 The submodule must have no hooks. It must still have the class and the parameter names that it had when
 `patch` was called.
@@ -95,9 +95,8 @@ def is_plain(module: nn.Module, device: torch.device, kind: Kind | None = None) 
     module has another class or other parameters, so the result is False. Pass no `kind` only for a norm: its
     `weight` and `bias` are then checked.
 
-    After `patch`, the user may replace the module by another module with the same class and parameter names.
-    This works because the fused method reads the weights at each call. This function does not check for
-    global hooks; the caller does.
+    After `patch`, the user may replace the module by another module with the same class and parameter names, because
+    the fused method reads the weights at each call. The caller must check for global hooks.
     """
     parameters, known = module._parameters, NORM
     if kind is not None:

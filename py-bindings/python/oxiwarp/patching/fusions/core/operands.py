@@ -1,14 +1,13 @@
 """Converts operands that torch's operators accept and oxiwarp's operators reject.
 
-A fused method (oxiwarp's replacement for a `forward`) calls submodules such as linears and attentions. A user
-may have replaced a submodule, for example by an adapter or by a module that computes in float32. The result
-of the new submodule may have another dtype than the residual stream. The result may also have a batch size of
-1, or a last dimension that is not contiguous. torch's operators promote dtypes, broadcast shapes and read any
-strides. oxiwarp's operators raise an error instead. So the functions here convert the operands.
+A fused method (oxiwarp's replacement for a `forward`) calls submodules such as linears and attentions. A user may have
+replaced such a submodule, for example by an adapter or by a module that computes in float32. The result of the new
+submodule may have another dtype than the residual stream, a batch size of 1, or a last dimension that is not
+contiguous. torch's operators promote dtypes, broadcast shapes and read any strides, but oxiwarp's operators raise an
+error. The functions here therefore convert the operands.
 
-In eager mode, the functions first call the oxiwarp operator. Only if it raises an error do they convert the
-operands and call the operator again. If the operands are valid, the additional time is therefore only the
-time of one Python call.
+In eager mode, the functions first call the oxiwarp operator. If it raises an error, they convert the operands and call
+it again. For valid operands, the functions therefore cost only one more Python call.
 """
 
 import functools
@@ -114,8 +113,8 @@ def promoted(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """Compute a gated residual sum `x + gate * y` for operands whose common dtype is wider than the dtype of
     `x`.
 
-    The sum has the common dtype. But if the gate is float32, as in Wan, the sum is cast to the dtype of `x`,
-    as in the original code of Wan. If `name` is "gated_residual_ada_norm", also compute the norm of the sum.
+    The sum has the common dtype. However, if the gate is float32, the sum is cast to the dtype of `x`, as in the
+    original code of Wan. If `name` is "gated_residual_ada_norm", also compute the norm of the sum.
     """
     x, y, gate, *by = args
     table, clip = options.get("gate_table"), options.get("clip", False)

@@ -1,11 +1,11 @@
 """Provides the operators that fused blocks call. A fused block is a block of a model whose `forward` oxiwarp
 has replaced.
 
-In eager mode, this module provides the operators of `oxiwarp.ops`, with the operand conversions of
-`operands.py`. `INDUCTOR` lists the elementwise operators for which Inductor generates a faster kernel. Under
-torch.compile, each operator in `INDUCTOR` consists of torch operations that round as the models' original
-code does. Inductor can fuse these torch operations with adjacent operations. All other operators stay oxiwarp
-kernels in the compiled graph.
+In eager mode, this module provides the operators of `oxiwarp.ops`, with the operand conversions of `operands.py`. For
+some elementwise operators, listed in `INDUCTOR`, torch's compiler Inductor generates a faster kernel. Under
+torch.compile, this module therefore computes them with torch operations that round like the models' original code.
+Inductor can fuse these torch operations with adjacent operations. All other operators stay oxiwarp kernels in the
+compiled graph.
 """
 
 import torch

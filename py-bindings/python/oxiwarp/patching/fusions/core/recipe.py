@@ -66,9 +66,9 @@ class FusedRecipe:
     def methods(self, base: Any) -> dict[str, Any]:
         """Return the attributes of the subclass of `base` that becomes the class of the patched object.
 
-        They include the fused method, the fingerprint (source hash) of the original method, and the name of a
-        Python module. This Python module defines the class that matches `Fusion.classes`. The last attribute
-        lists the `Site` that counts how often the kernels and the original method ran.
+        The attributes are the fused method, the fingerprint (source hash) of the original method, the name of the
+        Python module that defines the class of the fusion, and the `Site`. The `Site` counts how often the kernels and
+        the original method ran.
         """
         fusion, found = FUSIONS[self.fusion], find(base)
         site = Site(fusion.ops)
@@ -114,10 +114,9 @@ def ready(
     """Return whether the oxiwarp kernels may run for this call of a fused method (a method that replaces the
     original one).
 
-    The tensor arguments must be plain tensors on a supported device. Autocast and forward-mode AD must be
-    off. The submodules in `Fusion.skips` must have no hooks, because the fused method computes their results
-    without calling them. This function must be fast: it runs for every block in every step, and the GPU may
-    be idle while it runs.
+    The tensor arguments must be plain tensors on a supported device. Autocast and forward-mode AD must be off. The
+    submodules in `Fusion.skips` must have no hooks, because the fused method computes their results without calling
+    them. This check runs for every block in every step, possibly while the GPU is idle, so it must be fast.
     """
     first = None
     for value in (*args, *kwargs.values()):

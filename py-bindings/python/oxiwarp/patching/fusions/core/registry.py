@@ -22,8 +22,8 @@ def find(cls: type) -> tuple[Fusion, type] | None:
     """Return the fusion (replacement method) for `cls`, and the class whose name the fusion lists: `cls` or a
     base class of `cls`.
 
-    If several fusions list this name, return the first fusion that knows the hash of the class's source. If
-    no fusion knows it, return the first fusion for which `is_meant` is true.
+    If several fusions list this name, return the first one that lists the hash of the class's source. If none lists it,
+    return the first fusion for which `is_meant` is true.
     """
     found = found_for(cls)
     return None if found is None else (found[0], cls.__mro__[found[1]])
@@ -34,8 +34,8 @@ def found_for(cls: type) -> tuple[Fusion, int] | None:
     """Return the fusion (replacement method) for `cls`, and the index in `cls.__mro__` of the class that the
     fusion lists.
 
-    The result is cached. The cache would keep a class alive, so the result contains the index of the class
-    instead of the class.
+    The result is cached. It contains the index of the class instead of the class, because the cache would keep the
+    class alive.
     """
     named = named_like(cls)
     known_ones = [found for found in named if found[0].difference(cls, found[1]) is None]
@@ -55,12 +55,12 @@ def named_like(cls: type) -> list[tuple[Fusion, type]]:
 
 
 def is_meant(fusion: Fusion, cls: type) -> bool:
-    """Return whether a fusion (replacement method) is probably written for another version of the class
-    `cls`. The source of `cls` itself has a hash that no fusion knows.
+    """Return whether a fusion (replacement method) is probably written for another version of the class `cls`, whose
+    source hash is not listed by any fusion.
 
-    If so, the report of `patch` says why the class is not replaced. The name patterns for decoders also match
-    unrelated classes of the library transformers, such as `T5Attention`. So for a class of transformers, one
-    of these conditions must hold:
+    If so, the report of `patch` says why the class is not replaced. The name patterns of the fusions for decoders also
+    match unrelated classes of the library transformers, such as `T5Attention`. For a class of transformers, one of
+    these conditions must therefore hold:
 
     - The fusion lists the exact name of `cls`.
     - The package of `cls` is in `DECODERS`.
@@ -74,8 +74,7 @@ def is_meant(fusion: Fusion, cls: type) -> bool:
 
 @functools.cache
 def has_known(module: str) -> bool:
-    """Return whether the Python module `module` defines a class whose source hash is known to a general
-    fusion.
+    """Return whether the Python module `module` defines a class whose source hash is listed by a general fusion.
 
     A general fusion replaces a method that several models have in identical copies.
     """

@@ -55,8 +55,8 @@ def fingerprint_of(source: str) -> str:
 
 
 def words(source: str) -> Iterator[str]:
-    """Yield the Python tokens of a source without comments and layout. The tokens are the same in every
-    version of Python.
+    """Yield the Python tokens of a source without comments and layout, in a form that is the same in every version of
+    Python.
 
     From Python 3.12 on, `tokenize` splits an f-string into several tokens. This function joins the parts of
     an f-string to one token, as Python 3.11 does.

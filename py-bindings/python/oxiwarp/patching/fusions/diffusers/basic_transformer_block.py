@@ -1,8 +1,8 @@
 """diffusers' BasicTransformerBlock (models/attention.py), the block of SD, SDXL, PixArt, DiT and Latte.
 
-SDXL's UNet has 70 of these blocks and few tokens. So in each step, Python takes as long as the GPU. To save
-Python time, the new attention and feed-forward methods omit operations without effect: a division by 1, and
-dropout outside of training.
+SDXL's UNet has 70 of these blocks and few tokens, so Python takes as long as the GPU in each step. To save Python time,
+the new attention and feed-forward methods omit operations without effect: a division by 1, and dropout outside of
+training.
 """
 
 from typing import Any
@@ -119,8 +119,8 @@ def accepts_block(
     class_labels: Tensor | None = None,
     added_cond_kwargs: dict[str, Tensor] | None = None,
 ) -> bool:
-    """Return whether all operands have the same dtype and device, and the call does not use GLIGEN (an
-    additional attention).
+    """Return whether all operands have the same dtype and device, and the call does not use GLIGEN (an additional
+    attention layer).
 
     If the call has the argument `scale`, return False, because the original method warns about this argument.
     """
@@ -137,8 +137,9 @@ def accepts_block(
 
 
 def norms(self: Any) -> list[Any]:
-    """Return the LayerNorms that the fused method does not call, because it computes their results itself.
-    The block's `norm_type` determines which LayerNorms these are."""
+    """Return the LayerNorms of the block whose results the fused method computes without calling them. The block's
+    `norm_type` determines which LayerNorms these are.
+    """
     if self.norm_type == SINGLE:
         return [self.norm1, self.norm2]
     return [self.norm3] if self.norm_type == ZERO or self.attn2 is None else [self.norm2, self.norm3]
@@ -205,8 +206,9 @@ def feed_forward_module(self: Any, how: FusedRecipe, hidden_states: Tensor) -> T
 
 
 def accepts_feed_forward(self: Any, *args: Any, **kwargs: Any) -> bool:
-    """Return whether the call has exactly one argument. With a second argument, the original method must run,
-    because it warns."""
+    """Return whether the call has exactly one argument. With a second one, the original method must run, because it
+    gives a warning.
+    """
     return len(args) + len(kwargs) == 1
 
 

@@ -1,6 +1,5 @@
-"""Fusions for CogVideoX and ConsisID. In diffusers, the blocks are in
-models/transformers/{cogvideox,consisid}_transformer_3d.py, and the attention is in
-models/attention_processor.py.
+"""Fusions for CogVideoX and ConsisID (diffusers: models/transformers/{cogvideox,consisid}_transformer_3d.py; the
+attention is in models/attention_processor.py).
 
 A fusion is a hand-written method that replaces a method of a model's class.
 """
@@ -143,7 +142,7 @@ def accepts_attention(
     """Return whether the kernel supports the norms and rotary tables of queries and keys. Both must have
     LayerNorms, or neither may have a norm. The tables must be float32.
 
-    With float32 tables, diffusers rotates 16-bit queries and keys in float32, as the kernel does.
+    With float32 tables, diffusers rotates 16-bit queries and keys in float32, and so does the kernel.
     """
     norms = [norm for norm in (attn.norm_q, attn.norm_k) if norm is not None]
     tables = () if image_rotary_emb is None else tuple(image_rotary_emb)

@@ -1,8 +1,8 @@
 """Fusions for Flux (diffusers: models/transformers/transformer_flux.py).
 
-A fusion is a new method for a class of a model. The fusions in this file also work for Chroma, which uses
-Flux's attention class. They also work for Bria Fibo, LongCat-Image and Ovis-Image, which have copies of
-Flux's blocks.
+A fusion is a hand-written method that replaces a method of a model's class. The fusions in this file also work for
+Chroma, which uses Flux's attention class. They also work for Bria Fibo, LongCat-Image and Ovis-Image, which have copies
+of Flux's blocks.
 """
 
 from collections.abc import Callable, Sequence
@@ -123,9 +123,9 @@ def attention(
 def project(attn: Any, image: Tensor, text: Tensor | None, own: Callable[..., Sequence[Any]]) -> Sequence[Any]:
     """Return query, key and value of the image tokens, then of the text tokens.
 
-    `own` is the function of diffusers that computes these tensors. The function `products` can write the
-    value vectors of all tokens into one tensor, if the modules permit this. This tensor is then returned
-    twice: as the value tensor of the image and as the value tensor of the text.
+    `own` is the function of diffusers that computes these tensors. If the modules permit it, the function `products`
+    writes the value vectors of all tokens into one tensor. This tensor is then returned twice, as the value of the
+    image tokens and as the value of the text tokens.
     """
     if text is None or attn.fused_projections:
         return own(attn, image, text)

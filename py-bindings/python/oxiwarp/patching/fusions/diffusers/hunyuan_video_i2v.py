@@ -1,9 +1,8 @@
-"""Fusions for HunyuanVideo's image-to-video blocks, in which the tokens of the first frame have a separate
+"""Fusions for HunyuanVideo's image-to-video blocks: in these blocks, the tokens of the first frame have a separate
 modulation.
 
-A fusion is a hand-written method that replaces a method of a model's class. Because of the separate
-modulation, each kernel that reads the modulation of the video is launched twice: for the tokens of the first
-frame, and for all other tokens.
+A fusion is a hand-written method that replaces a method of a model's class. Because of the separate modulation, each
+kernel with a modulation of video tokens is launched twice: for the tokens of the first frame, and for all other tokens.
 """
 
 from collections.abc import Sequence
@@ -32,9 +31,9 @@ def norm(
 ) -> tuple[Tensor, ...]:
     """Compute the result of `HunyuanVideoTokenReplaceAdaLayerNormZero.forward` with oxiwarp's kernels.
 
-    Return a tuple. Its first element is the modulated norm. The next elements are the parts of the modulation
-    that the norm does not use, such as gates. The parts for later tokens come first, then the parts for
-    tokens of the first frame.
+    Return a tuple. Its first element is the modulated norm. The other elements are the parts of the modulation that the
+    norm does not use, such as gates: first those for the tokens of later frames, then those for the tokens of the first
+    frame.
     """
     normed, of_others, of_first = both_modulated(
         self, how, hidden_states, emb, token_replace_emb, first_frame_num_tokens, 6
@@ -64,8 +63,8 @@ def both_modulated(
     """Return the norm of `x`. The embedding `of_first` modulates the first `first` tokens, and `emb`
     modulates all later tokens.
 
-    Also return the other parts of both modulations, such as gates: a sequence for the later tokens, then one
-    for the first tokens. `chunks` is the number of parts of a modulation, including shift and scale.
+    Also return the other parts of both modulations, such as gates, as two sequences: those for the later tokens, and
+    those for the first tokens. `chunks` is the number of parts of a modulation, including shift and scale.
     """
     parts = [self.linear(self.silu(each)).chunk(chunks, dim=1) for each in (emb, of_first)]
     (shift, scale, *rest), (first_shift, first_scale, *first_rest) = parts

@@ -24,10 +24,9 @@ def run(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:
 def accepts(self: Any, x: Tensor | None = None, /, **by_name: Tensor) -> bool:
     """Return whether `x` is contiguous and the norm's parameters have the dtype of `x`.
 
-    torch also accepts float32 parameters for 16-bit inputs, but torch's CUDA kernel then rounds differently
-    from the oxiwarp kernel. Return False under torch.compile, because Inductor fuses a LayerNorm with the
-    next operation. Return False if the input is a keyword argument, because its name depends on the class of
-    the norm.
+    torch also accepts float32 parameters for 16-bit inputs, but torch's CUDA kernel then rounds differently from the
+    oxiwarp kernel. Also return False under torch.compile, where Inductor fuses a LayerNorm with the next operation.
+    Also return False if the input is a keyword argument, because its name depends on the class of the norm.
     """
     if x is None or torch.compiler.is_compiling() or x.dim() == 0 or not x.is_contiguous():
         return False

@@ -128,8 +128,8 @@ def attention(
 
 
 def once(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Return smaller rotary tables, with one entry per pair of columns, if `ltx_rope.py` has attached them to
-    `cos` as an attribute.
+    """Return rotary tables with one entry per pair of columns, if `ltx_rope.py` has attached such tables to `cos` as an
+    attribute.
 
     `cos` and `sin` have two equal entries per pair. If there are no smaller tables, or if other code has
     written to `cos` or `sin`, return `cos` and `sin`.

@@ -64,7 +64,7 @@ class Stream:
         """Add the pending branch to the tokens. Return the norm of the tokens, multiplied by `1 + scale` and
         increased by `shift`.
 
-        If `scale` is None, the kernel multiplies the norm by `1 + 0`, which changes no bit.
+        If `scale` is None, the kernel gets a scale of 0, so it multiplies the norm by 1, which changes no bit.
         """
         branch, (gate, gate_table) = self.branch, self.gate
         scale, added = scale or (zeros(self.x), None), shift or (None, None)
@@ -172,8 +172,9 @@ def with_prompt(self: Any, of: str, text: Tensor, temb: Tensor | None) -> Tensor
 def attend_to_text(
     self: Any, of: str, stream: Stream, text: Tensor, modulation: list[Modulation], mask: Tensor | None
 ) -> None:
-    """Compute the cross-attention of video or audio tokens to text tokens, and add its result to `stream`. If
-    there is a modulation, it modulates the queries and gates the result."""
+    """Compute the cross-attention of the video or audio tokens in `stream` to text tokens, and add its result to
+    `stream`. If there is a modulation, its shift and scale apply to the queries, and its gate to the result.
+    """
     norm = getattr(self, f"{of}norm2")
     shift, scale, gate = modulation or (None, None, None)
     normed, attn = stream.normed(norm, scale, shift), getattr(self, f"{of}attn2")
@@ -189,9 +190,10 @@ def attend_to_each_other(
     a2v_mask: Tensor | None | bool,
     v2a_mask: Tensor | None | bool,
 ) -> None:
-    """Compute two cross-attentions, and add their results to the streams: video tokens attend to audio, and
-    audio tokens attend to video. If `a2v_mask` is False, omit the first. If `v2a_mask` is False, omit the
-    second."""
+    """Compute two cross-attentions, and add their results to the streams. In the first one, video tokens attend to
+    audio tokens. It is omitted if `a2v_mask` is False. In the second one, audio tokens attend to video tokens. It is
+    omitted if `v2a_mask` is False.
+    """
     names = (
         ("audio_to_video_norm", self.video_a2v_cross_attn_scale_shift_table),
         ("video_to_audio_norm", self.audio_a2v_cross_attn_scale_shift_table),

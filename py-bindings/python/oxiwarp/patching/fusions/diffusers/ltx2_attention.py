@@ -42,8 +42,9 @@ def perturbed_attention(
     perturbation_mask: Tensor | None = None,
     all_perturbed: Any = None,
 ) -> Tensor:
-    """Compute the result of `LTX2PerturbedAttnProcessor.__call__` with oxiwarp's kernels. This method
-    computes the values before query and key."""
+    """Compute the result of `LTX2PerturbedAttnProcessor.__call__` with oxiwarp's kernels. As in the original method,
+    the values are computed before query and key.
+    """
     source, attention_mask, gates = prepared(attn, hidden_states, encoder_hidden_states, attention_mask)
     value = attn.to_v(source)
     if all_perturbed is None:
@@ -62,10 +63,10 @@ def perturbed_attention(
 def prepared(
     attn: Any, x: Tensor, encoder_hidden_states: Tensor | None, mask: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return three values: the tokens from which key and value are computed, the attention mask with one copy
-    per head, and one gate per head.
+    """Return three objects: the tokens from which key and value are computed, the attention mask repeated for each
+    head, and one gate per head.
 
-    If `mask` is None, the second value is None. If the model has no gates, the third value is None.
+    Without a `mask`, the second is None. If the model has no gates, the third is None.
     """
     source = x if encoder_hidden_states is None else encoder_hidden_states
     mask = None if mask is None else mask_of_heads(attn, mask, source)
@@ -138,7 +139,7 @@ def accepts(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """Return True if the fused method supports the call: if both of these conditions are met.
+    """Return whether the fused method supports the call. Both of these conditions must be met:
 
     - The norms of queries and keys are `nn.RMSNorm` with weights in the dtype of the input.
     - The call has no rotary tables, or `fit` returns True for the rotary tables.
@@ -178,8 +179,8 @@ FUSIONS = (
             ":apply_interleaved_rotary_emb": ("97db520fafe3",),
             ":apply_split_rotary_emb": ("184e275de88b",),
         },
-        # If `rope_type` is "split", the original method rotates with torch's addcmul, which rounds once. The
-        # kernel rounds twice.
+        # If `rope_type` is "split", the result is not bit-exact: the original method rotates with torch's
+        # addcmul, which rounds once, but the kernel rounds twice.
         exactness="same roundings",
         chains=("norm_q, norm_k, rotary embedding: qk_norm_rope",),
     ),

@@ -1,12 +1,12 @@
-"""Caches the rotary tables (cosines and sines) of LTX-Video (diffusers:
-models/transformers/transformer_ltx.py).
+"""A cache for the rotary tables of LTX-Video (diffusers: models/transformers/transformer_ltx.py). The tables are
+cosines and sines.
 
-The rotary tables depend only on the size of the video. But diffusers computes them again in every step, with
-about twenty small kernels before the first block. The fused method calls the original method only if the size
-changes, and only for a batch of one. Each rotary module caches its last tables. The original tables contain
-every angle twice, once for each column of a pair. So the cache also has smaller tables with every angle once:
-`cos[..., ::2]` and `sin[..., ::2]`. For 8064 tokens, the kernel `qk_norm_rope` takes 112 us with the smaller
-tables, and 126 us with the original tables.
+The rotary tables depend only on the size of the video, but diffusers computes them again in every step, with about
+twenty small kernels before the first block. The fused method calls the original method only if the size changes, and
+only for a batch of one. Each rotary module caches its last tables. The original tables contain every angle twice, once
+for each column of a pair. The cache therefore also has smaller tables with every angle once: `cos[..., ::2]` and
+`sin[..., ::2]`. For 8064 tokens, the kernel `qk_norm_rope` takes 112 us with the smaller tables, and 126 us with the
+original tables.
 """
 
 from typing import Any

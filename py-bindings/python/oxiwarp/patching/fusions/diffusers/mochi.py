@@ -78,8 +78,9 @@ def second_half(
 def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
-    """Return whether video tokens, text tokens and time embedding have the same dtype and device. The norms
-    that one kernel computes together must have the same eps."""
+    """Return whether video tokens, text tokens and time embedding have the same dtype and device, and norms that one
+    kernel computes together have the same eps.
+    """
     return (
         hidden_states.dim() == encoder_hidden_states.dim() == 3
         and hidden_states.stride(-1) == encoder_hidden_states.stride(-1) == 1
@@ -134,9 +135,9 @@ def attention(
 ) -> tuple[Tensor, Tensor]:
     """Compute the result of `MochiAttnProcessor2_0.__call__` with oxiwarp's kernels.
 
-    To save `torch.cat`, the kernel writes query and key of the video tokens into larger tensors. The text
-    tokens are then copied after them. If gradients are enabled, and under torch.func transforms and
-    torch.compile, `torch.cat` is used instead.
+    The kernel writes query and key of the video tokens into larger tensors, and those of the text tokens are then
+    copied behind them, so that no `torch.cat` is necessary. If gradients are enabled, and under torch.func transforms
+    and torch.compile, `torch.cat` is used instead.
     """
     tokens, all_tokens = hidden_states.shape[1], hidden_states.shape[1] + encoder_hidden_states.shape[1]
     query, key, value = attn.to_q(hidden_states), attn.to_k(hidden_states), attn.to_v(hidden_states)
@@ -176,10 +177,10 @@ def attention(
 def tokens_of(mask: Tensor) -> tuple[Tensor, ...]:
     """Return one tensor per sample: the indices of the text tokens that the sample's mask selects.
 
-    To find the number of selected tokens, Python waits for the GPU. All blocks and steps get the same mask,
-    so the indices are cached until the mask is freed or written to. The version counter of autograd detects
-    most writes. It does not detect writes to `mask.data`, through NumPy or DLPack, or by a kernel of another
-    library. A mask that was created in inference mode has no version counter, so its indices are not cached.
+    To find the number of selected tokens, Python must wait for the GPU. All blocks and steps get the same mask, so the
+    indices are cached until the mask is freed or written to. Writes are detected by autograd's version counter, which
+    misses writes to `mask.data`, through NumPy or DLPack, or by a kernel of another library. A mask that was created in
+    inference mode has no version counter, so its indices are not cached.
     """
     if torch.compiler.is_compiling() or not lasts(mask) or mask.is_inference():
         return find_tokens(mask)

@@ -139,7 +139,7 @@ def accepts_attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> bool:
-    """Return True if the fused method supports the call: if both of these conditions are met.
+    """Return whether the fused method supports the call. Both of these conditions must be met:
 
     - The norms of queries and keys are diffusers' RMSNorms with weights in the dtype of the input.
     - The call has no rotary tables, or its two rotary tables are complex64. The first table must have one row

@@ -47,8 +47,9 @@ def block(
 
 
 def in_chunks(self: Any, feed_forward: Any) -> Any:
-    """Return the module `feed_forward`. But if the block has a chunk size, return a function that runs the
-    module for one chunk of tokens after another."""
+    """Return the module `feed_forward`. If the block has a chunk size, instead return a function that runs this module
+    for one chunk of tokens after another.
+    """
     if self._chunk_size is None:
         return feed_forward
     from diffusers.models.attention import _chunked_feed_forward
@@ -97,8 +98,9 @@ def attention(
     *args: Any,
     **kwargs: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Compute the result of `JointAttnProcessor2_0.__call__` with oxiwarp's kernels. The attention gets
-    query, key and value in the memory layout that diffusers gives them."""
+    """Compute the result of `JointAttnProcessor2_0.__call__` with oxiwarp's kernels. The attention function gets query,
+    key and value in the memory layout that they have in diffusers.
+    """
     heads = (attn.heads, -1)
     query, key, value = (project(hidden_states).unflatten(2, heads) for project in (attn.to_q, attn.to_k, attn.to_v))
     if encoder_hidden_states is None:

@@ -1,9 +1,9 @@
 """Fusions for Wan 2.1 and 2.2, including VACE, Animate and ChronoEdit (diffusers:
 models/transformers/transformer_wan*.py).
 
-A fusion is a hand-written method that replaces a method of a model's class. The modulations (shifts, scales
-and gates) are float32: `scale_shift_table + temb.float()`. Therefore the original blocks compute norms and
-sums in float32 and cast only the results. The fused blocks do the same, in mode "exact" and in mode "fast".
+A fusion is a hand-written method that replaces a method of a model's class. In Wan, the modulations (shifts, scales and
+gates) are float32: `scale_shift_table + temb.float()`. The original blocks therefore compute norms and sums in float32
+and cast only the results. The fused blocks do the same, in mode "exact" and in mode "fast".
 """
 
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ WAN = "diffusers.models.transformers.transformer_wan"
 
 
 def modulations(self: Any, temb: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor | None]]:
-    """Return the six modulations (shifts, scales and gates) and six table rows. The kernel adds each row to
-    its modulation. None means that the row is already added.
+    """Return the six modulations (shifts, scales and gates) and six table rows, which the kernels add to the
+    modulations. A row is None if this function has already added it.
 
     For a 3-D `temb`, the modulations are float32, `[B, 1, N]`, and the rows are None.
 
-    In Wan 2.2 5B, `temb` is 4-D, because each token has separate modulations. In float32, the six sums would
-    need twelve times the memory of 16-bit hidden states. So for a 4-D `temb`, this function returns slices of
-    `temb` and the rows of the table, and the kernels add them.
+    In Wan 2.2 5B, `temb` is 4-D, because each token has separate modulations. In float32, the six sums of `temb` and
+    the table would need twelve times the memory of 16-bit hidden states. For a 4-D `temb`, this function therefore
+    returns slices of `temb` and the rows of the table, and the kernels add them.
     """
     table = self.scale_shift_table.float()
     if temb.dim() == 4:
@@ -258,8 +258,8 @@ FUSIONS = (
         sources={
             "__call__": ("27fc49764907",),
             # The next two functions make the rotary tables, which contain each angle twice, for the two
-            # columns of a pair. The fused method reads only one value per pair. If the source of these
-            # functions changes, the tables may have another layout.
+            # columns of a pair. The fused method reads only one value per pair. It must not do this if the
+            # source of the functions changes, because the tables may then have another layout.
             ":WanRotaryPosEmbed.__init__": ("6715c0e01f73",),
             ":WanRotaryPosEmbed.forward": ("e6c8deee8640",),
             # The fused method calls these functions of transformer_wan.

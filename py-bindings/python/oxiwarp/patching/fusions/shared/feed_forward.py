@@ -1,13 +1,12 @@
 """Fusions for diffusers' activation modules (models/activations.py), which apply a linear and then an
 activation.
 
-A fusion is a hand-written method that replaces a method of a model's class. If measurements say so (see
-`core/linear.py`), `oxiwarp.linear` computes the linear and the activation. Otherwise, in mode "exact", the new
-`forward` calls the linear, and one kernel computes the activation. In mode "fast", if the activation is
-`GELU(approximate="tanh")`, one cuBLASLt matrix multiplication computes both. The epilogue of the
-multiplication adds the bias and applies the GELU, so the result is rounded once. The module
-`LinearActivation`, which applies a SiLU, is not replaced, because torch's SiLU is as fast as a kernel of
-oxiwarp.
+A fusion is a hand-written method that replaces a method of a model's class. If it was measured to be faster (see
+`core/linear.py`), one kernel of `oxiwarp.linear` computes the linear and the activation. Otherwise, in mode "exact",
+the new `forward` calls the linear, and one kernel computes the activation. In mode "fast", if the activation is
+`GELU(approximate="tanh")`, one cuBLASLt matrix multiplication computes both. It adds the bias and applies the GELU in
+its epilogue, so the result is rounded once. The module `LinearActivation`, which applies a SiLU, is not replaced,
+because torch's SiLU is as fast as a kernel of oxiwarp.
 """
 
 from typing import Any
@@ -105,11 +104,12 @@ def silu_and_mul_block(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:
 def later_branch(
     how: Any, module: Any, x: Tensor, kind: str = GATED_RESIDUAL, site: Site | None = None
 ) -> Tensor | LaterLinear:
-    """Return `module(x)`, which `add_branch` then adds to a residual. If `oxiwarp.linear` may compute the last
-    linear of the module together with the sum, return a placeholder for this linear instead.
+    """Return `module(x)`, the branch that `add_branch` then adds to a residual. If `oxiwarp.linear` may compute the
+    last linear of the module together with the sum, return a placeholder for this linear instead.
 
-    The module is a linear, or a patched `FeedForward` of diffusers. Of such a `FeedForward`, all modules but
-    the last linear run here. Any other module is called. `how`, `kind` and `site` are as for `later`.
+    A placeholder is possible for a linear and for a patched `FeedForward` of diffusers. This function runs all modules
+    of the `FeedForward` except the last linear. Any other module is called. `how`, `kind` and `site` are the arguments
+    of the function `later`, which makes the placeholder.
     """
     if not may_defer():
         return module(x)
@@ -121,8 +121,9 @@ def later_branch(
 
 
 def is_feed_forward(module: Any) -> bool:
-    """Return whether `module` is a `FeedForward` of diffusers whose `forward` `patch` has replaced, without
-    hooks. Its modules then may be called one by one."""
+    """Return whether `module` is a `FeedForward` of diffusers without hooks, whose `forward` was replaced by `patch`.
+    Its submodules may then be called one by one.
+    """
     recipe = getattr(module, "__dict__", {}).get(RECIPE)
     known = type(recipe) is FusedRecipe and recipe.fusion == FEED_FORWARD and is_ours(type(module))
     return known and not hooked(module) and not hooked(module.net) and module._compiled_call_impl is None
@@ -137,8 +138,8 @@ def add_branch(
     gate_table: Tensor | None = None,
     clip: bool = False,
 ) -> Tensor:
-    """Compute `x + gate * branch`. If `branch` is a placeholder for a linear, compute the linear too, if possible
-    in the same kernel.
+    """Compute `x + gate * branch`. If `branch` is a placeholder for the result of a linear, also compute this linear,
+    if possible in the same kernel.
 
     The arguments are those of the operator `gated_residual`.
     """
@@ -149,10 +150,11 @@ def add_branch(
 
     if not isinstance(branch, LaterLinear):
         return separate(branch)
-    # To add a table to the gates of all tokens would take as long as a separate kernel for the sum.
+    # If each token has its own gate, adding a table to all gates would take as long as a separate kernel for
+    # the sum. Fusing the linear would then save nothing.
     if clip or (gate_table is not None and FEW * gate.numel() > x.numel()):
         return separate(branch.now())
-    # Like the model and the operator, round the sum of gate and table to the dtype of both.
+    # Round the sum of gate and table to their dtype, as the model and the operator `gated_residual` do.
     return branch.added(x, gate if gate_table is None else gate + gate_table, separate)
 
 
@@ -165,8 +167,9 @@ def in_turn(modules: Any, x: Tensor) -> Tensor:
 
 
 def packed(projected: Any) -> bool:
-    """Return whether the kernels support the dtype and layout of `projected`, the result of a linear. LoRA or
-    quantisation may change them."""
+    """Return whether the kernels support the dtype and layout of `projected`, the result of a linear. With LoRA or
+    quantisation, a linear may return another dtype or layout.
+    """
     return type(projected) in PLAIN and projected.dtype in FLOATS and projected.is_contiguous()
 
 

@@ -17,7 +17,7 @@ from ..core.ops import gated_residual_ada_norm, qk_norm_rope
 from ..core.recipe import FusedRecipe
 from .feed_forward import add_branch, in_epilogue, later_branch
 
-ALIGNED = 128  # In 16-bit elements. A larger alignment does not change which kernel cuBLASLt chooses.
+ALIGNED = 128  # Alignment of a slice, in 16-bit elements. With a larger alignment, cuBLASLt chooses the same kernel.
 PART = "_oxiwarp_part"
 """Name of an attribute of views under torch.compile. Its value is the tensor that was split, and the index of
 the view in the split."""
@@ -44,9 +44,9 @@ def queries_and_keys(
     """Return two tensors: the queries and the keys of all streams (text, image), normalised, rotated and
     concatenated along the tokens.
 
-    The kernel of each stream writes directly into a slice of the result, which saves `torch.cat`. Under
-    autograd and torch.func transforms, the result of each kernel is a separate tensor, and `torch.cat`
-    concatenates these tensors.
+    The kernel of each stream writes directly into a slice of the result, so that no `torch.cat` is necessary. Under
+    autograd and torch.func transforms, the result of each kernel is a separate tensor, and `torch.cat` concatenates
+    these tensors.
     """
     if len(streams) == 1:
         return normed(streams[0], how, norm, heads_first)
@@ -151,9 +151,9 @@ def products(parts: Sequence[tuple[Any, Tensor]]) -> Tensor | None:
     """Compute `torch.cat([linear(x) for linear, x in parts], 1)` without a copy. Return None if the modules
     or tensors do not permit this.
 
-    Each matrix multiplication writes directly into its slice of the result. Each slice starts at a multiple
-    of `ALIGNED` elements. With this alignment, cuBLASLt chooses the same kernel as for a separate linear. So
-    the result has the same bits.
+    Each matrix multiplication writes directly into its slice of the result. A slice must start at a multiple of
+    `ALIGNED` elements. With this alignment, cuBLASLt chooses the same kernel as for a separate linear, so the result
+    has the same bits.
     """
     linear, x = parts[0]
     sizes, width = [x.shape[1] for _, x in parts], linear.out_features if type(linear) is nn.Linear else 0
@@ -186,8 +186,8 @@ def joined(first: Tensor, second: Tensor) -> Tensor:
     """Compute `torch.cat((first, second), 1)`, without a copy if `apart` split `first` and `second` from one
     tensor.
 
-    Each single-stream block takes and returns text and image tokens as two tensors, but computes on one
-    tensor. So it concatenates two tensors that the previous block split from one tensor.
+    Each single-stream block takes and returns text and image tokens as two tensors, but computes on one tensor. It
+    therefore concatenates two tensors that the previous block has split from one tensor.
     """
     if torch.compiler.is_compiling():
         whole, other = getattr(first, PART, None), getattr(second, PART, None)

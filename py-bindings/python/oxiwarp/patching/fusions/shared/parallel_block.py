@@ -35,8 +35,8 @@ CHUNK = torch.complex128
 def copy_chunks(y: Tensor, x: Tensor) -> None:
     """Compute `y.copy_(x)`, in chunks of 16 bytes if alignment and dtypes permit.
 
-    If a tensor is not contiguous, torch copies it one element at a time. This function therefore copies views
-    with dtype `complex128`, whose elements have 16 bytes.
+    torch copies a tensor that is not contiguous one element at a time. This function therefore copies views of the
+    tensors with the dtype `complex128`, whose elements have 16 bytes.
     """
     if y.dtype == x.dtype and in_chunks(y) and in_chunks(x):
         y, x = y.view(CHUNK), x.view(CHUNK)
@@ -62,8 +62,8 @@ copy_into = define_in_place("copy_into(Tensor(a!) y, Tensor x) -> ()", copy_chun
 
 
 class Place:
-    """A tensor `[B, S, columns]` for two results side by side: the attention has the first columns, the
-    feed-forward the others.
+    """A tensor `[B, S, columns]` for two results side by side: that of the attention in the first columns, and that of
+    the feed-forward in the others.
 
     The tensor is allocated when the attention calls `columns` or `heads`. The number of columns is not known
     earlier, because a rank of tensor parallelism computes only some of the heads.
@@ -103,12 +103,13 @@ If its argument is a `Place`, it may write the result there, and then returns `P
 def both_projected(
     x: Tensor, attend: Attend, expand: Any, activation: Any, project: Any, how: FusedRecipe
 ) -> Tensor | LaterLinear:
-    """Compute `project(torch.cat([attention, activation(expand(x))], 2))`. The function `attend` returns
-    `attention`. The result is for `add_branch`: it may be a placeholder for `project`.
+    """Compute `project(torch.cat([attention, activation(expand(x))], 2))`. The function `attend` returns `attention`.
+    The result may be a placeholder for the linear `project`, which `add_branch` computes together with the residual
+    sum.
 
-    In mode "fast", if `expand` and `project` are unmodified linears and `activation` is a tanh GELU, no
-    concatenation is necessary. One matrix multiplication then computes `expand` and the GELU. The result of
-    `project` is the sum of two matrix multiplications, one for the attention and one for the feed-forward.
+    In mode "fast", if `expand` and `project` are unmodified linears and `activation` is a tanh GELU, no concatenation
+    is made. One matrix multiplication then computes `expand` and the GELU. `project` becomes the sum of two matrix
+    multiplications, one for the attention and one for the feed-forward.
     """
     op = gelu_of(activation)
     product = None if op is None else later(how, op.__name__, expand, x)
@@ -158,9 +159,9 @@ def side_by_side(
     caller must have checked that `writes_beside(projected)` is True, or `projected` is a placeholder for a
     linear.
 
-    `op` is an activation operator. The result of `op` has `1 / share` as many columns as `projected`. `op`
-    and `oxiwarp.attention` write directly into the concatenated tensor. If torch computes the attention, the
-    attention is copied into it.
+    `op` is an activation operator, whose result has `1 / share` as many columns as `projected`. `op` and
+    `oxiwarp.attention` write directly into the concatenated tensor. If torch computes the attention, its result is
+    copied into the concatenated tensor.
     """
     place = Place(projected, projected.shape[2] // share)
     attended = attend(place)
@@ -194,8 +195,8 @@ def give_place(attn: Any, x: Tensor, out: Place | None) -> None:
 
 
 def take_place(x: Tensor) -> Place | None:
-    """Return the `Place` (memory) into which the attention with the input `x` must write, or None. Remove
-    this attribute from `x`.
+    """Return the `Place` (memory) that is stored as an attribute of `x`, or None. The attention with the input `x` must
+    write its result there. Remove the attribute from `x`.
 
     A second attention with the same input then allocates new memory for its result.
     """

@@ -20,14 +20,13 @@ def residual_layer_norm(
 ) -> tuple[Tensor, Tensor]:
     """Compute `sum = x + gate * y` and return two tensors: `norm(sum)` and `sum`.
 
-    This function calls the operator `gated_residual_ada_norm` with a scale of zeros. The operator multiplies
-    each row by `1 + scale`. Because `scale` is zero, this factor is 1, which changes no bit. The zeros have
-    the dtype of the norm's parameters, because the operator has a separate kernel for this case. The
-    arguments and the errors are the same as for the operator.
+    This function calls the operator `gated_residual_ada_norm` with a scale of zeros. The operator multiplies each row
+    by `1 + scale`, which is 1 and changes no bit. The zeros have the dtype of the norm's parameters, because the
+    operator has a separate kernel for equal dtypes. The arguments and the errors are those of the operator.
 
-    Under torch.compile, if there is no gate, Inductor generates a kernel from torch operations instead.
-    Inductor's kernel needs less Python time per launch than the operator, and can also compute the operation
-    before the sum.
+    Under torch.compile without a gate, this function uses torch operations, from which Inductor generates a kernel.
+    Inductor's kernel needs less Python time per launch than the operator, and can also compute the operation before the
+    sum.
     """
     if gate is None and compiling() and same_dtype(x, norm.weight, norm.bias):
         total = x + y

@@ -1,9 +1,9 @@
 """Fusions for decoders of the library transformers: Llama, Mistral, Qwen 2 and 3, Gemma 1 to 3, Phi-3, and
 models with copies of their layers.
 
-A fusion is a hand-written method that replaces a method of a model's class. In transformers, code is copied
-from model to model. So the layers of many other models have the same source code, and the fusions in this
-file replace the methods of these layers too.
+A fusion is a hand-written method that replaces a method of a model's class. In transformers, code is copied from model
+to model. The layers of many other models therefore have the same source code, and these fusions replace their methods,
+too.
 """
 
 from typing import Any
@@ -61,8 +61,9 @@ def has_gate(self: Any, *args: Any, **kwargs: Any) -> bool:
 
 
 def layer(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Compute with oxiwarp's kernels the result of `LlamaDecoderLayer.forward`, or of Phi-3's version of this
-    method, which also has dropouts."""
+    """Compute the result of `LlamaDecoderLayer.forward` with oxiwarp's kernels. The same function serves Phi-3's layer,
+    which also has dropouts.
+    """
     modules, options = self._modules, named(args, kwargs)
     if direct() and "resid_attn_dropout" not in modules and hidden_states.dim() == 3:
         return in_rows(modules, hidden_states, options)
@@ -73,7 +74,7 @@ def layer(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwar
 
 
 def in_rows(modules: dict[str, Any], hidden_states: Tensor, options: dict[str, Any]) -> Tensor:
-    """Run a decoder layer, given by its submodules `modules`. Inside, activations have shape `[batch *
+    """Run a decoder layer, given by its submodules `modules`. Between the submodules, activations have shape `[batch *
     tokens, columns]`.
 
     `options` contains the arguments of the layer after `hidden_states`. The caller must have checked that
@@ -187,8 +188,9 @@ def fits_sandwich(self: Any) -> str | None:
 
 
 def not_rms(name: str, norm: Any) -> str | None:
-    """Return None if `norm` is an RMSNorm with a weight. Otherwise return the reason why `formula_of` has no
-    rounding formula for it."""
+    """Return None if `norm` is an RMSNorm with a weight. Otherwise, return the reason why it has no known rounding
+    formula (`formula_of`).
+    """
     if not is_candidate(norm):
         return f"its {name} is of class {base_of(norm).__name__}"
     return None if "weight" in norm._parameters else f"its {name} has no weight of its own"

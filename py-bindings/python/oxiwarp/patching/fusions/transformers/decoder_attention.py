@@ -54,8 +54,9 @@ BESIDES: dict[str, dict[str, Callable[[Any], Any]]] = {
 
 
 def attention(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
-    """Compute with oxiwarp's kernels the result of `LlamaAttention.forward`, or of a variant of this method
-    with query and key norms, a window or a soft cap."""
+    """Compute the result of `LlamaAttention.forward` with oxiwarp's kernels. The same function serves variants of this
+    method with query and key norms, a window or a softcap.
+    """
     sizes = hidden_states.shape[0], hidden_states.shape[1]
     return attention_of(self, how, hidden_states, sizes, called, *args, **kwargs)
 
@@ -80,7 +81,8 @@ def attention_of(
     assert position_embeddings is not None, "accepts() asked for it"
     (cos, sin), (batch, tokens), modules = position_embeddings, sizes, self._modules
     of, one = sizes if x.dim() == 2 else None, tokens == 1
-    # With one token, tensors `[B, H, 1, D]` and `[B, 1, H, D]` have the same order of elements in memory.
+    # With one token, tensors of the shapes `[B, H, 1, D]` and `[B, 1, H, D]` have the same order of elements
+    # in memory, so no transposition is necessary.
     shape = (batch, -1, 1, self.head_dim) if one else (batch, tokens, -1, self.head_dim)
     query, key, value = [y.view(shape) for y in projections(self, x, of, call)]
     options: dict[str, Any] = dict(interleaved=False, rotary_dim=cos.shape[-1], mode=how.mode, heads_first=one)
@@ -144,8 +146,9 @@ def projections(self: Any, x: Tensor, of: Any, call: Callable[..., Tensor]) -> t
 
 
 def formula_of(norm: Any, x: Tensor) -> Formula | None:
-    """Return how an RMSNorm rounds inputs with the dtype of `x`: the formula that `patch` found. Return None
-    if there is no formula."""
+    """Return the formula that `patch` found for an RMSNorm with inputs of the dtype of `x`, which says where the norm
+    rounds. Return None if there is no formula.
+    """
     recipe, weight = norm.__dict__.get(RECIPE), norm._parameters.get("weight")
     if type(recipe) is not NormRecipe or weight is None:
         return None

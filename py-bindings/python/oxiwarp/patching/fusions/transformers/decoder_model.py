@@ -1,11 +1,9 @@
-"""A fusion for decoder models of transformers. If the attention mask is only causal, the fusion creates no
-mask tensor.
+"""A fusion for decoder models of transformers: if the attention is purely causal, it creates no mask tensor.
 
 A fusion is a hand-written method that replaces a method of a model's class. Attention kernels are faster with
-`is_causal=True` or without a mask than with a mask tensor. In eager mode, transformers also omits a causal
-mask tensor, but first reads the positions from the GPU, so Python waits for the GPU. Under torch.compile,
-transformers omits a causal mask tensor from torch 2.14 on. The fusion decides from the arguments of the call
-and reads no tensor.
+`is_causal=True` or without a mask than with a mask tensor. transformers also omits a causal mask tensor in eager mode,
+but first reads the positions from the GPU, so Python waits for the GPU. Under torch.compile, transformers omits a
+causal mask tensor only from torch 2.14 on. The fusion decides from the arguments of the call, without reading a tensor.
 """
 
 from typing import Any
