@@ -64,8 +64,8 @@ pub fn linear_gated_residual(
     let (e, pairs) = epilogue(device, &residual, &matrix, gate, roundings)?;
     product.reads_pairs = pairs;
     let mut skip = launch_override(device).skip;
-    // The Hopper kernels prefetch the residual in units of 16 bytes, so its rows must be aligned to 16 bytes.
-    if matrix.is_tma() && linear_gated_residual_hopper(device, &product, e, &mut skip, stream)? {
+    // TMA loads the residual in the Hopper kernels.
+    if matrix.is_tma() && linear_gated_residual_hopper(device, &product, &matrix, e, &mut skip, stream)? {
         return Ok(());
     }
     KERNELS.launch(device, &product, skip, stream, |kernel, site, params| {
