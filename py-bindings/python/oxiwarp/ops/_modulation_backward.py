@@ -265,7 +265,8 @@ def gated(
         dy = (dtotal * value).to(y.dtype) if wanted[0] else None
         of_product = dtotal.float() * y if any(wanted[1:]) else None
     else:
-        dy, of_product = gated_residual_backward(dtotal.contiguous(), y, form, any(wanted[1:]))
+        branch = y if y.stride(-1) == 1 else y.contiguous()
+        dy, of_product = gated_residual_backward(dtotal.contiguous(), branch, form, any(wanted[1:]))
     if of_product is None or not any(wanted[1:]):
         return dy if wanted[0] else None, None, None
     same = form is not None and math.prod(form.shape) == math.prod(value.shape)

@@ -49,6 +49,18 @@ def check_vector(op: str, name: str, vector: Tensor | None, x: Tensor, mixed: bo
         raise RuntimeError(f"{op}: {name} has shape {list(vector.shape)}, expected [{x.shape[-1]}]")
 
 
+def check_head_vectors(op: str, name: str, vectors: Tensor | None, x: Tensor) -> None:
+    """Raise RuntimeError if `vectors` has an unsupported shape, dtype or device. `vectors` may be None.
+
+    The shape must be `[x.shape[-1]]`, or consist of the last two sizes of `x`. The dtype must be the dtype of `x`
+    or float32.
+    """
+    if vectors is None:
+        return
+    _check_kind(op, name, vectors, x)
+    expected = x.shape[-2:] if vectors.dim() > 1 else x.shape[-1:]
+    if vectors.shape != expected:
+        raise RuntimeError(f"{op}: {name} has shape {list(vectors.shape)}, expected {list(expected)}")
 def check_index(op: str, index: Tensor | None, x: Tensor) -> None:
     """Raise RuntimeError unless `index` is None, or a contiguous tensor with one integer for each row of `x`."""
     if index is None:
